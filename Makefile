@@ -1,0 +1,59 @@
+# `make help` says what there is. Every target makes the environment that it needs; nothing is
+# installed outside this directory. Another interpreter: make PYTHON=python3.12 test
+
+SHELL := /bin/sh
+VENV ?= .venv
+BIN := $(VENV)/bin
+# Workers and tests share few cores: with BLAS threads of their own they are six times slower.
+ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
+export PYTHON
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-long test-floors check lint types unit protos protos-check lock clean demo-env env
+
+help: ## says what there is
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name what; do \
+		printf '  make %-12s %s\n' "$$name" "$$what"; done
+
+demo: demo-env ## installs what it needs here, then trains on digits with three processes
+	@$(BIN)/telegrad run --nproc-per-node 3 examples/parameter_server.py
+
+test: env lint types protos-check unit ## everything that decides: lint, types, layers, protos, tests
+
+test-long: env ## the tests that take minutes
+	$(ONE_THREAD) $(BIN)/python -m pytest -m long $(PYTEST_ARGS)
+
+test-floors: ## the fast tests against the lowest versions that pyproject.toml allows
+	@sh scripts/environment.sh $(VENV) dev,examples
+	@sh scripts/floors.sh $(VENV) $(VENV)-floors
+	$(ONE_THREAD) $(VENV)-floors/bin/python -m pytest -m "not long" $(PYTEST_ARGS)
+
+lint: env ## ruff: rules and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: env ## mypy, strict
+	$(BIN)/mypy
+
+unit: env
+	$(ONE_THREAD) $(BIN)/python -m pytest -m "not long" $(PYTEST_ARGS)
+
+protos: env ## generates telegrad/pb from protos/
+	$(BIN)/python scripts/make_protos.py
+
+protos-check: env
+	$(BIN)/python scripts/make_protos.py --check
+
+lock: env ## renews constraints.txt
+	sh scripts/lock.sh $(BIN)/uv
+
+clean: ## removes what the other targets made
+	rm -rf $(VENV) $(VENV)-floors .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+env:
+	@sh scripts/environment.sh $(VENV) dev,examples
+
+demo-env:
+	@sh scripts/environment.sh $(VENV) examples

@@ -1,0 +1,33 @@
+"""Names for the types that every floor shares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Array", "DTypeLike", "Rank", "Shape", "WorkerInfo", "WorkerName"]
+
+Array: TypeAlias = npt.NDArray[Any]  # or a CuPy array: `telegrad.arrays` treats both alike
+DTypeLike: TypeAlias = npt.DTypeLike
+Shape: TypeAlias = tuple[int, ...]
+Rank: TypeAlias = int
+WorkerName: TypeAlias = str
+Scalar: TypeAlias = bool | int | float | complex | np.generic
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """A member of the job; equal by value.
+
+    Attributes:
+        name: What users call it: `[A-Za-z0-9._-]`, up to 63 characters, distinct without case.
+        rank: Its place in the job, from 0.
+        incarnation: Distinguishes it from earlier and later processes of the same name.
+    """
+
+    name: WorkerName
+    rank: Rank
+    incarnation: int
