@@ -1,0 +1,37 @@
+"""NumPy and CuPy programs that call each other, and take gradients through those calls.
+
+`import telegrad as tg` is the compute tower alone: tensors, autograd, modules, optimizers. It
+loads no gRPC. The network is `from telegrad import rpc, dist_autograd, launch`.
+"""
+
+from importlib.metadata import version as _version
+
+from telegrad import nn, optim
+from telegrad.autograd import (
+    Function,
+    Tensor,
+    as_tensor,
+    enable_grad,
+    grad,
+    gradcheck,
+    no_grad,
+    tensor,
+)
+from telegrad.nn import manual_seed
+
+__version__ = _version("telegrad")
+
+__all__ = [
+    "Function",
+    "Tensor",
+    "__version__",
+    "as_tensor",
+    "enable_grad",
+    "grad",
+    "gradcheck",
+    "manual_seed",
+    "nn",
+    "no_grad",
+    "optim",
+    "tensor",
+]

@@ -1,0 +1,18 @@
+"""NumPy and CuPy arrays behind one face; CuPy need not be installed."""
+
+from telegrad.arrays.backend import as_array, is_array, is_cupy, is_floating, namespace
+from telegrad.arrays.device import CPU, device_of, to_device
+from telegrad.arrays.host_copy import host_copy, to_host
+
+__all__ = [
+    "CPU",
+    "as_array",
+    "device_of",
+    "host_copy",
+    "is_array",
+    "is_cupy",
+    "is_floating",
+    "namespace",
+    "to_device",
+    "to_host",
+]

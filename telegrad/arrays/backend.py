@@ -1,0 +1,77 @@
+"""Tells NumPy from CuPy arrays, and arrays from everything else, without importing CuPy.
+
+A CuPy array can only exist where somebody has imported `cupy`; looking into `sys.modules` is
+therefore enough, and a machine without a GPU never pays for the import.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any, TypeGuard
+
+import numpy as np
+
+from telegrad.types import Array, DTypeLike
+
+__all__ = ["as_array", "is_array", "is_cupy", "is_floating", "namespace"]
+
+
+def _cupy() -> ModuleType | None:
+    return sys.modules.get("cupy")
+
+
+def is_cupy(value: object) -> TypeGuard[Array]:
+    """Tells whether `value` is a CuPy array."""
+    cupy = _cupy()
+    return cupy is not None and isinstance(value, cupy.ndarray)
+
+
+def is_array(value: object) -> TypeGuard[Array]:
+    """Tells whether `value` is a NumPy or CuPy array.
+
+    NumPy scalars (`np.float32(1)`) are not arrays.
+
+    >>> is_array(np.zeros(3)), is_array([0, 0, 0])
+    (True, False)
+    """
+    return isinstance(value, np.ndarray) or is_cupy(value)
+
+
+def namespace(value: object) -> Any:
+    """Returns the module whose functions work on `value`: `cupy` for its arrays, else `numpy`."""
+    return _cupy() if is_cupy(value) else np
+
+
+def is_floating(dtype: DTypeLike) -> bool:
+    """Tells whether `dtype` holds real floating-point numbers, those of ml_dtypes included.
+
+    >>> is_floating(np.float32), is_floating(np.int64)
+    (True, False)
+    """
+    exact = np.dtype(dtype)
+    if exact.kind == "f":
+        return True
+    return exact.kind == "V" and exact.name.startswith(("bfloat", "float"))
+
+
+def as_array(value: object, *, dtype: DTypeLike | None = None) -> Array:
+    """Returns `value` as an array, sharing its memory where it already is one of that dtype.
+
+    Args:
+        value: An array, a scalar, or nested sequences of numbers.
+        dtype: The wanted dtype, or None for the value's own.
+
+    Returns:
+        A CuPy array for a CuPy array, else a NumPy array (0-d for a scalar).
+
+    Raises:
+        TypeError: `value` holds something that is no number.
+    """
+    array: Array = namespace(value).asarray(value, dtype=dtype)
+    if array.dtype.kind in "OSU":
+        raise TypeError(
+            f"not an array of numbers: {type(value).__name__} (as an array its dtype is "
+            f"{array.dtype}); pass an array or nested lists of numbers of one shape"
+        )
+    return array

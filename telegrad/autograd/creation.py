@@ -1,0 +1,51 @@
+"""Making Tensors from data."""
+
+from __future__ import annotations
+
+from telegrad.arrays import as_array, namespace, to_device
+from telegrad.autograd.tensor import Tensor
+from telegrad.types import DTypeLike
+
+__all__ = ["as_tensor", "tensor"]
+
+
+def tensor(
+    data: object,
+    *,
+    dtype: DTypeLike | None = None,
+    device: str | None = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """Returns a Tensor with a copy of `data`.
+
+    Args:
+        data: An array, a Tensor, a number, or nested sequences of numbers.
+        dtype: None for NumPy's choice.
+        device: `cpu`, `cuda` or `cuda:<number>`; None for where `data` is.
+        requires_grad: Whether it is a leaf that needs a gradient.
+
+    Raises:
+        AutogradError: `requires_grad` with a dtype that is not floating-point.
+        TypeError: `data` holds something that is no number.
+
+    >>> tensor([1, 2], dtype="float32", requires_grad=True)
+    tensor([1., 2.], dtype=float32, requires_grad=True)
+    """
+    source = data.data if isinstance(data, Tensor) else as_array(data)
+    array = namespace(source).array(source, dtype=dtype, copy=True)
+    if device is not None:
+        array = to_device(array, device)
+    return Tensor(array, requires_grad=requires_grad)
+
+
+def as_tensor(data: object) -> Tensor:
+    """Returns `data` as a Tensor that shares its memory; a Tensor is returned as it is.
+
+    Writing into the array behind the Tensor's back is not noticed by a recorded graph.
+
+    >>> import numpy as np
+    >>> shared = np.zeros(2)
+    >>> as_tensor(shared).data is shared
+    True
+    """
+    return data if isinstance(data, Tensor) else Tensor(data)

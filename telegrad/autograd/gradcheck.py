@@ -1,0 +1,150 @@
+"""Gradients against finite differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from telegrad.arrays import namespace, to_host
+from telegrad.autograd.differentiate import grad
+from telegrad.autograd.grad_mode import no_grad
+from telegrad.autograd.tensor import Tensor
+from telegrad.errors import AutogradError
+
+__all__ = ["gradcheck", "gradgradcheck"]
+
+_STEP = 1e-6  # near the cube root of float64's precision, which balances both errors
+_ATOL = 1e-6
+_RTOL = 1e-4
+_SEED = 20
+
+
+def gradcheck(
+    func: Callable[..., Any],
+    inputs: Tensor | Sequence[Any],
+    *,
+    step: float = _STEP,
+    atol: float = _ATOL,
+    rtol: float = _RTOL,
+) -> bool:
+    """Compares the gradients of `func` at `inputs` with central differences.
+
+    The outputs are weighted with fixed random numbers, so that one backward checks all of them.
+
+    Args:
+        func: Takes the inputs, returns a Tensor or a tuple of them; called many times.
+        inputs: Those that need a gradient must be float64, and away from kinks.
+        step: By how much each item is moved.
+        atol: Absolute error allowed.
+        rtol: Relative error allowed.
+
+    Returns:
+        True.
+
+    Raises:
+        AutogradError: A gradient is wrong, an input is not float64, or none needs a gradient.
+
+    >>> from telegrad.autograd import tensor
+    >>> gradcheck(lambda x: x * x, tensor([1.0, 2.0], requires_grad=True))
+    True
+    """
+    given = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+    checked = [i for i, x in enumerate(given) if isinstance(x, Tensor) and x.requires_grad]
+    if not checked:
+        raise AutogradError("gradcheck needs an input that needs a gradient")
+    for i in checked:
+        if given[i].dtype != np.float64:
+            raise AutogradError(
+                f"gradcheck needs float64 inputs, input {i} is {given[i].dtype}: differences of "
+                "shorter numbers say nothing"
+            )
+    outputs = _outputs(func(*given))
+    weights = _weights(outputs)
+    found = grad(
+        [y for y in outputs if y.requires_grad],
+        [given[i] for i in checked],
+        [w for y, w in zip(outputs, weights, strict=True) if y.requires_grad],
+        allow_unused=True,
+    )
+    for i, gradient in zip(checked, found, strict=True):
+        numeric = _differences(func, given, i, weights, step)
+        analytic = np.zeros_like(numeric) if gradient is None else to_host(gradient.data)
+        if not np.allclose(analytic, numeric, atol=atol, rtol=rtol):
+            raise AutogradError(
+                f"the gradient of input {i} is wrong by up to "
+                f"{np.max(np.abs(analytic - numeric)):.3g}\nrule:        {analytic}\n"
+                f"differences: {numeric}"
+            )
+    return True
+
+
+def gradgradcheck(
+    func: Callable[..., Any],
+    inputs: Tensor | Sequence[Any],
+    *,
+    step: float = _STEP,
+    atol: float = _ATOL,
+    rtol: float = _RTOL,
+) -> bool:
+    """Compares the second derivatives of `func` at `inputs` with differences of the first.
+
+    Both with respect to the inputs and to the gradient that comes in. See `gradcheck`.
+    """
+    given = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+    checked = [i for i, x in enumerate(given) if isinstance(x, Tensor) and x.requires_grad]
+    outputs = _outputs(func(*given))
+    weights = [Tensor(w, requires_grad=True) for w in _weights(outputs)]
+
+    def first(*args: Any) -> tuple[Tensor, ...]:
+        arguments, gradients = args[: len(given)], args[len(given) :]
+        results = _outputs(func(*arguments))
+        found = grad(
+            results,
+            [arguments[i] for i in checked],
+            list(gradients),
+            create_graph=True,
+            allow_unused=True,
+        )
+        return tuple(g for g in found if g is not None and g.requires_grad)
+
+    return gradcheck(first, [*given, *weights], step=step, atol=atol, rtol=rtol)
+
+
+def _outputs(returned: Any) -> list[Tensor]:
+    return [returned] if isinstance(returned, Tensor) else list(returned)
+
+
+def _weights(outputs: Sequence[Tensor]) -> list[Any]:
+    generator = np.random.default_rng(_SEED)
+    return [
+        namespace(y.data).asarray(generator.uniform(0.5, 1.5, y.shape), dtype=y.dtype)
+        for y in outputs
+    ]
+
+
+def _differences(
+    func: Callable[..., Any], inputs: Sequence[Any], i: int, weights: Sequence[Any], step: float
+) -> Any:
+    original = to_host(inputs[i].data)
+    slopes = np.zeros(original.shape)
+    for index in np.ndindex(original.shape):
+        ends = []
+        for sign in (1, -1):
+            moved = np.array(original)
+            moved[index] += sign * step
+            ends.append(_weighted(func, inputs, i, moved, weights))
+        slopes[index] = (ends[0] - ends[1]) / (2 * step)
+    return slopes
+
+
+def _weighted(
+    func: Callable[..., Any], inputs: Sequence[Any], i: int, moved: Any, weights: Sequence[Any]
+) -> float:
+    # Recorded all the same: `func` may itself take gradients.
+    moved = namespace(inputs[i].data).asarray(moved)
+    outputs = _outputs(func(*inputs[:i], Tensor(moved, requires_grad=True), *inputs[i + 1 :]))
+    with no_grad():
+        parts = [float((y * w).sum()) for y, w in zip(outputs, weights, strict=True)]
+    return sum(parts)

@@ -1,0 +1,339 @@
+"""One run backwards through the graph, which gradients may enter from outside and later.
+
+A task counts, for each node that it reaches, the edges that lead there; a node is ready when all
+of them have brought their gradient *or none*. That none is passed on like a gradient is what
+makes the count come out whatever way the gradients take:
+
+    source fed (g, None) ──► A ──g──► C     C waits for two, gets g and none: runs with g
+                              └none─► D     D gets nothing but none: its rule does not run,
+                                             nothing is freed, none goes on
+                                      sink   gets `sink(node, None)`: it can tell the other side
+
+Counts, buffers and results belong to the task: several may run through the same nodes. Ready
+nodes are kept as a stack, so gradients of leaves come out as early as possible.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, TypeAlias, final
+
+import numpy as np
+
+from telegrad.autograd.grad_mode import GradMode
+from telegrad.autograd.node import AccumulateGrad, Edge, Gradient, Gradients, Node, Sink
+from telegrad.errors import AutogradError
+
+if TYPE_CHECKING:
+    from telegrad.autograd.tensor import Tensor
+
+__all__ = ["Accumulate", "GraphTask"]
+
+Accumulate: TypeAlias = "Callable[[Tensor, Gradient], None]"
+"""Adds a gradient to what is kept for a leaf: `tensor.grad`, or a context's own table."""
+
+
+@final
+class GraphTask:
+    """Carries gradients from roots and sources to leaves and sinks.
+
+    Nothing runs before `run`. `feed` and `run` may be called from any thread, `accumulate` and
+    `sink` are called in whichever thread is running, one at a time.
+
+    Args:
+        roots: Where gradients start, known now.
+        accumulate: Called with each leaf that a real gradient reaches, exactly once, with the
+            whole gradient, in the leaf's shape and dtype. The array may be shared: copy it
+            before writing into it.
+        sources: Nodes whose output gradients come later, each by exactly one `feed`.
+        retain_graph: Keeps what the rules saved. Else each node that a real gradient went
+            through is released.
+        create_graph: Records the rules. Roots and fed gradients are then Tensors.
+        sink: Called with each `Sink` reached, exactly once. None: a sink is an error.
+        captures: If given, only what leads to these is run, nothing is accumulated, and their
+            gradients are found in `captured`.
+
+    Raises:
+        AutogradError: A sink is reached and `sink` is None; no rule has run.
+    """
+
+    def __init__(
+        self,
+        roots: Sequence[tuple[Edge, Gradient]],
+        *,
+        accumulate: Accumulate,
+        sources: Sequence[Node] = (),
+        retain_graph: bool = False,
+        create_graph: bool = False,
+        sink: Callable[[Sink, Gradients | None], None] | None = None,
+        captures: Sequence[Edge] | None = None,
+    ) -> None:
+        self.captured: dict[Edge, Gradient] = {}
+        self._accumulate = accumulate
+        self._retain_graph = retain_graph
+        self._create_graph = create_graph
+        self._sink = sink
+        self._captures = frozenset(captures) if captures is not None else None
+        starts = [edge.node for edge, _ in roots] + list(sources)
+        self._waiting = _count_edges(_reach(starts, self._captures))
+        self._remaining = len(self._waiting)
+        self._refuse_sinks()
+        self._buffers: dict[Node, list[Gradient | None]] = {}
+        self._unfed = {source for source in sources if source in self._waiting}
+        self._ignored = set(sources) - self._unfed
+        for source in self._unfed:
+            self._waiting[source] += 1
+        for edge, gradient in roots:
+            self._add(edge, gradient)
+        self._ready = [node for node, count in self._waiting.items() if count == 0]
+        self._inbox: SimpleQueue[tuple[Node, Gradients | None]] = SimpleQueue()
+        self._lock = threading.Lock()  # guards _unfed and _ignored
+        self._running = threading.Lock()  # held by the thread that runs
+        self._stopped = False
+
+    @property
+    def done(self) -> bool:
+        """Whether everything reachable was processed."""
+        return self._remaining == 0
+
+    @property
+    def reachable(self) -> frozenset[Node]:
+        """The nodes of this task's graph: what leads from roots and sources to leaves and sinks."""
+        return frozenset(self._waiting)
+
+    def reaches(self, node: Node) -> bool:
+        """Tells whether this task's graph contains `node`."""
+        return node in self._waiting
+
+    def feed(self, node: Node, gradients: Gradients | None) -> None:
+        """Hands over the gradients of a source's outputs; only queues them, see `run`.
+
+        Args:
+            node: One of `sources`, not fed before.
+            gradients: One per output of `node`, or None where no gradient came for any.
+
+        Raises:
+            AutogradError: `node` is no source or was fed before, or the count is wrong.
+        """
+        if gradients is not None and len(gradients) != node.num_outputs:
+            raise AutogradError(
+                f"{node.name} has {node.num_outputs} outputs and was fed {len(gradients)} gradients"
+            )
+        with self._lock:
+            if node in self._ignored:
+                self._ignored.remove(node)
+                return
+            if node not in self._unfed:
+                raise AutogradError(
+                    f"{node.name} is no source of this graph task, or was fed twice"
+                )
+            self._unfed.remove(node)
+        self._inbox.put((node, gradients))
+
+    def run(self) -> bool:
+        """Works until dry: until done, or until only what was not fed yet is missing.
+
+        One thread at a time runs; another that calls this returns at once, and the runner
+        takes what that one had fed. So each feeder calls `run` after `feed`, and none waits.
+
+        Returns:
+            Whether everything reachable was processed. Several threads may see True.
+
+        Raises:
+            Exception: What a rule, a hook, `accumulate` or `sink` raised, in the thread that
+                ran it; the task has then stopped as by `abort`.
+        """
+        while self._running.acquire(blocking=False):
+            try:
+                self._work()
+            finally:
+                self._running.release()
+            # A feeder that found the lock taken has queued before this line: look again.
+            if self._stopped or self._inbox.empty():
+                break
+        return self.done
+
+    def abort(self) -> None:
+        """Stops before the next node; frees nothing, runs nothing more. Legal at any time."""
+        self._stopped = True
+
+    def _work(self) -> None:
+        with GradMode(enabled=self._create_graph):
+            try:
+                while not self._stopped and (self._ready or self._take_fed()):
+                    self._process(self._ready.pop())
+            except BaseException:
+                self._stopped = True
+                raise
+
+    def _take_fed(self) -> bool:
+        while not self._ready:
+            try:
+                node, gradients = self._inbox.get_nowait()
+            except Empty:
+                return False
+            for output, gradient in enumerate(gradients or ()):
+                if gradient is not None:
+                    self._add(Edge(node, output), gradient)
+            self._arrived(node)
+        return True
+
+    def _process(self, node: Node) -> None:
+        buffer = self._buffers.pop(node, None)
+        gradients = None if buffer is None else _call_prehooks(node, tuple(buffer))
+        if self._captures is not None and gradients is not None:
+            self._capture(node, gradients)
+        results = self._results(node, gradients)
+        for i, edge in enumerate(node.edges):
+            if edge is None or edge.node not in self._waiting:
+                continue
+            result = results[i] if results is not None else None
+            if result is not None:
+                self._add(edge, result)
+            self._arrived(edge.node)
+        self._remaining -= 1
+
+    def _results(self, node: Node, gradients: Gradients | None) -> Gradients | None:
+        if isinstance(node, Sink):
+            if self._sink is not None:
+                self._sink(node, gradients)
+            return None
+        if gradients is None:
+            return None
+        if isinstance(node, AccumulateGrad):
+            if self._captures is None:
+                self._deliver(node.tensor, gradients[0])
+            return None
+        if self._captures is not None and not self._leads_on(node):
+            return None
+        results = _call_hooks(node, node.backward(gradients), gradients)
+        if not self._retain_graph:
+            node.release()
+        return results
+
+    def _leads_on(self, node: Node) -> bool:
+        return any(edge is not None and edge.node in self._waiting for edge in node.edges)
+
+    def _deliver(self, tensor: Tensor, gradient: Gradient | None) -> None:
+        if gradient is None:
+            return
+        self._accumulate(tensor, fit_leaf(tensor, gradient))
+        for hook in tensor.post_accumulate_hooks:
+            hook(tensor, self._accumulate)
+
+    def _capture(self, node: Node, gradients: Gradients) -> None:
+        for output, gradient in enumerate(gradients):
+            edge = Edge(node, output)
+            if gradient is not None and self._captures is not None and edge in self._captures:
+                if isinstance(node, AccumulateGrad):
+                    gradient = fit_leaf(node.tensor, gradient)
+                self.captured[edge] = gradient
+
+    def _add(self, edge: Edge, gradient: Gradient) -> None:
+        if edge.node not in self._waiting:
+            return
+        buffer = self._buffers.get(edge.node)
+        if buffer is None:
+            buffer = self._buffers[edge.node] = [None] * edge.node.num_outputs
+        present = buffer[edge.output]
+        buffer[edge.output] = gradient if present is None else _sum(present, gradient)
+
+    def _arrived(self, node: Node) -> None:
+        self._waiting[node] -= 1
+        if self._waiting[node] == 0:
+            self._ready.append(node)
+
+    def _refuse_sinks(self) -> None:
+        if self._sink is None:
+            for node in self._waiting:
+                if isinstance(node, Sink):
+                    raise AutogradError(node.refusal)
+
+
+def fit_leaf(tensor: Tensor, gradient: Gradient) -> Gradient:
+    """Returns `gradient` in the dtype of the leaf `tensor`.
+
+    Raises:
+        AutogradError: Its shape is not the leaf's.
+    """
+    if gradient.shape != tensor.shape:
+        raise AutogradError(
+            f"a gradient of shape {gradient.shape} reached a leaf of shape {tensor.shape}"
+        )
+    return gradient if gradient.dtype == tensor.dtype else gradient.astype(tensor.dtype)
+
+
+def _sum(left: Any, right: Any) -> Gradient:
+    # Never in place: a rule may have handed one array to several edges.
+    total: Any = left + right
+    result: Gradient = np.asarray(total) if isinstance(total, np.generic) else total
+    return result
+
+
+def _reach(starts: Iterable[Node], captures: frozenset[Edge] | None) -> Mapping[Node, None]:
+    found = dict.fromkeys(starts)
+    pending = list(found)
+    while pending:
+        for edge in pending.pop().edges:
+            if edge is not None and edge.node not in found:
+                found[edge.node] = None
+                pending.append(edge.node)
+    return found if captures is None else _leading_to(captures, found)
+
+
+def _leading_to(captures: frozenset[Edge], found: Mapping[Node, None]) -> Mapping[Node, None]:
+    parents: dict[Node, list[Node]] = {}
+    for node in found:
+        for edge in node.edges:
+            if edge is not None:
+                parents.setdefault(edge.node, []).append(node)
+    needed = {edge.node for edge in captures if edge.node in found}
+    pending = list(needed)
+    while pending:
+        for parent in parents.get(pending.pop(), ()):
+            if parent not in needed:
+                needed.add(parent)
+                pending.append(parent)
+    return {node: None for node in found if node in needed}
+
+
+def _count_edges(nodes: Mapping[Node, None]) -> dict[Node, int]:
+    counts = dict.fromkeys(nodes, 0)
+    for node in nodes:
+        for edge in node.edges:
+            if edge is not None and edge.node in counts:
+                counts[edge.node] += 1
+    return counts
+
+
+def _call_prehooks(node: Node, gradients: Gradients) -> Gradients:
+    hooks = node.hooks
+    if hooks is None:
+        return gradients
+    changed = list(gradients)
+    for output, hook in hooks.outputs:
+        if changed[output] is not None:
+            replaced = hook(changed[output])
+            changed[output] = changed[output] if replaced is None else replaced
+    gradients = tuple(changed)
+    for before in hooks.before:
+        replaced = before(gradients)
+        gradients = gradients if replaced is None else _checked(replaced, len(gradients), node)
+    return gradients
+
+
+def _call_hooks(node: Node, results: Gradients, gradients: Gradients) -> Gradients:
+    results = _checked(results, len(node.edges), node)
+    hooks = node.hooks
+    for hook in hooks.after if hooks is not None else ():
+        replaced = hook(results, gradients)
+        results = results if replaced is None else _checked(replaced, len(results), node)
+    return results
+
+
+def _checked(gradients: Gradients, count: int, node: Node) -> Gradients:
+    if len(gradients) != count:
+        raise AutogradError(f"{node.name} returned {len(gradients)} gradients, {count} are needed")
+    return tuple(gradients)

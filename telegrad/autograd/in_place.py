@@ -1,0 +1,102 @@
+"""Operators that change the Tensor itself.
+
+Where nothing is recorded they write into the array, as NumPy's do, and count its version. Where
+something is, the Tensor gets the array and the place in the graph of the recorded result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import setitem
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from telegrad.autograd.array_holder import ArrayHolder
+from telegrad.autograd.dispatch import call
+from telegrad.autograd.grad_mode import is_grad_enabled
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from telegrad.autograd.tensor import Tensor
+
+__all__ = ["InPlaceOperators"]
+
+
+class InPlaceOperators(ArrayHolder):
+    """`+=` and its like, and assignment to parts."""
+
+    __slots__ = ()
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether operations on it are recorded."""
+        raise NotImplementedError
+
+    def move_to(self, result: Tensor) -> None:
+        """Takes over the array and the place in the graph of `result`."""
+        raise NotImplementedError
+
+    def change(self, function: Any, *operands: Any) -> None:
+        """Makes `function(self, *operands)` the value, as `+=` does with `np.add`.
+
+        Raises:
+            AutogradError: It would have to be recorded, and this is a leaf that needs a
+                gradient, or a view.
+        """
+        if self._records(operands):
+            self.move_to(call(function, self, *operands))
+            return
+        value = self._value
+        arrays = [x.value.array if isinstance(x, InPlaceOperators) else x for x in operands]
+        function(value.array, *arrays, out=value.array)
+        value.version.bump()
+
+    def assign(self, index: Any, value: Any) -> None:
+        """Makes `value` the part at `index`, as `t[index] = value` does.
+
+        Raises:
+            AutogradError: As for `change`.
+        """
+        if self._records((value,)):
+            self.move_to(call(setitem, self, value, index=index))
+            return
+        held = self._value
+        held.array[_unwrap(index)] = _unwrap(value)
+        held.version.bump()
+
+    def _records(self, operands: Iterable[Any]) -> bool:
+        if not is_grad_enabled():
+            return False
+        needing = (x.requires_grad for x in operands if isinstance(x, InPlaceOperators))
+        return self.requires_grad or any(needing)
+
+    def __iadd__(self, other: Any) -> Self:
+        self.change(np.add, other)
+        return self
+
+    def __isub__(self, other: Any) -> Self:
+        self.change(np.subtract, other)
+        return self
+
+    def __imul__(self, other: Any) -> Self:
+        self.change(np.multiply, other)
+        return self
+
+    def __itruediv__(self, other: Any) -> Self:
+        self.change(np.divide, other)
+        return self
+
+    def __ipow__(self, other: Any) -> Self:
+        self.change(np.power, other)
+        return self
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.assign(index, value)
+
+
+def _unwrap(index: Any) -> Any:
+    if isinstance(index, tuple):
+        return tuple(_unwrap(part) for part in index)
+    return index.value.array if isinstance(index, InPlaceOperators) else index

@@ -1,0 +1,170 @@
+r"""The graph: nodes with rules, and the edges along which gradients travel backwards.
+
+A node stands for one recorded operation. Its outputs are numbered; an `Edge` names one output of
+one node. `node.edges` has one entry per input: the edge of what produced that input, or None
+where the input needs no gradient.
+
+    x (leaf)            w (leaf)          AccumulateGrad(x)    AccumulateGrad(w)
+        \              /                           ▲  edges[0]   ▲  edges[1]
+         y = multiply(x, w)                         └─ Node multiply
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, final
+
+from telegrad.autograd.hooks import NodeHooks, RemovableHandle
+from telegrad.errors import AutogradError
+
+if TYPE_CHECKING:
+    from telegrad.autograd.tensor import Tensor
+
+__all__ = ["AccumulateGrad", "Edge", "Gradient", "Gradients", "Node", "Sink"]
+
+Gradient: TypeAlias = "Array | Tensor"
+"""An array; under `create_graph` a Tensor."""
+
+if TYPE_CHECKING:
+    from telegrad.types import Array
+
+Gradients: TypeAlias = "tuple[Gradient | None, ...]"
+"""One per output, or one per edge; None where no gradient came or goes."""
+
+
+class Edge(NamedTuple):
+    """One output of one node; equal by value."""
+
+    node: Node
+    output: int
+
+
+class Node(ABC):
+    """One recorded operation; equal and hashed by identity.
+
+    Several graph tasks may run through one node, also at once; a node keeps nothing of a task.
+
+    Attributes:
+        edges: One per input, towards what produced it; None where no gradient is needed.
+        num_outputs: How many outputs, and so gradients handed to `backward`, there are.
+    """
+
+    __slots__ = ("__weakref__", "_hooks", "edges", "num_outputs")
+
+    def __init__(self, edges: Iterable[Edge | None] = (), *, num_outputs: int = 1) -> None:
+        self.edges: tuple[Edge | None, ...] = tuple(edges)
+        self.num_outputs = num_outputs
+        self._hooks: NodeHooks | None = None
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return type(self).__name__
+
+    @abstractmethod
+    def backward(self, gradients: Gradients) -> Gradients:
+        """Runs the rule.
+
+        Args:
+            gradients: One per output, at least one of them not None. They may be shared with
+                other nodes: a rule never writes into them.
+
+        Returns:
+            One per edge; None where the edge is None or no gradient flows.
+
+        Raises:
+            AutogradError: What the rule needs was freed, or changed in place.
+        """
+
+    def release(self) -> None:
+        """Frees what the rule saved. A node that saved something cannot run again."""
+        return
+
+    @property
+    def hooks(self) -> NodeHooks | None:
+        """What is called around the rule; None where nothing is."""
+        return self._hooks
+
+    def make_hooks(self) -> NodeHooks:
+        """Returns `hooks`, made now if there were none."""
+        if self._hooks is None:
+            self._hooks = NodeHooks()
+        return self._hooks
+
+    def register_hook(
+        self, hook: Callable[[Gradients, Gradients], Gradients | None]
+    ) -> RemovableHandle:
+        """Has `hook(input_gradients, output_gradients)` called after the rule.
+
+        Gradients are arrays, under `create_graph` Tensors. What it returns, unless None, takes
+        the place of the gradients of the inputs.
+        """
+        return self.make_hooks().after.add(hook)
+
+    def register_prehook(self, hook: Callable[[Gradients], Gradients | None]) -> RemovableHandle:
+        """Has `hook(output_gradients)` called before the rule; it may return others."""
+        return self.make_hooks().before.add(hook)
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+
+@final
+class AccumulateGrad(Node):
+    """The end of the graph at one leaf.
+
+    Two of them are equal when their leaf is the same object. So none need be kept by the leaf
+    (which would be a reference cycle around its array), and a task counts them as one.
+    """
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: Tensor) -> None:
+        super().__init__()
+        self.tensor = tensor
+
+    def backward(self, gradients: Gradients) -> Gradients:
+        """Passes nothing on: a graph task delivers to the leaf instead of calling this."""
+        return ()
+
+    @property
+    def hooks(self) -> NodeHooks | None:
+        """Kept by the leaf, which outlives its nodes."""
+        return self.tensor.leaf_hooks
+
+    def make_hooks(self) -> NodeHooks:
+        """Returns the leaf's hooks, made now if there were none."""
+        return self.tensor.make_leaf_hooks()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AccumulateGrad) and other.tensor is self.tensor
+
+    def __hash__(self) -> int:
+        return id(self.tensor)
+
+
+class Sink(Node):
+    """A node whose inputs lie outside this process' graph: gradients end here and go elsewhere.
+
+    A graph task that was given `sink` calls `sink(node, gradients)` exactly once for each sink
+    that it reaches, with None for `gradients` where no gradient came at all. A task that was
+    given none refuses to start.
+
+    Attributes:
+        refusal: What a local backward that meets it says; it tells the user what to write.
+    """
+
+    __slots__ = ("refusal",)
+
+    def __init__(self, num_outputs: int = 1, *, refusal: str) -> None:
+        super().__init__((), num_outputs=num_outputs)
+        self.refusal = refusal
+
+    def backward(self, gradients: Gradients) -> Gradients:
+        """Never runs: a graph task calls its `sink` instead.
+
+        Raises:
+            AutogradError: Always, with `refusal`.
+        """
+        raise AutogradError(self.refusal)

@@ -1,0 +1,60 @@
+"""Matrix products, with their gradient rules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from telegrad.autograd.dispatch import TABLE
+from telegrad.autograd.operation import Operation
+from telegrad.autograd.ops.shape import reshape, swapaxes
+
+__all__ = ["matmul"]
+
+# `a @ b` with a vector on the left is a row, on the right a column, and the product has lost that
+# axis. The rules put it back, multiply matrices, and leave batch axes to the node, which sums.
+
+
+def _row(a: Any) -> Any:
+    return reshape(a, to=(1, *a.shape)) if a.ndim == 1 else a
+
+
+def _column(b: Any) -> Any:
+    return reshape(b, to=(*b.shape, 1)) if b.ndim == 1 else b
+
+
+def _matrix(g: Any, a: Any, b: Any) -> Any:
+    shape = g.shape
+    if b.ndim == 1:
+        shape = (*shape, 1)
+    if a.ndim == 1:
+        shape = (*shape[:-1], 1, shape[-1])
+    return reshape(g, to=shape)
+
+
+def _turned(a: Any) -> Any:
+    return swapaxes(a, axis1=-1, axis2=-2)
+
+
+def _left(g: Any, a: Any, b: Any) -> Any:
+    if a.ndim == b.ndim == 2:
+        return g @ _turned(b)
+    return _matrix(g, a, b) @ _turned(_column(b))
+
+
+def _right(g: Any, a: Any, b: Any) -> Any:
+    if a.ndim == b.ndim == 2:
+        return _turned(a) @ g
+    product = _turned(_row(a)) @ _matrix(g, a, b)
+    return reshape(product, to=product.shape[:-1]) if b.ndim == 1 else product
+
+
+matmul = Operation(
+    "matmul",
+    np.matmul,
+    "a b",
+    a=lambda g, a, b: _left(g, a, b),
+    b=lambda g, a, b: _right(g, a, b),
+)
+TABLE.register(np.matmul)(matmul)

@@ -1,0 +1,74 @@
+"""Operations that move items without computing with them, each with its gradient rule."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from telegrad.arrays import namespace
+from telegrad.autograd.operation import Operation, astype, broadcast_to
+from telegrad.autograd.ops.indexing import getitem
+from telegrad.types import Array, Shape
+
+__all__ = ["astype", "broadcast_to", "concatenate", "reshape", "stack", "swapaxes", "transpose"]
+
+
+def _reshape(a: Any, *, to: Shape) -> Array:
+    reshaped: Array = a.reshape(to)
+    return reshaped
+
+
+def _transpose(a: Any, *, axes: Sequence[int] | None = None) -> Array:
+    transposed: Array = a.transpose(axes)
+    return transposed
+
+
+def _swapaxes(a: Any, *, axis1: int, axis2: int) -> Array:
+    swapped: Array = a.swapaxes(axis1, axis2)
+    return swapped
+
+
+def _concatenate(*parts: Any, axis: int = 0) -> Array:
+    joined: Array = namespace(parts[0]).concatenate(parts, axis=axis)
+    return joined
+
+
+def _stack(*parts: Any, axis: int = 0) -> Array:
+    stacked: Array = namespace(parts[0]).stack(parts, axis=axis)
+    return stacked
+
+
+def _inverse(axes: Sequence[int] | None) -> tuple[int, ...] | None:
+    if axes is None:
+        return None
+    ordered = [axis % len(axes) for axis in axes]
+    return tuple(sorted(range(len(ordered)), key=ordered.__getitem__))
+
+
+def _part(g: Any, i: int, shapes: Sequence[Shape], axis: int) -> Any:
+    ends = list(itertools.accumulate(shape[axis] for shape in shapes))
+    start = ends[i] - shapes[i][axis]
+    return getitem(g, index=_along(axis % len(shapes[i]), slice(start, ends[i])))
+
+
+def _along(axis: int, index: Any) -> tuple[Any, ...]:
+    return (*[slice(None)] * axis, index)
+
+
+reshape: Operation  # declared, as their rules name them
+transpose: Operation
+swapaxes: Operation
+
+# fmt: off
+reshape     = Operation("reshape",     _reshape,     "a", view=True, keywords={"to": ()},
+                        a=lambda g, shape: reshape(g, to=shape))
+transpose   = Operation("transpose",   _transpose,   "a", view=True, keywords={"axes": None},
+                        a=lambda g, axes: transpose(g, axes=_inverse(axes)))
+swapaxes    = Operation("swapaxes",    _swapaxes,    "a", view=True, keywords={"axis1": 0, "axis2": 0},
+                        a=lambda g, axis1, axis2: swapaxes(g, axis1=axis1, axis2=axis2))
+concatenate = Operation("concatenate", _concatenate, "*parts", keywords={"axis": 0},
+                        parts=lambda g, i, shapes, axis: _part(g, i, shapes, axis))
+stack       = Operation("stack",       _stack,       "*parts", keywords={"axis": 0},
+                        parts=lambda g, i, axis: getitem(g, index=_along(axis % g.ndim, i)))
+# fmt: on

@@ -1,0 +1,424 @@
+"""`Tensor`: one NumPy or CuPy array and its place in the graph.
+
+What changes a Tensor, and what a graph recorded before sees of it:
+
+    t.data = other             nothing: the graph keeps the array that it was recorded with
+    t += x, t[i] = x           not recorded: the array is written into and its version counted, so
+                               a rule that saved it raises; recorded: t gets a new array and a new
+                               place in the graph, and the graph recorded before keeps the old
+    t.data[i] = x              behind our back, as with any shared memory: not noticed
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from telegrad.arrays import (
+    as_array,
+    host_copy,
+    is_array,
+    is_floating,
+    namespace,
+    to_host,
+)
+from telegrad.autograd.array_methods import ArrayMethods
+from telegrad.autograd.dispatch import dispatch
+from telegrad.autograd.engine import backward
+from telegrad.autograd.grad_mode import is_grad_enabled
+from telegrad.autograd.hooks import HookList, NodeHooks, RemovableHandle
+from telegrad.autograd.in_place import InPlaceOperators
+from telegrad.autograd.node import AccumulateGrad, Edge, Gradient, Node
+from telegrad.autograd.operators import (
+    ComparisonOperators,
+    Operators,
+    iterate,
+)
+from telegrad.autograd.value import Value, Version
+from telegrad.errors import AutogradError
+
+if TYPE_CHECKING:
+    from telegrad.autograd.graph_task import Accumulate
+    from telegrad.types import Array
+
+__all__ = ["Tensor", "attach"]
+
+T = TypeVar("T", bound="Tensor")
+
+
+class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods):
+    """One array and its place in the graph; shares the array's memory. `tensor()` copies.
+
+    Hash is by identity, `==` elementwise.
+
+    Args:
+        data: An array, or what NumPy makes one of.
+        requires_grad: Whether operations on it are recorded and `grad` is filled.
+
+    Raises:
+        AutogradError: `requires_grad` with a dtype that is not floating-point.
+
+    Attributes:
+        grad: What backwards have added up here, for a leaf that needs a gradient; else None.
+
+    >>> x = Tensor(np.array([1.0, 2.0]), requires_grad=True)
+    >>> (x * x).sum().backward()
+    >>> x.grad
+    tensor([2., 4.])
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_grad_fn",
+        "_hooks",
+        "_is_view",
+        "_lock",
+        "_output",
+        "_post_accumulate",
+        "_requires_grad",
+        "grad",
+    )
+    __array_priority__ = 1000.0  # CuPy then leaves `array + tensor` to Tensor
+    __hash__ = object.__hash__
+
+    def __init__(self, data: object, *, requires_grad: bool = False) -> None:
+        value = data.value if isinstance(data, Tensor) else Value(as_array(data))
+        self._set_up(value, None, 0, is_view=False)
+        self.requires_grad = requires_grad
+
+    def _set_up(self, value: Value, node: Node | None, output: int, *, is_view: bool) -> None:
+        self._value = value
+        self._grad_fn = node
+        self._output = output
+        self._requires_grad = False
+        self._is_view = is_view
+        self._lock: threading.Lock | None = None
+        self._hooks: NodeHooks | None = None
+        self._post_accumulate: HookList[Callable[[Tensor, Accumulate], None]] | None = None
+        self.grad: Tensor | None = None
+
+    # What it holds.
+
+    @property
+    def data(self) -> Array:
+        """The array; shared, not copied. Assigning replaces it and leaves recorded graphs alone.
+
+        Assigning the same array (as `t.data += 1` does) counts as a change in place.
+        """
+        return self._value.array
+
+    @data.setter
+    def data(self, data: object) -> None:
+        array = data.data if isinstance(data, Tensor) else as_array(data)
+        if array is self._value.array:
+            self._value.version.bump()
+            return
+        if self._requires_grad:
+            _check_floating(array)
+        self._value = Value(array)
+
+    def numpy(self) -> Array:
+        """Returns the values as a NumPy array; shared if they are in host memory.
+
+        Raises:
+            AutogradError: It needs a gradient, outside `no_grad()`: write `t.detach().numpy()`.
+        """
+        if self.requires_grad and is_grad_enabled():
+            raise AutogradError(
+                "a tensor that needs a gradient does not become an array by itself, as that would "
+                "cut it off from the graph; write t.detach().numpy(), t.data, or use no_grad()"
+            )
+        return to_host(self._value.array)
+
+    def detach(self) -> Tensor:
+        """Returns a Tensor that shares this memory and needs no gradient."""
+        detached = Tensor.__new__(Tensor)
+        detached._set_up(self._value, None, 0, is_view=self._is_view)
+        return detached
+
+    # Its place in the graph.
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether operations on it are recorded. Assignable for leaves."""
+        return self._requires_grad or self._grad_fn is not None
+
+    @requires_grad.setter
+    def requires_grad(self, wanted: bool) -> None:
+        if self._grad_fn is not None:
+            if not wanted:
+                raise AutogradError(
+                    f"a result (of {self._grad_fn.name}) cannot stop needing a gradient; "
+                    "write t.detach()"
+                )
+            return
+        if wanted:
+            _check_floating(self._value.array)
+            self._lock = self._lock or threading.Lock()
+        self._requires_grad = bool(wanted)
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether it is no recorded result."""
+        return self._grad_fn is None
+
+    @property
+    def grad_fn(self) -> Node | None:
+        """The node that it is an output of; None for a leaf."""
+        return self._grad_fn
+
+    @property
+    def output(self) -> int:
+        """Which output of `grad_fn` it is."""
+        return self._output
+
+    @property
+    def edge(self) -> Edge | None:
+        """Where its gradient goes: an output of `grad_fn`, or itself if it is a leaf.
+
+        None if it needs no gradient.
+        """
+        if self._grad_fn is not None:
+            return Edge(self._grad_fn, self._output)
+        return Edge(AccumulateGrad(self), 0) if self._requires_grad else None
+
+    def root(self, gradient: object = None, *, create_graph: bool = False) -> tuple[Edge, Gradient]:
+        """Returns what a graph task needs to start here.
+
+        Args:
+            gradient: An array or Tensor of this shape; None for a scalar means 1.
+            create_graph: Whether the gradient is to be a Tensor.
+
+        Raises:
+            AutogradError: It needs no gradient, or the gradient is missing or of another shape.
+        """
+        edge = self.edge
+        if edge is None:
+            raise AutogradError("the root of a backward needs no gradient: nothing was recorded")
+        if gradient is None:
+            if self.size != 1:
+                raise AutogradError(
+                    f"the root of a backward has shape {self.shape}, not one item; "
+                    "reduce it (t.sum()) or pass its gradient"
+                )
+            gradient = namespace(self.data).ones_like(self.data)
+        given = gradient if isinstance(gradient, Tensor) else Tensor(gradient)
+        if given.shape != self.shape:
+            raise AutogradError(
+                f"the gradient of a root of shape {self.shape} has shape {given.shape}"
+            )
+        if given.dtype != self.dtype:
+            given = given.astype(self.dtype)
+        return edge, given if create_graph else given.data
+
+    def backward(
+        self,
+        gradient: Tensor | Array | None = None,
+        *,
+        retain_graph: bool = False,
+        create_graph: bool = False,
+    ) -> None:
+        """Adds the gradient of this with respect to each leaf to that leaf's `grad`.
+
+        Args:
+            gradient: Of this shape; None for a scalar means 1.
+            retain_graph: Keeps the graph for another backward.
+            create_graph: Records the backward itself; implies `retain_graph`.
+
+        Raises:
+            AutogradError: See `telegrad.autograd.backward`.
+        """
+        backward([self], [gradient], retain_graph=retain_graph, create_graph=create_graph)
+
+    def accumulate_grad(self, gradient: Gradient) -> None:
+        """Adds `gradient`, in this shape and dtype, to `grad`; safe from several threads.
+
+        `grad` is a new Tensor each time and shares no memory with `gradient`, unless that is a
+        recorded Tensor.
+        """
+        with self._leaf_lock():
+            if self.grad is not None:
+                total = self.grad + gradient
+                self.grad = total if isinstance(gradient, Tensor) else Tensor(total.data)
+            elif isinstance(gradient, Tensor):
+                self.grad = gradient
+            else:
+                self.grad = Tensor(namespace(gradient).array(gradient))
+
+    def replace_data(self, function: Callable[[Array], Array]) -> None:
+        """Replaces the array by `function(array)`, atomically among such replacements.
+
+        `function` returns a new array and never writes into the one it is given: graphs recorded
+        before keep their values.
+        """
+        with self._leaf_lock():
+            self.data = function(self._value.array)
+
+    def _leaf_lock(self) -> threading.Lock:
+        if self._lock is None:
+            self._lock = threading.Lock()
+        return self._lock
+
+    # Hooks.
+
+    def register_hook(self, hook: Callable[[Tensor], Tensor | Array | None]) -> RemovableHandle:
+        """Has `hook(gradient)` called with the gradient of this, once per backward.
+
+        What it returns, unless None, takes the gradient's place. It is not called when no
+        gradient comes. Under `create_graph` what it does is recorded.
+
+        Raises:
+            AutogradError: This needs no gradient.
+        """
+        edge = self.edge
+        if edge is None:
+            raise AutogradError("a hook on a tensor that needs no gradient would never be called")
+
+        def convert(gradient: Gradient) -> Gradient | None:
+            recorded = isinstance(gradient, Tensor)
+            result = hook(gradient if isinstance(gradient, Tensor) else Tensor(gradient))
+            if result is None:
+                return None
+            given = result if isinstance(result, Tensor) else Tensor(result)
+            return given if recorded else given.data
+
+        return edge.node.make_hooks().outputs.add((edge.output, convert))
+
+    def register_post_accumulate_hook(
+        self, hook: Callable[[Tensor, Accumulate], None]
+    ) -> RemovableHandle:
+        """Has `hook(tensor, target)` called after a backward has added to this leaf's gradient.
+
+        `target` is what keeps the gradient (see `GradientTarget`): `tensor.grad` for a local
+        backward, the context for a distributed one.
+
+        Raises:
+            AutogradError: This is no leaf that needs a gradient.
+        """
+        if self._grad_fn is not None or not self._requires_grad:
+            raise AutogradError("only a leaf that needs a gradient accumulates one")
+        if self._post_accumulate is None:
+            self._post_accumulate = HookList()
+        return self._post_accumulate.add(hook)
+
+    @property
+    def post_accumulate_hooks(self) -> Iterable[Callable[[Tensor, Accumulate], None]]:
+        """What is called after a gradient was added."""
+        return self._post_accumulate or ()
+
+    @property
+    def leaf_hooks(self) -> NodeHooks | None:
+        """The hooks of this leaf's node, which itself is made anew for each operation."""
+        return self._hooks
+
+    def make_leaf_hooks(self) -> NodeHooks:
+        """Returns `leaf_hooks`, made now if there were none."""
+        if self._hooks is None:
+            self._hooks = NodeHooks()
+        return self._hooks
+
+    # Changes in place: see the drawing at the top.
+
+    def move_to(self, result: Tensor) -> None:
+        """Takes over the array and the place in the graph of `result`, in this dtype.
+
+        Raises:
+            AutogradError: This is a leaf that needs a gradient, or a view.
+            ValueError: `result` has another shape.
+        """
+        if self._requires_grad:
+            raise AutogradError(
+                "a leaf that needs a gradient cannot be changed in place while operations are "
+                "recorded; use no_grad(), assign t.data, or write t = t + x"
+            )
+        if self._is_view:
+            raise AutogradError(
+                "a view of another tensor cannot be changed in place while operations are "
+                "recorded, as the other one would not see it; write t = t + x"
+            )
+        if result.shape != self.shape:
+            raise ValueError(f"shape {self.shape} cannot hold a result of shape {result.shape}")
+        if result.dtype != self.dtype:
+            result = result.astype(self.dtype)
+        self._value, self._grad_fn, self._output = result._value, result._grad_fn, result._output
+
+    # Python's and NumPy's protocols.
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        array = self.numpy()
+        if copy:
+            return np.array(array, dtype=dtype)
+        return np.asarray(array, dtype=dtype)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        return dispatch(ufunc if method == "__call__" else getattr(ufunc, method), inputs, kwargs)
+
+    def __array_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        return dispatch(func, args, kwargs)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iterate(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._grad_fn is not None:
+            raise AutogradError(
+                f"only leaves are copied and pickled, not results (this one is of "
+                f"{self._grad_fn.name}); write t.detach()"
+            )
+        return _rebuild, (type(self), self.data, self._requires_grad, self.grad)
+
+    def __repr__(self) -> str:
+        text = np.array2string(host_copy(self.data), separator=", ", prefix="tensor(")
+        if self.dtype not in (np.float64, np.int64, np.bool_):
+            text += f", dtype={self.dtype}"
+        if self._grad_fn is not None:
+            text += f", grad_fn={self._grad_fn!r}"
+        elif self._requires_grad:
+            text += ", requires_grad=True"
+        return f"tensor({text})"
+
+
+def attach(
+    array: Array,
+    node: Node | None,
+    output: int = 0,
+    *,
+    version: Version | None = None,
+    is_view: bool = False,
+) -> Tensor:
+    """Returns a Tensor that is one output of `node`.
+
+    Args:
+        array: Its values; shared.
+        node: What made it, or None for a leaf that needs no gradient.
+        output: Which of the node's outputs it is.
+        version: The change counter of the array's memory, if another Tensor has it already.
+        is_view: Whether the array is part of another Tensor's memory.
+    """
+    made = Tensor.__new__(Tensor)
+    exact = array if is_array(array) else as_array(array)
+    made._set_up(Value(exact, version), node, output, is_view=is_view)
+    return made
+
+
+def _check_floating(array: Array) -> None:
+    if not is_floating(array.dtype):
+        raise AutogradError(
+            f"only floating-point tensors can need a gradient, not {array.dtype}; "
+            "write t.astype(np.float32) first"
+        )
+
+
+def _rebuild(cls: type[T], data: Array, requires_grad: bool, grad: Tensor | None) -> T:
+    made = cls(data, requires_grad=requires_grad)
+    made.grad = grad
+    return made

@@ -1,0 +1,97 @@
+"""Softmax and cross entropy, forward and backward, over the last axis.
+
+Each function takes NumPy or CuPy arrays. The two libraries have the same functions here, and for
+CuPy a fused kernel is not worth its compilation yet, so one body serves both.
+Saves nothing between forward and backward: the softmax is computed again from the logits, which
+the caller has anyway.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from telegrad.arrays import as_array, namespace
+from telegrad.types import Array
+
+__all__ = ["cross_entropy", "cross_entropy_gradient", "log_softmax", "one_hot", "softmax"]
+
+
+def log_softmax(logits: Array) -> Array:
+    """Returns the logarithm of `softmax(logits)`; exact for logits of any size."""
+    xp = namespace(logits)
+    shifted: Any = logits - logits.max(axis=-1, keepdims=True)
+    result: Array = shifted - xp.log(xp.exp(shifted).sum(axis=-1, keepdims=True))
+    return result
+
+
+def softmax(logits: Array) -> Array:
+    """Returns positive numbers that sum to 1 along the last axis.
+
+    >>> import numpy as np
+    >>> softmax(np.array([1000.0, 1000.0]))
+    array([0.5, 0.5])
+    """
+    xp = namespace(logits)
+    weights: Any = xp.exp(logits - logits.max(axis=-1, keepdims=True))
+    result: Array = weights / weights.sum(axis=-1, keepdims=True)
+    return result
+
+
+def cross_entropy(logits: Array, labels: Array) -> Array:
+    """Returns `-log_softmax(logits)[..., label]` for each label.
+
+    Args:
+        logits: Floating-point, of shape (..., classes).
+        labels: Integers from 0 to classes - 1, of shape (...).
+
+    Returns:
+        One number per label, of shape (...) and the dtype of `logits`.
+
+    Raises:
+        TypeError: The labels are no integers.
+        ValueError: A label is no class, or the shapes do not fit.
+    """
+    labels = _check(logits, labels)
+    picked = namespace(logits).take_along_axis(log_softmax(logits), labels[..., None], axis=-1)
+    result: Array = -picked[..., 0]
+    return result
+
+
+def cross_entropy_gradient(gradient: Array, logits: Array, labels: Array) -> Array:
+    """Returns the gradient of the logits.
+
+    Args:
+        gradient: That of what `cross_entropy` returned, in its shape.
+        logits: As given to `cross_entropy`.
+        labels: As given to `cross_entropy`.
+    """
+    result: Any = softmax(logits)
+    result -= one_hot(labels, classes=logits.shape[-1], dtype=result.dtype)
+    result *= gradient[..., None]
+    final: Array = result
+    return final
+
+
+def one_hot(labels: Array, *, classes: int, dtype: Any) -> Array:
+    """Returns 1 at each label and 0 elsewhere, of shape (..., classes)."""
+    xp = namespace(labels)
+    hot: Array = (labels[..., None] == xp.arange(classes)).astype(dtype)
+    return hot
+
+
+def _check(logits: Array, given: Any) -> Array:
+    labels = as_array(given)
+    if labels.dtype.kind not in "iu":
+        raise TypeError(f"labels are integers, one per row of the logits, not {labels.dtype}")
+    if labels.shape != logits.shape[:-1] or logits.ndim == 0:
+        raise ValueError(
+            f"logits of shape (..., classes) need labels of shape (...); "
+            f"got {logits.shape} and {labels.shape}"
+        )
+    classes = logits.shape[-1]
+    if labels.size and not (int(labels.min()) >= 0 and int(labels.max()) < classes):
+        raise ValueError(
+            f"labels from {int(labels.min())} to {int(labels.max())} with logits for "
+            f"{classes} classes (0 to {classes - 1})"
+        )
+    return labels

@@ -1,0 +1,81 @@
+"""Many arrays in one buffer and back, scaled on the way: what gradient buckets are made of.
+
+Works on NumPy and CuPy arrays alike: one pass over the memory, one launch per array on a GPU.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from telegrad.arrays import namespace
+from telegrad.types import Array, Shape
+
+__all__ = ["flatten", "unflatten"]
+
+
+def flatten(arrays: Sequence[Array], *, scale: float = 1.0, out: Array | None = None) -> Array:
+    """Returns the items of all arrays, one array after the other in C order, times `scale`.
+
+    Args:
+        arrays: At least one; all of one dtype and device.
+        scale: What each item is multiplied by.
+        out: Where to write, of one axis; a new array if None.
+
+    Raises:
+        ValueError: No arrays, several dtypes, or an `out` of the wrong size or dtype.
+
+    >>> import numpy as np
+    >>> flatten([np.array([[1.0, 2.0]]), np.array(3.0)], scale=2.0)
+    array([2., 4., 6.])
+    """
+    if not arrays:
+        raise ValueError("no arrays to flatten")
+    dtypes = {array.dtype for array in arrays}
+    if len(dtypes) > 1:
+        raise ValueError(f"arrays of one dtype are needed, not {sorted(map(str, dtypes))}")
+    dtype = arrays[0].dtype
+    size = sum(array.size for array in arrays)
+    xp = namespace(arrays[0])
+    buffer: Any = xp.empty(size, dtype=dtype) if out is None else out
+    if buffer.shape != (size,) or buffer.dtype != dtype:
+        raise ValueError(
+            f"out has shape {buffer.shape} and dtype {buffer.dtype}; ({size},) and {dtype} needed"
+        )
+    offset = 0
+    for array in arrays:
+        part = buffer[offset : offset + array.size].reshape(array.shape)
+        if scale == 1.0:
+            part[...] = array
+        else:
+            xp.multiply(array, scale, out=part, casting="unsafe")
+        offset += array.size
+    return buffer  # type: ignore[no-any-return]
+
+
+def unflatten(buffer: Array, shapes: Sequence[Shape], *, scale: float = 1.0) -> list[Array]:
+    """Returns arrays of `shapes` with the items of `buffer`, times `scale`.
+
+    The arrays are views into one new buffer; none shares memory with `buffer`.
+
+    Args:
+        buffer: Of one axis, as `flatten` returned it.
+        shapes: The shapes of the arrays; together they have as many items as `buffer`.
+        scale: What each item is multiplied by.
+
+    Raises:
+        ValueError: The shapes do not add up.
+    """
+    sizes = [math.prod(shape) for shape in shapes]
+    if buffer.shape != (sum(sizes),):
+        raise ValueError(f"a buffer of shape {buffer.shape} has not the {sum(sizes)} items needed")
+    scaled: Any = buffer.copy()
+    if scale != 1.0:
+        namespace(buffer).multiply(buffer, scale, out=scaled, casting="unsafe")
+    arrays: list[Array] = []
+    offset = 0
+    for shape, size in zip(shapes, sizes, strict=True):
+        arrays.append(scaled[offset : offset + size].reshape(shape))
+        offset += size
+    return arrays

@@ -1,0 +1,119 @@
+"""Modules for multilayer perceptrons."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, SupportsIndex
+
+import numpy as np
+
+from telegrad.arrays import is_floating
+from telegrad.autograd import Tensor
+from telegrad.nn import functional
+from telegrad.nn.generator import current_generator
+from telegrad.nn.module import Module
+from telegrad.nn.parameter import Parameter
+from telegrad.types import DTypeLike
+
+__all__ = ["Linear", "ReLU", "Sequential"]
+
+
+class Linear(Module):
+    """`x @ weight.T + bias`.
+
+    Both are drawn uniformly from ±1/sqrt(in_features), in float64 and then rounded, so that one
+    seed gives the same numbers in every dtype.
+
+    Args:
+        in_features: The length of the last axis of the input.
+        out_features: The length of the last axis of the output.
+        bias: Whether there is one.
+        dtype: Of the parameters; floating-point.
+        rng: Where they are drawn from; None for the generator of `manual_seed`.
+
+    Raises:
+        ValueError: A length is not positive, or `dtype` is not floating-point.
+
+    Attributes:
+        weight: Of shape (out_features, in_features).
+        bias: Of shape (out_features,), or None.
+
+    >>> Linear(3, 2, rng=np.random.default_rng(0))(np.ones((5, 3), np.float32)).shape
+    (5, 2)
+    """
+
+    bias: Parameter | None
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        bias: bool = True,
+        dtype: DTypeLike = np.float32,
+        rng: np.random.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        if in_features <= 0 or out_features <= 0:
+            raise ValueError(
+                f"a linear layer needs positive lengths, not {in_features} and {out_features}"
+            )
+        if not is_floating(dtype):
+            raise ValueError(f"parameters are floating-point, not {np.dtype(dtype)}")
+        generator = current_generator() if rng is None else rng
+        bound = 1 / math.sqrt(in_features)
+        self.in_features = in_features
+        self.out_features = out_features
+        weight = generator.uniform(-bound, bound, (out_features, in_features))
+        self.weight = Parameter(weight.astype(dtype))
+        if bias:
+            self.bias = Parameter(generator.uniform(-bound, bound, out_features).astype(dtype))
+        else:
+            self.bias = None
+
+    def forward(self, x: Any) -> Tensor:
+        """Returns the product, with `x` of shape (..., in_features)."""
+        if x.shape[-1:] != (self.in_features,):
+            raise ValueError(
+                f"{self!r} needs an input of shape (..., {self.in_features}), not {x.shape}"
+            )
+        product: Tensor = x @ self.weight.T
+        return product if self.bias is None else product + self.bias
+
+    def __repr__(self) -> str:
+        bias = "" if self.bias is not None else ", bias=False"
+        return f"Linear({self.in_features}, {self.out_features}{bias})"
+
+
+class ReLU(Module):
+    """Replaces what is negative by zero."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns `x` where it is positive, else 0."""
+        return functional.relu(x)
+
+
+class Sequential(Module):
+    """Modules applied one after the other; the parameters of the i-th are named `i.<name>`.
+
+    >>> model = Sequential(Linear(4, 8), ReLU(), Linear(8, 2))
+    >>> [name for name, _ in model.named_parameters()]
+    ['0.weight', '0.bias', '2.weight', '2.bias']
+    """
+
+    def __init__(self, *modules: Module) -> None:
+        super().__init__()
+        for i, module in enumerate(modules):
+            self.add_module(str(i), module)
+
+    def forward(self, x: Any) -> Any:
+        """Returns what the last module makes of it."""
+        for _, module in self.named_children():
+            x = module(x)
+        return x
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __getitem__(self, index: SupportsIndex) -> Module:
+        return list(self._modules.values())[index]

@@ -1,0 +1,192 @@
+"""`Module`: parameters, buffers and other modules, found by the names of attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
+
+from telegrad.arrays import as_array, device_of, namespace, to_device
+from telegrad.autograd import Tensor
+from telegrad.nn.parameter import Parameter
+from telegrad.types import Array
+
+__all__ = ["Module"]
+
+
+class Module:
+    """The base of everything with parameters; subclasses write `__init__` and `forward`.
+
+    A `Parameter` or `Module` assigned to an attribute is found by `parameters()` and
+    `state_dict()` under that attribute's name. Other tensors are not; see `register_buffer`.
+
+    Attributes:
+        training: Whether `train()` or `eval()` was called last; True at first.
+    """
+
+    training: bool
+    _parameters: dict[str, Parameter]
+    _modules: dict[str, Module]
+    _buffers: dict[str, Tensor]
+
+    def __init__(self) -> None:
+        own = self.__dict__
+        own["training"] = True
+        own["_parameters"] = {}
+        own["_modules"] = {}
+        own["_buffers"] = {}
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if "_parameters" not in self.__dict__:
+            raise AttributeError(
+                f"{type(self).__name__}.__init__ must call super().__init__() before it assigns "
+                f"{name!r}"
+            )
+        if name in self._buffers and isinstance(value, Tensor):
+            self._buffers[name] = value
+        else:
+            self._forget(name)
+            if isinstance(value, Parameter):
+                self._parameters[name] = value
+            elif isinstance(value, Module):
+                self._modules[name] = value
+        object.__setattr__(self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        self._forget(name)
+        object.__delattr__(self, name)
+
+    def _forget(self, name: str) -> None:
+        for table in (self._parameters, self._modules, self._buffers):
+            table.pop(name, None)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Computes the output; subclasses write it, users call the module itself.
+
+        Raises:
+            NotImplementedError: The subclass has not written it.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no forward")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns `forward(*args, **kwargs)`."""
+        return self.forward(*args, **kwargs)
+
+    def register_buffer(self, name: str, value: Tensor) -> None:
+        """Makes `value` an attribute that is part of `state_dict()` and is not trained."""
+        self._buffers[name] = value
+        setattr(self, name, value)
+
+    def add_module(self, name: str, module: Module) -> None:
+        """Makes `module` a part of this one, also under a name that no attribute can have."""
+        self._modules[name] = module
+        object.__setattr__(self, name, module)
+
+    def named_children(self) -> Iterator[tuple[str, Module]]:
+        """Yields the modules directly inside this one."""
+        yield from self._modules.items()
+
+    def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
+        """Yields this module and all inside it, each once, with dotted names."""
+        yield from self._walk(prefix, set())
+
+    def _walk(self, prefix: str, seen: set[int]) -> Iterator[tuple[str, Module]]:
+        if id(self) in seen:
+            return
+        seen.add(id(self))
+        yield prefix, self
+        for name, module in self._modules.items():
+            yield from module._walk(f"{prefix}.{name}" if prefix else name, seen)
+
+    def modules(self) -> Iterator[Module]:
+        """Yields this module and all inside it, each once."""
+        for _, module in self.named_modules():
+            yield module
+
+    def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
+        """Yields the parameters of this module and all inside it, each once, by dotted name."""
+        seen: set[int] = set()
+        for prefix, module in self.named_modules():
+            for name, parameter in module._parameters.items():
+                if id(parameter) not in seen:
+                    seen.add(id(parameter))
+                    yield f"{prefix}.{name}" if prefix else name, parameter
+
+    def parameters(self) -> Iterator[Parameter]:
+        """Yields the parameters of this module and all inside it, each once."""
+        for _, parameter in self.named_parameters():
+            yield parameter
+
+    def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """Yields the buffers of this module and all inside it, by dotted name."""
+        for prefix, module in self.named_modules():
+            for name, value in module._buffers.items():
+                yield f"{prefix}.{name}" if prefix else name, value
+
+    def buffers(self) -> Iterator[Tensor]:
+        """Yields the buffers of this module and all inside it."""
+        for _, value in self.named_buffers():
+            yield value
+
+    def state_dict(self) -> dict[str, Array]:
+        """Returns copies of the arrays of all parameters and buffers by dotted name."""
+        return {name: namespace(x.data).array(x.data) for name, x in self._named_state()}
+
+    def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
+        """Replaces the arrays of parameters and buffers by copies of those in `state`.
+
+        Dtypes and devices stay what they are here. All is checked before anything changes.
+
+        Args:
+            state: Arrays or Tensors by dotted name.
+            strict: Whether the names must be the same on both sides.
+
+        Raises:
+            ValueError: Names (if strict) or shapes differ; the message lists them.
+        """
+        own = dict(self._named_state())
+        problems = []
+        if strict:
+            problems += [f"missing {name}" for name in own if name not in state]
+            problems += [f"unexpected {name}" for name in state if name not in own]
+        given = {name: _array(state[name]) for name in own if name in state}
+        problems += [
+            f"{name} has shape {array.shape}, {own[name].shape} needed"
+            for name, array in given.items()
+            if array.shape != own[name].shape
+        ]
+        if problems:
+            raise ValueError(f"state does not fit {type(self).__name__}: {'; '.join(problems)}")
+        for name, array in given.items():
+            target = own[name]
+            copy = to_device(array, device_of(target.data))
+            target.data = namespace(copy).array(copy, dtype=target.dtype, copy=True)
+
+    def _named_state(self) -> Iterator[tuple[str, Tensor]]:
+        yield from self.named_parameters()
+        yield from self.named_buffers()
+
+    def train(self, mode: bool = True) -> Self:
+        """Sets `training` here and in all modules inside, and returns this module."""
+        for module in self.modules():
+            module.__dict__["training"] = mode
+        return self
+
+    def eval(self) -> Self:
+        """Returns `train(False)`."""
+        return self.train(False)
+
+    def zero_grad(self) -> None:
+        """Sets the `grad` of every parameter to None."""
+        for parameter in self.parameters():
+            parameter.grad = None
+
+    def __repr__(self) -> str:
+        inside = [f"({name}): {module!r}" for name, module in self.named_children()]
+        if not inside:
+            return f"{type(self).__name__}()"
+        lines = "\n".join(inside).replace("\n", "\n  ")
+        return f"{type(self).__name__}(\n  {lines}\n)"
+
+
+def _array(value: object) -> Array:
+    return value.data if isinstance(value, Tensor) else as_array(value)

@@ -1,0 +1,409 @@
+"""What a graph task promises: feeds from outside, none, sinks, captures, threads."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from telegrad.autograd import (
+    Edge,
+    Gradient,
+    Gradients,
+    GraphTask,
+    Node,
+    Sink,
+    Tensor,
+    attach,
+    no_grad,
+    tensor,
+)
+from telegrad.errors import AutogradError
+
+
+class Source(Node):
+    """Like a SendFunction: hands on what it is fed, one gradient per edge."""
+
+    def __init__(self, *tensors: Tensor) -> None:
+        super().__init__([x.edge for x in tensors], num_outputs=len(tensors))
+
+    def backward(self, gradients: Gradients) -> Gradients:
+        return gradients
+
+
+class Record:
+    """Takes what a task delivers."""
+
+    def __init__(self) -> None:
+        self.leaves: dict[Tensor, Any] = {}
+        self.sinks: dict[Sink, list[Gradients | None]] = {}
+
+    def accumulate(self, leaf: Tensor, gradient: Gradient) -> None:
+        assert leaf not in self.leaves
+        self.leaves[leaf] = gradient
+
+    def sink(self, node: Sink, gradients: Gradients | None) -> None:
+        self.sinks.setdefault(node, []).append(gradients)
+
+    def task(self, *sources: Node, **options: Any) -> GraphTask:
+        return GraphTask(
+            options.pop("roots", []),
+            accumulate=self.accumulate,
+            sink=self.sink,
+            sources=sources,
+            **options,
+        )
+
+
+def leaf(value: float = 2.0) -> Any:
+    return tensor([value], requires_grad=True)
+
+
+def received(sink: Sink, output: int = 0, value: float = 3.0) -> Tensor:
+    return attach(np.array([value]), sink, output)
+
+
+ONE = np.array([1.0])
+
+
+def test_roots_run_without_any_source() -> None:
+    x = leaf()
+    record = Record()
+    task = record.task(roots=[(x * 5).sum().root()])
+    assert [task.done, task.run(), task.done] == [False, True, True]
+    assert record.leaves[x].tolist() == [5.0]
+
+
+def test_it_waits_for_every_source() -> None:
+    x = leaf()
+    first, second = Source(x * 5), Source(x * 7)
+    record = Record()
+    task = record.task(first, second)
+    assert not task.run()
+    task.feed(second, (ONE,))
+    assert not task.run()
+    assert record.leaves == {}
+    task.feed(first, (10 * ONE,))
+    assert task.run()
+    assert record.leaves[x].tolist() == [57.0]
+
+
+def test_none_passes_through_and_runs_no_rule() -> None:
+    x, y = leaf(), leaf()
+    z = x * y
+    source, other = Source(z.sum()), Source(x * 1)
+    record = Record()
+    task = record.task(source, other)
+    task.feed(source, None)
+    task.feed(other, (ONE,))
+    assert task.run()
+    assert record.leaves[x].tolist() == [1.0]
+    assert y not in record.leaves
+    z.sum().backward()  # nothing of z was freed
+
+
+def test_none_for_all_outputs_is_none() -> None:
+    sink = Sink(refusal="no")
+    source = Source(received(sink) * 2, received(sink) * 3)
+    record = Record()
+    task = record.task(source)
+    task.feed(source, (None, None))
+    assert task.run()
+    assert record.sinks == {sink: [None]}
+
+
+def test_a_node_runs_with_some_gradients_none() -> None:
+    sink = Sink(2, refusal="no")
+    first, second = received(sink, 0), received(sink, 1)
+    record = Record()
+    source = Source(first * 2, second * 3)
+    task = record.task(source)
+    task.feed(source, (None, ONE))
+    assert task.run()
+    assert [
+        [None if g is None else g.item() for g in given or ()] for given in record.sinks[sink]
+    ] == [[None, 3.0]]
+
+
+def test_each_reachable_sink_is_called_once_and_no_other() -> None:
+    near, far, other = (Sink(refusal="no") for _ in range(3))
+    x = received(near)
+    y = received(far)
+    received(other)
+    source = Source(x * x + x, x * y)
+    record = Record()
+    task = record.task(source)
+    assert task.reaches(near)
+    assert task.reaches(far)
+    assert not task.reaches(other)
+    assert near in task.reachable
+    task.feed(source, (ONE, None))
+    assert task.run()
+    assert set(record.sinks) == {near, far}
+    assert record.sinks[far] == [None]
+    assert len(record.sinks[near]) == 1
+
+
+def test_a_sink_is_refused_before_any_rule_runs() -> None:
+    x = received(Sink(refusal="write dist_autograd.backward(context_id, [loss])"))
+    w = leaf()
+    with pytest.raises(AutogradError, match=r"write dist_autograd\.backward"):
+        (x * w).sum().backward()
+    assert w.grad is None
+
+
+def test_feeding_wrongly_is_refused() -> None:
+    x = leaf()
+    source, stranger = Source(x * 1, x * 2), Source(x * 1)
+    task = Record().task(source)
+    with pytest.raises(AutogradError, match="no source"):
+        task.feed(stranger, None)
+    with pytest.raises(AutogradError, match="2 outputs and was fed 1"):
+        task.feed(source, (ONE,))
+    task.feed(source, None)
+    with pytest.raises(AutogradError, match="twice"):
+        task.feed(source, None)
+
+
+def test_only_nodes_that_a_gradient_went_through_are_freed() -> None:
+    x, y = leaf(), leaf()
+    used, unused = (x * y).sum(), (x * y).sum()
+    source, other = Source(used), Source(unused)
+    record = Record()
+    task = record.task(source, other)
+    task.feed(source, (np.array(1.0),))
+    task.feed(other, None)
+    assert task.run()
+    with pytest.raises(AutogradError, match="'multiply' saved for its gradient was freed"):
+        used.backward()
+    unused.backward()
+
+
+def test_two_tasks_share_nodes_and_no_counts() -> None:
+    x = leaf()
+    y = x * 3
+    first, second = Source(y * y), Source(y + y)
+    records = [Record(), Record()]
+    tasks = [record.task(first, second, retain_graph=True) for record in records]
+    tasks[0].feed(first, (ONE,))
+    tasks[1].feed(second, (ONE,))
+    assert not tasks[0].run()
+    assert not tasks[1].run()
+    tasks[0].feed(second, None)
+    tasks[1].feed(first, None)
+    assert tasks[1].run()
+    assert tasks[0].run()
+    assert [record.leaves[x].item() for record in records] == [36.0, 6.0]
+
+
+def test_a_root_may_lie_inside_the_graph_of_another() -> None:
+    x = leaf()
+    y = x * 3
+    record = Record()
+    assert record.task(roots=[(y * y).sum().root(), y.sum().root(), y.root(ONE)]).run()
+    assert record.leaves[x].tolist() == [3 * (12 + 2)]
+
+
+def test_captures_run_only_what_lies_between() -> None:
+    x, w = leaf(), leaf()
+    sink = Sink(refusal="never reached")
+    hidden = x * w
+    y = hidden * received(sink)
+    ran: list[str] = []
+    assert hidden.grad_fn is not None
+    hidden.grad_fn.register_hook(lambda *_: ran.append("hidden"))
+    assert hidden.edge is not None
+    task = GraphTask([y.sum().root()], accumulate=Record().accumulate, captures=[hidden.edge])
+    assert task.run()
+    assert np.asarray(task.captured[hidden.edge]).tolist() == [3.0]
+    assert ran == []
+    assert not task.reaches(sink)
+
+
+def test_a_source_outside_the_captures_may_be_fed() -> None:
+    x, w = leaf(), leaf()
+    needed, other = Source(x * 2), Source(w * 2)
+    assert x.edge is not None
+    task = Record().task(needed, other, captures=[x.edge])
+    task.feed(other, (ONE,))
+    task.feed(needed, (ONE,))
+    assert task.run()
+    assert np.asarray(task.captured[x.edge]).tolist() == [2.0]
+
+
+def test_an_error_stops_the_task() -> None:
+    x = leaf()
+    y = x * x
+
+    def fail(gradient: Tensor) -> None:
+        raise ArithmeticError("mine")
+
+    y.register_hook(fail)
+    record = Record()
+    source = Source(x * 1)
+    task = record.task(source, roots=[y.sum().root()])
+    with pytest.raises(ArithmeticError, match="mine"):
+        task.run()
+    task.feed(source, (ONE,))
+    assert not task.run()
+    assert record.leaves == {}
+
+
+def test_abort_runs_and_frees_nothing_more() -> None:
+    x = leaf()
+    y = (x * x).sum()
+    record = Record()
+    task = record.task(roots=[y.root()])
+    task.abort()
+    assert not task.run()
+    assert not task.done
+    assert record.leaves == {}
+    y.backward()
+
+
+def test_run_may_be_called_from_within() -> None:
+    x = leaf()
+    y = x * x
+    seen: list[bool] = []
+    task = Record().task(roots=[y.sum().root()])
+    y.register_hook(lambda g: seen.append(task.run()))
+    assert task.run()
+    assert seen == [False]
+
+
+def test_create_graph_gives_tensors_and_records() -> None:
+    x = leaf()
+    source = Source(x * x * x)
+    record = Record()
+    task = record.task(source, create_graph=True, retain_graph=True)
+    with no_grad():
+        task.feed(source, (tensor([1.0]),))
+        assert task.run()
+    gradient = record.leaves[x]
+    assert isinstance(gradient, Tensor)
+    gradient.sum().backward()
+    assert x.grad is not None
+    assert x.grad.item() == 12.0
+
+
+def test_a_gradient_has_its_leafs_dtype_and_shape() -> None:
+    x = tensor([1.0], dtype=np.float32, requires_grad=True)
+    record = Record()
+    source = Source(x)
+    task = record.task(source)
+    task.feed(source, (np.array([1.0]),))
+    assert task.run()
+    assert record.leaves[x].dtype == np.float32
+    task = record.task(source)
+    task.feed(source, (np.array([1.0, 2.0]),))
+    with pytest.raises(AutogradError, match=r"shape \(2,\) reached a leaf of shape \(1,\)"):
+        task.run()
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_sources_fed_in_any_order(order: tuple[int, ...]) -> None:
+    x, w = leaf(2.0), leaf(5.0)
+    sink = Sink(refusal="no")
+    h = x * w * received(sink)
+    sources = [Source(h * h), Source(h + x, w * 2), Source(h * 0.5)]
+    feeds: list[Gradients | None] = [(ONE,), (None, ONE), None]
+    record = Record()
+    task = record.task(*sources)
+    for i in order:
+        assert not task.done
+        task.feed(sources[i], feeds[i])
+        task.run()
+    assert task.done
+    assert record.leaves[x].item() == 2 * 30 * 15
+    assert record.leaves[w].item() == 2 * 30 * 6 + 2
+    assert len(record.sinks[sink]) == 1
+
+
+def in_threads(*jobs: Callable[[], object]) -> None:
+    barrier = threading.Barrier(len(jobs))
+    errors: list[BaseException] = []
+
+    def run(job: Callable[[], object]) -> None:
+        barrier.wait()
+        try:
+            job()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(job,)) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+
+
+def test_sources_fed_from_several_threads() -> None:
+    for repeat in range(50):
+        x = leaf()
+        sinks = [Sink(refusal="no") for _ in range(8)]
+        sources = [Source(x * float(i), x * received(sinks[i])) for i in range(8)]
+        record = Record()
+        task = record.task(*sources)
+
+        def feed(i: int, task: GraphTask = task, sources: list[Source] = sources) -> None:
+            task.feed(sources[i], (ONE, ONE if i % 2 else None))
+            task.run()
+
+        in_threads(*[lambda i=i: feed(i) for i in range(8)])
+        assert task.done, repeat
+        assert record.leaves[x].item() == sum(range(8)) + 4 * 3.0
+        assert [len(record.sinks[sink]) for sink in sinks] == [1] * 8
+        assert [record.sinks[sink][0] is None for sink in sinks] == [i % 2 == 0 for i in range(8)]
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(st.data())
+def test_random_graphs_split_at_random_places(data: st.DataObject) -> None:
+    """Feeding sources is the same as one backward from the sum of what they were fed for."""
+    leaves = [tensor([data.draw(st.integers(1, 4)) / 2], requires_grad=True) for _ in range(3)]
+    values = list(leaves)
+    operations: list[Any] = [
+        lambda a, b: a + b,
+        lambda a, b: a * b * 0.5,
+        lambda a, b: np.tanh(a) - b,
+    ]
+    for _ in range(data.draw(st.integers(1, 12))):
+        a, b = data.draw(st.sampled_from(values)), data.draw(st.sampled_from(values))
+        values.append(data.draw(st.sampled_from(operations))(a, b))
+    ends = data.draw(st.lists(st.sampled_from(values), min_size=1, max_size=5))
+    weights = [data.draw(st.sampled_from([None, 0.5, 2.0])) for _ in ends]
+    record = Record()
+    sources = [Source(end) for end in ends]
+    task = record.task(*sources, retain_graph=True)
+    for i in data.draw(st.permutations(range(len(ends)))):
+        weight = weights[i]
+        task.feed(sources[i], None if weight is None else (weight * ONE,))
+        if data.draw(st.booleans()):
+            task.run()
+    assert task.run()
+    terms = [end * w for end, w in zip(ends, weights, strict=True) if w is not None]
+    if terms:
+        total: Any = sum(terms)
+        if isinstance(total, Tensor):
+            total.sum().backward()
+    for x in leaves:
+        assert (x.grad is None) == (x not in record.leaves)
+        if x.grad is not None:
+            np.testing.assert_allclose(record.leaves[x], x.grad.data, rtol=1e-12)
+
+
+def test_edges_are_equal_by_value() -> None:
+    x = leaf()
+    assert x.edge == x.edge
+    assert hash(x.edge) == hash(x.edge)
+    y = x * 2
+    assert y.grad_fn is not None
+    assert y.edge == Edge(y.grad_fn, 0)
+    assert y.edge != x.edge

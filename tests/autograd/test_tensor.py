@@ -1,0 +1,231 @@
+"""Tensor as an array: construction, NumPy's functions, protocols, refusals."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from telegrad.autograd import Tensor, as_tensor, no_grad, tensor
+from telegrad.errors import AutogradError
+
+
+def leaf(*values: float) -> Any:
+    return tensor(list(values), requires_grad=True)
+
+
+def test_tensor_copies_and_as_tensor_shares() -> None:
+    source = np.zeros(2)
+    copied, shared = tensor(source), as_tensor(source)
+    source[0] = 1.0
+    assert copied.data.tolist() == [0.0, 0.0]
+    assert shared.data.tolist() == [1.0, 0.0]
+    assert as_tensor(shared) is shared
+
+
+def test_what_it_knows_of_itself() -> None:
+    x = tensor([[1, 2, 3]], dtype=np.float32)
+    assert (x.shape, x.ndim, x.size, x.device) == ((1, 3), 2, 3, "cpu")
+    assert x.dtype == np.float32
+    assert (len(x), x.is_leaf, x.requires_grad, x.grad_fn, x.output) == (1, True, False, None, 0)
+    assert tensor(2.5).item() == 2.5
+    assert [float(tensor(2.5)), int(tensor(2.5)), bool(tensor(0.0))] == [2.5, 2, False]
+    assert [10, 11, 12][tensor(1)] == 11
+    with pytest.raises(ValueError):
+        x.item()
+    with pytest.raises(TypeError):
+        len(tensor(1.0))
+
+
+def test_only_floats_need_gradients() -> None:
+    for bad in ([1, 2], [True], [1j]):
+        with pytest.raises(AutogradError, match="only floating-point tensors"):
+            tensor(bad, requires_grad=True)
+    x = leaf(1.0)
+    with pytest.raises(AutogradError, match="only floating-point tensors"):
+        x.data = np.array([1])
+    assert tensor([1.0], dtype=ml_dtypes.bfloat16, requires_grad=True).requires_grad
+
+
+def test_what_is_no_number_is_refused() -> None:
+    for bad in ("text", [object()], None):
+        with pytest.raises(TypeError, match="not an array of numbers"):
+            tensor(bad)
+
+
+def test_a_result_cannot_stop_needing_a_gradient() -> None:
+    y = leaf(1.0) * 2
+    y.requires_grad = True
+    with pytest.raises(AutogradError, match=r"write t\.detach\(\)"):
+        y.requires_grad = False
+    assert not y.detach().requires_grad
+    assert y.detach().data is y.data
+
+
+def test_hash_is_by_identity_and_equality_elementwise() -> None:
+    x, y = tensor([1.0, 2.0]), tensor([1.0, 3.0])
+    assert (x == y).data.tolist() == [True, False]
+    assert (x != y).data.tolist() == [False, True]
+    table = {x: "x", y: "y"}
+    assert (table[x], table[y]) == ("x", "y")
+    assert tensor([1.0, 2.0]) not in table
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda x, a: np.sum(x),
+        lambda x, a: np.exp(x),
+        lambda x, a: x @ a,
+        lambda x, a: a @ x,
+        lambda x, a: 2 * x,
+        lambda x, a: a * x,
+        lambda x, a: a[0, 0] * x,
+        lambda x, a: a - x,
+        lambda x, a: np.float32(2) / x,
+        lambda x, a: x.sum(axis=0),
+        lambda x, a: np.mean(x, axis=1, keepdims=True),
+        lambda x, a: np.concatenate([a, x]),
+        lambda x, a: np.stack((x, x), axis=1),
+        lambda x, a: np.where(a > 0, x, 0.0),
+        lambda x, a: np.clip(x, 0, 1),
+        lambda x, a: np.maximum(a, x),
+        lambda x, a: np.amax(x, 0),
+        lambda x, a: np.reshape(x, 4),
+        lambda x, a: x.reshape((-1, 1)),
+        lambda x, a: np.expand_dims(x, (0, 2)).squeeze(0),
+        lambda x, a: x - [1.0, 2.0],
+        lambda x, a: x.transpose(1, 0).T,
+        lambda x, a: np.abs(-x) ** 2,
+    ],
+)
+def test_numpy_functions_work_and_record(compute: Any) -> None:
+    values = np.array([[0.5, 1.0], [1.5, 2.0]], np.float32)
+    other = np.array([[1.0, -2.0], [3.0, -4.0]], np.float32)
+    x = tensor(values, requires_grad=True)
+    result = compute(x, other)
+    assert isinstance(result, Tensor)
+    assert result.grad_fn is not None
+    expected = compute(values, other)
+    np.testing.assert_array_equal(result.data, expected)
+    result.sum().backward()
+    assert x.grad is not None
+    assert x.grad.dtype == np.float32
+    if not isinstance(expected, np.ndarray) or expected.dtype == np.float32:
+        assert result.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("compute", "expected"),
+    [
+        (np.argmax, 1),
+        (lambda x: np.argmax(x, axis=0).item(), 1),
+        (lambda x: (x > 1).data.tolist(), [False, True]),
+        (lambda x: np.isfinite(x).all(), True),
+        (np.shape, (2,)),
+        (lambda x: np.floor(x).data.tolist(), [0.0, 2.0]),
+        (lambda x: np.zeros_like(x).data.tolist(), [0.0, 0.0]),
+        (lambda x: np.allclose(x, x.detach()), True),
+        (lambda x: x.argmin().item(), 0),
+        (lambda x: x.astype(np.int64).data.tolist(), [0, 2]),
+        (lambda x: ((x > 1) | ~(x > 1)).data.tolist(), [True, True]),
+    ],
+)
+def test_constant_functions_need_no_gradient(compute: Any, expected: Any) -> None:
+    result = compute(leaf(0.5, 2.5))
+    if isinstance(result, Tensor):
+        assert not result.requires_grad
+        result = result.item()
+    assert result == expected
+
+
+@pytest.mark.parametrize("func", [np.linalg.norm, np.cumsum, np.arctan, np.add.reduce, np.var])
+def test_functions_without_a_rule_do_not_cut_silently(func: Any) -> None:
+    x = leaf(1.0, 2.0)
+    with pytest.raises(AutogradError, match="has no gradient rule"):
+        func(x)
+    with no_grad():
+        np.testing.assert_array_equal(_data(func(x)), func(x.data))
+    np.testing.assert_array_equal(_data(func(x.detach())), func(x.data))
+
+
+def _data(x: Any) -> Any:
+    return x.data if isinstance(x, Tensor) else x
+
+
+def test_options_without_a_rule_are_refused() -> None:
+    x = leaf(1.0, 2.0)
+    with pytest.raises(TypeError, match="dtype"):
+        np.sum(x, dtype=np.float64)
+    with pytest.raises(TypeError, match="where"):
+        np.exp(x, where=np.array([True, False]))
+    with pytest.raises(TypeError, match="out"):
+        np.add(x, x, out=x)
+    with pytest.raises(TypeError, match="out"):
+        np.cumsum(x.detach(), out=np.zeros(2))
+    with pytest.raises(TypeError, match=r"np\.minimum and np\.maximum"):
+        np.clip(x, leaf(0.0, 0.0), 1.0)
+
+
+def test_it_becomes_an_array_only_if_nothing_is_cut() -> None:
+    x = leaf(1.0)
+    for convert in (np.asarray, lambda x: np.array([x, x]), lambda x: x.numpy()):
+        with pytest.raises(AutogradError, match=r"write t\.detach\(\)\.numpy\(\)"):
+            convert(x)
+    with no_grad():
+        assert np.asarray(x) is x.data
+    assert x.detach().numpy() is x.data
+    assert np.array(x.detach(), dtype=np.float32).dtype == np.float32
+
+
+def test_views_share_memory_and_version() -> None:
+    x = tensor([[1.0, 2.0], [3.0, 4.0]])
+    row = x[0]
+    row += 10.0
+    assert x.data.tolist() == [[11.0, 12.0], [3.0, 4.0]]
+    assert row.value.version is x.value.version
+    assert x[[0]].value.version is not x.value.version
+    x[x > 11.0] = 0.0
+    assert row.data.tolist() == [11.0, 0.0]
+
+
+def test_python_scalars_do_not_promote() -> None:
+    x = tensor([1.0], dtype=np.float32)
+    for y in (x * 2, x + 1.5, 1 / x, x**2, 2**x, np.maximum(x, 0), np.where(x > 0, x, 0.0)):
+        assert y.dtype == np.float32
+
+
+def test_leaves_are_copied_and_pickled() -> None:
+    x = leaf(1.0, 2.0)
+    (x * 3).sum().backward()
+    for other in (copy.deepcopy(x), pickle.loads(pickle.dumps(x))):
+        assert other is not x
+        assert other.data is not x.data
+        assert other.data.tolist() == [1.0, 2.0]
+        assert other.requires_grad
+        assert other.grad.data.tolist() == [3.0, 3.0]
+    with pytest.raises(AutogradError, match="only leaves are copied and pickled"):
+        copy.deepcopy(x * 2)
+
+
+def test_repr() -> None:
+    x = leaf(1.0)
+    assert repr(x) == "tensor([1.], requires_grad=True)"
+    assert repr(x * 2) == "tensor([2.], grad_fn=<multiply>)"
+    assert repr(tensor([1], dtype=np.int8)) == "tensor([1], dtype=int8)"
+
+
+def test_labels_that_need_a_gradient_are_refused() -> None:
+    condition = leaf(1.0)
+    with pytest.raises(AutogradError, match="no gradient with respect to condition"):
+        np.where(condition, 1.0, 0.0)
+
+
+def test_a_device_that_is_none() -> None:
+    with pytest.raises(ValueError, match="no such device: 'gpu'"):
+        tensor([1.0], device="gpu")
+    assert tensor([1.0], device="cpu").device == "cpu"

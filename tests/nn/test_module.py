@@ -1,0 +1,187 @@
+"""Modules: what they find, keep and refuse."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from telegrad import nn, tensor
+from telegrad.errors import AutogradError
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 4)
+        self.scale = nn.Parameter(np.ones(1, np.float32))
+        self.rest = nn.Sequential(nn.ReLU(), nn.Linear(4, 2, bias=False))
+        self.register_buffer("mean", tensor([0.5]))
+        self.plain = tensor([1.0])
+
+    def forward(self, x: Any) -> Any:
+        return self.rest(self.first(x)) * self.scale
+
+
+def test_names() -> None:
+    net = Net()
+    assert [name for name, _ in net.named_parameters()] == [
+        "scale",
+        "first.weight",
+        "first.bias",
+        "rest.1.weight",
+    ]
+    assert [name for name, _ in net.named_buffers()] == ["mean"]
+    assert [name for name, _ in net.named_children()] == ["first", "rest"]
+    assert len(list(net.modules())) == 5
+    assert len(list(net.parameters())) == 4
+    assert len(list(net.buffers())) == 1
+    assert isinstance(net.rest[1], nn.Linear)
+    assert len(net.rest) == 2
+
+
+def test_a_shared_parameter_is_found_once() -> None:
+    net = Net()
+    net.again = net.first
+    net.tied = net.first.weight
+    assert len(list(net.parameters())) == 4
+
+
+def test_attributes_may_be_replaced_and_deleted() -> None:
+    net = Net()
+    net.scale = None  # type: ignore[assignment]
+    del net.rest
+    assert [name for name, _ in net.named_parameters()] == ["first.weight", "first.bias"]
+    net.mean = tensor([0.25])
+    assert net.state_dict()["mean"].tolist() == [0.25]
+
+
+def test_gradients_reach_every_parameter() -> None:
+    net = Net()
+    net(np.ones((5, 3), np.float32)).sum().backward()
+    assert all(p.grad is not None and p.grad.dtype == np.float32 for p in net.parameters())
+    net.zero_grad()
+    assert all(p.grad is None for p in net.parameters())
+
+
+def test_state_dict_is_a_snapshot_that_loads() -> None:
+    first, second = Net(), Net()
+    state = first.state_dict()
+    for p in first.parameters():
+        p.data += 1
+    second.load_state_dict(state)
+    for name, array in second.state_dict().items():
+        np.testing.assert_array_equal(array, state[name])
+    second.first.weight.data[...] = 0
+    assert state["first.weight"].any()
+    second.load_state_dict({"scale": [2.0]}, strict=False)
+    assert second.scale.data.tolist() == [2.0]
+    assert second.scale.dtype == np.float32
+
+
+def test_a_state_that_does_not_fit_changes_nothing() -> None:
+    net = Net()
+    before = net.state_dict()
+    state = dict(before, extra=np.zeros(1), scale=np.zeros(2))
+    del state["first.bias"]
+    with pytest.raises(ValueError) as caught:
+        net.load_state_dict(state)
+    for words in ("missing first.bias", "unexpected extra", r"scale has shape (2,), (1,) needed"):
+        assert words in str(caught.value)
+    for name, array in net.state_dict().items():
+        np.testing.assert_array_equal(array, before[name])
+
+
+def test_train_and_eval_reach_all_modules() -> None:
+    net = Net()
+    assert net.training
+    assert net.eval() is net
+    assert not any(module.training for module in net.modules())
+    net.train()
+    assert all(module.training for module in net.modules())
+
+
+def test_a_deep_copy_is_independent() -> None:
+    net = Net()
+    other = copy.deepcopy(net)
+    other.scale.data += 1
+    assert net.scale.data.tolist() == [1.0]
+    assert type(other.first.weight) is nn.Parameter
+    assert len({id(p) for p in [*net.parameters(), *other.parameters()]}) == 8
+
+
+def test_forgetting_super_init_says_so() -> None:
+    class Bad(nn.Module):
+        def __init__(self) -> None:
+            self.layer = nn.Linear(1, 1)
+
+    with pytest.raises(AttributeError, match=r"must call super\(\).__init__\(\)"):
+        Bad()
+    with pytest.raises(NotImplementedError, match="Module has no forward"):
+        nn.Module()(1)
+
+
+def test_linear_is_checked() -> None:
+    with pytest.raises(ValueError, match="positive lengths"):
+        nn.Linear(0, 1)
+    with pytest.raises(ValueError, match="floating-point, not int64"):
+        nn.Linear(1, 1, dtype=np.int64)
+    with pytest.raises(ValueError, match=r"Linear\(3, 2\) needs an input of shape \(\.\.\., 3\)"):
+        nn.Linear(3, 2)(np.ones((5, 4), np.float32))
+    with pytest.raises(AutogradError, match="only floating-point"):
+        nn.Parameter(np.arange(3))
+
+
+def test_linear_computes_what_it_says() -> None:
+    layer = nn.Linear(3, 2, dtype=np.float64, rng=np.random.default_rng(3))
+    assert layer.bias is not None
+    x = np.random.default_rng(4).normal(size=(6, 5, 3))
+    np.testing.assert_allclose(layer(x).data, x @ layer.weight.data.T + layer.bias.data)
+    bound = 1 / np.sqrt(3)
+    assert np.abs(layer.weight.data).max() <= bound
+
+
+def test_manual_seed_holds_in_every_thread() -> None:
+    made: list[Any] = []
+
+    def make() -> None:
+        made.append(nn.Linear(2, 2).weight.data)
+
+    for _ in range(2):
+        nn.manual_seed(7)
+        thread = threading.Thread(target=make)
+        thread.start()
+        thread.join()
+    nn.manual_seed(7)
+    make()
+    np.testing.assert_array_equal(made[0], made[1])
+    np.testing.assert_array_equal(made[0], made[2])
+    make()
+    assert (made[3] != made[0]).any()
+    nn.manual_seed(8)
+    make()
+    assert (made[4] != made[0]).any()
+
+
+def test_functional() -> None:
+    logits = tensor(np.zeros((4, 10)), requires_grad=True)
+    loss = nn.functional.cross_entropy(logits, np.array([0, 1, 2, 3]))
+    assert loss.item() == pytest.approx(np.log(10))
+    loss.backward()
+    assert logits.grad is not None
+    np.testing.assert_allclose(logits.grad.data[0], [-0.225] + [0.025] * 9)
+    with pytest.raises(ValueError, match="no rows"):
+        nn.functional.cross_entropy(np.zeros((0, 3)), np.zeros(0, int))
+    probabilities = nn.functional.softmax(logits)
+    expected = np.log(probabilities.data)
+    np.testing.assert_allclose(nn.functional.log_softmax(logits).data, expected)
+    assert nn.functional.relu(tensor([-1.0, 1.0])).data.tolist() == [0.0, 1.0]
+
+
+def test_repr() -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
+    assert repr(model) == "Sequential(\n  (0): Linear(2, 3)\n  (1): ReLU()\n)"
+    assert repr(nn.Parameter([1.0])) == "Parameter(tensor([1.], requires_grad=True))"
