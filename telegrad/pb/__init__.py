@@ -1,0 +1,18 @@
+"""The messages of `protos/telegrad/pb`, generated; made anew by scripts/make_protos.py."""
+
+from __future__ import annotations
+
+from telegrad.pb.frame_pb2 import Envelope, Frame, Goodbye, Heartbeat, Piece
+from telegrad.pb.handshake_pb2 import Hello, Proof, Refusal, Welcome
+
+__all__ = [
+    "Envelope",
+    "Frame",
+    "Goodbye",
+    "Heartbeat",
+    "Hello",
+    "Piece",
+    "Proof",
+    "Refusal",
+    "Welcome",
+]

@@ -1,0 +1,88 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Frame(_message.Message):
+    __slots__ = ("envelopes", "receipt", "heartbeat", "pieces", "goodbye")
+    ENVELOPES_FIELD_NUMBER: _ClassVar[int]
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    PIECES_FIELD_NUMBER: _ClassVar[int]
+    GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    envelopes: _containers.RepeatedCompositeFieldContainer[Envelope]
+    receipt: int
+    heartbeat: Heartbeat
+    pieces: _containers.RepeatedCompositeFieldContainer[Piece]
+    goodbye: Goodbye
+    def __init__(self, envelopes: _Optional[_Iterable[_Union[Envelope, _Mapping]]] = ..., receipt: _Optional[int] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., pieces: _Optional[_Iterable[_Union[Piece, _Mapping]]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
+
+class Envelope(_message.Message):
+    __slots__ = ("number", "kind", "call", "reply", "time_left", "depth", "document", "externals", "headers", "buffer_sizes", "buffers", "document_size", "externals_size")
+    class HeadersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: bytes
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[bytes] = ...) -> None: ...
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    REPLY_FIELD_NUMBER: _ClassVar[int]
+    TIME_LEFT_FIELD_NUMBER: _ClassVar[int]
+    DEPTH_FIELD_NUMBER: _ClassVar[int]
+    DOCUMENT_FIELD_NUMBER: _ClassVar[int]
+    EXTERNALS_FIELD_NUMBER: _ClassVar[int]
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
+    BUFFER_SIZES_FIELD_NUMBER: _ClassVar[int]
+    BUFFERS_FIELD_NUMBER: _ClassVar[int]
+    DOCUMENT_SIZE_FIELD_NUMBER: _ClassVar[int]
+    EXTERNALS_SIZE_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    kind: str
+    call: int
+    reply: bool
+    time_left: float
+    depth: int
+    document: bytes
+    externals: bytes
+    headers: _containers.ScalarMap[str, bytes]
+    buffer_sizes: _containers.RepeatedScalarFieldContainer[int]
+    buffers: _containers.RepeatedScalarFieldContainer[bytes]
+    document_size: int
+    externals_size: int
+    def __init__(self, number: _Optional[int] = ..., kind: _Optional[str] = ..., call: _Optional[int] = ..., reply: bool = ..., time_left: _Optional[float] = ..., depth: _Optional[int] = ..., document: _Optional[bytes] = ..., externals: _Optional[bytes] = ..., headers: _Optional[_Mapping[str, bytes]] = ..., buffer_sizes: _Optional[_Iterable[int]] = ..., buffers: _Optional[_Iterable[bytes]] = ..., document_size: _Optional[int] = ..., externals_size: _Optional[int] = ...) -> None: ...
+
+class Piece(_message.Message):
+    __slots__ = ("number", "part", "offset", "data")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    part: int
+    offset: int
+    data: bytes
+    def __init__(self, number: _Optional[int] = ..., part: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class Heartbeat(_message.Message):
+    __slots__ = ("sent", "echo", "lag", "busy")
+    SENT_FIELD_NUMBER: _ClassVar[int]
+    ECHO_FIELD_NUMBER: _ClassVar[int]
+    LAG_FIELD_NUMBER: _ClassVar[int]
+    BUSY_FIELD_NUMBER: _ClassVar[int]
+    sent: float
+    echo: float
+    lag: float
+    busy: int
+    def __init__(self, sent: _Optional[float] = ..., echo: _Optional[float] = ..., lag: _Optional[float] = ..., busy: _Optional[int] = ...) -> None: ...
+
+class Goodbye(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...

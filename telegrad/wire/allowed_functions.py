@@ -1,0 +1,95 @@
+"""The functions that any worker may call on any other: arithmetic on arrays, and no more.
+
+What is here does no I/O, calls no function that it is given, and changes nothing beyond its
+arguments. So there is no `load`, `save`, `fromfile`, `memmap`, `frompyfunc`, `vectorize`,
+`apply_along_axis`, `piecewise`, `set_printoptions`, `seterr`, no `operator.methodcaller`, `call`
+or `attrgetter`. Names that a version of NumPy does not have are not found there, as any other.
+"""
+
+from __future__ import annotations
+
+__all__ = ["ALLOWED_NAMES", "ALLOWED_PACKAGES"]
+
+_NUMPY = """
+    abs absolute acos acosh add all allclose amax amin angle any append arange arccos arccosh
+    arcsin arcsinh arctan arctan2 arctanh argmax argmin argpartition argsort argwhere around
+    array array_equal array_equiv array_split asanyarray asarray asarray_chkfinite
+    ascontiguousarray asfortranarray asin asinh astype atan atan2 atanh atleast_1d atleast_2d
+    atleast_3d average bartlett base_repr binary_repr bincount bitwise_and bitwise_count
+    bitwise_invert bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor
+    blackman block broadcast_arrays broadcast_shapes broadcast_to can_cast cbrt ceil choose
+    clip column_stack compress concat concatenate conj conjugate convolve copy copysign copyto
+    corrcoef correlate cos cosh count_nonzero cov cross cumprod cumsum cumulative_prod
+    cumulative_sum deg2rad degrees delete diag diag_indices diag_indices_from diagflat
+    diagonal diff digitize divide divmod dot dsplit dstack ediff1d einsum empty empty_like
+    equal exp exp2 expand_dims expm1 extract eye fabs fill_diagonal fix flatnonzero flip
+    fliplr flipud float_power floor floor_divide fmax fmin fmod frexp frombuffer fromstring
+    full full_like gcd geomspace gradient greater greater_equal hamming hanning heaviside
+    histogram histogram2d histogram_bin_edges histogramdd hsplit hstack hypot i0 identity imag
+    indices inner insert interp intersect1d invert isclose iscomplex iscomplexobj isfinite
+    isfortran isin isinf isnan isnat isneginf isposinf isreal isrealobj isscalar ix_ kaiser
+    kron lcm ldexp left_shift less less_equal lexsort linspace log log10 log1p log2 logaddexp
+    logaddexp2 logical_and logical_not logical_or logical_xor logspace matmul matrix_transpose
+    matvec max maximum mean median meshgrid min minimum mod modf moveaxis multiply nan_to_num
+    nanargmax nanargmin nancumprod nancumsum nanmax nanmean nanmedian nanmin nanpercentile
+    nanprod nanquantile nanstd nansum nanvar ndim negative nextafter nonzero not_equal ones
+    ones_like outer packbits pad partition percentile permute_dims place poly polyadd polyder
+    polydiv polyfit polyint polymul polysub polyval positive pow power prod promote_types ptp
+    put put_along_axis putmask quantile rad2deg radians ravel ravel_multi_index real
+    real_if_close reciprocal remainder repeat reshape resize result_type right_shift rint roll
+    rollaxis roots rot90 round searchsorted select setdiff1d setxor1d shape sign signbit sin
+    sinc sinh size sort sort_complex spacing split sqrt square squeeze stack std subtract sum
+    swapaxes take take_along_axis tan tanh tensordot tile trace transpose trapezoid tri tril
+    tril_indices tril_indices_from trim_zeros triu triu_indices triu_indices_from true_divide
+    trunc union1d unique unique_all unique_counts unique_inverse unique_values unpackbits
+    unravel_index unstack unwrap vander var vdot vecdot vecmat vsplit vstack where zeros
+    zeros_like
+"""
+
+_SCALAR_TYPES = """
+    bool bytes_ clongdouble complex128 complex64 datetime64 float16 float32 float64 int16
+    int32 int64 int8 longdouble longlong record str_ timedelta64 uint16 uint32 uint64 uint8
+    ulonglong
+"""
+
+_LINALG = """
+    cholesky cond cross det diagonal eig eigh eigvals eigvalsh inv lstsq matmul matrix_norm
+    matrix_power matrix_rank matrix_transpose multi_dot norm outer pinv qr slogdet solve svd
+    svdvals tensordot tensorinv tensorsolve trace vecdot vector_norm
+"""
+
+_FFT = """
+    fft fft2 fftfreq fftn fftshift hfft ifft ifft2 ifftn ifftshift ihfft irfft irfft2 irfftn
+    rfft rfft2 rfftfreq rfftn
+"""
+
+_OPERATOR = """
+    abs add and_ concat contains countOf delitem eq floordiv ge getitem gt iadd iand iconcat
+    ifloordiv ilshift imatmul imod imul index indexOf inv invert ior ipow irshift is_ is_not
+    isub itruediv ixor le lshift lt matmul mod mul ne neg not_ or_ pos pow rshift setitem sub
+    truediv truth xor
+"""
+
+# Types that are passed as values, mostly as dtypes: np.zeros((3,), dtype=float).
+_BUILTINS = "bool bytes complex dict float frozenset int list set str tuple"
+
+# Public names of these packages of telegrad's own, which compute and do no I/O.
+ALLOWED_PACKAGES = (
+    "telegrad.autograd.ops",
+    "telegrad.nn",
+    "telegrad.numpy",
+    "telegrad.optim",
+)
+
+
+def _names(module: str, words: str) -> frozenset[str]:
+    return frozenset(f"{module}:{word}" for word in words.split())
+
+
+ALLOWED_NAMES: frozenset[str] = frozenset().union(
+    *(_names(f"{root}", _NUMPY + _SCALAR_TYPES) for root in ("numpy", "cupy")),
+    *(_names(f"{root}.linalg", _LINALG) for root in ("numpy", "cupy")),
+    *(_names(f"{root}.fft", _FFT) for root in ("numpy", "cupy")),
+    _names("operator", _OPERATOR),
+    _names("builtins", _BUILTINS),
+)

@@ -1,0 +1,239 @@
+"""NumPy's arrays, scalars and dtypes on the wire; CuPy's arrays by way of the host."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from telegrad.errors import DecodeError
+from telegrad.wire.conversion import MARKERS, Conversion, Reading, Refused
+from telegrad.wire.envelope import Buffer
+from telegrad.wire.registry import ExternalType, register_external
+from telegrad.wire.tags import Tag
+
+__all__ = [
+    "COMPOUND_DECODERS",
+    "LEAF_ENCODERS",
+    "decode_dtype",
+    "describe_array",
+    "encode_dtype",
+    "encode_dtype_value",
+    "encode_scalar",
+    "rebuild_array",
+    "refusal_of",
+]
+
+MAX_DIMENSIONS = 64  # NumPy's own limit
+MAX_DTYPE_DEPTH = 32  # levels of structured dtypes in each other
+MAX_ITEMS = 2**48  # of an array whose items have no bytes, where the buffer bounds nothing
+
+_SIMPLE = re.compile(r"[<>|=][biufcSUVmM][0-9]{1,9}(\[[0-9]{0,9}[a-zA-Zμ]{1,7}\])?")
+
+
+# -- dtypes ------------------------------------------------------------------------------------
+
+
+def encode_dtype(dtype: np.dtype[Any]) -> object:
+    """Turns a dtype into plain msgpack data.
+
+    A simple one is its string (`<f8`). The others are lists: `["ml", name]` of ml_dtypes,
+    `["sub", base, shape]`, `["struct", itemsize, aligned, [[name, title, offset, dtype], ...]]`.
+
+    Raises:
+        Refused: Its items are Python objects, or nothing is known of it.
+    """
+    if dtype.hasobject:
+        raise Refused(
+            f"an array of dtype {dtype}, whose items are Python objects; convert it to a numeric"
+            " dtype, or send array.tolist()"
+        )
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        return ["sub", encode_dtype(base), list(shape)]
+    if dtype.names is not None and dtype.fields is not None:
+        fields = [_encode_field(name, *dtype.fields[name]) for name in dtype.names]
+        return ["struct", dtype.itemsize, dtype.isalignedstruct, fields]
+    if dtype.type.__module__ == "ml_dtypes":
+        return ["ml", dtype.type.__name__]
+    if not _SIMPLE.fullmatch(dtype.str) or np.dtype(dtype.str) != dtype:
+        raise Refused(f"an array of dtype {dtype}; convert it first, for instance to a '<U' dtype")
+    return dtype.str
+
+
+def _encode_field(name: str, dtype: np.dtype[Any], offset: int, title: object = None) -> object:
+    return [name, title if isinstance(title, str) else None, offset, encode_dtype(dtype)]
+
+
+def decode_dtype(plain: object, depth: int = 0) -> np.dtype[Any]:
+    """Builds the dtype that `encode_dtype` described.
+
+    Raises:
+        DecodeError: It is no such description, or its items would be Python objects.
+    """
+    if depth > MAX_DTYPE_DEPTH:
+        raise DecodeError(f"a dtype nested deeper than {MAX_DTYPE_DEPTH}")
+    try:
+        dtype = _decode_dtype(plain, depth)
+    except DecodeError:
+        raise
+    except Exception as error:
+        raise DecodeError(f"not a dtype: {str(plain)[:100]}") from error
+    if dtype.hasobject:
+        raise DecodeError(f"a dtype of Python objects: {str(plain)[:100]}")
+    return dtype
+
+
+def _decode_dtype(plain: Any, depth: int) -> np.dtype[Any]:
+    if type(plain) is str:
+        if not _SIMPLE.fullmatch(plain):
+            raise DecodeError(f"not a dtype: {plain[:100]!r}")
+        return np.dtype(plain)
+    kind, *rest = plain
+    if kind == "ml":
+        return _ml_dtype(*rest)
+    if kind == "sub":
+        base, shape = rest
+        return np.dtype((decode_dtype(base, depth + 1), tuple(_checked_shape(shape))))
+    if kind != "struct":
+        raise DecodeError(f"not a dtype: {str(plain)[:100]}")
+    itemsize, aligned, fields = rest
+    names, titles, offsets, formats = zip(*fields, strict=True) if fields else ((), (), (), ())
+    return np.dtype(
+        {
+            "names": list(names),
+            "formats": [decode_dtype(each, depth + 1) for each in formats],
+            "offsets": list(offsets),
+            "titles": list(titles),
+            "itemsize": itemsize,
+        },
+        align=bool(aligned),
+    )
+
+
+def _ml_dtype(name: str) -> np.dtype[Any]:
+    module = sys.modules.get("ml_dtypes")
+    if module is None:
+        raise DecodeError(f"dtype {name!r} is one of ml_dtypes, which is not imported here")
+    scalar = vars(module).get(name)
+    if not (isinstance(scalar, type) and issubclass(scalar, np.generic)):
+        raise DecodeError(f"ml_dtypes has no dtype {name[:100]!r} here")
+    return np.dtype(scalar)
+
+
+# -- arrays ------------------------------------------------------------------------------------
+
+
+def refusal_of(value: object) -> str | None:
+    """Returns why an array of a subclass, or of Python objects, cannot travel; None if it can."""
+    kind = type(value)
+    if kind is np.ndarray or kind is np.memmap or not isinstance(value, np.ndarray):
+        return None
+    if isinstance(value, np.ma.MaskedArray):
+        return "a masked array; send (array.data, array.mask), or array.filled(value)"
+    return f"an array of the subclass {kind.__qualname__}; send np.asarray(array)"
+
+
+def lift_array(conversion: Conversion, value: np.ndarray[Any, Any]) -> object:
+    """Makes an array an external, once it is known that it can be one."""
+    if value.dtype.kind not in "biufc":  # numbers always can
+        encode_dtype(value.dtype)
+    return conversion.lift(value)
+
+
+def describe_array(array: np.ndarray[Any, Any]) -> tuple[object, Sequence[Buffer]]:
+    """Copies an array's bytes, in the order in which they stand.
+
+    Returns:
+        `[dtype, "C" or "F", *shape]`, and one buffer.
+    """
+    order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
+    buffer = array.tobytes("F" if order == "F" else "C")
+    return [encode_dtype(array.dtype), order, *array.shape], [buffer]
+
+
+def rebuild_array(meta: Any, buffers: Sequence[Buffer]) -> np.ndarray[Any, Any]:
+    """Makes an array over the received buffer, without a copy if that is writable.
+
+    Raises:
+        DecodeError: Description and buffer do not belong together.
+    """
+    if type(meta) is not list or len(meta) < 2 or len(buffers) != 1:
+        raise DecodeError(f"not an array: {str(meta)[:100]} with {len(buffers)} buffers")
+    plain_dtype, order, *dimensions = meta
+    dtype, shape, view = decode_dtype(plain_dtype), _checked_shape(dimensions), buffers[0]
+    view = memoryview(view)
+    items = math.prod(shape)
+    if order not in ("C", "F") or items * dtype.itemsize != view.nbytes or items > MAX_ITEMS:
+        raise DecodeError(
+            f"an array of dtype {dtype}, shape {tuple(shape)} and order {str(order)[:10]!r}"
+            f" with {view.nbytes} bytes"
+        )
+    if view.readonly:
+        view = memoryview(bytearray(view))
+    try:
+        return np.ndarray(tuple(shape), dtype, view, order="F" if order == "F" else "C")
+    except (ValueError, TypeError) as error:
+        raise DecodeError(f"an array of shape {tuple(shape)}: {error}") from error
+
+
+def _checked_shape(shape: Any) -> list[int]:
+    right = type(shape) is list and len(shape) <= MAX_DIMENSIONS
+    if not right or any(type(n) is not int or n < 0 for n in shape):
+        raise DecodeError(f"not a shape: {str(shape)[:100]}")
+    return list(shape)
+
+
+register_external(ExternalType("array", np.ndarray, describe_array, rebuild_array))
+
+
+# -- scalars and dtypes as values --------------------------------------------------------------
+
+
+def encode_scalar(conversion: Conversion, value: np.generic) -> object:
+    """Encodes a NumPy scalar as its dtype and its bytes."""
+    del conversion
+    dtype = value.dtype
+    if dtype.itemsize == 0 and dtype.kind in "SU":  # the bytes of an empty string are one zero item
+        dtype = np.dtype(f"{dtype.kind}1")
+    return [MARKERS[Tag.SCALAR], encode_dtype(dtype), value.tobytes()]
+
+
+def encode_dtype_value(conversion: Conversion, value: np.dtype[Any]) -> object:
+    """Encodes a dtype that is sent as a value."""
+    del conversion
+    return [MARKERS[Tag.DTYPE], encode_dtype(value)]
+
+
+def _decode_scalar(reading: Reading, items: list[Any]) -> object:
+    del reading
+    plain, payload = items
+    if type(payload) is not bytes:
+        raise DecodeError("a NumPy scalar without its bytes")
+    array = rebuild_array([plain, "C"], [payload])
+    return array[()]
+
+
+def _decode_dtype_value(reading: Reading, items: list[Any]) -> object:
+    del reading
+    (plain,) = items
+    return decode_dtype(plain)
+
+
+LEAF_ENCODERS: dict[type, Callable[[Conversion, Any], object]] = {
+    np.ndarray: lift_array,
+    np.memmap: lift_array,
+    **dict.fromkeys(
+        (np.bool_, np.int32, np.int64, np.float32, np.float64, np.complex64, np.complex128),
+        encode_scalar,
+    ),
+}
+
+COMPOUND_DECODERS: dict[Tag, Callable[[Reading, list[Any]], object]] = {
+    Tag.SCALAR: _decode_scalar,
+    Tag.DTYPE: _decode_dtype_value,
+}

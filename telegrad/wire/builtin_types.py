@@ -1,0 +1,238 @@
+"""Python's own types on the wire, beyond those that msgpack knows."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import re
+import struct
+import zoneinfo
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from pathlib import Path, PosixPath, PurePath, PurePosixPath, PureWindowsPath, WindowsPath
+from typing import Any
+from uuid import UUID
+
+import msgpack
+
+from telegrad.errors import DecodeError
+from telegrad.wire.conversion import MARKERS, Conversion, Reading, Refused
+from telegrad.wire.tags import Tag
+
+__all__ = [
+    "COMPOUND_DECODERS",
+    "COMPOUND_ENCODERS",
+    "LEAF_DECODERS",
+    "LEAF_ENCODERS",
+    "big_int",
+    "encode_mapping",
+    "integers",
+]
+
+_COMPLEX = struct.Struct("<dd")
+_ZONE_KEY = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*")
+_PATHS: dict[bytes, type[PurePath]] = {b"P": Path, b"p": PurePosixPath, b"w": PureWindowsPath}
+
+
+def _leaf(tag: Tag, payload: bytes) -> object:
+    return msgpack.ExtType(tag, payload)
+
+
+def big_int(value: int) -> object:
+    """Encodes an integer of any size as its two's complement, little end first."""
+    return _leaf(Tag.BIG_INT, value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True))
+
+
+def integers(items: list[Any], count: int) -> list[int]:
+    """Returns the items if they are that many plain integers.
+
+    Raises:
+        DecodeError: They are not.
+    """
+    if len(items) != count or any(type(item) is not int for item in items):
+        raise DecodeError(f"{count} integers were expected")
+    return items
+
+
+# -- leaves ------------------------------------------------------------------------------------
+
+
+def _encode_path(conversion: Conversion, value: PurePath) -> object:
+    del conversion
+    kind = b"P" if isinstance(value, Path) else b"p" if isinstance(value, PurePosixPath) else b"w"
+    return _leaf(Tag.PATH, kind + str(value).encode("utf-8", "surrogatepass"))
+
+
+def _decode_path(reading: Reading, payload: bytes) -> object:
+    del reading
+    return _PATHS[payload[:1]](payload[1:].decode("utf-8", "surrogatepass"))
+
+
+def _encode_zone(conversion: Conversion, value: zoneinfo.ZoneInfo) -> object:
+    del conversion
+    if value.key is None:
+        raise Refused("a time zone without a key; use one of zoneinfo.ZoneInfo(name)")
+    return _leaf(Tag.ZONE, value.key.encode())
+
+
+def _decode_zone(reading: Reading, payload: bytes) -> object:
+    """Reads it from the system's own files alone: the `tzdata` package would be an import."""
+    del reading
+    key = payload.decode("ascii")
+    if not _ZONE_KEY.fullmatch(key):
+        raise DecodeError(f"{key[:100]!r} is not the name of a time zone")
+    if not any(os.path.isfile(os.path.join(root, key)) for root in zoneinfo.TZPATH):
+        raise DecodeError(f"this machine does not know the time zone {key!r}")
+    return zoneinfo.ZoneInfo(key)
+
+
+def _decode_complex(reading: Reading, payload: bytes) -> object:
+    del reading
+    return complex(*_COMPLEX.unpack(payload))
+
+
+def _decode_big_int(reading: Reading, payload: bytes) -> object:
+    del reading
+    return int.from_bytes(payload, "little", signed=True)
+
+
+def _decode_external(reading: Reading, payload: bytes) -> object:
+    if len(payload) != 4:
+        raise DecodeError(f"an external's index has 4 bytes, not {len(payload)}")
+    return reading.external(int.from_bytes(payload, "big"))
+
+
+LEAF_ENCODERS: dict[type, Callable[[Conversion, Any], object]] = {
+    complex: lambda _, v: _leaf(Tag.COMPLEX, _COMPLEX.pack(v.real, v.imag)),
+    type(...): lambda _, v: _leaf(Tag.ELLIPSIS, b""),
+    Decimal: lambda _, v: _leaf(Tag.DECIMAL, str(v).encode("ascii")),
+    UUID: lambda _, v: _leaf(Tag.UUID, v.bytes),
+    bytearray: lambda _, v: _leaf(Tag.BYTEARRAY, bytes(v)),
+    zoneinfo.ZoneInfo: _encode_zone,
+    **dict.fromkeys((PurePosixPath, PureWindowsPath, PosixPath, WindowsPath), _encode_path),
+}
+
+LEAF_DECODERS: dict[Tag, Callable[[Reading, bytes], object]] = {
+    Tag.EXTERNAL: _decode_external,
+    Tag.BIG_INT: _decode_big_int,
+    Tag.COMPLEX: _decode_complex,
+    Tag.ELLIPSIS: lambda _, payload: ...,
+    Tag.DECIMAL: lambda _, payload: Decimal(payload.decode("ascii")),
+    Tag.UUID: lambda _, payload: UUID(bytes=payload),
+    Tag.PATH: _decode_path,
+    Tag.FUNCTION: lambda reading, payload: reading.function(payload.decode()),
+    Tag.ZONE: _decode_zone,
+    Tag.BYTEARRAY: lambda _, payload: bytearray(payload),
+}
+
+
+# -- compounds ---------------------------------------------------------------------------------
+
+
+def encode_mapping(conversion: Conversion, value: Mapping[Any, Any], tag: Tag) -> object:
+    """Encodes a mapping as keys and values in turn."""
+    keys = conversion.items(list(value), lambda i: ".keys()")
+    names = list(value)
+    items = conversion.items(list(value.values()), lambda i: f"[{_short(names[i])}]")
+    pairs = [part for pair in zip(keys, items, strict=True) for part in pair]
+    return [MARKERS[tag], *pairs]
+
+
+def _short(key: object) -> str:
+    text = repr(key)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _decode_mapping(reading: Reading, items: list[Any]) -> dict[Any, Any]:
+    del reading
+    if len(items) % 2:
+        raise DecodeError("a dict with a key and no value")
+    return dict(zip(items[::2], items[1::2], strict=True))
+
+
+def _encode_datetime(conversion: Conversion, value: dt.datetime) -> object:
+    fields = [value.year, value.month, value.day, value.hour, value.minute, value.second]
+    fields += [value.microsecond, value.fold]
+    return [MARKERS[Tag.DATETIME], *fields, *conversion.items([value.tzinfo], lambda i: ".tzinfo")]
+
+
+def _encode_time(conversion: Conversion, value: dt.time) -> object:
+    fields = [value.hour, value.minute, value.second, value.microsecond, value.fold]
+    return [MARKERS[Tag.TIME], *fields, *conversion.items([value.tzinfo], lambda i: ".tzinfo")]
+
+
+def _zone(items: list[Any]) -> dt.tzinfo | None:
+    zone = items[-1]
+    if zone is None or type(zone) in (dt.timezone, zoneinfo.ZoneInfo):
+        return zone  # type: ignore[no-any-return]  # narrowed by exact type
+    raise DecodeError(f"a {type(zone).__name__} is no time zone")
+
+
+def _decode_datetime(reading: Reading, items: list[Any]) -> object:
+    del reading
+    *fields, fold = integers(items[:-1], 8)
+    return dt.datetime(*fields, tzinfo=_zone(items), fold=fold)  # type: ignore[arg-type,misc]
+
+
+def _decode_time(reading: Reading, items: list[Any]) -> object:
+    del reading
+    *fields, fold = integers(items[:-1], 5)
+    return dt.time(*fields, tzinfo=_zone(items), fold=fold)  # type: ignore[arg-type,misc]
+
+
+def _encode_timezone(conversion: Conversion, value: dt.timezone) -> object:
+    del conversion
+    offset = value.utcoffset(None)
+    plain = dt.timezone(offset)
+    name = None if value.tzname(None) == plain.tzname(None) else value.tzname(None)
+    return [MARKERS[Tag.TIMEZONE], offset.days, offset.seconds, offset.microseconds, name]
+
+
+def _decode_timezone(reading: Reading, items: list[Any]) -> object:
+    del reading
+    offset = dt.timedelta(*integers(items[:-1], 3))
+    return dt.timezone(offset) if items[-1] is None else dt.timezone(offset, items[-1])
+
+
+def _decode_deque(reading: Reading, items: list[Any]) -> object:
+    del reading
+    bound, *values = items
+    if bound is not None:
+        integers([bound], 1)
+    return deque(values, bound)
+
+
+COMPOUND_ENCODERS: dict[type, Callable[[Conversion, Any], object]] = {
+    tuple: lambda c, v: [MARKERS[Tag.TUPLE], *c.items(v)],
+    set: lambda c, v: [MARKERS[Tag.SET], *c.items(v, lambda i: "{...}")],
+    frozenset: lambda c, v: [MARKERS[Tag.FROZENSET], *c.items(v, lambda i: "{...}")],
+    slice: lambda c, v: [
+        MARKERS[Tag.SLICE],
+        *c.items((v.start, v.stop, v.step), (".start", ".stop", ".step").__getitem__),
+    ],
+    range: lambda _, v: [MARKERS[Tag.RANGE], v.start, v.stop, v.step],
+    dt.date: lambda _, v: [MARKERS[Tag.DATE], v.year, v.month, v.day],
+    dt.time: _encode_time,
+    dt.datetime: _encode_datetime,
+    dt.timedelta: lambda _, v: [MARKERS[Tag.TIMEDELTA], v.days, v.seconds, v.microseconds],
+    dt.timezone: _encode_timezone,
+    OrderedDict: lambda c, v: encode_mapping(c, v, Tag.ORDERED_DICT),
+    deque: lambda c, v: [MARKERS[Tag.DEQUE], v.maxlen, *c.items(v)],
+}
+
+COMPOUND_DECODERS: dict[Tag, Callable[[Reading, list[Any]], object]] = {
+    Tag.TUPLE: lambda _, items: tuple(items),
+    Tag.SET: lambda _, items: set(items),
+    Tag.FROZENSET: lambda _, items: frozenset(items),
+    Tag.DICT: _decode_mapping,
+    Tag.ORDERED_DICT: lambda reading, items: OrderedDict(_decode_mapping(reading, items)),
+    Tag.DEQUE: _decode_deque,
+    Tag.SLICE: lambda _, items: slice(*items),
+    Tag.RANGE: lambda _, items: range(*integers(items, 3)),
+    Tag.DATE: lambda _, items: dt.date(*integers(items, 3)),
+    Tag.TIME: _decode_time,
+    Tag.DATETIME: _decode_datetime,
+    Tag.TIMEDELTA: lambda _, items: dt.timedelta(*integers(items, 3)),
+    Tag.TIMEZONE: _decode_timezone,
+}

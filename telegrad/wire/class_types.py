@@ -1,0 +1,243 @@
+"""Enums, dataclasses and named tuples on the wire.
+
+They are rebuilt from classes that are imported already, without running `__init__`,
+`__post_init__`, `__new__`, `__setattr__` or `__setstate__` of theirs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Callable
+from enum import Enum, EnumType, Flag
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+from telegrad.errors import DecodeError
+from telegrad.wire.conversion import MARKERS, Conversion, Reading, Refused
+from telegrad.wire.lookup import bases, class_name, find_class, namespace
+from telegrad.wire.registry import registered_type_by_name
+from telegrad.wire.tags import Tag
+
+__all__ = [
+    "COMPOUND_DECODERS",
+    "encode_dataclass",
+    "encode_enum",
+    "encode_named_tuple",
+    "fields_of_named_tuple",
+    "instance_of",
+    "own_attributes",
+    "slots_of",
+]
+
+
+def _named(cls: type, what: str) -> str:
+    name = class_name(cls)
+    if name is None:
+        raise Refused(
+            f"{what} of {cls.__module__}.{cls.__qualname__}, a class that has no public name of"
+            " its own; define it at the top of a module that all workers import, under a name"
+            " without a leading underscore"
+        )
+    return name
+
+
+# -- enums -------------------------------------------------------------------------------------
+
+
+def encode_enum(conversion: Conversion, value: Enum) -> object:
+    """Encodes a member by its name; a combination of flags by its value."""
+    name = _named(type(value), "an enum member")
+    if value._name_ in type(value).__members__:
+        return [MARKERS[Tag.ENUM], name, value._name_]
+    return [MARKERS[Tag.FLAG], name, conversion.convert(value._value_)]
+
+
+def _enum_class(name: object) -> type[Enum]:
+    cls = find_class(name)
+    if not issubclass(cls, Enum) or type(cls) is not EnumType:
+        raise DecodeError(f"{name!r} is not an enum")
+    return cls
+
+
+def _decode_enum(reading: Reading, items: list[Any]) -> object:
+    del reading
+    name, member = items
+    found = namespace(_enum_class(name))["_member_map_"].get(member)
+    if found is None:
+        raise DecodeError(f"the enum {name!r} has no member {str(member)[:100]!r} here")
+    return found
+
+
+def _decode_flag(reading: Reading, items: list[Any]) -> object:
+    del reading
+    name, value = items
+    cls = _enum_class(name)
+    found = namespace(cls)["_value2member_map_"].get(value)
+    if found is not None:
+        return found
+    if not issubclass(cls, Flag) or type(value) is not int:
+        raise DecodeError(f"the enum {name!r} has no member of value {str(value)[:100]} here")
+    missing = next(
+        namespace(base)["_missing_"] for base in bases(cls) if "_missing_" in namespace(base)
+    )
+    if missing is not namespace(Flag)["_missing_"]:
+        raise DecodeError(f"the flag {name!r} makes combinations its own way; send its members")
+    return EnumType.__call__(cls, value)
+
+
+# -- dataclasses -------------------------------------------------------------------------------
+
+
+def own_attributes(value: object) -> dict[str, Any]:
+    """Returns what stands in an instance's own dictionary, if it has one."""
+    try:
+        return dict(object.__getattribute__(value, "__dict__"))
+    except AttributeError:
+        return {}
+
+
+def instance_of(cls: type, values: dict[str, Any], instance: Any = None) -> Any:
+    """Fills an instance without running anything that the class defines.
+
+    A slot is filled by its own descriptor, everything else goes into the instance's dictionary.
+    """
+    if instance is None:
+        instance = object.__new__(cls)
+    slots = slots_of(cls)
+    rest = {name: value for name, value in values.items() if name not in slots}
+    if rest:
+        object.__getattribute__(instance, "__dict__").update(rest)
+    for name, value in values.items():
+        if name in slots:
+            slots[name].__set__(instance, value)
+    return instance
+
+
+def slots_of(cls: type) -> dict[str, types.MemberDescriptorType]:
+    """Returns the slots of a class and its bases, and the C fields of a builtin one, by name."""
+    spaces = (namespace(base).items() for base in reversed(bases(cls)))
+    return {
+        name: raw
+        for name, raw in chain.from_iterable(spaces)
+        if type(raw) is types.MemberDescriptorType
+    }
+
+
+def _is_class_attribute(cls: type, name: str) -> bool:
+    return any(name in namespace(base) for base in bases(cls))
+
+
+def _field_names(cls: type) -> tuple[str, ...] | None:
+    """Returns the fields of a class that is a dataclass itself, not just derived from one."""
+    if "__dataclass_fields__" not in namespace(cls):
+        return None
+    return tuple(field.name for field in dataclasses.fields(cls))
+
+
+def encode_dataclass(conversion: Conversion, value: Any) -> object:
+    """Encodes every field, and what else stands in the instance's dictionary."""
+    cls = type(value)
+    names = _field_names(cls)
+    if names is None:
+        raise Refused(
+            f"a {cls.__qualname__}, which is derived from a dataclass and is none itself; decorate"
+            " it with @dataclass"
+        )
+    if not _has_plain_layout(cls):
+        raise Refused(f"a {cls.__qualname__}, a dataclass derived from a builtin type")
+    name = _named(cls, "a dataclass")
+    attributes = own_attributes(value)
+    slots = slots_of(cls)
+    values: dict[str, object] = {}
+    for field in names:
+        if field in attributes:
+            values[field] = attributes.pop(field)
+            continue
+        try:
+            values[field] = slots[field].__get__(value)
+        except (KeyError, AttributeError):
+            raise Refused(f"a {cls.__qualname__} whose field {field!r} was never set") from None
+    values |= {key: each for key, each in attributes.items() if not _is_cached(cls, key)}
+    keys = list(values)
+    converted = conversion.items(values.values(), lambda i: f".{keys[i]}")
+    pairs = [part for pair in zip(keys, converted, strict=True) for part in pair]
+    return [MARKERS[Tag.DATACLASS], name, *pairs]
+
+
+def _has_plain_layout(cls: type) -> bool:
+    try:
+        object.__new__(cls)
+    except TypeError:
+        return False
+    return True
+
+
+def _is_cached(cls: type, name: str) -> bool:
+    raw = next((namespace(base)[name] for base in bases(cls) if name in namespace(base)), None)
+    return isinstance(raw, cached_property)
+
+
+def _decode_dataclass(reading: Reading, items: list[Any]) -> object:
+    del reading
+    name, *pairs = items
+    cls = find_class(name)
+    fields = _field_names(cls)
+    if fields is None or registered_type_by_name(name) is not None:
+        raise DecodeError(f"{name!r} is not a dataclass here")
+    if len(pairs) % 2 or any(type(key) is not str for key in pairs[::2]):
+        raise DecodeError(f"the dataclass {name!r} has a field without a name or a value")
+    values = dict(zip(pairs[::2], pairs[1::2], strict=True))
+    if missing := [field for field in fields if field not in values]:
+        raise DecodeError(
+            f"the dataclass {name!r} arrived without {missing}; do both ends run the same version?"
+        )
+    for extra in values.keys() - set(fields):
+        if extra.startswith("__") or _is_class_attribute(cls, extra):
+            raise DecodeError(
+                f"the dataclass {name!r} arrived with the field {extra[:100]!r}, which it has not here"
+            )
+    return instance_of(cls, values)
+
+
+# -- named tuples ------------------------------------------------------------------------------
+
+
+def fields_of_named_tuple(cls: type) -> tuple[str, ...] | None:
+    """Returns the field names of a named tuple's class; None if it is none."""
+    spaces = map(namespace, bases(cls))
+    fields = next((space["_fields"] for space in spaces if "_fields" in space), None)
+    if not issubclass(cls, tuple) or type(fields) is not tuple:
+        return None
+    return fields if all(type(field) is str for field in fields) else None
+
+
+def encode_named_tuple(conversion: Conversion, value: Any) -> object:
+    """Encodes its items, in order."""
+    fields = fields_of_named_tuple(type(value)) or ()
+    name = _named(type(value), "a named tuple")
+    items = conversion.items(tuple.__iter__(value), lambda i: f".{fields[i]}")
+    return [MARKERS[Tag.NAMED_TUPLE], name, *items]
+
+
+def _decode_named_tuple(reading: Reading, items: list[Any]) -> object:
+    del reading
+    name, *values = items
+    cls = find_class(name)
+    fields = fields_of_named_tuple(cls)
+    if fields is None:
+        raise DecodeError(f"{name!r} is not a named tuple here")
+    if len(fields) != len(values):
+        raise DecodeError(
+            f"the named tuple {name!r} has {len(fields)} fields here; {len(values)} arrived"
+        )
+    return tuple.__new__(cls, values)
+
+
+COMPOUND_DECODERS: dict[Tag, Callable[[Reading, list[Any]], object]] = {
+    Tag.ENUM: _decode_enum,
+    Tag.FLAG: _decode_flag,
+    Tag.DATACLASS: _decode_dataclass,
+    Tag.NAMED_TUPLE: _decode_named_tuple,
+}

@@ -1,0 +1,278 @@
+"""Values to documents.
+
+A container of plain elements goes to msgpack as it is; only what is not plain is looked at item by
+item and replaced by its tagged form. Externals are lifted in first-seen order, by identity.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from itertools import chain
+from typing import Any, TypeAlias, final
+
+import msgpack
+import numpy as np
+
+from telegrad.arrays import is_cupy
+from telegrad.errors import EncodeError
+from telegrad.wire import array_types, builtin_types, class_types, sparse_types
+from telegrad.wire.conversion import MARKERS, Conversion, Refused
+from telegrad.wire.exceptions import pack_exception
+from telegrad.wire.external import describe
+from telegrad.wire.function_ref import name_of
+from telegrad.wire.registry import (
+    RegisteredType,
+    external_type,
+    refusal_of,
+    registered_type,
+)
+from telegrad.wire.tags import Tag
+
+__all__ = ["MAX_DEPTH", "Encoded", "encode", "encode_exception"]
+
+MAX_DEPTH = 128  # levels of containers; Python's own recursion limit is never near
+MAX_NESTING = 4  # exceptions in the arguments of exceptions
+
+_Encoder: TypeAlias = Callable[[Conversion, Any], object]
+
+_PLAIN = frozenset({type(None), bool, int, float, str, bytes})
+_LEAVES: dict[type, _Encoder] = builtin_types.LEAF_ENCODERS | array_types.LEAF_ENCODERS
+_COMPOUNDS: dict[type, _Encoder] = builtin_types.COMPOUND_ENCODERS
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """An encoded value.
+
+    Attributes:
+        document: One msgpack document.
+        externals: What was lifted out of it, in first-seen order, each object once.
+    """
+
+    document: bytes
+    externals: list[object]
+
+
+def encode(value: object, *, name: str = "value") -> Encoded:
+    r"""Encodes a value.
+
+    Args:
+        value: Anything that the codec knows; the module's tables list it.
+        name: What `value` is called in the path of an error, `value[0]`. The keys of a dict that
+            is the whole value are names of their own: `{"args": ...}` gives `args[0]`.
+
+    Returns:
+        The document and its externals.
+
+    Raises:
+        EncodeError: Something in it cannot travel; `path` says where it stands.
+
+    Example:
+        >>> encode({"lr": 0.1}).document
+        b'\x81\xa2lr\xcb?\xb9\x99\x99\x99\x99\x99\x9a'
+    """
+    return _encode(value, name, 0)
+
+
+def encode_exception(error: BaseException) -> dict[str, object]:
+    """Turns an exception into plain values, for the body of a message.
+
+    What cannot travel of its arguments goes in words, of its attributes not at all.
+
+    Returns:
+        What `decode_exception` takes.
+    """
+    return pack_exception(error, _ValueEncoder(0).part)
+
+
+def _encode(value: object, name: str, nesting: int) -> Encoded:
+    encoder = _ValueEncoder(nesting)
+    try:
+        document = msgpack.packb(
+            encoder.convert(value), default=_big_int, unicode_errors="surrogatepass"
+        )
+    except Refused as refused:
+        path = _path(refused.steps, name, value)
+        raise EncodeError(f"{path} cannot travel: {refused}", path=path) from refused.__cause__
+    except (ValueError, OverflowError) as error:
+        raise EncodeError(f"{name} cannot travel: {error}", path=name) from error
+    return Encoded(document, encoder.externals)
+
+
+def _big_int(value: object) -> object:
+    """Packs the one plain value that msgpack hands back: an integer beyond 64 bits."""
+    if type(value) is int:
+        return builtin_types.big_int(value)
+    raise ValueError(f"a value of type {type(value).__qualname__} was left over")
+
+
+def _path(steps: list[str], name: str, value: object) -> str:
+    outwards = list(reversed(steps))
+    if outwards and type(value) is dict:
+        key = outwards[0].removeprefix("['").removesuffix("']")
+        if key.isidentifier():
+            return "".join([key, *outwards[1:]])
+    return "".join([name, *outwards])
+
+
+@final
+class _ValueEncoder:
+    """One document in the making."""
+
+    __slots__ = ("_indexes", "_nesting", "_open", "externals")
+
+    def __init__(self, nesting: int) -> None:
+        self._nesting = nesting
+        self.externals: list[object] = []
+        self._indexes: dict[int, int] = {}
+        self._open: set[int] = set()
+
+    def convert(self, value: Any) -> object:
+        """Returns the packable form of a value."""
+        kind = type(value)
+        if kind in _PLAIN:
+            return value
+        if kind is list:
+            return value if _is_plain_list(value) else self._inside(value, _convert_list)
+        if kind is dict:
+            return value if _is_plain_dict(value) else self._inside(value, _convert_dict)
+        if kind in _LEAVES:
+            return _LEAVES[kind](self, value)
+        if kind in _COMPOUNDS:
+            return self._inside(value, _COMPOUNDS[kind])
+        return self._convert_other(value, kind)
+
+    def items(
+        self, values: Iterable[Any], step: Callable[[int], str] = "[{}]".format
+    ) -> list[object]:
+        """Converts several values; `step` says how the path reaches the one at an index."""
+        converted: list[object] = []
+        try:
+            for value in values:
+                plain = type(value) in _PLAIN
+                converted.append(value if plain else self.convert(value))
+        except Refused as refused:
+            refused.steps.append(step(len(converted)))
+            raise
+        return converted
+
+    def lift(self, value: object) -> object:
+        """Puts an object beside the document and returns the reference to it."""
+        index = self._indexes.setdefault(id(value), len(self.externals))
+        if index == len(self.externals):
+            self.externals.append(value)  # keeps it alive, so that its id stays its own
+        return msgpack.ExtType(Tag.EXTERNAL, index.to_bytes(4, "big"))
+
+    def _inside(self, value: Any, encoder: _Encoder) -> object:
+        key = id(value)
+        if key in self._open:
+            raise Refused(
+                f"a {type(value).__qualname__} that contains itself; containers travel as copies,"
+                " so break the cycle or keep the object where it is and send an RRef"
+            )
+        if len(self._open) >= MAX_DEPTH:
+            raise Refused(f"containers nested deeper than {MAX_DEPTH}")
+        self._open.add(key)
+        try:
+            return encoder(self, value)
+        finally:
+            self._open.discard(key)
+
+    def _convert_other(self, value: Any, kind: type) -> object:
+        if (registered := registered_type(kind)) is not None:
+            return self._inside(value, lambda _, value: self._registered(registered, value))
+        if (refusal := refusal_of(kind)) is not None:
+            raise Refused(refusal)
+        if (words := array_types.refusal_of(value)) is not None:
+            raise Refused(words)
+        if external_type(kind) is not None or is_cupy(value):
+            return self.lift(value)
+        if isinstance(value, BaseException):
+            return [MARKERS[Tag.EXCEPTION], self.convert(pack_exception(value, self.part))]
+        return self._inside(value, _encoder_of(value, kind))
+
+    def part(self, value: object) -> object:
+        """Encodes a part of an exception by itself; None where it cannot travel."""
+        if self._nesting >= MAX_NESTING:
+            return None
+        try:
+            encoded = _encode(value, "value", self._nesting + 1)
+            if any(not isinstance(each, np.ndarray) for each in encoded.externals):
+                return None  # RRefs and Tensors travel under the eyes of interceptors alone
+            metadata, buffers = describe(encoded.externals)
+        except (EncodeError, RecursionError):
+            return None
+        return [encoded.document, metadata, [bytes(buffer) for buffer in buffers]]
+
+    def _registered(self, registered: RegisteredType, value: object) -> object:
+        try:
+            plain = registered.encode(value)
+        except Exception as error:
+            raise Refused(
+                f"the registered encode of {registered.name} failed: {error!r}"
+            ) from error
+        return [MARKERS[Tag.REGISTERED], registered.name, self.convert(plain)]
+
+
+def _encoder_of(value: object, kind: type) -> _Encoder:
+    """Chooses by what kind of class it is, not by which class."""
+    if isinstance(value, Enum):
+        return class_types.encode_enum
+    if isinstance(value, np.generic):
+        return array_types.encode_scalar
+    if isinstance(value, np.dtype):
+        return array_types.encode_dtype_value
+    if isinstance(value, tuple) and class_types.fields_of_named_tuple(kind) is not None:
+        return class_types.encode_named_tuple
+    if dataclasses.is_dataclass(kind):
+        return class_types.encode_dataclass
+    if sparse_types.is_sparse(value):
+        return sparse_types.encode_sparse
+    if callable(value):
+        return _encode_function
+    raise Refused(
+        f"a value of type {kind.__module__}.{kind.__qualname__}; make it a dataclass, or register"
+        f" it: rpc.register_type({kind.__qualname__}, encode=..., decode=...)"
+    )
+
+
+def _encode_function(conversion: Conversion, value: Any) -> object:
+    del conversion
+    try:
+        return msgpack.ExtType(Tag.FUNCTION, name_of(value).encode())
+    except EncodeError as error:
+        raise Refused(str(error)) from error
+
+
+def _is_plain_list(value: list[Any]) -> bool:
+    """Whether msgpack may have it whole; a list of lists, or of records, is seen at one go."""
+    kinds = set(map(type, value))
+    if kinds <= _PLAIN:
+        return True
+    if kinds == {list}:
+        return _PLAIN.issuperset(map(type, chain.from_iterable(value)))
+    if kinds == {dict}:
+        items = chain.from_iterable(map(dict.values, value))
+        keys = set(map(type, chain.from_iterable(value)))
+        return keys <= {str} and _PLAIN.issuperset(map(type, items))
+    return False
+
+
+def _is_plain_dict(value: dict[Any, Any]) -> bool:
+    return _PLAIN.issuperset(map(type, value.values())) and set(map(type, value)) <= {str}
+
+
+def _convert_list(conversion: Conversion, value: list[Any]) -> object:
+    return conversion.items(value)
+
+
+def _convert_dict(conversion: Conversion, value: dict[Any, Any]) -> object:
+    if set(map(type, value)) <= {str}:
+        keys = list(value)
+        items = conversion.items(list(value.values()), lambda i: f"[{keys[i]!r}]")
+        return dict(zip(keys, items, strict=True))
+    return builtin_types.encode_mapping(conversion, value, Tag.DICT)

@@ -1,0 +1,163 @@
+"""Exceptions on the wire: what one end says of an exception, and what the other makes of it.
+
+Message, arguments, attributes that encode, notes and cause travel. Its parts are documents of
+their own, unlike anywhere else: one that cannot be read at the other end is then missing, where it
+would otherwise hide the exception. The class is only ever one that is imported already, and none of
+its code runs; where there is none, a RemoteError says the same.
+"""
+
+from __future__ import annotations
+
+import re
+import types
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from telegrad.errors import DecodeError, RemoteError
+from telegrad.wire.class_types import instance_of, own_attributes, slots_of
+from telegrad.wire.lookup import bases, class_name, find_class, namespace, wire_module
+
+__all__ = ["pack_exception", "unpack_exception"]
+
+MAX_CAUSES = 8  # exceptions in a chain of causes; what lies deeper is left out
+MAX_TEXT = 64 * 2**10  # characters of a message, of a note, or of an argument in words
+
+# Encodes a part by itself, or returns None where it cannot travel; and the way back.
+PackPart: TypeAlias = Callable[[object], object]
+UnpackPart: TypeAlias = Callable[[object], object]
+
+_LEFT_OUT = frozenset({"args", "obj"})  # args go by themselves; obj is whatever lacks an attribute
+
+
+def pack_exception(error: BaseException, pack_part: PackPart, depth: int = 0) -> dict[str, object]:
+    """Turns an exception into plain values; never fails, whatever is in it."""
+    cls = type(error)
+    name = class_name(cls) or f"{wire_module(cls.__module__)}:{cls.__qualname__}"
+    cause = error.__cause__ if depth < MAX_CAUSES else None
+    notes = getattr(error, "__notes__", [])
+    return {
+        "type": name,
+        "message": _words(str, error),
+        "args": [[_words(repr, each), pack_part(each)] for each in error.args],
+        "attributes": _pack_attributes(error, pack_part),
+        "notes": [note[:MAX_TEXT] for note in notes if isinstance(note, str)],
+        "cause": None if cause is None else pack_exception(cause, pack_part, depth + 1),
+    }
+
+
+def _words(into: Callable[[object], str], value: object) -> str:
+    try:
+        return into(value)[:MAX_TEXT]
+    except Exception as error:  # the user's __str__ or __repr__
+        return f"<{type(value).__qualname__} whose {into.__name__}() raised {type(error).__name__}>"
+
+
+def _pack_attributes(error: BaseException, pack_part: PackPart) -> dict[str, object]:
+    values = {name: each for name, each in own_attributes(error).items() if type(name) is str}
+    for name, member in _members(type(error)).items():
+        try:
+            value = member.__get__(error)
+        except AttributeError:
+            continue
+        if value is not None or member.__objclass__.__module__ != "builtins":
+            values[name] = value  # None is how an unset field of a builtin reads
+    parts = {name: pack_part(v) for name, v in values.items() if not name.startswith("__")}
+    return {name: part for name, part in parts.items() if part is not None}
+
+
+def _members(cls: type) -> dict[str, types.MemberDescriptorType]:
+    """Returns the slots of a class, and the fields of the builtin exception below it."""
+    return {
+        name: member
+        for name, member in slots_of(cls).items()
+        if not name.startswith("__") and name not in _LEFT_OUT
+    }
+
+
+def unpack_exception(plain: object, unpack_part: UnpackPart, depth: int = 0) -> BaseException:
+    """Rebuilds an exception, of its own class if that is imported here, else as a RemoteError.
+
+    What is no `Exception` (SystemExit, KeyboardInterrupt, CancelledError) is a RemoteError too: it
+    would end or confuse the program instead of the call.
+
+    Raises:
+        DecodeError: `plain` is not what `pack_exception` makes.
+    """
+    fields = _checked(plain, depth)
+    error = _rebuilt(fields, unpack_part)
+    if error is None:
+        name = fields["type"]
+        words = f"{re.split('[:.]', name)[-1]}: {fields['message']}".removesuffix(": ")
+        error = RemoteError(words, type_name=name)
+    for note in fields["notes"]:
+        error.add_note(note)
+    if fields["cause"] is not None:
+        error.__cause__ = unpack_exception(fields["cause"], unpack_part, depth + 1)
+    return error
+
+
+def _checked(plain: Any, depth: int) -> Mapping[str, Any]:
+    kinds: dict[str, Any] = {
+        "type": str,
+        "message": str,
+        "args": list,
+        "attributes": dict,
+        "notes": list,
+        "cause": (dict, type(None)),
+    }
+    if type(plain) is not dict or plain.keys() != kinds.keys() or depth > MAX_CAUSES:
+        raise DecodeError("not the description of an exception")
+    if wrong := [key for key, kind in kinds.items() if not isinstance(plain[key], kind)]:
+        raise DecodeError(f"the description of an exception with a wrong {wrong[0]}")
+    pairs = all(type(each) is list and len(each) == 2 for each in plain["args"])
+    if not pairs or not all(type(note) is str for note in plain["notes"]):
+        raise DecodeError("the description of an exception with wrong args or notes")
+    return plain
+
+
+def _rebuilt(fields: Mapping[str, Any], unpack_part: UnpackPart) -> BaseException | None:
+    """Returns the exception as an object of its own class; None where that cannot be."""
+    try:
+        cls = find_class(fields["type"])
+    except DecodeError:
+        return None
+    if not issubclass(cls, Exception):
+        return None
+    args = tuple(_argument(words, part, unpack_part) for words, part in fields["args"])
+    builtin: Any = next(base for base in bases(cls) if base.__module__ == "builtins")
+    try:
+        error: BaseException = builtin.__new__(cls, *args)
+    except Exception:  # the arguments of an ExceptionGroup, for instance, did not arrive whole
+        return None
+    if type(error) is not cls:
+        return None
+    _set(namespace(BaseException)["args"], error, args)
+    _fill(error, fields["attributes"], unpack_part)
+    return error
+
+
+def _argument(words: object, part: object, unpack_part: UnpackPart) -> object:
+    try:
+        return words if part is None else unpack_part(part)
+    except DecodeError:
+        return words
+
+
+def _fill(error: BaseException, parts: Mapping[str, object], unpack_part: UnpackPart) -> None:
+    members = _members(type(error))
+    for name, part in parts.items():
+        try:
+            value = unpack_part(part)
+        except DecodeError:
+            continue
+        if name in members:
+            _set(members[name], error, value)
+        elif type(name) is str and not name.startswith("__"):
+            instance_of(type(error), {name: value}, error)
+
+
+def _set(descriptor: Any, error: BaseException, value: object) -> None:
+    try:
+        descriptor.__set__(error, value)
+    except (AttributeError, TypeError):
+        return  # read-only, as the fields of an ExceptionGroup are: __new__ has set it

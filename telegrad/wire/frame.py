@@ -1,0 +1,274 @@
+"""Frames to bytes and back: what one write on a control stream holds.
+
+An envelope has parts: 0 its document, 1 its externals, 2 and up its buffers. Small parts travel
+in-line; the others are only announced, and come as pieces (`telegrad.wire.assembly`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from google.protobuf.message import DecodeError as ProtobufError
+
+from telegrad import pb
+from telegrad.errors import DecodeError
+from telegrad.wire.envelope import Buffer, Envelope
+
+__all__ = [
+    "INLINE_BYTES",
+    "INLINE_TOTAL",
+    "MAX_ENVELOPE_BYTES",
+    "Frame",
+    "Goodbye",
+    "Heartbeat",
+    "Piece",
+    "inline_parts",
+    "inline_size",
+    "pack_frame",
+    "unpack_frame",
+]
+
+INLINE_BYTES = 64 * 2**10  # a larger part costs less as a piece: its bytes are not held twice
+INLINE_TOTAL = 256 * 2**10  # per envelope; a quarter of a write, so that control is not held up
+MAX_ENVELOPE_BYTES = 64 * 2**30  # all parts together; more than any array of one host's memory
+MAX_KIND_LENGTH = 100  # characters; kinds are `package.verb`
+
+_OVERHEAD = 64  # bytes of an envelope's own fields, about; only for filling writes
+_SHORTEST_TIME = 1e-9  # seconds; what a deadline that has passed is written as, as 0 means none
+
+
+@dataclass(slots=True)
+class Piece:
+    """A stretch of one part of an envelope.
+
+    Attributes:
+        number: Of which envelope.
+        part: Of which of its parts: 0 the document, 1 the externals, 2 the first buffer, ...
+        offset: Where in the part its first byte belongs.
+        data: Never empty.
+    """
+
+    number: int
+    part: int
+    offset: int
+    data: Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """A sign of life.
+
+    Attributes:
+        sent: The writer's clock, in seconds.
+        echo: `sent` of the last heartbeat that the writer received; 0 if none so far.
+        lag: How late the writer's loop ran lately, in seconds.
+        busy: How many calls the writer is serving.
+    """
+
+    sent: float
+    echo: float = 0.0
+    lag: float = 0.0
+    busy: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Goodbye:
+    """The writer closes the session; nothing follows.
+
+    Attributes:
+        reason: Why, in words.
+    """
+
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class Frame:
+    """One write.
+
+    Attributes:
+        envelopes: New ones, in the order of their numbers.
+        receipt: Cumulative: the writer holds every envelope up to this number.
+        heartbeat: A sign of life, if there is one in it.
+        pieces: Of envelopes in this frame or in earlier ones.
+        goodbye: Set in the last frame of a session.
+        awaited: In a received frame, by envelope number, the parts that come as pieces and their
+            sizes; such a part is empty in the envelope until an `Assembly` has put it together.
+            Ignored when packing.
+    """
+
+    envelopes: list[Envelope] = field(default_factory=list)
+    receipt: int = 0
+    heartbeat: Heartbeat | None = None
+    pieces: list[Piece] = field(default_factory=list)
+    goodbye: Goodbye | None = None
+    awaited: dict[int, dict[int, int]] = field(default_factory=dict)
+
+
+def parts_of(envelope: Envelope) -> tuple[Buffer, ...]:
+    """Returns document, externals and buffers, in the order of their part numbers."""
+    return (envelope.document, envelope.externals, *envelope.buffers)
+
+
+def size_of(part: Buffer) -> int:
+    """Returns the size of a part in bytes, whatever its items are."""
+    return part.nbytes if isinstance(part, memoryview) else len(part)
+
+
+def inline_parts(envelope: Envelope) -> list[bool]:
+    """Says for each part whether it travels in the envelope; the others come as pieces."""
+    left = INLINE_TOTAL
+    inline = []
+    for part in parts_of(envelope):
+        size = size_of(part)
+        fits = size <= INLINE_BYTES and size <= left
+        left -= size if fits else 0
+        inline.append(fits)
+    return inline
+
+
+def inline_size(envelope: Envelope) -> int:
+    """Returns about how many bytes the envelope takes in a frame, without its pieces."""
+    parts = zip(parts_of(envelope), inline_parts(envelope), strict=True)
+    headers = sum(len(name) + len(value) for name, value in envelope.headers.items())
+    return _OVERHEAD + headers + sum(size_of(part) for part, inline in parts if inline)
+
+
+def pack_frame(frame: Frame) -> bytes:
+    """Turns a frame into the bytes of one write; big parts are announced, not contained."""
+    packed = pb.Frame(receipt=frame.receipt)
+    for envelope in frame.envelopes:
+        _pack_envelope(packed.envelopes.add(), envelope)
+    for piece in frame.pieces:
+        packed.pieces.add(
+            number=piece.number, part=piece.part, offset=piece.offset, data=bytes(piece.data)
+        )
+    if (beat := frame.heartbeat) is not None:
+        packed.heartbeat.sent, packed.heartbeat.echo = beat.sent, beat.echo
+        packed.heartbeat.lag, packed.heartbeat.busy = beat.lag, beat.busy
+    if frame.goodbye is not None:
+        packed.goodbye.SetInParent()
+        packed.goodbye.reason = frame.goodbye.reason
+    return packed.SerializeToString()
+
+
+def _pack_envelope(packed: pb.Envelope, envelope: Envelope) -> None:
+    packed.number = envelope.number
+    packed.kind = envelope.kind
+    packed.call = envelope.call
+    packed.reply = envelope.reply
+    packed.depth = envelope.depth
+    if envelope.time_left != math.inf:
+        packed.time_left = max(envelope.time_left, _SHORTEST_TIME)
+    for name, value in envelope.headers.items():
+        packed.headers[name] = value
+    inline = inline_parts(envelope)
+    if inline[0]:
+        packed.document = envelope.document
+    else:
+        packed.document_size = len(envelope.document)
+    if inline[1]:
+        packed.externals = envelope.externals
+    else:
+        packed.externals_size = len(envelope.externals)
+    for buffer, fits in zip(envelope.buffers, inline[2:], strict=True):
+        packed.buffer_sizes.append(size_of(buffer))
+        packed.buffers.append(bytes(buffer) if fits else b"")
+
+
+def unpack_frame(data: bytes) -> Frame:
+    """Reads one write.
+
+    In-line buffers arrive as writable `bytearray`s of their own. Nothing is allocated for parts
+    that are only announced.
+
+    Raises:
+        DecodeError: The bytes are not a frame, or one that breaks the protocol.
+    """
+    try:
+        packed = pb.Frame.FromString(data)
+    except (ProtobufError, UnicodeDecodeError, TypeError) as error:
+        raise DecodeError(f"not a frame ({len(data)} bytes): {error}") from error
+    frame = Frame(receipt=packed.receipt)
+    for entry in packed.envelopes:
+        envelope, awaited = _unpack_envelope(entry)
+        frame.envelopes.append(envelope)
+        if awaited:
+            frame.awaited[envelope.number] = awaited
+    for piece in packed.pieces or ():
+        if not piece.data or piece.number == 0:
+            raise DecodeError(f"an empty piece, or one of no envelope (number: {piece.number})")
+        frame.pieces.append(Piece(piece.number, piece.part, piece.offset, piece.data))
+    if packed.HasField("heartbeat"):
+        beat = packed.heartbeat
+        values = (beat.sent, beat.echo, beat.lag)
+        if not all(map(math.isfinite, values)):
+            raise DecodeError(f"a heartbeat with times that are no numbers: {values}")
+        frame.heartbeat = Heartbeat(*values, busy=beat.busy)
+    if packed.HasField("goodbye"):
+        frame.goodbye = Goodbye(packed.goodbye.reason)
+    return frame
+
+
+def _unpack_envelope(packed: pb.Envelope) -> tuple[Envelope, dict[int, int]]:
+    kind, time_left = packed.kind, packed.time_left
+    if not kind or len(kind) > MAX_KIND_LENGTH:
+        raise DecodeError(f"an envelope of kind {kind[:MAX_KIND_LENGTH]!r}")
+    if not 0.0 <= time_left < math.inf:
+        raise DecodeError(f"an envelope of kind {kind!r} with {time_left} s left")
+    document, externals, buffers = packed.document, packed.externals, packed.buffers
+    headers = packed.headers  # its truth is five times cheaper than its iteration, as buffers' is
+    awaited: dict[int, int] = {}
+    if packed.buffer_sizes or packed.document_size or packed.externals_size:
+        texts = [(document, packed.document_size), (externals, packed.externals_size)]
+        awaited = _announced(kind, texts, packed.buffer_sizes, buffers)
+    elif buffers:
+        raise DecodeError(f"an envelope of kind {kind!r} with buffers that it does not announce")
+    envelope = Envelope(
+        kind,
+        packed.call,
+        packed.reply,
+        time_left or math.inf,
+        packed.depth,
+        document,
+        externals,
+        dict(headers) if headers else {},
+        [bytearray(buffer) for buffer in buffers] if buffers else [],
+        packed.number,
+    )
+    return envelope, awaited
+
+
+def _announced(
+    kind: str,
+    texts: Sequence[tuple[bytes, int]],
+    sizes: Sequence[int],
+    buffers: Sequence[bytes],
+) -> dict[int, int]:
+    """Returns the parts that are still to come, with their sizes, after checking what is here."""
+    awaited: dict[int, int] = {}
+    for part, (text, size) in enumerate(texts):
+        if size and text:
+            raise DecodeError(f"an envelope of kind {kind!r} has part {part} and announces it too")
+        if size:
+            awaited[part] = size
+    if len(sizes) != len(buffers):
+        raise DecodeError(
+            f"an envelope of kind {kind!r} announces {len(sizes)} buffers and has {len(buffers)}"
+        )
+    for part, (size, buffer) in enumerate(zip(sizes, buffers, strict=True), start=2):
+        if buffer and len(buffer) != size:
+            raise DecodeError(
+                f"an envelope of kind {kind!r} announces {size} bytes for part {part} and has"
+                f" {len(buffer)}"
+            )
+        if size and not buffer:
+            awaited[part] = size
+    if (total := sum(awaited.values())) > MAX_ENVELOPE_BYTES:
+        raise DecodeError(
+            f"an envelope of kind {kind!r} announces {total} bytes; at most {MAX_ENVELOPE_BYTES}"
+            " may come"
+        )
+    return awaited

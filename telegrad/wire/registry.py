@@ -1,0 +1,151 @@
+"""What upper floors and users add to the codec: external types, registered types, refusals.
+
+The tables are filled while modules are imported, as a class statement fills a namespace; they are
+read by every thread and hold nothing of any agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, final
+
+from telegrad.wire.envelope import Buffer
+
+__all__ = [
+    "ExternalType",
+    "RegisteredType",
+    "external_type",
+    "external_type_by_tag",
+    "refusal_of",
+    "register_external",
+    "register_refusal",
+    "register_type",
+    "registered_type",
+    "registered_type_by_name",
+]
+
+T = TypeVar("T")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ExternalType:
+    """A type whose objects are lifted out of documents and travel beside them.
+
+    Attributes:
+        tag: Its name on the wire.
+        cls: Objects of it and of its subclasses are externals.
+        describe: Turns an object into plain msgpack data and buffers; runs in the thread that
+            calls or returns, once per destination, and copies what may change afterwards.
+        rebuild: The way back. The buffers are writable and belong to it.
+    """
+
+    tag: str
+    cls: type
+    describe: Callable[[Any], tuple[object, Sequence[Buffer]]]
+    rebuild: Callable[[Any, Sequence[Buffer]], object]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RegisteredType:
+    """A type that a user taught the codec.
+
+    Attributes:
+        name: `module:qualname`, its name on the wire.
+        encode: Turns an object into a value that the codec knows.
+        decode: The way back; the one place where decoding runs a user's code.
+    """
+
+    name: str
+    encode: Callable[[Any], object]
+    decode: Callable[[Any], object]
+
+
+_EXTERNALS: dict[type, ExternalType] = {}
+_EXTERNALS_BY_TAG: dict[str, ExternalType] = {}
+_REFUSALS: dict[type, str] = {}
+_REGISTERED: dict[type, RegisteredType] = {}
+_REGISTERED_BY_NAME: dict[str, RegisteredType] = {}
+
+
+def register_external(external: ExternalType) -> None:
+    """Adds an external type; call it at import.
+
+    Raises:
+        ValueError: The tag is another type's.
+    """
+    known = _EXTERNALS_BY_TAG.get(external.tag)
+    if known is not None and known.cls is not external.cls:
+        raise ValueError(f"the external tag {external.tag!r} belongs to {known.cls.__qualname__}")
+    _EXTERNALS[external.cls] = external
+    _EXTERNALS_BY_TAG[external.tag] = external
+
+
+def register_refusal(cls: type, message: str) -> None:
+    """Refuses objects of a class and its subclasses by value; call it at import.
+
+    Args:
+        cls: The class.
+        message: Why, and what to write instead; follows the path in the EncodeError.
+    """
+    _REFUSALS[cls] = message
+
+
+def register_type(
+    cls: type[T], *, encode: Callable[[T], object], decode: Callable[[Any], T]
+) -> None:
+    """Teaches the codec a type; call it at import, in a module that both ends import.
+
+    It holds for objects of exactly this class.
+
+    Args:
+        cls: The class.
+        encode: Turns an object into a value that the codec knows, for instance a tuple.
+        decode: Turns such a value into an object again.
+
+    Raises:
+        TypeError: `cls` is not a class, or one that the codec itself treats.
+
+    Example:
+        >>> class Interval:
+        ...     def __init__(self, low, high):
+        ...         self.low, self.high = low, high
+        >>> register_type(
+        ...     Interval, encode=lambda v: (v.low, v.high), decode=lambda v: Interval(*v)
+        ... )
+    """
+    if not isinstance(cls, type):
+        raise TypeError(f"register_type takes a class, not {cls!r}")
+    if cls.__module__ == "builtins":
+        raise TypeError(f"the codec has its own way with {cls.__qualname__}; register a subclass")
+    name = f"{cls.__module__}:{cls.__qualname__}".replace("__mp_main__", "__main__")
+    registered = RegisteredType(name, encode, decode)
+    _REGISTERED[cls] = registered
+    _REGISTERED_BY_NAME[name] = registered
+
+
+def external_type(cls: type) -> ExternalType | None:
+    """Returns the external type that a class is of, nearest base first."""
+    return next((_EXTERNALS[base] for base in cls.__mro__ if base in _EXTERNALS), None)
+
+
+def external_type_by_tag(tag: str) -> ExternalType | None:
+    """Returns the external type with this name on the wire."""
+    return _EXTERNALS_BY_TAG.get(tag)
+
+
+def refusal_of(cls: type) -> str | None:
+    """Returns why objects of a class are refused, nearest base first; None if they are not."""
+    return next((_REFUSALS[base] for base in cls.__mro__ if base in _REFUSALS), None)
+
+
+def registered_type(cls: type) -> RegisteredType | None:
+    """Returns what was registered for exactly this class."""
+    return _REGISTERED.get(cls)
+
+
+def registered_type_by_name(name: str) -> RegisteredType | None:
+    """Returns what was registered under this name on the wire."""
+    return _REGISTERED_BY_NAME.get(name)

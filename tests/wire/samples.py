@@ -1,0 +1,204 @@
+"""Classes and functions that the tests of the wire send about."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import dataclass, field
+from enum import Enum, Flag, IntEnum, IntFlag, StrEnum, auto
+from functools import cached_property, lru_cache, partial
+from os import system
+from pathlib import PosixPath
+from typing import Any, NamedTuple
+
+from telegrad.errors import TelegradError
+from telegrad.wire import decode, describe, encode, expose, rebuild
+
+__all__ = ["os", "subprocess", "system"]
+
+
+def round_trip(value: Any) -> Any:
+    """Sends a value as far as the bytes and back."""
+    encoded = encode(value)
+    metadata, buffers = describe(encoded.externals)
+    return decode(encoded.document, rebuild(metadata, [bytearray(each) for each in buffers]))
+
+
+class Color(Enum):
+    RED = 1
+    GREEN = "green"
+    BOTH = (1, "green")
+
+
+class Level(IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+class Word(StrEnum):
+    YES = "yes"
+
+
+class Access(Flag):
+    READ = auto()
+    WRITE = auto()
+    RUN = auto()
+
+
+class Bits(IntFlag):
+    A = 1
+    B = 2
+
+
+class Peculiar(Flag):
+    A = 1
+    B = 2
+
+    @classmethod
+    def _missing_(cls, value: object) -> Any:
+        raise AssertionError("ran while decoding")
+
+
+@dataclass
+class Point:
+    x: float
+    y: Any = 0
+    tags: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Slotted:
+    name: str
+    size: int = 3
+
+
+@dataclass(eq=False)
+class Watchful:
+    """Everything that decoding must not run."""
+
+    value: int
+
+    def __new__(cls, value: int) -> Watchful:
+        raise AssertionError("__new__ ran")
+
+    def __post_init__(self) -> None:
+        raise AssertionError("__post_init__ ran")
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AssertionError("__setattr__ ran")
+
+    def __setstate__(self, state: object) -> None:
+        raise AssertionError("__setstate__ ran")
+
+
+@dataclass
+class Derived:
+    base: int
+    total: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.total = self.base * 2
+        self.extra = "kept"
+
+    @cached_property
+    def slow(self) -> int:
+        return self.base + 1
+
+
+class Undecorated(Point):
+    pass
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any = None
+
+
+class Interval:
+    def __init__(self, low: float, high: float) -> None:
+        self.low, self.high = low, high
+
+
+class Plain:
+    pass
+
+
+class OddError(Exception):
+    """Cannot be built from its args, and keeps attributes."""
+
+    def __init__(self, code: int, *, detail: str) -> None:
+        super().__init__(f"{code}: {detail}")
+        self.code = code
+        self.detail = detail
+
+
+class SilentError(TelegradError):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@dataclass(frozen=True)
+class Model:
+    width: int = 1
+
+    def forward(self, x: int) -> int:
+        return x * self.width
+
+    @staticmethod
+    def build(width: int) -> Model:
+        return Model(width)
+
+    @classmethod
+    def default(cls) -> Model:
+        return cls(7)
+
+    def _private(self) -> None: ...
+
+
+class SmallModel(Model):
+    pass
+
+
+class MyPath(PosixPath):
+    pass
+
+
+def double(x: Any) -> Any:
+    return 2 * x
+
+
+def _hidden(x: int) -> int:
+    return x
+
+
+def outer() -> Any:
+    def inner() -> None: ...
+
+    return inner
+
+
+@lru_cache
+def remembered(x: int) -> int:
+    return x
+
+
+@expose
+def shown() -> str:
+    return "shown"
+
+
+@expose
+class Shown:
+    @staticmethod
+    def make() -> int:
+        return 1
+
+
+class ShownChild(Shown):
+    pass
+
+
+square = lambda x: x * x  # noqa: E731
+halved = partial(double, 0.5)
+model = Model(3)
+bound = model.forward

@@ -1,0 +1,203 @@
+"""Arrays of every dtype and layout travel beside the document and arrive writable, once each."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import scipy.sparse
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from telegrad.errors import DecodeError, EncodeError
+from telegrad.wire import describe, encode, rebuild
+from tests.wire.samples import Pair, round_trip
+
+dtypes = (
+    hnp.scalar_dtypes()
+    | hnp.byte_string_dtypes()
+    | hnp.unicode_string_dtypes()
+    | hnp.array_dtypes()
+    | hnp.nested_dtypes()
+)
+shapes = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
+
+
+def assert_same(arrived: Any, sent: Any) -> None:
+    assert type(arrived) is np.ndarray
+    assert arrived.dtype == sent.dtype
+    assert arrived.shape == sent.shape
+    assert arrived.tobytes() == np.asarray(sent).tobytes()
+    assert arrived.flags.writeable
+
+
+@given(hnp.arrays(dtypes, shapes))
+def test_arrays_of_every_dtype(array: Any) -> None:
+    assert_same(round_trip(array), array)
+
+
+@given(st.data())
+def test_arrays_of_every_layout(data: st.DataObject) -> None:
+    array = data.draw(hnp.arrays(hnp.floating_dtypes() | hnp.integer_dtypes(), shapes))
+    view = array[data.draw(hnp.basic_indices(array.shape))]
+    order = data.draw(st.permutations(range(view.ndim)))
+    view = np.asarray(view).transpose(order) if np.ndim(view) == len(order) else np.asarray(view)
+    assert_same(round_trip(view), view)
+
+
+@given(dtypes)
+def test_dtypes(dtype: np.dtype[Any]) -> None:
+    assert round_trip(dtype) == dtype
+
+
+@given(st.data())
+def test_scalars(data: st.DataObject) -> None:
+    array = data.draw(hnp.arrays(hnp.scalar_dtypes() | hnp.nested_dtypes(), ()))
+    scalar: Any = array[()]
+    arrived = round_trip(scalar)
+    assert type(arrived) is type(scalar)
+    assert arrived.dtype == scalar.dtype
+    assert arrived.tobytes() == scalar.tobytes()
+
+
+@pytest.mark.parametrize(
+    "scalar",
+    [np.str_("aé"), np.str_(""), np.bytes_(b"x"), np.bytes_(b""), np.datetime64("NaT"),
+     np.timedelta64(5, "ns"), np.longdouble("1.1"), np.float16(2), np.void(b"ab")],
+    ids=repr,
+)  # fmt: skip
+def test_a_scalar_of_a_rare_type(scalar: Any) -> None:
+    arrived = round_trip(scalar)
+    assert type(arrived) is type(scalar)
+    assert arrived.tobytes() == scalar.tobytes()
+
+
+def test_arrays_of_special_layouts() -> None:
+    base = np.arange(24.0).reshape(2, 3, 4)
+    aligned = np.dtype([("a", "i1"), ("b", "f8"), ("c", "f4", (2,))], align=True)
+    offsets = np.dtype({"names": ["x"], "formats": ["<i2"], "offsets": [6], "itemsize": 16})
+    for array in (
+        base[:, ::-2, 1:],
+        base.T,
+        np.asfortranarray(base),
+        np.broadcast_to(np.float32(3), (3, 4)),
+        base.astype(">f8"),
+        np.array(3 + 4j),
+        np.empty((0, 3), np.float16),
+        np.zeros(3, aligned),
+        np.zeros(3, offsets),
+        np.zeros(2, aligned)["c"],
+        np.array(["a", "ü"]),
+        np.array(["2024-01-01"], "M8[D]"),
+    ):
+        assert_same(round_trip(array), array)
+    assert round_trip(np.asfortranarray(base)).flags.f_contiguous
+    assert round_trip(np.zeros(2, aligned)).dtype.isalignedstruct
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e5m2", "float8_e4m3fn", "int4"])
+def test_dtypes_of_ml_dtypes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    array = np.arange(5).astype(getattr(ml_dtypes, name))
+    assert_same(round_trip(array), array)
+    assert round_trip(array[1]) == array[1]
+    encoded = encode(array)
+    metadata, buffers = describe(encoded.externals)
+    monkeypatch.delitem(sys.modules, "ml_dtypes")
+    with pytest.raises(DecodeError, match="not imported here"):
+        rebuild(metadata, buffers)
+
+
+def test_one_array_twice_arrives_as_one_and_equal_ones_do_not() -> None:
+    a, b = np.zeros(3), np.zeros(3)
+    encoded = encode([a, (b, {"x": a}), Pair(a)])
+    assert [id(each) for each in encoded.externals] == [id(a), id(b)]
+    first, (second, third), fourth = round_trip([a, (b, {"x": a}), Pair(a)])
+    assert first is third["x"] is fourth.left
+    assert first is not second
+
+
+def test_the_value_is_that_at_the_time_of_describe() -> None:
+    array = np.zeros(1000)
+    metadata, buffers = describe(encode(array).externals)
+    array += 1
+    arrived: Any = rebuild(metadata, [bytearray(each) for each in buffers])[0]
+    assert not np.any(arrived)
+
+
+def test_an_array_lies_in_the_received_buffer() -> None:
+    metadata, buffers = describe([np.arange(10)])
+    received = bytearray(buffers[0])
+    (arrived,) = rebuild(metadata, [received])
+    assert isinstance(arrived, np.ndarray)
+    arrived[0] = 99
+    assert received[0] == 99
+
+
+@pytest.mark.parametrize(
+    ("array", "words"),
+    [
+        (np.array([None, 1]), "Python objects"),
+        (np.zeros(2, [("a", "O")]), "Python objects"),
+        (np.ma.masked_array([1.0], [True]), "masked"),
+        (np.zeros(2).view(np.recarray), "subclass"),
+        (np.array(["a"], np.dtypes.StringDType()), "Python objects|convert it"),
+        (scipy.sparse.lil_array((2, 2)), "tocsr"),
+        (scipy.sparse.dok_array((2, 2)), "tocsr"),
+    ],
+)
+def test_arrays_that_cannot_travel(array: Any, words: str) -> None:
+    with pytest.raises(EncodeError, match=rf"value\[0\] cannot travel.*({words})"):
+        encode([array])
+
+
+class FakeGpuArray:
+    """What the codec sees of a CuPy array."""
+
+    def __init__(self, host: Any) -> None:
+        self.host = host
+
+    def get(self) -> Any:
+        return self.host
+
+
+def test_an_array_of_cupy_travels_through_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_gpu = FakeGpuArray(np.arange(3))
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(ndarray=FakeGpuArray))
+    encoded = encode([on_gpu, on_gpu])
+    metadata, buffers = describe(encoded.externals)
+    assert_same(rebuild(metadata, [bytearray(each) for each in buffers])[0], on_gpu.host)
+    monkeypatch.delitem(sys.modules, "cupy")
+    assert_same(rebuild(metadata, [bytearray(each) for each in buffers])[0], on_gpu.host)
+
+
+def test_a_memory_map_travels_as_an_array(tmp_path: Any) -> None:
+    mapped = np.memmap(tmp_path / "m", np.int32, "w+", shape=(3,))
+    mapped[:] = [1, 2, 3]
+    assert_same(round_trip(mapped), mapped)
+
+
+@pytest.mark.parametrize("layout", ["csr", "csc", "bsr", "coo", "dia"])
+@pytest.mark.parametrize("kind", ["array", "matrix"])
+def test_sparse_arrays(layout: str, kind: str) -> None:
+    dense = np.array([[0, 1.5, 0], [2, 0, 0]])
+    sparse = getattr(scipy.sparse, f"{layout}_{kind}")(dense)
+    arrived = round_trip(sparse)
+    assert type(arrived) is type(sparse)
+    assert np.array_equal(arrived.toarray(), dense)
+
+
+def test_a_sparse_array_with_foreign_indices_is_refused() -> None:
+    sparse = scipy.sparse.csr_array(np.eye(3))
+    encoded = encode(sparse)
+    metadata, buffers = describe(encoded.externals)
+    externals = rebuild(metadata, [bytearray(each) for each in buffers])
+    externals[1][0] = 1000  # type: ignore[index]
+    from telegrad.wire import decode  # noqa: PLC0415
+
+    with pytest.raises(DecodeError):
+        decode(encoded.document, externals)

@@ -1,0 +1,136 @@
+"""Exceptions arrive as their own type where that is imported, and always arrive."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from telegrad.errors import CallTimeoutError, EncodeError, RemoteError, WorkerLostError
+from telegrad.wire import decode_exception, encode_exception
+from tests.wire.samples import OddError, Plain, SilentError, round_trip
+
+
+def sent(error: BaseException) -> BaseException:
+    return decode_exception(round_trip(encode_exception(error)))
+
+
+def raised(func: Any, *args: Any) -> BaseException:
+    try:
+        func(*args)
+    except BaseException as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("words", 3),
+        KeyError(("a", 1)),
+        FileNotFoundError(2, "no such file", "/x"),
+        raised(open, "/no/such/file"),
+        raised(b"\xff".decode, "utf-8"),
+        raised(json.loads, "{"),
+        raised(np.sum, np.zeros(2), 5),
+        StopIteration(4),
+        ImportError("m", name="n", path="p"),
+        OddError(4, detail="d"),
+        EncodeError("e", path="args[0]"),
+        WorkerLostError("w", worker="ps", incarnation=2**62, last_seen=1.5, reason="r"),
+        CallTimeoutError("t", worker="ps", function="f", phase="waiting", elapsed=2.0),
+        RemoteError("r", type_name="a:b"),
+        raised(compile, "1 +", "<x>", "eval"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_exception_arrives_as_itself(error: BaseException) -> None:
+    arrived = sent(error)
+    assert type(arrived) is type(error)
+    assert str(arrived) == str(error)
+    assert arrived.args == error.args
+    assert vars(arrived) == vars(error)
+    for name in ("errno", "filename", "start", "object", "name", "lineno", "value", "axis"):
+        assert getattr(arrived, name, None) == getattr(error, name, None)
+
+
+def test_cause_and_notes_are_kept() -> None:
+    error = ValueError("top")
+    error.__cause__ = KeyError("below")
+    error.__cause__.__cause__ = OddError(1, detail="deep")
+    error.add_note("remember")
+    arrived = sent(error)
+    assert arrived.__notes__ == ["remember"]
+    assert type(arrived.__cause__) is KeyError
+    assert arrived.__cause__ is not None
+    assert isinstance(arrived.__cause__.__cause__, OddError)
+
+
+def test_a_chain_of_causes_is_bounded() -> None:
+    error = ValueError("loop")
+    error.__cause__ = error
+    arrived: BaseException | None = sent(error)
+    depth = 0
+    while arrived is not None:
+        arrived, depth = arrived.__cause__, depth + 1
+    assert depth == 9
+
+
+def test_what_cannot_travel_goes_in_words() -> None:
+    error = ValueError("bad", Plain(), lambda: 0)
+    error.detail = Plain()  # type: ignore[attr-defined]
+    error.size = 3  # type: ignore[attr-defined]
+    arrived = sent(error)
+    assert arrived.args[0] == "bad"
+    assert "Plain object at" in arrived.args[1]
+    assert "lambda" in arrived.args[2]
+    assert vars(arrived) == {"size": 3}
+
+
+def test_an_exception_inside_itself_arrives() -> None:
+    error = ValueError("self")
+    error.args = ("self", error)
+    assert sent(error).args[0] == "self"
+
+
+def test_an_exception_without_words_arrives() -> None:
+    arrived = sent(SilentError("x"))
+    assert type(arrived) is SilentError
+    assert "raised RuntimeError" in encode_exception(SilentError("x"))["message"]  # type: ignore[operator]
+
+
+def test_a_class_that_is_not_here_arrives_as_a_remote_error() -> None:
+    class LocalError(Exception):
+        pass
+
+    arrived = sent(LocalError("gone wrong"))
+    assert type(arrived) is RemoteError
+    assert str(arrived) == "LocalError: gone wrong"
+    assert arrived.type_name.endswith("<locals>.LocalError")
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()])
+def test_what_would_end_the_program_arrives_as_a_remote_error(error: BaseException) -> None:
+    arrived = sent(error)
+    assert type(arrived) is RemoteError
+    assert arrived.type_name.endswith(type(error).__name__)
+
+
+def test_a_group_arrives_with_its_members() -> None:
+    arrived = sent(ExceptionGroup("many", [ValueError(1), OddError(1, detail="x")]))
+    assert isinstance(arrived, ExceptionGroup)
+    assert [type(each) for each in arrived.exceptions] == [ValueError, OddError]
+
+
+def test_arrays_in_arguments_travel() -> None:
+    arrived = sent(ValueError(np.arange(3)))
+    assert list(arrived.args[0]) == [0, 1, 2]
+
+
+def test_an_exception_as_a_value() -> None:
+    arrived = round_trip({"errors": (ValueError("x"), OddError(2, detail="y"))})
+    assert [type(each) for each in arrived["errors"]] == [ValueError, OddError]
+    assert arrived["errors"][1].code == 2

@@ -1,0 +1,314 @@
+"""Functions by name: what the caller may send, and what the callee lets be called."""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+import os
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from telegrad.errors import CallRefusedError, EncodeError, FunctionNotFoundError
+from telegrad.wire import CallablePolicy, FunctionRef, expose, name_of
+from telegrad.wire.allowed_functions import ALLOWED_NAMES
+from tests.wire import samples
+
+S = "tests.wire.samples"
+PROJECT = CallablePolicy()
+
+
+@pytest.mark.parametrize(
+    ("func", "name"),
+    [
+        (samples.double, f"{S}:double"),
+        (samples.remembered, f"{S}:remembered"),
+        (samples.Model, f"{S}:Model"),
+        (samples.Model.forward, f"{S}:Model.forward"),
+        (samples.Model.build, f"{S}:Model.build"),
+        (samples.Model.default, f"{S}:Model.default"),
+        (samples.SmallModel.default, f"{S}:SmallModel.default"),
+        (math.sqrt, "math:sqrt"),
+        (np.add, "numpy:add"),
+        (np.zeros, "numpy:zeros"),
+        (np.linalg.norm, "numpy.linalg:norm"),
+        (np.fft.fft, "numpy.fft:fft"),
+        (np.float32, "numpy:float32"),
+        (operator.matmul, "operator:matmul"),
+        (float, "builtins:float"),
+        (os.path.join, "posixpath:join"),
+    ],
+)
+def test_a_name_leads_there_and_back(func: Any, name: str) -> None:
+    assert name_of(func) == name
+    assert CallablePolicy("importable").resolve(name) == func
+
+
+def closure() -> Any:
+    def inside() -> None: ...
+
+    return inside
+
+
+class Callable:
+    def __call__(self) -> None: ...
+
+    def method(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("func", "words"),
+    [
+        (lambda: 0, "lambda"),
+        (samples.square, "lambda"),
+        (closure(), "inside a function"),
+        (functools.partial(samples.double, 1), "partial"),
+        (Callable().method, "rref.rpc_sync"),
+        (samples.bound, "rref.rpc_sync"),
+        (Callable(), "register_type"),
+        (samples._hidden, "underscore"),
+        (samples.Model._private, "underscore"),
+        (np.random.rand, "lead back|no name|bound"),
+        (np.add.reduce, "lead back|no name|bound"),
+        (3, "no function"),
+    ],
+)
+def test_what_has_no_name_is_refused_with_advice(func: Any, words: str) -> None:
+    with pytest.raises(EncodeError, match=words):
+        name_of(func)
+
+
+def test_a_name_that_leads_elsewhere_is_refused() -> None:
+    def double(x: int) -> int:
+        return x
+
+    double.__module__, double.__qualname__ = S, "double"
+    with pytest.raises(EncodeError, match="lead back"):
+        name_of(double)
+
+
+def test_a_function_of_a_notebook_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    main = sys.modules["__main__"]
+    monkeypatch.delattr(main, "__file__", raising=False)
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    monkeypatch.setattr(main, "double", samples.double, raising=False)
+    monkeypatch.setattr(samples.double, "__module__", "__main__")
+    with pytest.raises(EncodeError, match="notebook"):
+        name_of(samples.double)
+
+
+def test_every_name_of_main_means_the_own_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    main = sys.modules["__main__"]
+    monkeypatch.setattr(main, "double", samples.double, raising=False)
+    monkeypatch.setitem(sys.modules, "__mp_main__", main)
+    monkeypatch.setattr(samples.double, "__module__", "__mp_main__")
+    assert name_of(samples.double) == "__main__:double"
+    assert PROJECT.resolve("__main__:double") is samples.double
+    assert PROJECT.resolve("__mp_main__:double") is samples.double
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"{S}:double",
+        f"{S}:Model",
+        f"{S}:Model.build",
+        f"{S}:Model.default",
+        f"{S}:SmallModel.default",
+        f"{S}:remembered",
+        f"{S}:shown",
+        "numpy:add",
+        "numpy:zeros",
+        "numpy.linalg:norm",
+        "operator:matmul",
+        "builtins:float",
+    ],
+)
+def test_what_a_project_lets_be_called(name: str) -> None:
+    assert callable(PROJECT.resolve(name))
+
+
+FORBIDDEN = [
+    "os:system",
+    "os:remove",
+    "subprocess:run",
+    "subprocess:Popen",
+    "builtins:eval",
+    "builtins:exec",
+    "builtins:open",
+    "builtins:__import__",
+    "builtins:getattr",
+    "pickle:loads",
+    "importlib:import_module",
+    "numpy:load",
+    "numpy:save",
+    "numpy:fromfile",
+    "numpy:frompyfunc",
+    "numpy:vectorize",
+    "numpy:apply_along_axis",
+    "numpy:ndarray.tofile",
+    "numpy:add.reduce",
+    "operator:methodcaller",
+    "operator:attrgetter",
+    "operator:call",
+    "pytest:main",
+    "telegrad.errors:TelegradError",
+    "telegrad.wire:expose",
+    f"{S}:os.system",
+    f"{S}:os",
+    f"{S}:system",
+    f"{S}:subprocess.run",
+    f"{S}:MyPath.unlink",
+    f"{S}:PosixPath",
+    f"{S}:encode",
+    f"{S}:model",
+    f"{S}:halved",
+    f"{S}:Model.__init__",
+    f"{S}:Model.__subclasses__",
+    f"{S}:Model.width",
+    f"{S}:double.__globals__",
+    f"{S}:double.__code__",
+    f"{S}:_hidden",
+    f"{S}:Model._private",
+    f"{S}:Color.RED",
+    "tests.wire._private:double",
+    "__main__:__builtins__",
+    "__main__:__loader__",
+    "",
+    ":",
+    "os",
+    "os:",
+    ":system",
+    "os:system:x",
+    "os.:system",
+    "..os:system",
+    "os:system()",
+    "os: system",
+    "os:sys tem",
+    "o" * 10_000 + ":x",
+]
+
+
+@pytest.mark.parametrize("name", FORBIDDEN, ids=lambda name: name[:40])
+def test_what_nobody_may_call(name: str) -> None:
+    before = set(sys.modules)
+    with pytest.raises((CallRefusedError, FunctionNotFoundError)) as caught:
+        PROJECT.resolve(name, caller="w0", worker="ps")
+    assert "ps" in str(caught.value)
+    assert len(str(caught.value)) < 2000
+    with pytest.raises((CallRefusedError, FunctionNotFoundError)):
+        CallablePolicy("exposed").resolve(name)
+    assert set(sys.modules) == before
+
+
+@pytest.mark.parametrize("name", [3, None, b"os:system", ["os:system"]])
+def test_a_name_that_is_no_string_is_refused(name: Any) -> None:
+    with pytest.raises(CallRefusedError):
+        PROJECT.resolve(name)
+
+
+def test_the_refusal_says_what_to_do() -> None:
+    with pytest.raises(CallRefusedError, match=r"worker 'ps'.*'w0'.*os:getpid.*\['os.getpid'\]"):
+        PROJECT.resolve("os:getpid", caller="w0", worker="ps")
+
+
+def test_patterns_widen_the_project() -> None:
+    policy = CallablePolicy("project", ["math.*", "colorsys.rgb_to_hsv", "scipy.*"])
+    assert policy.resolve("math:sqrt") is math.sqrt
+    assert policy.resolve(f"{S}:double") is samples.double
+    assert callable(policy.resolve("colorsys:rgb_to_hsv"))
+    assert callable(policy.resolve("scipy.linalg:inv"))
+    for name in ("colorsys:hsv_to_rgb", "os:system", "mathx:sqrt", "scipy:_lib", "scipy.linalg:np"):
+        with pytest.raises((CallRefusedError, FunctionNotFoundError)):
+            policy.resolve(name)
+
+
+def test_a_pattern_does_not_reach_what_a_module_merely_imports() -> None:
+    policy = CallablePolicy("project", ["shutil.*"])
+    assert callable(policy.resolve("shutil:disk_usage"))
+    for name in ("shutil:os.system", "shutil:os", "shutil:fnmatch.filter"):
+        with pytest.raises((CallRefusedError, FunctionNotFoundError)):
+            policy.resolve(name)
+
+
+def test_exposed_lets_only_what_is_marked_be_called() -> None:
+    policy = CallablePolicy("exposed")
+    assert policy.resolve(f"{S}:shown") is samples.shown
+    assert policy.resolve(f"{S}:Shown") is samples.Shown
+    assert policy.resolve(f"{S}:Shown.make") is samples.Shown.make
+    for name in (f"{S}:double", f"{S}:ShownChild", "numpy:add", f"{S}:Model"):
+        with pytest.raises(CallRefusedError, match="rpc.expose"):
+            policy.resolve(name)
+
+
+def test_importable_imports_and_says_what_is_missing() -> None:
+    policy = CallablePolicy("importable")
+    assert policy.resolve("os:getpid") is os.getpid
+    assert policy.resolve("subprocess:Popen.wait") is subprocess.Popen.wait
+    with pytest.raises(FunctionNotFoundError, match="no_such_module"):
+        policy.resolve("no_such_module:f")
+    with pytest.raises(CallRefusedError):
+        policy.resolve("os:_exit")
+
+
+def test_a_function_that_is_not_there_is_reported_with_both_scripts() -> None:
+    ref = FunctionRef("__main__:train_step", "/job/trainer.py")
+    with pytest.raises(FunctionNotFoundError) as caught:
+        PROJECT.resolve(ref, caller="trainer0", worker="ps")
+    words = str(caught.value)
+    for part in (
+        "train_step",
+        "'ps'",
+        "trainer0",
+        "/job/trainer.py",
+        sys.modules["__main__"].__file__,
+    ):
+        assert str(part) in words
+    with pytest.raises(FunctionNotFoundError, match="has no 'missing' in its module"):
+        PROJECT.resolve(f"{S}:missing")
+    with pytest.raises(FunctionNotFoundError, match="not imported 'their_module'"):
+        PROJECT.resolve("their_module:f")
+
+
+def test_a_policy_is_checked_when_made() -> None:
+    with pytest.raises(ValueError, match="no such policy"):
+        CallablePolicy("everything")
+    with pytest.raises(TypeError, match="list of strings"):
+        CallablePolicy("project", "mypkg.*")
+
+
+def test_expose_keeps_the_object_and_refuses_what_cannot_be_marked() -> None:
+    assert expose(samples.double) is samples.double
+    del samples.double.__telegrad_exposed__  # type: ignore[attr-defined]
+    for wrong in (math.sqrt, 3):
+        with pytest.raises(TypeError):
+            expose(wrong)  # type: ignore[type-var]
+
+
+def test_the_committed_list_does_no_io_and_exists() -> None:
+    for name in ALLOWED_NAMES:
+        module, _, path = name.partition(":")
+        if module.startswith("cupy"):
+            continue
+        assert name_of(getattr(sys.modules[module], path))
+    words = (
+        "load",
+        "save",
+        "file",
+        "txt",
+        "memmap",
+        "frompy",
+        "vectorize",
+        "along_axis",
+        "err",
+        "option",
+    )
+    assert not [
+        n
+        for n in ALLOWED_NAMES
+        if any(w in n for w in words) and "take" not in n and "put" not in n
+    ]

@@ -1,0 +1,303 @@
+"""Whatever bytes arrive: a value, or DecodeError. Nothing is imported, run or reserved for them."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from contextlib import suppress
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from telegrad.errors import DecodeError, RemoteError
+from telegrad.wire import (
+    Assembly,
+    Envelope,
+    Frame,
+    Goodbye,
+    Heartbeat,
+    Piece,
+    cut,
+    decode,
+    decode_exception,
+    describe,
+    encode,
+    encode_exception,
+    pack_frame,
+    rebuild,
+    unpack_frame,
+)
+from telegrad.wire.conversion import MARKERS
+from telegrad.wire.tags import Tag
+from tests.wire.samples import Access, Color, OddError, Pair, Point, double
+
+SAMPLE = {
+    "args": [(1, 2**70), {3: {4}}, Point(1.0, Color.RED), Pair(1, 2j), double, np.float32(3)],
+    "kwargs": {"e": OddError(1, detail="x"), "a": np.arange(3), "f": Access.READ | Access.RUN},
+    "rest": [slice(1), range(3), ..., np.dtype([("a", "f4")])],
+}
+ENCODED = encode(SAMPLE)
+METADATA, BUFFERS = describe(ENCODED.externals)
+FRAME = pack_frame(
+    Frame(
+        [Envelope("rpc.call", 1, document=b"x" * 10, buffers=[b"ab", bytes(70_000)], number=1)],
+        receipt=3,
+        heartbeat=Heartbeat(1.0),
+        pieces=[Piece(1, 3, 0, b"abc")],
+        goodbye=Goodbye("over"),
+    )
+)
+
+
+@st.composite
+def mutations(draw: st.DrawFn, data: bytes) -> bytes:
+    mutated = bytearray(data)
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, len(mutated) - 1))
+        how = draw(st.sampled_from(["flip", "cut", "insert", "repeat"]))
+        if how == "flip":
+            mutated[at] = draw(st.integers(0, 255))
+        elif how == "cut":
+            del mutated[at : at + draw(st.integers(1, 4))]
+        elif how == "insert":
+            mutated[at:at] = draw(st.binary(min_size=1, max_size=6))
+        else:
+            mutated[at:at] = mutated[at : at + draw(st.integers(1, 30))]
+        if not mutated:
+            break
+    return bytes(mutated)
+
+
+def decodes_or_refuses(document: bytes, externals: Any = ()) -> Any:
+    before = set(sys.modules)
+    try:
+        return decode(document, externals)
+    except DecodeError:
+        return None
+    finally:
+        assert set(sys.modules) == before
+
+
+@settings(max_examples=300)
+@given(mutations(ENCODED.document))
+def test_mutated_documents(document: bytes) -> None:
+    decodes_or_refuses(document, [np.arange(3)])
+
+
+@given(st.binary())
+def test_garbage(data: bytes) -> None:
+    decodes_or_refuses(data)
+    for read in (unpack_frame, lambda data: rebuild(data, [])):
+        with suppress(DecodeError):
+            read(data)
+
+
+@settings(max_examples=300)
+@given(mutations(FRAME))
+def test_mutated_frames(data: bytes) -> None:
+    with suppress(DecodeError):
+        frame = unpack_frame(data)
+        for envelope in frame.envelopes:
+            if awaited := frame.awaited.get(envelope.number):
+                assembly = Assembly(envelope, awaited)
+                for piece in frame.pieces:
+                    assembly.add(piece)
+
+
+@settings(max_examples=300)
+@given(mutations(METADATA), st.lists(st.binary(max_size=30), max_size=2))
+def test_mutated_externals(metadata: bytes, buffers: list[bytes]) -> None:
+    for own in (buffers, [bytearray(each) for each in BUFFERS]):
+        with suppress(DecodeError):
+            rebuild(metadata, own)
+
+
+trees = st.recursive(
+    st.none()
+    | st.integers(-5, 2**64 - 1)
+    | st.text(max_size=5)
+    | st.binary(max_size=20)
+    | st.floats()
+    | st.builds(msgpack.ExtType, st.sampled_from(list(Tag)), st.binary(max_size=17))
+    | st.sampled_from(["builtins:ValueError", "tests.wire.samples:Point", "x", "RED"])
+    | st.sampled_from(["tests.wire.samples:Color", "tests.wire.samples:Pair", "csr_array"]),
+    lambda inner: (
+        st.lists(inner, max_size=5)
+        | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+        | st.tuples(st.sampled_from(list(MARKERS.values())), st.lists(inner, max_size=8)).map(
+            lambda pair: [pair[0], *pair[1]]
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=300)
+@given(trees)
+@example([MARKERS[Tag.TUPLE]])
+@example(MARKERS[Tag.TUPLE])
+@example([1, MARKERS[Tag.TUPLE]])
+@example([MARKERS[Tag.SET], []])
+@example([MARKERS[Tag.DTYPE], "O"])
+@example([MARKERS[Tag.DTYPE], "f8,O"])
+@example([MARKERS[Tag.SCALAR], "<f8", b"x"])
+@example([MARKERS[Tag.SLICE], 1, 2, 3, 4])
+@example([MARKERS[Tag.RANGE], 1, 2, 0])
+@example([MARKERS[Tag.EXCEPTION], {}])
+@example([MARKERS[Tag.DATACLASS], "builtins:int"])
+@example([MARKERS[Tag.DEQUE], "x"])
+@example(msgpack.ExtType(Tag.BIG_INT, b""))
+@example(msgpack.ExtType(Tag.ZONE, b"../../etc/passwd"))
+@example(msgpack.ExtType(Tag.ZONE, b"Nowhere/Ever"))
+@example(msgpack.ExtType(Tag.EXTERNAL, b"\x00\x00\x00\x09"))
+@example(msgpack.ExtType(99, b""))
+def test_well_formed_documents_of_wrong_tags(tree: Any) -> None:
+    decodes_or_refuses(msgpack.packb(tree), [np.arange(3)])
+
+
+@given(trees)
+def test_wrong_descriptions_of_exceptions(tree: Any) -> None:
+    plain = encode_exception(ValueError("x"))
+    for wrong in (tree, *({**plain, key: tree} for key in plain)):
+        with suppress(DecodeError):
+            decode_exception(wrong)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "os:environ",
+        "subprocess:Popen",
+        "builtins:object",
+        "tests.wire.samples:Plain",
+        "tests.wire.samples:Undecorated",
+        "tests.wire.samples:Point.__class__",
+        "tests.wire.samples:_Hidden",
+        "tests.wire.samples:os.PathLike",
+        "tests.wire.samples:Point.tags",
+        "antigravity:Point",
+        "no.such.module:Point",
+        "tests.wire.samples",
+        "",
+        ":",
+        "a:b:c",
+    ],
+)
+@pytest.mark.parametrize(
+    "tag", [Tag.DATACLASS, Tag.NAMED_TUPLE, Tag.ENUM, Tag.FLAG, Tag.REGISTERED]
+)
+def test_only_real_classes_of_their_kind_are_built(tag: Tag, name: str) -> None:
+    for items in ([], [1], ["x", 1], ["x"]):
+        with pytest.raises(DecodeError):
+            decode(msgpack.packb([MARKERS[tag], name, *items]))
+    assert "antigravity" not in sys.modules
+
+
+def test_a_dataclass_gets_no_attribute_that_its_class_would_run() -> None:
+    name = "tests.wire.samples:Point"
+    fields = ["x", 1, "y", 2, "tags", []]
+    for extra in ("__class__", "__dict__", "__eq__"):
+        with pytest.raises(DecodeError, match="has not here"):
+            decode(msgpack.packb([MARKERS[Tag.DATACLASS], name, *fields, extra, 1]))
+    with pytest.raises(DecodeError, match="without"):
+        decode(msgpack.packb([MARKERS[Tag.DATACLASS], name, "x", 1]))
+
+
+@pytest.mark.parametrize("name", ["os:system", "subprocess:run", "builtins:eval", "numpy:load"])
+def test_a_function_as_a_value_is_one_that_may_be_called(name: str) -> None:
+    with pytest.raises(DecodeError, match="does not let"):
+        decode(msgpack.packb(["x", msgpack.ExtType(Tag.FUNCTION, name.encode())]))
+
+
+def test_an_exception_of_a_class_that_is_none_arrives_as_a_remote_error() -> None:
+    plain = encode_exception(ValueError("x"))
+    for name in ("os:system", "builtins:int", "builtins:SystemExit", "no:Such", "::"):
+        error = decode_exception({**plain, "type": name})
+        assert type(error) is RemoteError
+        assert error.type_name == name
+
+
+def test_announced_lengths_reserve_nothing() -> None:
+    """A thousand nested headers, each of which announces as many items as the document has bytes."""
+    size = 2**20
+    header = b"\xdd" + size.to_bytes(4, "big")
+    document = (header * 1000).ljust(size, b"\xc0")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(DecodeError):
+        decode(document)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 * 1024  # KiB
+
+
+def test_deep_documents_are_refused() -> None:
+    for deep in (b"\x91" * 100_000 + b"\xc0", b"\x92\xc7\x00\x20" * 100_000 + b"\xc0"):
+        with pytest.raises(DecodeError):
+            decode(deep)
+    document = encode(1).document
+    for _ in range(50):
+        part = [document, b"", []]
+        plain = {**encode_exception(ValueError("x")), "args": [["x", part]]}
+        document = msgpack.packb([MARKERS[Tag.EXCEPTION], plain])
+    assert isinstance(decode(document), ValueError)
+
+
+def test_an_array_whose_description_lies_is_refused() -> None:
+    for meta in (
+        ["<f8", "C", 2],
+        ["<f8", "C", -1],
+        ["<f8", "C", True],
+        ["<f8", "X", 1],
+        ["|O", "C", 1],
+        ["V99999999999", "C", 0],
+        [["struct", 8, False, [["a", None, 0, "|O"]]], "C", 1],
+        [["ml", "sys"], "C", 8],
+        [["ml", "finfo"], "C", 8],
+        [["sub", "<f4", [2**40, 2**40]], "C", 0],
+        ["<f8", "C", *[1] * 65],
+        ["|V0", "C", 2**62, 2**62],
+        [],
+        None,
+        "x",
+    ):
+        with pytest.raises(DecodeError, match="external 0"):
+            rebuild(msgpack.packb([["array", meta, 1]]), [bytearray(8)])
+    wrong: list[Any] = [[["array", ["<f8", "C"], -1]], [["nope", 1, 1]], [[]], 3]
+    for lines in [*wrong, [["array", [], 2**62]]]:
+        with pytest.raises(DecodeError):
+            rebuild(msgpack.packb(lines), [bytearray(8)])
+    with pytest.raises(DecodeError):
+        rebuild(b"", [b"x"])
+
+
+def test_pieces_that_do_not_fit() -> None:
+    def assembly() -> Assembly:
+        return Assembly(Envelope("k", number=1, buffers=[b""]), {2: 10})
+
+    for piece in (
+        Piece(1, 2, 0, bytes(11)),
+        Piece(1, 2, 1, b"x"),
+        Piece(1, 3, 0, b"x"),
+        Piece(1, 0, 0, b"x"),
+    ):
+        with pytest.raises(DecodeError, match="does not fit"):
+            assembly().add(piece)
+    with pytest.raises(DecodeError, match="impossible"):
+        Assembly(Envelope("k"), {2: 2**60})
+
+
+def test_a_piece_that_comes_again_is_ignored() -> None:
+    envelope = Envelope("k", number=1, buffers=[bytes(range(256)) * 10_000, b"s"], document=b"d")
+    received = unpack_frame(pack_frame(Frame([envelope])))
+    assembly = Assembly(received.envelopes[0], received.awaited[1])
+    pieces = list(cut(envelope))
+    assert len(pieces) == 3
+    for piece in pieces[:2] * 2 + pieces:
+        assembly.add(piece)
+    assert assembly.complete
+    assert assembly.add(pieces[0])
+    buffers = assembly.envelope.buffers
+    assert [bytes(each) for each in buffers] == [bytes(each) for each in envelope.buffers]
+    assert not memoryview(buffers[0]).readonly

@@ -1,0 +1,310 @@
+"""Every value that travels arrives equal, of its own type, and as a copy."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import sys
+import zoneinfo
+from collections import OrderedDict, deque
+from decimal import Decimal
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from telegrad.errors import DecodeError, EncodeError
+from telegrad.types import WorkerInfo
+from telegrad.wire import decode, encode, register_refusal, register_type
+from tests.wire.samples import (
+    Access,
+    Bits,
+    Color,
+    Derived,
+    Interval,
+    Level,
+    Pair,
+    Peculiar,
+    Plain,
+    Point,
+    Slotted,
+    Undecorated,
+    Watchful,
+    Word,
+    round_trip,
+)
+
+plain = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
+hashable = (
+    plain
+    | st.complex_numbers()
+    | st.decimals(allow_nan=False)
+    | st.dates()
+    | st.uuids()
+    | st.sampled_from([*Color, *Level, *Word, Access.READ, ...])
+)
+leaves = (
+    hashable
+    | st.datetimes(timezones=st.none() | st.just(dt.UTC))
+    | st.times()
+    | st.timedeltas()
+    | st.builds(range, st.integers(), st.integers(), st.integers(min_value=1))
+    | st.builds(slice, plain, plain, plain)
+    | st.builds(bytearray, st.binary())
+)
+values = st.recursive(
+    leaves,
+    lambda inner: (
+        st.lists(inner)
+        | st.lists(inner).map(tuple)
+        | st.dictionaries(st.text(), inner)
+        | st.dictionaries(hashable, inner)
+        | st.sets(hashable)
+        | st.frozensets(hashable)
+        | st.builds(Point, inner, inner)
+        | st.builds(Pair, inner, inner)
+        | st.lists(inner).map(deque)
+    ),
+    max_leaves=20,
+)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equality with types, where a NaN is itself."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, float):
+        return (a == b and math.copysign(1, a) == math.copysign(1, b)) or (a != a and b != b)
+    if isinstance(a, complex):
+        return same(a.real, b.real) and same(a.imag, b.imag)
+    if isinstance(a, list | tuple | deque):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, dict):
+        return same(list(a), list(b)) and same(list(a.values()), list(b.values()))
+    if isinstance(a, set | frozenset):
+        return sorted(map(repr, a)) == sorted(map(repr, b))
+    if isinstance(a, Point):
+        return same(vars(a), vars(b))
+    if isinstance(a, slice):
+        return same([a.start, a.stop, a.step], [b.start, b.stop, b.step])
+    return bool(a == b)
+
+
+@given(values)
+def test_every_value_arrives_as_it_was(value: Any) -> None:
+    assert same(round_trip(value), value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        2**63,
+        2**64,
+        -(2**63) - 1,
+        2**4000,
+        -(2**127),
+        255,
+        -128,
+        -0.0,
+        math.inf,
+        "\ud800 lone surrogate",
+        "",
+        b"",
+        (),
+        [],
+        {},
+        set(),
+        [[], [[]], ({},)],
+        [[1.0, 2.0], [3.0]],
+        [{"a": 1}, {"b": "x"}],
+        [{1: 1}, {"b": "x"}],
+        [[1, (2,)], []],
+        {1: "a", (2, 3): "b", None: "c", 4.5: "d", True + 1: "e", b"f": "f"},
+        {"a": {1: {2}}},
+        OrderedDict([("b", 1), ("a", (2,))]),
+        deque([1, 2], maxlen=5),
+        dt.UTC,
+        dt.timezone(dt.timedelta(hours=1, microseconds=5), "here"),
+        dt.datetime(2024, 10, 27, 2, 30, fold=1, tzinfo=zoneinfo.ZoneInfo("Europe/Berlin")),
+        dt.time(1, 2, 3, 4, tzinfo=dt.UTC, fold=1),
+        UUID(int=5),
+        Decimal("1E-99"),
+        Decimal("Infinity"),
+        Path("/a/b.txt"),
+        PurePosixPath("x"),
+        PureWindowsPath("c:\\x"),
+        Access.READ | Access.RUN,
+        Access(0),
+        Bits.A | Bits.B,
+        Color.BOTH,
+        Slotted("a", 2),
+        {Slotted("a", 2): 1},
+        Pair((1,), Pair(2)),
+        WorkerInfo("w0", 0, 2**63 + 5),
+        sys.maxsize,
+    ],
+    ids=repr,
+)
+def test_a_value_arrives_as_it_was(value: Any) -> None:
+    arrived = round_trip(value)
+    assert same(arrived, value)
+
+
+def test_a_deque_keeps_its_bound_and_a_dict_its_order() -> None:
+    assert round_trip(deque([1], maxlen=2)).maxlen == 2
+    assert list(round_trip({2: 0, 1: 0})) == [2, 1]
+
+
+def test_exact_types_are_kept_where_python_calls_them_equal() -> None:
+    value = [True, 1, 1.0, np.float64(1), np.int64(1), np.bool_(True), Level.LOW, Word.YES, "yes"]
+    assert [type(each) for each in round_trip(value)] == [type(each) for each in value]
+
+
+def test_containers_arrive_as_copies_each_of_its_own() -> None:
+    inner: list[int] = [1]
+    arrived = round_trip([inner, inner])
+    assert arrived == [[1], [1]]
+    assert arrived[0] is not arrived[1]
+
+
+def test_a_dataclass_is_rebuilt_without_running_its_code() -> None:
+    watchful = object.__new__(Watchful)
+    object.__setattr__(watchful, "value", 5)
+    assert round_trip(watchful).value == 5
+
+
+def test_a_dataclass_keeps_what_its_post_init_set_and_forgets_what_is_cached() -> None:
+    derived = Derived(3)
+    assert derived.slow == 4
+    arrived = round_trip(derived)
+    assert (arrived.total, arrived.extra) == (6, "kept")
+    assert "slow" not in vars(arrived)
+
+
+def test_a_registered_type_travels_by_its_two_functions() -> None:
+    register_type(Interval, encode=lambda v: (v.low, v.high), decode=lambda v: Interval(*v))
+    arrived = round_trip({"i": [Interval(1, 2.5)]})["i"][0]
+    assert (arrived.low, arrived.high) == (1, 2.5)
+    with pytest.raises(TypeError, match="own way"):
+        register_type(tuple, encode=list, decode=tuple)
+    with pytest.raises(TypeError, match="takes a class"):
+        register_type(3, encode=list, decode=tuple)  # type: ignore[arg-type]
+
+
+def test_what_a_registered_type_refuses_is_named() -> None:
+    class Local:
+        pass
+
+    register_type(Local, encode=lambda v: 1 / 0, decode=lambda v: Local())
+    with pytest.raises(EncodeError, match=r"value\[0\].*ZeroDivisionError"):
+        encode([Local()])
+
+
+class Refused:
+    pass
+
+
+class AlsoRefused(Refused):
+    pass
+
+
+def test_a_refusal_holds_for_subclasses_and_has_its_own_words() -> None:
+    register_refusal(Refused, "a Module by value; send RRef(model)")
+    with pytest.raises(EncodeError, match=r"args\[0\]\.y.*send RRef") as caught:
+        encode({"args": [Point(1.0, AlsoRefused())]})
+    assert caught.value.path == "args[0].y"
+
+
+@pytest.mark.parametrize(
+    ("value", "path", "words"),
+    [
+        ({"args": [{"lr": Plain()}]}, "args[0]['lr']", "samples.Plain.*register_type"),
+        ([1, (2, Plain())], "value[1][1]", "Plain"),
+        ({1: Plain()}, "value[1]", "Plain"),
+        ({"x": {(1, 2): Plain()}}, "x[(1, 2)]", "Plain"),
+        (Pair(1, Plain()), "value.right", "Plain"),
+        (Point(1.0, Plain()), "value.y", "Plain"),
+        (slice(0, Plain()), "value.stop", "Plain"),
+        ({"args": [np.array([None])]}, "args[0]", "Python objects"),
+        ([memoryview(b"")], "value[0]", "memoryview"),
+        (Undecorated(1.0), "value", "decorate it"),
+        (np.ma.masked_array([1, 2]), "value", "masked"),
+        (np.matrix([[1]]), "value", "asarray"),
+        (iter([]), "value", "list_iterator"),
+    ],
+)
+def test_what_cannot_travel_is_named_with_its_path(value: Any, path: str, words: str) -> None:
+    with pytest.raises(EncodeError, match=words) as caught:
+        encode(value)
+    assert caught.value.path == path
+    assert str(caught.value).startswith(f"{path} cannot travel: ")
+
+
+def test_a_class_inside_a_function_is_refused_with_advice() -> None:
+    from dataclasses import make_dataclass  # noqa: PLC0415
+
+    local = make_dataclass("Local", ["x"])
+    with pytest.raises(EncodeError, match="top of a module"):
+        encode(local(1))
+
+
+def test_a_cycle_is_refused_with_its_path() -> None:
+    cycle: dict[str, Any] = {"a": [1]}
+    cycle["a"].append({"b": cycle})
+    with pytest.raises(EncodeError, match="contains itself") as caught:
+        encode([cycle])
+    assert caught.value.path == "value[0]['a'][1]['b']"
+    point = Point(1.0)
+    point.y = (point,)
+    with pytest.raises(EncodeError, match="contains itself"):
+        encode(point)
+
+
+def test_too_deep_a_value_is_refused() -> None:
+    deep: list[Any] = []
+    for _ in range(5000):
+        deep = [deep]
+    with pytest.raises(EncodeError, match="nested deeper"):
+        encode(deep)
+    for _ in range(100):
+        deep = []
+        for _ in range(100):
+            deep = [deep]
+    assert round_trip(deep) == deep
+
+
+def test_a_msgpack_extension_of_a_users_is_no_tag() -> None:
+    import msgpack  # noqa: PLC0415
+
+    for stranger in (msgpack.ExtType(32, b""), [msgpack.ExtType(32, b""), 1]):
+        assert same(round_trip(stranger), stranger)
+    with pytest.raises(EncodeError):
+        encode(msgpack.Timestamp(1))
+
+
+def test_a_flag_with_its_own_missing_is_refused_on_arrival() -> None:
+    combined = object.__new__(Peculiar)
+    combined._value_, combined._name_ = 3, "A|B"
+    with pytest.raises(DecodeError, match="its own way"):
+        round_trip(combined)
+
+
+def test_the_error_of_a_decode_says_where() -> None:
+    encoded = encode({"args": [1, {"p": Point(1.0, Decimal("1.5"))}]}).document
+    with pytest.raises(DecodeError, match=r"at value\['args'\]\[1\]\['p'\]\.y"):
+        decode(encoded.replace(b"1.5", b"1.x"))
+    with pytest.raises(DecodeError, match="no class.*Nowhere"):
+        decode(
+            encode(Point(1.0)).document.replace(b":Point", b":Nowhere").replace(b"\xb8", b"\xba")
+        )
+
+
+def test_plain_containers_go_to_msgpack_as_they_are() -> None:
+    import msgpack  # noqa: PLC0415
+
+    value = {"a": [1, 2.5, "x", None, b"y"], "b": [[1, 2], [3]], "c": [{"d": True}]}
+    assert encode(value).document == msgpack.packb(value)
