@@ -1,0 +1,102 @@
+"""The seams of the network tower's lowest floor: carrier, transport, receiver.
+
+rpc, rendezvous        post(peer, envelope), on_envelope, on_lost
+     │
+Exchange               all connections of one worker: accept, dial, redial, close
+     │
+Connection             one peer: a pure Session, plus whichever carrier is up now
+     │                 promise: every envelope is handed over exactly once, or the peer is lost
+Carrier                one duplex stream of byte messages; may break at any moment
+     │
+Transport              makes carriers: inproc (queues), grpc (one duplex stream each)
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from telegrad.errors import WorkerLostError
+from telegrad.types import WorkerInfo
+from telegrad.wire import Envelope
+
+__all__ = ["Carrier", "CarrierClosedError", "Listener", "Receiver", "Transport"]
+
+
+class CarrierClosedError(ConnectionError):
+    """The stream ended, whichever end or network ended it; never reaches users."""
+
+
+class Carrier(ABC):
+    """A duplex stream of byte messages, in order, until it breaks.
+
+    All methods run on the loop. One task sends and one receives at a time. A message that was
+    sent when the carrier broke may or may not have arrived.
+    """
+
+    @property
+    @abstractmethod
+    def description(self) -> str:
+        """Where the other end is, for logs and errors: `grpc://127.0.0.1:40231`."""
+
+    @abstractmethod
+    async def send(self, message: bytes) -> None:
+        """Sends one message; raises CarrierClosedError when the carrier is broken."""
+
+    @abstractmethod
+    async def receive(self) -> bytes:
+        """Returns the next message; raises CarrierClosedError when there will be none."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Breaks the carrier at both ends; idempotent, never raises."""
+
+
+class Listener(ABC):
+    """An open door of a transport."""
+
+    @property
+    @abstractmethod
+    def endpoint(self) -> str:
+        """What a peer dials: `grpc://127.0.0.1:40231`, `inproc://7`."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Accepts no more; carriers already accepted live on. Idempotent."""
+
+
+class Transport(ABC):
+    """One way of reaching other workers; makes carriers and knows nothing of sessions."""
+
+    @property
+    @abstractmethod
+    def scheme(self) -> str:
+        """The part before `://` of the endpoints that this transport dials."""
+
+    @abstractmethod
+    async def listen(self, accept: Callable[[Carrier], Awaitable[None]]) -> Listener:
+        """Opens a door; `accept` is awaited in a task of its own for each carrier.
+
+        Raises:
+            OSError: The address or port cannot be had; the message names both and the remedy.
+        """
+
+    @abstractmethod
+    async def dial(self, endpoint: str) -> Carrier:
+        """Connects to an endpoint.
+
+        Raises:
+            ConnectionRefusedError: Nobody listens there; the process behind it is gone.
+            ConnectionError: It cannot be reached now, for another reason; may be tried again.
+        """
+
+
+class Receiver(Protocol):
+    """What the floor above gives an Exchange. Called on the loop; must not block or raise."""
+
+    def on_envelope(self, peer: WorkerInfo, envelope: Envelope) -> None:
+        """Takes an envelope, exactly once each; complete with its buffers."""
+
+    def on_lost(self, peer: WorkerInfo, error: WorkerLostError) -> None:
+        """Hears once that a peer is lost for good; nothing of it comes afterwards."""

@@ -1,0 +1,346 @@
+"""One peer: its session, whichever carrier is up now, and what is known of its life.
+
+             post() from any thread                     on_envelope, on the loop
+                  │                                           ▲
+      ┌───────────▼───────────────────────────────────────────┴───────┐
+      │ Session, under session_lock (pure: numbers, receipts, pieces) │
+      └───────────┬───────────────────────────────────────────▲───────┘
+         writer task: one frame per write           reader task: one frame per message
+                  └────────────── Stream: carrier + tags ─────┘
+
+The loop is woken once for whatever is posted until the writer has found nothing to do. Streams
+come from `reach` (this side dialled) or from the Exchange (the peer did) through `adopt`; they
+end through `_detach`, after which nothing of them is read any more: only then may the number of
+the last envelope held be told to the peer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import final
+
+from telegrad.errors import DecodeError, WorkerLostError
+from telegrad.transport.base import CarrierClosedError
+from telegrad.transport.liveness import Liveness
+from telegrad.transport.loss import Loss
+from telegrad.transport.session import Session, SessionStatistics
+from telegrad.transport.stream import Stream
+from telegrad.transport.tags import BadTagError
+from telegrad.transport.terms import Terms
+from telegrad.types import WorkerInfo
+from telegrad.wire import Envelope, Frame, Goodbye, pack_frame, unpack_frame
+
+__all__ = ["Connection"]
+
+logger = logging.getLogger(__name__)
+
+# Carriers that come up and break before they bring one frame: an honest network does not do that
+# ten times in a row, and dialling for ever would keep a processor busy.
+FRUITLESS_CARRIERS = 10
+
+
+@final
+class Connection:
+    """The promise towards one peer: every envelope is handed over exactly once, or it is lost.
+
+    Args:
+        peer: The other incarnation.
+        terms: What it shares with this worker's other connections.
+    """
+
+    def __init__(self, peer: WorkerInfo, terms: Terms) -> None:
+        self.peer = peer
+        self.last_failure = ""  # of a dial, for the words of a loss by silence
+        self.carriers = 0  # how many came up; tells a crossed dial from a redial
+        self.liveness: Liveness | None = None
+        self._terms = terms
+        self._session_lock = threading.Lock()  # guards the next five
+        self._session = Session()
+        self._endpoints: tuple[str, ...] = ()
+        self._woken = False
+        self._loss: Loss | None = None
+        self._left = False
+        self._stream: Stream | None = None  # this and what follows: on the loop alone
+        self._beat_due = False
+        self._fruitless = 0  # carriers in a row that brought no frame
+        self._reach: Callable[[Connection], None] | None = None
+        self.ended = asyncio.Event()
+
+    # From any thread.
+
+    def post(self, envelope: Envelope) -> None:
+        """Queues an envelope; never blocks.
+
+        Raises:
+            WorkerLostError: The peer is lost, or this side has left it.
+        """
+        with self._session_lock:
+            self._check_living()
+            self._session.post(envelope, self._terms.clock())
+            woken, self._woken = self._woken, True
+        if not woken:
+            self._terms.loop.call_soon(self.wake_on_loop)
+
+    def set_endpoints(self, endpoints: Sequence[str]) -> None:
+        """Says where the peer listens, in the order to try."""
+        with self._session_lock:
+            self._endpoints = tuple(endpoints)
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """Where the peer listens, as far as is known."""
+        with self._session_lock:
+            return self._endpoints
+
+    @property
+    def loss(self) -> WorkerLostError | None:
+        """A new exception that says why the peer is lost; None while it is not."""
+        with self._session_lock:
+            return None if self._loss is None else self._loss.error(self.peer)
+
+    @property
+    def left(self) -> bool:
+        """Whether this side has said goodbye, or is about to."""
+        with self._session_lock:
+            return self._left
+
+    def lose(self, reason: str) -> None:
+        """Gives the peer up, for good; `on_lost` follows on the loop. Idempotent."""
+        with self._session_lock:
+            if self._loss is not None or self._left:
+                return
+            silence = 0.0 if self.liveness is None else self.liveness.silence(self._terms.clock())
+            self._loss = Loss(reason, silence)
+        self._terms.loop.call_soon(self._lost_on_loop)
+
+    def statistics(self) -> SessionStatistics:
+        """Returns the counts of the session."""
+        with self._session_lock:
+            return self._session.statistics()
+
+    # On the loop.
+
+    @property
+    def stream(self) -> Stream | None:
+        """The carrier that is up now."""
+        return self._stream
+
+    @property
+    def wants_carrier(self) -> bool:
+        """Whether there is none, and one would be of use."""
+        return self._stream is None and self.loss is None and not self.ended.is_set()
+
+    @property
+    def received_number(self) -> int:
+        """The number up to which every envelope is held; to be told once no stream is up."""
+        with self._session_lock:
+            return self._session.received_number
+
+    def on_reach(self, reach: Callable[[Connection], None]) -> None:
+        """Says what dials: called on the loop when a carrier is wanted and an endpoint known."""
+        self._reach = reach
+
+    def wake_on_loop(self) -> None:
+        """Looks for something to write; dials when there is no carrier."""
+        if self._stream is not None:
+            self._stream.work.set()
+        else:
+            self.reach_on_loop()
+
+    def reach_on_loop(self) -> None:
+        """Dials, where an endpoint is known."""
+        if self._reach is not None and self.wants_carrier and self.endpoints:
+            if self.liveness is None:
+                self._start_life()
+            self._reach(self)
+
+    def adopt(self, stream: Stream, peer_received: int) -> None:
+        """Takes a new carrier, in place of the present one.
+
+        Raises:
+            DecodeError: What the peer says that it holds cannot be; the carrier is not taken.
+        """
+        self.detach()
+        with self._session_lock:
+            self._session.connection_made(peer_received)
+            self._woken = True
+        self._stream = stream
+        self._beat_due = True
+        self.carriers += 1
+        self._terms.counters.connections += 1
+        self._start_life().opened(self._terms.clock())
+        self._terms.spawn(self._read(stream))
+        self._terms.spawn(self._write(stream))
+        logger.info("connected to %s by %s", self.peer.name, stream.carrier.description)
+
+    def detach(self, farewell: bytes = b"") -> None:
+        """Lets go of the present carrier: nothing that it brings is read any more.
+
+        Args:
+            farewell: A last message for it.
+        """
+        stream, self._stream = self._stream, None
+        if stream is None:
+            return
+        with self._session_lock:
+            self._session.connection_lost()
+        stream.let_go(farewell)
+        if not farewell:
+            self._terms.spawn(stream.carrier.close())
+
+    def tick(self, now: float) -> None:
+        """Beats and judges; called by the exchange several times per beat."""
+        if self.liveness is None or self.ended.is_set() or self.loss is not None:
+            return
+        if self.liveness.tick(now):
+            self.lose(self._silence_words(now))
+        elif self._stream is not None and self.liveness.due(now):
+            self._beat_due = True
+            self._stream.work.set()
+
+    def leave_on_loop(self, reason: str) -> None:
+        """Has a goodbye follow what was posted; `ended` is set when the peer has it all."""
+        with self._session_lock:
+            if self._loss is not None or self._left:
+                return
+            self._left = True
+            self._session.leave(reason)
+            unreachable = self.carriers == 0 or not self._endpoints
+            idle = self._stream is None and self._session.flushed and unreachable
+        if idle:  # it never knew of this side, or will find out when it dials
+            self.end()
+        else:
+            self.wake_on_loop()
+
+    def gone_on_loop(self, reason: str) -> None:
+        """Hears that the peer can never be reached again."""
+        if self.left:
+            self.end()
+        else:
+            self.lose(reason)
+
+    def end(self) -> None:
+        """Closes, whatever is still under way."""
+        self.detach()
+        with self._session_lock:
+            self._session.abandon()  # buffers that nobody will ask for again
+        self.ended.set()
+
+    def _start_life(self) -> Liveness:
+        if self.liveness is None:
+            self.liveness = Liveness(self._terms.clock(), lost_after=self._terms.lost_after)
+        return self.liveness
+
+    def _check_living(self) -> None:
+        if self._loss is not None:
+            raise self._loss.error(self.peer)
+        if self._left:
+            raise Loss("this worker has left it", 0.0).error(self.peer)
+
+    def _lost_on_loop(self) -> None:
+        error = self.loss
+        if error is None or self.ended.is_set():
+            return
+        self.end()
+        logger.debug("%s", error)
+        self._terms.receiver.on_lost(self.peer, error)
+
+    def _silence_words(self, now: float) -> str:
+        assert self.liveness is not None
+        words = f"silent for {self.liveness.silence(now):.1f} s"
+        if self.liveness.peer_lag > 0.1 or self.liveness.peer_busy:
+            words += (
+                f" (it last said: loop {self.liveness.peer_lag:.1f} s late, "
+                f"{self.liveness.peer_busy} calls being served)"
+            )
+        if self._stream is None and self.last_failure:
+            words += f" (last dial: {self.last_failure})"
+        return words
+
+    async def _read(self, stream: Stream) -> None:
+        """Hands over what a stream brings until it breaks or is let go."""
+        counters = self._terms.counters
+        try:
+            while stream.is_open():
+                message = await stream.carrier.receive()
+                if not stream.is_open():
+                    return
+                counters.bytes_received += len(message)
+                self._take(stream, unpack_frame(stream.frames.open(message)))
+        except (CarrierClosedError, BadTagError) as error:
+            self._broken(stream, error)
+        except DecodeError as error:  # it would send the same again and again
+            self.gone_on_loop(f"it broke the protocol: {error}")
+
+    def _take(self, stream: Stream, frame: Frame) -> None:
+        self._fruitless = 0
+        with self._session_lock:
+            complete = self._session.received(frame)
+            due = self._session.pending and not self._woken
+        self._terms.counters.envelopes_received += len(complete)
+        for envelope in complete:
+            self._terms.receiver.on_envelope(self.peer, envelope)
+        if frame.heartbeat is not None and self.liveness is not None:
+            self.liveness.heard(frame.heartbeat, self._terms.clock())
+        if frame.goodbye is not None:
+            self._peer_left(frame.goodbye)
+        elif due:
+            stream.work.set()
+
+    def _peer_left(self, goodbye: Goodbye) -> None:
+        """Answers a goodbye, so that the peer knows that all it said was heard."""
+        with self._session_lock:
+            answered, left = self._session.goodbye_written, self._left
+            last = Frame(receipt=self._session.received_number, goodbye=Goodbye("answer"))
+        self.detach(farewell=b"" if answered else pack_frame(last))
+        if left:
+            self.end()
+        else:
+            self.lose(goodbye.reason or "it left")
+
+    async def _write(self, stream: Stream) -> None:
+        """Writes what is queued, one frame at a time, until the stream breaks or is let go."""
+        try:
+            if stream.preamble:
+                await stream.carrier.send(stream.preamble)
+            while stream.is_open():
+                stream.work.clear()
+                message = self._next_message(stream)
+                if message is None:
+                    await stream.work.wait()
+                else:
+                    await stream.carrier.send(message)
+            await stream.say_farewell()
+        except CarrierClosedError as error:
+            self._broken(stream, error)
+
+    def _next_message(self, stream: Stream) -> bytes | None:
+        now, counters = self._terms.clock(), self._terms.counters
+        with self._session_lock:
+            if not self._session.pending and not self._beat_due:
+                self._woken = False
+                return None
+            frame = self._session.next_write(now=now)
+        if self._beat_due and self.liveness is not None:
+            self._beat_due = False
+            frame.heartbeat = self.liveness.beat(now, lag=counters.lag, busy=self._terms.load())
+        message = stream.frames.seal(pack_frame(frame))
+        counters.envelopes_sent += len(frame.envelopes)
+        counters.bytes_sent += len(message)
+        counters.writes += 1
+        return message
+
+    def _broken(self, stream: Stream, error: Exception) -> None:
+        """Goes on without a stream that broke; dials again at once where that is possible."""
+        if self._stream is not stream:
+            return
+        logger.debug("lost the carrier to %s: %s", self.peer.name, error)
+        self.detach()
+        self._fruitless += 1
+        if self._fruitless >= FRUITLESS_CARRIERS:
+            self.gone_on_loop(f"{self._fruitless} carriers in a row broke at once: {error}")
+        else:
+            self.reach_on_loop()

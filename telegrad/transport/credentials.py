@@ -1,0 +1,129 @@
+"""The job's token: where it is looked for, how it is made, who may read its file."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import stat
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from telegrad.errors import AuthenticationError
+
+__all__ = ["find_token", "make_token", "read_token_file", "write_token_file"]
+
+logger = logging.getLogger(__name__)
+
+TOKEN_BYTES = 32  # 256 random bits
+MIN_TOKEN_CHARACTERS = 16  # a word that can be guessed is no proof
+USER_TOKEN_FILE = Path(".config") / "telegrad" / "token"
+
+
+def make_token() -> bytes:
+    """Returns a new random token: 256 bits, written in hexadecimal.
+
+    >>> len(make_token())
+    64
+    """
+    return secrets.token_hex(TOKEN_BYTES).encode()
+
+
+def find_token(explicit: str | bytes | None, environ: Mapping[str, str]) -> bytes:
+    """Finds the token of this job.
+
+    The first of: what the program says, `TELEGRAD_TOKEN`, the file that `TELEGRAD_TOKEN_FILE`
+    names (or the inherited descriptor, as `/dev/fd/N`), and the user's own file
+    `~/.config/telegrad/token`, which is made with mode 0600 when it is not there.
+
+    Args:
+        explicit: `RpcOptions.token`.
+        environ: `os.environ`, or what a test puts in its place.
+
+    Raises:
+        AuthenticationError: A token is too short, or its file is missing, empty, or may be read
+            by others.
+    """
+    if explicit is not None:
+        text = explicit.encode() if isinstance(explicit, str) else bytes(explicit)
+        return _checked(text, "RpcOptions.token")
+    if "TELEGRAD_TOKEN" in environ:
+        return _checked(environ["TELEGRAD_TOKEN"].encode(), "TELEGRAD_TOKEN")
+    if environ.get("TELEGRAD_TOKEN_FILE"):
+        return read_token_file(Path(environ["TELEGRAD_TOKEN_FILE"]))
+    home = environ.get("HOME")
+    path = (Path(home) if home else Path.home()) / USER_TOKEN_FILE
+    if not path.exists():
+        _make_user_token(path)
+    return read_token_file(path)
+
+
+def write_token_file(path: str | os.PathLike[str], token: bytes | None = None) -> bytes:
+    """Writes a token (a new one by default) to a new file that only its owner may read.
+
+    Returns:
+        The token.
+
+    Raises:
+        FileExistsError: The file is there already; it is left alone.
+    """
+    token = make_token() if token is None else token
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(token + b"\n")
+    return token
+
+
+def read_token_file(path: str | os.PathLike[str]) -> bytes:
+    """Reads a token from a file that nobody but its owner may read.
+
+    Raises:
+        AuthenticationError: It cannot be read, is empty, or others may read or write it.
+    """
+    try:
+        with open(path, "rb") as file:
+            status = os.fstat(file.fileno())
+            if stat.S_ISREG(status.st_mode) and status.st_mode & 0o077:
+                raise AuthenticationError(
+                    f"the token file {os.fspath(path)!r} may be used by others (mode "
+                    f"{stat.S_IMODE(status.st_mode):04o}); run: chmod 600 {os.fspath(path)}"
+                )
+            text = file.read(4096)
+    except OSError as error:
+        if isinstance(error, AuthenticationError):
+            raise
+        raise AuthenticationError(
+            f"the token file {os.fspath(path)!r} cannot be read ({error.strerror}); "
+            f"name another one in TELEGRAD_TOKEN_FILE"
+        ) from error
+    return _checked(text, f"the token file {os.fspath(path)!r}")
+
+
+def _checked(text: bytes, source: str) -> bytes:
+    token = text.strip()
+    if len(token) < MIN_TOKEN_CHARACTERS:
+        raise AuthenticationError(
+            f"the token in {source} is too short (characters: {len(token)}, at least "
+            f"{MIN_TOKEN_CHARACTERS}); python -c 'import secrets; print(secrets.token_hex())' "
+            f"makes a good one"
+        )
+    return token
+
+
+def _make_user_token(path: Path) -> None:
+    """Makes the user's token file; of several processes that do so at once, one wins.
+
+    The token is written to a file of its own first and then linked, so that nobody ever reads
+    half a token.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = path.with_name(f".token-{os.getpid()}-{time.monotonic_ns()}-{secrets.token_hex(4)}")
+    write_token_file(draft)
+    try:
+        os.link(draft, path)
+        logger.info("made a token for this user's jobs: %s", path)
+    except FileExistsError:
+        logger.debug("another process made %s first", path)
+    finally:
+        draft.unlink()

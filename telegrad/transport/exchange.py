@@ -1,0 +1,415 @@
+"""All connections of one worker: accept, dial, redial, lose, leave, close."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, final
+
+from telegrad.errors import (
+    AuthenticationError,
+    RendezvousError,
+    UnknownWorkerError,
+    WorkerLostError,
+)
+from telegrad.transport.accept import Door
+from telegrad.transport.base import CarrierClosedError, Listener, Receiver, Transport
+from telegrad.transport.connection import Connection
+from telegrad.transport.handshake import Identity, Reason, RefusedError
+from telegrad.transport.liveness import BEATS_PER_BOUND
+from telegrad.transport.loop import LoopThread, shared_loop_thread
+from telegrad.transport.loopback import Loopback
+from telegrad.transport.reach import Answer, Reach, ask
+from telegrad.transport.terms import Counters, Terms
+from telegrad.types import WorkerInfo
+from telegrad.wire import Envelope
+
+__all__ = ["Exchange", "ExchangeStatistics", "Waiter"]
+
+logger = logging.getLogger(__name__)
+
+LOST_AFTER = 10.0  # seconds of silence; a stop-the-world pause of Python is far shorter
+PROVE_WITHIN = 5.0  # seconds for a handshake, two round trips: whoever needs more is no worker
+TICKS_PER_BEAT = 4
+CROSSED_SECONDS = 0.05  # between looks whether a peer that dials us, too, has come through
+LONGEST_TICK_SECONDS = 0.25  # also how soon a lag of the loop is noticed
+
+
+class Waiter(Protocol):
+    """What a caller waits on: a `threading.Event`, or a future that waits like one."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Blocks until set, or for so many seconds; returns whether it is set."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeStatistics:
+    """What an exchange has moved so far, with all peers together.
+
+    Attributes:
+        bytes_sent: Of frames, tags included.
+        bytes_received: Of frames, tags included.
+        envelopes_sent: Written, once more for each time that one was sent again.
+        envelopes_received: Handed over.
+        connections: Carriers that came up.
+        writes: Frames; envelopes_sent / writes is how well they coalesce.
+    """
+
+    bytes_sent: int
+    bytes_received: int
+    envelopes_sent: int
+    envelopes_received: int
+    connections: int
+    writes: int
+
+
+def _admit_all(peer: WorkerInfo) -> str | None:
+    return None
+
+
+def _no_load() -> int:
+    return 0
+
+
+def _ignore_refusal(peer: WorkerInfo, words: str) -> None:
+    return None
+
+
+def _is_crossed(error: Exception) -> bool:
+    return isinstance(error, RefusedError) and error.reason is Reason.DUPLICATE
+
+
+@final
+class Exchange:
+    """One worker's sessions with all others.
+
+    Between two incarnations every envelope is handed over exactly once, in any order, or the peer
+    is lost; `on_envelope` and `on_lost` are called on the loop thread.
+
+    Args:
+        job: Workers of different jobs refuse each other.
+        name: This worker's.
+        rank: This worker's; -1 for the coordinator.
+        incarnation: This worker's.
+        token: What every worker of the job holds; None only in an insecure job.
+        transports: In order of preference.
+        receiver: The floor above.
+        lost_after: Seconds of silence after which a peer is lost.
+        admit: Says why a peer may not connect, or None when it may. Called on the loop.
+        loop: Where the sockets are served; None for the process's shared one.
+        clock: Read by liveness and deadlines; in seconds.
+        load: How many calls this worker serves; told to peers.
+        prove_within: Seconds that a handshake may take.
+        on_refused: Hears of a dialler that did not prove itself: who it claimed to be, and why
+            it was refused. Called on the loop; nothing about the claim is known to be true.
+    """
+
+    def __init__(
+        self,
+        *,
+        job: str,
+        name: str,
+        rank: int,
+        incarnation: int,
+        token: bytes | None,
+        transports: Sequence[Transport],
+        receiver: Receiver,
+        lost_after: float = LOST_AFTER,
+        admit: Callable[[WorkerInfo], str | None] = _admit_all,
+        loop: LoopThread | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        load: Callable[[], int] = _no_load,
+        prove_within: float = PROVE_WITHIN,
+        on_refused: Callable[[WorkerInfo, str], None] = _ignore_refusal,
+    ) -> None:
+        self.info = WorkerInfo(name, rank, incarnation)
+        self._loop = shared_loop_thread() if loop is None else loop
+        self._transports = tuple(transports)
+        self._receiver = receiver
+        self._terms = Terms(
+            identity=Identity(job, self.info),
+            token=token,
+            transports={transport.scheme: transport for transport in transports},
+            receiver=receiver,
+            lost_after=lost_after,
+            prove_within=prove_within,
+            clock=clock,
+            load=load,
+            loop=self._loop,
+            spawn=self._spawn,
+            counters=Counters(),
+        )
+        self._door = Door(
+            self._terms,
+            admit=admit,
+            on_refused=on_refused,
+            find=self._connection,
+            dialling=self._is_dialling,
+        )
+        self._loopback = Loopback(self.info, self._loop, receiver)
+        self._peers_lock = threading.Lock()  # guards the next three
+        self._connections: dict[tuple[str, int], Connection] = {}
+        self._started = False
+        self._closed = False
+        self._listeners: list[Listener] = []  # this and what follows: on the loop alone
+        self._reaching: dict[Connection, Reach] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ticker: asyncio.TimerHandle | None = None
+        self._next_tick = 0.0
+
+    # From any thread.
+
+    def start(self, *, listen: bool = True) -> tuple[str, ...]:
+        """Opens the listeners; blocks until they are open.
+
+        Args:
+            listen: False for a client that only dials.
+
+        Returns:
+            The endpoints under which peers reach this worker, in order of preference.
+
+        Raises:
+            OSError: An address or port cannot be had.
+        """
+        with self._peers_lock:
+            if self._started:
+                raise RuntimeError("an exchange is started once")
+            self._started = True
+        self._loop.acquire()
+        try:
+            return self._loop.run(self._start(listen))
+        except BaseException:
+            with self._peers_lock:
+                self._closed = True
+            self._loop.release()
+            raise
+
+    def connect(self, peer: WorkerInfo, endpoints: Sequence[str]) -> None:
+        """Tells where a peer is; it is dialled when the first envelope is posted to it."""
+        connection = self._connection(peer, True)
+        if connection is not None:
+            connection.set_endpoints(endpoints)
+
+    def post(self, peer: WorkerInfo, envelope: Envelope) -> None:
+        """Sends an envelope to a peer, or to this worker itself; never blocks.
+
+        Buffers must not change until the envelope was handed over; to oneself they are copied.
+
+        Raises:
+            WorkerLostError: The peer is lost; the exception is a new one each time.
+            UnknownWorkerError: It was never named to `connect` and has no session.
+        """
+        if (peer.name, peer.incarnation) == (self.info.name, self.info.incarnation):
+            if self._closed:
+                raise WorkerLostError("this worker has shut down", worker=peer.name)
+            self._loopback.post(envelope)
+            return
+        connection = self._connection(peer, False)
+        if connection is None:
+            raise UnknownWorkerError(
+                f"worker {peer.name!r} (incarnation {peer.incarnation}) was never heard of here"
+            )
+        connection.post(envelope)
+
+    def introduce(self, endpoint: str, *, timeout: float) -> WorkerInfo:
+        """Dials an endpoint whose worker is not known yet; blocks until a session is open.
+
+        Args:
+            endpoint: Where somebody listens.
+            timeout: Seconds that it may take.
+
+        Returns:
+            Who answered; `post` reaches it from now on.
+
+        Raises:
+            ConnectionRefusedError: Nobody listens there.
+            ConnectionError: It cannot be reached now; may be tried again.
+            AuthenticationError: Its token is another one.
+            RendezvousError: It belongs to another job, speaks another version, or refuses.
+        """
+        try:
+            return self._loop.run(self._introduce(endpoint), timeout)
+        except TimeoutError as error:
+            raise ConnectionError(f"{endpoint} did not answer (timeout: {timeout:g} s)") from error
+        except RefusedError as error:
+            if error.reason is Reason.AUTHENTICATION:
+                raise AuthenticationError(f"{endpoint}: {error.words}") from error
+            raise RendezvousError(f"{endpoint}: {error.words}") from error
+
+    def leave(self, peer: WorkerInfo, reason: str = "it left") -> None:
+        """Says goodbye to one peer, behind what was posted to it; does not block."""
+        connection = self._connection(peer, False)
+        if connection is not None:
+            self._loop.call_soon(connection.leave_on_loop, reason)
+
+    def fence(self, peer: WorkerInfo, reason: str) -> None:
+        """Declares a peer lost: `post` refuses at once, `on_lost` follows."""
+        connection = self._connection(peer, True)
+        if connection is not None:
+            connection.lose(reason)
+
+    def close(self, timeout: float, reason: str = "shutdown") -> None:
+        """Says goodbye to every peer, waits until what was posted has arrived, closes.
+
+        Idempotent; blocks for at most about `timeout` seconds, and gives up what has not arrived
+        by then.
+        """
+        with self._peers_lock:
+            running = self._started and not self._closed
+            self._closed = True
+            connections = list(self._connections.values())
+        if not running:
+            return
+        try:
+            self._loop.run(self._close(connections, timeout, reason))
+        finally:
+            self._loop.release()
+
+    def statistics(self) -> ExchangeStatistics:
+        """Returns what was moved so far."""
+        counters = self._terms.counters
+        return ExchangeStatistics(
+            bytes_sent=counters.bytes_sent,
+            bytes_received=counters.bytes_received,
+            envelopes_sent=counters.envelopes_sent,
+            envelopes_received=counters.envelopes_received,
+            connections=counters.connections,
+            writes=counters.writes,
+        )
+
+    def drive(self, waiter: Waiter, deadline: float | None) -> bool:
+        """Waits; where the transport allows, the waiting caller does the reading meanwhile.
+
+        Args:
+            waiter: What the caller waits on.
+            deadline: Until when, on this exchange's clock; None without end.
+
+        Returns:
+            Whether the waiter is set.
+        """
+        left = None if deadline is None else max(0.0, deadline - self._terms.clock())
+        return waiter.wait(left)
+
+    def _connection(self, peer: WorkerInfo, make: bool) -> Connection | None:
+        key = peer.name, peer.incarnation
+        with self._peers_lock:
+            connection = self._connections.get(key)
+            if connection is None and make and not self._closed:
+                connection = self._connections[key] = Connection(peer, self._terms)
+                connection.on_reach(self._reach)
+            return connection
+
+    # On the loop.
+
+    async def _start(self, listen: bool) -> tuple[str, ...]:
+        try:
+            if listen:
+                for transport in self._transports:
+                    self._listeners.append(await transport.listen(self._door.take))
+        except BaseException:
+            await self._close_listeners()
+            raise
+        self._tick()
+        return tuple(listener.endpoint for listener in self._listeners)
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a task of the transport failed", exc_info=error)
+
+    def _tick(self) -> None:
+        """Beats, judges, and measures how late the loop runs."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        if self._next_tick:
+            self._terms.counters.lag = max(0.0, now - self._next_tick)
+        beat = self._terms.lost_after / BEATS_PER_BOUND
+        self._next_tick = now + min(beat / TICKS_PER_BEAT, LONGEST_TICK_SECONDS)
+        self._ticker = loop.call_at(self._next_tick, self._tick)
+        with self._peers_lock:
+            connections = list(self._connections.values())
+        clock = self._terms.clock()
+        for connection in connections:
+            connection.tick(clock)
+
+    def _reach(self, connection: Connection) -> None:
+        if connection not in self._reaching:
+            reach = self._reaching[connection] = Reach(connection, self._terms)
+            self._spawn(self._run_reach(connection, reach))
+
+    def _is_dialling(self, connection: Connection) -> bool:
+        reach = self._reaching.get(connection)
+        return reach is not None and reach.shaking_hands
+
+    async def _run_reach(self, connection: Connection, reach: Reach) -> None:
+        try:
+            await reach.run()
+        finally:
+            del self._reaching[connection]
+
+    async def _introduce(self, endpoint: str) -> WorkerInfo:
+        while True:
+            answer = await ask(self._terms, endpoint, None)
+            connection = self._connection(answer.peer, True)
+            if connection is None:
+                self._spawn(answer.carrier.close())
+                raise ConnectionError("this exchange is closed")
+            try:
+                await self._open(connection, answer)
+            except (CarrierClosedError, RefusedError) as error:
+                if connection.stream is None and not _is_crossed(error):
+                    raise
+            if connection.stream is not None:
+                return connection.peer
+            await asyncio.sleep(CROSSED_SECONDS)  # the peer's own dial is on the way
+
+    async def _open(self, connection: Connection, answer: Answer) -> None:
+        loss = connection.loss
+        if loss is not None or connection.stream is not None:
+            self._spawn(answer.carrier.close())
+            if loss is not None:
+                raise loss
+            return
+        if not connection.endpoints:
+            connection.set_endpoints((answer.endpoint,))
+        await Reach(connection, self._terms).prove(answer)
+
+    async def _close(self, connections: list[Connection], timeout: float, reason: str) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        for connection in connections:
+            connection.leave_on_loop(reason)
+        leaving = [loop.create_task(c.ended.wait()) for c in connections if not c.ended.is_set()]
+        if leaving:
+            _, late = await asyncio.wait(leaving, timeout=timeout)
+            for task in late:
+                task.cancel()
+        for connection in connections:
+            connection.end()
+        if self._ticker is not None:
+            self._ticker.cancel()
+        await self._close_listeners()
+        await self._end_tasks(max(0.5, deadline - loop.time()))
+
+    async def _close_listeners(self) -> None:
+        listeners, self._listeners = self._listeners, []
+        for listener in listeners:
+            await listener.close()
+
+    async def _end_tasks(self, timeout: float) -> None:
+        """Waits for what still closes; cancels what takes too long."""
+        if self._tasks:
+            _, late = await asyncio.wait(set(self._tasks), timeout=timeout)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late)

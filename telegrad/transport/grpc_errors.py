@@ -1,0 +1,43 @@
+"""Where gRPC's and the socket's errors become this library's: one file for the whole edge."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import grpc
+from grpc.aio import AbortError, InternalError, UsageError
+
+from telegrad.transport.base import CarrierClosedError
+
+__all__ = ["STREAM_ERRORS", "closed", "unreachable"]
+
+# Everything that gRPC raises from a read or write on a stream that is over: AioRpcError at the
+# dialler; at the listener UsageError, InternalError or AbortError, depending on how far it is.
+STREAM_ERRORS: Final = (
+    grpc.RpcError,
+    AbortError,
+    InternalError,
+    UsageError,
+    asyncio.InvalidStateError,
+)
+
+
+def closed(description: str, error: BaseException | None = None) -> CarrierClosedError:
+    """Returns the error of a carrier that broke."""
+    return CarrierClosedError(f"the stream with {description} ended{_reason(error)}")
+
+
+def unreachable(endpoint: str, error: BaseException) -> ConnectionError:
+    """Returns the error of a dial that failed: refused is told apart from all other causes."""
+    if isinstance(error, ConnectionRefusedError):
+        return ConnectionRefusedError(f"nobody listens at {endpoint}")
+    return ConnectionError(f"{endpoint} cannot be reached{_reason(error)}")
+
+
+def _reason(error: BaseException | None) -> str:
+    if error is None:
+        return ""
+    if isinstance(error, grpc.aio.AioRpcError):
+        return f" ({error.code().name.lower()}: {error.details()})"
+    return f" ({type(error).__name__}: {error})"

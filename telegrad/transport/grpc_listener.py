@@ -1,0 +1,156 @@
+"""The listening end of the gRPC transport: one server, one generic handler over raw bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias, final
+
+import grpc
+import grpc.aio
+
+from telegrad.transport.base import Carrier, Listener
+from telegrad.transport.grpc_errors import STREAM_ERRORS, closed
+from telegrad.transport.grpc_options import METHOD, SCHEME, SERVER_OPTIONS, join_address
+
+__all__ = ["is_loopback", "listen"]
+
+Accept: TypeAlias = Callable[[Carrier], Awaitable[None]]
+_Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
+
+# How long the streams of a closed listener may take to end before they are torn.
+CLOSE_SECONDS = 1.0
+
+
+def is_loopback(host: str) -> bool:
+    """Returns whether only this machine can reach an address.
+
+    >>> is_loopback("localhost"), is_loopback("0.0.0.0")
+    (True, False)
+    """
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+async def listen(host: str, port: int, advertise: str | None, accept: Accept) -> Listener:
+    """Serves on an address.
+
+    Raises:
+        OSError: It cannot be had; says the remedy.
+    """
+    if port:
+        _try_port(host, port)  # gRPC's own words name neither the cause nor a remedy
+    server = grpc.aio.server(options=SERVER_OPTIONS)
+    server.add_generic_rpc_handlers((_Handler(accept),))
+    try:
+        bound = server.add_insecure_port(join_address(host, port))
+    except RuntimeError as error:
+        raise OSError(f"cannot listen on {host}:{port}: {error}") from error
+    await server.start()
+    return _GrpcListener(server, f"{SCHEME}://{join_address(advertise or host, bound)}")
+
+
+def _try_port(host: str, port: int) -> None:
+    """Binds a plain socket first and lets go of it: its errors say what is wrong."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"cannot listen on {host}:{port} ({error.strerror}); another process may use the "
+                f"port: name a free one, or 0 to let the kernel choose",
+            ) from error
+
+
+@final
+class _Handler(grpc.GenericRpcHandler):
+    """Answers the one method there is; a stream lives as long as its carrier."""
+
+    def __init__(self, accept: Accept) -> None:
+        self._accept = accept
+        self._method: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(
+            self._open
+        )
+
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler[bytes, bytes] | None:
+        return self._method if handler_call_details.method == METHOD else None
+
+    async def _open(self, _: object, context: _Context) -> None:
+        carrier = _AcceptedCarrier(context)
+        try:
+            await context.send_initial_metadata(())  # what the dialler waits for
+            await self._accept(carrier)
+            await carrier.wait_closed()
+        except STREAM_ERRORS:
+            pass
+        finally:
+            carrier.end()
+
+
+@final
+class _GrpcListener(Listener):
+    def __init__(self, server: grpc.aio.Server, endpoint: str) -> None:
+        self._server = server
+        self._endpoint = endpoint
+
+    @property
+    def endpoint(self) -> str:
+        return self._endpoint
+
+    async def close(self) -> None:
+        """Ends the streams as well, after the grace: gRPC knows no half-closed server."""
+        await self._server.stop(CLOSE_SECONDS)
+
+
+@final
+class _AcceptedCarrier(Carrier):
+    """A stream that a peer opened; ends when its handler returns or is cancelled by gRPC."""
+
+    def __init__(self, context: _Context) -> None:
+        self._context = context
+        self._description = f"{SCHEME} {context.peer()}"
+        self._closed = asyncio.Event()
+
+    @property
+    def description(self) -> str:
+        return self._description
+
+    async def send(self, message: bytes) -> None:
+        if self._closed.is_set():
+            raise closed(self._description)
+        try:
+            await self._context.write(message)
+        except STREAM_ERRORS as error:
+            raise closed(self._description, error) from error
+
+    async def receive(self) -> bytes:
+        if self._closed.is_set():
+            raise closed(self._description)
+        try:
+            message = await self._context.read()
+        except STREAM_ERRORS as error:
+            raise closed(self._description, error) from error
+        if not isinstance(message, bytes):  # EOF
+            raise closed(self._description)
+        return message
+
+    async def close(self) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Lets the handler return, which ends the stream at both ends."""
+        self._closed.set()
+
+    async def wait_closed(self) -> None:
+        await self._closed.wait()

@@ -1,0 +1,55 @@
+"""The gRPC channel arguments of this library, each with its reason."""
+
+from __future__ import annotations
+
+__all__ = ["CHANNEL_OPTIONS", "METHOD", "SCHEME", "SERVER_OPTIONS", "split_address"]
+
+SCHEME = "grpc"
+METHOD = "/telegrad.Carrier/Open"
+
+# A write is at most 1 MiB of envelopes and one piece of 1 MiB; never -1: a stranger would choose
+# how much memory is taken.
+MAX_MESSAGE_BYTES = 4 * 2**20
+
+COMMON_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", 2**31 - 1),  # heartbeats of the session know more: they echo
+    ("grpc.http2.max_pings_without_data", 0),
+)
+
+SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
+    *COMMON_OPTIONS,
+    ("grpc.so_reuseport", 0),  # else a second job's server takes half of the first one's dials
+)
+
+CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
+    *COMMON_OPTIONS,
+    ("grpc.enable_http_proxy", 0),  # workers reach each other directly, whatever the shell says
+    ("grpc.use_local_subchannel_pool", 1),  # a redial must not wait in another channel's backoff
+    ("grpc.enable_retries", 0),  # the session sends again what was lost, exactly once
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 100),
+)
+
+
+def split_address(endpoint: str) -> tuple[str, int]:
+    """Returns host and port of `grpc://host:port` (a v6 address stands in brackets).
+
+    >>> split_address("grpc://[::1]:4000")
+    ('::1', 4000)
+
+    Raises:
+        ConnectionError: It is no such endpoint.
+    """
+    scheme, separator, address = endpoint.partition("://")
+    host, colon, port = address.rpartition(":")
+    if scheme != SCHEME or not separator or not colon or not host or not port.isdecimal():
+        raise ConnectionError(f"{endpoint!r} is no endpoint; write grpc://host:port")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    """Returns `host:port`, a v6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

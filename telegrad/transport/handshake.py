@@ -1,0 +1,326 @@
+"""How two workers prove to each other who they are, before anything else is read. Pure.
+
+    dialler                          listener
+      hello ─────────────────────────▶ takes_hello   same job, a common version, the name expected
+      takes_answer ◀────────────────── answer        its own hello
+      prove(received) ───────────────▶ takes_proof   the dialler holds the token
+      takes_welcome ◀───────────────── welcome(received)  so does the listener; frames follow
+
+At every step the listener may send a refusal instead, which ends the stream. Each side says the
+number of the last envelope that it holds, after it let go of the carrier before this one; what
+the other says decides what is sent again. A proof is HMAC-SHA256(token, role | purpose | both
+hellos in full): it fits no other role, purpose or stream.
+"""
+
+from __future__ import annotations
+
+import enum
+import hmac
+import secrets
+from dataclasses import dataclass
+from typing import Final, TypeAlias, final
+
+from google.protobuf.message import DecodeError as ProtobufDecodeError
+
+from telegrad import pb
+from telegrad.transport.tags import FrameTags, PlainFrames, stream_keys
+from telegrad.types import WorkerInfo
+
+__all__ = [
+    "GONE",
+    "MAX_HANDSHAKE_BYTES",
+    "AcceptHandshake",
+    "DialHandshake",
+    "Frames",
+    "Identity",
+    "Reason",
+    "RefusedError",
+    "refusal",
+]
+
+OLDEST_VERSION = NEWEST_VERSION = 1
+PURPOSE = "control"
+MAX_HANDSHAKE_BYTES = 16 * 1024  # all that a stream gets before it has proved itself
+
+Frames: TypeAlias = FrameTags | PlainFrames
+
+
+class Reason(enum.IntEnum):
+    """Why a stream was refused; the numbers of `pb.Refusal.Reason`."""
+
+    UNSPECIFIED = 0
+    VERSION = 1
+    JOB = 2
+    NAME = 3
+    INCARNATION = 4
+    AUTHENTICATION = 5
+    FENCED = 6
+    UNKNOWN_SESSION = 7
+    NOT_ADMITTED = 8
+    DUPLICATE = 9
+    MALFORMED = 10
+
+    @classmethod
+    def _missing_(cls, value: object) -> Reason:
+        return cls.UNSPECIFIED
+
+
+# Whoever is refused for one of these will never reach that incarnation again.
+GONE: Final = frozenset({Reason.NAME, Reason.INCARNATION, Reason.FENCED, Reason.UNKNOWN_SESSION})
+
+
+class RefusedError(ConnectionError):
+    """A handshake ended early, by whichever side.
+
+    Attributes:
+        reason: Why, for programs.
+        words: Why, for people.
+    """
+
+    def __init__(self, reason: Reason, words: str) -> None:
+        super().__init__(words)
+        self.reason = reason
+        self.words = words
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who this worker says it is."""
+
+    job: str
+    info: WorkerInfo
+    capabilities: tuple[str, ...] = ()
+
+
+@final
+class DialHandshake:
+    """The dialler's half.
+
+    Args:
+        identity: Who dials.
+        token: What both must hold; None in an insecure job.
+        expected: Whom it wants to reach; None for whoever answers.
+        nonce: 32 random bytes.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        token: bytes | None,
+        *,
+        expected: WorkerInfo | None = None,
+        nonce: bytes | None = None,
+    ) -> None:
+        self._identity = identity
+        self._token = token
+        self._expected = expected
+        self._hello = _hello(identity, nonce, expected)
+        self._transcript = b""
+
+    def hello(self) -> bytes:
+        """Returns the first message."""
+        return b"H" + self._hello
+
+    def takes_answer(self, message: bytes) -> WorkerInfo:
+        """Reads the listener's hello; returns who it says it is.
+
+        Raises:
+            RefusedError: It refuses, or it is not whom this side wants.
+        """
+        body = _body(message, b"H")
+        hello = _parse_hello(body)
+        _check_versions(hello)
+        _check_job(hello, self._identity)
+        peer = _info(hello)
+        _check_expected(peer, self._expected)
+        self._transcript = _transcript(self._hello, body)
+        return peer
+
+    def prove(self, received: int, *, resumes: bool) -> bytes:
+        """Returns the proof, with the number of the last envelope held here."""
+        mac = _mac(self._token, b"dialler", self._transcript)
+        return b"P" + pb.Proof(mac=mac, received=received, resumes=resumes).SerializeToString()
+
+    def takes_welcome(self, message: bytes) -> int:
+        """Returns the number of the last envelope that the listener holds.
+
+        Raises:
+            RefusedError: It refuses, or does not hold the token.
+        """
+        welcome = pb.Welcome()
+        _parse(welcome, _body(message, b"W"))
+        _check_mac(self._token, b"listener", self._transcript, welcome.mac)
+        return welcome.received
+
+    def frames(self) -> Frames:
+        """Returns what seals and opens the frames of this stream."""
+        if self._token is None:
+            return PlainFrames()
+        to_listener, to_dialler = stream_keys(self._token, self._transcript)
+        return FrameTags(sending=to_listener, receiving=to_dialler)
+
+
+@final
+class AcceptHandshake:
+    """The listener's half; see `DialHandshake`."""
+
+    def __init__(
+        self, identity: Identity, token: bytes | None, *, nonce: bytes | None = None
+    ) -> None:
+        self._identity = identity
+        self._token = token
+        self._hello = _hello(identity, nonce, None)
+        self._transcript = b""
+
+    def takes_hello(self, message: bytes) -> WorkerInfo:
+        """Reads the first message; returns who the dialler says it is.
+
+        Raises:
+            RefusedError: It does not belong here; to be told by `refusal`.
+        """
+        body = _body(message, b"H")
+        hello = _parse_hello(body)
+        _check_versions(hello)
+        _check_job(hello, self._identity)
+        if hello.expected_name:
+            expected = WorkerInfo(hello.expected_name, 0, hello.expected_incarnation)
+            _check_expected(self._identity.info, expected)
+        self._transcript = _transcript(body, self._hello)
+        return _info(hello)
+
+    def answer(self) -> bytes:
+        """Returns this side's hello."""
+        return b"H" + self._hello
+
+    def takes_proof(self, message: bytes) -> tuple[int, bool]:
+        """Returns the number of the last envelope that the dialler holds, and if it resumes.
+
+        Raises:
+            RefusedError: The dialler does not hold the token.
+        """
+        proof = pb.Proof()
+        _parse(proof, _body(message, b"P"))
+        _check_mac(self._token, b"dialler", self._transcript, proof.mac)
+        return proof.received, proof.resumes
+
+    def welcome(self, received: int, *, resumes: bool) -> bytes:
+        """Returns the last message, with the number of the last envelope held here."""
+        mac = _mac(self._token, b"listener", self._transcript)
+        return b"W" + pb.Welcome(mac=mac, received=received, resumes=resumes).SerializeToString()
+
+    def frames(self) -> Frames:
+        """Returns what seals and opens the frames of this stream."""
+        if self._token is None:
+            return PlainFrames()
+        to_listener, to_dialler = stream_keys(self._token, self._transcript)
+        return FrameTags(sending=to_dialler, receiving=to_listener)
+
+
+def refusal(error: RefusedError) -> bytes:
+    """Returns the message that tells the other side why the stream ends."""
+    told = pb.Refusal(reason=error.reason.name, words=error.words)
+    return b"R" + told.SerializeToString()
+
+
+def _hello(identity: Identity, nonce: bytes | None, expected: WorkerInfo | None) -> bytes:
+    hello = pb.Hello(
+        oldest_version=OLDEST_VERSION,
+        newest_version=NEWEST_VERSION,
+        capabilities=identity.capabilities,
+        job=identity.job,
+        name=identity.info.name,
+        rank=identity.info.rank,
+        incarnation=identity.info.incarnation,
+        nonce=secrets.token_bytes(32) if nonce is None else nonce,
+        purpose=PURPOSE,
+    )
+    if expected is not None:
+        hello.expected_name = expected.name
+        hello.expected_incarnation = expected.incarnation
+    return hello.SerializeToString()
+
+
+def _body(message: bytes, tag: bytes) -> bytes:
+    """Returns what stands behind the tag; a refusal becomes its error."""
+    if message[:1] == b"R":
+        told = pb.Refusal()
+        _parse(told, message[1:])
+        raise RefusedError(Reason(told.reason), told.words)
+    if message[:1] != tag:
+        raise RefusedError(Reason.MALFORMED, "that was no message of a telegrad handshake")
+    return message[1:]
+
+
+def _parse(into: pb.Hello | pb.Proof | pb.Welcome | pb.Refusal, body: bytes) -> None:
+    try:
+        into.ParseFromString(body)
+    except (ProtobufDecodeError, UnicodeDecodeError) as error:
+        words = "that was no message of a telegrad handshake"
+        raise RefusedError(Reason.MALFORMED, words) from error
+
+
+def _parse_hello(body: bytes) -> pb.Hello:
+    hello = pb.Hello()
+    _parse(hello, body)
+    if hello.purpose != PURPOSE or len(hello.nonce) < 16 or not hello.name:
+        raise RefusedError(Reason.MALFORMED, f"a hello without purpose {PURPOSE!r}, nonce or name")
+    return hello
+
+
+def _info(hello: pb.Hello) -> WorkerInfo:
+    return WorkerInfo(hello.name, hello.rank, hello.incarnation)
+
+
+def _check_versions(hello: pb.Hello) -> None:
+    if hello.oldest_version > NEWEST_VERSION or hello.newest_version < OLDEST_VERSION:
+        raise RefusedError(
+            Reason.VERSION,
+            f"no protocol version in common ({hello.name}: {hello.oldest_version} to "
+            f"{hello.newest_version}, here: {OLDEST_VERSION} to {NEWEST_VERSION}); install the "
+            f"same telegrad everywhere",
+        )
+
+
+def _check_job(hello: pb.Hello, identity: Identity) -> None:
+    if hello.job != identity.job:
+        raise RefusedError(
+            Reason.JOB,
+            f"{hello.name} belongs to job {hello.job!r}, {identity.info.name} to job "
+            f"{identity.job!r}; check the address, and TELEGRAD_JOB on both",
+        )
+
+
+def _check_expected(found: WorkerInfo, expected: WorkerInfo | None) -> None:
+    if expected is None:
+        return
+    if found.name != expected.name:
+        raise RefusedError(
+            Reason.NAME, f"{expected.name} was dialled, but {found.name} listens there now"
+        )
+    if expected.incarnation not in (0, found.incarnation):
+        raise RefusedError(
+            Reason.INCARNATION,
+            f"incarnation {expected.incarnation} of {expected.name} is gone; incarnation "
+            f"{found.incarnation} answers in its place",
+        )
+
+
+def _transcript(dialler: bytes, listener: bytes) -> bytes:
+    """Joins both hellos so that no other pair of them gives the same bytes."""
+    return len(dialler).to_bytes(4, "big") + dialler + listener
+
+
+def _mac(token: bytes | None, role: bytes, transcript: bytes) -> bytes:
+    if token is None:
+        return b""
+    return hmac.digest(token, b"|".join((role, PURPOSE.encode(), transcript)), "sha256")
+
+
+def _check_mac(token: bytes | None, role: bytes, transcript: bytes, mac: bytes) -> None:
+    if token is not None and not hmac.compare_digest(_mac(token, role, transcript), mac):
+        holds = "another token" if mac else "no token"
+        raise RefusedError(
+            Reason.AUTHENTICATION,
+            f"the {role.decode()} holds {holds}; give every worker of the job the same one in "
+            f"RpcOptions.token, TELEGRAD_TOKEN or TELEGRAD_TOKEN_FILE",
+        )

@@ -1,0 +1,162 @@
+"""The transport between agents of one process: queues of bytes, never of objects."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import final
+
+from telegrad.transport.base import Carrier, CarrierClosedError, Listener, Transport
+
+__all__ = ["InprocNetwork", "InprocTransport"]
+
+# Messages that wait unread before send() waits too; as little as a socket buffer would hold.
+QUEUE_LENGTH = 16
+
+
+@final
+class InprocNetwork:
+    """The place in which in-process listeners find each other; pass one to each transport.
+
+    All transports of one network must be used on one loop.
+    """
+
+    def __init__(self) -> None:
+        self._listeners: dict[str, _InprocListener] = {}
+        self._next = 0
+
+    def _register(self, accept: Callable[[Carrier], Awaitable[None]]) -> _InprocListener:
+        self._next += 1
+        listener = _InprocListener(self, f"inproc://{self._next}", accept)
+        self._listeners[listener.endpoint] = listener
+        return listener
+
+    def _unregister(self, endpoint: str) -> None:
+        self._listeners.pop(endpoint, None)
+
+    def _find(self, endpoint: str) -> _InprocListener | None:
+        return self._listeners.get(endpoint)
+
+
+@final
+class InprocTransport(Transport):
+    """Reaches the other agents of the same InprocNetwork.
+
+    Args:
+        network: Where the listeners of this transport are found.
+    """
+
+    def __init__(self, network: InprocNetwork) -> None:
+        self._network = network
+
+    @property
+    def scheme(self) -> str:
+        """Endpoints are `inproc://<number>`."""
+        return "inproc"
+
+    async def listen(self, accept: Callable[[Carrier], Awaitable[None]]) -> Listener:
+        """Opens a door under the next free number of the network."""
+        return self._network._register(accept)
+
+    async def dial(self, endpoint: str) -> Carrier:
+        """Connects to a listener of the network; refused when it is closed or was never there."""
+        listener = self._network._find(endpoint)
+        if listener is None:
+            raise ConnectionRefusedError(f"nobody listens at {endpoint}")
+        there, here = _Pipe(), _Pipe()
+        listener.take(_InprocCarrier("inproc://dialler", there, here))
+        return _InprocCarrier(endpoint, here, there)
+
+
+@final
+class _InprocListener(Listener):
+    def __init__(
+        self,
+        network: InprocNetwork,
+        endpoint: str,
+        accept: Callable[[Carrier], Awaitable[None]],
+    ) -> None:
+        self._network = network
+        self._endpoint = endpoint
+        self._accept = accept
+        self._accepting: set[asyncio.Task[None]] = set()
+
+    @property
+    def endpoint(self) -> str:
+        return self._endpoint
+
+    def take(self, carrier: Carrier) -> None:
+        """Has `accept` awaited in a task of its own."""
+        task = asyncio.get_running_loop().create_task(self._run(carrier))
+        self._accepting.add(task)
+        task.add_done_callback(self._accepting.discard)
+
+    async def close(self) -> None:
+        self._network._unregister(self._endpoint)
+
+    async def _run(self, carrier: Carrier) -> None:
+        await self._accept(carrier)
+
+
+@final
+class _Pipe:
+    """One direction: a short queue of messages with an end."""
+
+    def __init__(self) -> None:
+        self._messages: deque[bytes] = deque()
+        self._ended = False
+        self._changed = asyncio.Event()
+
+    async def put(self, message: bytes) -> None:
+        while len(self._messages) >= QUEUE_LENGTH and not self._ended:
+            await self._wait()
+        if self._ended:
+            raise CarrierClosedError("the in-process carrier is closed")
+        self._messages.append(message)
+        self._changed.set()
+
+    async def get(self) -> bytes:
+        while not self._messages and not self._ended:
+            await self._wait()
+        if not self._messages:
+            raise CarrierClosedError("the in-process carrier is closed")
+        message = self._messages.popleft()
+        self._changed.set()
+        return message
+
+    def end(self) -> None:
+        self._ended = True
+        self._changed.set()
+
+    def clear(self) -> None:
+        self._messages.clear()
+
+    async def _wait(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+
+@final
+class _InprocCarrier(Carrier):
+    def __init__(self, description: str, incoming: _Pipe, outgoing: _Pipe) -> None:
+        self._description = description
+        self._incoming = incoming
+        self._outgoing = outgoing
+
+    @property
+    def description(self) -> str:
+        return self._description
+
+    async def send(self, message: bytes) -> None:
+        if not isinstance(message, bytes):
+            raise TypeError(f"a message is bytes, not {type(message).__name__}")
+        await self._outgoing.put(message)
+
+    async def receive(self) -> bytes:
+        return await self._incoming.get()
+
+    async def close(self) -> None:
+        self._outgoing.end()  # the other end may still read what was sent before
+        self._incoming.end()
+        self._incoming.clear()

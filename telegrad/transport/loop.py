@@ -1,0 +1,180 @@
+"""The event loop threads of telegrad: one for every socket of the process, one for user code.
+
+The thread that owns the sockets is shared by all agents of a process, because gRPC binds its
+objects to the loop that made them and a loop per agent would cost a thread per agent. It is
+counted: the first `acquire` starts it, the last `release` ends it. `shared_loop_thread` is the
+one documented exception to "nothing is global".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar, TypeVarTuple, final
+
+from telegrad.errors import BlockingCallError
+
+try:
+    import uvloop
+except ImportError:
+    new_event_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+else:
+    new_event_loop = uvloop.new_event_loop
+
+__all__ = ["LoopThread", "on_own_loop", "shared_loop_thread"]
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+# How long the last release waits for the thread to end; cancelled tasks take milliseconds.
+STOP_SECONDS = 5.0
+
+
+@final
+class _OwnLoopThread(threading.Thread):
+    """Marks a thread that runs one of telegrad's loops, so that blocking verbs can refuse."""
+
+
+def on_own_loop() -> bool:
+    """Returns whether the calling thread runs a loop of telegrad's.
+
+    A verb that blocks there would stop the very loop that is to complete it.
+    """
+    return isinstance(threading.current_thread(), _OwnLoopThread)
+
+
+@final
+class LoopThread:
+    """An event loop in a daemon thread of its own, started and stopped by counting its users.
+
+    All methods may be called from any thread.
+
+    Args:
+        name: The thread's name.
+    """
+
+    def __init__(self, name: str = "telegrad-loop") -> None:
+        self._name = name
+        self._users_lock = threading.Lock()  # guards the four below
+        self._users = 0
+        self._process = os.getpid()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: _OwnLoopThread | None = None
+
+    def acquire(self) -> LoopThread:
+        """Counts one more user; starts the thread for the first. Returns itself."""
+        with self._users_lock:
+            if self._process != os.getpid():  # after fork() the thread is the parent's alone
+                self._users, self._process, self._loop, self._thread = 0, os.getpid(), None, None
+            if self._users == 0:
+                self._start()
+            self._users += 1
+        return self
+
+    def release(self) -> None:
+        """Counts one user less; the last one stops the loop and waits until the thread ended.
+
+        What still runs on the loop is cancelled. Called on the loop itself, it does not wait.
+        """
+        with self._users_lock:
+            if self._process != os.getpid() or self._users == 0:
+                return
+            self._users -= 1
+            if self._users > 0 or self._loop is None or self._thread is None:
+                return
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
+        loop.call_soon_threadsafe(loop.stop)
+        if thread is not threading.current_thread():
+            thread.join(STOP_SECONDS)
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The running loop.
+
+        Raises:
+            RuntimeError: Nobody has acquired it, or everybody has released it.
+        """
+        loop = self._loop
+        if loop is None:
+            raise RuntimeError(f"the loop thread {self._name!r} does not run; acquire() it first")
+        return loop
+
+    def is_loop_thread(self) -> bool:
+        """Returns whether the calling thread is the one that runs this loop."""
+        return self._thread is threading.current_thread()
+
+    def call_soon(self, function: Callable[[*Ts], object], *args: *Ts) -> None:
+        """Has the loop call a function soon; wakes the loop only from another thread.
+
+        Once the loop has stopped nothing happens: whoever waited on it has been told so.
+        """
+        loop = self._loop
+        if loop is None:
+            return
+        if self.is_loop_thread():
+            loop.call_soon(function, *args)
+            return
+        with contextlib.suppress(RuntimeError):  # it was closed just now
+            loop.call_soon_threadsafe(function, *args)
+
+    def run(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        """Runs a coroutine on the loop and blocks until it is done.
+
+        Args:
+            coroutine: What to run.
+            timeout: Seconds after which it is cancelled; None for no limit.
+
+        Raises:
+            BlockingCallError: The caller is on one of telegrad's loops.
+            TimeoutError: It took longer.
+        """
+        if on_own_loop():
+            coroutine.close()
+            raise BlockingCallError(
+                "a blocking function was called on an event loop of telegrad; await its "
+                "asynchronous counterpart, or call it through rpc.to_thread"
+            )
+        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        try:
+            return future.result(timeout)
+        except TimeoutError:
+            future.cancel()
+            raise
+
+    def _start(self) -> None:
+        loop = new_event_loop()
+        running = threading.Event()
+        loop.call_soon(running.set)
+        self._loop = loop
+        self._thread = _OwnLoopThread(target=_run_loop, args=(loop,), name=self._name, daemon=True)
+        self._thread.start()
+        running.wait()
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """The thread's whole life: runs the loop until stopped, cancels what is left, closes it."""
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            loop.run_until_complete(asyncio.wait(tasks, timeout=STOP_SECONDS))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.run_until_complete(loop.shutdown_default_executor())
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+_shared = LoopThread()
+
+
+def shared_loop_thread() -> LoopThread:
+    """Returns the loop thread that all agents of this process share for their sockets."""
+    return _shared

@@ -1,0 +1,233 @@
+"""Dialling: from a list of endpoints to a stream that has proved itself.
+
+Endpoints are tried in order; the next one starts when the one before has failed, or 100 ms after
+it without waiting for that, and the first to answer the hello wins. What the failures mean:
+
+    refused, another worker or incarnation    everywhere: the peer is gone, for good
+    wrong job, version, token, not admitted   it will not get better: gone, too, in these words
+    unreachable, cut off in the middle        tried again until silence gives the peer up
+    the peer dials us at the same time        its stream is awaited
+
+If both dialled, the stream dialled by the smaller name stays: its listener refuses none, while
+the smaller name refuses the other's as a duplicate as long as its own handshake is under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from telegrad.errors import DecodeError
+from telegrad.transport.base import Carrier, CarrierClosedError
+from telegrad.transport.connection import Connection
+from telegrad.transport.handshake import (
+    MAX_HANDSHAKE_BYTES,
+    DialHandshake,
+    Reason,
+    RefusedError,
+)
+from telegrad.transport.stream import Stream
+from telegrad.transport.terms import Terms
+from telegrad.types import WorkerInfo
+
+__all__ = ["Answer", "Reach", "ask", "cut_off", "receive_small"]
+
+STAGGER_SECONDS = 0.1  # an endpoint that does not answer must not hold up the next for longer
+FIRST_PAUSE_SECONDS = 0.02  # between rounds of dials; doubles
+LONGEST_PAUSE_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A listener that has said who it is, and has proved nothing yet."""
+
+    carrier: Carrier
+    handshake: DialHandshake
+    peer: WorkerInfo
+    endpoint: str
+
+
+async def receive_small(carrier: Carrier) -> bytes:
+    """Receives a message of a handshake.
+
+    Raises:
+        RefusedError: It is too big to be one.
+    """
+    message = await carrier.receive()
+    if len(message) > MAX_HANDSHAKE_BYTES:
+        raise RefusedError(Reason.MALFORMED, f"{len(message)} bytes before any proof")
+    return message
+
+
+async def ask(terms: Terms, endpoint: str, expected: WorkerInfo | None) -> Answer:
+    """Dials an endpoint and exchanges hellos.
+
+    Raises:
+        ConnectionRefusedError: Nobody listens there.
+        RefusedError: The listener, or this side, refuses.
+        ConnectionError: It cannot be reached now.
+    """
+    scheme = endpoint.partition("://")[0]
+    transport = terms.transports.get(scheme)
+    if transport is None:
+        known = ", ".join(sorted(terms.transports))
+        raise ConnectionError(f"{endpoint} needs a transport {scheme!r}; this worker has {known}")
+    carrier = await transport.dial(endpoint)
+    handshake = DialHandshake(terms.identity, terms.token, expected=expected)
+    cut = cut_off(terms, carrier)
+    try:
+        await carrier.send(handshake.hello())
+        peer = handshake.takes_answer(await receive_small(carrier))
+    except BaseException:
+        terms.spawn(carrier.close())
+        raise
+    finally:
+        cut.cancel()
+    return Answer(carrier, handshake, peer, endpoint)
+
+
+def cut_off(terms: Terms, carrier: Carrier) -> asyncio.TimerHandle:
+    """Closes a carrier when its handshake takes too long; cancel the handle when it is done.
+
+    The carrier is closed instead of the task cancelled: gRPC leaks what is cancelled in a read.
+    """
+    loop = asyncio.get_running_loop()
+    return loop.call_later(terms.prove_within, lambda: terms.spawn(carrier.close()))
+
+
+@final
+class Reach:
+    """Gets one connection its carrier; on the loop.
+
+    Args:
+        connection: Whose; it says when a carrier is wanted no more.
+        terms: What all connections share.
+    """
+
+    def __init__(self, connection: Connection, terms: Terms) -> None:
+        self._connection = connection
+        self._terms = terms
+        self._hellos = 0
+
+    @property
+    def shaking_hands(self) -> bool:
+        """Whether a handshake that this side began is under way."""
+        return self._hellos > 0
+
+    async def run(self) -> None:
+        """Dials until there is a carrier, from whichever side, or there can be none."""
+        pause = FIRST_PAUSE_SECONDS
+        while self._connection.wants_carrier:
+            if await self._round():
+                return
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+    async def _round(self) -> bool:
+        """Tries every endpoint once; returns whether that decided the matter."""
+        failures: list[Exception] = []
+        answer = await self._first_answer(self._connection.endpoints, failures)
+        if answer is not None:
+            try:
+                await self.prove(answer)
+            except (CarrierClosedError, RefusedError, DecodeError) as error:
+                failures.append(error)
+            else:
+                return True
+        if not self._connection.wants_carrier:
+            return True
+        if failures and all(_is_final(failure) for failure in failures):
+            self._connection.gone_on_loop("; ".join(dict.fromkeys(map(_words, failures))))
+            return True
+        self._connection.last_failure = _words(failures[-1]) if failures else ""
+        return False
+
+    async def prove(self, answer: Answer) -> None:
+        """Finishes a handshake and gives the connection its stream.
+
+        Raises:
+            RefusedError: The listener refuses, or does not hold the token.
+            CarrierClosedError: It broke, or this side has a carrier by now.
+        """
+        carrier, connection, terms = answer.carrier, self._connection, self._terms
+        cut = cut_off(terms, carrier)
+        self._hellos += 1
+        try:
+            if not connection.wants_carrier:
+                raise CarrierClosedError("it is needed no more")
+            resumes = connection.carriers > 0
+            proof = answer.handshake.prove(connection.received_number, resumes=resumes)
+            await carrier.send(proof)
+            peer_received = answer.handshake.takes_welcome(await receive_small(carrier))
+            if not connection.wants_carrier:
+                raise CarrierClosedError("the peer was faster")
+            stream = Stream(carrier, answer.handshake.frames(), dialled=True)
+            connection.adopt(stream, peer_received)
+        except BaseException:
+            terms.spawn(carrier.close())
+            raise
+        finally:
+            self._hellos -= 1
+            cut.cancel()
+
+    async def _first_answer(
+        self, endpoints: Sequence[str], failures: list[Exception]
+    ) -> Answer | None:
+        """Asks one endpoint after the other; the first answer wins, the others are let go."""
+        asking: dict[asyncio.Task[Answer], str] = {}
+        waiting = list(endpoints)
+        answer: Answer | None = None
+        while (waiting or asking) and answer is None and self._connection.wants_carrier:
+            if waiting:
+                endpoint = waiting.pop(0)
+                asking[asyncio.ensure_future(self._ask(endpoint))] = endpoint
+            timeout = STAGGER_SECONDS if waiting else None
+            done, _ = await asyncio.wait(
+                asking, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
+            )
+            for task in done:
+                del asking[task]
+                try:
+                    found = task.result()
+                except ConnectionError as error:
+                    failures.append(error)
+                else:
+                    answer = self._keep(answer, found)
+        for task in asking:
+            self._terms.spawn(self._let_go(task))
+        return answer
+
+    async def _ask(self, endpoint: str) -> Answer:
+        self._hellos += 1
+        try:
+            return await ask(self._terms, endpoint, self._connection.peer)
+        finally:
+            self._hellos -= 1
+
+    def _keep(self, answer: Answer | None, found: Answer) -> Answer:
+        if answer is None:
+            return found
+        self._terms.spawn(found.carrier.close())
+        return answer
+
+    async def _let_go(self, task: asyncio.Task[Answer]) -> None:
+        with contextlib.suppress(ConnectionError):
+            answer = await task
+            await answer.carrier.close()
+
+
+def _is_final(failure: Exception) -> bool:
+    if isinstance(failure, RefusedError):
+        return failure.reason is not Reason.DUPLICATE
+    return isinstance(failure, (ConnectionRefusedError, DecodeError))
+
+
+def _words(failure: Exception) -> str:
+    if isinstance(failure, RefusedError):
+        return failure.words
+    if isinstance(failure, ConnectionRefusedError):
+        return f"{failure}; its process is gone"
+    return str(failure)

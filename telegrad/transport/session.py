@@ -1,0 +1,331 @@
+"""The promise between two incarnations: every envelope is handed over exactly once. Pure.
+
+    post 1 2 3 ──▶ unacknowledged {1 2 3} ──next_write──▶ frame(1 2, receipt 7)
+                        │  freed by receipt 2 ◀────────── frame(8, receipt 2)
+    connection_lost, connection_made(peer holds 1) ─────▶ frame(2 3, receipt 8) again
+
+S1. Envelopes are numbered from 1 without gaps, in the order of `post`.
+S2. What was posted is kept until a receipt covers it; on a new carrier all of it is sent again.
+S3. A receipt is cumulative: it covers n only when 1..n are complete here. Later ones that are
+    complete already (an envelope with big parts takes longer) are remembered by number.
+S4. A number that was handed over is never handed over again.
+
+S2 gives at least once, S4 at most once. A piece travels behind its envelope on the same carrier;
+an assembly outlives the carrier, and the bytes that come twice are ignored.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import final
+
+from telegrad.errors import DecodeError, EncodeError
+from telegrad.wire import Assembly, Envelope, Frame, Goodbye, Piece, cut, inline_size
+
+__all__ = ["WRITE_BYTES", "Session", "SessionStatistics"]
+
+WRITE_BYTES = 2**20  # one gRPC message: coalesced writes carry over 100,000 envelopes/s
+MAX_INLINE_BYTES = 2 * 2**20  # of one envelope: a write that it overfills stays under 4 MiB
+PART_OVERHEAD = 16  # bytes that announcing a part, or framing a piece, takes at most
+
+# A receipt rides on the next write. Where nothing is written back it goes alone after so much.
+ENVELOPES_PER_RECEIPT = 64
+BYTES_PER_RECEIPT = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStatistics:
+    """What a session has done so far.
+
+    Attributes:
+        posted: Envelopes numbered.
+        delivered: Envelopes handed over.
+        repeated: Envelopes announced again on a later carrier.
+        dropped: Envelopes that came again and were known.
+        unacknowledged: Envelopes kept for a receipt.
+        carriers: How often it was connected.
+    """
+
+    posted: int
+    delivered: int
+    repeated: int
+    dropped: int
+    unacknowledged: int
+    carriers: int
+
+
+@dataclass(slots=True)
+class _Posted:
+    envelope: Envelope
+    size: int
+    deadline: float
+    announced: bool = False
+
+
+@final
+class Session:
+    """One end of the session between two incarnations; not thread-safe."""
+
+    def __init__(self) -> None:
+        self._unacknowledged: dict[int, _Posted] = {}
+        self._unannounced: deque[_Posted] = deque()  # not written on this carrier yet
+        self._cutting: deque[Iterator[Piece]] = deque()  # announced; pieces still to be written
+        self._piece: Piece | None = None  # the next one of the first of those
+        self._pieces_waited = False
+        self._last_posted = 0
+        self._acknowledged = 0
+        self._received = 0
+        self._received_later: set[int] = set()  # complete, but some earlier one is not
+        self._assemblies: dict[int, Assembly] = {}
+        self._envelopes_owed = 0
+        self._bytes_owed = 0
+        self._connected = False
+        self._goodbye: Goodbye | None = None
+        self._goodbye_written = False
+        self._peer_goodbye: Goodbye | None = None
+        self._delivered = self._repeated = self._dropped = self._carriers = 0
+
+    @property
+    def received_number(self) -> int:
+        """The number up to which every envelope of the peer is complete here."""
+        return self._received
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a carrier to write to."""
+        return self._connected
+
+    @property
+    def pending(self) -> bool:
+        """Whether the next write would carry anything that the peer has to have now."""
+        goodbye = self._goodbye is not None and not self._goodbye_written
+        return bool(self._unannounced or self._cutting or goodbye or self._receipt_due)
+
+    @property
+    def flushed(self) -> bool:
+        """Whether the peer holds everything that was posted."""
+        return not self._unacknowledged
+
+    @property
+    def goodbye_written(self) -> bool:
+        """Whether this side's goodbye was written to the present carrier."""
+        return self._goodbye_written
+
+    @property
+    def peer_goodbye(self) -> Goodbye | None:
+        """What the peer said when it left."""
+        return self._peer_goodbye
+
+    @property
+    def _receipt_due(self) -> bool:
+        return (
+            self._envelopes_owed >= ENVELOPES_PER_RECEIPT or self._bytes_owed >= BYTES_PER_RECEIPT
+        )
+
+    def statistics(self) -> SessionStatistics:
+        """Returns the counts so far."""
+        return SessionStatistics(
+            posted=self._last_posted,
+            delivered=self._delivered,
+            repeated=self._repeated,
+            dropped=self._dropped,
+            unacknowledged=len(self._unacknowledged),
+            carriers=self._carriers,
+        )
+
+    def post(self, envelope: Envelope, now: float = 0.0) -> int:
+        """Numbers an envelope and queues it.
+
+        Its buffers must not change until a receipt has covered it; the envelope itself is copied
+        and may be posted to other sessions too.
+
+        Args:
+            envelope: What is to be handed over to the peer.
+            now: The time, from which its `time_left` counts.
+
+        Returns:
+            Its number.
+
+        Raises:
+            EncodeError: Its headers are too big; nothing was posted.
+        """
+        size = inline_size(envelope) + PART_OVERHEAD * len(envelope.buffers)
+        if size > MAX_INLINE_BYTES:
+            raise EncodeError(
+                f"the headers of an envelope of kind {envelope.kind!r} are too big "
+                f"(bytes: {size}, at most {MAX_INLINE_BYTES}); send fewer references in one call"
+            )
+        self._last_posted += 1
+        posted = _Posted(_numbered(envelope, self._last_posted), size, now + envelope.time_left)
+        self._unacknowledged[self._last_posted] = posted
+        self._unannounced.append(posted)
+        return self._last_posted
+
+    def leave(self, reason: str) -> None:
+        """Has a goodbye written behind everything that was posted."""
+        self._goodbye = Goodbye(reason)
+
+    def connection_made(self, peer_received: int) -> None:
+        """Starts on a new carrier, after the peer said what it holds.
+
+        Raises:
+            DecodeError: The peer holds less than it once acknowledged, or more than was sent: it
+                is not the one this session is with.
+        """
+        self._acknowledge(peer_received)
+        self._connected = True
+        self._carriers += 1
+        self._unannounced = deque(self._unacknowledged.values())
+        self._cutting.clear()
+        self._piece = None
+        self._goodbye_written = False
+
+    def connection_lost(self) -> None:
+        """Stops writing until there is a carrier again."""
+        self._connected = False
+
+    def abandon(self) -> None:
+        """Lets go of everything that was posted or is half received; the peer is lost."""
+        self._connected = False
+        self._unacknowledged.clear()
+        self._unannounced.clear()
+        self._cutting.clear()
+        self._piece = None
+        self._assemblies.clear()
+
+    def next_write(self, limit: int = WRITE_BYTES, now: float = 0.0) -> Frame:
+        """Returns what goes into the next write, envelopes before pieces, about `limit` bytes.
+
+        Whatever is in it counts as written. While pieces wait, every second write carries one
+        even if envelopes alone would fill it.
+
+        Args:
+            limit: Bytes after which nothing more is added.
+            now: The time, for what is left of deadlines.
+        """
+        frame = Frame(receipt=self._received)
+        self._envelopes_owed = self._bytes_owed = 0
+        if not self._connected:
+            return frame
+        room = limit
+        while self._unannounced and (self._unannounced[0].size <= room or room == limit):
+            posted = self._unannounced.popleft()
+            room -= posted.size
+            frame.envelopes.append(self._announce(posted, now))
+        self._add_pieces(frame, room, limit)
+        if self._goodbye is not None and not self._unannounced and not self._cutting:
+            frame.goodbye = None if self._goodbye_written else self._goodbye
+            self._goodbye_written = True
+        return frame
+
+    def received(self, frame: Frame) -> list[Envelope]:
+        """Takes a frame; returns the envelopes that are complete now, each for the first time.
+
+        Raises:
+            DecodeError: The frame breaks the protocol; the carrier it came on must be closed.
+        """
+        self._acknowledge(max(frame.receipt, self._acknowledged))
+        complete: list[Envelope] = []
+        for envelope in frame.envelopes:
+            self._take_envelope(envelope, frame, complete)
+        for piece in frame.pieces:
+            self._take_piece(piece, complete)
+        self._delivered += len(complete)
+        if frame.goodbye is not None:
+            self._peer_goodbye = frame.goodbye
+        return complete
+
+    def _announce(self, posted: _Posted, now: float) -> Envelope:
+        envelope = posted.envelope
+        self._repeated += posted.announced
+        posted.announced = True
+        if posted.deadline != math.inf:
+            envelope.time_left = max(0.0, posted.deadline - now)
+        pieces = cut(envelope)
+        first = next(pieces, None)
+        if first is not None:
+            self._cutting.append(_chain(first, pieces))
+        return envelope
+
+    def _add_pieces(self, frame: Frame, room: int, limit: int) -> None:
+        """Adds pieces while there is room; one at least when none went with the last write."""
+        must = self._pieces_waited or not frame.envelopes
+        while self._cutting:
+            piece = self._piece or next(self._cutting[0], None)
+            if piece is None:
+                self._cutting.popleft()
+                continue
+            size = len(piece.data) + PART_OVERHEAD
+            if size > room and not (must and not frame.pieces):
+                self._piece = piece
+                break
+            self._piece = None
+            frame.pieces.append(piece)
+            room -= size
+        self._pieces_waited = bool(self._cutting) and not frame.pieces
+
+    def _take_envelope(self, envelope: Envelope, frame: Frame, complete: list[Envelope]) -> None:
+        number = envelope.number
+        if number < 1:
+            raise DecodeError(f"an envelope without a number (kind: {envelope.kind!r})")
+        self._envelopes_owed += 1
+        if number <= self._received or number in self._received_later:
+            self._dropped += 1
+        elif awaited := frame.awaited.get(number):
+            if number not in self._assemblies:
+                self._assemblies[number] = Assembly(envelope, awaited)
+            else:  # again, on a new carrier: what is here of its parts stays
+                self._dropped += 1
+        else:
+            self._complete(envelope, complete)
+
+    def _take_piece(self, piece: Piece, complete: list[Envelope]) -> None:
+        number = piece.number
+        self._bytes_owed += len(piece.data)
+        assembly = self._assemblies.get(number)
+        if assembly is not None:
+            if assembly.add(piece):
+                del self._assemblies[number]
+                self._complete(assembly.envelope, complete)
+        elif number > self._received and number not in self._received_later:
+            raise DecodeError(f"a piece of envelope {number}, which was not announced")
+
+    def _complete(self, envelope: Envelope, complete: list[Envelope]) -> None:
+        complete.append(envelope)
+        self._received_later.add(envelope.number)
+        while self._received + 1 in self._received_later:
+            self._received += 1
+            self._received_later.discard(self._received)
+
+    def _acknowledge(self, number: int) -> None:
+        if not self._acknowledged <= number <= self._last_posted:
+            raise DecodeError(
+                f"a receipt for envelope {number} (acknowledged before: {self._acknowledged}, "
+                f"posted: {self._last_posted})"
+            )
+        for covered in range(self._acknowledged + 1, number + 1):
+            del self._unacknowledged[covered]
+        self._acknowledged = number
+
+
+def _numbered(envelope: Envelope, number: int) -> Envelope:
+    return Envelope(
+        envelope.kind,
+        envelope.call,
+        envelope.reply,
+        envelope.time_left,
+        envelope.depth,
+        envelope.document,
+        envelope.externals,
+        envelope.headers,
+        envelope.buffers,
+        number,
+    )
+
+
+def _chain(first: Piece, rest: Iterator[Piece]) -> Iterator[Piece]:
+    yield first
+    yield from rest

@@ -1,0 +1,62 @@
+"""A carrier that has proved itself, as the connection that it belongs to sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import final
+
+from telegrad.transport.base import Carrier
+from telegrad.transport.handshake import Frames
+
+__all__ = ["Stream"]
+
+logger = logging.getLogger(__name__)
+
+# How long a goodbye that answers another may take to leave before its carrier is closed.
+FAREWELL_SECONDS = 1.0
+
+
+@final
+class Stream:
+    """A carrier that has proved itself, with the tags of its frames; lives on the loop.
+
+    Args:
+        carrier: What moves the bytes.
+        frames: What seals and opens them.
+        dialled: Whether this side dialled it.
+        preamble: What has to be sent before the first frame: a listener's welcome.
+    """
+
+    def __init__(
+        self, carrier: Carrier, frames: Frames, *, dialled: bool, preamble: bytes = b""
+    ) -> None:
+        self.carrier = carrier
+        self.frames = frames
+        self.dialled = dialled
+        self.preamble = preamble
+        self.farewell: bytes = b""
+        self.work = asyncio.Event()
+        self._open = True
+
+    def is_open(self) -> bool:
+        """Whether this is still the stream of its connection."""
+        return self._open
+
+    def let_go(self, farewell: bytes) -> None:
+        """Ends the tasks that read and write it; a last message may follow."""
+        self._open = False
+        self.farewell = farewell
+        self.work.set()
+
+    async def say_farewell(self) -> None:
+        """Sends the last message, if there is one, and closes."""
+        if not self.farewell:
+            return
+        try:
+            async with asyncio.timeout(FAREWELL_SECONDS):
+                await self.carrier.send(self.frames.seal(self.farewell))
+        except TimeoutError:
+            logger.debug("%s takes no farewell", self.carrier.description)
+        finally:
+            await self.carrier.close()

@@ -1,0 +1,57 @@
+"""What all connections of one worker share, and what they count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from telegrad.transport.base import Receiver, Transport
+from telegrad.transport.handshake import Identity
+from telegrad.transport.loop import LoopThread
+
+__all__ = ["Counters", "Terms"]
+
+
+@dataclass(slots=True)
+class Counters:
+    """What all connections of an exchange have moved; changed on the loop alone."""
+
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    envelopes_sent: int = 0
+    envelopes_received: int = 0
+    writes: int = 0
+    connections: int = 0
+    lag: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What all connections of one worker share.
+
+    Attributes:
+        identity: Who this worker is.
+        token: The job's; None in an insecure job.
+        transports: By scheme.
+        receiver: The floor above.
+        lost_after: Seconds of silence after which a peer is lost.
+        prove_within: Seconds that a handshake may take.
+        clock: What liveness and deadlines read.
+        load: How many calls this worker serves.
+        loop: Where everything here runs.
+        spawn: Starts a task that the exchange awaits or cancels when it closes.
+        counters: What is counted.
+    """
+
+    identity: Identity
+    token: bytes | None
+    transports: dict[str, Transport]
+    receiver: Receiver
+    lost_after: float
+    prove_within: float
+    clock: Callable[[], float]
+    load: Callable[[], int]
+    loop: LoopThread
+    spawn: Callable[[Coroutine[Any, Any, None]], None]
+    counters: Counters = field(default_factory=Counters)

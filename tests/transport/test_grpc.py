@@ -1,0 +1,133 @@
+"""What only sockets and processes can get wrong."""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from telegrad.transport import GrpcTransport
+from telegrad.transport.grpc_options import split_address
+from tests.transport.workers import SECONDS, Floor
+
+if TYPE_CHECKING:
+    from tests.conftest import Programs
+
+PEER = """
+import sys, threading
+from telegrad.transport import Exchange, GrpcTransport
+from telegrad.wire import Envelope
+
+class Receiver:
+    def on_envelope(self, peer, envelope):
+        exchange.post(peer, Envelope("test.reply", envelope.call, reply=True))
+    def on_lost(self, peer, error):
+        lost.set()
+
+lost = threading.Event()
+exchange = Exchange(
+    job="job", name="bob", rank=1, incarnation=1, token=b"a token that only the tests use",
+    transports=[GrpcTransport()], receiver=Receiver(),
+)
+print(exchange.start()[0], flush=True)
+lost.wait()
+if "close" in sys.argv:
+    exchange.close(5.0)
+"""
+
+
+def test_a_port_in_use(grpc_floor: Floor) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match=rf"127\.0\.0\.1:{port} .*name a free one, or 0") as error:
+            grpc_floor.worker("alice", transport=GrpcTransport(port=port))
+    assert error.value.errno is not None
+
+
+def test_two_servers_never_share_a_port(grpc_floor: Floor) -> None:
+    first = grpc_floor.worker("alice")
+    _, port = split_address(first.endpoints[0])
+    with pytest.raises(OSError, match="another process may use the port"):
+        grpc_floor.worker("bob", transport=GrpcTransport(port=port))
+
+
+def test_a_port_is_free_again_after_the_close(grpc_floor: Floor) -> None:
+    alice, bob = grpc_floor.pair()
+    alice.post(bob, 1)
+    bob.recorder.wait_envelopes(1)
+    bob.exchange.close(SECONDS)
+    _, port = split_address(bob.endpoints[0])
+    again = grpc_floor.worker("bob", incarnation=2, transport=GrpcTransport(port=port))
+    assert again.endpoints == bob.endpoints
+
+
+def test_an_address_beyond_this_machine_needs_encryption_or_a_word(grpc_floor: Floor) -> None:
+    with pytest.raises(PermissionError, match="insecure=True"):
+        grpc_floor.worker("alice", transport=GrpcTransport(bind="0.0.0.0"))
+    open_ = GrpcTransport(bind="0.0.0.0", advertise="127.0.0.1", insecure=True)
+    host = grpc_floor.worker("host", transport=open_)
+    assert host.endpoints[0].startswith("grpc://127.0.0.1:")
+    alice = grpc_floor.worker("alice").knows(host)
+    alice.post(host, 1)
+    host.recorder.wait_envelopes(1)
+
+
+def test_an_address_of_another_machine(grpc_floor: Floor) -> None:
+    with pytest.raises(OSError, match=r"192\.0\.2\.1"):
+        grpc_floor.worker("alice", transport=GrpcTransport("192.0.2.1", 4000, insecure=True))
+
+
+def test_a_proxy_of_the_shell_is_not_asked(
+    grpc_floor: Floor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.setenv("grpc_proxy", "http://127.0.0.1:1")
+    alice, bob = grpc_floor.pair()
+    alice.post(bob, 1)
+    bob.recorder.wait_envelopes(1)
+
+
+def test_endpoints_are_tried_in_order_and_a_deaf_one_holds_nobody_up(grpc_floor: Floor) -> None:
+    """The first has a full backlog and never answers; the second is refused; the third is it."""
+    with socket.socket() as deaf, socket.socket() as free:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen(0)
+        free.bind(("127.0.0.1", 0))
+        first = f"grpc://127.0.0.1:{deaf.getsockname()[1]}"
+        second = f"grpc://127.0.0.1:{free.getsockname()[1]}"
+        alice, bob = grpc_floor.worker("alice"), grpc_floor.worker("bob")
+        alice.exchange.connect(bob.info, [first, "unix:///nowhere", second, *bob.endpoints])
+        began = time.monotonic()
+        alice.post(bob, 1)
+        bob.recorder.wait_envelopes(1)
+        assert time.monotonic() - began < 2.0
+        assert not alice.recorder.lost
+
+
+def test_a_process_that_is_killed_is_lost_at_once(grpc_floor: Floor, programs: Programs) -> None:
+    program = programs.start(["python", programs.script(PEER)])
+    endpoint = program.wait_for("\n").strip()
+    alice = grpc_floor.worker("alice")
+    info = alice.exchange.introduce(endpoint, timeout=SECONDS)
+    program.process.kill()
+    began = time.monotonic()
+    error = alice.recorder.wait_lost()
+    assert time.monotonic() - began < 3.0
+    assert error.worker == info.name
+    assert "its process is gone" in error.reason
+    program.wait(code=-9)
+
+
+@pytest.mark.parametrize("word", ["close", "exit"])
+def test_a_process_ends_without_a_word(grpc_floor: Floor, programs: Programs, word: str) -> None:
+    """Whether it closes or not, nothing is printed while the interpreter goes down."""
+    program = programs.start(["python", "-X", "dev", programs.script(PEER), word])
+    endpoint = program.wait_for("\n").strip()
+    alice = grpc_floor.worker("alice")
+    alice.exchange.introduce(endpoint, timeout=SECONDS)
+    alice.exchange.close(SECONDS)
+    assert program.wait().strip() == endpoint

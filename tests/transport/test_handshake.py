@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import pytest
+
+from telegrad import pb
+from telegrad.transport.handshake import (
+    AcceptHandshake,
+    DialHandshake,
+    Identity,
+    Reason,
+    RefusedError,
+    refusal,
+)
+from telegrad.transport.tags import BadTagError, FrameTags, PlainFrames
+from telegrad.types import WorkerInfo
+
+TOKEN = b"a token that only the tests use"
+ALICE, BOB = WorkerInfo("alice", 0, 11), WorkerInfo("bob", 1, 12)
+
+
+def ends(
+    token: bytes | None = TOKEN, other: bytes | None = TOKEN, expected: WorkerInfo | None = BOB
+) -> tuple[DialHandshake, AcceptHandshake]:
+    return (
+        DialHandshake(Identity("job", ALICE), token, expected=expected),
+        AcceptHandshake(Identity("job", BOB), other),
+    )
+
+
+def shake(dial: DialHandshake, accept: AcceptHandshake) -> None:
+    assert accept.takes_hello(dial.hello()) == ALICE
+    assert dial.takes_answer(accept.answer()) == BOB
+    assert accept.takes_proof(dial.prove(7, resumes=True)) == (7, True)
+    assert dial.takes_welcome(accept.welcome(9, resumes=True)) == 9
+
+
+def refused(error: pytest.ExceptionInfo[RefusedError]) -> Reason:
+    return error.value.reason
+
+
+@pytest.mark.parametrize("expected", [BOB, None, WorkerInfo("bob", 5, 0)])
+def test_both_prove_themselves(expected: WorkerInfo | None) -> None:
+    dial, accept = ends(expected=expected)
+    shake(dial, accept)
+    here, there = dial.frames(), accept.frames()
+    for payload in (b"", b"one", b"x" * 100_000):
+        assert there.open(here.seal(payload)) == payload
+        assert here.open(there.seal(payload)) == payload
+
+
+def test_without_a_token() -> None:
+    dial, accept = ends(None, None)
+    shake(dial, accept)
+    assert isinstance(dial.frames(), PlainFrames)
+
+
+@pytest.mark.parametrize("token", [b"another token, long enough", None])
+def test_the_dialler_has_to_hold_the_token(token: bytes | None) -> None:
+    dial, accept = ends(token=token)
+    accept.takes_hello(dial.hello())
+    dial.takes_answer(accept.answer())
+    with pytest.raises(RefusedError, match="TELEGRAD_TOKEN") as error:
+        accept.takes_proof(dial.prove(0, resumes=False))
+    assert refused(error) is Reason.AUTHENTICATION
+    assert TOKEN.decode() not in error.value.words
+
+
+def test_the_listener_has_to_hold_the_token() -> None:
+    dial, accept = ends(other=b"another token, long enough")
+    accept.takes_hello(dial.hello())
+    dial.takes_answer(accept.answer())
+    with pytest.raises(RefusedError) as error:
+        dial.takes_welcome(accept.welcome(0, resumes=False))
+    assert refused(error) is Reason.AUTHENTICATION
+
+
+def test_a_proof_of_another_stream_is_worth_nothing() -> None:
+    dial, accept = ends()
+    shake(dial, accept)
+    recorded = dial.prove(0, resumes=False)
+    again = AcceptHandshake(Identity("job", BOB), TOKEN)
+    again.takes_hello(dial.hello())
+    with pytest.raises(RefusedError) as error:
+        again.takes_proof(recorded)
+    assert refused(error) is Reason.AUTHENTICATION
+
+
+def test_a_proof_cannot_be_reflected() -> None:
+    dial, accept = ends()
+    accept.takes_hello(dial.hello())
+    dial.takes_answer(accept.answer())
+    mac = pb.Proof.FromString(dial.prove(0, resumes=False)[1:]).mac
+    with pytest.raises(RefusedError):
+        dial.takes_welcome(b"W" + pb.Welcome(mac=mac).SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("identity", "expected", "reason"),
+    [
+        (Identity("other", BOB), BOB, Reason.JOB),
+        (Identity("job", WorkerInfo("carol", 1, 12)), BOB, Reason.NAME),
+        (Identity("job", WorkerInfo("bob", 1, 13)), BOB, Reason.INCARNATION),
+    ],
+)
+def test_whom_it_does_not_want(identity: Identity, expected: WorkerInfo, reason: Reason) -> None:
+    """Both ends notice, whichever speaks first."""
+    dial = DialHandshake(Identity("job", ALICE), TOKEN, expected=expected)
+    accept = AcceptHandshake(identity, TOKEN)
+    with pytest.raises(RefusedError) as error:
+        accept.takes_hello(dial.hello())
+    assert refused(error) is reason
+    with pytest.raises(RefusedError) as told:
+        dial.takes_answer(refusal(error.value))
+    assert (refused(told), told.value.words) == (reason, error.value.words)
+    with pytest.raises(RefusedError) as error:
+        dial.takes_answer(accept.answer())
+    assert refused(error) is reason
+
+
+def test_no_version_in_common() -> None:
+    _, accept = ends()
+    hello = pb.Hello(
+        oldest_version=7, newest_version=9, job="job", name="x", nonce=b"n" * 32, purpose="control"
+    )
+    with pytest.raises(RefusedError, match="7 to 9, here: 1 to 1") as error:
+        accept.takes_hello(b"H" + hello.SerializeToString())
+    assert refused(error) is Reason.VERSION
+
+
+@pytest.mark.parametrize("message", [b"", b"H", b"Hgarbage", b"GET / HTTP/1.1", b"P", b"R\xff\xff"])
+def test_garbage(message: bytes) -> None:
+    for take in (ends()[1].takes_hello, ends()[0].takes_answer):
+        with pytest.raises(RefusedError) as error:
+            take(message)
+        assert refused(error) is Reason.MALFORMED
+
+
+def tags() -> tuple[FrameTags, FrameTags]:
+    return FrameTags(sending=b"a", receiving=b"b"), FrameTags(sending=b"b", receiving=b"a")
+
+
+def test_a_frame_that_is_changed_repeated_left_out_or_reflected() -> None:
+    here, there = tags()
+    first, second = here.seal(b"first"), here.seal(b"second")
+    for message in (first[:-1] + b"T", second, b"", b"short", there.seal(b"first")):
+        with pytest.raises(BadTagError):
+            there.open(message)
+    assert there.open(first) == b"first"
+    with pytest.raises(BadTagError):
+        there.open(first)
+    assert there.open(second) == b"second"

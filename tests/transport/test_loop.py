@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from telegrad.errors import BlockingCallError
+from telegrad.transport import LoopThread, on_own_loop, shared_loop_thread
+
+
+def test_it_runs_while_somebody_needs_it() -> None:
+    loop = LoopThread("test-loop")
+    with pytest.raises(RuntimeError, match="acquire"):
+        _ = loop.loop
+    loop.acquire().acquire()
+    first = loop.loop
+    loop.release()
+    assert loop.loop is first
+    loop.release()
+    assert first.is_closed()
+    loop.release()  # one too many changes nothing
+    loop.acquire()
+    assert loop.loop is not first
+    loop.release()
+
+
+def test_run_and_call_soon() -> None:
+    loop = LoopThread("test-loop").acquire()
+    called = threading.Event()
+
+    async def where() -> tuple[str, bool]:
+        return threading.current_thread().name, on_own_loop()
+
+    try:
+        assert loop.run(where()) == ("test-loop", True)
+        loop.call_soon(called.set)
+        assert called.wait(5)
+        assert not loop.is_loop_thread()
+        assert not on_own_loop()
+    finally:
+        loop.release()
+    loop.call_soon(called.clear)  # nobody is there any more
+    assert called.is_set()
+
+
+def test_blocking_on_it_is_refused() -> None:
+    loop, other = LoopThread("test-loop").acquire(), LoopThread("test-other").acquire()
+
+    async def nothing() -> None: ...
+
+    async def block() -> None:
+        other.run(nothing())
+
+    try:
+        with pytest.raises(BlockingCallError, match="to_thread"):
+            loop.run(block())
+    finally:
+        loop.release()
+        other.release()
+
+
+def test_a_time_out_cancels() -> None:
+    loop = LoopThread("test-loop").acquire()
+    cancelled = threading.Event()
+
+    async def forever() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    try:
+        with pytest.raises(TimeoutError):
+            loop.run(forever(), 0.01)
+        assert cancelled.wait(5)
+    finally:
+        loop.release()
+
+
+def test_what_still_runs_is_cancelled_at_the_end() -> None:
+    loop = LoopThread("test-loop").acquire()
+    started, cancelled = threading.Event(), threading.Event()
+
+    async def forever() -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    loop.call_soon(lambda: asyncio.ensure_future(forever()))
+    assert started.wait(5)
+    loop.release()
+    assert cancelled.is_set()
+
+
+def test_there_is_one_for_the_process() -> None:
+    assert shared_loop_thread() is shared_loop_thread()

@@ -1,0 +1,180 @@
+"""Whatever a stranger, or a peer gone mad, sends: the listener serves on."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import pytest
+
+from telegrad import pb
+from telegrad.transport import Carrier, CarrierClosedError, shared_loop_thread
+from telegrad.transport.handshake import DialHandshake, Identity, Reason
+from telegrad.types import WorkerInfo
+from telegrad.wire import Envelope, Frame, pack_frame
+from tests.transport.workers import SECONDS, TOKEN, Floor, Worker
+
+T = TypeVar("T")
+MALLORY = WorkerInfo("mallory", 9, 99)
+
+
+def on_loop(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    loop = shared_loop_thread().acquire()
+    try:
+        return loop.run(work(), SECONDS)
+    finally:
+        loop.release()
+
+
+async def until_closed(carrier: Carrier) -> list[bytes]:
+    """Reads all that comes until the other end closes."""
+    messages = []
+    try:
+        while True:
+            messages.append(await carrier.receive())
+    except CarrierClosedError:
+        await carrier.close()
+        return messages
+
+
+def told(message: bytes) -> tuple[Reason, str]:
+    assert message[:1] == b"R"
+    refusal = pb.Refusal.FromString(message[1:])
+    return Reason(refusal.reason), refusal.words
+
+
+def serves_on(floor: Floor, host: Worker) -> None:
+    friend = floor.worker("friend").knows(host)
+    friend.post(host, 77)
+    host.recorder.wait_envelopes(1)
+    assert host.recorder.calls() == [77]
+
+
+@pytest.mark.parametrize(
+    "message", [b"", b"GET / HTTP/1.1\r\n\r\n", b"H\xff\xff\xff", b"x" * 16384]
+)
+def test_garbage_in_place_of_a_hello(floor: Floor, message: bytes) -> None:
+    host = floor.worker("host")
+
+    async def talk() -> list[bytes]:
+        carrier = await floor.transport().dial(host.endpoints[0])
+        await carrier.send(message)
+        return await until_closed(carrier)
+
+    (answer,) = on_loop(talk)
+    assert told(answer)[0] is Reason.MALFORMED
+    serves_on(floor, host)
+
+
+def test_a_stranger_gets_16_kib(floor: Floor) -> None:
+    host = floor.worker("host")
+
+    async def talk() -> list[bytes]:
+        carrier = await floor.transport().dial(host.endpoints[0])
+        await carrier.send(b"H" + b"x" * 16384)
+        return await until_closed(carrier)
+
+    (answer,) = on_loop(talk)
+    assert told(answer) == (Reason.MALFORMED, "16385 bytes before any proof")
+    serves_on(floor, host)
+
+
+def test_a_slow_stranger_is_cut_off(floor: Floor) -> None:
+    host = floor.worker("host", prove_within=0.1)
+
+    async def talk() -> list[bytes]:
+        carrier = await floor.transport().dial(host.endpoints[0])
+        return await until_closed(carrier)
+
+    assert on_loop(talk) == []
+    serves_on(floor, host)
+
+
+def test_frames_before_the_proof(floor: Floor) -> None:
+    host = floor.worker("host")
+    frame = pack_frame(Frame(envelopes=[Envelope("test.message", 1, number=1)]))
+
+    async def talk() -> list[bytes]:
+        carrier = await floor.transport().dial(host.endpoints[0])
+        await carrier.send(DialHandshake(Identity("job", MALLORY), None).hello())
+        await carrier.send(frame)
+        return await until_closed(carrier)
+
+    assert told(on_loop(talk)[1])[0] is Reason.MALFORMED
+    serves_on(floor, host)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"\xff" * 100,
+        pack_frame(Frame(receipt=12)),
+        pack_frame(Frame(envelopes=[Envelope("test.message", 1)])),
+        pb.Frame(pieces=[pb.Piece(number=4, part=2, data=b"x")]).SerializeToString(),
+        pb.Frame(
+            envelopes=[pb.Envelope(number=1, kind="a", buffer_sizes=[2**63], buffers=[b""])]
+        ).SerializeToString(),
+    ],
+    ids=["noise", "receipt", "number", "piece", "size"],
+)
+@pytest.mark.parametrize("sealed", [True, False])
+def test_garbage_inside_a_stream_that_proved_itself(
+    floor: Floor, payload: bytes, sealed: bool
+) -> None:
+    host = floor.worker("host")
+
+    async def talk() -> None:
+        carrier = await floor.transport().dial(host.endpoints[0])
+        shake = DialHandshake(Identity("job", MALLORY), TOKEN)
+        await carrier.send(shake.hello())
+        shake.takes_answer(await carrier.receive())
+        await carrier.send(shake.prove(0, resumes=False))
+        shake.takes_welcome(await carrier.receive())
+        await carrier.send(shake.frames().seal(payload) if sealed else payload)
+        await until_closed(carrier)
+
+    on_loop(talk)
+    if sealed:
+        assert "it broke the protocol" in host.recorder.wait_lost().reason
+    serves_on(floor, host)
+
+
+def test_a_frame_that_is_repeated_closes_the_stream(floor: Floor) -> None:
+    host = floor.worker("host")
+
+    async def talk() -> None:
+        carrier = await floor.transport().dial(host.endpoints[0])
+        shake = DialHandshake(Identity("job", MALLORY), TOKEN)
+        await carrier.send(shake.hello())
+        shake.takes_answer(await carrier.receive())
+        await carrier.send(shake.prove(0, resumes=False))
+        shake.takes_welcome(await carrier.receive())
+        frame = Frame(envelopes=[Envelope("test.message", 5, number=1)])
+        message = shake.frames().seal(pack_frame(frame))
+        await carrier.send(message)
+        await carrier.send(message)
+        await until_closed(carrier)
+
+    on_loop(talk)
+    assert host.recorder.calls() == [5]
+
+
+def test_raw_garbage_on_the_port(grpc_floor: Floor, capfd: pytest.CaptureFixture[str]) -> None:
+    host = grpc_floor.worker("host")
+    name, _, port = host.endpoints[0].removeprefix("grpc://").partition(":")
+    for data in (
+        b"\x00" * 1000,
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 99,
+    ):
+        with socket.create_connection((name, int(port)), SECONDS) as stream:
+            stream.sendall(data)
+            stream.shutdown(socket.SHUT_WR)
+            try:
+                while stream.recv(4096):
+                    pass
+            except ConnectionResetError:
+                pass
+    serves_on(grpc_floor, host)
+    assert capfd.readouterr().err == ""

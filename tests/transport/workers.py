@@ -1,0 +1,238 @@
+"""What the tests of the transport share: receivers that record, carriers that break."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any
+
+from telegrad.errors import WorkerLostError
+from telegrad.transport import (
+    Carrier,
+    CarrierClosedError,
+    Exchange,
+    GrpcTransport,
+    InprocNetwork,
+    InprocTransport,
+    Listener,
+    Transport,
+)
+from telegrad.types import WorkerInfo
+from telegrad.wire import Envelope
+
+SECONDS = 20.0  # no wait of these tests takes so long unless something is wrong
+TOKEN = b"a token that only the tests use"
+
+
+class Recorder:
+    """A receiver that keeps what it got and can be waited on."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.envelopes: list[tuple[WorkerInfo, Envelope]] = []
+        self.lost: list[tuple[WorkerInfo, WorkerLostError]] = []
+        self.react: Callable[[WorkerInfo, Envelope], None] | None = None
+
+    def on_envelope(self, peer: WorkerInfo, envelope: Envelope) -> None:
+        with self.changed:
+            self.envelopes.append((peer, envelope))
+            self.changed.notify_all()
+        if self.react is not None:
+            self.react(peer, envelope)
+
+    def on_lost(self, peer: WorkerInfo, error: WorkerLostError) -> None:
+        with self.changed:
+            self.lost.append((peer, error))
+            self.changed.notify_all()
+
+    def calls(self) -> list[int]:
+        with self.changed:
+            return [envelope.call for _, envelope in self.envelopes]
+
+    def wait_envelopes(self, count: int) -> list[Envelope]:
+        with self.changed:
+            found = self.changed.wait_for(lambda: len(self.envelopes) >= count, SECONDS)
+            assert found, f"{len(self.envelopes)} of {count} envelopes came; lost: {self.lost}"
+            return [envelope for _, envelope in self.envelopes]
+
+    def wait_lost(self) -> WorkerLostError:
+        with self.changed:
+            assert self.changed.wait_for(lambda: bool(self.lost), SECONDS), "nobody was lost"
+            return self.lost[0][1]
+
+
+class ManualClock:
+    """A clock that the test turns; read from any thread."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Breaks:
+    """A transport whose carriers close after a number of messages, by plan, then never more."""
+
+    def __init__(self, inner: Transport, plan: Sequence[int]) -> None:
+        self.inner = inner
+        self.plan = list(plan)
+        self.broken = 0
+        self.dials = 0
+
+
+class BreakingTransport(Transport):
+    def __init__(self, breaks: Breaks) -> None:
+        self._breaks = breaks
+
+    @property
+    def scheme(self) -> str:
+        return self._breaks.inner.scheme
+
+    async def listen(self, accept: Callable[[Carrier], Awaitable[None]]) -> Listener:
+        async def accept_breaking(carrier: Carrier) -> None:
+            await accept(self._wrap(carrier))
+
+        return await self._breaks.inner.listen(accept_breaking)
+
+    async def dial(self, endpoint: str) -> Carrier:
+        self._breaks.dials += 1
+        return self._wrap(await self._breaks.inner.dial(endpoint))
+
+    def _wrap(self, carrier: Carrier) -> Carrier:
+        return _BreakingCarrier(carrier, self._breaks)
+
+
+class _BreakingCarrier(Carrier):
+    """Counts both directions; the message at which it breaks is lost."""
+
+    def __init__(self, inner: Carrier, breaks: Breaks) -> None:
+        self._inner = inner
+        self._breaks = breaks
+        self._left = breaks.plan.pop(0) if breaks.plan else None
+
+    @property
+    def description(self) -> str:
+        return self._inner.description
+
+    async def send(self, message: bytes) -> None:
+        await self._count()
+        await self._inner.send(message)
+
+    async def receive(self) -> bytes:
+        message = await self._inner.receive()
+        await self._count()
+        return message
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+    async def _count(self) -> None:
+        if self._left is None:
+            return
+        self._left -= 1
+        if self._left == 0:
+            self._breaks.broken += 1
+        if self._left <= 0:
+            await self._inner.close()
+            raise CarrierClosedError("broken by the test")
+
+
+class Worker:
+    """An exchange with its receiver and endpoints."""
+
+    def __init__(self, exchange: Exchange, recorder: Recorder) -> None:
+        self.exchange = exchange
+        self.recorder = recorder
+        self.endpoints: tuple[str, ...] = ()
+
+    @property
+    def info(self) -> WorkerInfo:
+        return self.exchange.info
+
+    def post(self, peer: Worker, call: int, **fields: Any) -> None:
+        self.exchange.post(peer.info, Envelope("test.message", call, **fields))
+
+    def knows(self, *peers: Worker) -> Worker:
+        for peer in peers:
+            self.exchange.connect(peer.info, peer.endpoints)
+        return self
+
+
+class Floor:
+    """Makes workers over one transport; closes all of them at the end."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._network = InprocNetwork()
+        self._workers: list[Worker] = []
+
+    def transport(self, *, plan: Sequence[int] = ()) -> Transport:
+        inner: Transport
+        inner = InprocTransport(self._network) if self.kind == "inproc" else GrpcTransport()
+        return BreakingTransport(Breaks(inner, plan)) if plan else inner
+
+    def worker(
+        self,
+        name: str,
+        *,
+        incarnation: int = 1,
+        job: str = "job",
+        token: bytes | None = TOKEN,
+        transport: Transport | None = None,
+        listen: bool = True,
+        **options: Any,
+    ) -> Worker:
+        recorder = Recorder()
+        exchange = Exchange(
+            job=job,
+            name=name,
+            rank=len(self._workers),
+            incarnation=incarnation,
+            token=token,
+            transports=[self.transport() if transport is None else transport],
+            receiver=recorder,
+            **options,
+        )
+        worker = Worker(exchange, recorder)
+        worker.endpoints = exchange.start(listen=listen)
+        self._workers.append(worker)
+        return worker
+
+    def pair(self, **options: Any) -> tuple[Worker, Worker]:
+        first, second = self.worker("alice", **options), self.worker("bob", **options)
+        first.knows(second)
+        second.knows(first)
+        return first, second
+
+    def kill(self, worker: Worker) -> None:
+        """Ends a worker without a goodbye, as when its process dies."""
+        exchange = worker.exchange
+
+        async def abort() -> None:
+            await exchange._close_listeners()
+            for connection in list(exchange._connections.values()):
+                connection.end()
+
+        exchange._loop.run(abort(), SECONDS)
+        exchange.close(0.0)
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.exchange.close(1.0)
+
+
+@contextlib.contextmanager
+def floor_of(kind: str) -> Iterator[Floor]:
+    floor = Floor(kind)
+    try:
+        yield floor
+    finally:
+        floor.close()
+
+
+def deadline() -> float:
+    """Returns when a test that polls has to give up."""
+    return time.monotonic() + SECONDS
