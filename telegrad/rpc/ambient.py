@@ -1,0 +1,147 @@
+"""The ambient agent: which agent the verbs use that are given none.
+
+A ContextVar with a process default: a test runs twenty agents in one process and each of their
+pool threads sees its own; a program that called `init_rpc` sees its one agent in every thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextvars import ContextVar, Token
+from typing import TYPE_CHECKING, final
+
+from telegrad.errors import AgentForkedError, AlreadyInitializedError, NotInitializedError
+
+if TYPE_CHECKING:
+    from telegrad.rpc.agent import Agent
+
+__all__ = [
+    "clear_process_agent",
+    "current_agent",
+    "enter_agent",
+    "find_agent",
+    "process_agent",
+    "set_process_agent",
+    "switch_interval_at_most",
+    "use_agent",
+]
+
+
+@final
+class _Process:
+    """What the agents of one process share: the default one and the interpreter's settings."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.agent: Agent | None = None
+        self.pid = 0
+        self.intervals: dict[object, float] = {}
+        self.original_interval = 0.0
+
+
+_process: ContextVar[_Process] = ContextVar("telegrad_process", default=_Process())  # noqa: B039
+_ambient: ContextVar[Agent | None] = ContextVar("telegrad_agent", default=None)
+
+
+def current_agent() -> Agent:
+    """Returns the ambient agent: of this context, else of this process.
+
+    Raises:
+        NotInitializedError: There is none: `init_rpc` was not called, failed, or `shutdown` was
+            called since.
+        AgentForkedError: This process was forked from the one that the agent runs in.
+    """
+    agent = _ambient.get()
+    if agent is None:
+        process = _process.get()
+        agent = process.agent
+        if agent is None:
+            raise NotInitializedError(
+                "no agent runs in this process; call rpc.init_rpc() first (and not after "
+                "rpc.shutdown())"
+            )
+    if agent.ended:
+        raise NotInitializedError(
+            f"the agent {agent.name!r} was shut down; call rpc.init_rpc() again"
+        )
+    if agent.pid != os.getpid():
+        raise AgentForkedError(
+            f"the agent {agent.name!r} belongs to process {agent.pid}, from which this process "
+            f"({os.getpid()}) was forked; start processes with multiprocessing's 'spawn' method "
+            "and call rpc.init_rpc() in each"
+        )
+    return agent
+
+
+def find_agent() -> Agent | None:
+    """Returns the ambient agent, or None where `current_agent` would raise."""
+    agent = _ambient.get() or _process.get().agent
+    if agent is None or agent.pid != os.getpid() or agent.ended:
+        return None
+    return agent
+
+
+def process_agent() -> Agent | None:
+    """Returns the agent that `init_rpc` made in this process or in the one it was forked from."""
+    return _process.get().agent
+
+
+def set_process_agent(agent: Agent) -> None:
+    """Makes `agent` the default of this process.
+
+    Raises:
+        AlreadyInitializedError: There is one.
+    """
+    process = _process.get()
+    with process.lock:
+        if process.agent is not None:
+            raise AlreadyInitializedError(
+                f"the agent {process.agent.name!r} already runs in this process; "
+                "call rpc.shutdown() before another rpc.init_rpc()"
+            )
+        process.agent = agent
+
+
+def clear_process_agent(agent: Agent) -> None:
+    """Takes `agent` out as the default of this process, if it is that."""
+    process = _process.get()
+    with process.lock:
+        if process.agent is agent:
+            process.agent = None
+
+
+def enter_agent(agent: Agent) -> Token[Agent | None]:
+    """Makes `agent` the ambient one of the current context, for contexts made to run a call."""
+    return _ambient.set(agent)
+
+
+@contextlib.contextmanager
+def use_agent(agent: Agent) -> Iterator[Agent]:
+    """Makes `agent` the ambient one inside a `with` block, in this context alone."""
+    token = _ambient.set(agent)
+    try:
+        yield agent
+    finally:
+        _ambient.reset(token)
+
+
+def switch_interval_at_most(owner: object, interval: float | None) -> None:
+    """Lowers the interpreter's switch interval while `owner` runs; None takes the wish back.
+
+    The smallest wish holds; when the last one is taken back the interval from before returns.
+    """
+    process = _process.get()
+    with process.lock:
+        if not process.intervals:
+            process.original_interval = sys.getswitchinterval()
+        if interval is None:
+            if process.intervals.pop(owner, None) is None:
+                return
+        else:
+            process.intervals[owner] = interval
+        wishes = [process.original_interval, *process.intervals.values()]
+        sys.setswitchinterval(min(wishes))

@@ -1,0 +1,238 @@
+"""The caller's end of calls: seal, post, wait, expire; each ends by reply, deadline or loss."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Any, TypeAlias, final
+
+from telegrad.errors import (
+    CallTimeoutError,
+    NotInitializedError,
+    UnknownWorkerError,
+    WorkerLostError,
+)
+from telegrad.rpc.call_table import CallTable, PendingCall
+from telegrad.rpc.codec import MessageCodec, read_body, write_body
+from telegrad.rpc.deadlines import Deadlines
+from telegrad.rpc.fresh import fresh_copy
+from telegrad.rpc.future import Dispatch, Future, new_future
+from telegrad.rpc.interceptor import CallRecord
+from telegrad.rpc.remote_failure import rebuild_failure
+from telegrad.rpc.served_call import inherited
+from telegrad.rpc.serving import CANCEL, ERROR
+from telegrad.types import WorkerInfo
+from telegrad.wire import Envelope
+
+__all__ = ["Calling"]
+
+# Replies that nobody read hold RRef forks; they are given back to the interceptors this often.
+HOUSEKEEPING_SECONDS = 1.0
+
+_Unread: TypeAlias = tuple[WorkerInfo, CallRecord, Envelope]
+
+
+@final
+class _Reply:
+    """A reply as it arrived; called once, by the first thread that needs the value."""
+
+    __slots__ = ("_codec", "_envelope", "_peer", "_record", "_unread", "_values")
+
+    def __init__(
+        self,
+        codec: MessageCodec,
+        call: PendingCall,
+        envelope: Envelope,
+        unread: SimpleQueue[_Unread],
+    ) -> None:
+        self._codec = codec
+        self._peer = call.peer  # and not the call, which refers to the future, and that to us:
+        self._record = call.record  # the last reference gone must mean that nobody will read it
+        self._values = call.values
+        self._envelope: Envelope | None = envelope
+        self._unread = unread
+
+    def __call__(self) -> object:
+        envelope, self._envelope = self._envelope, None
+        assert envelope is not None
+        if self._values:
+            body = self._codec.open(self._peer, self._record, envelope)
+        else:
+            body = read_body(envelope)
+        if envelope.kind == ERROR:
+            raise rebuild_failure(body)
+        return body
+
+    def __del__(self) -> None:
+        if self._envelope is not None and self._values:
+            self._unread.put((self._peer, self._record, self._envelope))
+
+
+@final
+class Calling:
+    """What this worker has called and waits for.
+
+    Args:
+        worker: This worker's name.
+        codec: Seals requests and opens replies.
+        deadlines: Where calls expire.
+        submit: Runs callbacks of futures in the pool.
+        post: Posts an envelope; raises WorkerLostError.
+    """
+
+    def __init__(
+        self,
+        worker: str,
+        codec: MessageCodec,
+        deadlines: Deadlines,
+        submit: Dispatch,
+        post: Callable[[WorkerInfo, Envelope], None],
+    ) -> None:
+        self._worker = worker
+        self._codec = codec
+        self._deadlines = deadlines
+        self._submit = submit
+        self._post = post
+        self._table = CallTable()
+        self._unread: SimpleQueue[_Unread] = SimpleQueue()
+        self._closed = False
+        self._evicted: WorkerLostError | None = None
+
+    @property
+    def sent(self) -> int:
+        """How many calls were made."""
+        return self._table.sent
+
+    @property
+    def pending(self) -> int:
+        """How many calls wait for their reply."""
+        return self._table.pending
+
+    def send(
+        self, to: WorkerInfo, kind: str, payload: object, function: str, limit: float
+    ) -> Future[Any]:
+        """Sends a request with user values; see `Agent.send`."""
+        left, depth = inherited()
+        if left <= 0:
+            message = (
+                f"{function} on {to.name!r} was not sent: the call that makes it has no time left"
+            )
+            raise CallTimeoutError(message, worker=to.name, function=function, phase="sending")
+        self._check_open()
+        record = CallRecord(function)
+        sealed = self._codec.seal(to, kind, record, payload, reply=False)
+        sealed.envelope.depth = depth
+        future = new_future(self._submit, f"the call of {function} on {to.name!r}")
+        call = PendingCall(to, record, future, values=True, limit=min(limit, left))
+        error = self._start(call, sealed.envelope)
+        if error is not None:
+            sealed.take_back()
+        return future
+
+    def request(self, to: WorkerInfo, kind: str, body: object, limit: float) -> Future[Any]:
+        """Sends a protocol request; see `Agent.request`."""
+        envelope = write_body(kind, body)
+        future = new_future(self._submit, f"{kind} to {to.name!r}")
+        call = PendingCall(to, CallRecord(kind), future, values=False, limit=limit)
+        self._start(call, envelope)
+        return future
+
+    def on_reply(self, peer: WorkerInfo, envelope: Envelope) -> None:
+        """Takes a reply; on the loop, decodes nothing."""
+        call = self._table.take(peer, envelope.call)
+        if call is None:
+            return
+        if call.deadline is not None:
+            call.deadline.cancel()
+        if call.given_up:
+            if call.values:
+                self._codec.drop(peer, call.record, envelope)
+            return
+        call.future.try_set_thunk(_Reply(self._codec, call, envelope, self._unread))
+
+    def lose(self, peer: WorkerInfo, error: WorkerLostError) -> None:
+        """Fails what waits for a lost worker."""
+        self._fail(lambda other: other == peer, error)
+
+    def wait_until_idle(self, deadline: float) -> bool:
+        """Blocks until no call waits for its reply; tells whether that is so."""
+        return self._table.wait_until_empty(deadline)
+
+    def close(self, error: WorkerLostError | None = None) -> None:
+        """Fails all that waits, and whatever is sent from now on.
+
+        Args:
+            error: Why; None for a shutdown.
+        """
+        if error is not None:
+            self._evicted = error
+        self._closed = True
+        self._fail(lambda _: True, self._closed_error())
+        self.drop_unread()
+
+    def keep_house(self) -> None:
+        """Gives back the replies that nobody read, now and then; on the loop."""
+        self.drop_unread()
+        if not self._closed:
+            self._deadlines.after(HOUSEKEEPING_SECONDS, self.keep_house)
+
+    def drop_unread(self) -> None:
+        """Gives back the replies whose futures are gone."""
+        with contextlib.suppress(Empty):
+            while True:
+                self._codec.drop(*self._unread.get_nowait())
+
+    def _start(self, call: PendingCall, envelope: Envelope) -> BaseException | None:
+        """Enters a call and posts it; where it cannot be posted, fails its future and says why."""
+        envelope.call = self._table.add(call)
+        envelope.time_left = call.limit
+        call.deadline = self._deadlines.at(call.started + call.limit, lambda: self._expire(call))
+        error: BaseException | None = None
+        try:
+            self._post(call.peer, envelope)
+        except (WorkerLostError, UnknownWorkerError) as lost:
+            error = lost
+        if self._closed:
+            error = self._closed_error()
+        if error is not None and self._table.take(call.peer, call.number) is not None:
+            call.deadline.cancel()
+            call.future.try_set_exception(error)
+        return error
+
+    def _expire(self, call: PendingCall) -> None:
+        """The deadline passed; on the loop. The callee hears of it; its reply will be dropped."""
+        if not self._table.give_up(call):
+            return
+        function, peer = call.record.function, call.peer
+        call.future.try_set_exception(
+            CallTimeoutError(
+                f"{function} on {peer.name!r} took longer than {call.limit:.3g} s "
+                f"(elapsed: {call.elapsed:.3g} s, waiting for the reply); it may still run there; "
+                "give a longer timeout=, or math.inf",
+                worker=peer.name,
+                function=function,
+                phase="waiting",
+                elapsed=call.elapsed,
+            )
+        )
+        if call.values:
+            with contextlib.suppress(WorkerLostError, UnknownWorkerError):
+                self._post(peer, write_body(CANCEL, call.number))
+
+    def _fail(self, gone: Callable[[WorkerInfo], bool], error: BaseException) -> None:
+        for call in self._table.lose(gone):
+            if call.deadline is not None:
+                call.deadline.cancel()
+            call.future.try_set_exception(fresh_copy(error))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise self._closed_error()
+
+    def _closed_error(self) -> BaseException:
+        if self._evicted is not None:
+            return fresh_copy(self._evicted)
+        return NotInitializedError(
+            f"the agent {self._worker!r} was shut down; call rpc.init_rpc() again"
+        )

@@ -1,0 +1,173 @@
+"""Between values and envelopes: the codec, the chain of interceptors, the externals.
+
+value ──encode──▶ document + externals ──outgoing──▶ headers ──describe──▶ Envelope
+value ◀──decode── document + externals ◀─incoming── headers ◀──rebuild─── Envelope
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+from telegrad.errors import DecodeError, EncodeError
+from telegrad.rpc.interceptor import CallRecord, Interceptor, Message
+from telegrad.types import WorkerInfo
+from telegrad.wire import Encoded, Envelope, decode, describe, encode, rebuild
+
+__all__ = ["MessageCodec", "Sealed", "read_body", "write_body"]
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A message that is ready to be posted, and how to take it back.
+
+    Attributes:
+        envelope: What is posted.
+        take_back: Tells the interceptors that it is known not to have been handed over.
+    """
+
+    envelope: Envelope
+    take_back: Callable[[], None]
+
+
+@final
+class MessageCodec:
+    """Seals and opens the messages that carry user values, through a chain of interceptors."""
+
+    def __init__(self) -> None:
+        self._chain: tuple[Interceptor, ...] = ()
+
+    def add(self, interceptor: Interceptor) -> None:
+        """Appends to the chain.
+
+        Raises:
+            ValueError: Another one has its name.
+        """
+        if any(interceptor.name == other.name for other in self._chain):
+            raise ValueError(f"an interceptor named {interceptor.name!r} is there already")
+        self._chain = (*self._chain, interceptor)
+
+    def seal(
+        self, peer: WorkerInfo, kind: str, record: CallRecord, value: object, *, reply: bool
+    ) -> Sealed:
+        """Encodes a value as it is now; nothing refers to its memory afterwards.
+
+        Raises:
+            EncodeError: It cannot travel; nothing was recorded. For a payload that is a dict, the
+                path begins with its key: `args[0]`.
+        """
+        encoded = _encode_reply(record, value) if reply else encode(value)
+        message = Message(peer, reply, record, list(encoded.externals))
+        self._outgoing(message)
+        try:
+            externals, buffers = describe(message.externals) if message.externals else (b"", [])
+            headers = {name: write_header(header) for name, header in message.headers.items()}
+        except BaseException:
+            self.undelivered(message)
+            raise
+        envelope = Envelope(
+            kind,
+            reply=reply,
+            document=encoded.document,
+            externals=externals,
+            headers=headers,
+            buffers=buffers,
+        )
+        return Sealed(envelope, lambda: self.undelivered(message))
+
+    @staticmethod
+    def seal_bare(kind: str, body: object) -> Sealed:
+        """Encodes a reply of plain values past all interceptors, which may be what failed."""
+        return Sealed(write_body(kind, body, reply=True), _nothing)
+
+    def open(self, peer: WorkerInfo, record: CallRecord, envelope: Envelope) -> object:
+        """Decodes a message that arrived, in the thread and Context that want its value.
+
+        Raises:
+            DecodeError: It is no message, or names what may not be built here.
+        """
+        message = Message(peer, envelope.reply, record, [], _read_headers(envelope))
+        try:
+            if envelope.externals:
+                message.externals = rebuild(envelope.externals, envelope.buffers)
+            for interceptor in self._chain:
+                interceptor.incoming(message)
+            return decode(envelope.document, message.externals)
+        except BaseException:
+            message.externals = []
+            self.undelivered(message)
+            raise
+
+    def drop(self, peer: WorkerInfo, record: CallRecord, envelope: Envelope) -> None:
+        """Tells the interceptors of a message that arrived and will never be opened."""
+        if not self._chain:
+            return
+        try:
+            headers = _read_headers(envelope)
+        except DecodeError:
+            return  # garbage holds nothing that could be given back
+        self.undelivered(Message(peer, envelope.reply, record, [], headers))
+
+    def undelivered(self, message: Message) -> None:
+        """Tells the whole chain that a message will not be read."""
+        _undelivered(self._chain, message)
+
+    def _outgoing(self, message: Message) -> None:
+        for place, interceptor in enumerate(self._chain):
+            try:
+                interceptor.outgoing(message)
+            except BaseException:
+                _undelivered(self._chain[:place], message)
+                raise
+
+
+def _nothing() -> None:
+    pass
+
+
+def _undelivered(chain: tuple[Interceptor, ...], message: Message) -> None:
+    for interceptor in chain:
+        try:
+            interceptor.undelivered(message)
+        except Exception:  # the others must hear of it all the same
+            _logger.exception("interceptor %s failed in undelivered()", interceptor.name)
+
+
+def _encode_reply(record: CallRecord, value: object) -> Encoded:
+    try:
+        return encode(value)
+    except EncodeError as error:
+        message = f"the value of {record.function} is refused: {error}"
+        raise EncodeError(message, path=error.path) from error.__cause__
+
+
+def write_header(header: object) -> bytes:
+    """Encodes what an interceptor says beside the document: plain values only."""
+    return encode(header).document
+
+
+def _read_headers(envelope: Envelope) -> dict[str, object]:
+    return {name: decode(header, ()) for name, header in envelope.headers.items()}
+
+
+def write_body(kind: str, body: object, *, reply: bool = False) -> Envelope:
+    """Makes the envelope of a protocol message, which passes no interceptor."""
+    encoded = encode(body)
+    externals, buffers = describe(encoded.externals) if encoded.externals else (b"", [])
+    return Envelope(
+        kind, reply=reply, document=encoded.document, externals=externals, buffers=buffers
+    )
+
+
+def read_body(envelope: Envelope) -> object:
+    """Decodes the body of a protocol message.
+
+    Raises:
+        DecodeError: It is none.
+    """
+    externals = rebuild(envelope.externals, envelope.buffers) if envelope.externals else []
+    return decode(envelope.document, externals)

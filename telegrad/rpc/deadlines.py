@@ -1,0 +1,140 @@
+"""All deadlines of an agent: one heap, ticked by the loop; no timer thread, no task each."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import final
+
+from telegrad.transport import LoopThread
+
+__all__ = ["Deadline", "Deadlines"]
+
+# Cancelled entries stay in the heap until they outnumber the living ones, and are at least this
+# many: most calls are answered long before their deadline, so removing each would cost O(n).
+COMPACT_FROM = 256
+
+_logger = logging.getLogger(__name__)
+
+
+@final
+class Deadline:
+    """One entry; `cancel()` from any thread, idempotent."""
+
+    __slots__ = ("_owner", "callback", "order", "when")
+
+    def __init__(
+        self, owner: Deadlines, when: float, order: int, callback: Callable[[], None]
+    ) -> None:
+        self._owner = owner
+        self.when = when
+        self.order = order
+        self.callback: Callable[[], None] | None = callback
+
+    def cancel(self) -> None:
+        """Forgets it; the callback may just be running."""
+        if self.callback is not None:
+            self.callback = None
+            self._owner._note_cancelled()
+
+    def __lt__(self, other: Deadline) -> bool:
+        return (self.when, self.order) < (other.when, other.order)
+
+
+@final
+class Deadlines:
+    """A heap of moments on the clock of `time.monotonic`; callbacks run on the loop.
+
+    Args:
+        loop: The loop thread that ticks the heap.
+    """
+
+    def __init__(self, loop: LoopThread) -> None:
+        self._loop = loop
+        self._lock = threading.Lock()
+        self._heap: list[Deadline] = []
+        self._order = itertools.count()
+        self._armed = math.inf  # when the loop's timer fires, or will once `_arm` has run
+        self._timer: asyncio.TimerHandle | None = None  # touched on the loop alone
+        self._cancelled = 0
+        self._closed = False
+
+    def at(self, when: float, callback: Callable[[], None]) -> Deadline:
+        """Has `callback` called on the loop at the moment `when`; never for `math.inf`.
+
+        Wakes the loop only when no earlier moment is waited for. From any thread.
+        """
+        deadline = Deadline(self, when, next(self._order), callback)
+        if when == math.inf:
+            deadline.callback = None
+            return deadline
+        with self._lock:
+            if self._closed:
+                return deadline
+            heapq.heappush(self._heap, deadline)
+            earlier = when < self._armed
+            if earlier:
+                self._armed = when
+        if earlier:
+            self._loop.call_soon(self._arm)
+        return deadline
+
+    def after(self, delay: float, callback: Callable[[], None]) -> Deadline:
+        """Has `callback` called on the loop in `delay` seconds."""
+        return self.at(time.monotonic() + delay, callback)
+
+    def close(self) -> None:
+        """Drops all entries; none is called any more. From any thread."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._heap.clear()
+        self._loop.call_soon(self._disarm)
+
+    def _note_cancelled(self) -> None:
+        with self._lock:
+            self._cancelled += 1
+            if self._cancelled > COMPACT_FROM and 2 * self._cancelled > len(self._heap):
+                self._heap = [entry for entry in self._heap if entry.callback is not None]
+                heapq.heapify(self._heap)
+                self._cancelled = 0
+
+    def _arm(self) -> None:
+        self._disarm()
+        with self._lock:
+            if self._closed or not self._heap:
+                self._armed = math.inf
+                return
+            self._armed = self._heap[0].when
+            delay = max(0.0, self._armed - time.monotonic())
+        self._timer = self._loop.loop.call_later(delay, self._tick)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _tick(self) -> None:
+        due: list[Callable[[], None]] = []
+        now = time.monotonic()
+        with self._lock:
+            while self._heap and self._heap[0].when <= now:
+                entry = heapq.heappop(self._heap)
+                if entry.callback is not None:
+                    due.append(entry.callback)
+                    entry.callback = None
+                else:
+                    self._cancelled = max(0, self._cancelled - 1)
+        for callback in due:
+            try:
+                callback()
+            except Exception:  # the top of the heap's task: one bad callback stops no other
+                _logger.exception("a deadline's callback failed")
+        self._arm()

@@ -1,0 +1,135 @@
+"""What arrives at a worker: handlers by kind, replies, losses."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import TypeAlias, final
+
+from telegrad.errors import DecodeError, UnknownWorkerError, WorkerLostError
+from telegrad.rpc.calling import Calling
+from telegrad.rpc.codec import write_body
+from telegrad.rpc.members import Members
+from telegrad.rpc.remote_failure import describe_failure
+from telegrad.rpc.serving import ERROR, Serving
+from telegrad.types import WorkerInfo
+from telegrad.wire import Envelope
+
+__all__ = ["Handler", "Inbox", "LossCallback"]
+
+Handler: TypeAlias = Callable[[WorkerInfo, Envelope], None]
+LossCallback: TypeAlias = Callable[[WorkerInfo, WorkerLostError], None]
+
+_logger = logging.getLogger(__name__)
+
+
+@final
+class Inbox:
+    """The Exchange's receiver: all of it runs on the loop and blocks nowhere.
+
+    Requests that arrive before this worker knows the members of the job are held.
+
+    Args:
+        members: Hears of losses.
+        calling: Takes replies.
+        serving: Hears of losses.
+        post: Posts an envelope; raises WorkerLostError.
+        submit: Runs callbacks in the pool.
+    """
+
+    def __init__(
+        self,
+        members: Members,
+        calling: Calling,
+        serving: Serving,
+        post: Callable[[WorkerInfo, Envelope], None],
+        submit: Callable[..., None],
+    ) -> None:
+        self._members = members
+        self._calling = calling
+        self._serving = serving
+        self._post = post
+        self._submit = submit
+        self._handlers: dict[str, Handler] = {}
+        self._losses: list[LossCallback] = []
+        self._lock = threading.Lock()
+        self._held: list[tuple[WorkerInfo, Envelope]] = []
+        self._holding = True
+
+    def register(self, kind: str, handler: Handler) -> None:
+        """Registers what takes the envelopes of a kind.
+
+        Raises:
+            ValueError: The kind has a handler.
+        """
+        if kind in self._handlers:
+            raise ValueError(f"envelopes of kind {kind!r} have a handler already")
+        self._handlers[kind] = handler
+
+    def on_loss(self, callback: LossCallback) -> None:
+        """Registers what hears of losses, in the pool."""
+        self._losses.append(callback)
+
+    def release(self) -> list[tuple[WorkerInfo, Envelope]]:
+        """Stops holding requests and returns those that were held."""
+        with self._lock:
+            held, self._held = self._held, []
+            self._holding = False
+        return held
+
+    def on_envelope(self, peer: WorkerInfo, envelope: Envelope) -> None:
+        """Hands an envelope to whom it concerns; garbage is logged, and answered if it asks."""
+        try:
+            if envelope.reply:
+                self._calling.on_reply(peer, envelope)
+            elif not self._hold(peer, envelope):
+                self._handle(peer, envelope)
+        except Exception as error:  # a remote handler: bad input must not stop the service
+            self._submit(_log_failure, peer, envelope.kind, error)
+            self._refuse(peer, envelope, error)
+
+    def on_lost(self, peer: WorkerInfo, error: WorkerLostError) -> None:
+        """Fails what waits for a lost worker, cancels what it called, tells the rest."""
+        self._members.lose(peer, error)
+        self._calling.lose(peer, error)
+        self._serving.lose(peer)
+        for callback in self._losses:
+            self._submit(callback, peer, error)
+
+    def _hold(self, peer: WorkerInfo, envelope: Envelope) -> bool:
+        if not self._holding:
+            return False
+        with self._lock:
+            if self._holding:
+                self._held.append((peer, envelope))
+            return self._holding
+
+    def _handle(self, peer: WorkerInfo, envelope: Envelope) -> None:
+        handler = self._handlers.get(envelope.kind)
+        if handler is not None:
+            handler(peer, envelope)
+            return
+        self._submit(_log_unknown, peer, envelope.kind)
+        self._refuse(peer, envelope, DecodeError(f"no handler for {envelope.kind!r} here"))
+
+    def _refuse(self, peer: WorkerInfo, envelope: Envelope, error: Exception) -> None:
+        if not envelope.call or envelope.reply:
+            return
+        reply = write_body(ERROR, describe_failure(error, self._serving.worker), reply=True)
+        reply.call = envelope.call
+        try:
+            self._post(peer, reply)
+        except (WorkerLostError, UnknownWorkerError):
+            _logger.debug("%r is lost and hears of no error", peer.name)
+
+
+# A log may go to a slow file or terminal, for which the loop has no time: these run in the pool.
+
+
+def _log_failure(peer: WorkerInfo, kind: str, error: Exception) -> None:
+    _logger.error("%s from %r failed", kind, peer.name, exc_info=error)
+
+
+def _log_unknown(peer: WorkerInfo, kind: str) -> None:
+    _logger.warning("%r sent %s, which is not known here", peer.name, kind)

@@ -1,0 +1,81 @@
+"""The seam through which RRefs, distributed autograd and observers see every call.
+
+An interceptor sees requests and replies that carry user values. Interceptors form a chain in
+fixed order: RRef, dist_autograd, observe. `outgoing` runs in chain order, `incoming` too.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+
+from telegrad.types import WorkerInfo
+
+__all__ = ["CallRecord", "Interceptor", "Message"]
+
+
+@dataclass(slots=True)
+class CallRecord:
+    """What one end of a call remembers between its request and its reply.
+
+    The caller's end and the callee's end each have their own.
+
+    Attributes:
+        function: What is called, for messages and logs.
+        state: Whatever an interceptor wants to find again at the reply, under its own name.
+    """
+
+    function: str
+    state: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Message:
+    """A request or reply, between the codec and the session.
+
+    Attributes:
+        peer: Where it goes, or where it came from; may be this worker itself.
+        reply: Whether it is the reply of `call`, else its request.
+        call: This end's record of the call.
+        externals: The objects lifted out of the document; `incoming` may replace items in place.
+        headers: By interceptor name, plain msgpack values that travel beside the document.
+    """
+
+    peer: WorkerInfo
+    reply: bool
+    call: CallRecord
+    externals: list[object]
+    headers: dict[str, object] = field(default_factory=dict)
+
+
+class Interceptor(ABC):
+    """Adds to outgoing messages and rebuilds from incoming ones; blocks nowhere."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Its key in `Message.headers` and `CallRecord.state`."""
+
+    @abstractmethod
+    def outgoing(self, message: Message) -> None:
+        """Runs in the thread that calls or returns, once the whole document is encoded.
+
+        What it records is undone by `undelivered`. If it raises, the interceptors that ran
+        before it get `undelivered`, and the call fails with its exception.
+        """
+
+    @abstractmethod
+    def incoming(self, message: Message) -> None:
+        """Runs where the message is decoded.
+
+        For a request that is inside the contextvars.Context in which the user's function will
+        run, so ambient values are set there; for a reply it is whichever thread reads it.
+        """
+
+    @abstractmethod
+    def undelivered(self, message: Message) -> None:
+        """Hears that an outgoing message is known not to have been handed over.
+
+        Also called for an incoming message that will never be decoded (its waiter is gone, or
+        decoding failed): then `message.externals` is empty and only `headers` tell what it held.
+        """

@@ -1,0 +1,107 @@
+"""What `init_rpc` may be told."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from telegrad.rpc.timeouts import seconds
+
+__all__ = ["RpcOptions"]
+
+CALLABLES = ("project", "exposed", "importable")
+MAX_SWITCH_INTERVAL = 1.0
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class RpcOptions:
+    """Options of an agent; immutable, checked when made. Unknown names are refused.
+
+    Attributes:
+        timeout: Seconds for a call that names none.
+        init_timeout: Seconds to wait in `init_rpc` until the job is complete.
+        lost_after: Seconds of silence after which a worker is lost.
+        num_threads: Plain user functions that run at once when none of them waits for a call.
+        bind: Address to listen on; None for loopback, or for every interface when the store is
+            on another host.
+        advertise: Address that the others dial; None for the one that is bound.
+        port: Port to listen on; 0 for one that the kernel chooses.
+        token: The job's secret; None finds it in the environment or the user's token file.
+        callables: What others may call: "project", "exposed", "importable", or "project" and the
+            packages that these patterns name (`["mypkg.*"]`).
+        insecure: Does without a token; whoever reaches the port may then call functions here.
+        switch_interval: The interpreter's thread switch interval while an agent runs, seconds.
+    """
+
+    timeout: float = 60.0  # long enough for a training step, short enough to notice a hang
+    init_timeout: float = 300.0  # a cluster scheduler starts the last process minutes later
+    lost_after: float = 10.0  # a garbage collection or a swapped page takes seconds, not ten
+    num_threads: int = 16  # as torch; it grows when calls wait
+    bind: str | None = None
+    advertise: str | None = None
+    port: int = 0
+    token: str | bytes | None = None
+    callables: str | Sequence[str] = "project"
+    insecure: bool = False
+    switch_interval: float = 0.0005  # with a busy thread a reply takes 3.2 ms, at Python's 5 ms 11
+
+    def __post_init__(self) -> None:
+        for name in ("timeout", "init_timeout", "lost_after"):
+            try:
+                seconds(getattr(self, name), math.inf)
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"RpcOptions.{name}: {error}") from None
+        _check_integer("num_threads", self.num_threads, 1, 1000)
+        _check_integer("port", self.port, 0, 65535)
+        for name in ("bind", "advertise"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, str) and value):
+                raise TypeError(f"RpcOptions.{name} must be an address or None, not {value!r}")
+        if self.token is not None and not isinstance(self.token, str | bytes):
+            raise TypeError(
+                f"RpcOptions.token must be str or bytes, not {type(self.token).__name__}"
+            )
+        if self.insecure and self.token is not None:
+            raise ValueError("RpcOptions.insecure=True does without a token; give one or the other")
+        object.__setattr__(self, "callables", _checked_callables(self.callables))
+        interval = self.switch_interval
+        if isinstance(interval, bool) or not isinstance(interval, int | float):
+            raise TypeError(f"RpcOptions.switch_interval must be seconds, not {interval!r}")
+        if not 0 < interval <= MAX_SWITCH_INTERVAL:
+            raise ValueError(
+                f"RpcOptions.switch_interval must be above 0 and at most "
+                f"{MAX_SWITCH_INTERVAL:g} s (got {interval!r})"
+            )
+
+    @property
+    def callable_mode(self) -> str:
+        """The policy's mode; patterns widen "project"."""
+        return self.callables if isinstance(self.callables, str) else "project"
+
+    @property
+    def callable_patterns(self) -> tuple[str, ...]:
+        """The policy's patterns; none for a bare mode."""
+        return () if isinstance(self.callables, str) else tuple(self.callables)
+
+
+def _check_integer(name: str, value: object, least: int, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"RpcOptions.{name} must be an integer, not {value!r}")
+    if not least <= value <= most:
+        raise ValueError(f"RpcOptions.{name} must be from {least} to {most} (got {value})")
+
+
+def _checked_callables(callables: object) -> str | tuple[str, ...]:
+    if isinstance(callables, str):
+        if callables not in CALLABLES:
+            raise ValueError(
+                f"RpcOptions.callables must be one of {', '.join(map(repr, CALLABLES))} or a list "
+                f"of patterns such as ['mypkg.*'] (got {callables!r})"
+            )
+        return callables
+    if isinstance(callables, Sequence) and all(isinstance(each, str) for each in callables):
+        return tuple(callables)
+    raise TypeError(f"RpcOptions.callables must be a str or a list of patterns, not {callables!r}")

@@ -1,0 +1,223 @@
+"""RRef: a reference to a value that lives on one worker and may be held on any."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
+
+from telegrad.errors import BlockingCallError
+from telegrad.rpc.ambient import current_agent
+from telegrad.rpc.rref_calls import RRefCalls
+from telegrad.rpc.rref_context import attach_with, describe_nothing, rebuild_traveller
+from telegrad.rpc.rref_proxy import AsyncProxy, RemoteProxy, SyncProxy
+from telegrad.rpc.rref_reference import Counted, Reference
+from telegrad.rpc.rref_registry import RRefRegistry
+from telegrad.rpc.rref_user import ForkState
+from telegrad.transport import on_own_loop
+from telegrad.wire import ExternalType, register_external
+
+if TYPE_CHECKING:
+    from telegrad.rpc.agent import Agent
+    from telegrad.rpc.future import Future
+    from telegrad.types import WorkerInfo
+
+__all__ = ["RRef", "attach_to", "create_rref"]
+
+T = TypeVar("T")
+
+
+@final
+class RRef(Counted, Generic[T]):
+    """A counted reference to a value that lives on its owner.
+
+    `RRef(value)` makes this worker the owner; `remote` makes another one. An RRef may be an
+    argument, a result or inside a container of either; the value stays where it is. The owner
+    keeps it as long as any worker holds an RRef to it. Equal and hashed by identity.
+
+    Args:
+        value: What the new RRef refers to; not copied.
+
+    Raises:
+        NotInitializedError: No agent runs here.
+    """
+
+    __slots__ = ("__weakref__",)
+
+    def __init__(self, value: T) -> None:
+        self.reference = current_agent().attached(RRefRegistry).own(value)
+
+    @staticmethod
+    def of(reference: Reference) -> RRef[Any]:
+        """Makes an RRef of a counted reference. For the library."""
+        rref: RRef[Any] = object.__new__(RRef)
+        rref.reference = reference
+        return rref
+
+    def to_here(self, timeout: float | None = None) -> T:
+        """Returns the value: the object itself on its owner, else a new copy each time.
+
+        Args:
+            timeout: Seconds; None for the default. On the owner it bounds the wait for a value
+                that is still being created.
+
+        Raises:
+            CallTimeoutError: It did not come in time; a later call may succeed.
+            OwnerLostError: The owner is lost.
+            BlockingCallError: On an event loop that telegrad runs; write `await rref`.
+            RuntimeError: The RRef was released.
+            Exception: What the creation of the value raised, of its own type.
+        """
+        self._check_may_block("to_here", "`await rref`")
+        return self._fetch(timeout).wait()
+
+    def local_value(self) -> T:
+        """Returns the object itself; only on its owner.
+
+        Waits for a value that is still being created, for the default timeout.
+
+        Raises:
+            RuntimeError: This worker is not the owner, or the RRef was released.
+            CallTimeoutError: It was not there in time.
+        """
+        reference = self.reference
+        if reference.fork is not None:
+            raise RuntimeError(
+                f"local_value() on worker {reference.registry.me.name!r}, but the owner of this "
+                f"RRef is {reference.owner.name!r}; use to_here() for a copy or rpc_sync() to run "
+                "a method there"
+            )
+        self._check_may_block("local_value", "`await rref`")
+        return self._fetch(None).wait()
+
+    def owner(self) -> WorkerInfo:
+        """Returns the worker that holds the value."""
+        return self.reference.owner
+
+    def owner_name(self) -> str:
+        """Returns the name of the worker that holds the value."""
+        return self.reference.owner.name
+
+    def is_owner(self) -> bool:
+        """Tells whether this worker holds the value."""
+        return self.reference.fork is None
+
+    def confirmed_by_owner(self) -> bool:
+        """Tells whether the owner is known to have counted this RRef and to live.
+
+        False while a creation asked for here runs, and for good when that failed.
+        """
+        reference = self.reference
+        if reference.released:
+            return False
+        if reference.fork is not None:
+            return reference.registry.state(reference.fork) is ForkState.CONFIRMED
+        value = reference.registry.value(reference.rref)
+        return value is not None and value.done() and value.exception() is None
+
+    def rpc_sync(self, timeout: float | None = None) -> T:
+        """Returns a stand-in whose methods run on the owner's object: `r.rpc_sync().m(x)`.
+
+        Typed as the value. Any name is a method; one that the object lacks is an AttributeError
+        from the owner. Methods that are `async def` or marked `async_execution` run as functions
+        of that kind do.
+        """
+        return cast("T", SyncProxy(self._calls(), self.reference, timeout))
+
+    def rpc_async(self, timeout: float | None = None) -> AsyncProxy:
+        """Returns a stand-in whose methods give a Future: `r.rpc_async().m(x).wait()`."""
+        return AsyncProxy(self._calls(), self.reference, timeout)
+
+    def remote(self, timeout: float | None = None) -> RemoteProxy[RRef[Any]]:
+        """Returns a stand-in whose methods give an RRef to their value, which stays there."""
+        return RemoteProxy(self._calls(), self.reference, timeout, RRef.of)
+
+    def release(self) -> None:
+        """Lets go of the value now, instead of when this object is garbage; idempotent."""
+        self.reference.release()
+
+    def __enter__(self) -> RRef[T]:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def __await__(self) -> Generator[Any, None, T]:
+        """Awaits what `to_here()` returns."""
+        return self._fetch(None).__await__()
+
+    def __repr__(self) -> str:
+        """Names the owner, the value's class where known, and how far the reference is."""
+        reference = self.reference
+        what = reference.type_name or "a value"
+        return f"<RRef to {what} at {reference.owner.name!r}: {self._state()}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "an RRef is counted and cannot be copied or pickled; pass it as an argument of a call, "
+            "or return it from one"
+        )
+
+    def _state(self) -> str:
+        reference = self.reference
+        if reference.released:
+            return "released"
+        if reference.fork is not None:
+            state = reference.registry.state(reference.fork)
+            return "released" if state is None else state.value
+        value = reference.registry.value(reference.rref)
+        if value is None:
+            return "gone"
+        if not value.done():
+            return "owner, being created"
+        return "owner" if value.exception() is None else "owner, failed"
+
+    def _calls(self) -> RRefCalls:
+        return self.reference.registry.agent.attached(RRefCalls)
+
+    def _fetch(self, timeout: float | None) -> Future[T]:
+        return self._calls().fetch(self.reference, timeout)
+
+    def _check_may_block(self, verb: str, instead: str) -> None:
+        reference = self.reference
+        if not on_own_loop():
+            return
+        if reference.fork is None:
+            value = reference.registry.value(reference.rref)
+            if value is None or value.done():
+                return
+        raise BlockingCallError(
+            f"{verb}() would block a loop of telegrad's; write {instead} in an async def function"
+        )
+
+
+register_external(ExternalType("rref", RRef, describe_nothing, rebuild_traveller))
+
+
+def attach_to(agent: Agent) -> None:
+    """Gives an agent its RRefs; before any other package adds an interceptor."""
+    attach_with(agent, RRef.of)
+
+
+def create_rref(
+    agent: Agent,
+    to: str | int | WorkerInfo,
+    func: Callable[..., Any],
+    args: object = (),
+    kwargs: object = None,
+    timeout: float | None = None,
+) -> RRef[Any]:
+    """Has `to` call a function and keep its value; what `rpc.remote` does.
+
+    Raises:
+        TypeError: An argument of this function has the wrong form.
+        UnknownWorkerError: There is no such worker.
+        EncodeError: The function or an argument cannot travel; nothing was sent.
+    """
+    calls = agent.attached(RRefCalls)
+    return RRef.of(calls.create(agent.worker(to), func, args, kwargs, timeout))

@@ -1,0 +1,314 @@
+"""Joins RRefs to an agent: the interceptor, the handlers of the counting protocol, loss, shutdown.
+
+header "rref" of a request or reply, beside its document:
+    forks      [[external's index, RRefId, ForkId, owner's [name, rank, incarnation], class]]
+    creation   [external's index, RRefId, the creator's ForkId or None]
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, final
+
+from telegrad.errors import DecodeError, UnknownWorkerError, WorkerLostError
+from telegrad.rpc.interceptor import Interceptor, Message
+from telegrad.rpc.rref_calls import Creation, RRefCalls
+from telegrad.rpc.rref_ids import ForkId, RRefId
+from telegrad.rpc.rref_protocol import (
+    ChildAccept,
+    CreationAbandon,
+    ForkConfirm,
+    ForkRequest,
+    ProtocolMessage,
+    UserDelete,
+)
+from telegrad.rpc.rref_reference import Arrival, Counted, Reference
+from telegrad.rpc.rref_registry import RRefRegistry
+from telegrad.types import WorkerInfo
+from telegrad.wire import Buffer, Envelope, ExternalType, register_external
+
+if TYPE_CHECKING:
+    from telegrad.rpc.agent import Agent
+
+__all__ = ["RRefInterceptor", "attach_with", "describe_nothing", "rebuild_traveller"]
+
+NAME = "rref"
+FORK_REQUEST = "rref.fork_request"
+FORK_CONFIRM = "rref.fork_confirm"
+CHILD_ACCEPT = "rref.child_accept"
+USER_DELETE = "rref.user_delete"
+CREATION_ABANDON = "rref.creation_abandon"
+
+Entry: TypeAlias = list[object]
+Id = TypeVar("Id", RRefId, ForkId)
+MakeRRef: TypeAlias = Callable[[Reference], Counted]
+
+_logger = logging.getLogger(__name__)
+
+
+def attach_with(agent: Agent, make_rref: MakeRRef) -> None:
+    """Gives an agent its RRefs; its interceptor is the first of the chain.
+
+    Args:
+        agent: The agent.
+        make_rref: Makes the RRef of a reference that arrived.
+    """
+
+    def post(peer: WorkerInfo, message: ProtocolMessage) -> None:
+        kind, body = _write(message)
+        try:
+            agent.post(peer, kind, body)
+        except WorkerLostError:
+            pass  # its loss is an event of its own
+        except UnknownWorkerError as error:
+            _logger.warning("%s: %s could not be sent: %s", agent.name, kind, error)
+
+    registry = RRefRegistry(agent, post)
+    agent.attach(registry)
+    agent.attach(RRefCalls(registry))
+    agent.add_interceptor(RRefInterceptor(registry, make_rref))
+    agent.count_rrefs_with(lambda: (registry.owned, registry.used))
+    _register_handlers(agent, registry)
+
+    def lost(peer: WorkerInfo, error: WorkerLostError) -> None:
+        registry.lose(peer, error)
+        # G4: one full bound later, when all that the lost worker sent has arrived.
+        agent.after(agent.options.lost_after, lambda: registry.expire(peer))
+
+    agent.on_lost(lost)
+    agent.before_leaving(lambda seconds: registry.release_users())
+    agent.after_close(registry.close)
+
+
+@final
+class RRefInterceptor(Interceptor):
+    """Forks the RRefs that leave in a message, and counts those that arrive.
+
+    Args:
+        registry: The agent's RRefs.
+        make_rref: Makes the RRef of a reference that arrived.
+    """
+
+    def __init__(self, registry: RRefRegistry, make_rref: MakeRRef) -> None:
+        self._registry = registry
+        self._make_rref = make_rref
+
+    @property
+    def name(self) -> str:
+        """Its key in `Message.headers`."""
+        return NAME
+
+    def outgoing(self, message: Message) -> None:
+        """Makes a fork for each RRef among the externals."""
+        forks: list[Entry] = []
+        header: dict[str, object] = {}
+        try:
+            for place, external in enumerate(message.externals):
+                if isinstance(external, Counted):
+                    forks.append(self._fork(place, external, message.peer))
+                elif isinstance(external, Creation):
+                    fork = external.fork
+                    header["creation"] = [place, list(external.rref), fork and list(fork)]
+        except BaseException:
+            self._undo({"forks": forks}, message.peer)
+            raise
+        if forks:
+            header["forks"] = forks
+        if header:
+            message.headers[NAME] = header
+
+    def incoming(self, message: Message) -> None:
+        """Puts RRefs in the place of what was sent for them."""
+        header = _header(message)
+        registry, externals = self._registry, message.externals
+        for place, rref, fork in _creation(header):
+            registry.creation_arrived(rref, fork, message.peer)
+            externals[_checked(place, externals)] = Creation(rref, fork)
+        for place, arrival in _arrivals(header):
+            reference = registry.arrive(arrival, message.peer)
+            if reference is None:
+                raise registry.gone(arrival.rref)
+            externals[_checked(place, externals)] = self._make_rref(reference)
+        for external in externals:
+            if isinstance(external, _Traveller):
+                raise DecodeError("an RRef in the message is missing from its header")
+
+    def undelivered(self, message: Message) -> None:
+        """Takes back forks that did not leave; gives back those that nobody will decode."""
+        self._undo(_header(message), message.peer)
+
+    def _fork(self, place: int, rref: Counted, peer: WorkerInfo) -> Entry:
+        reference, registry = rref.reference, self._registry
+        if reference.registry is not registry:
+            raise RuntimeError(
+                f"this RRef belongs to the agent {reference.registry.me.name!r} and cannot be sent "
+                f"by {registry.me.name!r}, another agent of this process"
+            )
+        fork, owner = registry.carry(reference, peer), reference.owner
+        described = [owner.name, owner.rank, owner.incarnation]
+        return [place, list(reference.rref), list(fork), described, reference.type_name]
+
+    def _undo(self, header: dict[str, object], peer: WorkerInfo) -> None:
+        registry = self._registry
+        me = registry.me.incarnation
+        for _, arrival in _arrivals(header):
+            if arrival.fork.parent == me:
+                registry.take_back(arrival.rref, arrival.fork)
+            else:
+                registry.refuse(arrival, peer)
+        for _, rref, fork in _creation(header):
+            if fork is None:
+                continue  # asked for and served here: the caller's future tells
+            if rref.creator == me:
+                registry.creation_failed(fork, None, delivered=False)
+            else:
+                registry.creation_arrived(rref, fork, peer)
+                registry.settle(rref, None, LookupError("the request to create it was not run"))
+
+
+class _Traveller:
+    """Stands for an RRef between `rebuild` and `incoming`."""
+
+    __slots__ = ()
+
+
+# What travels beside the document is in the header, since each destination has its own fork.
+
+
+def describe_nothing(rref: object) -> tuple[object, Sequence[Buffer]]:
+    """Says nothing of an RRef as an external."""
+    del rref
+    return None, ()
+
+
+def rebuild_traveller(meta: object, buffers: Sequence[Buffer]) -> object:
+    """Makes what stands for an RRef until the header was read."""
+    del meta, buffers
+    return _Traveller()
+
+
+register_external(ExternalType("rref.creation", Creation, describe_nothing, rebuild_traveller))
+
+
+# Reading and writing -------------------------------------------------------------------------
+
+
+def _write(message: ProtocolMessage) -> tuple[str, list[object]]:
+    match message:
+        case ForkRequest(rref, fork):
+            return FORK_REQUEST, [list(rref), list(fork)]
+        case ForkConfirm(fork, known):
+            return FORK_CONFIRM, [list(fork), known]
+        case ChildAccept(fork):
+            return CHILD_ACCEPT, [list(fork)]
+        case UserDelete(rref, fork):
+            return USER_DELETE, [list(rref), list(fork)]
+        case CreationAbandon(rref):
+            return CREATION_ABANDON, [list(rref)]
+
+
+def _register_handlers(agent: Agent, registry: RRefRegistry) -> None:
+    """Handlers run on the loop; each is one event of the tables.
+
+    Who may say what follows from the ids: a child of its own forks, an owner of its own RRefs.
+    """
+
+    def fork_request(peer: WorkerInfo, envelope: Envelope) -> None:
+        rref, fork = _body(agent, envelope, 2)
+        child = _said_by(peer, _fork_id(fork), "child")
+        registry.fork_requested(_rref_id(rref), child, peer)
+
+    def fork_confirm(peer: WorkerInfo, envelope: Envelope) -> None:
+        fork, known = _body(agent, envelope, 2)
+        registry.fork_confirmed(_said_by(peer, _fork_id(fork), "owner"), known=known is True)
+
+    def child_accept(peer: WorkerInfo, envelope: Envelope) -> None:
+        (fork,) = _body(agent, envelope, 1)
+        registry.child_accepted(_said_by(peer, _fork_id(fork), "child"))
+
+    def user_delete(peer: WorkerInfo, envelope: Envelope) -> None:
+        rref, fork = _body(agent, envelope, 2)
+        registry.user_deleted(_rref_id(rref), _said_by(peer, _fork_id(fork), "child"))
+
+    def creation_abandon(peer: WorkerInfo, envelope: Envelope) -> None:
+        (rref,) = _body(agent, envelope, 1)
+        registry.abandoned(_said_by(peer, _rref_id(rref), "creator"))
+
+    agent.register_handler(FORK_REQUEST, fork_request)
+    agent.register_handler(FORK_CONFIRM, fork_confirm)
+    agent.register_handler(CHILD_ACCEPT, child_accept)
+    agent.register_handler(USER_DELETE, user_delete)
+    agent.register_handler(CREATION_ABANDON, creation_abandon)
+
+
+def _body(agent: Agent, envelope: Envelope, length: int) -> list[object]:
+    body = agent.read(envelope)
+    if not isinstance(body, list) or len(body) != length:
+        raise DecodeError(f"the body of {envelope.kind} is not a list of {length}")
+    return body
+
+
+def _said_by(peer: WorkerInfo, name: Id, role: str) -> Id:
+    if getattr(name, role) != peer.incarnation:
+        raise DecodeError(f"{peer.name!r} speaks of {name} but is not its {role}")
+    return name
+
+
+def _header(message: Message) -> dict[str, object]:
+    header = message.headers.get(NAME, {})
+    if not isinstance(header, dict):
+        raise DecodeError("the header of RRefs is no dict")
+    return header
+
+
+def _arrivals(header: dict[str, object]) -> Iterator[tuple[object, Arrival]]:
+    forks = header.get("forks", [])
+    if not isinstance(forks, list):
+        raise DecodeError("the forks in the header of RRefs are no list")
+    for entry in forks:
+        if not isinstance(entry, list) or len(entry) != 5 or not isinstance(entry[4], str):
+            raise DecodeError("a fork in the header of RRefs is not a list of 5")
+        place, rref, fork, owner, type_name = entry
+        yield place, Arrival(_rref_id(rref), _fork_id(fork), _worker(owner), type_name)
+
+
+def _creation(header: dict[str, object]) -> Iterator[tuple[object, RRefId, ForkId | None]]:
+    creation = header.get("creation")
+    if creation is None:
+        return
+    if not isinstance(creation, list) or len(creation) != 3:
+        raise DecodeError("the creation in the header of RRefs is not a list of 3")
+    place, rref, fork = creation
+    yield place, _rref_id(rref), None if fork is None else _fork_id(fork)
+
+
+def _rref_id(value: object) -> RRefId:
+    return RRefId(*_integers(value, 3))
+
+
+def _fork_id(value: object) -> ForkId:
+    return ForkId(*_integers(value, 4))
+
+
+def _worker(value: object) -> WorkerInfo:
+    if not isinstance(value, list) or len(value) != 3 or not isinstance(value[0], str):
+        raise DecodeError("an RRef's owner is not [name, rank, incarnation]")
+    rank, incarnation = _integers(value[1:], 2)
+    return WorkerInfo(value[0], rank, incarnation)
+
+
+def _integers(value: object, count: int) -> list[int]:
+    if not isinstance(value, list) or len(value) != count:
+        raise DecodeError(f"an RRef's id is not a list of {count} integers")
+    if not all(type(item) is int for item in value):
+        raise DecodeError(f"an RRef's id is not a list of {count} integers")
+    return value
+
+
+def _checked(place: object, externals: list[object]) -> int:
+    if type(place) is not int or not 0 <= place < len(externals):
+        raise DecodeError("the header of RRefs names an external that is not there")
+    if not isinstance(externals[place], _Traveller):
+        raise DecodeError("the header of RRefs names an external that is no RRef")
+    return place

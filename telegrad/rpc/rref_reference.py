@@ -1,0 +1,111 @@
+"""What an RRef object holds, and what is said of one that travels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+if TYPE_CHECKING:
+    from telegrad.rpc.future import Future
+    from telegrad.rpc.rref_ids import ForkId, RRefId
+    from telegrad.rpc.rref_registry import RRefRegistry
+    from telegrad.types import WorkerInfo
+
+__all__ = ["Arrival", "Counted", "Reference", "name_of_type", "released_error"]
+
+
+@final
+class Reference:
+    """What an RRef object holds: one handle of the owner's table or one fork of a user's.
+
+    Attributes:
+        registry: Where it is counted.
+        rref: Which value.
+        fork: This user's fork; None on the owner.
+        owner: Who holds the value.
+        type_name: The class of the value as `module.qualname` where known, else "".
+        creation: The future of its creation where that was asked for here.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_let_go",
+        "creation",
+        "fork",
+        "owner",
+        "registry",
+        "rref",
+        "type_name",
+    )
+
+    def __init__(
+        self,
+        registry: RRefRegistry,
+        rref: RRefId,
+        fork: ForkId | None,
+        owner: WorkerInfo,
+        type_name: str = "",
+    ) -> None:
+        self._let_go = False
+        self.registry = registry
+        self.rref = rref
+        self.fork = fork
+        self.owner = owner
+        self.type_name = type_name
+        self.creation: Future[Any] | None = None
+
+    @property
+    def released(self) -> bool:
+        """Whether it was let go on purpose."""
+        return self._let_go
+
+    def release(self) -> None:
+        """Lets go; idempotent."""
+        self._note()
+        self.registry.drain()
+
+    def _note(self) -> None:
+        if not self._let_go:
+            self._let_go = True
+            self.registry.garbage.put(self.rref if self.fork is None else self.fork)
+
+    def __del__(self) -> None:
+        self._note()
+
+
+class Counted:
+    """The base of `RRef`: an object that stands for one reference.
+
+    Attributes:
+        reference: What is counted. For the library.
+    """
+
+    __slots__ = ("reference",)
+
+    reference: Reference
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """An RRef that came in a message, as its sender described it."""
+
+    rref: RRefId
+    fork: ForkId
+    owner: WorkerInfo
+    type_name: str
+
+
+def released_error(reference: Reference) -> RuntimeError:
+    """Returns the error for a use after `release()`."""
+    return RuntimeError(
+        f"this RRef to a value at {reference.owner.name!r} was released; "
+        "use it before release(), or inside its `with` block"
+    )
+
+
+def name_of_type(value: object) -> str:
+    """Returns what is shown for a value's class."""
+    cls = type(value)
+    return (
+        cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+    )

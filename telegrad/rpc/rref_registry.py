@@ -1,0 +1,409 @@
+"""What one agent knows of RRefs: both counting tables, the values it owns, and its references.
+
+The tables are pure; this is the thin shell around them: one lock, the values, the messages they
+ask for. A reference that is garbage only puts its id into a `SimpleQueue` (a finaliser may run
+anywhere, inside our own lock too); the queue is drained by the next event and by a slow tick.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, TypeAlias, final
+
+from telegrad.errors import NotInitializedError, OwnerLostError, WorkerLostError
+from telegrad.rpc.fresh import fresh_copy
+from telegrad.rpc.future import Future, new_future
+from telegrad.rpc.rref_ids import ForkId, RRefId
+from telegrad.rpc.rref_owner import OwnerTable
+from telegrad.rpc.rref_protocol import Effect, Freed, Orphaned, ProtocolMessage, Send
+from telegrad.rpc.rref_reference import Arrival, Reference, name_of_type, released_error
+from telegrad.rpc.rref_user import ForkState, UserTable
+from telegrad.transport import on_own_loop
+
+if TYPE_CHECKING:
+    from telegrad.rpc.agent import Agent
+    from telegrad.types import WorkerInfo
+
+__all__ = ["RRefRegistry"]
+
+Released: TypeAlias = RRefId | ForkId
+
+# Garbage is counted by the next event; where there is none, by a tick this many seconds later.
+DRAIN_SECONDS = 0.1
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What one event asks for, carried out after the lock is released."""
+
+    sends: list[Send] = field(default_factory=list)
+    freed: list[object] = field(default_factory=list)
+    orphans: list[Future[Any]] = field(default_factory=list)
+
+
+@final
+class RRefRegistry:
+    """The RRefs of one agent. From any thread; blocks nowhere.
+
+    Args:
+        agent: Whose.
+        post: Sends a message of the counting protocol; drops it when the peer is lost.
+    """
+
+    def __init__(self, agent: Agent, post: Callable[[WorkerInfo, ProtocolMessage], None]) -> None:
+        self.agent = agent
+        self.me = agent.info
+        self.garbage: SimpleQueue[Released] = SimpleQueue()
+        self._post = post
+        self._lock = threading.Lock()  # guards all below
+        self._owners = OwnerTable(self.me)
+        self._users = UserTable(self.me)
+        self._values: dict[RRefId, Future[Any]] = {}
+        self._failures: dict[ForkId, BaseException] = {}
+        self._lost: dict[WorkerInfo, WorkerLostError] = {}
+        self._ticking = False
+        self._closed = False
+
+    @property
+    def owned(self) -> int:
+        """How many values live here."""
+        self.drain()
+        return len(self._owners)
+
+    @property
+    def used(self) -> int:
+        """How many forks of others' values are here."""
+        self.drain()
+        return len(self._users)
+
+    @property
+    def forks(self) -> int:
+        """How many forks of values that live here are counted."""
+        self.drain()
+        with self._lock:
+            return self._owners.forks
+
+    # References.
+
+    def own(self, value: object) -> Reference:
+        """Enters a value of this worker."""
+        reference = self.own_later(creating=False)
+        self._values[reference.rref].set_result(value)
+        reference.type_name = name_of_type(value)
+        return reference
+
+    def own_later(self, *, creating: bool = True) -> Reference:
+        """Enters a value that this worker will have; `settle` completes it."""
+        self._begin()
+        with self._lock:
+            rref = self._owners.new(creating=creating)
+            self._values[rref] = self._new_value(rref)
+        return Reference(self, rref, None, self.me)
+
+    def create(self, owner: WorkerInfo, type_name: str = "") -> Reference:
+        """Names a value that another worker is about to be asked to create."""
+        self._begin()
+        with self._lock:
+            rref, fork = self._users.create(owner)
+        return Reference(self, rref, fork, owner, type_name)
+
+    def value(self, rref: RRefId) -> Future[Any] | None:
+        """Returns the future of a value that is owned here; None when it is gone."""
+        return self._values.get(rref)
+
+    def borrow(self, rref: RRefId) -> Reference | None:
+        """Returns one more reference to a value that is owned or expected here, else None."""
+        with self._lock:
+            return self._borrow(rref)
+
+    def state(self, fork: ForkId) -> ForkState | None:
+        """What is known of a fork that is held here."""
+        return self._users.state(fork)
+
+    def failure(self, reference: Reference) -> BaseException | None:
+        """Returns a fresh error for what is known never to have a value, else None."""
+        fork = reference.fork
+        if fork is None:
+            return None
+        error = self._failures.get(fork)
+        if error is not None:
+            return fresh_copy(error)
+        state = self._users.state(fork)
+        if state is ForkState.LOST:
+            return self.owner_lost(reference.owner)
+        if state is ForkState.FAILED:
+            return self.gone(reference.rref)
+        return None
+
+    def gone(self, rref: RRefId) -> Exception:
+        """Returns the error for a value that its owner does not have."""
+        if self._closed:
+            return self._shut_down()
+        return LookupError(
+            f"the value of RRef {rref.creator}.{rref.number} is not at its owner: its creation was "
+            "given up, or every worker that held it let go or was lost"
+        )
+
+    def owner_lost(self, owner: WorkerInfo, lost: WorkerLostError | None = None) -> OwnerLostError:
+        """Returns a fresh OwnerLostError for a lost owner."""
+        lost = lost or self._lost.get(owner)
+        reason = lost.reason if lost is not None else "lost"
+        return OwnerLostError(
+            f"worker {owner.name!r} (incarnation {owner.incarnation}) owned this RRef's value and "
+            f"is lost ({reason}); create the value again on a living worker",
+            worker=owner.name,
+            incarnation=owner.incarnation,
+            last_seen=0.0 if lost is None else lost.last_seen,
+            reason=reason,
+        )
+
+    def use(self, fork: ForkId) -> bool:
+        """Keeps a fork until `unuse`; False when it has left."""
+        with self._lock:
+            return self._users.use(fork)
+
+    def unuse(self, fork: ForkId) -> None:
+        """Ends one `use`."""
+        self._event(lambda: self._users.unuse(fork))
+
+    # Creation.
+
+    def creation_arrived(self, rref: RRefId, fork: ForkId | None, creator: WorkerInfo) -> bool:
+        """Takes a request to create a value; False when it was taken before."""
+        if fork is None:  # asked for by this worker itself, which holds a handle
+            return rref in self._values
+        with self._lock:
+            fresh = self._owners.create(rref, fork, creator)
+            if fresh and rref not in self._values:
+                self._values[rref] = self._new_value(rref)
+            return fresh
+
+    def settle(self, rref: RRefId, value: object, error: BaseException | None = None) -> None:
+        """Completes a value that is owned here."""
+        future = self._values.get(rref)
+        if future is not None and error is None:
+            future.try_set_result(value)
+        elif future is not None and error is not None:
+            future.try_set_exception(error)
+        self._event(lambda: self._owners.settle(rref))
+
+    def created(self, fork: ForkId) -> None:
+        """Hears that a creation succeeded at its owner."""
+        self._event(lambda: self._users.created(fork))
+
+    def creation_failed(
+        self, fork: ForkId, error: BaseException | None, *, delivered: bool = True
+    ) -> None:
+        """Hears that a creation failed."""
+
+        def event() -> list[Effect]:
+            if error is not None and fork in self._users:
+                # Its frames, and their callers', would keep this reference alive for ever.
+                self._failures[fork] = error.with_traceback(None)
+            return self._users.creation_failed(fork, delivered=delivered)
+
+        self._event(event)
+
+    # Messages that carry RRefs.
+
+    def carry(self, reference: Reference, peer: WorkerInfo) -> ForkId:
+        """Makes the fork that leaves for `peer`.
+
+        Raises:
+            OwnerLostError: The value is lost.
+            RuntimeError: The reference was released.
+        """
+        fork = reference.fork
+        with self._lock:
+            if not reference.released:
+                if fork is None:
+                    return self._owners.make_fork(reference.rref, peer)
+                if self._users.state(fork) is not ForkState.LOST:
+                    return self._users.make_fork(fork, peer)
+                raise self.owner_lost(reference.owner)
+        raise released_error(reference)
+
+    def take_back(self, rref: RRefId, fork: ForkId) -> None:
+        """Hears that a fork made here was not handed over."""
+        if fork.owner == self.me.incarnation:
+            self._event(lambda: self._owners.undelivered(rref, fork))
+        else:
+            self._event(lambda: self._users.undelivered(fork))
+
+    def arrive(self, arrival: Arrival, parent: WorkerInfo) -> Reference | None:
+        """Takes an RRef that came from `parent`; None when its value is gone."""
+        self._begin()
+        rref, fork, owner = arrival.rref, arrival.fork, arrival.owner
+        here: list[Reference] = []
+
+        def event() -> list[Effect]:
+            if owner == self.me:
+                held = self._borrow(rref)
+                here.extend([] if held is None else [held])
+                return self._owners.refused(rref, fork, parent)
+            first, effects = self._users.arrived(rref, fork, owner, parent)
+            if first:
+                here.append(Reference(self, rref, fork, owner, arrival.type_name))
+            return effects
+
+        self._event(event)
+        return here[0] if here else None
+
+    def refuse(self, arrival: Arrival, parent: WorkerInfo) -> None:
+        """Gives back an RRef that came in a message that nobody will decode."""
+        rref, fork, owner = arrival.rref, arrival.fork, arrival.owner
+        if owner == self.me:
+            self._event(lambda: self._owners.refused(rref, fork, parent))
+        else:
+            self._event(lambda: self._users.refused(rref, fork, owner, parent))
+
+    # Events of the protocol and of the job.
+
+    def fork_requested(self, rref: RRefId, fork: ForkId, child: WorkerInfo) -> None:
+        """Takes a ForkRequest."""
+
+        def event() -> list[Effect]:
+            effects = self._owners.fork_request(rref, fork, child)
+            if rref in self._owners and rref not in self._values:
+                self._values[rref] = self._new_value(rref)
+            return effects
+
+        self._event(event)
+
+    def fork_confirmed(self, fork: ForkId, *, known: bool) -> None:
+        """Takes a ForkConfirm."""
+        self._event(lambda: self._users.fork_confirm(fork, known=known))
+
+    def child_accepted(self, fork: ForkId) -> None:
+        """Takes a ChildAccept."""
+        self._event(lambda: self._users.child_accept(fork))
+
+    def user_deleted(self, rref: RRefId, fork: ForkId) -> None:
+        """Takes a UserDelete."""
+        self._event(lambda: self._owners.user_delete(rref, fork))
+
+    def abandoned(self, rref: RRefId) -> None:
+        """Takes a CreationAbandon."""
+        self._event(lambda: self._owners.abandon(rref))
+
+    def lose(self, peer: WorkerInfo, error: WorkerLostError) -> None:
+        """Hears that a worker is lost; `expire` follows one bound later."""
+        self._lost[peer] = error
+        self._event(lambda: self._owners.lost(peer) + self._users.lost(peer))
+
+    def expire(self, peer: WorkerInfo) -> None:
+        """Releases what a lost worker held, and what is pinned for it."""
+        self._event(lambda: self._owners.expire(peer) + self._users.expire(peer))
+
+    def release_users(self) -> None:
+        """Lets go of every fork held here: the job is over for this worker."""
+
+        def event() -> list[Effect]:
+            return [effect for fork in self._users.held() for effect in self._users.release(fork)]
+
+        self._event(event)
+
+    def close(self) -> None:
+        """Drops the values and fails who waits for them: the agent is gone."""
+        with self._lock:
+            self._closed = True
+            values, self._values = self._values, {}
+        for value in values.values():
+            value.try_set_exception(self._shut_down())
+
+    def drain(self) -> None:
+        """Counts the references that became garbage, unless an event is under way that will.
+
+        Never waits for the lock: the garbage collector may run a user's finaliser, which may call
+        `release()`, in a thread that holds it.
+        """
+        while not self.garbage.empty():
+            if not self._lock.acquire(blocking=False):
+                return
+            try:
+                outcome = self._take(self._collected())
+            finally:
+                self._lock.release()
+            self._carry_out(outcome)
+
+    # How effects are carried out.
+
+    def check_open(self) -> None:
+        """Raises NotInitializedError when the agent was shut down."""
+        if self._closed:
+            raise self._shut_down()
+
+    def _begin(self) -> None:
+        self.check_open()
+        self.drain()
+        if not self._ticking:
+            self._ticking = True
+            self.agent.after(DRAIN_SECONDS, self._tick)
+
+    def _tick(self) -> None:
+        self._ticking = False
+        self.drain()
+        if (len(self._owners) or len(self._users)) and not self._closed:
+            self._ticking = True
+            self.agent.after(DRAIN_SECONDS, self._tick)
+
+    def _event(self, event: Callable[[], Sequence[Effect]]) -> None:
+        with self._lock:
+            outcome = self._take(event())
+        self._carry_out(outcome)
+        self.drain()
+
+    def _collected(self) -> list[Effect]:
+        effects: list[Effect] = []
+        while True:
+            try:
+                gone = self.garbage.get_nowait()
+            except Empty:
+                return effects
+            if isinstance(gone, RRefId):
+                effects += self._owners.drop(gone)
+            else:
+                effects += self._users.release(gone)
+
+    def _take(self, effects: Sequence[Effect]) -> _Outcome:
+        outcome = _Outcome()
+        for effect in effects:
+            if isinstance(effect, Send):
+                outcome.sends.append(effect)
+            elif isinstance(effect, Orphaned) and effect.rref in self._values:
+                outcome.orphans.append(self._values[effect.rref])
+            elif isinstance(effect, Freed):
+                outcome.freed.append(self._values.pop(effect.rref, None))
+        for fork in [fork for fork in self._failures if fork not in self._users]:
+            outcome.freed.append(self._failures.pop(fork))
+        return outcome
+
+    def _carry_out(self, outcome: _Outcome) -> None:
+        for send in outcome.sends:
+            self._post(send.peer, send.message)
+        for orphan in outcome.orphans:
+            orphan.try_set_exception(
+                LookupError("the worker that was to create this value gave up or was lost")
+            )
+        if outcome.freed and on_own_loop():
+            self.agent.submit(outcome.freed.clear)  # a value's own finaliser must not hold the loop
+
+    def _shut_down(self) -> NotInitializedError:
+        return NotInitializedError(
+            f"the agent {self.me.name!r} was shut down, and its RRefs with it; "
+            "call rpc.init_rpc() and create the values again"
+        )
+
+    def _borrow(self, rref: RRefId) -> Reference | None:
+        if not self._owners.hold(rref):
+            return None
+        if rref not in self._values:
+            self._values[rref] = self._new_value(rref)
+        return Reference(self, rref, None, self.me)
+
+    def _new_value(self, rref: RRefId) -> Future[Any]:
+        label = f"the value of RRef {rref.creator}.{rref.number} at {self.me.name!r}"
+        return new_future(self.agent.submit, label)

@@ -1,0 +1,178 @@
+"""How an agent ends: together with the others, or at once; in every state, any number of times.
+
+    graceful   serve until own calls are done ─▶ every living worker has called shutdown
+               ─▶ before_leaving (RRefs are released) ─▶ goodbye and flush ─▶ torn down
+    else       goodbye ─▶ torn down
+
+Why nothing is in flight once all have called it: a worker joins the barrier only when its own
+calls are answered and it serves none; a call that it serves later comes from one that has not.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol, final
+
+from telegrad.errors import BlockingCallError, RendezvousTimeoutError, TelegradError
+from telegrad.transport import on_own_loop
+
+__all__ = ["CLOSE_SECONDS", "Membership", "Shutdown", "Steps"]
+
+# All of a shutdown but the wait for the other workers ends within this.
+CLOSE_SECONDS = 10.0
+
+_logger = logging.getLogger(__name__)
+
+
+class Membership(Protocol):
+    """How the others are told; `rendezvous.JoinedJob` is one."""
+
+    def shutdown(self, timeout: float = math.inf) -> None:
+        """Waits until every living worker has called it.
+
+        Raises:
+            RendezvousTimeoutError: Some have not in time.
+        """
+
+    def leave(self, reason: str = "left", timeout: float = 1.0) -> None:
+        """Leaves without the others."""
+
+    def close(self, timeout: float = CLOSE_SECONDS) -> None:
+        """Closes the line to the coordinator, and the coordinator where it runs here."""
+
+
+class Steps(Protocol):
+    """What the agent does at each step."""
+
+    def drain(self, deadline: float) -> bool:
+        """Waits until nothing is called or served; tells whether that came true in time."""
+
+    def close(self, timeout: float) -> None:
+        """Says goodbye, flushes, ends the threads; runs nothing afterwards."""
+
+
+class _State(enum.Enum):
+    NEW = enum.auto()
+    OPEN = enum.auto()
+    ENDING = enum.auto()
+    CLOSED = enum.auto()
+
+
+@final
+class Shutdown:
+    """The one way from open to closed.
+
+    Args:
+        name: The agent's, for errors.
+        steps: The agent.
+
+    Attributes:
+        membership: How the others are told; None where there are none.
+        before_leaving: Called when all calls are done, with the seconds that are left.
+        after_close: Called at the end, the last one first.
+    """
+
+    def __init__(self, name: str, steps: Steps) -> None:
+        self._name = name
+        self._steps = steps
+        self._lock = threading.Lock()
+        self._state = _State.NEW
+        self._closed = threading.Event()
+        self._hurry = threading.Event()
+        self.membership: Membership | None = None
+        self.before_leaving: list[Callable[[float], None]] = []
+        self.after_close: list[Callable[[], None]] = []
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the agent was ended."""
+        return self._state is _State.CLOSED
+
+    def opened(self) -> None:
+        """The agent runs now."""
+        self._state = _State.OPEN
+
+    def run(self, *, graceful: bool, timeout: float, close_seconds: float = CLOSE_SECONDS) -> None:
+        """Ends the agent; whoever calls it while another thread does waits for that one.
+
+        Raises:
+            RendezvousTimeoutError: The others did not call it in time; it is closed all the same.
+            BlockingCallError: On an event loop that telegrad runs.
+        """
+        if self._state is _State.CLOSED:
+            return
+        if on_own_loop():
+            raise BlockingCallError(
+                "shutdown() would block a loop of telegrad's; call it from a thread"
+            )
+        with self._lock:
+            first = self._state in (_State.NEW, _State.OPEN)
+            was_open = self._state is _State.OPEN
+            if first:
+                self._state = _State.ENDING
+        if not first:
+            self._wait_for_other(graceful, timeout, close_seconds)
+            return
+        try:
+            if was_open and graceful:
+                self._leave_together(timeout)
+            elif was_open:
+                self._leave_at_once(close_seconds)
+        finally:
+            self._tear_down(close_seconds, was_open=was_open)
+
+    def _wait_for_other(self, graceful: bool, timeout: float, close_seconds: float) -> None:
+        if not graceful and self.membership is not None:
+            self.membership.close(close_seconds)  # the one who waits in it goes on at once
+        limit = timeout + close_seconds if graceful else close_seconds
+        if not self._closed.wait(None if math.isinf(limit) else limit):
+            _logger.warning("another thread still shuts down agent %r", self._name)
+
+    def _leave_together(self, timeout: float) -> None:
+        started = time.monotonic()
+        deadline = started + timeout
+        if not self._steps.drain(deadline):
+            self._leave_at_once(CLOSE_SECONDS)
+            raise RendezvousTimeoutError(
+                f"agent {self._name!r} still has calls that are not answered {timeout:g} s after "
+                "shutdown() was called; it is closed all the same",
+                missing=(self._name,),
+            )
+        if self.membership is not None:
+            try:
+                self.membership.shutdown(max(deadline - time.monotonic(), 0.001))
+            except TelegradError:
+                self._leave_at_once(CLOSE_SECONDS)
+                raise
+        ends = time.monotonic() + CLOSE_SECONDS / 2
+        for callback in self.before_leaving:
+            _guarded(callback, max(ends - time.monotonic(), 0.001))
+
+    def _leave_at_once(self, limit: float) -> None:
+        if self.membership is not None:
+            self.membership.leave("left without a graceful shutdown", min(limit / 2, 1.0))
+
+    def _tear_down(self, limit: float, *, was_open: bool) -> None:
+        ends = time.monotonic() + limit
+        try:
+            if was_open:
+                self._steps.close(max(limit / 2, 0.1))
+            if self.membership is not None:
+                self.membership.close(max(ends - time.monotonic(), 0.1))
+        finally:
+            for callback in reversed(self.after_close):
+                _guarded(callback)
+            self._state = _State.CLOSED
+            self._closed.set()
+
+
+def _guarded(callback: Callable[..., None], *args: float) -> None:
+    try:
+        callback(*args)
+    except Exception:  # the rest of the shutdown goes on
+        _logger.exception("a step of the shutdown failed: %r", callback)

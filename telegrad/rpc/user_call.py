@@ -1,0 +1,146 @@
+"""What is called: the checks at the caller, and what the callee runs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, TypeAlias, final
+
+from telegrad.errors import DecodeError
+from telegrad.rpc.functions import is_async_execution
+from telegrad.wire import FunctionRef
+
+__all__ = [
+    "CallMode",
+    "UserCall",
+    "call_name",
+    "call_payload",
+    "check_arguments",
+    "read_call_payload",
+    "read_script",
+]
+
+Arguments: TypeAlias = Sequence[Any]
+KeywordArguments: TypeAlias = Mapping[str, Any] | None
+
+
+class CallMode(Enum):
+    """How a function gives its value."""
+
+    PLAIN = "returned by the function, in a thread of the pool"
+    COROUTINE = "awaited on the user loop"
+    FUTURE = "the value of the Future that the function returns"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class UserCall:
+    """A function with its arguments, ready to be run at the callee.
+
+    Attributes:
+        func: What is called.
+        args: By position.
+        kwargs: By name.
+        mode: How it gives its value.
+        name: What it is called in messages.
+    """
+
+    func: Callable[..., Any]
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    mode: CallMode = CallMode.PLAIN
+    name: str = "a function"
+
+    @staticmethod
+    def of(
+        func: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        name: str | None = None,
+    ) -> UserCall:
+        """Makes a UserCall in the mode that the function declares."""
+        return UserCall(func, args, kwargs or {}, mode_of(func), name or call_name(func))
+
+    def __call__(self) -> Any:
+        """Calls the function; what it returns depends on the mode."""
+        return self.func(*self.args, **self.kwargs)
+
+
+def call_name(func: object) -> str:
+    """Returns what a function is called in messages; any object will do."""
+    name = getattr(func, "__qualname__", None)
+    return name if isinstance(name, str) else repr(func)
+
+
+def mode_of(func: Callable[..., Any]) -> CallMode:
+    """Returns how a function gives its value."""
+    if is_async_execution(func):
+        return CallMode.FUTURE
+    if inspect.iscoroutinefunction(func):
+        return CallMode.COROUTINE
+    if not inspect.isroutine(func) and not inspect.isclass(func):
+        method = vars(type(func)).get("__call__")
+        if inspect.iscoroutinefunction(method):
+            return CallMode.COROUTINE
+        if is_async_execution(method):
+            return CallMode.FUTURE
+    return CallMode.PLAIN
+
+
+def check_arguments(args: object, kwargs: object) -> tuple[list[Any], dict[str, Any]]:
+    """Returns what is sent for `args` and `kwargs`.
+
+    Raises:
+        TypeError: `args` is no tuple or list, or `kwargs` no mapping with str keys.
+    """
+    if not isinstance(args, tuple | list):
+        raise TypeError(
+            f"args must be a tuple or list of the arguments, not {type(args).__name__}; "
+            "for one argument write args=(x,)"
+        )
+    if kwargs is None:
+        return list(args), {}
+    if not isinstance(kwargs, Mapping):
+        raise TypeError(f"kwargs must be a dict of the keyword arguments, not {kwargs!r}")
+    for key in kwargs:
+        if not isinstance(key, str):
+            raise TypeError(f"the keys of kwargs must be str, not {key!r}")
+    return list(args), dict(kwargs)
+
+
+def call_payload(
+    func: Callable[..., Any], args: object, kwargs: object
+) -> tuple[str, dict[str, Any]]:
+    """Checks a call at the caller and returns the function's name and what is sent.
+
+    Raises:
+        TypeError: `func` is not callable, or the arguments are not of the right form.
+        EncodeError: The function has no name that the callee could find it by.
+    """
+    if not callable(func):
+        raise TypeError(f"func must be callable, not {func!r} ({type(func).__name__})")
+    positional, named = check_arguments(args, kwargs)
+    ref = FunctionRef.of(func)
+    payload = {"func": ref.name, "script": ref.script, "args": positional, "kwargs": named}
+    return ref.name, payload
+
+
+def read_call_payload(payload: object) -> tuple[str, list[Any], dict[str, Any]]:
+    """Takes apart at the callee what `call_payload` made.
+
+    Raises:
+        DecodeError: It is something else.
+    """
+    if isinstance(payload, dict):
+        name, args, kwargs = payload.get("func"), payload.get("args"), payload.get("kwargs")
+        if isinstance(name, str) and isinstance(args, list) and isinstance(kwargs, dict):
+            return name, args, kwargs
+    raise DecodeError("the body of a call is not {func: str, args: list, kwargs: dict}")
+
+
+def read_script(payload: object) -> str:
+    """Returns the caller's script, named where the callee does not find the function."""
+    script = payload.get("script") if isinstance(payload, dict) else None
+    return script if isinstance(script, str) else ""

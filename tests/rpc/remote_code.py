@@ -1,0 +1,276 @@
+"""Functions that the tests call on other workers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from telegrad import rpc
+from telegrad.rpc.served_call import inherited
+
+FloatArray = npt.NDArray[np.float64]
+
+
+class CustomError(Exception):
+    def __init__(self, message: str, *, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Unsendable:
+    pass
+
+
+@dataclass
+class Pair:
+    left: int
+    right: FloatArray
+
+
+def add(x: int, y: int) -> int:
+    return x + y
+
+
+def echo(value: Any) -> Any:
+    return value
+
+
+def describe(*args: Any, **kwargs: Any) -> str:
+    return f"{args} {sorted(kwargs.items())}"
+
+
+def who() -> str:
+    return rpc.get_worker_info().name
+
+
+def double_in_place(array: FloatArray) -> FloatArray:
+    array *= 2
+    return array
+
+
+def fail(message: str) -> None:
+    error = CustomError(message, code=7)
+    error.add_note("a note of the callee")
+    raise error
+
+
+def fail_with_cause() -> None:
+    try:
+        raise KeyError("inner")
+    except KeyError as inner:
+        raise ValueError("outer") from inner
+
+
+def leave() -> None:
+    raise SystemExit(3)
+
+
+def give_unsendable() -> dict[str, list[Unsendable]]:
+    return {"models": [Unsendable()]}
+
+
+def chain(path: list[str]) -> list[str]:
+    """Calls itself along a path of workers; tells who was there."""
+    me = rpc.get_worker_info().name
+    if not path:
+        return [me]
+    return [me, *rpc.rpc_sync(path[0], chain, (path[1:],))]
+
+
+async def async_who() -> str:
+    await asyncio.sleep(0)
+    return rpc.get_worker_info().name
+
+
+async def async_chain(path: list[str]) -> list[str]:
+    me = rpc.get_worker_info().name
+    if not path:
+        return [me]
+    return [me, *await rpc.rpc_async(path[0], async_chain, (path[1:],))]
+
+
+async def async_fail() -> None:
+    raise CustomError("from a coroutine", code=1)
+
+
+async def async_to_thread() -> tuple[bool, bool]:
+    here = threading.get_ident()
+    there = await rpc.to_thread(threading.get_ident)
+    return here != there, await rpc.to_thread(_has_ambient_agent)
+
+
+def _has_ambient_agent() -> bool:
+    return rpc.is_initialized()
+
+
+async def blocks_the_user_loop(to: str) -> str:
+    return rpc.rpc_sync(to, who)
+
+
+async def waits_on_the_user_loop(to: str) -> str:
+    future = rpc.rpc_async(to, hold, ("user-loop-wait",))
+    try:
+        return future.wait()
+    finally:
+        rpc.rpc_async(to, release, ("user-loop-wait",))
+
+
+@rpc.functions.async_execution
+def add_later(to: str, x: int, y: int) -> rpc.Future[int]:
+    return rpc.rpc_async(to, add, (x, y)).then(lambda done: done.value() + 1)
+
+
+@rpc.functions.async_execution
+def fail_later() -> rpc.Future[int]:
+    future: rpc.Future[int] = rpc.Future()
+    future.set_exception(CustomError("later", code=2))
+    return future
+
+
+@rpc.functions.async_execution
+def not_a_future() -> rpc.Future[int]:
+    return 3  # type: ignore[return-value]
+
+
+@rpc.functions.async_execution
+def encoded_before_set_result_returns() -> rpc.Future[list[int]]:
+    future: rpc.Future[list[int]] = rpc.Future()
+
+    def complete() -> None:
+        pause = threading.Event()
+        while not future._callbacks:  # until the callee waits for it
+            pause.wait(0.001)
+        value = [1]
+        future.set_result(value)
+        value.append(2)
+
+    threading.Thread(target=complete).start()
+    return future
+
+
+def unmarked_future() -> rpc.Future[int]:
+    return rpc.Future()
+
+
+class Methods:
+    @staticmethod
+    @rpc.functions.async_execution
+    def static_outside(x: int) -> rpc.Future[int]:
+        return _done(x)
+
+    @rpc.functions.async_execution
+    @staticmethod
+    def static_inside(x: int) -> rpc.Future[int]:
+        return _done(x)
+
+    @classmethod
+    @rpc.functions.async_execution
+    def class_outside(cls, x: int) -> rpc.Future[int]:
+        return _done(x)
+
+    @rpc.functions.async_execution
+    @classmethod
+    def class_inside(cls, x: int) -> rpc.Future[int]:
+        return _done(x)
+
+
+def _done(value: int) -> rpc.Future[int]:
+    future: rpc.Future[int] = rpc.Future()
+    future.set_result(value)
+    return future
+
+
+class Gates:
+    """Events by name, so that tests say when a function goes on; all workers are one process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._events: dict[str, threading.Event] = {}
+        self._all_open = False
+
+    def __call__(self, name: str) -> threading.Event:
+        with self._lock:
+            event = self._events.setdefault(name, threading.Event())
+            if self._all_open:
+                event.set()
+            return event
+
+    def begin(self) -> None:
+        """Forgets what earlier tests did."""
+        with self._lock:
+            self._events = {}
+            self._all_open = False
+
+    def open_all(self) -> None:
+        """Lets everybody go who waits, or will."""
+        with self._lock:
+            self._all_open = True
+            for event in self._events.values():
+                event.set()
+
+
+gates = Gates()
+
+
+def hold(name: str) -> str:
+    """Blocks in a wait that is not telegrad's."""
+    gates(f"{name}-entered").set()
+    assert gates(name).wait(30)
+    return name
+
+
+def release(name: str) -> None:
+    gates(name).set()
+
+
+def entered(name: str) -> bool:
+    return gates(f"{name}-entered").wait(30)
+
+
+async def hold_async(name: str) -> str:
+    gates(f"{name}-entered").set()
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        gates(f"{name}-cancelled").set()
+        raise
+    return name
+
+
+def time_left_of_nested(to: str, timeout: float) -> tuple[float, int]:
+    """Calls a function that tells what deadline it sees."""
+    return rpc.rpc_sync(to, time_left, (), timeout=timeout)
+
+
+def time_left() -> tuple[float, int]:
+    return inherited()
+
+
+def leaves_a_thread_behind(name: str) -> None:
+    """The thread copies the Context and calls once this call is over."""
+    context = contextvars.copy_context()
+
+    def later() -> None:
+        assert gates(name).wait(30)
+        gates(f"{name}-saw").payload = context.run(time_left)  # type: ignore[attr-defined]
+        gates(f"{name}-saw").set()
+
+    threading.Thread(target=later, daemon=True).start()
+
+
+def nested_forever(to: str, name: str) -> str:
+    return rpc.rpc_sync(to, hold, (name,), timeout=60.0)
+
+
+def relay_failure(to: str) -> None:
+    rpc.rpc_sync(to, fail, ("relayed",))
+
+
+async def shuts_down() -> None:
+    rpc.shutdown()

@@ -1,0 +1,166 @@
+"""What the tests of RRefs call, and how they look at what is left."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from telegrad import rpc
+from telegrad.errors import (
+    BlockingCallError,
+)
+from telegrad.rpc import Future, RRef, functions
+from telegrad.rpc.rref_registry import RRefRegistry
+from telegrad.testing import Cluster
+from telegrad.testing.leaks import wait_until_gone
+
+N = 3
+
+gates: dict[str, threading.Event] = {}
+promises: dict[str, Future[Any]] = {}
+
+
+class GateError(Exception):
+    """Raised by a creation; known to both ends."""
+
+
+class Model:
+    def __init__(self, size: int) -> None:
+        self.weights = np.zeros(size)
+        self.steps = 0
+
+    def step(self, rate: float, *, times: int = 1) -> int:
+        self.weights -= rate * times
+        self.steps += times
+        return self.steps
+
+    def read(self) -> np.ndarray[Any, Any]:
+        return self.weights
+
+    def me(self) -> str:
+        return rpc.get_worker_info().name
+
+    def part(self) -> RRef[np.ndarray[Any, Any]]:
+        return RRef(self.weights)
+
+    @staticmethod
+    def double(x: int) -> int:
+        return 2 * x
+
+    @classmethod
+    def title(cls) -> str:
+        return cls.__name__
+
+    async def later(self, x: int) -> int:
+        await asyncio.sleep(0)
+        return x + self.steps
+
+    @functions.async_execution
+    def promised(self, name: str) -> Future[int]:
+        return promises[name]
+
+    def __call__(self, x: int) -> int:
+        return x + 1
+
+    def _secret(self) -> None: ...
+
+
+def make_slowly(gate: str, value: Any) -> Any:
+    gates[gate].wait(30)
+    if value is None:
+        raise GateError("the gate is shut")
+    return value
+
+
+async def make_soon(value: int) -> int:
+    await asyncio.sleep(0)
+    return value
+
+
+def fail() -> None:
+    raise GateError("no value here")
+
+
+def read_value(rref: RRef[Any]) -> Any:
+    return rref.to_here()
+
+
+def tell_owner(rref: RRef[Any]) -> tuple[bool, str, str]:
+    return rref.is_owner(), rref.owner_name(), rpc.get_worker_info().name
+
+
+def same_object(first: RRef[Any], others: dict[str, list[RRef[Any]]]) -> bool:
+    return all(other is first for other in others["again"])
+
+
+def hand_on(rref: RRef[Any], path: list[str]) -> Any:
+    if not path:
+        return rref.to_here()
+    return rpc.rpc_sync(path[0], hand_on, (rref, path[1:]))
+
+
+def give_back(rref: Any) -> Any:
+    return rref
+
+
+def make_rref(value: Any) -> RRef[Any]:
+    return RRef(value)
+
+
+def collect_garbage() -> None:
+    gc.collect()
+
+
+async def block_the_loop(rref: RRef[Any]) -> str:
+    try:
+        rref.to_here()
+    except BlockingCallError as error:
+        return str(error)
+    return "did not raise"
+
+
+async def await_it(rref: RRef[Any]) -> Any:
+    return await rref
+
+
+def registry(cluster: Cluster, r: int) -> RRefRegistry:
+    return cluster.call(r, lambda: rpc.current_agent().attached(RRefRegistry))
+
+
+def drained(cluster: Cluster) -> None:
+    """Waits until no worker owns or uses anything."""
+    registries = [registry(cluster, r) for r in cluster.living]
+
+    def left() -> list[str]:
+        gc.collect()  # each time: a thread that just ends may still hold a frame
+        return [
+            f"{each.me.name}: {each.owned} owned, {each.used} used"
+            for each in registries
+            if each.owned or each.used
+        ]
+
+    wait_until_gone("RRefs", left)
+
+
+def on(cluster: Cluster, r: int, body: Callable[..., Any], *args: Any) -> Any:
+    return cluster.call(r, body, *args)
+
+
+def use_everything() -> str:
+    """What a worker does with RRefs, in a process of its own."""
+    peer = f"worker{1 - rpc.get_worker_info().rank}"
+    rref = rpc.remote(peer, Model, (4,))
+    assert rref.rpc_sync().step(0.5) == 1
+    np.testing.assert_array_equal(rref.remote().read().to_here(), [-0.5] * 4)
+    assert rpc.rpc_sync(peer, tell_owner, (rref,)) == (True, peer, peer)
+    mine = RRef("mine")
+    assert rpc.rpc_sync(peer, read_value, (mine,)) == "mine"
+    with pytest.raises(GateError, match="no value here"):
+        rpc.remote(peer, fail).to_here()
+    return peer

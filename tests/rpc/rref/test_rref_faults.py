@@ -1,0 +1,289 @@
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+from typing import Any
+
+import pytest
+
+from telegrad import rpc
+from telegrad.errors import (
+    CallRefusedError,
+    CallTimeoutError,
+    EncodeError,
+    NotInitializedError,
+    OwnerLostError,
+)
+from telegrad.rpc import Future, RRef
+from telegrad.testing import Cluster
+from tests.rpc.rref.programs import (
+    GateError,
+    Model,
+    N,
+    collect_garbage,
+    drained,
+    fail,
+    gates,
+    give_back,
+    make_rref,
+    make_slowly,
+    on,
+    read_value,
+    registry,
+)
+
+
+def test_the_owner_refuses_private_names(cluster: Cluster) -> None:
+    """A proxy never sends one; whoever writes the message by hand is refused too."""
+
+    def body() -> None:
+        rref = rpc.remote("worker1", Model, (4,))
+        agent, reference = rpc.current_agent(), rref.reference
+        payload = {"rref": list(reference.rref), "method": "_secret", "args": [], "kwargs": {}}
+        with pytest.raises(CallRefusedError, match="underscore"):
+            agent.send(reference.owner, "rref.call", payload, function="x").wait()
+
+    on(cluster, 0, body)
+
+
+@pytest.mark.parametrize("to", ["worker0", "worker1"])
+def test_a_failed_creation(cluster: Cluster, to: str) -> None:
+    def body() -> None:
+        rref: RRef[Any] = rpc.remote(to, fail)
+        for _ in range(2):
+            with pytest.raises(GateError, match="no value here"):
+                rref.to_here()
+        with pytest.raises(GateError):
+            rref.rpc_sync().anything()
+        assert not rref.confirmed_by_owner()
+        with pytest.raises(GateError):
+            rpc.rpc_sync("worker2", read_value, (rref,))
+        assert "failed" in repr(rref)
+
+    on(cluster, 0, body)
+    drained(cluster)
+
+
+def test_a_creation_that_takes_too_long(cluster: Cluster) -> None:
+    gates["slow"] = threading.Event()
+
+    def body() -> None:
+        rref = rpc.remote("worker1", make_slowly, ("slow", 5), timeout=0.05)
+        with pytest.raises(CallTimeoutError):
+            rref.to_here()
+        gates["slow"].set()
+        assert not rref.confirmed_by_owner()
+
+    on(cluster, 0, body)
+    drained(cluster)
+
+
+def test_creations_that_cannot_start(cluster: Cluster) -> None:
+    def body() -> None:
+        with pytest.raises(EncodeError):
+            rpc.remote("worker1", lambda: 1)
+        rref = rpc.remote("worker1", Model, ("no size",))
+        with pytest.raises(TypeError):
+            rref.to_here()
+
+    on(cluster, 0, body)
+    drained(cluster)
+
+
+def test_release(cluster: Cluster) -> None:
+    def body() -> None:
+        rref = rpc.remote("worker1", Model, (4,))
+        running = rref.rpc_async().me()
+        rref.release()
+        rref.release()
+        assert running.wait() == "worker1"  # the call in flight kept the value
+        for use in (rref.to_here, rref.rpc_sync().me, rref.rpc_async().me, rref.remote().me):
+            with pytest.raises(RuntimeError, match="released"):
+                use()
+        with pytest.raises(RuntimeError, match="released"):
+            rpc.rpc_sync("worker2", read_value, (rref,))
+        assert "released" in repr(rref)
+        with RRef("inside") as mine:
+            assert mine.local_value() == "inside"
+        with pytest.raises(RuntimeError, match="released"):
+            mine.to_here()
+
+    on(cluster, 0, body)
+    drained(cluster)
+
+
+def test_a_reference_that_is_dropped_at_once(cluster: Cluster) -> None:
+    def body() -> None:
+        assert rpc.remote("worker1", Model, (4,)).rpc_async().step(1.0).wait() == 1
+        for _ in range(20):
+            rpc.remote("worker1", Model, (4,))
+            RRef(object())
+
+    on(cluster, 0, body)
+    drained(cluster)
+
+
+def test_a_reference_in_a_cycle_is_freed(cluster: Cluster) -> None:
+    def body() -> None:
+        cycle: list[Any] = [rpc.remote("worker1", Model, (4,))]
+        cycle.append(cycle)
+
+    on(cluster, 0, body)
+    drained(cluster)
+
+
+def test_a_user_keeps_the_value_when_the_owner_drops_it(cluster: Cluster) -> None:
+    def body() -> None:
+        rref = rpc.rpc_sync("worker1", make_rref, ("kept",))
+        rpc.rpc_sync("worker1", collect_garbage)
+        assert rref.to_here() == "kept"
+        assert rref.confirmed_by_owner()
+
+    on(cluster, 0, body)
+    drained(cluster)
+
+
+def test_a_reply_that_nobody_reads_gives_its_forks_back(cluster: Cluster) -> None:
+    def body() -> None:
+        rpc.rpc_async("worker1", make_rref, ("unread",))
+
+    on(cluster, 0, body)
+    drained(cluster)
+
+
+def test_an_argument_that_cannot_travel_leaves_nothing(cluster: Cluster) -> None:
+    def body() -> None:
+        rref = RRef("mine")
+        with pytest.raises(TypeError):
+            rpc.rpc_sync("worker1", read_value, (rref, object()))
+        with pytest.raises(TypeError):
+            rpc.remote("worker1", read_value, (rref, object()))
+
+    on(cluster, 0, body)
+    drained(cluster)
+
+
+def test_no_copy_and_no_pickle(cluster: Cluster) -> None:
+    def body() -> None:
+        rref = RRef("mine")
+        for make in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError, match="pass it as an argument"):
+                make(rref)
+        assert rref != RRef("mine")
+        assert len({rref, rref}) == 1
+
+    on(cluster, 0, body)
+
+
+def test_wrong_timeouts_are_refused(cluster: Cluster) -> None:
+    def body() -> None:
+        rref = RRef("mine")
+        for make in (rref.to_here, rref.rpc_sync, rref.rpc_async, rref.remote):
+            with pytest.raises(ValueError, match="above 0"):
+                make(timeout=0)
+
+    on(cluster, 0, body)
+
+
+def test_an_rref_of_another_agent_is_refused(cluster: Cluster) -> None:
+    foreign = on(cluster, 1, lambda: RRef("theirs"))
+
+    def body() -> None:
+        with pytest.raises(RuntimeError, match="belongs to the agent 'worker1'"):
+            rpc.rpc_sync("worker2", read_value, (foreign,))
+
+    on(cluster, 0, body)
+
+
+def test_without_an_agent() -> None:
+    with pytest.raises(NotInitializedError):
+        RRef(1)
+
+
+def test_after_shutdown() -> None:
+    with Cluster(2) as cluster:
+        kept = on(cluster, 0, lambda: rpc.remote("worker1", Model, (4,)))
+        mine = on(cluster, 0, lambda: RRef(1))
+    assert kept.owner_name() == "worker1"
+    assert not kept.is_owner()
+    assert mine.is_owner()
+    for use in (kept.to_here, mine.to_here, mine.local_value, kept.rpc_sync().me):
+        with pytest.raises(NotInitializedError):
+            use()
+    repr(kept), repr(mine)
+
+
+def test_a_lost_owner() -> None:
+    def before() -> RRef[Model]:
+        rref = rpc.remote("worker1", Model, (4,))
+        rref.rpc_sync().me()
+        return rref
+
+    def after(rref: RRef[Model]) -> None:
+        for use in (rref.to_here, rref.rpc_sync().me, rref.rpc_async().me().wait):
+            with pytest.raises(OwnerLostError) as caught:
+                use()
+            assert caught.value.worker == "worker1"
+        with pytest.raises(OwnerLostError):
+            rpc.rpc_sync("worker2", read_value, (rref,))
+        assert not rref.confirmed_by_owner()
+
+    with Cluster(N, options=rpc.RpcOptions(timeout=20.0, lost_after=1.0)) as cluster:
+        rref = on(cluster, 0, before)
+        cluster.kill(1)
+        with pytest.raises(OwnerLostError):
+            on(cluster, 0, rref.to_here)
+        on(cluster, 0, after, rref)
+        del rref
+        drained(cluster)
+
+
+def test_a_lost_user_lets_go_one_bound_later() -> None:
+    with Cluster(N, options=rpc.RpcOptions(timeout=20.0, lost_after=1.0)) as cluster:
+        kept = on(cluster, 1, lambda: rpc.rpc_sync("worker0", make_rref, ("kept",)))
+        assert registry(cluster, 0).owned == 1
+        cluster.kill(1)
+        drained(cluster)
+        del kept
+
+
+def test_an_owner_lost_while_it_creates() -> None:
+    gates["slow"] = threading.Event()
+
+    def ask() -> tuple[RRef[int], list[Future[Any]]]:
+        rref = rpc.remote("worker1", make_slowly, ("slow", 5))
+        waiting = [rref.rpc_async().bit_length(), rpc.rpc_async("worker2", read_value, (rref,))]
+        return rref, waiting
+
+    with Cluster(N, options=rpc.RpcOptions(timeout=20.0, lost_after=1.0)) as cluster:
+        rref, waiting = on(cluster, 0, ask)
+        cluster.kill(1)
+        for use in (rref.to_here, rref.to_here, *(future.wait for future in waiting)):
+            with pytest.raises(OwnerLostError):
+                on(cluster, 0, use)
+        gates["slow"].set()
+
+
+def test_a_worker_that_speaks_for_others_is_not_heard(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Garbage in a well-formed stream: it is logged, nothing is freed, the service goes on."""
+    kept = on(cluster, 0, lambda: rpc.rpc_sync("worker1", make_rref, ("kept",)))
+
+    def lie(kept: RRef[str]) -> None:
+        agent, reference = rpc.current_agent(), kept.reference
+        assert reference.fork is not None
+        owner, rref, fork = reference.owner, list(reference.rref), list(reference.fork)
+        agent.post(owner, "rref.user_delete", [rref, fork])
+        agent.post(owner, "rref.user_delete", [rref, "fork"])
+        agent.post(owner, "rref.child_accept", None)
+        agent.post(owner, "rref.creation_abandon", [rref])
+        assert rpc.rpc_sync("worker1", give_back, (1,)) == 1
+
+    on(cluster, 2, lie, kept)
+    assert "is not its child" in caplog.text
+    assert on(cluster, 0, kept.to_here) == "kept"
+    del kept
+    caplog.clear()
+    drained(cluster)

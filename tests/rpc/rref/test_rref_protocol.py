@@ -1,0 +1,323 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from telegrad.rpc.rref_ids import ForkId, NumberSet, RRefId
+from telegrad.rpc.rref_owner import OwnerTable
+from telegrad.rpc.rref_protocol import (
+    ChildAccept,
+    CreationAbandon,
+    ForkConfirm,
+    ForkRequest,
+    Freed,
+    Orphaned,
+    Send,
+    Settled,
+    UserDelete,
+)
+from telegrad.rpc.rref_user import ForkState, UserTable
+from telegrad.types import WorkerInfo
+from tests.rpc.rref.world import N, World
+
+OWNER, PARENT, CHILD = (WorkerInfo(name, r, 100 + r) for r, name in enumerate("OPC"))
+
+worker = st.integers(0, N - 1)
+pick = st.integers(0, 10_000)
+
+
+class RRefMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World()
+
+    @rule(r=worker)
+    def make(self, r: int) -> None:
+        if r not in self.world.crashed:
+            self.world.make(r)
+
+    @rule(r=worker, to=worker)
+    def remote(self, r: int, to: int) -> None:
+        if r != to and r not in self.world.crashed:
+            self.world.remote(r, to)
+
+    @precondition(lambda self: self.world.handles())
+    @rule(which=pick, to=worker)
+    def send(self, which: int, to: int) -> None:
+        handles = self.world.handles()
+        r, handle = handles[which % len(handles)]
+        self.world.send(r, handle, to)
+
+    @precondition(lambda self: self.world.handles())
+    @rule(which=pick)
+    def release(self, which: int) -> None:
+        handles = self.world.handles()
+        self.world.release(*handles[which % len(handles)])
+
+    @precondition(lambda self: self.world.handles())
+    @rule(which=pick)
+    def time_out(self, which: int) -> None:
+        handles = self.world.handles()
+        r, handle = handles[which % len(handles)]
+        if isinstance(handle, ForkId):
+            self.world.time_out(r, handle)
+
+    @precondition(lambda self: self.world.running)
+    @rule(which=pick, good=st.booleans())
+    def finish(self, which: int, good: bool) -> None:
+        self.world.finish(which % len(self.world.running), good=good)
+
+    @precondition(lambda self: self.world.flights)
+    @rule(which=pick, how=st.sampled_from(["once", "once", "once", "again", "refuse", "undeliver"]))
+    def arrive(self, which: int, how: str) -> None:
+        index = which % len(self.world.flights)
+        if how == "undeliver":
+            self.world.undeliver(index)
+        else:
+            self.world.deliver(index, keep=how == "again", refuse=how == "refuse")
+
+    @rule(r=worker, peer=worker)
+    def lose(self, r: int, peer: int) -> None:
+        self.world.lose(r, peer)
+
+    @precondition(lambda self: len(self.world.crashed) < N - 2)
+    @rule(r=worker)
+    def crash(self, r: int) -> None:
+        self.world.crash(r)
+
+    @rule(r=worker, peer=worker)
+    def expire(self, r: int, peer: int) -> None:
+        self.world.expire(r, peer)
+
+    @invariant()
+    def nothing_in_use_is_freed(self) -> None:
+        self.world.check()
+
+    def teardown(self) -> None:
+        self.world.drain()
+
+
+TestRRefMachine = RRefMachine.TestCase
+TestRRefMachine.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+
+
+def run_program(seed: int, steps: int, *, losses: bool) -> World:
+    """Plays one random fork tree under one random schedule."""
+    rng, world = random.Random(seed), World()
+    for _ in range(steps):
+        living, handles = world.living(), world.handles()
+        draw = rng.random()
+        if draw < 0.06:
+            world.make(rng.choice(living))
+        elif draw < 0.14:
+            r, to = rng.sample(range(N), 2)
+            if r in living:
+                world.remote(r, to)
+        elif draw < 0.40 and handles:
+            world.send(*rng.choice(handles), rng.randrange(N))
+        elif draw < 0.55 and handles:
+            world.release(*rng.choice(handles))
+        elif draw < 0.60 and world.running:
+            world.finish(rng.randrange(len(world.running)), good=rng.random() < 0.8)
+        elif draw < 0.95 and world.flights:
+            index, how = rng.randrange(len(world.flights)), rng.random()
+            if how < 0.1:
+                world.undeliver(index)
+            else:
+                world.deliver(index, keep=how < 0.25, refuse=how > 0.9)
+        elif losses and draw < 0.965:
+            world.lose(*rng.sample(range(N), 2))
+        elif losses and draw < 0.97 and len(living) > 2:
+            world.crash(rng.choice(living))
+        elif losses:
+            world.expire(*rng.sample(range(N), 2))
+        world.check()
+    world.drain()
+    return world
+
+
+@pytest.mark.parametrize("losses", [False, True])
+def test_random_fork_trees_under_random_schedules(losses: bool) -> None:
+    for seed in range(300):
+        run_program(seed, 150, losses=losses)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("block", range(20))
+def test_many_random_fork_trees(block: int) -> None:
+    for seed in range(1000 * block, 1000 * (block + 1)):
+        run_program(seed, 200, losses=seed % 3 > 0)
+
+
+def test_what_is_remembered_stays_small() -> None:
+    """A tombstone per fork would grow for ever at a parameter server; runs do not."""
+    owner, user = OwnerTable(OWNER), UserTable(CHILD)
+    rref = owner.new()
+    for _ in range(1000):
+        fork = owner.make_fork(rref, CHILD)
+        assert user.arrived(rref, fork, OWNER, OWNER) == (True, [])
+        (delete,) = user.release(fork)
+        assert delete == Send(OWNER, UserDelete(rref, fork))
+        assert owner.user_delete(rref, fork) == []
+    assert [seen.runs for seen in owner._counted.values()] == [1]
+    assert [seen.runs for seen in user._arrived.values()] == [1]
+    assert owner.drop(rref) == [Freed(rref)]
+
+
+def test_a_parent_outlives_the_confirmation_of_its_child() -> None:
+    """G2, drawn: the parent lets go first, the owner hears of its end last.
+
+    owner          parent             child
+      ├──── fork ────▶│                 │
+      │               ├───── fork ─────▶│      the parent's handle goes
+      │◀──────── ForkRequest ───────────┤
+      ├───────── ForkConfirm ──────────▶│
+      │               │◀── ChildAccept ─┤
+      │◀─ UserDelete ─┤                 │
+    """
+    owner, parent, child = OwnerTable(OWNER), UserTable(PARENT), UserTable(CHILD)
+    rref = owner.new()
+    first = owner.make_fork(rref, PARENT)
+    assert owner.drop(rref) == []
+    assert parent.arrived(rref, first, OWNER, OWNER) == (True, [])
+    second = parent.make_fork(first, CHILD)
+    assert parent.release(first) == []
+    assert child.arrived(rref, second, OWNER, PARENT) == (
+        True,
+        [Send(OWNER, ForkRequest(rref, second))],
+    )
+    assert child.state(second) is ForkState.PENDING
+    assert owner.fork_request(rref, second, CHILD) == [Send(CHILD, ForkConfirm(second, True))]
+    assert child.fork_confirm(second, known=True) == [
+        Send(PARENT, ChildAccept(second)),
+        Settled(second),
+    ]
+    assert parent.child_accept(second) == [Send(OWNER, UserDelete(rref, first))]
+    assert owner.user_delete(rref, first) == []
+    assert child.release(second) == [Send(OWNER, UserDelete(rref, second))]
+    assert owner.user_delete(rref, second) == [Freed(rref)]
+
+
+def test_a_fork_let_go_before_its_confirmation_leaves_after_it() -> None:
+    child = UserTable(CHILD)
+    rref, fork = RRefId(100, 100, 0), ForkId(100, 101, 102, 0)
+    child.arrived(rref, fork, OWNER, PARENT)
+    assert child.release(fork) == []
+    assert child.fork_confirm(fork, known=True) == [
+        Send(PARENT, ChildAccept(fork)),
+        Settled(fork),
+        Send(OWNER, UserDelete(rref, fork)),
+    ]
+    assert len(child) == 0
+
+
+def test_a_lost_user_keeps_its_forks_for_one_bound() -> None:
+    """G4: what the lost user forked before it died is still on its way to the owner."""
+    owner = OwnerTable(OWNER)
+    rref = owner.new()
+    owner.make_fork(rref, PARENT)
+    owner.drop(rref)
+    assert owner.lost(PARENT) == []
+    late = ForkId(OWNER.incarnation, PARENT.incarnation, CHILD.incarnation, 0)
+    assert owner.fork_request(rref, late, CHILD) == [Send(CHILD, ForkConfirm(late, True))]
+    assert owner.expire(PARENT) == []
+    assert owner.user_delete(rref, late) == [Freed(rref)]
+
+
+def test_a_pin_for_a_lost_child_stays_for_one_bound() -> None:
+    parent = UserTable(PARENT)
+    rref, fork = RRefId(100, 100, 0), ForkId(100, 100, 101, 0)
+    parent.arrived(rref, fork, OWNER, OWNER)
+    parent.make_fork(fork, CHILD)
+    assert parent.release(fork) == []
+    assert parent.lost(CHILD) == []
+    assert parent.expire(CHILD) == [Send(OWNER, UserDelete(rref, fork))]
+
+
+def test_forks_of_a_lost_owner_are_lost_for_good() -> None:
+    user = UserTable(CHILD)
+    rref, fork = RRefId(100, 100, 0), ForkId(100, 101, 102, 0)
+    user.arrived(rref, fork, OWNER, PARENT)
+    assert user.lost(OWNER) == [Send(PARENT, ChildAccept(fork)), Settled(fork)]
+    assert user.fork_confirm(fork, known=True) == []
+    assert user.state(fork) is ForkState.LOST
+    assert user.release(fork) == []
+    later = ForkId(100, 101, 102, 1)
+    assert user.arrived(rref, later, OWNER, PARENT) == (True, [Send(PARENT, ChildAccept(later))])
+    assert user.state(later) is ForkState.LOST
+
+
+def test_a_creation_that_was_never_sent_fails_whoever_waits_for_it() -> None:
+    owner, creator = OwnerTable(OWNER), UserTable(CHILD)
+    rref, fork = creator.create(OWNER)
+    assert owner.hold(rref)  # it came home before its creation arrived
+    assert creator.creation_failed(fork, delivered=False) == [
+        Send(OWNER, CreationAbandon(rref)),
+        Settled(fork),
+    ]
+    assert owner.abandon(rref) == [Orphaned(rref)]
+    assert creator.release(fork) == []
+    assert owner.drop(rref) == [Freed(rref)]
+    assert not owner.hold(rref)
+
+
+def test_a_creation_expected_from_a_lost_creator_fails() -> None:
+    owner = OwnerTable(OWNER)
+    rref = RRefId(OWNER.incarnation, CHILD.incarnation, 0)
+    assert owner.hold(rref)
+    assert owner.lost(CHILD) == [Orphaned(rref)]
+    assert owner.drop(rref) == [Freed(rref)]
+    assert not owner.hold(rref)
+
+
+def test_a_delete_before_its_creation_leaves_nothing_behind() -> None:
+    """The creator timed out; its UserDelete overtakes the creation, which then runs and ends."""
+    owner, creator = OwnerTable(OWNER), UserTable(CHILD)
+    rref, fork = creator.create(OWNER)
+    creator.creation_failed(fork, delivered=True)
+    assert creator.release(fork) == [Send(OWNER, UserDelete(rref, fork))]
+    assert owner.user_delete(rref, fork) == []
+    assert owner.create(rref, fork, CHILD)
+    assert owner.settle(rref) == [Freed(rref)]
+    assert not owner.create(rref, fork, CHILD)
+
+
+def test_a_message_that_was_not_handed_over_takes_its_forks_back() -> None:
+    owner, parent = OwnerTable(OWNER), UserTable(PARENT)
+    rref = owner.new()
+    first = owner.make_fork(rref, PARENT)
+    parent.arrived(rref, first, OWNER, OWNER)
+    second = parent.make_fork(first, CHILD)
+    assert parent.release(first) == []
+    assert parent.undelivered(second) == [Send(OWNER, UserDelete(rref, first))]
+    owner.drop(rref)
+    assert owner.undelivered(rref, first) == [Freed(rref)]
+
+
+def test_a_call_in_flight_keeps_the_fork() -> None:
+    user = UserTable(CHILD)
+    rref, fork = RRefId(100, 100, 0), ForkId(100, 100, 102, 0)
+    user.arrived(rref, fork, OWNER, OWNER)
+    assert user.use(fork)
+    assert user.release(fork) == []
+    assert user.unuse(fork) == [Send(OWNER, UserDelete(rref, fork))]
+    assert not user.use(fork)
+    with pytest.raises(KeyError):
+        user.make_fork(fork, PARENT)
+
+
+def test_number_set_joins_runs() -> None:
+    rng, seen = random.Random(0), NumberSet()
+    numbers = list(range(200))
+    rng.shuffle(numbers)
+    for count, number in enumerate(numbers):
+        assert number not in seen
+        seen.add(number)
+        seen.add(number)
+        assert number in seen
+        assert sum(n in seen for n in range(200)) == count + 1
+    assert seen.runs == 1

@@ -1,0 +1,227 @@
+"""Every form of a call, over every transport."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import operator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from telegrad import rpc
+from telegrad.errors import (
+    CallRefusedError,
+    EncodeError,
+    FunctionNotFoundError,
+    NotInitializedError,
+    UnknownWorkerError,
+)
+from tests.rpc import remote_code
+from tests.rpc.conftest import Job, MakeJob
+
+
+@pytest.mark.parametrize("to", ["w1", 1, np.int64(1)])
+def test_by_name_and_rank(job: Job, to: Any) -> None:
+    assert job.on(0, rpc.rpc_sync, to, remote_code.who) == "w1"
+
+
+def test_by_worker_info(job: Job) -> None:
+    info = job.on(0, rpc.get_worker_info, "w2")
+    assert (info.name, info.rank) == ("w2", 2)
+    assert job.on(0, rpc.rpc_sync, info, remote_code.who) == "w2"
+    assert job.on(0, rpc.get_worker_info).name == "w0"
+    assert [each.name for each in job.on(0, rpc.get_worker_infos)] == ["w0", "w1", "w2"]
+
+
+def test_args_and_kwargs(job: Job) -> None:
+    with rpc.use_agent(job.agents[0]):
+        assert rpc.rpc_sync("w1", remote_code.add, (1, 2)) == 3
+        assert rpc.rpc_sync("w1", remote_code.add, [1, 2]) == 3
+        assert rpc.rpc_sync("w1", remote_code.add, (1,), {"y": 5}) == 6
+        said = rpc.rpc_sync("w1", remote_code.describe, ((), None), {"b": {1: 2}, "a": "é\\n"})
+        assert said == remote_code.describe((), None, b={1: 2}, a="é\\n")
+
+
+def test_builtins_and_numpy_functions(job: Job) -> None:
+    with rpc.use_agent(job.agents[0]):
+        assert rpc.rpc_sync("w1", operator.add, (2, 3)) == 5
+        total = rpc.rpc_sync("w1", np.add, (np.arange(3.0), 1.0))
+        np.testing.assert_array_equal(total, [1.0, 2.0, 3.0])
+        assert rpc.rpc_sync("w1", np.sum, (np.ones((2, 3)),)) == 6.0
+        pair = rpc.rpc_sync("w1", remote_code.Pair, (1, np.zeros(2)))
+        assert isinstance(pair, remote_code.Pair)
+
+
+def test_asynchronous(job: Job) -> None:
+    with rpc.use_agent(job.agents[0]):
+        futures = [rpc.rpc_async(f"w{i % 3}", remote_code.add, (i, i)) for i in range(50)]
+        assert rpc.wait_all(futures) == [2 * i for i in range(50)]
+
+
+def test_from_a_loop_of_the_users(job: Job) -> None:
+    async def main() -> list[str]:
+        with rpc.use_agent(job.agents[0]):
+            blocking = rpc.rpc_sync("w1", remote_code.who)  # slow here, but no deadlock
+            return [blocking, *await asyncio.gather(*(one(f"w{r}") for r in range(3)))]
+
+    async def one(to: str) -> str:
+        return await rpc.rpc_async(to, remote_code.who)
+
+    assert asyncio.run(main()) == ["w1", "w0", "w1", "w2"]
+
+
+@pytest.mark.parametrize("to", ["w0", "w1"])
+def test_arguments_and_values_are_copies(job: Job, to: str) -> None:
+    array = np.arange(4.0)
+    with rpc.use_agent(job.agents[0]):
+        future = rpc.rpc_async(to, remote_code.double_in_place, (array,))
+        array += 100.0  # what was sent is the value at the time of the call
+        np.testing.assert_array_equal(future.wait(), 2 * np.arange(4.0))
+        value = future.wait()
+        assert value.flags.writeable
+        np.testing.assert_array_equal(array, np.arange(4.0) + 100.0)
+
+
+def test_big_arrays(job: Job) -> None:
+    array = np.random.default_rng(0).standard_normal((1 << 18,))
+    with rpc.use_agent(job.agents[0]):
+        back = rpc.rpc_sync("w1", remote_code.echo, ([array, array],))
+        np.testing.assert_array_equal(back[0], array)
+        assert back[0] is back[1]
+
+
+def test_a_call_to_oneself_goes_the_same_way(job: Job) -> None:
+    with rpc.use_agent(job.agents[0]):
+        value = {"a": [1]}
+        back = rpc.rpc_sync("w0", remote_code.echo, (value,))
+        assert back == value
+        assert back is not value
+        assert rpc.rpc_sync(0, remote_code.chain, (["w0", "w0"],)) == ["w0"] * 3
+
+
+def test_nested_around_a_ring_deeper_than_the_pool(make_job: MakeJob) -> None:
+    job = make_job(3, num_threads=2)
+    path = [f"w{(i + 1) % 3}" for i in range(24)]
+    with rpc.use_agent(job.agents[0]):
+        assert rpc.rpc_sync("w0", remote_code.chain, (path,)) == ["w0", *path]
+        assert rpc.rpc_sync("w0", remote_code.async_chain, (path,)) == ["w0", *path]
+
+
+def test_async_def(job: Job) -> None:
+    with rpc.use_agent(job.agents[0]):
+        assert rpc.rpc_sync("w1", remote_code.async_who) == "w1"
+        assert rpc.rpc_sync("w1", remote_code.async_to_thread) == (True, True)
+        with pytest.raises(remote_code.CustomError, match="from a coroutine"):
+            rpc.rpc_sync("w1", remote_code.async_fail)
+
+
+def test_async_execution(job: Job) -> None:
+    with rpc.use_agent(job.agents[0]):
+        assert rpc.rpc_sync("w1", remote_code.add_later, ("w2", 1, 2)) == 4
+        with pytest.raises(remote_code.CustomError, match="later") as info:
+            rpc.rpc_sync("w1", remote_code.fail_later)
+        assert info.value.code == 2
+        with pytest.raises(TypeError, match=r"not_a_future is marked async_execution.*not 3"):
+            rpc.rpc_sync("w1", remote_code.not_a_future)
+        assert rpc.rpc_sync("w1", remote_code.encoded_before_set_result_returns) == [1]
+        with pytest.raises(TypeError, match="async_execution"):
+            rpc.rpc_sync("w1", remote_code.unmarked_future)
+
+
+@pytest.mark.parametrize(
+    "name", ["static_outside", "static_inside", "class_outside", "class_inside"]
+)
+def test_async_execution_on_methods_in_either_order(job: Job, name: str) -> None:
+    with rpc.use_agent(job.agents[0]):
+        assert rpc.rpc_sync("w1", getattr(remote_code.Methods, name), (5,)) == 5
+
+
+def test_the_mark_is_refused_where_it_means_nothing() -> None:
+    with pytest.raises(TypeError, match="needs no mark"):
+        rpc.functions.async_execution(remote_code.async_who)
+    with pytest.raises(TypeError, match="marks functions"):
+        rpc.functions.async_execution(3)  # type: ignore[type-var]
+
+
+def test_wrong_destinations(job: Job) -> None:
+    with rpc.use_agent(job.agents[0]):
+        with pytest.raises(UnknownWorkerError, match="no worker 'ps'.*'w0'"):
+            rpc.rpc_async("ps", remote_code.who)
+        with pytest.raises(UnknownWorkerError, match="no worker 7"):
+            rpc.rpc_async(7, remote_code.who)
+        with pytest.raises(UnknownWorkerError):
+            rpc.rpc_async(rpc.WorkerInfo("w1", 1, 12345), remote_code.who)
+        wrong: Any
+        for wrong in (True, 1.0, None):
+            with pytest.raises(TypeError, match="to must be"):
+                rpc.rpc_async(wrong, remote_code.who)
+
+
+def test_wrong_forms_are_refused_before_anything_is_sent(job: Job) -> None:
+    before = job.agents[0].statistics().calls_sent
+    with rpc.use_agent(job.agents[0]):
+        with pytest.raises(TypeError, match=r"write args=\(x,\)"):
+            rpc.rpc_sync("w1", remote_code.echo, 3)  # type: ignore[call-overload]
+        with pytest.raises(TypeError, match=r"not str.*write args=\(x,\)"):
+            rpc.rpc_sync("w1", remote_code.echo, "xyz")
+        with pytest.raises(TypeError, match="kwargs must be a dict"):
+            rpc.rpc_sync("w1", remote_code.echo, (), [1])  # type: ignore[call-overload]
+        with pytest.raises(TypeError, match="keys of kwargs"):
+            rpc.rpc_sync("w1", remote_code.echo, (), {1: 2})  # type: ignore[dict-item]
+        with pytest.raises(TypeError, match="callable"):
+            rpc.rpc_sync("w1", "add", ())  # type: ignore[call-overload]
+        with pytest.raises(EncodeError, match="lambda"):
+            rpc.rpc_sync("w1", lambda: 3)
+        with pytest.raises(EncodeError) as info:
+            rpc.rpc_sync("w1", remote_code.echo, (1, {"lr": [remote_code.Unsendable()]}))
+        assert "Unsendable" in str(info.value)
+        with pytest.raises(EncodeError) as positional:
+            rpc.rpc_sync("w1", remote_code.add, (1, {"lr": [remote_code.Unsendable()]}))
+        assert positional.value.path == "args[1]['lr'][0]"
+        with pytest.raises(EncodeError) as named:
+            rpc.rpc_sync("w1", remote_code.echo, (), {"value": remote_code.Unsendable()})
+        assert named.value.path == "kwargs['value']"
+    assert job.agents[0].statistics().calls_sent == before
+
+
+@pytest.mark.parametrize("timeout", [0, -1.0])
+def test_timeouts_that_mean_nothing(job: Job, timeout: float) -> None:
+    with rpc.use_agent(job.agents[0]), pytest.raises(ValueError, match=r"math\.inf"):
+        rpc.rpc_async("w1", remote_code.who, timeout=timeout)
+
+
+def test_what_the_callee_does_not_have_or_allow(job: Job) -> None:
+    with rpc.use_agent(job.agents[0]):
+        with pytest.raises(CallRefusedError):
+            rpc.rpc_sync("w1", json.loads, ("1",))
+        agent = job.agents[0]
+        payload = {"func": "tests.rpc.remote_code:gone", "script": "", "args": [], "kwargs": {}}
+        future = agent.send(agent.worker("w1"), "rpc.call", payload, function="gone")
+        with pytest.raises(FunctionNotFoundError, match="gone"):
+            future.wait()
+        assert rpc.rpc_sync("w1", remote_code.who) == "w1"
+
+
+def test_without_an_agent() -> None:
+    assert not rpc.is_initialized()
+    for verb in (rpc.rpc_sync, rpc.rpc_async, rpc.remote):
+        with pytest.raises(NotInitializedError, match="init_rpc"):
+            verb("w1", remote_code.who)
+    for question in (rpc.get_worker_info, rpc.get_worker_infos, rpc.statistics):
+        with pytest.raises(NotInitializedError, match="init_rpc"):
+            question()
+    rpc.shutdown()
+    rpc.shutdown(graceful=False)
+
+
+def test_statistics(job: Job) -> None:
+    with rpc.use_agent(job.agents[0]):
+        rpc.rpc_sync("w1", remote_code.who)
+        rpc.rpc_sync("w0", remote_code.who)
+        own = rpc.statistics()
+    assert (own.calls_sent, own.calls_served, own.pending_calls) == (2, 1, 0)
+    assert own.bytes_sent > 0
+    assert own.bytes_received > 0
+    assert job.agents[1].statistics().calls_served == 1

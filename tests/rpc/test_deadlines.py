@@ -1,0 +1,56 @@
+"""One heap of deadlines, ticked by the loop."""
+
+from __future__ import annotations
+
+import math
+import queue
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from telegrad.rpc.deadlines import COMPACT_FROM, Deadlines
+from telegrad.transport import LoopThread
+
+
+@pytest.fixture
+def deadlines() -> Iterator[Deadlines]:
+    loop = LoopThread("test-loop").acquire()
+    deadlines = Deadlines(loop)
+    yield deadlines
+    deadlines.close()
+    loop.release()
+
+
+def test_in_order_whatever_the_order_of_entry(deadlines: Deadlines) -> None:
+    heard: queue.SimpleQueue[str] = queue.SimpleQueue()
+    now = time.monotonic()
+    deadlines.at(now + 0.03, lambda: heard.put("late"))
+    deadlines.at(now + 0.01, lambda: heard.put("early"))
+    assert [heard.get(timeout=10), heard.get(timeout=10)] == ["early", "late"]
+
+
+def test_cancelled_ones_are_not_called(deadlines: Deadlines) -> None:
+    heard: queue.SimpleQueue[str] = queue.SimpleQueue()
+    cancelled = deadlines.after(0.005, lambda: heard.put("cancelled"))
+    cancelled.cancel()
+    cancelled.cancel()
+    deadlines.after(0.01, lambda: heard.put("kept"))
+    assert heard.get(timeout=10) == "kept"
+    deadlines.at(math.inf, lambda: heard.put("never")).cancel()
+
+
+def test_a_failing_callback_stops_no_other(
+    deadlines: Deadlines, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard: queue.SimpleQueue[str] = queue.SimpleQueue()
+    deadlines.after(0.001, lambda: 1 / 0)  # type: ignore[arg-type]
+    deadlines.after(0.002, lambda: heard.put("kept"))
+    assert heard.get(timeout=10) == "kept"
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_cancelled_entries_do_not_pile_up(deadlines: Deadlines) -> None:
+    for _ in range(10 * COMPACT_FROM):
+        deadlines.after(60.0, lambda: None).cancel()
+    assert len(deadlines._heap) <= 2 * COMPACT_FROM + 1

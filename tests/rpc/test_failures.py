@@ -1,0 +1,310 @@
+"""What goes wrong on the way: exceptions, deadlines, losses, blocking verbs."""
+
+from __future__ import annotations
+
+import logging
+import math
+
+import pytest
+
+from telegrad import rpc
+from telegrad.errors import (
+    BlockingCallError,
+    CallTimeoutError,
+    EncodeError,
+    EvictedError,
+    PoolExhaustedError,
+    RemoteError,
+    WorkerLostError,
+)
+from telegrad.rpc.codec import write_body
+from telegrad.rpc.interceptor import Interceptor, Message
+from telegrad.testing import leaks
+from telegrad.wire import Envelope
+from tests.rpc import remote_code
+from tests.rpc.conftest import Job, MakeJob
+
+
+def test_an_exception_keeps_its_type_and_tells_where_it_was_raised(job: Job) -> None:
+    with rpc.use_agent(job.agents[0]):
+        future = rpc.rpc_async("w1", remote_code.fail, ("no such thing: é\\n",))
+        with pytest.raises(remote_code.CustomError) as info:
+            future.wait()
+    error = info.value
+    assert str(error) == "no such thing: é\\n"
+    assert error.code == 7
+    assert "a note of the callee" in error.__notes__
+    text = rpc.remote_traceback(error)
+    assert text is not None
+    assert "remote_code.py" in text
+    assert "in fail" in text
+    assert "rpc/serving.py" not in text
+    assert any("worker 'w1'" in note for note in error.__notes__)
+    assert rpc.remote_traceback(ValueError()) is None
+
+
+def test_causes_are_kept(job: Job) -> None:
+    with rpc.use_agent(job.agents[0]), pytest.raises(ValueError, match="outer") as info:
+        rpc.rpc_sync("w1", remote_code.fail_with_cause)
+    assert isinstance(info.value.__cause__, KeyError)
+
+
+def test_an_exception_over_two_hops(job: Job) -> None:
+    with rpc.use_agent(job.agents[0]), pytest.raises(remote_code.CustomError) as info:
+        rpc.rpc_sync("w1", remote_code.relay_failure, ("w2",))
+    notes = [note for note in info.value.__notes__ if "remote traceback" in note.split("\n")[0]]
+    assert len(notes) == 1
+    assert "'w1'" in notes[0]
+    assert "'w2'" in notes[0]
+
+
+def test_system_exit_ends_the_call_and_nobody_else(job: Job) -> None:
+    with rpc.use_agent(job.agents[0]):
+        with pytest.raises(RemoteError, match="SystemExit: 3") as info:
+            rpc.rpc_sync("w1", remote_code.leave)
+        assert info.value.type_name == "builtins:SystemExit"
+        assert rpc.rpc_sync("w1", remote_code.who) == "w1"
+
+
+def test_a_value_that_cannot_travel(job: Job) -> None:
+    with rpc.use_agent(job.agents[0]):
+        with pytest.raises(EncodeError, match="give_unsendable") as info:
+            rpc.rpc_sync("w1", remote_code.give_unsendable)
+        assert info.value.path == "models[0]"
+        assert rpc.rpc_sync("w1", remote_code.who) == "w1"
+
+
+def test_timeout(job: Job) -> None:
+    with rpc.use_agent(job.agents[0]):
+        future = rpc.rpc_async("w1", remote_code.hold, ("timeout",), timeout=0.05)
+        with pytest.raises(CallTimeoutError, match="hold on 'w1' took longer") as info:
+            future.wait()
+        error = info.value
+        assert (error.worker, error.phase) == ("w1", "waiting")
+        assert error.function.endswith(":hold")
+        assert 0.05 <= error.elapsed < 20
+        assert job.agents[0].statistics().pending_calls == 0
+        remote_code.release("timeout")
+        assert rpc.rpc_sync("w1", remote_code.who) == "w1"
+
+
+def test_expiry_cancels_a_coroutine(job: Job) -> None:
+    with rpc.use_agent(job.agents[0]):
+        future = rpc.rpc_async("w1", remote_code.hold_async, ("cancel",), timeout=0.2)
+        with pytest.raises(CallTimeoutError):
+            future.wait()
+    assert remote_code.gates("cancel-cancelled").wait(20)
+
+
+def test_nested_calls_inherit_what_is_left(job: Job) -> None:
+    with rpc.use_agent(job.agents[0]):
+        arguments = ("w2", 500.0)
+        left, depth = rpc.rpc_sync("w1", remote_code.time_left_of_nested, arguments, timeout=10.0)
+        assert left < 10.0
+        assert depth == 2
+        left, depth = rpc.rpc_sync("w1", remote_code.time_left, (), timeout=math.inf)
+        assert left == math.inf
+        assert depth == 1
+
+
+def test_a_nested_call_ends_with_the_outer_deadline(job: Job) -> None:
+    with rpc.use_agent(job.agents[0]), pytest.raises(CallTimeoutError):
+        rpc.rpc_sync("w1", remote_code.nested_forever, ("w2", "nested"), timeout=0.1)
+    remote_code.release("nested")
+
+
+def test_what_a_call_leaves_behind_inherits_nothing(job: Job) -> None:
+    with rpc.use_agent(job.agents[0]):
+        rpc.rpc_sync("w1", remote_code.leaves_a_thread_behind, ("left",), timeout=10.0)
+    remote_code.release("left")
+    saw = remote_code.gates("left-saw")
+    assert saw.wait(20)
+    assert saw.payload == (math.inf, 0)  # type: ignore[attr-defined]
+
+
+class Recorder(Interceptor):
+    """Adds a header to every message and writes down what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, bool, object]] = []
+
+    @property
+    def name(self) -> str:
+        return "recorder"
+
+    def outgoing(self, message: Message) -> None:
+        message.headers[self.name] = message.call.function
+        self._write("outgoing", message)
+
+    def incoming(self, message: Message) -> None:
+        self._write("incoming", message)
+
+    def undelivered(self, message: Message) -> None:
+        self._write("undelivered", message)
+
+    def _write(self, what: str, message: Message) -> None:
+        self.heard.append((what, message.reply, message.headers.get(self.name)))
+
+
+def test_interceptors_see_requests_and_replies(job: Job) -> None:
+    recorders = [Recorder() for _ in job.agents]
+    for agent, recorder in zip(job.agents, recorders, strict=True):
+        agent.add_interceptor(recorder)
+    with rpc.use_agent(job.agents[0]):
+        assert rpc.rpc_sync("w1", remote_code.who) == "w1"
+    name = "tests.rpc.remote_code:who"
+    assert recorders[0].heard == [("outgoing", False, name), ("incoming", True, name)]
+    assert recorders[1].heard == [("incoming", False, name), ("outgoing", True, name)]
+
+
+def test_a_late_reply_is_given_back(job: Job) -> None:
+    recorders = [Recorder() for _ in job.agents]
+    for agent, recorder in zip(job.agents, recorders, strict=True):
+        agent.add_interceptor(recorder)
+    with rpc.use_agent(job.agents[0]):
+        future = rpc.rpc_async("w1", remote_code.hold, ("late",), timeout=0.05)
+        with pytest.raises(CallTimeoutError):
+            future.wait()
+        remote_code.release("late")
+        assert job.agents[0].drain(math.inf)
+        assert job.agents[1].drain(math.inf)
+        rpc.rpc_sync("w1", remote_code.who)
+    kinds = [(what, reply) for what, reply, _ in recorders[0].heard]
+    assert kinds == [
+        ("outgoing", False),
+        ("outgoing", False),
+        ("undelivered", True),
+        ("incoming", True),
+    ] or kinds == [
+        ("outgoing", False),
+        ("undelivered", True),
+        ("outgoing", False),
+        ("incoming", True),
+    ]
+
+
+def test_a_reply_that_nobody_reads_is_given_back(job: Job) -> None:
+    recorder = Recorder()
+    agent = job.agents[0]
+    agent.add_interceptor(recorder)
+    job.agents[1].add_interceptor(Recorder())
+    with rpc.use_agent(agent):
+        future = rpc.rpc_async("w1", remote_code.who)
+        assert agent.drain(math.inf)
+        del future
+
+        def unheard() -> list[str]:
+            agent._calling.drop_unread()
+            return [] if ("undelivered", True) in [each[:2] for each in recorder.heard] else ["it"]
+
+        leaks.wait_until_gone("replies", unheard)
+    assert ("incoming", True) not in [each[:2] for each in recorder.heard]
+
+
+def test_a_failed_encode_leaves_nothing_with_interceptors(job: Job) -> None:
+    recorder = Recorder()
+    job.agents[0].add_interceptor(recorder)
+    with rpc.use_agent(job.agents[0]), pytest.raises(EncodeError):
+        rpc.rpc_sync("w1", remote_code.echo, (remote_code.Unsendable(),))
+    assert recorder.heard == []
+
+
+def test_a_lost_callee_ends_what_waits_for_it(make_job: MakeJob) -> None:
+    job = make_job(3)
+    heard: list[str] = []
+    lost: rpc.Future[None] = rpc.Future()
+
+    def on_lost(worker: rpc.WorkerInfo, error: WorkerLostError) -> None:
+        heard.append(worker.name)
+        lost.try_set_result(None)
+
+    job.agents[0].on_lost(on_lost)
+    with rpc.use_agent(job.agents[0]):
+        assert rpc.rpc_sync("w2", remote_code.who) == "w2"
+        futures = [rpc.rpc_async("w2", remote_code.hold, ("lost",), timeout=math.inf)] * 2
+        assert remote_code.entered("lost")
+        job.agents[2].shutdown(graceful=False)
+        for future in futures:
+            with pytest.raises(WorkerLostError) as info:
+                future.wait(20)
+            assert info.value.worker == "w2"
+        with pytest.raises(WorkerLostError):
+            rpc.rpc_sync("w2", remote_code.who)
+        lost.wait(20)
+        assert heard == ["w2"]
+        assert [info.name for info in rpc.get_worker_infos()] == ["w0", "w1"]
+        assert rpc.rpc_sync("w1", remote_code.who) == "w1"
+    remote_code.release("lost")
+
+
+def test_an_evicted_worker_raises_from_every_wait(job: Job) -> None:
+    agent = job.agents[0]
+    with rpc.use_agent(agent):
+        future = rpc.rpc_async("w1", remote_code.hold, ("evicted",))
+        agent.evict(EvictedError("the job goes on without 'w0'", worker="w0", reason="fenced"))
+        for _ in range(2):
+            with pytest.raises(EvictedError) as info:
+                future.wait()
+            assert info.value.worker == "w0"
+        with pytest.raises(EvictedError):
+            rpc.rpc_sync("w1", remote_code.who)
+    agent.shutdown(graceful=False)
+
+
+def test_blocking_verbs_on_our_loops_send_nothing(job: Job) -> None:
+    with rpc.use_agent(job.agents[0]):
+        with pytest.raises(BlockingCallError, match="await rpc.rpc_async"):
+            rpc.rpc_sync("w1", remote_code.blocks_the_user_loop, ("w2",))
+        assert job.agents[2].statistics().calls_served == 0
+        with pytest.raises(BlockingCallError, match="await future"):
+            rpc.rpc_sync("w1", remote_code.waits_on_the_user_loop, ("w2",))
+
+
+def test_an_exhausted_pool_takes_no_root_call(make_job: MakeJob) -> None:
+    job = make_job(2, num_threads=1)
+    executor = job.agents[1]._executor
+    executor._max_threads = 1
+    with rpc.use_agent(job.agents[0]):
+        held = rpc.rpc_async("w1", remote_code.hold, ("pool",))
+        assert remote_code.entered("pool")
+        with pytest.raises(PoolExhaustedError, match="w1"):
+            rpc.rpc_sync("w1", remote_code.who)
+        remote_code.release("pool")
+        assert held.wait() == "pool"
+
+
+def test_garbage_inside_a_well_formed_stream(job: Job, caplog: pytest.LogCaptureFixture) -> None:
+    first = job.agents[0]
+    peer = first.worker("w1")
+    with caplog.at_level(logging.CRITICAL), rpc.use_agent(first):
+        for kind in ("rpc.call", "rpc.remote", "rref.fetch", "rpc.cancel", "no.such.kind"):
+            first._post(peer, Envelope(kind, call=1 << 40, document=b"\xc1garbage"))
+            first._post(peer, write_body(kind, {"func": 3}))
+        first._post(peer, Envelope("rpc.reply", call=5, reply=True, document=b"\xc1"))
+        with pytest.raises(Exception, match="no handler"):
+            first.request(peer, "no.such.kind", {}).wait(20)
+        assert rpc.rpc_sync("w1", remote_code.who) == "w1"
+
+
+def test_protocol_messages(job: Job) -> None:
+    first, second = job.agents[:2]
+    heard: rpc.Future[object] = rpc.Future()
+    second.register_handler("test.one_way", lambda _, e: heard.set_result(second.read(e)))
+    second.register_handler(
+        "test.ask", lambda peer, e: second.reply(peer, e, [peer.name, second.read(e)])
+    )
+    second.register_handler("test.fail", lambda peer, e: second.reply_error(peer, e, KeyError("k")))
+    second.register_handler("test.broken", lambda *_: 1 / 0)  # type: ignore[arg-type]
+    second.register_handler("test.silent", lambda *_: None)
+    with pytest.raises(ValueError, match="have a handler"):
+        second.register_handler("test.ask", lambda *_: None)
+    peer = first.worker("w1")
+    first.post(peer, "test.one_way", {"a": 1})
+    assert heard.wait(20) == {"a": 1}
+    assert first.request(peer, "test.ask", 5).wait(20) == ["w0", 5]
+    with pytest.raises(KeyError):
+        first.request(peer, "test.fail").wait(20)
+    with pytest.raises(ZeroDivisionError):
+        first.request(peer, "test.broken").wait(20)
+    with pytest.raises(CallTimeoutError, match="test.silent"):
+        first.request(peer, "test.silent", timeout=0.02).wait(20)

@@ -1,0 +1,274 @@
+"""Futures: made anywhere, used from any thread, awaited from any loop."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from telegrad.errors import BlockingCallError, CallTimeoutError
+from telegrad.rpc.future import Future, collect_all, new_future, wait_all
+from telegrad.transport import LoopThread
+
+
+def done(value: int) -> Future[int]:
+    future: Future[int] = Future()
+    future.set_result(value)
+    return future
+
+
+def failed(error: BaseException) -> Future[int]:
+    future: Future[int] = Future()
+    future.set_exception(error)
+    return future
+
+
+def start(func: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=func)
+    thread.start()
+    return thread
+
+
+def test_value_and_state() -> None:
+    future: Future[int] = Future()
+    assert not future.done()
+    with pytest.raises(RuntimeError, match="is not done"):
+        future.value()
+    with pytest.raises(RuntimeError, match="is not done"):
+        future.exception()
+    future.set_result(3)
+    assert future.done()
+    assert future.value() == future.wait() == future.wait(1.0) == 3
+    assert future.exception() is None
+
+
+def test_wait_blocks_until_another_thread_completes_it() -> None:
+    future: Future[int] = Future()
+    thread = start(lambda: future.set_result(5))
+    assert future.wait() == 5
+    thread.join()
+
+
+def test_completed_once() -> None:
+    future = done(1)
+    with pytest.raises(RuntimeError, match="completed once"):
+        future.set_result(2)
+    with pytest.raises(RuntimeError, match="completed once"):
+        future.set_exception(ValueError())
+    assert future.value() == 1
+
+
+def test_set_exception_takes_instances_only() -> None:
+    future: Future[int] = Future()
+    with pytest.raises(TypeError, match="exception instance"):
+        future.set_exception(ValueError)  # type: ignore[arg-type]
+    assert not future.done()
+
+
+def test_each_raise_is_fresh() -> None:
+    error = ValueError("no")
+    future = failed(error)
+    assert future.exception() is error
+    raised = []
+    for _ in range(3):
+        with pytest.raises(ValueError, match="no") as info:
+            future.wait()
+        raised.append(info.value)
+    assert raised[0] is error
+    assert len({id(each) for each in raised}) == 3
+
+
+def test_wait_times_out_and_may_be_repeated() -> None:
+    future: Future[int] = Future()
+    with pytest.raises(CallTimeoutError, match="not done after") as info:
+        future.wait(0.001)
+    assert info.value.elapsed >= 0.001
+    future.set_result(1)
+    assert future.wait(0.001) == 1
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan")])
+def test_timeouts_that_mean_nothing_are_refused(timeout: float) -> None:
+    with pytest.raises(ValueError, match=r"math\.inf"):
+        done(1).wait(timeout)
+
+
+def test_a_bool_is_no_timeout() -> None:
+    with pytest.raises(TypeError, match="number of seconds"):
+        done(1).wait(True)
+
+
+def test_then_flattens_and_keeps_classes() -> None:
+    class OwnError(Exception):
+        pass
+
+    def explode(_: Future[int]) -> int:
+        raise OwnError("in then")
+
+    assert done(2).then(lambda f: f.value() + 1).value() == 3
+    assert done(2).then(lambda f: done(f.value() * 10)).value() == 20
+    assert isinstance(done(2).then(explode).exception(), OwnError)
+    assert isinstance(done(2).then(lambda _: failed(OwnError())).exception(), OwnError)
+    assert failed(OwnError()).then(lambda _: "ignored").value() == "ignored"
+    with pytest.raises(OwnError):
+        failed(OwnError()).then(lambda f: f.value()).wait()
+
+
+def test_then_of_a_pending_future_runs_where_it_is_completed() -> None:
+    future: Future[int] = Future()
+    where = future.then(lambda _: threading.get_ident())
+    thread = start(lambda: future.set_result(1))
+    assert where.wait() == thread.ident
+    thread.join()
+
+
+def test_then_flattens_a_pending_future() -> None:
+    inner: Future[str] = Future()
+    outer = done(1).then(lambda _: inner)
+    assert not outer.done()
+    inner.set_result("inner")
+    assert outer.value() == "inner"
+
+
+def test_callbacks_must_be_callable() -> None:
+    with pytest.raises(TypeError, match="callable"):
+        done(1).then(None)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="callable"):
+        done(1).add_done_callback(3)  # type: ignore[arg-type]
+
+
+def test_errors_of_done_callbacks_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    future: Future[int] = Future()
+    heard = []
+    future.add_done_callback(lambda _: 1 / 0)
+    future.add_done_callback(lambda f: heard.append(f.value()))
+    with caplog.at_level(logging.ERROR):
+        future.set_result(4)
+    assert heard == [4]
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_awaited_from_two_loops() -> None:
+    future: Future[int] = Future()
+    values: list[int] = []
+    ready = threading.Barrier(3)
+
+    async def main() -> int:
+        ready.wait()
+        return await future
+
+    threads = [start(lambda: values.append(asyncio.run(main()))) for _ in range(2)]
+    ready.wait()
+    future.set_result(6)
+    for thread in threads:
+        thread.join()
+    assert values == [6, 6]
+
+
+@pytest.mark.asyncio
+async def test_a_cancelled_await_leaves_the_future_alone() -> None:
+    future: Future[int] = Future()
+
+    async def wait() -> int:
+        return await future
+
+    task = asyncio.create_task(wait())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    future.set_result(1)
+    assert await future == 1
+
+
+def test_collect_all_waits_for_all_even_when_one_fails() -> None:
+    first: Future[int] = Future()
+    second: Future[int] = Future()
+    both = collect_all([first, second])
+    first.set_exception(ValueError("early"))
+    assert not both.done()
+    second.set_result(2)
+    collected = both.value()
+    assert collected == [first, second]
+    assert collect_all([]).value() == []
+
+
+def test_wait_all_gives_values_in_order_or_the_first_error() -> None:
+    first: Future[int] = Future()
+    thread = start(lambda: first.set_result(1))
+    assert wait_all([first, done(2)]) == [1, 2]
+    thread.join()
+    pending: Future[int] = Future()
+    with pytest.raises(KeyError):
+        wait_all([pending, failed(KeyError("x"))])
+    with pytest.raises(CallTimeoutError, match="1 of 2 futures"):
+        wait_all([pending, done(1)], timeout=0.001)
+    assert wait_all([]) == []
+    with pytest.raises(TypeError, match="item 0"):
+        wait_all([3])  # type: ignore[arg-type]
+
+
+def test_a_thunk_runs_once_in_the_thread_that_needs_it() -> None:
+    ran: list[int] = []
+
+    def thunk() -> int:
+        ran.append(threading.get_ident())
+        return 8
+
+    future = new_future(None, "a reply")
+    assert future.try_set_thunk(thunk)
+    assert future.done()
+    assert not ran
+    threads = [start(future.value) for _ in range(4)]
+    for thread in threads:
+        thread.join()
+    assert future.value() == 8
+    assert len(ran) == 1
+
+
+def test_a_thunk_may_fail() -> None:
+    future = new_future(None, "a reply")
+
+    def thunk() -> int:
+        raise KeyError("gone")
+
+    future.try_set_thunk(thunk)
+    for _ in range(2):
+        with pytest.raises(KeyError, match="gone"):
+            future.wait()
+
+
+def test_on_a_loop_of_telegrads() -> None:
+    loop = LoopThread("test-loop").acquire()
+    dispatched: list[Callable[[], None]] = []
+    try:
+        pending: Future[int] = Future()
+
+        async def wait() -> None:
+            pending.wait()
+
+        with pytest.raises(BlockingCallError, match="await future"):
+            loop.run(wait())
+
+        made_by_agent = new_future(dispatched.append, "a reply")
+        child = made_by_agent.then(lambda f: f.value() + 1)
+
+        async def complete() -> None:
+            made_by_agent.try_set_result(1)
+
+        loop.run(complete())
+        assert not child.done()  # its callback waits for the pool
+        for callback in dispatched:
+            callback()
+        assert child.value() == 2
+    finally:
+        loop.release()
+
+
+def test_no_copies() -> None:
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        copy.copy(done(1))

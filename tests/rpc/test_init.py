@@ -1,0 +1,180 @@
+"""`init_rpc` and `shutdown` of a process: one agent, tried again after a failure, seen everywhere."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from telegrad import nn, rpc
+from telegrad.errors import (
+    AlreadyInitializedError,
+    AuthenticationError,
+    EncodeError,
+    NotInitializedError,
+    RendezvousTimeoutError,
+)
+from tests.conftest import Programs, unused_port
+from tests.rpc import remote_code
+
+TOKEN = "a token that only the tests use"
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TELEGRAD_JOB"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TELEGRAD_TOKEN", TOKEN)
+    yield
+    rpc.shutdown(graceful=False)
+
+
+def test_a_job_of_one() -> None:
+    interval = sys.getswitchinterval()
+    agent = rpc.init_rpc()
+    assert agent.name == "worker0"
+    assert (agent.rank, agent.world_size) == (0, 1)
+    assert rpc.is_initialized()
+    assert rpc.rpc_sync("worker0", remote_code.add, (1, 2)) == 3
+    assert sys.getswitchinterval() == pytest.approx(0.0005)
+    names: list[str] = []
+    thread = threading.Thread(target=lambda: names.append(rpc.get_worker_info().name))
+    thread.start()
+    thread.join()
+    assert names == ["worker0"]
+    rpc.shutdown()
+    assert not rpc.is_initialized()
+    assert sys.getswitchinterval() == pytest.approx(interval)
+    rpc.shutdown()
+
+
+def test_one_agent_per_process() -> None:
+    rpc.init_rpc("first")
+    with pytest.raises(AlreadyInitializedError, match="'first' already runs"):
+        rpc.init_rpc("second")
+    assert rpc.get_worker_info().name == "first"
+
+
+def test_again_after_shutdown() -> None:
+    for name in ("one", "two"):
+        with rpc.init_rpc(name):
+            assert rpc.rpc_sync(name, remote_code.who) == name
+
+
+def test_again_after_a_failure() -> None:
+    port = unused_port()
+    options = rpc.RpcOptions(init_timeout=0.1)
+    address = f"tcp://127.0.0.1:{port}"
+    for _ in range(2):
+        with pytest.raises(RendezvousTimeoutError) as info:
+            rpc.init_rpc(rank=0, world_size=2, init_method=address, options=options)
+        assert any("1" in missing for missing in info.value.missing)
+        assert not rpc.is_initialized()
+        with pytest.raises(NotInitializedError):
+            rpc.get_worker_info()
+    with rpc.init_rpc(rank=0, world_size=1, init_method=address) as agent:
+        assert agent.name == "worker0"
+
+
+def test_a_port_in_use() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match=str(port)):
+            rpc.init_rpc(rank=0, world_size=1, init_method=f"tcp://127.0.0.1:{port}")
+        with pytest.raises(OSError, match=str(port)):
+            rpc.init_rpc(options=rpc.RpcOptions(port=port))
+    assert not rpc.is_initialized()
+
+
+def test_a_wrong_token() -> None:
+    address = f"tcp://127.0.0.1:{unused_port()}"
+    failures: list[BaseException] = []
+
+    def host() -> None:
+        try:
+            options = rpc.RpcOptions(token=TOKEN, init_timeout=2.0)
+            rpc.init_rpc(rank=0, world_size=2, init_method=address, options=options)
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=host)
+    thread.start()
+    options = rpc.RpcOptions(token="another token than theirs", init_timeout=10.0)
+    with pytest.raises(AuthenticationError):
+        rpc.init_rpc(rank=1, world_size=2, init_method=address, options=options)
+    thread.join()
+    assert isinstance(failures[0], RendezvousTimeoutError)
+
+
+def test_wrong_arguments() -> None:
+    with pytest.raises(TypeError, match="RpcOptions"):
+        rpc.init_rpc(options={"timeout": 3})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="init_method"):
+        rpc.init_rpc(rank=1, world_size=2)
+    with pytest.raises(ValueError, match="name"):
+        rpc.init_rpc("no blanks")
+    assert not rpc.is_initialized()
+
+
+def test_without_a_token_it_warns() -> None:
+    with pytest.warns(UserWarning, match="insecure=True"):
+        rpc.init_rpc(options=rpc.RpcOptions(insecure=True))
+    assert rpc.rpc_sync(0, remote_code.who) == "worker0"
+
+
+def test_a_module_by_value_is_refused_with_the_three_ways() -> None:
+    rpc.init_rpc()
+    with pytest.raises(EncodeError, match=r"RRef\(model\).*rpc\.remote.*RemoteModule") as info:
+        rpc.rpc_sync(0, remote_code.echo, (nn.Linear(2, 2),))
+    assert info.value.path == "args[0]"
+
+
+FORKS = """
+import os
+from telegrad import rpc
+from telegrad.errors import AgentForkedError
+
+rpc.init_rpc()
+child = os.fork()
+if child == 0:
+    found = [str(rpc.is_initialized())]
+    for verb in (rpc.get_worker_info, rpc.init_rpc):
+        try:
+            verb()
+        except AgentForkedError:
+            found.append("told")
+    rpc.shutdown()
+    print(*found, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+print(rpc.get_worker_info().name)
+rpc.shutdown()
+"""
+
+
+def test_a_forked_child_is_told(programs: Programs) -> None:
+    script = programs.script(FORKS)
+    output = programs.run(["python", script], env={"TELEGRAD_TOKEN": TOKEN})
+    assert "False told told" in output
+    assert "worker0" in output
+
+
+LEAVES = """
+import operator
+from telegrad import rpc
+
+rpc.init_rpc()
+print(rpc.rpc_sync(0, operator.neg, (-3,)))
+"""
+
+
+def test_a_program_that_ends_without_shutdown_ends(programs: Programs) -> None:
+    output = programs.run(
+        ["python", programs.script(LEAVES)], env={"TELEGRAD_TOKEN": TOKEN}, limit=20.0
+    )
+    assert output.splitlines() == ["3"]

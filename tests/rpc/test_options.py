@@ -1,0 +1,52 @@
+"""Options and statistics are values, checked when made."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+
+from telegrad.rpc import RpcOptions
+
+
+def test_defaults() -> None:
+    options = RpcOptions()
+    assert (options.timeout, options.init_timeout, options.lost_after) == (60.0, 300.0, 10.0)
+    assert (options.num_threads, options.port, options.callables) == (16, 0, "project")
+    assert RpcOptions(timeout=math.inf).timeout == math.inf
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        options.timeout = 3.0  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "words"),
+    [
+        ({"timeout": 0}, ValueError, r"RpcOptions\.timeout.*math\.inf"),
+        ({"timeout": True}, TypeError, "number of seconds"),
+        ({"init_timeout": -1}, ValueError, "init_timeout"),
+        ({"lost_after": "10"}, TypeError, "lost_after"),
+        ({"num_threads": 0}, ValueError, "from 1 to 1000"),
+        ({"num_threads": 2.0}, TypeError, "integer"),
+        ({"port": 70000}, ValueError, "65535"),
+        ({"bind": ""}, TypeError, "bind"),
+        ({"token": 3}, TypeError, "token"),
+        ({"token": "x" * 20, "insecure": True}, ValueError, "one or the other"),
+        ({"callables": "everything"}, ValueError, "project"),
+        ({"callables": 3}, TypeError, "patterns"),
+        ({"switch_interval": 0}, ValueError, "switch_interval"),
+        ({"switch_interval": "1"}, TypeError, "switch_interval"),
+        ({"timout": 3}, TypeError, "unexpected keyword"),
+    ],
+)
+def test_wrong_options(wrong: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        RpcOptions(**wrong)
+
+
+def test_callables() -> None:
+    assert RpcOptions(callables="exposed").callable_mode == "exposed"
+    options = RpcOptions(callables=["mypkg.*"])
+    assert (options.callable_mode, options.callable_patterns) == ("project", ("mypkg.*",))
+    assert options.callables == ("mypkg.*",)
