@@ -1,0 +1,26 @@
+"""Autograd across workers: contexts, backward passes, and what rides on every call."""
+
+from __future__ import annotations
+
+from telegrad.dist_autograd.container import Container
+from telegrad.dist_autograd.engine import (
+    AutogradContext,
+    attach_to,
+    backward,
+    context,
+    get_gradients,
+)
+from telegrad.dist_autograd.functions import RecvFunction, SendFunction
+from telegrad.dist_autograd.tensor_codec import TENSOR
+
+__all__ = [
+    "TENSOR",
+    "AutogradContext",
+    "Container",
+    "RecvFunction",
+    "SendFunction",
+    "attach_to",
+    "backward",
+    "context",
+    "get_gradients",
+]

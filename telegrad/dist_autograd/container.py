@@ -1,0 +1,201 @@
+"""All autograd contexts of one worker; hangs off its agent.
+
+with context(): ──create──▶ Context ◀──enter── first message that carries its id
+                               │
+     leaving the block, or a release from a peer, or the creator's loss
+                               ▼
+                 released: told on to every peer it touched; never revived
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from contextlib import suppress
+from typing import final
+
+from telegrad.autograd import Tensor
+from telegrad.dist_autograd.context import Context
+from telegrad.dist_autograd.messages import RELEASE, PassId, ReleaseMessage
+from telegrad.dist_autograd.pass_runner import PassRunner
+from telegrad.dist_autograd.released import (
+    ContextId,
+    ReleasedContexts,
+    creator_of,
+    make_context_id,
+    number_of,
+)
+from telegrad.errors import ContextError, WorkerLostError
+from telegrad.rpc import Agent
+from telegrad.types import Array, WorkerInfo
+
+__all__ = ["Container"]
+
+
+@final
+class Container:
+    """The contexts that this worker created or heard of. All methods from any thread.
+
+    Args:
+        agent: This worker.
+    """
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+        self._lock = threading.Lock()
+        self._contexts: dict[ContextId, Context] = {}
+        self._released = ReleasedContexts()
+        self._next_context = itertools.count(1)
+        self._next_pass = itertools.count(1)
+        self._next_message = itertools.count(1)
+        self._created = 0
+
+    def __len__(self) -> int:
+        """How many contexts are open here."""
+        return len(self._contexts)
+
+    def create(self) -> ContextId:
+        """Opens a new context of this worker."""
+        with self._lock:
+            self._created = next(self._next_context)
+            context_id = make_context_id(self.agent.info.incarnation, self._created)
+            self._contexts[context_id] = Context(context_id)
+        return context_id
+
+    def enter(self, context_id: ContextId) -> Context | None:
+        """Returns a context of which a message says that it is open; None if it is released."""
+        with self._lock:
+            context = self._contexts.get(context_id)
+            if context is not None:
+                return context
+            own = creator_of(context_id) == self.agent.info.incarnation
+            if own or context_id in self._released:
+                return None
+            context = self._contexts[context_id] = Context(context_id)
+            return context
+
+    def get(self, context_id: ContextId) -> Context | None:
+        """Returns a context if it is open here."""
+        return self._contexts.get(context_id)
+
+    def find(self, context_id: object) -> Context:
+        """Returns an open context.
+
+        Raises:
+            TypeError: `context_id` is no context id.
+            ContextError: It is released, or this worker never heard of it.
+        """
+        if isinstance(context_id, bool) or not isinstance(context_id, int):
+            raise TypeError(
+                f"context_id must be what `with dist_autograd.context() as context_id` gives, "
+                f"not {context_id!r} ({type(context_id).__name__})"
+            )
+        context = self._contexts.get(context_id)
+        if context is None:
+            raise ContextError(self.absence(context_id))
+        return context
+
+    def absence(self, context_id: ContextId) -> str:
+        """Says why there is no such context here."""
+        own = creator_of(context_id) == self.agent.info.incarnation
+        if context_id in self._released or (own and 0 < number_of(context_id) <= self._created):
+            return (
+                f"autograd context {context_id} was released on worker {self.agent.name!r}; "
+                "use it inside its `with dist_autograd.context()` block"
+            )
+        return (
+            f"worker {self.agent.name!r} knows no autograd context {context_id}; it hears of one by "
+            "the first call made to it inside `with dist_autograd.context()`"
+        )
+
+    def new_message(self) -> int:
+        """Draws an autograd message id; distinct among all that this worker sends."""
+        return next(self._next_message)
+
+    def new_pass(self, context: Context) -> PassRunner:
+        """Makes a pass that starts here.
+
+        Raises:
+            ContextError: The context was released meanwhile.
+        """
+        runner = self.runner(context, PassId(self.agent.info, next(self._next_pass)))
+        if runner is None:
+            raise ContextError(self.absence(context.id))
+        return runner
+
+    def runner(self, context: Context, pass_id: PassId) -> PassRunner | None:
+        """Returns this worker's part of a pass; None when the context is released."""
+        known = context.find_pass(pass_id)
+        if known is not None:
+            return known
+        return context.add_pass(PassRunner(self.agent, context, pass_id))
+
+    def gradients(self, context_id: ContextId) -> dict[Tensor, Array]:
+        """Returns the gradients of this worker's leaves; the arrays belong to the context.
+
+        Raises:
+            TypeError: `context_id` is no context id.
+            ContextError: There is no such context here.
+        """
+        return self.find(context_id).gradients()
+
+    def release(
+        self, context_id: ContextId, told_by: WorkerInfo | None = None, lowest: int = 0
+    ) -> None:
+        """Drops a context and tells the peers that it touched.
+
+        Args:
+            context_id: Which; unknown ones are remembered, so that they are not revived.
+            told_by: Who said so; None for the creator itself.
+            lowest: What the creator said of its lowest open number.
+        """
+        creator = creator_of(context_id)
+        own = creator == self.agent.info.incarnation
+        with self._lock:
+            dropped = [self._contexts.pop(context_id, None)]
+            if own:
+                lowest = self._lowest()
+            else:
+                self._released.add(context_id)
+                self._released.rise(creator, lowest)
+                # Those whose own release did not come this way.
+                over = [each for each in self._contexts if each in self._released]
+                dropped += [self._contexts.pop(each) for each in over]
+        for context in dropped:
+            if context is not None:
+                self._close(context, lowest, told_by, ContextError(self.absence(context.id)))
+
+    def on_lost(self, worker: WorkerInfo, error: WorkerLostError) -> None:
+        """Hears that a worker is lost: its contexts are over, its passes are aborted."""
+        with self._lock:
+            self._released.lose(worker.incarnation)
+            contexts = list(self._contexts.values())
+        for context in contexts:
+            for runner in context.passes():
+                runner.lose(worker, error)
+            if creator_of(context.id) == worker.incarnation:
+                with self._lock:
+                    self._contexts.pop(context.id, None)
+                self._close(context, None, worker, error)  # all hear of the loss themselves
+
+    def _lowest(self) -> int:
+        own = self.agent.info.incarnation
+        numbers = [number_of(each) for each in self._contexts if creator_of(each) == own]
+        return min(numbers, default=self._created + 1)
+
+    def _close(
+        self,
+        context: Context,
+        lowest: int | None,
+        told_by: WorkerInfo | None,
+        cause: BaseException,
+    ) -> None:
+        touched, passes = context.release()
+        for runner in passes:
+            runner.abort_if_running(cause)
+        if lowest is None:
+            return
+        message = ReleaseMessage(context.id, lowest).to_wire()
+        for peer in touched - {told_by, self.agent.info}:
+            with suppress(WorkerLostError):
+                self.agent.post(peer, RELEASE, message)

@@ -1,0 +1,151 @@
+"""One autograd context at one worker, and the context that a block or a served call is in."""
+
+from __future__ import annotations
+
+import threading
+from contextvars import ContextVar, Token
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
+
+from telegrad.autograd import Tensor
+from telegrad.dist_autograd.functions import RecvFunction, SendFunction
+from telegrad.dist_autograd.messages import PassId
+from telegrad.dist_autograd.pass_protocol import FunctionKey
+from telegrad.dist_autograd.released import ContextId
+from telegrad.types import Array, WorkerInfo
+
+if TYPE_CHECKING:
+    from telegrad.dist_autograd.pass_runner import PassRunner
+
+__all__ = ["Ambient", "Context", "Functions", "ambient_context", "enter_ambient", "leave_ambient"]
+
+
+@dataclass(slots=True, eq=False)
+class Ambient:
+    """What the ContextVar holds: a context, until the block or the served call ends.
+
+    Attributes:
+        context_id: The context.
+        active: False afterwards, so that a thread or task left behind inherits nothing.
+    """
+
+    context_id: ContextId
+    active: bool = True
+
+
+_ambient: ContextVar[Ambient | None] = ContextVar("telegrad_autograd_context", default=None)
+
+
+def ambient_context() -> ContextId | None:
+    """Returns the context in which a verb called here records."""
+    ambient = _ambient.get()
+    return ambient.context_id if ambient is not None and ambient.active else None
+
+
+def enter_ambient(ambient: Ambient) -> Token[Ambient | None]:
+    """Makes a context the ambient one."""
+    return _ambient.set(ambient)
+
+
+def leave_ambient(ambient: Ambient, token: Token[Ambient | None]) -> None:
+    """Takes it back, also from whoever copied it."""
+    ambient.active = False
+    _ambient.reset(token)
+
+
+@dataclass(frozen=True, slots=True)
+class Functions:
+    """The send and receive functions recorded in a context so far."""
+
+    sends: dict[FunctionKey, SendFunction]
+    receives: dict[FunctionKey, RecvFunction]
+
+
+@final
+class Context:
+    """What one worker has recorded in one autograd context, and its passes there.
+
+    All methods may be called from any thread.
+    """
+
+    def __init__(self, context_id: ContextId) -> None:
+        self.id = context_id
+        self._lock = threading.Lock()
+        self._sends: dict[FunctionKey, SendFunction] = {}
+        self._receives: dict[FunctionKey, RecvFunction] = {}
+        self._touched: set[WorkerInfo] = set()
+        self._passes: dict[PassId, PassRunner] = {}
+        self._released = False
+
+    def touch(self, peer: WorkerInfo) -> bool:
+        """Notes that a peer will be told of this context, and so must be told of its release.
+
+        Returns:
+            False when this is released: then the peer must not be told of it any more.
+        """
+        with self._lock:
+            if not self._released:
+                self._touched.add(peer)
+            return not self._released
+
+    def record_send(self, function: SendFunction) -> None:
+        """Records what goes to a peer."""
+        with self._lock:
+            self._sends[function.peer, function.message] = function
+
+    def record_receive(self, function: RecvFunction) -> None:
+        """Records what came from a peer."""
+        with self._lock:
+            if not self._released:
+                self._receives[function.peer, function.message] = function
+
+    def remove_send(self, key: FunctionKey) -> None:
+        """Forgets a send that is known not to have been handed over."""
+        with self._lock:
+            self._sends.pop(key, None)
+
+    def remove_receive(self, key: FunctionKey) -> None:
+        """Forgets a receive that could not be decoded."""
+        with self._lock:
+            self._receives.pop(key, None)
+
+    def functions(self) -> Functions:
+        """Returns what is recorded now: the cut of a pass that enters now."""
+        with self._lock:
+            return Functions(dict(self._sends), dict(self._receives))
+
+    def add_pass(self, runner: PassRunner) -> PassRunner | None:
+        """Adds a pass; returns the one that is there already, None when this is released."""
+        with self._lock:
+            if self._released:
+                return None
+            return self._passes.setdefault(runner.id, runner)
+
+    def find_pass(self, pass_id: PassId) -> PassRunner | None:
+        """Returns a pass that has reached this worker."""
+        return self._passes.get(pass_id)
+
+    def passes(self) -> list[PassRunner]:
+        """Returns the passes that have reached this worker."""
+        with self._lock:
+            return list(self._passes.values())
+
+    def gradients(self) -> dict[Tensor, Array]:
+        """Returns the sums of the gradients of the passes that ended here, by leaf.
+
+        The arrays belong to the context: nobody writes into them.
+        """
+        total: dict[Tensor, Array] = {}
+        for runner in self.passes():
+            for tensor, gradient in runner.gradients().items():
+                total[tensor] = total[tensor] + gradient if tensor in total else gradient
+        return total
+
+    def release(self) -> tuple[set[WorkerInfo], list[PassRunner]]:
+        """Drops everything; returns the peers to tell and the passes to abort."""
+        with self._lock:
+            self._released = True
+            touched, passes = self._touched, list(self._passes.values())
+            self._sends, self._receives = {}, {}
+            self._touched, self._passes = set(), {}
+        return touched, passes

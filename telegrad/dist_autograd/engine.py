@@ -1,0 +1,220 @@
+"""The verbs of distributed autograd, on the ambient agent, and how it is put on an agent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextvars import Token
+from types import TracebackType
+from typing import final
+
+from telegrad.autograd import Tensor
+from telegrad.dist_autograd.container import Container
+from telegrad.dist_autograd.context import (
+    Ambient,
+    ambient_context,
+    enter_ambient,
+    leave_ambient,
+)
+from telegrad.dist_autograd.handlers import Handlers
+from telegrad.dist_autograd.interceptor import AutogradInterceptor
+from telegrad.dist_autograd.pass_runner import PassRunner, Root
+from telegrad.dist_autograd.released import ContextId
+from telegrad.errors import AutogradError, BlockingCallError, CallTimeoutError, ContextError
+from telegrad.rpc import Agent, current_agent, current_served_call, on_own_loop, seconds
+
+__all__ = ["AutogradContext", "attach_to", "backward", "context", "get_gradients"]
+
+
+def attach_to(agent: Agent) -> Container:
+    """Puts distributed autograd on an agent: the composition root calls it before the agent serves.
+
+    Returns:
+        The container of the agent's contexts.
+    """
+    container = Container(agent)
+    agent.attach(container)
+    agent.add_interceptor(AutogradInterceptor(container))
+    agent.on_lost(container.on_lost)
+    Handlers(container).register()
+    return container
+
+
+@final
+class AutogradContext:
+    """The block of one autograd context; made by `context()`, sync and async."""
+
+    def __init__(self) -> None:
+        self._entered: tuple[Container, Ambient, Token[Ambient | None]] | None = None
+
+    def __enter__(self) -> ContextId:
+        outer = ambient_context()
+        if outer is not None:
+            raise ContextError(
+                f"this code is inside autograd context {outer} already, and contexts do not nest; "
+                "leave that block first, or open the other one in a thread of its own (a function "
+                "called in a context runs in it)"
+            )
+        container = current_agent().attached(Container)
+        ambient = Ambient(container.create())
+        self._entered = (container, ambient, enter_ambient(ambient))
+        return ambient.context_id
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._entered is not None
+        container, ambient, token = self._entered
+        try:
+            leave_ambient(ambient, token)
+        finally:
+            container.release(ambient.context_id)
+
+    async def __aenter__(self) -> ContextId:
+        return self.__enter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.__exit__(kind, error, trace)
+
+
+def context() -> AutogradContext:
+    """Opens an autograd context, in a `with` or `async with` block that gives its id.
+
+    Inside, every call carries the context; what needs a gradient and crosses between workers is
+    recorded, so that `backward` can follow it. Leaving the block releases the context here and
+    on all workers that it reached. Threads and tasks started inside with a copy of this Context
+    record in it too, until it is left.
+
+    Raises:
+        NotInitializedError: No agent runs here.
+        ContextError: On entering: this code is inside a context already.
+    """
+    return AutogradContext()
+
+
+def backward(
+    context_id: ContextId,
+    roots: Sequence[Tensor],
+    *,
+    retain_graph: bool = False,
+    timeout: float | None = None,
+) -> None:
+    """Computes the gradients of `roots` on all workers that took part, and keeps them there.
+
+    Gradients of leaves are added to the context, on the worker where each leaf lives; read them
+    with `get_gradients`. `Tensor.grad` is never touched. When it raises, no worker that can be
+    reached keeps any gradient of this call.
+
+    Args:
+        context_id: What `with context() as context_id` gave.
+        roots: Scalar tensors of this worker; their sum is differentiated.
+        retain_graph: Keeps the graph for another backward.
+        timeout: Seconds above 0; None for `RpcOptions.timeout`; `math.inf` for no limit. What
+            the served call has left bounds it.
+
+    Raises:
+        TypeError: `roots` is no list of tensors, or `context_id` no context id.
+        ContextError: The context was released, or this worker knows none of that id.
+        ContextMismatchError: A gradient reached what was received in another context.
+        AutogradError: No roots, or one that is no scalar or needs no gradient; the graph was
+            freed, or changed in place.
+        WorkerLostError: A worker that takes part is lost.
+        CallTimeoutError: Not all was done in time.
+        BlockingCallError: On an event loop that telegrad runs.
+        Exception: What a rule or hook raised first, on any worker; a note names the worker.
+    """
+    agent = current_agent()
+    container = agent.attached(Container)
+    starts = _check_roots(roots)
+    found = container.find(context_id)
+    limit = seconds(timeout, agent.options.timeout)
+    served = current_served_call()
+    if served is not None:
+        limit = min(limit, served.deadline - time.monotonic())
+    if on_own_loop():
+        raise BlockingCallError(
+            "backward() would block a loop of telegrad's; in an async def function write "
+            "`await rpc.to_thread(dist_autograd.backward, context_id, roots)`"
+        )
+    runner = container.new_pass(found)
+    runner.start(starts, retain=retain_graph)
+    _wait(runner, limit)
+
+
+def get_gradients(context_id: ContextId) -> dict[Tensor, Tensor]:
+    """Returns the gradients of this worker's leaves that backwards have left in a context.
+
+    Args:
+        context_id: What `with context() as context_id` gave; it may have been sent here.
+
+    Returns:
+        New tensors in the shape and dtype of their leaves, by leaf, by identity. Leaves that no
+        gradient reached are missing.
+
+    Raises:
+        TypeError: `context_id` is no context id.
+        ContextError: The context was released, or this worker never heard of it.
+    """
+    gradients = current_agent().attached(Container).gradients(context_id)
+    return {leaf: Tensor(gradient.copy()) for leaf, gradient in gradients.items()}
+
+
+def _check_roots(roots: object) -> list[Root]:
+    if not isinstance(roots, list | tuple):
+        raise TypeError(
+            f"roots must be a list of scalar tensors, not {type(roots).__name__}; for one loss "
+            "write dist_autograd.backward(context_id, [loss])"
+        )
+    if not roots:
+        raise AutogradError("backward needs at least one root, and the list is empty")
+    starts: list[Root] = []
+    for i, root in enumerate(roots):
+        if not isinstance(root, Tensor):
+            raise TypeError(f"roots[{i}] must be a Tensor, not {type(root).__name__}")
+        if root.size != 1:
+            raise AutogradError(
+                f"roots[{i}] has shape {root.shape}, and a root must be a scalar; reduce it, "
+                "for instance with .sum() or .mean()"
+            )
+        if not root.requires_grad:
+            raise AutogradError(
+                f"roots[{i}] needs no gradient: it does not depend on any tensor that does, or "
+                "was computed under no_grad() or from values received outside the context"
+            )
+        starts.append(root.root())
+    return starts
+
+
+def _wait(runner: PassRunner, limit: float) -> None:
+    started = time.monotonic()
+    try:
+        runner.ended.wait(max(limit, 1e-6))
+    except CallTimeoutError:
+        if runner.ended.done():
+            runner.ended.value()
+            return
+    except BaseException:
+        if not runner.ended.done():  # interrupted while it waited
+            runner.abort(AutogradError("backward was interrupted at its starter"), at_once=True)
+        raise
+    else:
+        return
+    elapsed = time.monotonic() - started
+    error = CallTimeoutError(
+        f"backward was not done after {elapsed:.3g} s, {runner.missing()}; it is aborted "
+        "everywhere and left no gradients; give a longer timeout=, or math.inf",
+        worker=", ".join(runner.late_workers()),
+        function="dist_autograd.backward",
+        phase="waiting",
+        elapsed=elapsed,
+    )
+    runner.abort(error, at_once=True)
+    runner.ended.wait()  # at once: with this error, or as it ended in this very moment

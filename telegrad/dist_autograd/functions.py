@@ -1,0 +1,79 @@
+"""The two nodes at which the graph crosses from one worker to another.
+
+sender's graph                                         receiver's graph
+
+... ◀── h ◀── SendFunction  ◀ ─ ─ gradients ─ ─ ─  RecvFunction ◀── h' ◀── ...
+        x ◀──┘  one slot per Tensor that was sent      └── x'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import final
+
+from telegrad.autograd import Edge, Gradients, Node, Sink
+from telegrad.types import WorkerInfo
+
+__all__ = ["RecvFunction", "SendFunction"]
+
+
+@final
+class SendFunction(Node):
+    """What was sent in one message: gradients enter this worker's graph here.
+
+    Attributes:
+        context_id: The autograd context of the message.
+        peer: Who receives it.
+        message: The autograd message id; with sender and receiver it names the pair.
+    """
+
+    __slots__ = ("context_id", "message", "peer")
+
+    def __init__(
+        self, edges: Iterable[Edge | None], *, context_id: int, peer: WorkerInfo, message: int
+    ) -> None:
+        inputs = tuple(edges)
+        super().__init__(inputs, num_outputs=len(inputs))
+        self.context_id = context_id
+        self.peer = peer
+        self.message = message
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return f"SendFunction(to {self.peer.name!r}, message {self.message})"
+
+    def backward(self, gradients: Gradients) -> Gradients:
+        """Hands each slot's gradient to the Tensor that was sent in it."""
+        return gradients
+
+
+@final
+class RecvFunction(Sink):
+    """What was received in one message: gradients leave this worker's graph here.
+
+    Attributes:
+        context_id: The autograd context of the message.
+        peer: Who sent it.
+        message: The autograd message id, as in the SendFunction there.
+    """
+
+    __slots__ = ("context_id", "message", "peer")
+
+    def __init__(self, slots: int, *, context_id: int, peer: WorkerInfo, message: int) -> None:
+        super().__init__(
+            slots,
+            refusal=(
+                f"the graph goes on at worker {peer.name!r}, from which a value was received in "
+                f"autograd context {context_id}; a local backward() ends at this worker, so call "
+                "dist_autograd.backward(context_id, [loss])"
+            ),
+        )
+        self.context_id = context_id
+        self.peer = peer
+        self.message = message
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return f"RecvFunction(from {self.peer.name!r}, message {self.message})"

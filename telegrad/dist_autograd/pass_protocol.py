@@ -1,0 +1,441 @@
+"""One worker in one backward pass: a pure state machine, events in, messages out.
+
+A pass is a tree of begins (Dijkstra and Scholten, 1980) over a graph of claims:
+
+    starter          worker B         worker C
+       │ begin [a1]     │                │
+       ├───────────────▶│ begin [b1]     │       B fixes its cut at its first begin
+       │ gradient       ├───────────────▶│
+       ├───────────────▶│     begin [c7] │       a further begin is replied to at once
+       │                │◀───────────────┤
+       │                │ begun          │
+       │                ├───────────────▶│
+       │                │ gradient       │
+       │                ├───────────────▶│
+       │                │ answer to b1   │
+       │                │◀───────────────┤
+       │                │          begun │       C: sends answered, graph done, begins replied to
+       │          begun │◀───────────────┤
+       │◀───────────────┤                        the starter's last reply ends the pass
+
+Guarantees, proved in docs/dist-autograd.md and simulated in tests/dist_autograd:
+
+    P1  Each claimed send gets exactly one answer: its gradient or none.
+    P2  The pass ends, by success or with its first cause, unless a worker stays silent and alive.
+    P3  If the starter ends with success, every worker of the pass has ended its part, and no
+        message of the pass is under way but reports of losses, which the starter ignores.
+    P4  If any worker aborts, the starter does not end with success.
+    P5  When the starter ends with a cause, and neither a loss nor the deadline was it, every
+        worker of the pass has aborted. An abort is a request: its first receiver replies when
+        the aborts that it sent itself were replied to, and a begin's reply waits for both.
+
+Nothing here knows a clock, a thread or a socket. Events of one machine come one at a time.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeAlias, TypeVar, final
+
+from telegrad.errors import AutogradError
+from telegrad.types import WorkerInfo
+
+__all__ = [
+    "Abort",
+    "Action",
+    "Answer",
+    "Begin",
+    "Confirm",
+    "Cut",
+    "Drop",
+    "End",
+    "Feed",
+    "FunctionKey",
+    "PassProtocol",
+    "Phase",
+    "Reply",
+]
+
+G = TypeVar("G")  # the gradients of one function, one slot per Tensor that was sent
+
+FunctionKey: TypeAlias = tuple[WorkerInfo, int]
+"""A send or receive function at one worker: the peer, and the message id the sender gave it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What takes part in a pass at one worker; fixed when the pass reaches it.
+
+    Attributes:
+        sends: Message ids of this worker's send functions, by peer.
+        receives: This worker's receive functions.
+        reached: Those receives that its roots or its sends lead to.
+        lost: Peers known to be lost, each with the error to raise for it.
+    """
+
+    sends: Mapping[WorkerInfo, tuple[int, ...]]
+    receives: frozenset[FunctionKey]
+    reached: frozenset[FunctionKey]
+    lost: Mapping[WorkerInfo, BaseException] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """To a peer: the pass began; these sends of mine to you are claims. Expects a reply."""
+
+    peer: WorkerInfo
+    claims: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """To a peer: the reply to its begin; with a cause when the pass was aborted here."""
+
+    peer: WorkerInfo
+    request: object
+    cause: BaseException | None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Generic[G]):
+    """To a peer: answers to sends of its own, gradients by message id and a list of nones."""
+
+    peer: WorkerInfo
+    gradients: tuple[tuple[int, G], ...]
+    nones: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """To a peer: the pass is over, with this cause; a request. To the starter: it should be."""
+
+    peer: WorkerInfo
+    cause: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class Confirm:
+    """To a peer: the reply to its abort."""
+
+    peer: WorkerInfo
+    request: object
+
+
+@dataclass(frozen=True, slots=True)
+class Feed(Generic[G]):
+    """To the local graph: a send function's answer; `gradient` is None when it is none."""
+
+    key: FunctionKey
+    gradient: G | None
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """To the local graph: stop, and take this pass' gradients away."""
+
+    cause: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """To the caller of backward at the starter: the pass ended; without a cause it succeeded."""
+
+    cause: BaseException | None
+
+
+Action: TypeAlias = Begin | Reply | Answer[G] | Abort | Confirm | Feed[G] | Drop | End
+
+
+class Phase(enum.Enum):
+    """Where one worker stands in one pass.
+
+    IDLE ──enter──▶ ACTIVE ──settled──▶ DONE     (the first begin is replied to)
+      └──abort──▶ ABORTED ◀──abort──┘ ◀──abort──┘   (never from DONE at the starter)
+    """
+
+    IDLE = "idle"
+    ACTIVE = "active"
+    DONE = "done"
+    ABORTED = "aborted"
+
+
+@final
+class PassProtocol(Generic[G]):
+    """One worker's part in one pass.
+
+    Args:
+        me: This worker.
+        starter: The worker on which backward was called; it alone decides how the pass ended.
+    """
+
+    def __init__(self, me: WorkerInfo, starter: WorkerInfo) -> None:
+        self.me = me
+        self.starter = starter
+        self.phase = Phase.IDLE
+        self.cause: BaseException | None = None
+        self._cut = Cut({}, frozenset(), frozenset())
+        self._parent: tuple[WorkerInfo, object] | None = None
+        self._ended = False  # the first begin was replied to; at the starter: End was given out
+        self._finished = False  # the local graph has nothing left to do
+        self._early: list[tuple[WorkerInfo, tuple[tuple[int, G], ...], tuple[int, ...]]] = []
+        self._unanswered: set[FunctionKey] = set()  # my sends that wait for their answer
+        self._unbegun: set[WorkerInfo] = set()  # peers whose reply to my begin is missing
+        self._engaged: set[WorkerInfo] = set()  # peers that began with me, or I with them
+        self._resolved: dict[FunctionKey, bool] = {}  # my receives: True when it was a gradient
+        self._claimed: set[FunctionKey] = set()  # claims on receives that are not resolved yet
+        self._gone: set[WorkerInfo] = set()
+        self._told: set[WorkerInfo] = set()  # who was sent an abort
+        self._unconfirmed: set[WorkerInfo] = set()  # who has not replied to it
+        self._aborter: tuple[WorkerInfo, object] | None = None  # whose abort waits for mine
+
+    @property
+    def entered(self) -> bool:
+        """Whether the cut is fixed or no longer needed."""
+        return self.phase is not Phase.IDLE
+
+    @property
+    def unanswered(self) -> frozenset[FunctionKey]:
+        """The sends that wait for their answer, for messages about who is late."""
+        return frozenset(self._unanswered)
+
+    @property
+    def unbegun(self) -> frozenset[WorkerInfo]:
+        """The peers whose reply to this worker's begin is missing, for messages."""
+        return frozenset(self._unbegun)
+
+    # Events. Each returns what is to be done, in this order.
+
+    def enter(self, cut: Cut) -> list[Action[G]]:
+        """Fixes the cut: before the first begin is handled, or to start the pass."""
+        assert self.phase is Phase.IDLE, "a cut is fixed once"
+        out: list[Action[G]] = []
+        self.phase = Phase.ACTIVE
+        self._cut = cut
+        if self.starter in cut.lost:
+            self._abort(cut.lost[self.starter], None, out)
+            self._settle(out)
+            return out
+        peers = dict.fromkeys(cut.sends) | dict.fromkeys(peer for peer, _ in cut.receives)
+        for peer in peers:
+            ids = cut.sends.get(peer, ())
+            if peer in cut.lost:  # it answers none: what it held is not in its cut, it has none
+                out += [Feed((peer, number), None) for number in ids]
+            else:
+                self._unanswered.update((peer, number) for number in ids)
+                self._unbegun.add(peer)
+                self._engaged.add(peer)
+                out.append(Begin(peer, tuple(ids)))
+        early, self._early = self._early, []
+        for peer, gradients, nones in early:
+            if peer in cut.lost:  # it had begun: lost in the middle
+                self._abort(cut.lost[peer], None, out)
+            else:
+                self._take(peer, gradients, nones, out)
+        self._settle(out)
+        return out
+
+    def begin(self, peer: WorkerInfo, claims: Iterable[int], request: object) -> list[Action[G]]:
+        """A peer began with this worker; `request` is what its reply must name."""
+        out: list[Action[G]] = []
+        assert self.entered, "the cut is fixed before a begin is handled"
+        self._engaged.add(peer)
+        if self.phase is Phase.ABORTED:
+            out.append(Reply(peer, request, self.cause))
+            return out
+        if self._parent is None and self.me != self.starter:
+            self._parent = (peer, request)
+        else:
+            out.append(Reply(peer, request, None))
+        nones = [number for number in claims if self._claim((peer, number))]
+        if nones:
+            out.append(Answer(peer, (), tuple(nones)))
+        self._settle(out)
+        return out
+
+    def answer(
+        self, peer: WorkerInfo, gradients: Iterable[tuple[int, G]], nones: Iterable[int]
+    ) -> list[Action[G]]:
+        """A peer answered sends of this worker; kept when it overtook the first begin."""
+        out: list[Action[G]] = []
+        if self.phase is Phase.IDLE:
+            self._early.append((peer, tuple(gradients), tuple(nones)))
+        elif self.phase is not Phase.ABORTED:
+            self._take(peer, gradients, nones, out)
+            self._settle(out)
+        return out
+
+    def resolve(self, answers: Iterable[tuple[FunctionKey, G | None]]) -> list[Action[G]]:
+        """The local graph came to these receives, each with a gradient or with none."""
+        out: list[Action[G]] = []
+        nones: dict[WorkerInfo, list[int]] = {}
+        for key, gradient in answers:
+            if self.phase is Phase.ABORTED:
+                break
+            assert key in self._cut.reached, "only what is reached is resolved by the graph"
+            assert key not in self._resolved, "a receive is resolved once"
+            self._resolved[key] = gradient is not None
+            peer, number = key
+            if gradient is None:
+                if key in self._claimed:
+                    nones.setdefault(peer, []).append(number)
+            elif peer in self._cut.lost:
+                self._abort(self._cut.lost[peer], None, out)
+            else:  # eager: the claim may still be on its way
+                out.append(Answer(peer, ((number, gradient),), ()))
+            self._claimed.discard(key)
+        if self.phase is not Phase.ABORTED:
+            out += [Answer(peer, (), tuple(numbers)) for peer, numbers in nones.items()]
+        self._settle(out)
+        return out
+
+    def finished(self) -> list[Action[G]]:
+        """The local graph ran dry for good: every send was fed, every receive resolved."""
+        out: list[Action[G]] = []
+        if self.phase is Phase.ACTIVE:
+            assert not self._cut.reached - self._resolved.keys(), "a receive was left unresolved"
+            self._finished = True
+            self._settle(out)
+        return out
+
+    def begun(self, peer: WorkerInfo, cause: BaseException | None = None) -> list[Action[G]]:
+        """A peer replied to this worker's begin; with a cause it has aborted."""
+        out: list[Action[G]] = []
+        self._unbegun.discard(peer)
+        if cause is not None:
+            self._abort(cause, peer, out)
+        self._settle(out)
+        return out
+
+    def lost(self, peer: WorkerInfo, cause: BaseException) -> list[Action[G]]:
+        """A peer is lost for good."""
+        out: list[Action[G]] = []
+        self._gone.add(peer)
+        self._unbegun.discard(peer)
+        self._unconfirmed.discard(peer)
+        if peer == self.starter or (self.phase is Phase.ACTIVE and peer in self._engaged):
+            self._abort(cause, peer, out)
+        elif self.phase is Phase.DONE and peer in self._engaged and self.me != self.starter:
+            # This part is over, the pass perhaps not, and nobody else may know this worker:
+            # the starter decides, and says so if it aborted.
+            self._tell(self.starter, cause, out)
+        self._settle(out)
+        return out
+
+    def abort(
+        self,
+        cause: BaseException,
+        source: tuple[WorkerInfo, object] | None = None,
+        *,
+        at_once: bool = False,
+    ) -> list[Action[G]]:
+        """The pass fails, here (no source) or as a peer says; the first cause stays.
+
+        Args:
+            cause: Why.
+            source: The peer that said so and the request to reply to.
+            at_once: At the starter: ends without waiting until the others confirmed.
+        """
+        out: list[Action[G]] = []
+        peer = None if source is None else source[0]
+        aborted_before = self.phase is Phase.ABORTED
+        self._abort(cause, peer, out)
+        if self.me == self.starter and peer is not None and self.phase is Phase.ABORTED:
+            assert self.cause is not None
+            self._tell(peer, self.cause, out)  # it may only have reported a loss
+        if at_once:
+            self._unbegun.clear()
+            self._unconfirmed.clear()
+        if source is not None:
+            # The starter's own aborts are waited for by the starter alone: who only reported a
+            # loss waits for its confirmation and would else be waited for in turn.
+            aborts = self.phase is Phase.ABORTED and not aborted_before
+            if self.me == self.starter or not aborts:
+                out.append(Confirm(*source))
+            else:
+                self._aborter = source
+        self._settle(out)
+        return out
+
+    def confirmed(self, peer: WorkerInfo) -> list[Action[G]]:
+        """A peer replied to this worker's abort."""
+        out: list[Action[G]] = []
+        self._unconfirmed.discard(peer)
+        self._settle(out)
+        return out
+
+    # Transitions.
+
+    def _claim(self, key: FunctionKey) -> bool:
+        """Takes a claim; returns whether it is answered with none at once."""
+        if key not in self._cut.reached:
+            return True  # not in the cut, or nothing in it leads there
+        if key in self._resolved:
+            return not self._resolved[key]  # a gradient was sent when it was resolved
+        self._claimed.add(key)
+        return False
+
+    def _take(
+        self,
+        peer: WorkerInfo,
+        gradients: Iterable[tuple[int, G]],
+        nones: Iterable[int],
+        out: list[Action[G]],
+    ) -> None:
+        answers: list[tuple[int, G | None]] = [*gradients, *((number, None) for number in nones)]
+        for number, gradient in answers:
+            key = (peer, number)
+            if key in self._unanswered:
+                self._unanswered.discard(key)
+                out.append(Feed(key, gradient))
+            elif gradient is not None:
+                self._abort(
+                    AutogradError(
+                        f"{peer.name} answered message {number} with a gradient, "
+                        "but no send function here waits for it"
+                    ),
+                    None,
+                    out,
+                )
+
+    def _abort(self, cause: BaseException, source: WorkerInfo | None, out: list[Action[G]]) -> None:
+        if self.phase is Phase.ABORTED or (self.phase is Phase.DONE and self.me == self.starter):
+            return
+        self.phase = Phase.ABORTED
+        self.cause = cause
+        self._early.clear()
+        self._unanswered.clear()
+        self._claimed.clear()
+        out.append(Drop(cause))
+        audience = self._engaged | {self.starter}
+        if self._parent is not None:
+            audience.add(self._parent[0])
+        for peer in sorted(audience - {source}, key=lambda worker: worker.name):
+            self._tell(peer, cause, out)
+
+    def _tell(self, peer: WorkerInfo, cause: BaseException, out: list[Action[G]]) -> None:
+        if peer == self.me or peer in self._told:
+            return
+        if peer not in self._gone and peer not in self._cut.lost:
+            self._told.add(peer)
+            self._unconfirmed.add(peer)
+            out.append(Abort(peer, cause))
+
+    def _settle(self, out: list[Action[G]]) -> None:
+        """Gives out the one reply, or the end, when nothing is waited for any more."""
+        if self._aborter is not None and not self._unconfirmed:
+            out.append(Confirm(*self._aborter))
+            self._aborter = None
+        if self._ended or self._unbegun or (self.phase is Phase.ABORTED and self._unconfirmed):
+            return
+        if self.phase is Phase.ACTIVE and self._finished and not self._unanswered:
+            self.phase = Phase.DONE
+        if self.phase is Phase.DONE or self.phase is Phase.ABORTED:
+            if self.me == self.starter:
+                out.append(End(self.cause))
+            elif self._parent is not None:
+                out.append(Reply(*self._parent, self.cause))
+            else:
+                return
+            self._ended = True

@@ -1,0 +1,341 @@
+"""Drives one pass at one worker: the pure protocol, the local graph task, the messages.
+
+    pool threads ──events──▶ queue ──one thread at a time──▶ protocol ──actions──▶ messages
+                                ▲                                │
+                                │                              feeds
+                              sinks                              ▼
+                                └───────────── graph task, one thread at a time
+
+Whoever brings an event handles what is queued, then works on the graph until it is dry; another
+who brings one while that is done leaves it there. So no thread waits. The two are apart so that
+a loss or an abort is heard while a rule runs, however long that takes.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, TypeAlias, final
+
+from telegrad.autograd import Edge, Gradient, Gradients, GraphTask, Sink, Tensor
+from telegrad.dist_autograd import pass_protocol as protocol
+from telegrad.dist_autograd.functions import RecvFunction
+from telegrad.dist_autograd.messages import (
+    ABORT,
+    BEGIN,
+    GRADIENT,
+    AbortMessage,
+    BeginMessage,
+    GradientMessage,
+    PassId,
+    describe_cause,
+    note_origin,
+    read_cause,
+)
+from telegrad.dist_autograd.pass_gradients import PassGradients
+from telegrad.dist_autograd.pass_protocol import Action, Cut, FunctionKey, PassProtocol, Phase
+from telegrad.errors import AutogradError, ContextMismatchError, WorkerLostError
+from telegrad.rpc import Agent, Future, new_future
+from telegrad.types import Array, WorkerInfo
+from telegrad.wire import Envelope
+
+if TYPE_CHECKING:
+    from telegrad.dist_autograd.context import Context, Functions
+
+__all__ = ["PassRunner", "Root"]
+
+Root: TypeAlias = tuple[Edge, Gradient]
+Event: TypeAlias = Callable[[], list[Action[Gradients]]]
+
+_logger = logging.getLogger(__name__)
+
+
+@final
+class PassRunner:
+    """One worker's part in one pass. All public methods may be called from any thread.
+
+    Args:
+        agent: This worker.
+        context: The context that the pass runs in.
+        pass_id: Names the pass.
+    """
+
+    def __init__(self, agent: Agent, context: Context, pass_id: PassId) -> None:
+        self.id = pass_id
+        self.ended: Future[None] = new_future(agent.submit, f"backward of context {context.id}")
+        self._agent = agent
+        self._context = context
+        self._retain = False
+        self._protocol: PassProtocol[Gradients] = PassProtocol(agent.info, pass_id.starter)
+        self._events: SimpleQueue[Event] = SimpleQueue()
+        self._working = threading.Lock()
+        self._functions: Functions | None = None
+        self._task: GraphTask | None = None
+        self._fed = False  # the graph may have something to do
+        self._gradients = PassGradients()
+        self._nones: SimpleQueue[FunctionKey] = SimpleQueue()  # receives that only none reached
+
+    def gradients(self) -> dict[Tensor, Array]:
+        """Returns the gradients of this worker's leaves, once its part of the pass has ended."""
+        return self._gradients.arrays() if self._protocol.phase is Phase.DONE else {}
+
+    # Events.
+
+    def start(self, roots: Sequence[Root], *, retain: bool) -> None:
+        """Starts the pass, in the pool; `ended` is completed when it has ended everywhere."""
+        self._retain = retain
+        self._agent.submit(self._handle, lambda: self._start(roots))
+
+    def begin(self, peer: WorkerInfo, message: BeginMessage, request: Envelope) -> None:
+        """Takes a peer's begin."""
+
+        def event() -> list[Action[Gradients]]:
+            actions: list[Action[Gradients]] = []
+            if not self._protocol.entered:
+                self._retain = message.retain
+                try:
+                    actions = self._enter(())
+                except Exception as error:  # the begin must be replied to
+                    actions = self._failed(error)
+            return actions + self._protocol.begin(peer, message.claims, request)
+
+        self._handle(event)
+
+    def answer(self, peer: WorkerInfo, message: GradientMessage) -> None:
+        """Takes a peer's answers."""
+        self._handle(lambda: self._protocol.answer(peer, message.gradients, message.nones))
+
+    def abort(
+        self,
+        cause: BaseException,
+        source: tuple[WorkerInfo, Envelope] | None = None,
+        *,
+        at_once: bool = False,
+    ) -> None:
+        """Aborts the pass, for a reason of this worker or as a peer says."""
+        task = self._task
+        if task is not None and (source is None or self.id.starter != self._agent.info):
+            task.abort()  # not one more rule, whoever runs it now
+        self._handle(lambda: self._protocol.abort(cause, source, at_once=at_once))
+
+    def late_workers(self) -> list[str]:
+        """Returns the names of those that this worker waits for."""
+        late = {peer for peer, _ in self._protocol.unanswered} | self._protocol.unbegun
+        return sorted(peer.name for peer in late)
+
+    def missing(self) -> str:
+        """Says what this worker waits for."""
+        late = self.late_workers()
+        if not late:
+            return f"while worker {self._agent.name!r} computed"
+        return f"waiting for {', '.join(map(repr, late))}"
+
+    def abort_if_running(self, cause: BaseException) -> None:
+        """Aborts the pass unless its part here has ended."""
+        if self._protocol.phase in (Phase.IDLE, Phase.ACTIVE):
+            self.abort(cause)
+
+    def lose(self, peer: WorkerInfo, error: WorkerLostError) -> None:
+        """Hears that a worker is lost."""
+        self._handle(lambda: self._protocol.lost(peer, error))
+
+    # One thread at a time.
+
+    def _handle(self, event: Event) -> None:
+        self._queue(event)
+        self._run_graph()
+
+    def _queue(self, event: Event) -> None:
+        self._events.put(event)
+        while self._working.acquire(blocking=False):
+            try:
+                with suppress(Empty):
+                    while True:
+                        self._react(self._events.get_nowait())
+            finally:
+                self._working.release()
+            # Who found the lock taken has queued before this line: look again.
+            if self._events.empty():
+                return
+
+    def _react(self, event: Event) -> None:
+        try:
+            self._perform(event())
+        except Exception as error:  # a fault here must end the pass, not leave it hanging
+            self._perform(self._failed(error))
+
+    def _failed(self, error: Exception) -> list[Action[Gradients]]:
+        note_origin(error, self._agent.name, self._context.id)
+        return self._protocol.abort(error)
+
+    # The graph: outside of the queue, so that events go on being handled while a rule runs.
+
+    def _run_graph(self) -> None:
+        # Whoever handles an event comes here afterwards. This thread may handle one that feeds the
+        # graph in `_queue` below, when the one who brought it has looked already: so look again.
+        while self._fed and (task := self._task) is not None:
+            self._fed = False
+            try:
+                task.run()
+            except Exception as error:  # a rule, a hook or a sink raised
+                self._queue(partial(self._failed, error))
+                return
+            self._queue(self._ran)
+
+    def _ran(self) -> list[Action[Gradients]]:
+        """Resolves what came to none, all at once; tells when the graph is done."""
+        task = self._task
+        if task is None:
+            return []
+        done = task.done  # first: what is done has called its sinks before
+        nones: list[tuple[FunctionKey, Gradients | None]] = []
+        with suppress(Empty):
+            while True:
+                nones.append((self._nones.get_nowait(), None))
+        actions = self._protocol.resolve(nones) if nones else []
+        if done:
+            self._task = None
+            actions += self._protocol.finished()
+        return actions
+
+    def _on_sink(self, sink: Sink, gradients: Gradients | None) -> None:
+        """The graph came to what was received from a peer; gradients leave at once."""
+        functions = self._functions
+        if functions is None:
+            return  # aborted meanwhile
+        assert isinstance(sink, RecvFunction), sink
+        key = (sink.peer, sink.message)
+        if functions.receives.get(key) is not sink:
+            if gradients is not None:
+                raise _mismatch(sink, self._context.id)
+        elif gradients is None:
+            self._nones.put(key)
+        else:
+            self._queue(lambda: self._protocol.resolve([(key, gradients)]))
+
+    def _lost(self, peers: set[WorkerInfo]) -> dict[WorkerInfo, WorkerLostError]:
+        errors = {peer: self._agent.lost(peer) for peer in peers}
+        return {peer: error for peer, error in errors.items() if error is not None}
+
+    def _start(self, roots: Sequence[Root]) -> list[Action[Gradients]]:
+        return [] if self._protocol.entered else self._enter(roots)  # it was aborted before
+
+    def _enter(self, roots: Sequence[Root]) -> list[Action[Gradients]]:
+        functions = self._context.functions()
+        task = GraphTask(
+            roots,
+            accumulate=self._gradients,
+            sources=list(functions.sends.values()),
+            retain_graph=self._retain,
+            sink=self._on_sink,
+        )
+        self._functions, self._task, self._fed = functions, task, True
+        sends: dict[WorkerInfo, list[int]] = {}
+        for peer, number in functions.sends:
+            sends.setdefault(peer, []).append(number)
+        reached = [key for key, node in functions.receives.items() if task.reaches(node)]
+        cut = Cut(
+            {peer: tuple(numbers) for peer, numbers in sends.items()},
+            frozenset(functions.receives),
+            frozenset(reached),
+            self._lost({self.id.starter, *sends, *(peer for peer, _ in functions.receives)}),
+        )
+        return self._protocol.enter(cut)
+
+    # Actions.
+
+    def _perform(self, actions: Sequence[Action[Gradients]]) -> None:
+        for action in actions:
+            match action:
+                case protocol.Feed(key, gradient):
+                    self._feed(key, gradient)
+                case protocol.Drop():
+                    self._drop()
+                case protocol.End(cause):
+                    self._end(cause)
+                case _:
+                    # A lost peer is also told of by the agent; what was for it is in vain.
+                    with suppress(WorkerLostError):
+                        self._send(action)
+
+    def _feed(self, key: FunctionKey, gradients: Gradients | None) -> None:
+        assert self._functions is not None
+        if self._task is not None:
+            self._task.feed(self._functions.sends[key], gradients)
+            self._fed = True
+
+    def _drop(self) -> None:
+        if self._task is not None:
+            self._task.abort()
+        self._task = self._functions = None
+        self._gradients.clear()
+
+    def _end(self, cause: BaseException | None) -> None:
+        self._functions = None
+        if cause is None:
+            self.ended.try_set_result(None)
+        else:
+            self.ended.try_set_exception(cause)
+
+    def _send(self, action: Action[Gradients]) -> None:
+        agent, context_id = self._agent, self._context.id
+        match action:
+            case protocol.Begin(peer, claims):
+                self._context.touch(peer)
+                begin = BeginMessage(context_id, self.id, self._retain, claims)
+                self._request(peer, BEGIN, begin.to_wire(), self._protocol.begun)
+            case protocol.Answer(peer, gradients, nones):
+                answer = GradientMessage(context_id, self.id, gradients, nones)
+                agent.post(peer, GRADIENT, answer.to_wire())
+            case protocol.Abort(peer, cause):
+                abort = AbortMessage(context_id, self.id, cause)
+                self._request(peer, ABORT, abort.to_wire(), self._confirmed)
+            case protocol.Reply(peer, request, cause):
+                assert isinstance(request, Envelope)
+                agent.reply(peer, request, None if cause is None else describe_cause(cause))
+            case protocol.Confirm(peer, request):
+                assert isinstance(request, Envelope)
+                agent.reply(peer, request)
+
+    def _confirmed(self, peer: WorkerInfo, _: BaseException | None) -> list[Action[Gradients]]:
+        return self._protocol.confirmed(peer)
+
+    def _request(
+        self,
+        peer: WorkerInfo,
+        kind: str,
+        body: object,
+        replied: Callable[[WorkerInfo, BaseException | None], list[Action[Gradients]]],
+    ) -> None:
+        """Sends a request; its reply becomes an event, its failure the loss of the peer."""
+
+        def done(future: Future[object]) -> None:
+            error = future.exception()
+            if isinstance(error, WorkerLostError):
+                loss = error
+                self._handle(lambda: self._protocol.lost(peer, loss))
+            elif error is not None:
+                self._handle(lambda: replied(peer, error))
+            else:
+                body = future.value()
+                cause = None if body is None else read_cause(body)
+                self._handle(lambda: replied(peer, cause))
+
+        self._agent.request(peer, kind, body).add_done_callback(done)
+
+
+def _mismatch(sink: RecvFunction, context_id: int) -> AutogradError | ContextMismatchError:
+    if sink.context_id == context_id:
+        return AutogradError(
+            f"a gradient reached {sink.name}, which was not yet recorded when the pass began; "
+            "call backward when what it depends on has arrived"
+        )
+    return ContextMismatchError(
+        f"backward in autograd context {context_id} reached a value that was received from "
+        f"{sink.peer.name!r} in context {sink.context_id}; receive it inside the context that "
+        "backward runs in, or detach() it"
+    )

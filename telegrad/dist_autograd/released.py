@@ -1,0 +1,79 @@
+"""Which autograd contexts are over: so that a late message never revives one. Pure.
+
+A context id is one integer: its creator's incarnation and a number that the creator counts up.
+A creator says with each release the lowest number that it still has open; so what is remembered
+one by one is only what was released above it.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias, final
+
+__all__ = ["ContextId", "ReleasedContexts", "creator_of", "make_context_id", "number_of"]
+
+ContextId: TypeAlias = int
+
+# A trainer that opens a million contexts a second takes twelve days to run out of these.
+_NUMBER_BITS = 40
+
+
+def make_context_id(incarnation: int, number: int) -> ContextId:
+    """Returns the id of a context.
+
+    Example:
+        >>> creator_of(make_context_id(3, 5)), number_of(make_context_id(3, 5))
+        (3, 5)
+    """
+    return (incarnation << _NUMBER_BITS) | number
+
+
+def creator_of(context_id: ContextId) -> int:
+    """Returns the incarnation of the worker that created a context."""
+    return context_id >> _NUMBER_BITS
+
+
+def number_of(context_id: ContextId) -> int:
+    """Returns the number that the creator gave a context."""
+    return context_id & ((1 << _NUMBER_BITS) - 1)
+
+
+@final
+class ReleasedContexts:
+    """A set of context ids that only grows, in little space."""
+
+    def __init__(self) -> None:
+        self._lowest: dict[int, int] = {}  # by creator: everything below is released
+        self._released: dict[int, set[int]] = {}  # by creator: released numbers from there on
+        self._lost: set[int] = set()
+
+    def __contains__(self, context_id: ContextId) -> bool:
+        creator, number = creator_of(context_id), number_of(context_id)
+        return (
+            creator in self._lost
+            or number < self._lowest.get(creator, 0)
+            or number in self._released.get(creator, ())
+        )
+
+    def __len__(self) -> int:
+        """How many are remembered one by one."""
+        return sum(len(numbers) for numbers in self._released.values())
+
+    def add(self, context_id: ContextId) -> None:
+        """Notes that one context is over."""
+        creator, number = creator_of(context_id), number_of(context_id)
+        if context_id not in self:
+            self._released.setdefault(creator, set()).add(number)
+
+    def rise(self, creator: int, lowest: int) -> None:
+        """Hears from a creator that all its contexts below a number are over."""
+        if lowest > self._lowest.get(creator, 0):
+            self._lowest[creator] = lowest
+            self._released[creator] = {
+                number for number in self._released.get(creator, ()) if number >= lowest
+            }
+
+    def lose(self, creator: int) -> None:
+        """Hears that a creator is lost: all its contexts are over."""
+        self._lost.add(creator)
+        self._released.pop(creator, None)
+        self._lowest.pop(creator, None)

@@ -1,0 +1,200 @@
+"""Contexts are released everywhere, and nothing late revives them."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
+
+import numpy as np
+import pytest
+
+from telegrad import dist_autograd, rpc
+from telegrad.autograd import Tensor, tensor
+from telegrad.dist_autograd.context import Context, ambient_context
+from telegrad.dist_autograd.interceptor import NAME, AutogradInterceptor
+from telegrad.rpc import CallRecord, Message
+from telegrad.testing import Cluster
+from telegrad.testing.leaks import wait_until_gone
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster(3) as cluster:
+        yield cluster
+
+
+def container() -> dist_autograd.Container:
+    return rpc.current_agent().attached(dist_autograd.Container)
+
+
+def open_contexts() -> int:
+    return len(container())
+
+
+def none_left(cluster: Cluster) -> None:
+    def left() -> list[str]:
+        counts = cluster.run(open_contexts)
+        return [f"{count} on {r}" for r, count in zip(cluster.living, counts, strict=True) if count]
+
+    wait_until_gone("contexts", left)
+
+
+def double(x: Tensor) -> Tensor:
+    return x * 2.0
+
+
+def relay(x: Tensor, *names: str) -> Tensor:
+    return rpc.rpc_sync(names[0], relay, (x, *names[1:])) if names else double(x)
+
+
+def vector() -> Tensor:
+    return tensor(np.arange(3.0), requires_grad=True)
+
+
+def along_a_chain() -> None:
+    with dist_autograd.context() as context_id:
+        loss = rpc.rpc_sync("worker1", relay, (vector(), "worker2", "worker1")).sum()
+        dist_autograd.backward(context_id, [loss])
+        assert rpc.rpc_sync("worker2", open_contexts) == 1
+    assert open_contexts() == 0
+
+
+def test_leaving_releases_along_the_peers_that_were_touched(cluster: Cluster) -> None:
+    cluster.call(0, along_a_chain)
+    none_left(cluster)
+
+
+def after_an_error() -> None:
+    with pytest.raises(ZeroDivisionError), dist_autograd.context():
+        rpc.rpc_sync("worker1", double, (vector(),))
+        raise ZeroDivisionError
+    assert open_contexts() == 0
+
+
+def test_an_exception_releases_too(cluster: Cluster) -> None:
+    cluster.call(0, after_an_error)
+    none_left(cluster)
+
+
+def many() -> None:
+    for _ in range(50):
+        with dist_autograd.context():
+            rpc.rpc_sync("worker1", double, (vector(),))
+
+
+def test_many_contexts_leave_nothing(cluster: Cluster) -> None:
+    cluster.run(many)
+    none_left(cluster)
+
+
+def call_without_tensors() -> None:
+    with dist_autograd.context() as context_id:
+        assert rpc.rpc_sync("worker1", ambient) == context_id
+        assert rpc.rpc_sync("worker2", ambient) == context_id
+    assert rpc.rpc_sync("worker1", ambient) is None
+
+
+def ambient() -> int | None:
+    return ambient_context()
+
+
+def test_the_context_travels_without_tensors(cluster: Cluster) -> None:
+    cluster.call(0, call_without_tensors)
+
+
+left_behind: SimpleQueue[Callable[[], int | None]] = SimpleQueue()
+
+
+def leave_something() -> None:
+
+    copied = contextvars.copy_context()
+    left_behind.put(lambda: copied.run(ambient))
+
+
+def nothing_is_inherited() -> None:
+    with dist_autograd.context():
+        rpc.rpc_sync("worker1", leave_something)
+        leave_something()
+        assert left_behind.get(timeout=5)() is None  # the served call has ended
+        own = left_behind.get(timeout=5)
+        assert own() is not None
+    assert own() is None
+
+
+def test_what_is_left_behind_inherits_no_context(cluster: Cluster) -> None:
+    cluster.call(0, nothing_is_inherited)
+
+
+go_on = threading.Event()
+
+
+def slow_relay(x: Tensor) -> Tensor:
+    go_on.wait(20)
+    return rpc.rpc_sync("worker2", double, (x,))
+
+
+def leave_early() -> rpc.Future[Tensor]:
+    with dist_autograd.context():
+        return rpc.rpc_async("worker1", slow_relay, (vector(),))
+
+
+@pytest.mark.filterwarnings("ignore:a Tensor that needs a gradient")
+def test_a_late_call_does_not_revive_a_context(cluster: Cluster) -> None:
+    go_on.clear()
+    future = cluster.call(0, leave_early)
+    none_left(cluster)
+    go_on.set()
+    assert not future.wait(10).requires_grad
+    none_left(cluster)
+
+
+def open_and_stay() -> None:
+    context = dist_autograd.context()
+    context.__enter__()
+    rpc.rpc_sync("worker1", relay, (vector(), "worker2"))
+
+
+def test_a_context_of_a_lost_creator_is_released(cluster: Cluster) -> None:
+    cluster.call(0, open_and_stay)
+    assert cluster.call(2, open_contexts) == 1
+    cluster.kill(0)
+    none_left(cluster)
+
+
+# -- the interceptor by itself -------------------------------------------------------------------
+
+
+def messages_by_hand() -> None:
+    mine = container()
+    interceptor = AutogradInterceptor(mine)
+    peer = rpc.get_worker_info("worker1")
+    with dist_autograd.context() as context_id:
+        context = mine.find(context_id)
+        message = Message(peer, False, CallRecord("f"), [vector(), 5, tensor(1.0)])
+        interceptor.outgoing(message)
+        assert message.headers == {NAME: {"context": context_id, "message": 1, "slots": [0]}}
+        assert recorded(context) == (1, 0)
+        interceptor.undelivered(message)
+        assert recorded(context) == (0, 0)
+
+        reply = Message(peer, True, message.call, [tensor([1.0])], {})
+        reply.headers[NAME] = {"context": context_id, "message": 9, "slots": [0]}
+        interceptor.incoming(reply)
+        (received,) = reply.externals
+        assert isinstance(received, Tensor)
+        assert received.requires_grad
+        assert recorded(context) == (0, 1)
+        reply.externals = []
+        interceptor.undelivered(reply)
+        assert recorded(context) == (0, 0)
+
+
+def recorded(context: Context) -> tuple[int, int]:
+    functions = context.functions()
+    return len(functions.sends), len(functions.receives)
+
+
+def test_what_is_not_delivered_is_forgotten(cluster: Cluster) -> None:
+    cluster.call(0, messages_by_hand)

@@ -1,0 +1,373 @@
+"""What a user may do wrong, and the words that tell them; nothing hangs and nothing stays."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Iterator
+from queue import SimpleQueue
+from threading import Event
+from typing import Any
+
+import numpy as np
+import pytest
+
+from telegrad import dist_autograd, rpc
+from telegrad.autograd import Function, FunctionContext, Tensor, no_grad, tensor
+from telegrad.errors import (
+    AutogradError,
+    BlockingCallError,
+    CallTimeoutError,
+    ContextError,
+    ContextMismatchError,
+    NotInitializedError,
+    WorkerLostError,
+)
+from telegrad.testing import Cluster
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster(3) as cluster:
+        yield cluster
+
+
+def double(x: Tensor) -> Tensor:
+    return x * 2.0
+
+
+def vector() -> Tensor:
+    return tensor(np.arange(3.0), requires_grad=True)
+
+
+# -- roots and contexts --------------------------------------------------------------------------
+
+
+def bad_roots() -> None:
+    x = vector()
+    with dist_autograd.context() as context_id:
+        loss = rpc.rpc_sync("worker1", double, (x,)).sum()
+        for roots, error, words in (
+            (loss, TypeError, r"write dist_autograd.backward\(context_id, \[loss\]\)"),
+            ([], AutogradError, "at least one root"),
+            ([1.0], TypeError, r"roots\[0\] must be a Tensor, not float"),
+            ([loss, x * 2], AutogradError, r"roots\[1\] has shape \(3,\)"),
+            ([tensor(1.0)], AutogradError, r"roots\[0\] needs no gradient"),
+        ):
+            with pytest.raises(error, match=words):
+                dist_autograd.backward(context_id, roots)  # type: ignore[arg-type]
+        for timeout in (0, -1):
+            with pytest.raises(ValueError, match="timeout must be above 0"):
+                dist_autograd.backward(context_id, [loss], timeout=timeout)
+        dist_autograd.backward(context_id, [loss])
+
+
+def test_bad_roots(cluster: Cluster) -> None:
+    cluster.call(0, bad_roots)
+
+
+def bad_contexts() -> None:
+    loss = vector().sum()
+    for verb in (dist_autograd.get_gradients, lambda c: dist_autograd.backward(c, [loss])):
+        with pytest.raises(ContextError, match="knows no autograd context 77"):
+            verb(77)
+        with pytest.raises(TypeError, match="context_id must be"):
+            verb("77")  # type: ignore[arg-type]
+        with dist_autograd.context() as context_id:
+            pass
+        with pytest.raises(ContextError, match=f"context {context_id} was released"):
+            verb(context_id)
+        rpc.rpc_sync("worker1", told_of_it, (context_id,))
+
+
+def told_of_it(context_id: int) -> None:
+    with pytest.raises(ContextError, match="knows no autograd context"):
+        dist_autograd.get_gradients(context_id)  # this worker was never called inside
+
+
+def test_unknown_and_released_contexts(cluster: Cluster) -> None:
+    cluster.call(0, bad_contexts)
+
+
+def test_without_an_agent() -> None:
+    with pytest.raises(NotInitializedError), dist_autograd.context():
+        pass
+    with pytest.raises(NotInitializedError):
+        dist_autograd.get_gradients(1)
+
+
+def open_another() -> None:
+    with dist_autograd.context():
+        pass
+
+
+def nested_contexts() -> None:
+    with dist_autograd.context() as context_id:
+        with pytest.raises(ContextError, match=f"inside autograd context {context_id} already"):
+            open_another()
+        with pytest.raises(ContextError, match=f"inside autograd context {context_id} already"):
+            rpc.rpc_sync("worker1", open_another)
+        dist_autograd.get_gradients(context_id)
+    open_another()
+
+
+def test_contexts_do_not_nest(cluster: Cluster) -> None:
+    cluster.call(0, nested_contexts)
+
+
+# -- graphs that leave the process, or the context -----------------------------------------------
+
+
+def local_backward() -> None:
+    x = vector()
+    with dist_autograd.context() as context_id:
+        loss = rpc.rpc_sync("worker1", double, (x,)).sum()
+        with pytest.raises(
+            AutogradError, match=r"'worker1'.*dist_autograd.backward\(context_id, \[loss\]\)"
+        ):
+            loss.backward()
+        assert x.grad is None
+        dist_autograd.backward(context_id, [loss])
+        assert dist_autograd.get_gradients(context_id)[x].data.tolist() == [2.0] * 3
+
+
+def test_local_backward_across_workers(cluster: Cluster) -> None:
+    cluster.call(0, local_backward)
+
+
+def of_another_context() -> None:
+    x = vector()
+    with dist_autograd.context() as first:
+        kept = rpc.rpc_sync("worker1", double, (x,))
+        assert first
+    with dist_autograd.context() as second:
+        loss = (kept * rpc.rpc_sync("worker1", double, (x,))).sum()
+        with pytest.raises(ContextMismatchError, match=f"in context {first}"):
+            dist_autograd.backward(second, [loss])
+        assert dist_autograd.get_gradients(second) == {}
+
+
+def test_a_value_of_another_context(cluster: Cluster) -> None:
+    cluster.call(0, of_another_context)
+
+
+def outside() -> None:
+    x = vector()
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="outside of an autograd context") as caught:
+            result = call_double(x)
+        assert caught[0].filename == __file__
+        assert not result.requires_grad
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("default")
+        for _ in range(3):
+            call_double(x)
+    assert len(seen) == 1  # once for the line that calls
+    call_double(x.detach())
+    with no_grad():
+        call_double(x)
+
+
+def call_double(x: Tensor) -> Tensor:
+    return rpc.rpc_sync("worker1", double, (x,))
+
+
+def test_outside_of_a_context_is_a_warning(cluster: Cluster) -> None:
+    cluster.call(0, outside)
+
+
+# -- errors while a pass runs --------------------------------------------------------------------
+
+
+class FailsBackwards(Function):
+    @staticmethod
+    def forward(ctx: FunctionContext, x: Any) -> Any:
+        return x * 1.0
+
+    @staticmethod
+    def backward(ctx: FunctionContext, gradient: Any) -> Any:
+        raise ZeroDivisionError("a rule failed")
+
+
+class Tail:
+    """Keeps a leaf, calls the next worker, and may have a hook."""
+
+    def __init__(self) -> None:
+        self.leaf = tensor(np.ones(3), requires_grad=True)
+
+    def forward(self, x: Tensor, following: str | None, fails: bool) -> Tensor:
+        y = x * self.leaf
+        if following is not None:
+            y = rpc.rpc_sync(following, double, (y,))
+        return FailsBackwards.apply(y) if fails else y
+
+    def gradients(self, context_id: int) -> int:
+        return len(dist_autograd.get_gradients(context_id))
+
+
+def a_rule_fails() -> None:
+    good, bad = rpc.remote("worker2", Tail), rpc.remote("worker1", Tail)
+    x = vector()
+    with dist_autograd.context() as context_id:
+        y = good.rpc_sync().forward(x, None, False)
+        z = bad.rpc_sync().forward(x, "worker2", True)
+        for _ in range(3):
+            with pytest.raises(ZeroDivisionError, match="a rule failed") as caught:
+                dist_autograd.backward(context_id, [(y + z).sum()], retain_graph=True)
+            assert any("worker1" in note for note in caught.value.__notes__)
+            assert dist_autograd.get_gradients(context_id) == {}
+            assert good.rpc_sync().gradients(context_id) == 0
+            assert bad.rpc_sync().gradients(context_id) == 0
+        dist_autograd.backward(context_id, [y.sum()])
+        assert good.rpc_sync().gradients(context_id) == 1
+
+
+def test_a_rule_that_raises_aborts_the_pass_everywhere(cluster: Cluster) -> None:
+    cluster.call(0, a_rule_fails)
+
+
+reached: SimpleQueue[str] = SimpleQueue()
+go_on = Event()
+
+
+def wait_backwards(x: Tensor) -> Tensor:
+    """Its gradient is announced, and held up until the test says."""
+
+    def hook(gradient: Tensor) -> None:
+        reached.put("hook")
+        go_on.wait(30)
+
+    y = x * 3.0
+    y.register_hook(hook)
+    return y * 1.0
+
+
+def late_backward() -> None:
+    go_on.clear()
+    x = vector()
+    with dist_autograd.context() as context_id:
+        loss = rpc.rpc_sync("worker1", wait_backwards, (x,)).sum()
+        with pytest.raises(CallTimeoutError, match=r"backward was not done after .*'worker1'"):
+            dist_autograd.backward(context_id, [loss], timeout=0.2)
+        go_on.set()
+        assert dist_autograd.get_gradients(context_id) == {}
+    reached.get(timeout=10)
+
+
+def test_a_pass_that_takes_too_long(cluster: Cluster) -> None:
+    cluster.call(0, late_backward)
+
+
+def released_while_it_runs() -> None:
+    go_on.clear()
+    x = vector()
+    context = dist_autograd.context()
+    with context as context_id:
+        loss = rpc.rpc_sync("worker1", wait_backwards, (x,)).sum()
+        future = rpc.rpc_async(rpc.get_worker_info(), start_it, (context_id, loss))
+        reached.get(timeout=10)
+    with pytest.raises(ContextError, match="released"):
+        future.wait()
+    go_on.set()
+
+
+def start_it(context_id: int, loss: Tensor) -> None:
+    dist_autograd.backward(context_id, [loss])
+
+
+def test_a_context_released_while_a_pass_runs(cluster: Cluster) -> None:
+    cluster.call(0, released_while_it_runs)
+
+
+async def backward_on_the_loop(context_id: int, x: Tensor) -> int:
+    loss = (x * x).sum()
+    with pytest.raises(BlockingCallError, match="to_thread"):
+        dist_autograd.backward(context_id, [loss])
+    await rpc.to_thread(dist_autograd.backward, context_id, [loss])
+    return 1
+
+
+async def context_on_the_loop() -> int:
+    x = vector()
+    async with dist_autograd.context() as context_id:
+        y = await rpc.rpc_async("worker2", double, (x,))
+        await rpc.to_thread(dist_autograd.backward, context_id, [y.sum()])
+        return len(dist_autograd.get_gradients(context_id))
+
+
+def on_the_loop() -> None:
+    x = vector()
+    with dist_autograd.context() as context_id:
+        assert rpc.rpc_sync("worker1", backward_on_the_loop, (context_id, x)) == 1
+        assert len(dist_autograd.get_gradients(context_id)) == 1
+    assert rpc.rpc_sync("worker1", context_on_the_loop) == 1
+
+
+def test_backward_on_the_user_loop(cluster: Cluster) -> None:
+    cluster.call(0, on_the_loop)
+
+
+# -- losses --------------------------------------------------------------------------------------
+
+
+def lost_before() -> str:
+    x = vector()
+    context = dist_autograd.context()
+    context_id = context.__enter__()
+    loss = rpc.rpc_sync("worker1", double, (x,)).sum()
+    unused = rpc.rpc_sync("worker2", double, (x,))
+    assert unused.requires_grad
+    reached.put("ready")
+    go_on.wait(30)
+    with pytest.raises(WorkerLostError, match="worker1") as caught:
+        dist_autograd.backward(context_id, [loss], timeout=20)
+    assert dist_autograd.get_gradients(context_id) == {}
+    # A worker that only had been told of it is lost: what does not need it goes on.
+    y = rpc.rpc_sync("worker2", double, (x,))
+    dist_autograd.backward(context_id, [y.sum()], timeout=20)
+    assert dist_autograd.get_gradients(context_id)[x].data.tolist() == [2.0] * 3
+    context.__exit__(None, None, None)
+    return caught.value.worker
+
+
+def test_a_callee_lost_before_backward(cluster: Cluster) -> None:
+    go_on.clear()
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(cluster.call(0, lost_before)))
+    thread.start()
+    reached.get(timeout=10)
+    cluster.kill(1)
+    go_on.set()
+    thread.join()
+    assert results == ["worker1"]
+
+
+def lost_in_the_middle() -> None:
+    x = vector()
+    tail = rpc.remote("worker2", Tail)
+    with dist_autograd.context() as context_id:
+        y = tail.rpc_sync().forward(x, None, False)
+        loss = rpc.rpc_sync("worker1", wait_backwards, (y,)).sum()
+        with pytest.raises(WorkerLostError, match="worker1"):
+            dist_autograd.backward(context_id, [loss + y.sum()], timeout=20)
+        assert dist_autograd.get_gradients(context_id) == {}
+        assert tail.rpc_sync().gradients(context_id) == 0
+
+
+def test_a_callee_lost_in_the_middle_of_backward(cluster: Cluster) -> None:
+    go_on.clear()
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            cluster.call(0, lost_in_the_middle)
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    reached.get(timeout=10)
+    cluster.kill(1)
+    thread.join()
+    go_on.set()
+    assert failures == []

@@ -1,0 +1,196 @@
+"""The pass protocol as values: random programs against the local program, any order, any loss."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from telegrad.dist_autograd import pass_protocol as protocol
+from telegrad.dist_autograd.pass_protocol import Cut, PassProtocol, Phase
+from telegrad.errors import AutogradError, CallTimeoutError, WorkerLostError
+from telegrad.types import WorkerInfo
+from tests.dist_autograd.simulation import (
+    Faults,
+    ProgramMaker,
+    SimNode,
+    Simulation,
+    Slots,
+    local_gradients,
+)
+
+FAST_PROGRAMS = 2_500
+LONG_PROGRAMS = 100_000
+A, B, C = (WorkerInfo(name, rank, rank + 1) for rank, name in enumerate("abc"))
+LOST = WorkerLostError("b is lost", worker="b")
+
+
+def machine(me: WorkerInfo, starter: WorkerInfo = A) -> PassProtocol[Slots]:
+    return PassProtocol(me, starter)
+
+
+def simulate(seed: int, kind: str) -> BaseException | None:
+    rng = random.Random(seed)
+    maker = ProgramMaker(rng, rng.randint(2, 4))
+    program = maker.make()
+    faults = Faults()
+    if kind == "loss":
+        faults = Faults(lost=frozenset(rng.sample(range(program.workers), rng.randint(1, 2))))
+    elif kind == "deadline":
+        faults = Faults(deadline=True)
+    elif kind == "error":
+        nodes: list[SimNode] = [node for nodes in program.recorded for node in nodes]
+        rng.choice(nodes).fails = True
+    return Simulation(program, rng, faults).run()
+
+
+def run_programs(count: int, kind: str, first: int = 0) -> int:
+    """Returns how many passes ended with success."""
+    successes = 0
+    for seed in range(first, first + count):
+        try:
+            successes += simulate(seed, kind) is None
+        except Exception as error:
+            error.add_note(f"program {seed}, {kind}")
+            raise
+    return successes
+
+
+def test_random_programs_have_the_local_gradients() -> None:
+    assert run_programs(FAST_PROGRAMS, "none") == FAST_PROGRAMS
+
+
+@pytest.mark.parametrize("kind", ["loss", "error", "deadline"])
+def test_random_programs_end_under_faults(kind: str) -> None:
+    successes = run_programs(FAST_PROGRAMS // 3, kind, first=10_000_000)
+    assert 0 < successes < FAST_PROGRAMS // 3
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("kind", ["none", "loss", "error", "deadline"])
+def test_a_hundred_thousand_random_programs(kind: str) -> None:
+    successes = run_programs(LONG_PROGRAMS, kind, first=20_000_000)
+    assert successes == LONG_PROGRAMS if kind == "none" else successes < LONG_PROGRAMS
+
+
+def test_the_programs_are_not_trivial() -> None:
+    reached = nested = 0
+    for seed in range(200):
+        rng = random.Random(seed)
+        program = ProgramMaker(rng, rng.randint(2, 4)).make()
+        workers = {node.worker for node in local_gradients(program)}
+        reached += len(workers) > 1
+        nested += len(workers) > 2
+    assert reached > 100
+    assert nested > 20
+
+
+# The worked example of docs/dist-autograd.md: A calls B, B calls C, C calls A back.
+
+
+def test_a_worker_without_functions_ends_at_once() -> None:
+    starter = machine(A)
+    assert starter.enter(Cut({}, frozenset(), frozenset())) == []
+    assert starter.finished() == [protocol.End(None)]
+    assert starter.phase is Phase.DONE
+
+
+def test_begin_and_the_first_gradient_leave_together() -> None:
+    starter = machine(A)
+    key = (B, 1)
+    begin = starter.enter(Cut({B: (7,)}, frozenset({key}), frozenset({key})))
+    assert begin == [protocol.Begin(B, (7,))]
+    assert starter.resolve([(key, (1,))]) == [protocol.Answer(B, ((1, (1,)),), ())]
+
+
+def test_an_answer_that_overtakes_its_begin_is_kept() -> None:
+    callee = machine(B)
+    assert callee.answer(A, [(1, (5,))], []) == []
+    assert not callee.entered
+    out = callee.enter(Cut({A: (1,)}, frozenset(), frozenset()))
+    assert out == [protocol.Begin(A, (1,)), protocol.Feed((A, 1), (5,))]
+
+
+def test_a_claim_outside_the_cut_is_answered_with_none_at_once() -> None:
+    callee = machine(B)
+    callee.enter(Cut({}, frozenset({(A, 1), (A, 2)}), frozenset({(A, 2)})))
+    assert callee.begin(A, (1, 2, 3), "r") == [protocol.Answer(A, (), (1, 3))]
+    assert callee.resolve([((A, 2), None)]) == [protocol.Answer(A, (), (2,))]
+    assert callee.begun(A) == []
+    assert callee.finished() == [protocol.Reply(A, "r", None)]
+
+
+def test_a_none_that_is_known_waits_for_its_claim() -> None:
+    starter = machine(A)
+    key = (B, 1)
+    starter.enter(Cut({}, frozenset({key}), frozenset({key})))
+    assert starter.resolve([(key, None)]) == []
+    assert starter.begin(B, (1,), "r") == [
+        protocol.Reply(B, "r", None),
+        protocol.Answer(B, (), (1,)),
+    ]
+
+
+def test_only_the_first_begin_waits() -> None:
+    callee = machine(B)
+    callee.enter(Cut({A: (1,)}, frozenset(), frozenset()))
+    assert callee.begin(A, (), "first") == []
+    assert callee.begin(C, (), "second") == [protocol.Reply(C, "second", None)]
+    assert callee.begun(A) == []
+    assert callee.answer(A, [], [1]) == [protocol.Feed((A, 1), None)]
+    assert callee.finished() == [protocol.Reply(A, "first", None)]
+
+
+def test_a_peer_lost_before_the_cut_answers_none() -> None:
+    starter = machine(A)
+    key = (B, 1)
+    out = starter.enter(Cut({B: (4,)}, frozenset({key}), frozenset({key}), {B: LOST}))
+    assert out == [protocol.Feed((B, 4), None)]
+    assert starter.resolve([(key, None)]) == []
+    assert starter.finished() == [protocol.End(None)]
+
+
+def test_a_gradient_for_a_lost_peer_is_its_loss() -> None:
+    starter = machine(A)
+    key = (B, 1)
+    starter.enter(Cut({}, frozenset({key}), frozenset({key}), {B: LOST}))
+    assert starter.resolve([(key, (1,))]) == [protocol.Drop(LOST), protocol.End(LOST)]
+    assert starter.finished() == []
+    assert starter.abort(CallTimeoutError("later"), at_once=True) == []
+
+
+def test_a_loss_in_the_middle_aborts_everywhere_with_the_first_cause() -> None:
+    starter = machine(A)
+    starter.enter(Cut({B: (1,), C: (2,)}, frozenset(), frozenset()))
+    out = starter.lost(B, LOST)
+    assert out == [protocol.Drop(LOST), protocol.Abort(C, LOST)]
+    assert starter.begun(C, AutogradError("another")) == []
+    assert starter.confirmed(C) == [protocol.End(LOST)]
+
+
+def test_who_has_ended_reports_a_loss_and_the_starter_decides() -> None:
+    callee = machine(C)
+    callee.enter(Cut({B: (1,)}, frozenset(), frozenset()))
+    callee.begin(B, (), "r")
+    callee.begun(B)
+    callee.answer(B, [], [1])
+    assert callee.finished() == [protocol.Reply(B, "r", None)]
+    assert callee.lost(B, LOST) == [protocol.Abort(A, LOST)]
+    assert callee.phase is Phase.DONE
+    assert callee.abort(LOST, (A, "abort")) == [protocol.Drop(LOST)]
+    assert callee.confirmed(A) == [protocol.Confirm(A, "abort")]
+
+
+def test_an_abort_that_overtakes_the_begin_is_remembered() -> None:
+    callee = machine(B)
+    callee.abort(LOST, (A, "abort"))
+    assert callee.begin(A, (1,), "r") == [protocol.Reply(A, "r", LOST)]
+
+
+def test_a_gradient_that_nobody_claimed_is_an_error() -> None:
+    starter = machine(A)
+    starter.enter(Cut({B: (1,)}, frozenset(), frozenset()))
+    drop = starter.answer(B, [(9, (1,))], [])[0]
+    assert isinstance(drop, protocol.Drop)
+    assert "message 9" in str(drop.cause)

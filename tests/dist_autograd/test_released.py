@@ -1,0 +1,45 @@
+"""Released contexts are remembered in little space."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from telegrad.dist_autograd.released import (
+    ReleasedContexts,
+    creator_of,
+    make_context_id,
+    number_of,
+)
+
+NUMBERS = st.integers(1, 30)
+
+
+@given(st.integers(0, 2**62), st.integers(0, 2**40 - 1))
+def test_ids_come_apart_again(incarnation: int, number: int) -> None:
+    context_id = make_context_id(incarnation, number)
+    assert (creator_of(context_id), number_of(context_id)) == (incarnation, number)
+
+
+@given(st.lists(st.tuples(st.sampled_from([1, 2]), NUMBERS, st.integers(0, 30))))
+def test_what_is_released_stays_released(events: list[tuple[int, int, int]]) -> None:
+    released = ReleasedContexts()
+    expected: set[tuple[int, int]] = set()
+    for creator, number, lowest in events:
+        released.add(make_context_id(creator, number))
+        released.rise(creator, lowest)
+        expected |= {(creator, number), *((creator, n) for n in range(lowest))}
+        for each in (1, 2):
+            for n in range(1, 31):
+                assert (make_context_id(each, n) in released) == ((each, n) in expected)
+
+
+def test_little_is_remembered_one_by_one() -> None:
+    released = ReleasedContexts()
+    for number in range(1, 1001):
+        released.add(make_context_id(5, number))
+        released.rise(5, number + 1)
+    assert len(released) == 0
+    released.lose(5)
+    assert make_context_id(5, 10**6) in released
+    assert make_context_id(6, 1) not in released
