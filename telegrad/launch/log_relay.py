@@ -1,0 +1,239 @@
+r"""Passes on what the workers write: whole lines, each with its rank in front.
+
+    written by a worker          on a terminal                  elsewhere
+    text\n                       [0] text\n                     [0] text\n
+    text\r\n                     [0] text\n                     [0] text\n
+    text\r                       [0] text, in place             nothing
+    text (and the pipe ends)     [0] text\n                     [0] text\n
+
+A line of one worker is never broken by another's. Nothing here decodes: bytes are passed on.
+"""
+
+from __future__ import annotations
+
+import select
+from collections import deque
+from dataclasses import dataclass, field
+from io import BytesIO, RawIOBase
+from typing import final
+
+__all__ = ["LineSplitter", "LogRelay", "Piece", "Screen"]
+
+LONGEST_LINE = 1 << 20  # a worker that never writes a newline must not fill our memory
+TAIL_LINES = 200  # what is kept of each worker's stderr; a traceback with its causes fits
+TRACEBACK = b"Traceback (most recent call last):"
+CLEAR = b"\r\x1b[K"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A line, or what a carriage return ended.
+
+    Attributes:
+        text: Without its end.
+        in_place: Whether the next piece is to overwrite it.
+    """
+
+    text: bytes
+    in_place: bool = False
+
+
+@final
+@dataclass(slots=True)
+class LineSplitter:
+    r"""Cuts one stream into pieces.
+
+    A text before `\r` is given out in place at once, and again as a line if `\n` follows.
+
+    >>> splitter = LineSplitter()
+    >>> splitter.feed(b"one\ntwo\rthr")
+    [Piece(text=b'one', in_place=False), Piece(text=b'two', in_place=True)]
+    >>> splitter.finish()
+    [Piece(text=b'thr', in_place=False)]
+    """
+
+    _rest: bytes = b""
+    _returned: bytes | None = None
+
+    def feed(self, data: bytes) -> list[Piece]:
+        """Takes what was read; returns what is complete."""
+        pieces: list[Piece] = []
+        while data:
+            returned, self._returned = self._returned, None
+            if returned is not None and data.startswith(b"\n"):
+                pieces.append(Piece(returned))
+                data = data[1:]
+                continue
+            end = _first_end(data)
+            if end < 0:
+                self._rest += data
+                break
+            text, mark, data = self._rest + data[:end], data[end : end + 1], data[end + 1 :]
+            self._rest = b""
+            if mark == b"\n":
+                pieces.append(Piece(text))
+                continue
+            self._returned = text or returned or b""  # a terminal driver may write "\r\r\n"
+            if text and not data.startswith(b"\n"):
+                pieces.append(Piece(text, in_place=True))
+        if len(self._rest) > LONGEST_LINE:
+            pieces.append(Piece(self._rest))
+            self._rest = b""
+        return pieces
+
+    def finish(self) -> list[Piece]:
+        """Returns the last line if it has no end."""
+        rest, self._rest, self._returned = self._rest, b"", None
+        return [Piece(rest)] if rest else []
+
+
+def _first_end(data: bytes) -> int:
+    newline, carriage = data.find(b"\n"), data.find(b"\r")
+    if newline < 0 or carriage < 0:
+        return max(newline, carriage)
+    return min(newline, carriage)
+
+
+@final
+class Screen:
+    """One of the launcher's own streams, and whether a text stands there in place.
+
+    Args:
+        stream: Where to write; unbuffered, so that a failed write is never tried again at exit.
+        terminal: Whether it is one.
+        columns: Its width; longer in-place texts are cut, else they would scroll.
+    """
+
+    def __init__(self, stream: RawIOBase | BytesIO, *, terminal: bool, columns: int = 80) -> None:
+        self._stream = stream
+        self._terminal = terminal
+        self._columns = columns
+        self._in_place = False
+
+    def write(self, piece: Piece, prefix: bytes = b"") -> bool:
+        """Shows a piece; returns whether a whole line was written.
+
+        Raises:
+            BrokenPipeError: Nobody reads the stream any more.
+        """
+        if piece.in_place:
+            if self._terminal:
+                self._put(CLEAR + (prefix + piece.text)[: self._columns - 1])
+                self._in_place = True
+            return False
+        self.clear()
+        self._put(prefix + piece.text + b"\n")
+        return True
+
+    def clear(self) -> None:
+        """Takes away what stands in place."""
+        if self._in_place:
+            self._in_place = False
+            self._put(CLEAR)
+
+    def _put(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            written = self._stream.write(view)
+            if written is None:  # a pipe whose reader made it non-blocking, and full
+                select.select([], [self._stream], [])
+            else:
+                view = view[written:]
+
+
+@final
+@dataclass(slots=True)
+class _Stream:
+    """One stream of one worker."""
+
+    splitter: LineSplitter = field(default_factory=LineSplitter)
+    tail: deque[tuple[int, bytes]] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
+
+
+@final
+class LogRelay:
+    """The streams of all workers on their way to the launcher's; used by one thread.
+
+    Args:
+        out: Where stdout goes.
+        err: Where stderr goes.
+    """
+
+    def __init__(self, out: Screen, err: Screen) -> None:
+        self._screens = {"stdout": out, "stderr": err}
+        self._streams: dict[tuple[int, str], _Stream] = {}
+        self._lines = 0
+
+    def feed(self, rank: int, stream: str, data: bytes) -> None:
+        """Takes what a worker wrote to `stdout` or `stderr`; b"" means that it ended."""
+        source = self._streams.setdefault((rank, stream), _Stream())
+        pieces = source.splitter.feed(data) if data else source.splitter.finish()
+        for piece in pieces:
+            self._show(rank, stream, source, piece)
+
+    def say(self, text: str) -> None:
+        """Writes a line of the launcher's own to stderr."""
+        self._clear_others("stderr")
+        if self._screens["stderr"].write(Piece(f"telegrad run: {text}".encode())):
+            self._lines += 1
+
+    def traceback_began(self, rank: int) -> int | None:
+        """Returns the number of the line with which a worker's last traceback began."""
+        for number, line in reversed(self._stderr(rank)):
+            if line.startswith(TRACEBACK):
+                return number
+        return None
+
+    @property
+    def lines(self) -> int:
+        """How many lines were written so far, to both streams."""
+        return self._lines
+
+    def show_traceback_last(self, rank: int, rest: int = 20) -> None:
+        """Repeats the last traceback of a worker, or its last lines, unless they stand last."""
+        tail = self._stderr(rank)
+        began = _first_of_chain(tail)
+        kept = tail[began:] if began is not None else tail[-rest:]
+        if not kept or kept[0][0] == self._lines - len(kept) + 1:
+            return
+        for _, line in kept:
+            self._clear_others("stderr")
+            if self._screens["stderr"].write(Piece(line), b"[%d] " % rank):
+                self._lines += 1
+
+    def clear(self) -> None:
+        """Takes away what stands in place."""
+        for screen in self._screens.values():
+            screen.clear()
+
+    def _stderr(self, rank: int) -> list[tuple[int, bytes]]:
+        source = self._streams.get((rank, "stderr"))
+        return list(source.tail) if source is not None else []
+
+    def _show(self, rank: int, stream: str, source: _Stream, piece: Piece) -> None:
+        self._clear_others(stream)
+        if self._screens[stream].write(piece, b"[%d] " % rank):
+            self._lines += 1
+            source.tail.append((self._lines, piece.text))
+
+    def _clear_others(self, stream: str) -> None:
+        for name, screen in self._screens.items():
+            if name != stream:
+                screen.clear()
+
+
+def _first_of_chain(tail: list[tuple[int, bytes]]) -> int | None:
+    """Returns where the last traceback begins, together with the causes printed before it."""
+    began = None
+    for i in reversed(range(len(tail))):
+        line = tail[i][1]
+        if not line.startswith(TRACEBACK):
+            continue
+        began = i
+        before = b"\n".join(text for _, text in tail[max(0, i - 3) : i])
+        chained = (
+            b"direct cause of the following" in before or b"another exception occurred" in before
+        )
+        if not chained:
+            break
+    return began

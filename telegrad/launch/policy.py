@@ -1,0 +1,130 @@
+"""What the launcher does when a worker fails or a signal comes; pure.
+
+running ──a worker fails──> 5 s ──> SIGTERM ──> 5 s ──> kill
+   │
+   ├──SIGINT──> SIGINT to each, once ──second SIGINT──> kill
+   └──SIGTERM, SIGHUP──> SIGTERM to each ──> 5 s ──> kill
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass, field
+from typing import final
+
+__all__ = ["Failure", "Policy", "Send", "exit_status"]
+
+GRACE = 5.0  # enough to notice the loss of a worker, say so and clean up
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Asks for a signal to each living worker; SIGKILL goes to all that they started too."""
+
+    signal_number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A worker that ended by itself and not well.
+
+    Attributes:
+        rank: Which one.
+        code: Its exit code; -n when signal n ended it.
+        place: When it began to fail, as a place in the order of all output.
+    """
+
+    rank: int
+    code: int
+    place: int
+
+
+@final
+@dataclass(slots=True)
+class Policy:
+    """The state of a run. Times are seconds of any one clock.
+
+    Attributes:
+        living: The ranks that have not exited.
+    """
+
+    living: set[int]
+    _codes: dict[int, int] = field(init=False, default_factory=dict)
+    _failures: list[Failure] = field(init=False, default_factory=list)
+    _steps: list[tuple[float, int]] = field(init=False, default_factory=list)
+    _told: bool = field(init=False, default=False)
+    _reason: int | None = field(init=False, default=None)
+
+    def exited(self, rank: int, code: int, now: float, place: int) -> bool:
+        """Takes the end of a worker; returns whether it is the first failure of the run."""
+        self.living.discard(rank)
+        self._codes[rank] = code
+        if code == 0 or self._told:
+            return False
+        self._failures.append(Failure(rank, code, place))
+        if len(self._failures) > 1:
+            return False
+        self._steps = [(now + GRACE, signal.SIGTERM), (now + 2 * GRACE, signal.SIGKILL)]
+        return True
+
+    def signalled(self, number: int, now: float) -> list[Send]:
+        """Takes a signal that the launcher got; returns what to send."""
+        if self._reason is not None:
+            return self._tell(signal.SIGKILL)
+        self._reason = number
+        if number == signal.SIGINT:
+            return self._tell(signal.SIGINT)
+        self._steps = [(now + GRACE, signal.SIGKILL)]
+        return self._tell(signal.SIGTERM)
+
+    def tick(self, now: float) -> list[Send]:
+        """Returns what has become due to be sent."""
+        due = [step for step in self._steps if step[0] <= now]
+        self._steps = [step for step in self._steps if step[0] > now]
+        return [send for _, number in due for send in self._tell(number)]
+
+    @property
+    def next_tick(self) -> float | None:
+        """When `tick` has something to do again; None for never."""
+        return self._steps[0][0] if self._steps else None
+
+    @property
+    def culprit(self) -> Failure | None:
+        """The worker that began to fail first; those that we ended do not count."""
+        return min(self._failures, key=lambda failure: failure.place, default=None)
+
+    @property
+    def exit_code(self) -> int:
+        """The code to exit with: the culprit's, else that of the signal, else 0."""
+        if self.culprit is not None:
+            return exit_status(self.culprit.code)
+        if self._reason is not None and any(self._codes.values()):
+            return exit_status(-self._reason)
+        return 0
+
+    def _tell(self, number: int) -> list[Send]:
+        self._told = True
+        return [Send(number)] if self.living else []
+
+
+def exit_status(code: int) -> int:
+    """Returns an exit code as a shell has it.
+
+    >>> exit_status(3), exit_status(-9)
+    (3, 137)
+    """
+    return 128 - code if code < 0 else code
+
+
+def describe(code: int) -> str:
+    """Says how a process ended.
+
+    >>> describe(3), describe(-9)
+    ('failed with exit code 3', 'was killed by SIGKILL')
+    """
+    if code >= 0:
+        return f"failed with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"

@@ -1,0 +1,271 @@
+"""Starts the workers, passes on what they write, and sees to it that all of them end.
+
+One thread does it all: a selector over the workers' pipes and the signals. A worker that exited
+stays unreaped until the end, so that its process id, which names its session, is not given to
+another process while there may be members of the session to end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import final
+
+from telegrad.launch import worker_process
+from telegrad.launch.env import JobEnvironment
+from telegrad.launch.log_relay import LogRelay
+from telegrad.launch.policy import Policy, Send, describe
+
+__all__ = ["Supervisor", "Watcher"]
+
+READ_BYTES = 1 << 16
+DRAIN_READS = 64  # a pipe holds 64 KiB; what still writes into it after that will be ended
+LEFTOVER_GRACE = 2.0  # multiprocessing's resource tracker needs milliseconds
+LEFTOVER_POLL = 0.02
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+BOOTSTRAP = (sys.executable, "-I", "-S", str(Path(worker_process.__file__)))
+
+
+@final
+class Watcher:
+    """A process that ends the workers' sessions when the launcher is killed.
+
+    Args:
+        directory: What it removes then: the directory with the token.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._process = subprocess.Popen(
+            [*BOOTSTRAP, "watch", directory],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def add(self, pid: int) -> None:
+        """Has it watch over one more session."""
+        self._write(b"+%d\n" % pid)
+
+    def dismiss(self) -> None:
+        """Ends it: nothing is left to do."""
+        self._write(b"done\n")
+        self._process.communicate()
+
+    def _write(self, line: bytes) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(line)
+            self._process.stdin.flush()
+
+
+@final
+class Supervisor:
+    """One run of one program in several workers; used by the main thread.
+
+    Args:
+        command: The program and its arguments.
+        environment: What each worker gets.
+        relay: Where its output goes.
+        watcher: Is told of each worker.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: JobEnvironment,
+        relay: LogRelay,
+        watcher: Watcher,
+    ) -> None:
+        self._command = list(command)
+        self._environment = environment
+        self._relay = relay
+        self._watcher = watcher
+        self._policy = Policy(set(range(environment.workers)))
+        self._workers: dict[int, subprocess.Popen[bytes]] = {}
+        self._unread = False  # whether our own stdout or stderr was closed by its reader
+        self._selector = selectors.DefaultSelector()
+
+    def run(self) -> int:
+        """Starts the workers and returns when all have ended: the exit code to exit with."""
+        with self._selector, _signal_socket() as signals:
+            self._selector.register(signals, selectors.EVENT_READ, None)
+            try:
+                self._start()
+                while self._policy.living:
+                    self._step(self._pause())
+                self._finish()
+            finally:
+                self._end_everything()
+        self._report()
+        return self._policy.exit_code
+
+    def _start(self) -> None:
+        for rank in range(self._environment.workers):
+            worker = subprocess.Popen(
+                [*BOOTSTRAP, "exec", str(os.getpid()), *self._command],
+                env=self._environment.of(rank),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,
+            )
+            self._workers[rank] = worker
+            self._watcher.add(worker.pid)
+            for stream, pipe in (("stdout", worker.stdout), ("stderr", worker.stderr)):
+                assert pipe is not None
+                os.set_blocking(pipe.fileno(), False)
+                self._selector.register(pipe, selectors.EVENT_READ, (rank, stream))
+
+    def _pause(self) -> float | None:
+        due = self._policy.next_tick
+        return None if due is None else max(0.0, due - time.monotonic())
+
+    def _step(self, pause: float | None) -> None:
+        """Waits for what happens next and deals with it."""
+        for key, _ in self._selector.select(pause):
+            if key.data is None:
+                self._take_signals(key.fileobj)
+            else:
+                self._guarded_read(key)
+        self._send(self._policy.tick(time.monotonic()))
+
+    def _take_signals(self, source: object) -> None:
+        assert isinstance(source, socket.socket)
+        for number in source.recv(256):
+            if number in SIGNALS:
+                self._take_signal(number)
+        self._collect()
+
+    def _take_signal(self, number: int) -> None:
+        sends = self._policy.signalled(number, time.monotonic())
+        name = signal.Signals(number).name
+        if Send(signal.SIGKILL) in sends:
+            self._say(f"{name} again: killing the workers")
+        elif number == signal.SIGINT:
+            self._say("interrupted; the workers were too. Once more kills them")
+        else:
+            self._say(f"{name}: ending the workers")
+        self._send(sends)
+
+    def _collect(self) -> None:
+        """Notices which workers have exited; does not reap them."""
+        for rank in sorted(self._policy.living):
+            pid = self._workers[rank].pid if rank in self._workers else 0
+            if not pid:
+                continue
+            ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is None:
+                continue
+            code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+            self._drain(rank)
+            began = self._relay.traceback_began(rank)
+            place = self._relay.lines if began is None else began
+            first = self._policy.exited(rank, code, time.monotonic(), place)
+            if first and self._policy.living:
+                self._say(f"rank {rank} {describe(code)}; the others get 5 s to end")
+
+    def _drain(self, rank: int) -> None:
+        """Reads what a worker that exited has left in its pipes."""
+        for key in list(self._selector.get_map().values()):
+            if key.data is not None and key.data[0] == rank:
+                for _ in range(DRAIN_READS):
+                    if not self._guarded_read(key):
+                        break
+
+    def _guarded_read(self, key: selectors.SelectorKey) -> bool:
+        """Passes on what a pipe holds; returns whether there was anything.
+
+        When nobody reads our own output any more, the run ends as a program in a pipe does.
+        """
+        assert not isinstance(key.fileobj, int)
+        rank, stream = key.data
+        try:
+            data = os.read(key.fd, READ_BYTES)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._selector.unregister(key.fileobj)
+        try:
+            self._relay.feed(rank, stream, data)
+        except BrokenPipeError:
+            if not self._unread:
+                self._unread = True
+                self._send(self._policy.signalled(signal.SIGPIPE, time.monotonic()))
+        return bool(data)
+
+    def _send(self, sends: Sequence[Send]) -> None:
+        living = [self._workers[rank].pid for rank in self._policy.living if rank in self._workers]
+        for send in sends:
+            if send.signal_number == signal.SIGKILL:
+                worker_process.kill_sessions(living, signal.SIGKILL)
+                continue
+            for pid in living:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, send.signal_number)
+
+    def _finish(self) -> None:
+        """Lets what the workers started end by itself for a moment, then says what is left."""
+        leaders = [worker.pid for worker in self._workers.values()]
+        if worker_process.kill_sessions(leaders, signal.SIGTERM):
+            end = time.monotonic() + LEFTOVER_GRACE
+            while worker_process.session_members(leaders) and time.monotonic() < end:
+                self._step(LEFTOVER_POLL)
+        for rank in self._workers:
+            self._drain(rank)
+        for key in list(self._selector.get_map().values()):
+            if key.data is not None:
+                rank, stream = key.data
+                with contextlib.suppress(BrokenPipeError):
+                    self._relay.feed(rank, stream, b"")
+
+    def _end_everything(self) -> None:
+        """Kills what is left of every session and reaps the workers."""
+        leaders = [worker.pid for worker in self._workers.values()]
+        worker_process.kill_sessions(leaders, signal.SIGKILL)
+        for worker in self._workers.values():
+            worker.wait()
+            for pipe in (worker.stdout, worker.stderr):
+                if pipe is not None:
+                    pipe.close()
+
+    def _report(self) -> None:
+        """Shows last why the run failed."""
+        culprit = self._policy.culprit
+        with contextlib.suppress(BrokenPipeError):
+            self._relay.clear()
+            if culprit is not None:
+                self._relay.show_traceback_last(culprit.rank)
+                self._say(f"rank {culprit.rank} {describe(culprit.code)}")
+
+    def _say(self, text: str) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            self._relay.say(text)
+
+
+@contextlib.contextmanager
+def _signal_socket() -> Iterator[socket.socket]:
+    """Turns the signals of the launcher into bytes that can be read, one for each."""
+    receiver, sender = socket.socketpair()
+    with receiver, sender:
+        receiver.setblocking(False)
+        sender.setblocking(False)
+        previous_fd = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
+        previous = {
+            number: signal.signal(number, lambda *_: None) for number in (*SIGNALS, signal.SIGCHLD)
+        }
+        try:
+            yield receiver
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(previous_fd)

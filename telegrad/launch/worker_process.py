@@ -1,0 +1,102 @@
+"""What the launcher's children run before, or beside, the user's program.
+
+This file is run by its path with `python -I -S` and imports the standard library alone, so that
+it is there in some 10 ms:
+
+    worker_process.py exec LAUNCHER COMMAND...   asks the kernel to kill this process when the
+                                                 launcher dies, then becomes COMMAND
+    worker_process.py watch DIRECTORY            reads `+pid` lines from stdin; when the launcher
+                                                 dies, ends the sessions of these processes and
+                                                 removes DIRECTORY; a last line `done` means that
+                                                 nothing is left to do
+
+The kernel's death signal reaches a worker itself and at once, the watcher also what the worker
+started. The signal is sent when the *thread* that made the process ends, so workers are started
+by the launcher's main thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Iterable
+
+__all__ = ["become_worker", "kill_sessions", "session_members", "watch"]
+
+PR_SET_PDEATHSIG = 1
+CANNOT_EXECUTE = 127  # as a shell says it
+
+
+def become_worker(launcher: int, command: list[str]) -> None:
+    """Replaces this process by `command`, which ends when the process `launcher` does.
+
+    Returns only when the command cannot be executed; it has said so on stderr then.
+    """
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != launcher:  # it died before the kernel was asked
+        os._exit(128 + signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a job in a shell's background ignores it
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        sys.stderr.write(f"telegrad run: cannot execute {command[0]!r}: {error.strerror}\n")
+
+
+def watch(directory: str) -> None:
+    """Waits for the end of the launcher; ends what it left behind."""
+    leaders: set[int] = set()
+    for line in sys.stdin:
+        if line.startswith("+"):
+            leaders.add(int(line[1:]))
+        elif line.strip() == "done":
+            return
+    kill_sessions(leaders, signal.SIGKILL)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def session_members(leaders: Iterable[int]) -> list[int]:
+    """Returns the living processes whose session was begun by one of the leaders.
+
+    Linux only: it reads `/proc`.
+    """
+    wanted = set(leaders)
+    pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+    return [pid for pid in pids if _session_of(pid) in wanted]
+
+
+def kill_sessions(leaders: Iterable[int], signal_number: int) -> list[int]:
+    """Signals every living process of these sessions; returns whom it signalled."""
+    members = session_members(leaders)
+    for pid in members:
+        try:
+            os.kill(pid, signal_number)
+        except ProcessLookupError:
+            continue
+    return members
+
+
+def _session_of(pid: int) -> int:
+    """Returns the session of a living process; -1 for a dead one."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return -1
+    state, session = fields[0], int(fields[3])
+    return -1 if state in (b"Z", b"X") else session
+
+
+def main(arguments: list[str]) -> int:
+    """Runs one of the two commands."""
+    if arguments[0] == "exec":
+        become_worker(int(arguments[1]), arguments[2:])
+        return CANNOT_EXECUTE
+    watch(arguments[1])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,31 @@
+"""How workers find each other: stores, the coordinator, joining and leaving a job."""
+
+from __future__ import annotations
+
+from telegrad.rendezvous.coordinator import Coordinator, CoordinatorStatistics
+from telegrad.rendezvous.init_method import JobAddress, parse_init_method
+from telegrad.rendezvous.join import join_job
+from telegrad.rendezvous.joined_job import JobListener, JoinedJob
+from telegrad.rendezvous.membership import Member
+from telegrad.rendezvous.memory import MemoryStore
+from telegrad.rendezvous.names import check_job, check_name
+from telegrad.rendezvous.progress import JoinProgress
+from telegrad.rendezvous.store import Store
+from telegrad.rendezvous.tcp import TCPStore
+
+__all__ = [
+    "Coordinator",
+    "CoordinatorStatistics",
+    "JobAddress",
+    "JobListener",
+    "JoinProgress",
+    "JoinedJob",
+    "Member",
+    "MemoryStore",
+    "Store",
+    "TCPStore",
+    "check_job",
+    "check_name",
+    "join_job",
+    "parse_init_method",
+]

@@ -1,0 +1,312 @@
+"""A worker's line to its coordinator: requests with replies, and messages that come unasked."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import itertools
+import logging
+import math
+import secrets
+import threading
+from collections.abc import Callable, Sequence
+from typing import TypeAlias, final
+
+from telegrad.errors import BlockingCallError, RendezvousError, WorkerLostError
+from telegrad.rendezvous.messages import ERROR, decode_error
+from telegrad.rendezvous.store import check_timeout
+from telegrad.transport import Exchange, LoopThread, Transport, on_own_loop
+from telegrad.types import WorkerInfo
+from telegrad.wire import Envelope, decode, encode
+
+__all__ = ["ControlLine", "Pending"]
+
+logger = logging.getLogger(__name__)
+
+LOST_AFTER = 10.0
+CLOSE_TIMEOUT = 2.0
+RENEW_TIMEOUT = 0.2
+
+Message: TypeAlias = Callable[[str, object], None]
+
+
+def _ignore_message(kind: str, body: object) -> None:
+    logger.debug("nobody here takes %s from the coordinator", kind)
+
+
+def _ignore_loss(error: WorkerLostError) -> None:
+    logger.debug("the coordinator is lost: %s", error)
+
+
+@final
+class Pending:
+    """A request whose reply has not come; made by `ControlLine.request`."""
+
+    def __init__(self, call: int, kind: str) -> None:
+        self.call = call
+        self._kind = kind
+        self._reply: concurrent.futures.Future[object] = concurrent.futures.Future()
+
+    def done(self) -> bool:
+        """Whether the reply, or the reason why none will come, is here."""
+        return self._reply.done()
+
+    def on_done(self, function: Callable[[], None]) -> None:
+        """Calls `function` when it is done: at once, or later on the loop."""
+        self._reply.add_done_callback(lambda _: function())
+
+    def wait(self, timeout: float = math.inf) -> object:
+        """Returns the reply.
+
+        Raises:
+            TimeoutError: It has not come in time; the request stays pending.
+            RendezvousError: The coordinator is lost.
+            Exception: What the coordinator answered.
+        """
+        seconds = None if math.isinf(timeout) else min(timeout, threading.TIMEOUT_MAX)
+        return self._reply.result(seconds)
+
+    def complete(self, body: object) -> None:
+        """Hands the reply over; later ones are dropped."""
+        if not self._reply.done():
+            self._reply.set_result(body)
+
+    def fail(self, error: Exception) -> None:
+        """Says why there is no reply; dropped when there is one."""
+        if not self._reply.done():
+            self._reply.set_exception(error)
+
+
+@final
+class ControlLine:
+    """One session with the coordinator, on an Exchange of its own.
+
+    It listens as well, so that the coordinator dials it when the connection breaks and hears at
+    once when this process is gone. All methods may be called from any thread but the loop's.
+
+    Args:
+        job: The job's name.
+        rank: The rank of the worker that it belongs to, for the coordinator's log.
+        token: The job's token; None only when insecure.
+        transports: How the coordinator is reached.
+        lost_after: Seconds of silence after which the coordinator is lost.
+        on_message: Takes kind and body of what comes unasked; called on the loop.
+        on_lost: Hears once that the coordinator is lost; called on the loop.
+        loop: The loop thread; the process' shared one by default.
+    """
+
+    def __init__(
+        self,
+        *,
+        job: str,
+        rank: int,
+        token: bytes | None,
+        transports: Sequence[Transport],
+        lost_after: float = LOST_AFTER,
+        on_message: Message = _ignore_message,
+        on_lost: Callable[[WorkerLostError], None] = _ignore_loss,
+        loop: LoopThread | None = None,
+    ) -> None:
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._lock = threading.Lock()
+        self._calls = itertools.count(1)
+        self._pending: dict[int, Pending] = {}
+        self._coordinator: WorkerInfo | None = None
+        self._lost: WorkerLostError | None = None
+        self._early_losses: dict[WorkerInfo, WorkerLostError] = {}
+        self._closed = threading.Event()
+
+        def open_exchange() -> Exchange:
+            incarnation = secrets.randbits(62)
+            return Exchange(
+                job=job,
+                name=f"store.{rank}.{incarnation:x}",
+                rank=rank,
+                incarnation=incarnation,
+                token=token,
+                transports=transports,
+                receiver=self,
+                lost_after=lost_after,
+                loop=loop,
+            )
+
+        self._open_exchange = open_exchange
+        self._exchange = open_exchange()
+        self._endpoints = self._exchange.start()
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """Where the coordinator may dial this line."""
+        return self._endpoints
+
+    @property
+    def closed(self) -> threading.Event:
+        """Set when the line is closed; what else a wait of its user may wait on."""
+        return self._closed
+
+    @property
+    def lost(self) -> WorkerLostError | None:
+        """Why the coordinator is lost; None while it is not."""
+        return self._lost
+
+    def connect(self, endpoint: str, timeout: float) -> WorkerInfo:
+        """Finds the coordinator; may be tried again after a ConnectionError.
+
+        Raises:
+            ConnectionError: Nobody answers at the endpoint.
+            AuthenticationError: One of both does not hold the other's token.
+            RendezvousError: What answers belongs to another job.
+        """
+        refuse_on_loop("joining a job")
+        try:
+            coordinator = self._exchange.introduce(
+                endpoint, timeout=min(timeout, threading.TIMEOUT_MAX)
+            )
+            with self._lock:
+                loss = self._early_losses.get(coordinator)
+                if loss is None:
+                    self._coordinator = coordinator
+            if loss is not None:
+                raise loss
+        except (ConnectionRefusedError, RendezvousError):
+            raise
+        except (ConnectionError, TimeoutError):
+            self._renew()
+            raise
+        return coordinator
+
+    def request(self, kind: str, body: object = None, *, time_left: float = math.inf) -> Pending:
+        """Posts a request; never blocks.
+
+        Raises:
+            RendezvousError: The line is closed, not connected, or the coordinator is lost.
+        """
+        pending = Pending(next(self._calls), kind)
+        with self._lock:
+            coordinator = self._usable()
+            self._pending[pending.call] = pending
+        envelope = Envelope(
+            kind, call=pending.call, time_left=time_left, document=encode(body).document
+        )
+        try:
+            self._exchange.post(coordinator, envelope)
+        except WorkerLostError as error:
+            self._drop(pending)
+            raise lost_error(error) from error
+        return pending
+
+    def ask(
+        self, kind: str, body: object = None, *, timeout: float = math.inf, forget: str = ""
+    ) -> object:
+        """Posts a request and waits for its reply.
+
+        Args:
+            kind: The request's kind.
+            body: Its body.
+            timeout: Seconds to wait at most.
+            forget: The kind of the message that tells the coordinator of a wait given up.
+
+        Raises:
+            TimeoutError: The reply has not come in time.
+            RendezvousError: The line is closed, or the coordinator is lost.
+        """
+        refuse_on_loop(kind)
+        check_timeout(timeout)
+        pending = self.request(kind, body, time_left=timeout)
+        try:
+            return pending.wait(timeout)
+        finally:
+            if not pending.done():
+                self._drop(pending)
+                if forget:
+                    self.tell(forget, {"call": pending.call})
+
+    def tell(self, kind: str, body: object = None) -> None:
+        """Posts a message that has no reply; dropped when there is nobody to tell."""
+        with self._lock:
+            coordinator = self._coordinator
+        if coordinator is None or self._lost is not None or self._closed.is_set():
+            return
+        try:
+            self._exchange.post(coordinator, Envelope(kind, document=encode(body).document))
+        except WorkerLostError:
+            logger.debug("%s was not sent: the coordinator is lost", kind)
+
+    def close(self, timeout: float = CLOSE_TIMEOUT, *, reason: str = "shutdown") -> None:
+        """Says goodbye and closes; whoever still waits gets RendezvousError. Idempotent."""
+        self._closed.set()
+        self._fail_all(RendezvousError(f"the line to the coordinator was closed here ({reason})"))
+        self._exchange.close(timeout, reason)
+
+    def on_envelope(self, peer: WorkerInfo, envelope: Envelope) -> None:
+        """Takes a reply or a message; called on the loop by the Exchange."""
+        try:
+            body = decode(envelope.document, [])
+            if not envelope.reply:
+                self._on_message(envelope.kind, body)
+                return
+            with self._lock:
+                pending = self._pending.pop(envelope.call, None)
+            if pending is None:
+                return
+            if envelope.kind == ERROR:
+                pending.fail(decode_error(body))
+            else:
+                pending.complete(body)
+        except Exception:
+            logger.exception("a message of the coordinator was not understood: %s", envelope.kind)
+
+    def on_lost(self, peer: WorkerInfo, error: WorkerLostError) -> None:
+        """Fails what is pending; called on the loop by the Exchange."""
+        with self._lock:
+            if self._coordinator is None:
+                self._early_losses[peer] = error
+            if self._closed.is_set() or self._coordinator != peer:
+                return
+            self._lost = error
+        self._fail_all(lost_error(error))
+        self._on_lost(error)
+
+    def _renew(self) -> None:
+        """Begins again under another incarnation: the last one may be fenced by now."""
+        self._exchange.close(RENEW_TIMEOUT, "it begins again")
+        if not self._closed.is_set():
+            self._exchange = self._open_exchange()
+            self._endpoints = self._exchange.start()
+
+    def _usable(self) -> WorkerInfo:
+        if self._closed.is_set():
+            raise RendezvousError("the line to the coordinator is closed; join the job again")
+        if self._lost is not None:
+            raise lost_error(self._lost)
+        if self._coordinator is None:
+            raise RendezvousError("the coordinator was not found yet; connect first")
+        return self._coordinator
+
+    def _drop(self, pending: Pending) -> None:
+        with self._lock:
+            self._pending.pop(pending.call, None)
+
+    def _fail_all(self, error: Exception) -> None:
+        with self._lock:
+            waiting = list(self._pending.values())
+            self._pending.clear()
+        for pending in waiting:
+            pending.fail(error)
+
+
+def lost_error(error: WorkerLostError) -> RendezvousError:
+    """Builds a new error for each waiter of a lost coordinator."""
+    return RendezvousError(
+        f"the coordinator is lost ({error.reason or error}); nobody can join this job any more, "
+        "start it anew"
+    )
+
+
+def refuse_on_loop(what: str) -> None:
+    """Raises BlockingCallError on one of telegrad's own loops."""
+    if on_own_loop():
+        raise BlockingCallError(
+            f"{what} blocks and must not run on an event loop of telegrad; "
+            "run it in a thread: await rpc.to_thread(...)"
+        )

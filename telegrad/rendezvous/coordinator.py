@@ -1,0 +1,332 @@
+"""The process that hosts the store and decides who is a member of the job."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+from telegrad.errors import RendezvousError, WorkerLostError
+from telegrad.rendezvous import messages
+from telegrad.rendezvous.membership import (
+    Joined,
+    JoinRequest,
+    Lost,
+    Member,
+    Membership,
+    Message,
+    Progress,
+    Refused,
+    Released,
+    Running,
+    Welcome,
+)
+from telegrad.rendezvous.memory import MemoryStore
+from telegrad.rendezvous.names import check_job
+from telegrad.transport import Exchange, LoopThread, Transport
+from telegrad.types import WorkerInfo
+from telegrad.wire import Envelope, decode, encode
+
+__all__ = ["Coordinator", "CoordinatorStatistics"]
+
+logger = logging.getLogger(__name__)
+
+CLOSE_TIMEOUT = 10.0
+LOST_AFTER = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorStatistics:
+    """What a coordinator has to do at this moment.
+
+    Attributes:
+        members: Living members.
+        joining: Workers that wait for the job to be complete.
+        leaving: Members that wait in shutdown.
+        keys: Keys in the store.
+    """
+
+    members: int
+    joining: int
+    leaving: int
+    keys: int
+
+
+@final
+class Coordinator:
+    """Serves the store and the membership of one job until it is closed.
+
+    Everything that it does, it does on the loop thread in the order of arrival; nothing there
+    blocks. Losing it does not stop the workers: they go on, and no one can join.
+
+    Args:
+        transports: Where it listens.
+        job: The job's name; workers of another are refused.
+        token: The job's token; None only when insecure.
+        world_size: How many workers make the job complete; None: as the first that joins says.
+        lost_after: Seconds of silence after which a worker is lost.
+        loop: The loop thread; the process' shared one by default.
+    """
+
+    def __init__(
+        self,
+        transports: Sequence[Transport],
+        *,
+        job: str,
+        token: bytes | None,
+        world_size: int | None = None,
+        lost_after: float = LOST_AFTER,
+        loop: LoopThread | None = None,
+    ) -> None:
+        if world_size is not None and world_size < 1:
+            raise ValueError(f"world_size must be at least 1 (got {world_size})")
+        self._store = MemoryStore()
+        self._membership = Membership(world_size)
+        self._lock = threading.Lock()  # guards the membership and the two tables of calls
+        self._joins: dict[WorkerInfo, int] = {}
+        self._shutdowns: dict[WorkerInfo, int] = {}
+        self._waits: dict[tuple[WorkerInfo, int], Callable[[], None]] = {}
+        self._exchange = Exchange(
+            job=check_job(job),
+            name=messages.COORDINATOR_NAME,
+            rank=messages.COORDINATOR_RANK,
+            incarnation=secrets.randbits(62),
+            token=token,
+            transports=transports,
+            receiver=self,
+            lost_after=lost_after,
+            loop=loop,
+            on_refused=self._on_refused,
+        )
+        self._handlers: Mapping[str, Callable[[WorkerInfo, Envelope, object], None]] = {
+            messages.JOIN: self._on_join,
+            messages.SHUTDOWN: self._on_shutdown,
+            messages.LEAVE: self._on_leave,
+            messages.STORE_GET: self._on_store_wait,
+            messages.STORE_WAIT: self._on_store_wait,
+            messages.STORE_FORGET: self._on_store_forget,
+            messages.STORE_SET: self._on_store_operation,
+            messages.STORE_ADD: self._on_store_operation,
+            messages.STORE_COMPARE_SET: self._on_store_operation,
+            messages.STORE_DELETE: self._on_store_operation,
+            messages.STORE_NUM_KEYS: self._on_store_operation,
+        }
+
+    def start(self) -> tuple[str, ...]:
+        """Opens the listeners and serves; returns the endpoints that workers dial.
+
+        Raises:
+            OSError: A port is in use; the message says which and what to do.
+        """
+        return self._exchange.start()
+
+    @property
+    def store(self) -> MemoryStore:
+        """The table itself, for whoever runs in the coordinator's process."""
+        return self._store
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """The living members, by rank."""
+        with self._lock:
+            return self._membership.members
+
+    def statistics(self) -> CoordinatorStatistics:
+        """Returns counts of this moment."""
+        with self._lock:
+            return CoordinatorStatistics(
+                members=len(self._membership.members),
+                joining=len(self._joins),
+                leaving=len(self._shutdowns),
+                keys=self._store.num_keys(),
+            )
+
+    def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
+        """Hands over what was posted, says goodbye and closes, within `timeout`; idempotent."""
+        self._exchange.close(timeout, "the coordinator was closed")
+        self._store.close()
+
+    def on_envelope(self, peer: WorkerInfo, envelope: Envelope) -> None:
+        """Serves one request; called on the loop by the Exchange."""
+        handler = self._handlers.get(envelope.kind)
+        try:
+            if handler is None:
+                raise RendezvousError(f"the coordinator does not know {envelope.kind!r}")
+            handler(peer, envelope, decode(envelope.document, []))
+        except Exception as error:
+            if not messages.is_ours(error):
+                logger.exception("the coordinator failed to serve %s", envelope.kind)
+            self._answer_error(peer, envelope.call, error)
+
+    def on_lost(self, peer: WorkerInfo, error: WorkerLostError) -> None:
+        """Drops a member whose session is lost; called on the loop by the Exchange."""
+        with self._lock:
+            self._joins.pop(peer, None)
+            self._shutdowns.pop(peer, None)
+            forgotten = [key for key in self._waits if key[0] == peer]
+            cancels = [self._waits.pop(key) for key in forgotten]
+            self._send(self._membership.lost(peer, error.reason or str(error)))
+        for cancel in cancels:
+            cancel()
+
+    def _on_refused(self, claimed: WorkerInfo, words: str) -> None:
+        """Remembers a worker that did not prove itself, for the words of a time-out."""
+        with self._lock:
+            self._send(self._membership.note(claimed.rank, f"refused by the coordinator: {words}"))
+
+    def _on_join(self, peer: WorkerInfo, envelope: Envelope, body: object) -> None:
+        request, control = _read_join(body)
+        self._exchange.connect(peer, control)
+        with self._lock:
+            self._joins[peer] = envelope.call
+            self._send(self._membership.join(peer, request))
+
+    def _on_shutdown(self, peer: WorkerInfo, envelope: Envelope, body: object) -> None:
+        with self._lock:
+            self._shutdowns[peer] = envelope.call
+            self._send(self._membership.shut_down(peer))
+
+    def _on_leave(self, peer: WorkerInfo, envelope: Envelope, body: object) -> None:
+        reason = body.get("reason") if isinstance(body, dict) else None
+        with self._lock:
+            self._joins.pop(peer, None)
+            self._shutdowns.pop(peer, None)
+            self._send(self._membership.lost(peer, str(reason or "left")))
+        self._answer(peer, envelope.call)
+
+    def _on_store_operation(self, peer: WorkerInfo, envelope: Envelope, body: object) -> None:
+        fields = {} if body is None else _fields(body)
+        self._answer(peer, envelope.call, _operate(self._store, envelope.kind, fields))
+
+    def _on_store_wait(self, peer: WorkerInfo, envelope: Envelope, body: object) -> None:
+        fields = _fields(body)
+        single = envelope.kind == messages.STORE_GET
+        keys = [fields.get("key")] if single else fields.get("keys")
+        if not isinstance(keys, list):
+            raise TypeError(f"keys must be a list of str (got {keys!r:.60})")
+        place = (peer, envelope.call)
+
+        def ready(values: list[bytes] | None) -> None:
+            with self._lock:
+                self._waits.pop(place, None)
+            if values is not None:
+                self._answer(peer, envelope.call, values[0] if single else None)
+
+        with self._lock:
+            self._waits[place] = lambda: None
+        cancel = self._store.watch(keys, ready)
+        with self._lock:
+            if place in self._waits:
+                self._waits[place] = cancel
+
+    def _on_store_forget(self, peer: WorkerInfo, envelope: Envelope, body: object) -> None:
+        call = _fields(body).get("call")
+        with self._lock:
+            cancel = self._waits.pop((peer, call), None) if isinstance(call, int) else None
+        if cancel is not None:
+            cancel()
+
+    def _send(self, outgoing: Sequence[Message]) -> None:
+        """Posts what the membership says; holds the lock, so the order is the membership's."""
+        for message in outgoing:
+            match message:
+                case Welcome(session, members):
+                    rows = [_row(member) for member in members]
+                    self._answer(session, self._joins.pop(session, 0), {"members": rows})
+                case Refused(session, error, text):
+                    logger.info("%s was refused: %s", session.name, text)
+                    refusal = {"type": error, "message": text}
+                    self._post(session, messages.ERROR, refusal, self._joins.pop(session, 0))
+                case Released(session):
+                    self._answer(session, self._shutdowns.pop(session, 0))
+                case Progress(session, version, joined, world_size, errors):
+                    progress = {
+                        "version": version,
+                        "joined": list(joined),
+                        "world_size": world_size,
+                        "errors": [list(pair) for pair in errors],
+                    }
+                    self._post(session, messages.PROGRESS, progress)
+                case Running(session, version, names):
+                    running = {"version": version, "names": list(names)}
+                    self._post(session, messages.RUNNING, running)
+                case Joined(session, member):
+                    self._post(session, messages.JOINED, _row(member))
+                case Lost(session, info, reason):
+                    row = [info.name, info.rank, info.incarnation, reason]
+                    self._post(session, messages.LOST, row)
+
+    def _answer(self, peer: WorkerInfo, call: int, body: object = None) -> None:
+        if call:
+            self._post(peer, messages.REPLY, body, call)
+
+    def _answer_error(self, peer: WorkerInfo, call: int, error: Exception) -> None:
+        if call:
+            self._post(peer, messages.ERROR, messages.encode_error(error), call)
+
+    def _post(self, peer: WorkerInfo, kind: str, body: object, call: int = 0) -> None:
+        envelope = Envelope(kind, call=call, reply=call != 0, document=encode(body).document)
+        try:
+            self._exchange.post(peer, envelope)
+        except WorkerLostError:
+            logger.debug("%s for %s was not sent: it is lost", kind, peer.name)
+
+
+def _row(member: Member) -> list[object]:
+    info = member.info
+    return [info.name, info.rank, info.incarnation, list(member.endpoints)]
+
+
+def _fields(body: object) -> Mapping[str, object]:
+    if not isinstance(body, dict):
+        raise TypeError(f"the body must be a dict (got {type(body).__name__})")
+    return body
+
+
+def _read_join(body: object) -> tuple[JoinRequest, tuple[str, ...]]:
+    """Reads a join: who it is, and where its control line may be dialled."""
+    fields = _fields(body)
+    name = fields.get("name")
+    if not isinstance(name, str):
+        raise TypeError(f"name must be a str (got {type(name).__name__})")
+    request = JoinRequest(
+        name,
+        _integer(fields, "rank"),
+        _integer(fields, "world_size"),
+        _integer(fields, "incarnation"),
+        _endpoints(fields.get("endpoints")),
+    )
+    return request, _endpoints(fields.get("control"))
+
+
+def _integer(fields: Mapping[str, object], key: str) -> int:
+    value = fields.get(key)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{key} must be an int (got {value!r:.60})")
+    return value
+
+
+def _endpoints(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise TypeError(f"endpoints must be a list of str (got {value!r:.60})")
+    return tuple(value)
+
+
+def _operate(store: MemoryStore, kind: str, fields: Mapping[str, object]) -> object:
+    """Runs a store operation that never waits; the store checks the types."""
+    key = fields.get("key")
+    match kind:
+        case messages.STORE_SET:
+            store.set(key, fields.get("value"))  # type: ignore[arg-type]
+            return None
+        case messages.STORE_ADD:
+            return store.add(key, fields.get("amount"))  # type: ignore[arg-type]
+        case messages.STORE_COMPARE_SET:
+            return store.compare_set(key, fields.get("expected"), fields.get("desired"))  # type: ignore[arg-type]
+        case messages.STORE_DELETE:
+            return store.delete(key)  # type: ignore[arg-type]
+        case _:
+            return store.num_keys()

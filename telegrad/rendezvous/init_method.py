@@ -1,0 +1,251 @@
+"""Where the job is: parses init methods into addresses.
+
+    env://                              RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TELEGRAD_JOB, TELEGRAD_NAME
+    tcp://host:port?rank=&world_size=   the host and port of rank 0
+    None                                env:// where RANK is set, else a job of one on loopback
+
+The coordinator is `telegrad run` itself where TELEGRAD_JOB is in the environment, else rank 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+from urllib.parse import parse_qsl, urlsplit
+
+from telegrad.rendezvous.names import check_job
+
+__all__ = ["JobAddress", "parse_init_method"]
+
+DEFAULT_JOB = "default"
+LOOPBACK = "127.0.0.1"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobAddress:
+    """Where a job assembles, and which place in it this worker has.
+
+    Attributes:
+        host: The coordinator's host.
+        port: Its port; 0 for a job of one, whose port the kernel chooses.
+        rank: This worker's place, from 0.
+        world_size: How many workers the job has.
+        job: The job's name; workers of another job are refused.
+        hosts_store: Whether this worker runs the coordinator.
+        name: The name that the environment gives this worker, if any.
+        endpoint: What to dial where it is not `grpc://host:port`, as for the in-process transport.
+    """
+
+    host: str
+    port: int
+    rank: int
+    world_size: int
+    job: str
+    hosts_store: bool
+    name: str | None = None
+    endpoint: str = ""
+
+    def __post_init__(self) -> None:
+        check_job(self.job)
+        check_place(self.rank, self.world_size)
+
+    @property
+    def coordinator_endpoint(self) -> str:
+        """What to dial.
+
+        >>> parse_init_method("tcp://[::1]:29500", rank=0, world_size=2).coordinator_endpoint
+        'grpc://[::1]:29500'
+        """
+        if self.endpoint:
+            return self.endpoint
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"grpc://{host}:{self.port}"
+
+
+def parse_init_method(
+    init_method: str | None,
+    *,
+    rank: int | None = None,
+    world_size: int | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> JobAddress:
+    """Returns where the job is.
+
+    Args:
+        init_method: `env://`, `tcp://host:port` or None.
+        rank: This worker's rank; overrides what the environment or the address says.
+        world_size: The job's size; overrides likewise.
+        environ: The environment to read; empty when not given.
+
+    Raises:
+        ValueError: Something is missing or malformed; the message names each such thing.
+
+    >>> parse_init_method("tcp://10.0.0.1:29500", rank=1, world_size=2).hosts_store
+    False
+    >>> parse_init_method(None).world_size
+    1
+    """
+    environment = {} if environ is None else environ
+    if init_method is None:
+        if "RANK" in environment:
+            return _from_environment(environment, rank, world_size)
+        return _alone(rank, world_size)
+    if not isinstance(init_method, str):
+        raise ValueError(
+            f"init_method must be a str (got {type(init_method).__name__}); "
+            "write 'env://' or 'tcp://host:port'"
+        )
+    scheme = init_method.partition("://")[0]
+    if scheme == "env":
+        if init_method != "env://":
+            raise ValueError(f"init_method {init_method!r} is not known; write 'env://' alone")
+        return _from_environment(environment, rank, world_size)
+    if scheme == "tcp":
+        return _from_url(init_method, rank, world_size, environment)
+    raise ValueError(
+        f"init_method {init_method!r} is not known; write 'env://' or 'tcp://host:port'"
+    )
+
+
+def check_place(rank: int, world_size: int) -> None:
+    """Checks rank and world size; raises ValueError with words."""
+    for what, value in (("rank", rank), ("world_size", world_size)):
+        if type(value) is not int:  # a bool is no rank
+            raise ValueError(f"{what} must be an int (got {value!r})")
+    if world_size < 1:
+        raise ValueError(f"world_size must be at least 1 (got {world_size})")
+    if not 0 <= rank < world_size:
+        raise ValueError(
+            f"rank {rank} is out of range for a world size of {world_size}; "
+            f"ranks go from 0 to {world_size - 1}"
+        )
+
+
+def _alone(rank: int | None, world_size: int | None) -> JobAddress:
+    if world_size not in (None, 1) or rank not in (None, 0):
+        raise ValueError(
+            f"rank {rank} of {world_size} needs an address to meet the others at; give "
+            "init_method='tcp://host:port', or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
+        )
+    return JobAddress(
+        host=LOOPBACK, port=0, rank=0, world_size=1, job=DEFAULT_JOB, hosts_store=True
+    )
+
+
+def _from_environment(
+    environ: Mapping[str, str], rank: int | None, world_size: int | None
+) -> JobAddress:
+    reader = _Reader(environ)
+    found_rank = reader.integer("RANK") if rank is None else rank
+    found_size = reader.integer("WORLD_SIZE") if world_size is None else world_size
+    host = reader.text("MASTER_ADDR")
+    port = reader.port("MASTER_PORT")
+    reader.finish()
+    launched = "TELEGRAD_JOB" in environ
+    return JobAddress(
+        host=host,
+        port=port,
+        rank=found_rank,
+        world_size=found_size,
+        job=environ.get("TELEGRAD_JOB", DEFAULT_JOB),
+        hosts_store=not launched and found_rank == 0,
+        name=environ.get("TELEGRAD_NAME"),
+    )
+
+
+def _from_url(
+    url: str, rank: int | None, world_size: int | None, environ: Mapping[str, str]
+) -> JobAddress:
+    host, port, query = _split(url)
+    reader = _Reader(query, what="parameter ", where=f" of init_method {url!r}")
+    reader.refuse_unknown({"rank", "world_size", "job"})
+    found_rank = reader.integer("rank") if rank is None else rank
+    found_size = reader.integer("world_size") if world_size is None else world_size
+    reader.finish()
+    launched = (
+        "TELEGRAD_JOB" in environ
+        and environ.get("MASTER_ADDR") == host
+        and environ.get("MASTER_PORT") == str(port)
+    )
+    return JobAddress(
+        host=host,
+        port=port,
+        rank=found_rank,
+        world_size=found_size,
+        job=query.get("job", environ["TELEGRAD_JOB"] if launched else DEFAULT_JOB),
+        hosts_store=not launched and found_rank == 0,
+    )
+
+
+def _split(url: str) -> tuple[str, int, dict[str, str]]:
+    example = "write 'tcp://host:port', for instance 'tcp://10.0.0.1:29500'"
+    parts = urlsplit(url)
+    if parts.path not in ("", "/") or parts.fragment or parts.username is not None:
+        raise ValueError(f"init_method {url!r} has more than a host and a port; {example}")
+    if not parts.hostname:
+        raise ValueError(f"init_method {url!r} names no host; {example}")
+    try:
+        port = parts.port
+    except ValueError:
+        raise ValueError(
+            f"the port in init_method {url!r} is not a number from 1 to 65535; {example}"
+        ) from None
+    if port is None:
+        raise ValueError(f"init_method {url!r} names no port; {example}")
+    if port == 0:
+        raise ValueError(f"the port in init_method {url!r} is 0, which no other worker can dial")
+    return parts.hostname, port, dict(parse_qsl(parts.query, keep_blank_values=True))
+
+
+@final
+class _Reader:
+    """Reads settings and collects what is wrong with them, to say it all at once."""
+
+    def __init__(
+        self, settings: Mapping[str, str], *, what: str = "", where: str = " in the environment"
+    ) -> None:
+        self._settings = settings
+        self._what = what
+        self._where = where
+        self._missing: list[str] = []
+        self._problems: list[str] = []
+
+    def text(self, name: str) -> str:
+        value = self._settings.get(name, "").strip()
+        if not value:
+            self._missing.append(name)
+        return value
+
+    def integer(self, name: str) -> int:
+        value = self.text(name)
+        if not value:
+            return 0
+        try:
+            return int(value)
+        except ValueError:
+            self._problems.append(f"{name} must be an integer (got {value!r})")
+            return 0
+
+    def port(self, name: str) -> int:
+        problems = len(self._problems)
+        port = self.integer(name)
+        malformed = name in self._missing or len(self._problems) > problems
+        if not malformed and not 1 <= port <= 65535:
+            self._problems.append(f"{name} must be from 1 to 65535 (got {port})")
+        return port
+
+    def refuse_unknown(self, known: set[str]) -> None:
+        for name in sorted(set(self._settings) - known):
+            self._problems.append(f"{name!r} is not known, known are {', '.join(sorted(known))}")
+
+    def finish(self) -> None:
+        found = list(self._problems)
+        if self._missing:
+            found.insert(0, f"{self._what}{', '.join(self._missing)} not set")
+        if found:
+            remedy = "start the workers with `telegrad run`, or set what is missing"
+            if self._what:
+                remedy = "give them to init_rpc or write '?rank=0&world_size=2'"
+            raise ValueError(f"{'; '.join(found)}{self._where}; {remedy}")

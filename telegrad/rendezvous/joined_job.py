@@ -1,0 +1,277 @@
+"""A worker's membership after it has joined: who the others are, leaving, shutting down."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Sequence
+from typing import Protocol, final
+
+from telegrad.errors import (
+    DecodeError,
+    EvictedError,
+    RendezvousError,
+    RendezvousTimeoutError,
+    WorkerLostError,
+)
+from telegrad.rendezvous import messages
+from telegrad.rendezvous.control import CLOSE_TIMEOUT, ControlLine, refuse_on_loop
+from telegrad.rendezvous.coordinator import CLOSE_TIMEOUT as COORDINATOR_CLOSE_TIMEOUT
+from telegrad.rendezvous.coordinator import Coordinator
+from telegrad.rendezvous.membership import Member
+from telegrad.rendezvous.progress import JoinProgress
+from telegrad.rendezvous.roster import Roster
+from telegrad.rendezvous.store import Store, check_timeout
+from telegrad.types import WorkerInfo
+
+__all__ = ["JobListener", "JoinedJob"]
+
+logger = logging.getLogger(__name__)
+
+LEAVE_TIMEOUT = 1.0
+
+
+class JobListener(Protocol):
+    """What the floor above gives `join_job`. Called on the loop; must not block or raise."""
+
+    def on_member_joined(self, member: Member) -> None:
+        """Hears of a worker that joined after the job was complete."""
+
+    def on_member_lost(self, info: WorkerInfo, reason: str) -> None:
+        """Hears once that the coordinator dropped a member for good."""
+
+    def on_coordinator_lost(self, error: WorkerLostError) -> None:
+        """Hears once that the coordinator is lost; an EvictedError if it fenced this worker."""
+
+
+@final
+class MemberEvents:
+    """Turns the coordinator's messages into progress and into calls of a JobListener.
+
+    What overtakes the welcome only changes who is welcomed; the listener hears of what comes
+    after it.
+    """
+
+    def __init__(self, listener: JobListener) -> None:
+        self.changed = threading.Event()
+        self._listener = listener
+        self._lock = threading.Lock()
+        self._roster = Roster()
+        self._progress: JoinProgress | None = None
+        self._running: tuple[int, tuple[str, ...]] = (0, ())
+        self._self: WorkerInfo | None = None
+        self._welcomed = False
+        self._loss: WorkerLostError | None = None
+
+    @property
+    def progress(self) -> JoinProgress | None:
+        """The newest progress heard of."""
+        return self._progress
+
+    @property
+    def running(self) -> tuple[str, ...]:
+        """Who had not called shutdown when the coordinator last said so."""
+        return self._running[1]
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """The living members, by rank."""
+        with self._lock:
+            return self._roster.members
+
+    def follow(self, info: WorkerInfo) -> None:
+        """Says who this worker is."""
+        self._self = info
+
+    def welcome(self, members: Sequence[Member]) -> tuple[Member, ...]:
+        """Takes the first members; returns those of them that still live."""
+        with self._lock:
+            for member in members:
+                self._roster.joined(member)
+            self._welcomed = True
+            living, loss = self._roster.members, self._loss
+        if loss is not None:
+            self._listener.on_coordinator_lost(loss)
+        return living
+
+    def on_message(self, kind: str, body: object) -> None:
+        """Takes an unasked message of the coordinator."""
+        if kind == messages.PROGRESS:
+            self._on_progress(as_progress(body))
+        elif kind == messages.RUNNING:
+            self._on_running(body)
+        elif kind == messages.JOINED:
+            self._on_joined(as_member(body))
+        elif kind == messages.LOST:
+            self._on_lost(body)
+        else:
+            logger.debug("the coordinator sent %s, which is not known here", kind)
+
+    def on_coordinator_lost(self, error: WorkerLostError) -> None:
+        """Takes the loss of the coordinator."""
+        with self._lock:
+            self._loss = error = self._evicted(error)
+            welcomed = self._welcomed
+        self.changed.set()
+        if welcomed:
+            self._listener.on_coordinator_lost(error)
+
+    def _on_progress(self, progress: JoinProgress) -> None:
+        with self._lock:
+            if self._progress is None or progress.version > self._progress.version:
+                self._progress = progress
+        self.changed.set()
+
+    def _on_running(self, body: object) -> None:
+        fields = body if isinstance(body, dict) else {}
+        version, names = fields.get("version"), fields.get("names")
+        if isinstance(version, int) and isinstance(names, list):
+            with self._lock:
+                self._running = max(self._running, (version, tuple(map(str, names))))
+
+    def _on_joined(self, member: Member) -> None:
+        with self._lock:
+            news = self._roster.joined(member) and self._welcomed
+        if news:
+            self._listener.on_member_joined(member)
+
+    def _on_lost(self, body: object) -> None:
+        info, reason = _as_loss(body)
+        with self._lock:
+            news = self._roster.lost(info) and self._welcomed
+        if news:
+            self._listener.on_member_lost(info, reason)
+
+    def _evicted(self, error: WorkerLostError) -> WorkerLostError:
+        if isinstance(error, EvictedError) or "fenced" not in error.reason:
+            return error
+        name = self._self.name if self._self is not None else "this worker"
+        return EvictedError(
+            f"the coordinator gave up {name!r} and the job goes on without it ({error.reason}); "
+            "start it again to join under a new incarnation",
+            worker=name,
+            incarnation=self._self.incarnation if self._self is not None else 0,
+            last_seen=error.last_seen,
+            reason=error.reason,
+        )
+
+
+@final
+class JoinedJob:
+    """The membership of this worker; made by `join_job`. Blocking, from any thread but the loop.
+
+    Attributes:
+        info: This worker, with the incarnation it was given.
+        members: Who was there when the job was complete, by rank; this worker included.
+        store: The job's store.
+        coordinator_endpoint: Where the coordinator is.
+    """
+
+    def __init__(
+        self,
+        info: WorkerInfo,
+        members: tuple[Member, ...],
+        line: ControlLine,
+        store: Store,
+        events: MemberEvents,
+        coordinator_endpoint: str,
+    ) -> None:
+        self.info = info
+        self.members = members
+        self.store = store
+        self.coordinator_endpoint = coordinator_endpoint
+        self._line = line
+        self._events = events
+        self._coordinator: Coordinator | None = None
+
+    def with_coordinator(self, coordinator: Coordinator | None) -> JoinedJob:
+        """Hands over a coordinator that runs here; it is closed with this. Returns itself."""
+        self._coordinator = coordinator
+        return self
+
+    @property
+    def coordinator(self) -> Coordinator | None:
+        """The coordinator, where it runs in this worker."""
+        return self._coordinator
+
+    def living(self) -> tuple[Member, ...]:
+        """Returns the members that are not known to be lost, by rank."""
+        return self._events.members
+
+    def shutdown(self, timeout: float = math.inf) -> None:
+        """Waits until every living member has called this; then all are members no longer.
+
+        Returns at once, with a warning in the log, when the coordinator is lost: nobody is left
+        to say who still lives.
+
+        Args:
+            timeout: Seconds to wait at most, above 0; `math.inf` waits without a limit.
+
+        Raises:
+            RendezvousTimeoutError: Some have not called it in time; `.missing` names them. This
+                worker is still a member, and may wait again or leave.
+        """
+        refuse_on_loop("shutdown")
+        check_timeout(timeout)
+        try:
+            self._line.ask(messages.SHUTDOWN, timeout=timeout)
+        except RendezvousError as error:
+            if self._line.lost is None:
+                raise
+            logger.warning("shutdown goes on without the other workers: %s", error)
+        except TimeoutError:
+            running = self._events.running
+            named = ", ".join(running) or "some workers"
+            raise RendezvousTimeoutError(
+                f"{named} did not call shutdown within {timeout:g} s; wait longer with timeout=, "
+                "or leave at once with graceful=False",
+                missing=running,
+            ) from None
+
+    def leave(self, reason: str = "left", timeout: float = LEAVE_TIMEOUT) -> None:
+        """Leaves without the others, who hear that this worker is lost; never raises for them."""
+        try:
+            self._line.ask(messages.LEAVE, {"reason": reason}, timeout=timeout)
+        except (ConnectionError, TimeoutError) as error:
+            logger.debug("the coordinator was not told of leaving: %s", error)
+
+    def close(self, timeout: float = COORDINATOR_CLOSE_TIMEOUT) -> None:
+        """Closes the line, and the coordinator if it runs here, within `timeout`; idempotent.
+
+        Closing without `shutdown` or `leave` before counts as leaving.
+        """
+        self._line.close(min(timeout, CLOSE_TIMEOUT))
+        if self._coordinator is not None:
+            self._coordinator.close(timeout)
+
+
+def as_member(body: object) -> Member:
+    """Reads a member out of a message; raises DecodeError when it is none."""
+    match body:
+        case [str(name), int(rank), int(incarnation), list(endpoints)]:
+            if all(isinstance(endpoint, str) for endpoint in endpoints):
+                return Member(WorkerInfo(name, rank, incarnation), tuple(endpoints))
+    raise DecodeError(f"the coordinator sent no member (got {body!r:.120})")
+
+
+def as_progress(body: object) -> JoinProgress:
+    """Reads progress out of a message; raises DecodeError when it is none."""
+    match body:
+        case {
+            "version": int(version),
+            "joined": list(joined),
+            "world_size": int(world_size),
+            "errors": list(pairs),
+        }:
+            ranks = tuple(rank for rank in joined if isinstance(rank, int))
+            errors = {int(rank): str(problem) for rank, problem in pairs}
+            return JoinProgress(version, ranks, world_size, errors)
+    raise DecodeError(f"the coordinator sent no progress (got {body!r:.120})")
+
+
+def _as_loss(body: object) -> tuple[WorkerInfo, str]:
+    match body:
+        case [str(name), int(rank), int(incarnation), str(reason)]:
+            return WorkerInfo(name, rank, incarnation), reason
+    raise DecodeError(f"the coordinator sent no loss (got {body!r:.120})")

@@ -1,0 +1,317 @@
+"""Who belongs to the job: the coordinator's side of membership, as a pure state machine.
+
+    (unknown) ──join──> waiting ──all ranks there──> member ──shutdown──> leaving ──all──> (gone)
+                          │                            │                     │
+                          └──────────── lost, leave ───┴─────────────────────┘ ──> (gone)
+
+Events come in by method, messages go out as the returned list, in the order in which they are
+to be posted. Each message names the session that it is for: a session is the control connection
+of one worker, told apart by the WorkerInfo that opened it.
+
+Invariants: no two seats share a rank, or a name without case. A session holds at most one seat.
+Each join and each shutdown is answered exactly once, unless its session is lost. When the last
+member is gone the job begins anew, so that the same processes may join again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias, final
+
+from telegrad.rendezvous.names import name_problem
+from telegrad.types import WorkerInfo
+
+__all__ = [
+    "JoinRequest",
+    "Joined",
+    "Lost",
+    "Member",
+    "Membership",
+    "Message",
+    "Progress",
+    "Refused",
+    "Released",
+    "Running",
+    "Welcome",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A worker of the job and where it is reached.
+
+    Attributes:
+        info: Name, rank and incarnation.
+        endpoints: What to dial, in order of preference.
+    """
+
+    info: WorkerInfo
+    endpoints: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRequest:
+    """What a worker says of itself when it joins."""
+
+    name: str
+    rank: int
+    world_size: int
+    incarnation: int
+    endpoints: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """Answers a join: the job is complete, and these are its members, by rank."""
+
+    session: WorkerInfo
+    members: tuple[Member, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Answers a join that cannot be; `error` is the name of an error type."""
+
+    session: WorkerInfo
+    error: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """Answers a shutdown: every living member has called it."""
+
+    session: WorkerInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Tells whoever waits in join which ranks are there, and what is known of the others."""
+
+    session: WorkerInfo
+    version: int
+    joined: tuple[int, ...]
+    world_size: int
+    errors: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """Tells whoever waits in shutdown which members have not called it yet."""
+
+    session: WorkerInfo
+    version: int
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Tells a member that a worker joined after the job was complete."""
+
+    session: WorkerInfo
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Tells a member that another is gone for good."""
+
+    session: WorkerInfo
+    info: WorkerInfo
+    reason: str
+
+
+Message: TypeAlias = Welcome | Refused | Released | Progress | Running | Joined | Lost
+
+
+@dataclass(slots=True)
+class _Seat:
+    session: WorkerInfo
+    member: Member
+    leaving: bool = False
+    welcomed: bool = False
+
+
+@final
+@dataclass(slots=True)
+class Membership:
+    """The members of one job.
+
+    Attributes:
+        world_size: How many workers make the job complete; None: as the first that joins says.
+    """
+
+    world_size: int | None = None
+    _fixed: bool = field(init=False)
+    _complete: bool = field(init=False, default=False)
+    _version: int = field(init=False, default=0)
+    _seats: dict[WorkerInfo, _Seat] = field(init=False, default_factory=dict)
+    _errors: dict[int, str] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._fixed = self.world_size is not None
+
+    @property
+    def complete(self) -> bool:
+        """Whether every rank has been there at once since the job began."""
+        return self._complete
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """The living members, by rank."""
+        return tuple(
+            sorted((s.member for s in self._seats.values()), key=lambda member: member.info.rank)
+        )
+
+    def join(self, session: WorkerInfo, request: JoinRequest) -> list[Message]:
+        """A worker asks to join; it is answered at once, or when the job is complete."""
+        seat = self._seats.get(session)
+        if seat is not None:
+            return self._join_again(seat, request)
+        refusal = self._refusal(request)
+        if refusal is not None:
+            error, message = refusal
+            if error == "DuplicateNameError":
+                self._errors.setdefault(request.rank, f"a second one was refused: {message}")
+            return [Refused(session, error, message)]
+        self.world_size = request.world_size
+        info = WorkerInfo(request.name, request.rank, request.incarnation)
+        seat = _Seat(session, Member(info, request.endpoints))
+        self._seats[session] = seat
+        self._errors.pop(request.rank, None)
+        if self._complete:
+            return self._replace(seat)
+        if len(self._seats) < request.world_size:
+            return self._progress()
+        self._complete = True
+        self._errors.clear()
+        return [self._welcome(seat) for seat in self._by_rank()]
+
+    def shut_down(self, session: WorkerInfo) -> list[Message]:
+        """A member waits until every living member has called this too."""
+        seat = self._seats.get(session)
+        if seat is None:
+            return [Released(session)]
+        seat.leaving = True
+        return self._release()
+
+    def lost(self, session: WorkerInfo, reason: str) -> list[Message]:
+        """A session broke for good, or said goodbye; its seat is free again."""
+        seat = self._seats.pop(session, None)
+        if seat is None:
+            return []
+        if not self._complete:
+            self._errors[seat.member.info.rank] = f"joined and was lost again: {reason}"
+            self._begin_anew_if_empty()
+            return self._progress()
+        others: list[Message] = [
+            Lost(other.session, seat.member.info, reason) for other in self._by_rank()
+        ]
+        messages = others + self._release()
+        self._begin_anew_if_empty()
+        return messages
+
+    def note(self, rank: int, problem: str) -> list[Message]:
+        """Records what was last seen of a rank that has not joined."""
+        if self._complete or not 0 <= rank < (self.world_size or 0):
+            return []  # a stranger may claim any rank: what is kept of it is bounded
+        if any(seat.member.info.rank == rank for seat in self._seats.values()):
+            return []
+        if self._errors.get(rank) == problem:
+            return []
+        self._errors[rank] = problem
+        return self._progress()
+
+    def _join_again(self, seat: _Seat, request: JoinRequest) -> list[Message]:
+        info = WorkerInfo(request.name, request.rank, request.incarnation)
+        if info != seat.member.info:
+            held = seat.member.info
+            return [
+                Refused(
+                    seat.session,
+                    "RendezvousError",
+                    f"this session joined already as {held.name!r}, rank {held.rank}; "
+                    "leave before joining as another worker",
+                )
+            ]
+        return [self._welcome(seat)] if self._complete else []
+
+    def _refusal(self, request: JoinRequest) -> tuple[str, str] | None:
+        problem = name_problem(request.name) or _numbers_problem(request)
+        if problem is not None:
+            return "ValueError", problem
+        if self.world_size is not None and request.world_size != self.world_size:
+            return "RendezvousError", (
+                f"world size mismatch: {request.name!r} (rank {request.rank}) says "
+                f"{request.world_size}, the job has {self.world_size}; "
+                "start all workers with the same world size"
+            )
+        for seat in self._by_rank():
+            held = seat.member.info
+            if held.rank == request.rank:
+                return "DuplicateNameError", (
+                    f"rank {request.rank} is taken by {held.name!r}; "
+                    f"give {request.name!r} a rank of its own"
+                )
+            if held.name.lower() == request.name.lower():
+                return "DuplicateNameError", (
+                    f"the name {request.name!r} is taken by rank {held.rank} ({held.name!r}); "
+                    "names must differ by more than case"
+                )
+        return None
+
+    def _replace(self, seat: _Seat) -> list[Message]:
+        others = [other for other in self._by_rank() if other is not seat]
+        return [
+            self._welcome(seat),
+            *(Joined(other.session, seat.member) for other in others),
+            *self._running(),
+        ]
+
+    def _welcome(self, seat: _Seat) -> Welcome:
+        seat.welcomed = True
+        return Welcome(seat.session, self.members)
+
+    def _release(self) -> list[Message]:
+        seats = self._by_rank()
+        if not all(seat.leaving for seat in seats):
+            return self._running()
+        self._seats.clear()
+        self._begin_anew_if_empty()
+        return [Released(seat.session) for seat in seats]
+
+    def _begin_anew_if_empty(self) -> None:
+        if not self._seats:
+            self._complete = False
+            if not self._fixed:
+                self.world_size = None
+
+    def _progress(self) -> list[Message]:
+        self._version += 1
+        joined = tuple(member.info.rank for member in self.members)
+        errors = tuple(sorted(self._errors.items()))
+        return [
+            Progress(seat.session, self._version, joined, self.world_size or 0, errors)
+            for seat in self._by_rank()
+        ]
+
+    def _running(self) -> list[Message]:
+        self._version += 1
+        seats = self._by_rank()
+        names = tuple(seat.member.info.name for seat in seats if not seat.leaving)
+        return [Running(seat.session, self._version, names) for seat in seats if seat.leaving]
+
+    def _by_rank(self) -> Sequence[_Seat]:
+        return sorted(self._seats.values(), key=lambda seat: seat.member.info.rank)
+
+
+def _numbers_problem(request: JoinRequest) -> str | None:
+    if request.world_size < 1:
+        return f"world_size must be at least 1 (got {request.world_size})"
+    if not 0 <= request.rank < request.world_size:
+        return (
+            f"rank {request.rank} is out of range for a world size of {request.world_size}; "
+            f"ranks go from 0 to {request.world_size - 1}"
+        )
+    return None

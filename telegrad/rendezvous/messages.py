@@ -1,0 +1,84 @@
+"""The kinds that workers and their coordinator exchange, and how errors travel in replies.
+
+worker -> coordinator   member.join       reply: the members, once the job is complete
+                        member.shutdown   reply: once every living member has sent it
+                        member.leave      reply: at once; the others hear `member.lost`
+                        store.*           reply: the result; get and wait reply when set
+                        store.forget      one-way: a waiting get or wait gave up
+coordinator -> worker   member.progress   one-way, before the job is complete
+                        member.joined     one-way, after it: a replacement came
+                        member.lost       one-way: a member is gone for good
+                        member.running    one-way, to whoever waits in shutdown
+both                    control.reply, control.error   envelopes with `reply` set
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from telegrad.errors import (
+    AuthenticationError,
+    DecodeError,
+    DuplicateNameError,
+    RendezvousError,
+    TelegradError,
+)
+
+__all__ = ["ERROR", "REPLY", "decode_error", "encode_error"]
+
+COORDINATOR_NAME: Final = "coordinator"
+COORDINATOR_RANK: Final = -1
+INCARNATION_KEY: Final = "telegrad/incarnation"
+
+REPLY: Final = "control.reply"
+ERROR: Final = "control.error"
+
+JOIN: Final = "member.join"
+SHUTDOWN: Final = "member.shutdown"
+LEAVE: Final = "member.leave"
+PROGRESS: Final = "member.progress"
+JOINED: Final = "member.joined"
+LOST: Final = "member.lost"
+RUNNING: Final = "member.running"
+
+STORE_SET: Final = "store.set"
+STORE_GET: Final = "store.get"
+STORE_ADD: Final = "store.add"
+STORE_COMPARE_SET: Final = "store.compare_set"
+STORE_DELETE: Final = "store.delete"
+STORE_WAIT: Final = "store.wait"
+STORE_NUM_KEYS: Final = "store.num_keys"
+STORE_FORGET: Final = "store.forget"
+
+# The only types that a control reply may raise at its receiver.
+_ERROR_TYPES: Final[Mapping[str, type[Exception]]] = {
+    cls.__name__: cls
+    for cls in (
+        AuthenticationError,
+        DecodeError,
+        DuplicateNameError,
+        RendezvousError,
+        TypeError,
+        ValueError,
+    )
+}
+
+
+def encode_error(error: Exception) -> dict[str, object]:
+    """Returns an error as plain values; a type out of the table becomes RendezvousError."""
+    name = type(error).__name__
+    return {"type": name if name in _ERROR_TYPES else "RendezvousError", "message": str(error)}
+
+
+def decode_error(body: object) -> Exception:
+    """Returns the error that a `control.error` reply carries."""
+    if not isinstance(body, dict):
+        return RendezvousError("the coordinator answered with an error that cannot be read")
+    error_type = _ERROR_TYPES.get(str(body.get("type")), RendezvousError)
+    return error_type(str(body.get("message", "")))
+
+
+def is_ours(error: Exception) -> bool:
+    """Tells whether an error is an answer to bad input rather than a bug in the coordinator."""
+    return isinstance(error, TelegradError | TypeError | ValueError)

@@ -1,0 +1,153 @@
+"""The interface of a store: a small table of bytes that all workers of a job share."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from telegrad.errors import RendezvousError, RendezvousTimeoutError
+
+__all__ = ["STORE_TIMEOUT", "Store"]
+
+STORE_TIMEOUT = 300.0  # as long as a job may take to assemble (RpcOptions.init_timeout)
+
+
+class Store(ABC):
+    """Keys and values, for a handful of small things: addresses, counters, names.
+
+    All methods may be called from any thread and block until the answer is there. Each is
+    atomic. A wait ends with its deadline at the latest.
+    """
+
+    @abstractmethod
+    def set(self, key: str, value: bytes) -> None:
+        """Writes a value; whoever waits for the key goes on.
+
+        Raises:
+            RendezvousError: The store is closed or its host is lost.
+        """
+
+    @abstractmethod
+    def get(self, key: str, timeout: float = STORE_TIMEOUT) -> bytes:
+        """Returns the value of a key, waiting until it is set.
+
+        Args:
+            key: The key.
+            timeout: Seconds to wait at most, above 0; `math.inf` waits without a limit.
+
+        Raises:
+            RendezvousTimeoutError: It was not set in time.
+            RendezvousError: The store is closed or its host is lost.
+        """
+
+    @abstractmethod
+    def add(self, key: str, amount: int) -> int:
+        """Adds to a counter, which begins at 0, and returns what it is then.
+
+        The value is kept as decimal digits, so `get` reads it too.
+
+        Raises:
+            ValueError: The key holds something else than a number.
+            RendezvousError: The store is closed or its host is lost.
+        """
+
+    @abstractmethod
+    def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
+        """Writes `desired` if the key holds `expected`; returns what it holds afterwards.
+
+        An absent key counts as holding `b""`.
+
+        Raises:
+            RendezvousError: The store is closed or its host is lost.
+        """
+
+    @abstractmethod
+    def delete(self, key: str) -> bool:
+        """Removes a key; returns whether it was there.
+
+        Raises:
+            RendezvousError: The store is closed or its host is lost.
+        """
+
+    @abstractmethod
+    def wait(self, keys: Sequence[str], timeout: float = STORE_TIMEOUT) -> None:
+        """Waits until all the keys are set at once.
+
+        Raises:
+            RendezvousTimeoutError: Some were not set in time.
+            RendezvousError: The store is closed or its host is lost.
+        """
+
+    @abstractmethod
+    def num_keys(self) -> int:
+        """Returns how many keys there are.
+
+        Raises:
+            RendezvousError: The store is closed or its host is lost.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends every wait in it with RendezvousError; idempotent."""
+
+
+def check_key(key: object) -> str:
+    """Returns a key; raises TypeError or ValueError with words when it is none."""
+    if not isinstance(key, str):
+        raise TypeError(f"a store key must be a str (got {type(key).__name__})")
+    if not key:
+        raise ValueError("a store key must not be empty")
+    return key
+
+
+def check_keys(keys: Sequence[str]) -> list[str]:
+    """Returns keys as a list; a single str is refused, since it is a sequence too."""
+    if isinstance(keys, str):
+        raise TypeError(f"keys must be a list of str (got {keys!r}); write [{keys!r}]")
+    return [check_key(key) for key in keys]
+
+
+def check_value(value: object) -> bytes:
+    """Returns a value as bytes; raises TypeError with words when it is none."""
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError(
+            f"a store value must be bytes (got {type(value).__name__}); encode it first"
+        )
+    return bytes(value)
+
+
+def check_amount(amount: object) -> int:
+    """Returns the amount to add; raises TypeError with words when it is no int."""
+    if not isinstance(amount, int) or isinstance(amount, bool):
+        raise TypeError(f"add takes an int (got {type(amount).__name__})")
+    return amount
+
+
+def check_timeout(timeout: float) -> float:
+    """Returns a timeout in seconds; raises ValueError for 0, negatives and NaN."""
+    if math.isnan(timeout) or timeout <= 0:
+        raise ValueError(
+            f"timeout must be above 0 seconds (got {timeout}); write math.inf to wait without a limit"
+        )
+    return timeout
+
+
+def unset_error(keys: Sequence[str], timeout: float) -> RendezvousTimeoutError:
+    """Builds what a wait raises at its deadline."""
+    named = ", ".join(repr(key) for key in keys[:8])
+    if len(keys) > 8:
+        named += f" and {len(keys) - 8} more"
+    return RendezvousTimeoutError(
+        f"the store key {named} was not set within {timeout:g} s; check that the worker that "
+        "sets it runs, or wait longer with timeout="
+        if len(keys) == 1
+        else f"the store keys {named} were not all set within {timeout:g} s; check that the "
+        "workers that set them run, or wait longer with timeout=",
+        missing=keys,
+    )
+
+
+def closed_error(where: str) -> RendezvousError:
+    """Builds what every operation of a closed store raises."""
+    return RendezvousError(f"{where} is closed; nothing can be read or written any more")

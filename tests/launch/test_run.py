@@ -1,0 +1,330 @@
+"""`telegrad run` with real processes: what users do with it, and what may go wrong."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from telegrad.launch import worker_process
+
+ROOT = Path(__file__).parents[2]
+LIMIT = 40.0  # seconds for any one thing to happen; nothing here takes a tenth of it
+RUN = [sys.executable, "-m", "telegrad.launch.cli", "run"]
+
+
+class Run:
+    """A launcher in a session of its own, whose output is read as it comes."""
+
+    def __init__(self, directory: Path, *arguments: str, terminal: bool = False) -> None:
+        environ = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
+        environ |= {"PYTHONPATH": str(ROOT), "TMPDIR": str(directory)}
+        if terminal:
+            self.fd, writer = pty.openpty()
+        else:
+            self.fd, writer = os.pipe()
+        self.output = b""
+        self.process = subprocess.Popen(
+            [*RUN, *arguments],
+            cwd=directory,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=writer,
+            stderr=writer,
+            start_new_session=True,
+        )
+        os.close(writer)
+
+    def read_until(self, done: Callable[[bytes], bool]) -> str:
+        """Reads until the output is as wanted, or ends; fails at the limit."""
+        deadline = time.monotonic() + LIMIT
+        while not done(self.output):
+            ready, _, _ = select.select([self.fd], [], [], max(0.0, deadline - time.monotonic()))
+            assert ready, f"not seen in time; output: {self.text}"
+            try:
+                data = os.read(self.fd, 65536)
+            except OSError as error:  # how a terminal says that its other end is closed
+                if error.errno != errno.EIO:
+                    raise
+                data = b""
+            if not data:
+                break
+            self.output += data
+        return self.text
+
+    def wait_for(self, pattern: str, count: int = 1) -> str:
+        """Reads until a pattern was seen so many times."""
+        regex = re.compile(pattern.encode())
+        text = self.read_until(lambda output: len(regex.findall(output)) >= count)
+        assert len(regex.findall(self.output)) >= count, text
+        return text
+
+    def finish(self) -> tuple[int, list[str]]:
+        """Reads to the end; returns the exit code and the lines."""
+        self.read_until(lambda _: False)
+        return self.process.wait(LIMIT), self.text.splitlines()
+
+    @property
+    def text(self) -> str:
+        return self.output.decode()
+
+    def pids(self, name: str = "pid") -> list[int]:
+        """Returns the numbers that workers wrote as `pid=...`."""
+        return [int(number) for number in re.findall(rf"{name}=(\d+)", self.text)]
+
+    def close(self) -> None:
+        sessions = [self.process.pid, *self.pids()]
+        worker_process.kill_sessions(sessions, signal.SIGKILL)
+        self.process.wait(LIMIT)
+        os.close(self.fd)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
+    """Starts `telegrad run` with the text of a script; the marks in it are its arguments."""
+    runs: list[Run] = []
+
+    def start(script: str, n: int = 1, *arguments: str, terminal: bool = False) -> Run:
+        (tmp_path / "script.py").write_text("import os, sys, signal\n" + script)
+        options = ("--nproc-per-node", str(n), "script.py", *arguments)
+        runs.append(Run(tmp_path, *options, terminal=terminal))
+        return runs[-1]
+
+    yield start
+    for started in runs:
+        started.close()
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    """Waits for processes that are not children of this one."""
+    assert pids
+    for pid in pids:
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        try:
+            ready, _, _ = select.select([descriptor], [], [], LIMIT)
+        finally:
+            os.close(descriptor)
+        assert ready, f"process {pid} is still there"
+
+
+WAIT = "print(f'pid={os.getpid()} ready'); signal.pause()\n"
+
+
+def test_environment(run: Callable[..., Run]) -> None:
+    names = (
+        "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TELEGRAD_JOB "
+        "TELEGRAD_NAME TELEGRAD_TOKEN_FILE OMP_NUM_THREADS"
+    )
+    code, lines = run(
+        f"print(*[os.environ[n] for n in '{names}'.split()], *sys.argv[1:])\n"
+        "print(oct(os.stat(os.environ['TELEGRAD_TOKEN_FILE']).st_mode), __name__, __file__)\n",
+        2,
+        "--nproc-per-node",
+        "x y",
+    ).finish()
+    assert code == 0, lines[-9:]
+    cores = len(os.sched_getaffinity(0))
+    share = max(1, cores // 2)
+    assert lines[0] == (
+        "telegrad run: OMP_NUM_THREADS, OPENBLAS_NUM_THREADS, MKL_NUM_THREADS = "
+        f"{share} for each worker (workers: 2, cores: {cores}); set them to choose otherwise"
+    )
+    seen = {}
+    for rank in range(2):
+        first, second = [line for line in lines if line.startswith(f"[{rank}] ")]
+        match = re.fullmatch(
+            rf"\[{rank}\] {rank} {rank} 2 2 127\.0\.0\.1 (\d+) (script-[0-9a-f]+) worker{rank} "
+            rf"(\S+/token) {share} --nproc-per-node x y",
+            first,
+        )
+        assert match, first
+        seen[match.groups()] = rank
+        assert (
+            second == f"[{rank}] 0o100600 __main__ {match[3].rpartition('/telegrad-')[0]}/script.py"
+        )
+        assert not Path(match[3]).exists()
+    assert len(seen) == 1
+    assert len(lines) == 5
+
+
+def test_prefixes_last_lines_and_carriage_returns(run: Callable[..., Run]) -> None:
+    code, lines = run(
+        "sys.stdout.write('one\\n10%\\r20%\\rwindows\\r\\nlast without end')\n", 1
+    ).finish()
+    assert code == 0, lines[-9:]
+    assert lines[1:] == ["[0] one", "[0] windows", "[0] last without end"]
+
+
+def test_in_place_on_a_terminal(run: Callable[..., Run]) -> None:
+    started = run("sys.stdout.write('10%\\r'); sys.stdout.write('20%\\rdone\\n')\n", terminal=True)
+    code, lines = started.finish()
+    assert code == 0, lines[-9:]
+    shown = started.text.partition("otherwise\r\n")[2]
+    assert shown == "\r\x1b[K[0] 10%\r\x1b[K[0] 20%\r\x1b[K[0] done\r\n"
+
+
+def test_lines_are_never_mixed(run: Callable[..., Run]) -> None:
+    code, lines = run(
+        "r = os.environ['RANK']\n"
+        "for i in range(2000): sys.stdout.write(r * 50); sys.stdout.write(r * 50 + '\\n')\n",
+        3,
+    ).finish()
+    assert code == 0, lines[-9:]
+    assert sorted(set(lines[1:])) == [f"[{r}] {str(r) * 100}" for r in range(3)]
+    assert len(lines) == 6001
+
+
+def test_exit_code_and_traceback_last(run: Callable[..., Run]) -> None:
+    code, lines = run(
+        "if os.environ['RANK'] == '1': raise ValueError('not today')\nprint('noise')\n",
+        2,
+    ).finish()
+    assert code == 1
+    assert lines[-1] == "telegrad run: rank 1 failed with exit code 1"
+    assert lines[-2] == "[1] ValueError: not today"
+    began = len(lines) - 1 - lines[::-1].index("[1] Traceback (most recent call last):")
+    assert all(line.startswith("[1] ") for line in lines[began:-1])
+
+
+def test_exit_code_of_a_signal(run: Callable[..., Run]) -> None:
+    code, lines = run("os.kill(os.getpid(), signal.SIGSEGV)\n").finish()
+    assert code == 128 + signal.SIGSEGV
+    assert lines[-1] == "telegrad run: rank 0 was killed by SIGSEGV"
+
+
+def test_the_others_end_when_one_fails(run: Callable[..., Run]) -> None:
+    started = run("if os.environ['RANK'] == '1': sys.exit(7)\n" + WAIT, 3)
+    code, lines = started.finish()
+    assert code == 7
+    assert "telegrad run: rank 1 failed with exit code 7; the others get 5 s to end" in lines
+    assert lines[-1] == "telegrad run: rank 1 failed with exit code 7"
+    wait_until_gone(started.pids())
+
+
+CATCH = (
+    "def caught(*_): os.write(1, b'caught\\n')\n"
+    "signal.signal(signal.SIGINT, caught)\n"
+    "print(f'pid={os.getpid()} ready')\n"
+    "while True: signal.pause()\n"
+)
+
+
+def test_first_interrupt_reaches_each_worker_once_and_second_kills(
+    run: Callable[..., Run],
+) -> None:
+    started = run(CATCH, 2)
+    started.wait_for("ready", 2)
+    started.process.send_signal(signal.SIGINT)
+    started.wait_for("caught", 2)
+    started.process.send_signal(signal.SIGINT)
+    code, lines = started.finish()
+    assert code == 130
+    assert sum("caught" in line for line in lines) == 2
+    wait_until_gone(started.pids())
+
+
+def test_interrupt_ends_workers_that_do_not_catch_it(run: Callable[..., Run]) -> None:
+    started = run(WAIT, 2)
+    started.wait_for("ready", 2)
+    started.process.send_signal(signal.SIGINT)
+    code, lines = started.finish()
+    assert code == 130
+    assert sum(line.endswith("KeyboardInterrupt") for line in lines) == 2
+
+
+def test_terminate(run: Callable[..., Run]) -> None:
+    started = run(WAIT, 2)
+    started.wait_for("ready", 2)
+    started.process.send_signal(signal.SIGTERM)
+    code, lines = started.finish()
+    assert code == 143, lines[-9:]
+    wait_until_gone(started.pids())
+
+
+FAMILY = (
+    "import subprocess\n"
+    "child = subprocess.Popen(['sleep', '600'])\n"
+    "print(f'pid={os.getpid()} pid={child.pid} ready')\n"
+)
+
+
+def test_workers_and_what_they_started_end_when_the_launcher_is_killed(
+    run: Callable[..., Run], tmp_path: Path
+) -> None:
+    started = run(FAMILY + "print(os.environ['TELEGRAD_TOKEN_FILE'])\nsignal.pause()\n", 2)
+    started.wait_for("token", 2)
+    started.process.kill()
+    started.read_until(lambda _: False)
+    assert len(started.pids()) == 4
+    wait_until_gone(started.pids())
+
+
+def test_what_workers_started_ends_with_them(run: Callable[..., Run]) -> None:
+    started = run(FAMILY, 2)
+    code, lines = started.finish()
+    assert code == 0, lines[-9:]
+    assert len(started.pids()) == 4
+    wait_until_gone(started.pids())
+
+
+def test_module(run: Callable[..., Run], tmp_path: Path) -> None:
+    package = tmp_path / "pkg"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "__main__.py").write_text("import sys\nprint(__name__, *sys.argv[1:])\n")
+    started = Run(tmp_path, "--nproc-per-node", "1", "-m", "pkg", "-m", "x")
+    code, lines = started.finish()
+    started.close()
+    assert code == 0, lines[-9:]
+    assert lines[1:] == ["[0] __main__ -m x"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere.py"], "there is no script 'nowhere.py' here; check its path"),
+        (["--nproc-per-node", "0", "x.py"], r"--nproc-per-node must be at least 1 \(got 0\)"),
+        (["--nproc-per-node", "two", "x.py"], "invalid int value: 'two'"),
+        (["-m", "no_such_module_anywhere"], "there is no module 'no_such_module_anywhere'"),
+        ([], "SCRIPT"),
+        (["--unknown", "x.py"], "--unknown|SCRIPT|unrecognized"),
+    ],
+)
+def test_bad_usage_is_one_line_and_2(tmp_path: Path, arguments: list[str], words: str) -> None:
+    (tmp_path / "x.py").touch()
+    started = Run(tmp_path, *arguments)
+    code, lines = started.finish()
+    started.close()
+    assert code == 2
+    assert len(lines) == 1
+    assert re.search(words, lines[0]), lines
+    assert lines[0].startswith("telegrad")
+
+
+def test_output_that_nobody_reads_ends_the_run(run: Callable[..., Run], tmp_path: Path) -> None:
+    started = run("print(f'pid={os.getpid()}')\nwhile True: print('y' * 1000)\n")
+    started.wait_for("yyy")
+    os.close(started.fd)
+    started.fd = os.open(os.devnull, os.O_RDONLY)
+    assert started.process.wait(LIMIT) == 128 + signal.SIGPIPE
+    wait_until_gone(started.pids())
+
+
+def test_nothing_is_left_in_the_temporary_directory(
+    run: Callable[..., Run], tmp_path: Path
+) -> None:
+    assert run("pass\n").finish()[0] == 0
+    assert not list(tmp_path.glob("telegrad-*"))

@@ -1,0 +1,106 @@
+"""Where a job is, from the environment or an address."""
+
+from __future__ import annotations
+
+import pytest
+
+from telegrad.rendezvous import JobAddress, parse_init_method
+
+ENVIRON = {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
+LAUNCHED = {**ENVIRON, "RANK": "0", "TELEGRAD_JOB": "train-1", "TELEGRAD_NAME": "worker0"}
+
+
+@pytest.mark.parametrize("init_method", ["env://", None])
+def test_environment(init_method: str | None) -> None:
+    assert parse_init_method(init_method, environ=ENVIRON) == JobAddress(
+        host="10.0.0.1", port=29500, rank=1, world_size=3, job="default", hosts_store=False
+    )
+
+
+def test_rank_0_hosts_unless_the_launcher_does() -> None:
+    assert parse_init_method("env://", environ={**ENVIRON, "RANK": "0"}).hosts_store
+    address = parse_init_method("env://", environ=LAUNCHED)
+    assert not address.hosts_store
+    assert address.job == "train-1"
+    assert address.name == "worker0"
+    assert address.coordinator_endpoint == "grpc://10.0.0.1:29500"
+
+
+def test_arguments_override_the_environment() -> None:
+    address = parse_init_method("env://", rank=0, world_size=2, environ=ENVIRON)
+    assert (address.rank, address.world_size) == (0, 2)
+
+
+def test_everything_missing_is_named_at_once() -> None:
+    with pytest.raises(ValueError, match="RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT not set"):
+        parse_init_method("env://", environ={})
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"RANK": "one"}, r"RANK must be an integer \(got 'one'\)"),
+        ({"WORLD_SIZE": ""}, "WORLD_SIZE not set"),
+        ({"WORLD_SIZE": "0"}, r"world_size must be at least 1 \(got 0\)"),
+        ({"RANK": "3"}, "rank 3 is out of range for a world size of 3; ranks go from 0 to 2"),
+        ({"RANK": "-1"}, "rank -1 is out of range"),
+        ({"MASTER_PORT": "70000"}, r"MASTER_PORT must be from 1 to 65535 \(got 70000\)"),
+        ({"MASTER_PORT": "0"}, r"MASTER_PORT must be from 1 to 65535 \(got 0\)"),
+        ({"MASTER_PORT": "x", "RANK": "y"}, "RANK must .*MASTER_PORT must be an integer"),
+        ({"TELEGRAD_JOB": "a job"}, "job name 'a job' has ' '"),
+    ],
+)
+def test_malformed_environment(changed: dict[str, str], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        parse_init_method("env://", environ={**ENVIRON, **changed})
+
+
+def test_address() -> None:
+    address = parse_init_method("tcp://node7:4000?rank=0&world_size=2&job=mine")
+    assert address.hosts_store
+    assert address.job == "mine"
+    assert address.coordinator_endpoint == "grpc://node7:4000"
+    assert parse_init_method("tcp://[::1]:1", rank=0, world_size=1).coordinator_endpoint == (
+        "grpc://[::1]:1"
+    )
+
+
+def test_address_of_the_launcher_does_not_host() -> None:
+    address = parse_init_method("tcp://10.0.0.1:29500", rank=0, world_size=3, environ=LAUNCHED)
+    assert not address.hosts_store
+    assert address.job == "train-1"
+    assert parse_init_method("tcp://b:1", rank=0, world_size=3, environ=LAUNCHED).hosts_store
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("tcp://", "names no host"),
+        ("tcp://a", "names no port"),
+        ("tcp://a:0", "is 0, which no other worker can dial"),
+        ("tcp://a:99999", "is not a number from 1 to 65535"),
+        ("tcp://a:b", "is not a number from 1 to 65535"),
+        ("tcp://a:1/path", "more than a host and a port"),
+        ("tcp://a:1", "rank, world_size not set.*init_rpc"),
+        ("tcp://a:1?rank=0&world_size=1&size=3", "'size' is not known"),
+        ("file:///x", "is not known; write 'env://' or 'tcp://host:port'"),
+        ("env://x", "write 'env://' alone"),
+    ],
+)
+def test_malformed_addresses(url: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        parse_init_method(url)
+
+
+def test_alone() -> None:
+    address = parse_init_method(None, environ={})
+    assert (address.host, address.port, address.world_size) == ("127.0.0.1", 0, 1)
+    assert address.hosts_store
+    with pytest.raises(ValueError, match="needs an address to meet the others at"):
+        parse_init_method(None, rank=1, world_size=2)
+
+
+@pytest.mark.parametrize("rank", [True, 0.5, "0"])
+def test_rank_is_an_int(rank: int) -> None:
+    with pytest.raises(ValueError, match="rank must be an int"):
+        parse_init_method("tcp://a:1", rank=rank, world_size=2)

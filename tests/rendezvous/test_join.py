@@ -1,0 +1,415 @@
+"""Joining a job: blocking, within a deadline, with nothing left behind on failure."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import pytest
+
+from telegrad.errors import (
+    AuthenticationError,
+    DuplicateNameError,
+    RendezvousError,
+    RendezvousTimeoutError,
+    WorkerLostError,
+)
+from telegrad.rendezvous import Coordinator, JobAddress, JoinedJob, Member, join, join_job
+from telegrad.rendezvous.control import ControlLine
+from telegrad.transport import GrpcTransport, InprocNetwork, InprocTransport, Transport
+from telegrad.types import WorkerInfo
+
+TOKEN = b"a token that only the tests use"
+
+
+@dataclass
+class Listener:
+    """Records what a worker hears, and lets a test wait for it."""
+
+    joined: list[str] = field(default_factory=list)
+    lost: list[tuple[str, str]] = field(default_factory=list)
+    coordinator: list[WorkerLostError] = field(default_factory=list)
+    heard: threading.Event = field(default_factory=threading.Event)
+
+    def on_member_joined(self, member: Member) -> None:
+        self.joined.append(member.info.name)
+        self.heard.set()
+
+    def on_member_lost(self, info: WorkerInfo, reason: str) -> None:
+        self.lost.append((info.name, reason))
+        self.heard.set()
+
+    def on_coordinator_lost(self, error: WorkerLostError) -> None:
+        self.coordinator.append(error)
+        self.heard.set()
+
+    def wait(self) -> None:
+        assert self.heard.wait(20)
+        self.heard.clear()
+
+
+class Job:
+    """A coordinator and workers that join it, all in this process."""
+
+    def __init__(self, kind: str = "inproc", world_size: int | None = None) -> None:
+        self._network = InprocNetwork()
+        self._kind = kind
+        self.coordinator = Coordinator(
+            self.transports(), job="test", token=TOKEN, world_size=world_size
+        )
+        self.endpoint = self.coordinator.start()[0]
+        self.pool = ThreadPoolExecutor(8)
+        self.joined: list[JoinedJob] = []
+
+    def transports(self) -> list[Transport]:
+        return [InprocTransport(self._network) if self._kind == "inproc" else GrpcTransport()]
+
+    def join(
+        self,
+        rank: int,
+        world_size: int = 2,
+        *,
+        name: str = "",
+        timeout: float = 20.0,
+        listener: Listener | None = None,
+        token: bytes = TOKEN,
+        job: str = "test",
+        endpoint: str = "",
+    ) -> JoinedJob:
+        address = JobAddress(
+            host="127.0.0.1",
+            port=1,
+            rank=rank,
+            world_size=world_size,
+            job=job,
+            hosts_store=False,
+            endpoint=endpoint or self.endpoint,
+        )
+        joined = join_job(
+            address,
+            name=name or f"w{rank}",
+            token=token,
+            transports=self.transports(),
+            publish=lambda incarnation: [f"x://{rank}/{incarnation}"],
+            listener=listener or Listener(),
+            timeout=timeout,
+        )
+        self.joined.append(joined)
+        return joined
+
+    def start(self, rank: int, **options: object) -> Future[JoinedJob]:
+        return self.pool.submit(self.join, rank, **options)  # type: ignore[arg-type]
+
+    def join_all(self, n: int, listeners: Sequence[Listener] = ()) -> list[JoinedJob]:
+        futures = [
+            self.start(r, world_size=n, listener=listeners[r] if listeners else None)
+            for r in range(n)
+        ]
+        return [future.result(20) for future in futures]
+
+    def close(self) -> None:
+        for joined in self.joined:
+            joined.close()
+        self.coordinator.close()
+        self.pool.shutdown()
+
+
+def wait_for_members(coordinator: Coordinator, n: int) -> None:
+    deadline = time.monotonic() + 20
+    while len(coordinator.members) < n:
+        assert time.monotonic() < deadline
+
+
+@pytest.fixture(params=["inproc", "grpc"])
+def job(request: pytest.FixtureRequest) -> Iterator[Job]:
+    made = Job(request.param)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def quick() -> Iterator[Job]:
+    made = Job("inproc")
+    yield made
+    made.close()
+
+
+def test_all_get_the_same_members(job: Job) -> None:
+    jobs = job.join_all(3)
+    assert jobs[0].members == jobs[1].members == jobs[2].members
+    assert [member.info.name for member in jobs[0].members] == ["w0", "w1", "w2"]
+    assert [joined.info for joined in jobs] == [member.info for member in jobs[0].members]
+    assert sorted(joined.info.incarnation for joined in jobs) == [1, 2, 3]
+    assert jobs[0].members[1].endpoints == (f"x://1/{jobs[1].info.incarnation}",)
+    assert jobs[0].living() == jobs[0].members
+    jobs[0].store.set("k", b"v")
+    assert jobs[2].store.get("k", timeout=10) == b"v"
+    assert job.coordinator.statistics().members == 3
+
+
+def test_shutdown_waits_for_all(job: Job) -> None:
+    first, second = job.join_all(2)
+    waiting = job.pool.submit(first.shutdown)
+    with pytest.raises(RendezvousTimeoutError, match=r"did not call shutdown within 0\.05 s"):
+        first.shutdown(timeout=0.05)
+    second.shutdown()
+    assert waiting.result(20) is None
+    assert job.coordinator.members == ()
+
+
+def test_a_timeout_of_shutdown_names_who_still_runs(quick: Job) -> None:
+    first, _, third = quick.join_all(3)
+    waiting = quick.pool.submit(first.shutdown)
+    with pytest.raises(RendezvousTimeoutError) as caught:
+        third.shutdown(timeout=0.2)
+    assert caught.value.missing == ("w1",) or caught.value.missing == ("w0", "w1")
+    quick.joined[[joined.info.name for joined in quick.joined].index("w1")].leave()
+    assert waiting.result(20) is None
+
+
+def test_the_same_processes_may_join_again_after_shutdown(quick: Job) -> None:
+    for joined in quick.join_all(2):
+        quick.pool.submit(joined.shutdown)
+    again = quick.join_all(2)
+    assert sorted(joined.info.incarnation for joined in again) == [3, 4]
+
+
+def test_a_worker_that_leaves_is_told_to_the_others(job: Job) -> None:
+    listener = Listener()
+    first, second = job.join_all(2, [listener, Listener()])
+    second.leave("had enough")
+    listener.wait()
+    assert listener.lost == [("w1", "had enough")]
+    assert [member.info.name for member in first.living()] == ["w0"]
+    first.shutdown(timeout=20)
+
+
+def test_a_worker_whose_line_closes_is_told_to_the_others(job: Job) -> None:
+    listener = Listener()
+    first, second = job.join_all(2, [listener, Listener()])
+    waiting = job.pool.submit(first.shutdown)
+    second.close()
+    listener.wait()
+    assert [name for name, _ in listener.lost] == ["w1"]
+    assert waiting.result(20) is None
+
+
+def test_a_restarted_worker_is_told_to_the_others(quick: Job) -> None:
+    listener = Listener()
+    first, second = quick.join_all(2, [listener, Listener()])
+    second.leave()
+    listener.wait()
+    again = quick.join(1)
+    listener.wait()
+    assert listener.joined == ["w1"]
+    assert again.info.incarnation > second.info.incarnation
+    assert again.members == first.living()
+
+
+def test_the_loss_of_the_coordinator_stops_nobody(job: Job) -> None:
+    listener = Listener()
+    first, _ = job.join_all(2, [listener, Listener()])
+    job.coordinator.close()
+    listener.wait()
+    assert len(listener.coordinator) == 1
+    first.shutdown()  # there is nobody to wait with
+
+
+def test_timeout_names_the_missing_ranks(job: Job) -> None:
+    with pytest.raises(RendezvousTimeoutError) as caught:
+        job.join(0, world_size=3, timeout=0.3)
+    assert caught.value.missing == (
+        f"rank 1: never reached the coordinator at {job.endpoint}",
+        f"rank 2: never reached the coordinator at {job.endpoint}",
+    )
+    assert "1/3 joined; missing: rank 1: never reached" in str(caught.value)
+    assert job.coordinator.members == ()
+
+
+def test_timeout_says_what_became_of_a_missing_rank(quick: Job) -> None:
+    first = quick.start(0, world_size=3, timeout=1.0)
+    with pytest.raises(RendezvousTimeoutError):
+        quick.join(1, world_size=3, timeout=0.2)
+    with pytest.raises(RendezvousTimeoutError) as caught:
+        first.result(20)
+    assert caught.value.missing[0].startswith("rank 1: joined and was lost again: joining failed")
+
+
+def test_a_failed_join_may_be_tried_again_at_once(job: Job) -> None:
+    for _ in range(3):
+        with pytest.raises(RendezvousTimeoutError):
+            job.join(0, timeout=0.1)
+    assert len(job.join_all(2)) == 2
+
+
+def test_duplicates_are_refused_at_once(quick: Job) -> None:
+    quick.join_all(2)
+    with pytest.raises(DuplicateNameError, match="rank 1 is taken by 'w1'"):
+        quick.join(1, timeout=math.inf)
+    quick.joined[0].leave()
+    other = "W1" if quick.joined[0].info.name == "w0" else "W0"
+    rank = quick.joined[0].info.rank
+    with pytest.raises(DuplicateNameError, match="names must differ by more than case"):
+        quick.join(rank, name=other, timeout=math.inf)
+
+
+def test_wrong_token_is_refused_at_once(job: Job) -> None:
+    with pytest.raises(AuthenticationError):
+        job.join(0, token=b"not the token of this job", timeout=math.inf)
+
+
+def test_a_wrong_token_is_named_to_those_who_wait(job: Job) -> None:
+    first = job.start(0, timeout=1.5)
+    wait_for_members(job.coordinator, 1)
+    with pytest.raises(AuthenticationError):
+        job.join(1, token=b"not the token of this job")
+    with pytest.raises(RendezvousTimeoutError) as caught:
+        first.result(20)
+    [missing] = caught.value.missing
+    assert missing.startswith("rank 1: refused by the coordinator: the dialler holds another token")
+
+
+def test_another_job_is_refused_at_once(job: Job) -> None:
+    with pytest.raises(RendezvousError, match="job") as caught:
+        job.join(0, job="other", timeout=math.inf)
+    assert not isinstance(caught.value, RendezvousTimeoutError)
+
+
+def test_world_size_mismatch_is_refused_at_once() -> None:
+    job = Job("inproc", world_size=2)
+    with pytest.raises(RendezvousError, match="world size mismatch"):
+        job.join(1, world_size=3, timeout=math.inf)
+    assert len(job.join_all(2)) == 2
+    job.close()
+
+
+def test_nobody_listens(quick: Job) -> None:
+    with pytest.raises(RendezvousTimeoutError) as caught:
+        quick.join(1, endpoint="inproc://999", timeout=1.0)
+    assert caught.value.missing == ("rank 0: the coordinator at inproc://999: connection refused",)
+    assert "did not reach the coordinator of job 'test' within 1 s" in str(caught.value)
+
+
+def test_a_coordinator_that_comes_late_is_found(port: int) -> None:
+    address = {"host": "127.0.0.1", "port": port, "world_size": 2, "job": "late"}
+
+    def join(rank: int) -> JoinedJob:
+        return join_job(
+            JobAddress(**address, rank=rank, hosts_store=rank == 0),  # type: ignore[arg-type]
+            name=f"w{rank}",
+            token=TOKEN,
+            transports=[GrpcTransport()],
+            host_transports=[GrpcTransport(port=port)],
+            publish=lambda _: [],
+            listener=Listener(),
+            timeout=20.0,
+        )
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(join, 1)
+        first = join(0)
+        second = waiting.result(20)
+        assert first.coordinator is not None
+        done = pool.submit(second.shutdown)
+        first.shutdown()
+        first.close()
+        done.result(20)
+        second.close()
+
+
+def test_a_job_of_one_needs_no_port() -> None:
+    address = JobAddress(
+        host="127.0.0.1", port=0, rank=0, world_size=1, job="alone", hosts_store=True
+    )
+    joined = join_job(
+        address,
+        name="w0",
+        token=TOKEN,
+        transports=[GrpcTransport()],
+        publish=lambda _: [],
+        listener=Listener(),
+    )
+    joined.shutdown()
+    joined.close()
+
+
+def test_progress_is_logged(quick: Job, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "telegrad.rendezvous"):
+        with pytest.raises(RendezvousTimeoutError):
+            quick.join(0, world_size=3, timeout=0.3)
+        with pytest.raises(RendezvousTimeoutError):
+            quick.join(1, endpoint="inproc://999", timeout=0.5)
+    lines = [record.getMessage() for record in caplog.records]
+    assert "1/3 joined; waiting for ranks 1, 2; 0 s left" in lines
+    assert "waiting for the coordinator at inproc://999 (connection refused); 0 s left" in lines
+
+
+def test_a_long_wait_warns_again_and_again(
+    quick: Job, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(join, "WARN_EVERY", 0.1)
+    with caplog.at_level(logging.WARNING, "telegrad.rendezvous"):
+        with pytest.raises(RendezvousTimeoutError):
+            quick.join(0, world_size=3, timeout=0.5)
+        with pytest.raises(RendezvousTimeoutError):
+            quick.join(1, endpoint="inproc://999", timeout=0.5)
+    lines = [record.getMessage() for record in caplog.records]
+    assert 3 <= sum(line.startswith("1/3 joined; waiting for ranks 1, 2") for line in lines) <= 5
+    assert 1 <= sum(line.startswith("waiting for the coordinator at") for line in lines) <= 5
+
+
+@pytest.mark.parametrize("timeout", [0, -1])
+def test_bad_arguments(quick: Job, timeout: float) -> None:
+    with pytest.raises(ValueError, match="timeout must be above 0"):
+        quick.join(0, timeout=timeout)
+    with pytest.raises(ValueError, match="worker name"):
+        quick.join(0, name="a b")
+
+
+def test_what_publish_raises_frees_the_place(quick: Job) -> None:
+    def publish(_: int) -> list[str]:
+        raise OSError("port in use")
+
+    address = JobAddress(
+        host="h",
+        port=1,
+        rank=0,
+        world_size=2,
+        job="test",
+        hosts_store=False,
+        endpoint=quick.endpoint,
+    )
+    with pytest.raises(OSError, match="port in use"):
+        join_job(
+            address,
+            name="w0",
+            token=TOKEN,
+            transports=quick.transports(),
+            publish=publish,
+            listener=Listener(),
+        )
+    assert len(quick.join_all(2)) == 2
+
+
+def test_garbage_is_answered_with_words() -> None:
+
+    job = Job("inproc")
+    line = ControlLine(job="test", rank=0, token=TOKEN, transports=job.transports())
+    line.connect(job.endpoint, 10.0)
+    for kind, body, words in [
+        ("member.join", None, "body must be a dict"),
+        ("member.join", {"name": "w", "rank": "x"}, "rank must be an int"),
+        ("store.get", {"key": 3}, "key must be a str"),
+        ("store.set", {"key": "k"}, "value must be bytes"),
+        ("store.wait", {"keys": 3}, "keys must be a list"),
+        ("store.unknown", None, "does not know 'store.unknown'"),
+    ]:
+        with pytest.raises((TypeError, RendezvousError), match=words):
+            line.ask(kind, body, timeout=10)
+    line.close()
+    job.close()

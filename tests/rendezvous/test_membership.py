@@ -1,0 +1,284 @@
+"""The coordinator's side of membership, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from telegrad.rendezvous.membership import (
+    Joined,
+    JoinRequest,
+    Lost,
+    Member,
+    Membership,
+    Message,
+    Progress,
+    Refused,
+    Released,
+    Running,
+    Welcome,
+)
+from telegrad.rendezvous.roster import Roster
+from telegrad.types import WorkerInfo
+
+
+def session(number: int) -> WorkerInfo:
+    return WorkerInfo(f"store.{number}", number, 1000 + number)
+
+
+def request(rank: int, *, name: str = "", world_size: int = 3, incarnation: int = 0) -> JoinRequest:
+    return JoinRequest(
+        name or f"w{rank}", rank, world_size, incarnation or rank + 1, (f"x://{rank}",)
+    )
+
+
+def member(rank: int, incarnation: int = 0) -> Member:
+    return Member(WorkerInfo(f"w{rank}", rank, incarnation or rank + 1), (f"x://{rank}",))
+
+
+def full(world_size: int = 3) -> Membership:
+    membership = Membership()
+    for r in range(world_size):
+        membership.join(session(r), request(r, world_size=world_size))
+    return membership
+
+
+def only(messages: Sequence[Message], kind: type[Message]) -> list[Message]:
+    return [message for message in messages if isinstance(message, kind)]
+
+
+def test_all_are_welcomed_when_the_last_one_comes() -> None:
+    membership = Membership()
+    assert membership.join(session(2), request(2)) == [Progress(session(2), 1, (2,), 3, ())]
+    assert len(membership.join(session(0), request(0))) == 2
+    members = (member(0), member(1), member(2))
+    assert membership.join(session(1), request(1)) == [
+        Welcome(session(r), members) for r in range(3)
+    ]
+    assert membership.complete
+    assert membership.members == members
+
+
+@pytest.mark.parametrize("other", ["w0", "W0"])
+def test_duplicate_name_without_case(other: str) -> None:
+    membership = Membership()
+    membership.join(session(0), request(0))
+    [refused] = membership.join(session(1), request(1, name=other))
+    assert isinstance(refused, Refused)
+    assert refused.error == "DuplicateNameError"
+    assert refused.message == (
+        f"the name {other!r} is taken by rank 0 ('w0'); names must differ by more than case"
+    )
+
+
+def test_duplicate_rank() -> None:
+    membership = Membership()
+    membership.join(session(0), request(0))
+    [refused] = membership.join(session(1), request(0, name="other"))
+    assert isinstance(refused, Refused)
+    assert refused.error == "DuplicateNameError"
+    assert "rank 0 is taken by 'w0'; give 'other' a rank of its own" in refused.message
+
+
+def test_join_after_complete_is_refused_while_the_place_is_taken() -> None:
+    membership = full()
+    [refused] = membership.join(session(7), request(1, name="late"))
+    assert isinstance(refused, Refused)
+    assert refused.error == "DuplicateNameError"
+
+
+def test_world_size_mismatch() -> None:
+    membership = Membership()
+    membership.join(session(0), request(0))
+    [refused] = membership.join(session(1), request(1, world_size=4))
+    assert isinstance(refused, Refused)
+    assert refused.error == "RendezvousError"
+    assert "world size mismatch: 'w1' (rank 1) says 4, the job has 3" in refused.message
+    [refused] = Membership(2).join(session(1), request(1, world_size=4))
+    assert isinstance(refused, Refused)
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (request(3), "rank 3 is out of range"),
+        (request(-1), "rank -1 is out of range"),
+        (request(0, world_size=0), "world_size must be at least 1"),
+        (request(0, name="a b"), "worker name"),
+    ],
+)
+def test_bad_requests(bad: JoinRequest, words: str) -> None:
+    membership = Membership()
+    [refused] = membership.join(session(0), bad)
+    assert isinstance(refused, Refused)
+    assert refused.error == "ValueError"
+    assert words in refused.message
+    assert membership.members == ()
+
+
+def test_one_session_has_one_seat() -> None:
+    membership = Membership()
+    membership.join(session(0), request(0))
+    assert membership.join(session(0), request(0)) == []
+    [refused] = membership.join(session(0), request(1))
+    assert isinstance(refused, Refused)
+    assert "joined already as 'w0'" in refused.message
+
+
+def test_loss_before_complete_frees_the_place_and_is_remembered() -> None:
+    membership = Membership()
+    membership.join(session(0), request(0))
+    membership.join(session(1), request(1))
+    [progress] = membership.lost(session(1), "dial refused")
+    assert isinstance(progress, Progress)
+    assert progress.joined == (0,)
+    assert progress.errors == ((1, "joined and was lost again: dial refused"),)
+    [first, _] = membership.join(session(8), request(1, incarnation=9))
+    assert isinstance(first, Progress)
+    assert first.errors == ()
+
+
+def test_what_was_seen_of_a_missing_rank_is_told() -> None:
+    membership = Membership()
+    membership.join(session(0), request(0))
+    [progress] = membership.note(2, "has another token")
+    assert isinstance(progress, Progress)
+    assert progress.errors == ((2, "has another token"),)
+    assert membership.note(2, "has another token") == []
+    assert membership.note(0, "is there") == []
+    assert membership.note(3, "no such rank") == membership.note(-1, "nor this") == []
+
+
+def test_loss_after_complete_is_told_to_all_others() -> None:
+    membership = full()
+    assert membership.lost(session(1), "killed") == [
+        Lost(session(0), member(1).info, "killed"),
+        Lost(session(2), member(1).info, "killed"),
+    ]
+    assert membership.lost(session(1), "killed") == []
+
+
+def test_a_restarted_worker_takes_the_place_of_its_predecessor() -> None:
+    membership = full()
+    membership.lost(session(1), "killed")
+    members = (member(0), member(1, incarnation=9), member(2))
+    assert membership.join(session(9), request(1, incarnation=9)) == [
+        Welcome(session(9), members),
+        Joined(session(0), members[1]),
+        Joined(session(2), members[1]),
+    ]
+
+
+def test_shutdown_waits_for_all() -> None:
+    membership = full()
+    assert membership.shut_down(session(0)) == [Running(session(0), 3, ("w1", "w2"))]
+    membership.shut_down(session(1))
+    assert membership.shut_down(session(2)) == [Released(session(r)) for r in range(3)]
+    assert membership.members == ()
+
+
+def test_shutdown_does_not_wait_for_the_lost() -> None:
+    membership = full()
+    membership.shut_down(session(0))
+    membership.shut_down(session(2))
+    messages = membership.lost(session(1), "killed")
+    assert only(messages, Released) == [Released(session(0)), Released(session(2))]
+    assert len(only(messages, Lost)) == 2
+
+
+def test_shutdown_waits_for_a_replacement_too() -> None:
+    membership = full()
+    membership.lost(session(1), "killed")
+    membership.shut_down(session(0))
+    messages = membership.join(session(9), request(1, incarnation=9))
+    assert only(messages, Running)
+    assert not only(membership.shut_down(session(2)), Released)
+    assert len(only(membership.shut_down(session(9)), Released)) == 3
+
+
+def test_shutdown_of_nobody_is_answered() -> None:
+    assert Membership().shut_down(session(5)) == [Released(session(5))]
+
+
+def test_the_job_begins_anew_after_the_last_one_is_gone() -> None:
+    membership = full()
+    for r in range(3):
+        membership.lost(session(r), "left")
+    assert not membership.complete
+    assert membership.world_size is None
+    membership = Membership(3)
+    membership.join(session(0), request(0))
+    membership.lost(session(0), "left")
+    assert membership.world_size == 3
+
+
+EVENTS = st.lists(
+    st.tuples(st.sampled_from(["join", "shutdown", "lost", "again"]), st.integers(0, 2)),
+    max_size=40,
+)
+
+
+@given(EVENTS)
+def test_each_request_is_answered_once_and_all_hear_of_every_loss(
+    events: list[tuple[str, int]],
+) -> None:
+    """Random joins, losses, restarts and shutdowns, by processes that wait for each answer."""
+    membership = Membership(3)
+    epoch = [0, 0, 0]  # which process has this rank now
+    state = ["new", "new", "new"]  # new -> joining -> member -> leaving -> new
+
+    def apply(messages: Sequence[Message]) -> None:
+        for message in messages:
+            if isinstance(message, Progress | Running | Joined | Lost):
+                continue
+            r = message.session.rank
+            assert message.session == live(r)
+            if isinstance(message, Welcome):
+                assert state[r] == "joining"
+                state[r] = "member"
+            elif isinstance(message, Released):
+                assert state[r] == "leaving"
+                state[r] = "new"
+            else:
+                raise AssertionError(message)
+
+    def live(r: int) -> WorkerInfo:
+        return WorkerInfo(f"store.{r}", r, epoch[r])
+
+    for event, r in events:
+        if event == "join" and state[r] == "new":
+            state[r] = "joining"
+            apply(membership.join(live(r), request(r, incarnation=100 * epoch[r] + r + 1)))
+        elif event == "shutdown" and state[r] == "member":
+            state[r] = "leaving"
+            apply(membership.shut_down(live(r)))
+        elif event in ("lost", "again"):
+            gone = live(r)
+            epoch[r] += 1
+            was, state[r] = state[r], "new"
+            messages = membership.lost(gone, "killed")
+            if was == "new":
+                assert messages == []
+            apply(messages)
+    seated = {m.info.rank for m in membership.members}
+    assert seated == {r for r in range(3) if state[r] != "new"}
+    if all(state[r] in ("leaving", "new") for r in range(3)):
+        assert "leaving" not in state  # nobody is kept waiting when all have called shutdown
+
+
+@given(st.permutations([("joined", 9), ("lost", 9), ("lost", 2), ("joined", 1), ("joined", 2)]))
+def test_a_roster_is_right_in_any_order(events: list[tuple[str, int]]) -> None:
+    roster = Roster()
+    reported: list[tuple[str, int]] = []
+    for kind, incarnation in events * 2:
+        info = member(1, incarnation)
+        news = roster.joined(info) if kind == "joined" else roster.lost(info.info)
+        if news:
+            reported.append((kind, incarnation))
+    assert [m.info.incarnation for m in roster.members] == [1]
+    assert len(reported) == len(set(reported))
+    for i in (2, 9):
+        assert ("joined", i) not in reported[reported.index(("lost", i)) :]
