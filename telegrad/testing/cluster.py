@@ -1,0 +1,161 @@
+"""Cluster: a whole job in one test, in one process or in processes of their own.
+
+    with Cluster(3) as cluster:                       # three agents in this process
+        cluster.run(say_hello)                        # on each worker; results by rank
+        cluster.call(0, train, data)                  # on one
+        cluster.kill(2)                               # without a goodbye
+
+A function runs with its worker's agent as the ambient one, so the verbs of `telegrad.rpc` and
+`telegrad.dist_autograd` work in it as they do in a program.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar, final
+
+from telegrad.rpc import RpcOptions
+from telegrad.testing.agents_here import AgentsHere
+from telegrad.testing.processes import Processes
+from telegrad.testing.workers import Workers
+
+__all__ = ["Cluster"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# One call of a test; below the time limit of a test, so that this error is seen and not that.
+LIMIT_SECONDS = 45.0
+# What the other workers get to end once one of them failed: they may wait for it in vain.
+GRACE_SECONDS = 5.0
+CLOSE_SECONDS = 15.0
+
+
+@final
+class Cluster:
+    """A job of n workers named `worker0`, `worker1`, ...
+
+    Args:
+        n: How many workers.
+        processes: Whether each is a process of its own, over gRPC on loopback; else all are agents
+            of this process, over the in-process transport. Functions, arguments and results must
+            then be what a call could carry, and functions must be importable.
+        options: What each worker's `init_rpc` is told; a token is made where none is given.
+        limit: Seconds for one `run` or `call`.
+
+    Raises:
+        ValueError: n is below 1.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        *,
+        processes: bool = False,
+        options: RpcOptions | None = None,
+        limit: float = LIMIT_SECONDS,
+    ) -> None:
+        if n < 1:
+            raise ValueError(f"a cluster needs at least one worker (got {n})")
+        self._n = n
+        self._limit = limit
+        self._living = list(range(n))
+        self._closed = threading.Lock()
+        self._workers: Workers = Processes(n, options) if processes else AgentsHere(n, options)
+        try:
+            self._workers.start()
+        except BaseException:
+            self._workers.close(graceful=False, timeout=CLOSE_SECONDS)
+            raise
+
+    @property
+    def living(self) -> list[int]:
+        """The ranks that were not killed."""
+        return list(self._living)
+
+    def run(self, func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> list[T]:
+        """Runs a function on every living worker at once.
+
+        Returns:
+            The results, by rank.
+
+        Raises:
+            Exception: What the first of the failing workers raised; a note names the worker.
+            TimeoutError: It took longer than the cluster's limit.
+        """
+        return self._gather(self._living, func, args, kwargs)
+
+    def call(self, rank: int, func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs a function on one worker and returns its result.
+
+        Raises:
+            ValueError: There is no such worker, or it was killed.
+            Exception: What the function raised.
+            TimeoutError: It took longer than the cluster's limit.
+        """
+        self._check(rank)
+        return self._gather([rank], func, args, kwargs)[0]
+
+    def kill(self, rank: int) -> None:
+        """Ends a worker at once: no goodbye, no clean-up; a process gets SIGKILL.
+
+        Raises:
+            ValueError: There is no such worker, or it was killed before.
+        """
+        self._check(rank)
+        self._living.remove(rank)
+        self._workers.kill(rank)
+
+    def close(self, *, graceful: bool = True) -> None:
+        """Shuts all workers down; idempotent."""
+        if self._closed.acquire(blocking=False):
+            self._workers.close(graceful=graceful, timeout=CLOSE_SECONDS)
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close(graceful=error is None)
+
+    def _check(self, rank: int) -> None:
+        if rank not in self._living:
+            raise ValueError(f"no worker of rank {rank} lives in this cluster ({self._living})")
+
+    def _gather(
+        self,
+        ranks: Sequence[int],
+        func: Callable[..., T],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> list[T]:
+        if kwargs:
+            raise TypeError("a cluster's functions take positional arguments only")
+        began = time.monotonic()
+        futures = {r: self._workers.submit(r, func, args) for r in ranks}
+        _, pending = wait(futures.values(), self._limit, return_when=FIRST_EXCEPTION)
+        if pending and time.monotonic() - began < self._limit:
+            _, pending = wait(pending, GRACE_SECONDS)
+        _raise_first(futures)
+        if pending:
+            late = [f"worker{r}" for r, future in futures.items() if future in pending]
+            raise TimeoutError(
+                f"{func.__qualname__} still runs on {', '.join(late)} after {self._limit:g} s"
+            )
+        return [future.result() for future in futures.values()]
+
+
+def _raise_first(futures: dict[int, Future[Any]]) -> None:
+    for r, future in futures.items():
+        error = future.exception() if future.done() else None
+        if error is not None:
+            error.add_note(f"raised on worker{r} of the cluster")
+            raise error

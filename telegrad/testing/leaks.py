@@ -1,0 +1,155 @@
+"""Leak checks: nothing that a test starts outlives it.
+
+A check compares what is there with what was there before. What is on its way out gets a bounded
+time to go; what stays is named in the error. Threads and children that belong to libraries for
+the life of the process, and end with it, are no leaks; they are listed here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = [
+    "LeakError",
+    "child_processes",
+    "no_leaked_children",
+    "no_leaked_descriptors",
+    "no_leaked_tasks",
+    "no_leaked_threads",
+    "open_descriptors",
+    "wait_until_gone",
+]
+
+# What ends by itself after a shutdown takes milliseconds; two loaded cores may need seconds.
+GONE_WITHIN = 5.0
+POLL_SECONDS = 0.005
+
+# gRPC's poller and pytest-timeout's timer live as long as their library wants.
+FOREIGN_THREADS = ("_poll_wrapper", "pytest_timeout", "asyncio-waitpid", "ThreadPoolExecutor")
+# multiprocessing starts these once per process.
+FOREIGN_CHILDREN = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+# gRPC keeps its wake-up descriptors, Python its random source and trackers' pipes.
+FOREIGN_DESCRIPTORS = ("/dev/urandom", "anon_inode:[eventfd]", "anon_inode:[eventpoll]")
+
+
+class LeakError(AssertionError):
+    """Something was started and not stopped."""
+
+
+def wait_until_gone(
+    what: str, left: Callable[[], Iterable[object]], within: float = GONE_WITHIN
+) -> None:
+    """Waits until `left` returns nothing.
+
+    Args:
+        what: The word for the error: `threads`.
+        left: Returns what is still there; called until it returns nothing.
+        within: Seconds.
+
+    Raises:
+        LeakError: Something was still there; the message lists it.
+    """
+    deadline = time.monotonic() + within
+    pause = threading.Event()
+    while remaining := list(left()):
+        if time.monotonic() > deadline:
+            listed = ", ".join(str(item) for item in remaining)
+            raise LeakError(f"leaked {what} (after {within:g} s): {listed}")
+        pause.wait(POLL_SECONDS)
+
+
+@contextmanager
+def no_leaked_threads(within: float = GONE_WITHIN) -> Iterator[None]:
+    """Checks that every thread that the block starts has ended soon after it."""
+    before = set(threading.enumerate())
+    yield
+
+    def left() -> list[str]:
+        new = set(threading.enumerate()) - before
+        return [t.name for t in new if not any(word in t.name for word in FOREIGN_THREADS)]
+
+    wait_until_gone("threads", left, within)
+
+
+@contextmanager
+def no_leaked_tasks(loop: asyncio.AbstractEventLoop, within: float = GONE_WITHIN) -> Iterator[None]:
+    """Checks that every task that the block starts on a loop has ended soon after it.
+
+    The loop runs in another thread, as telegrad's own does.
+    """
+    before = asyncio.all_tasks(loop)
+    yield
+    wait_until_gone("tasks", lambda: asyncio.all_tasks(loop) - before, within)
+
+
+def open_descriptors() -> dict[int, str]:
+    """Returns this process' open descriptors, each with what it leads to."""
+    found: dict[int, str] = {}
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            found[int(entry.name)] = os.readlink(entry)
+        except OSError:
+            continue  # the descriptor that lists the directory
+    return found
+
+
+@contextmanager
+def no_leaked_descriptors(within: float = GONE_WITHIN) -> Iterator[None]:
+    """Checks that every file, socket and pipe that the block opens is closed soon after it.
+
+    A library that is imported or first used in the block may keep some for good; use it once
+    before.
+    """
+    before = set(open_descriptors().items())
+    yield
+
+    def left() -> list[str]:
+        gc.collect()
+        new = set(open_descriptors().items()) - before
+        return [f"{fd} -> {to}" for fd, to in sorted(new) if to not in FOREIGN_DESCRIPTORS]
+
+    wait_until_gone("descriptors", left, within)
+
+
+def child_processes() -> dict[int, str]:
+    """Returns the children of this process that were not waited for, with their command lines."""
+    found: dict[int, str] = {}
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            numbers = (task / "children").read_text().split()
+        except OSError:
+            continue  # the thread ended
+        for number in numbers:
+            found[int(number)] = _command_line(number)
+    return found
+
+
+def _command_line(number: str) -> str:
+    try:
+        words = Path(f"/proc/{number}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+    return words.strip() or "(defunct)"
+
+
+@contextmanager
+def no_leaked_children(within: float = GONE_WITHIN) -> Iterator[None]:
+    """Checks that every process that the block starts has ended and was waited for."""
+    before = set(child_processes())
+    yield
+
+    def left() -> list[str]:
+        return [
+            f"{number} ({command})"
+            for number, command in child_processes().items()
+            if number not in before and not any(word in command for word in FOREIGN_CHILDREN)
+        ]
+
+    wait_until_gone("child processes", left, within)

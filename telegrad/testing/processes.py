@@ -1,0 +1,164 @@
+"""The workers of a cluster as spawned processes, over gRPC on loopback.
+
+The test's process hosts the coordinator, as `telegrad run` does, so that any rank may be killed.
+Each worker is told what to run through a pipe of its own, in the encoding of the wire; when the
+pipe ends, because the test's process died, the worker dies too.
+"""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from typing import Any, final
+
+from telegrad.errors import WorkerLostError
+from telegrad.rpc import RpcOptions
+from telegrad.testing.channel import Channel
+from telegrad.testing.job import Job
+from telegrad.testing.worker_process import serve
+from telegrad.testing.workers import Workers
+from telegrad.wire import name_of
+
+__all__ = ["Processes"]
+
+START_SECONDS = 40.0  # three interpreters that import NumPy and gRPC on two loaded cores
+
+
+@final
+class _Worker:
+    """One process and the calls that it has not answered."""
+
+    def __init__(self, rank: int, process: SpawnProcess, pipe: Connection) -> None:
+        self.rank = rank
+        self.process = process
+        self.channel = Channel(pipe)
+        self.pending: dict[int, Future[Any]] = {}
+        self.lock = threading.Lock()
+        self.reader = threading.Thread(
+            target=self._read, name=f"cluster-reader-{rank}", daemon=True
+        )
+        self.reader.start()
+
+    def ask(self, number: int, verb: str, name: str, args: Sequence[Any]) -> Future[Any]:
+        """Sends one request; its answer completes the future."""
+        future: Future[Any] = Future()
+        with self.lock:
+            self.pending[number] = future
+        try:
+            self.channel.send([number, verb, name, list(args)])
+        except OSError:
+            self._fail()
+        except BaseException:
+            with self.lock:
+                self.pending.pop(number, None)
+            raise
+        return future
+
+    def _read(self) -> None:
+        try:
+            while True:
+                number, error, value = self.channel.receive()
+                with self.lock:
+                    future = self.pending.pop(number)
+                if error is None:
+                    future.set_result(value)
+                else:
+                    future.set_exception(error)
+        except (EOFError, OSError):
+            self._fail()
+
+    def _fail(self) -> None:
+        with self.lock:
+            failed, self.pending = self.pending, {}
+        for future in failed.values():
+            self.process.join(1.0)
+            code = self.process.exitcode
+            future.set_exception(
+                WorkerLostError(
+                    f"the process of worker{self.rank} ended in the middle (exit code: {code})",
+                    worker=f"worker{self.rank}",
+                    reason=f"exit code {code}",
+                )
+            )
+
+
+@final
+class Processes(Workers):
+    """n spawned processes and the coordinator that they meet at.
+
+    Args:
+        n: How many workers.
+        options: For each of them.
+    """
+
+    def __init__(self, n: int, options: RpcOptions | None) -> None:
+        self._n = n
+        self._job = Job(n, options)
+        self._numbers = itertools.count(1)
+        self._workers: dict[int, _Worker] = {}
+
+    def start(self) -> None:
+        """Starts the coordinator and the processes; returns when each has joined."""
+        self._job.listen_on_loopback()
+        context = multiprocessing.get_context("spawn")
+        for r in range(self._n):
+            here, there = context.Pipe()
+            process = context.Process(
+                target=serve,
+                args=(there, self._job.environment(r), self._job.options),
+                name=f"cluster-worker{r}",
+                daemon=True,
+            )
+            process.start()
+            there.close()
+            self._workers[r] = _Worker(r, process, here)
+        joined = [self._ask(r, "join", "") for r in range(self._n)]
+        for future in joined:
+            future.result(START_SECONDS)
+
+    def submit(self, rank: int, func: Callable[..., Any], args: Sequence[Any]) -> Future[Any]:
+        """Sends the function by name; its module is imported on every worker first."""
+        name = name_of(func)
+        for r, worker in self._workers.items():
+            if worker.process.is_alive() and r != rank:
+                self._ask(r, "import", name).result(START_SECONDS)
+        return self._ask(rank, "call", name, args)
+
+    def kill(self, rank: int) -> None:
+        """Sends SIGKILL and waits for the process."""
+        worker = self._workers[rank]
+        worker.process.kill()
+        worker.process.join()
+
+    def close(self, *, graceful: bool, timeout: float) -> None:
+        """Lets each worker shut down, kills those that do not, and reaps all."""
+        if graceful:
+            left = [self._ask(r, "leave", "") for r in self._workers if self._alive(r)]
+            for future in left:
+                with suppress(Exception):
+                    future.result(timeout)
+        for worker in self._workers.values():
+            if not graceful or worker.process.is_alive():
+                worker.process.join(GRACEFUL_EXIT if graceful else 0.0)
+                worker.process.kill()
+            worker.process.join()
+            worker.reader.join()
+            worker.channel.close()
+            worker.process.close()
+        self._workers.clear()
+        self._job.close()
+
+    def _alive(self, rank: int) -> bool:
+        return self._workers[rank].process.is_alive()
+
+    def _ask(self, rank: int, verb: str, name: str, args: Sequence[Any] = ()) -> Future[Any]:
+        return self._workers[rank].ask(next(self._numbers), verb, name, args)
+
+
+GRACEFUL_EXIT = 5.0  # seconds from the answer to `leave` until the interpreter has ended

@@ -1,0 +1,234 @@
+"""Fixtures of the whole suite: leak checks, blocking calls on the loop, programs in processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import blockbuster.blockbuster as blockbuster
+import hypothesis
+import pytest
+
+from telegrad.testing import leaks
+
+ROOT = Path(__file__).parent.parent
+
+# Deterministic: a failure is a failure on every machine, and no example is timed.
+hypothesis.settings.register_profile(
+    "telegrad",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
+)
+hypothesis.settings.load_profile("telegrad")
+
+# A program of a test may take this long; what it printed is shown when it takes longer.
+PROGRAM_SECONDS = 45.0
+
+
+@pytest.fixture(autouse=True)
+def _no_leaks() -> Iterator[None]:
+    """Fails a test that leaves a thread or a child process behind."""
+    with leaks.no_leaked_children(), leaks.no_leaked_threads():
+        yield
+
+
+@pytest.fixture
+def no_leaked_descriptors() -> Iterator[None]:
+    """Fails a test that leaves a file, pipe or socket open."""
+    with leaks.no_leaked_descriptors():
+        yield
+
+
+# -- blocking calls on a loop of telegrad's ---------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def blocking_calls() -> Iterator[list[str]]:
+    """Records blocking calls on the loop thread that owns the sockets.
+
+    Short-held locks are part of the design and not looked at, nor is the user loop: what blocks
+    there is the user's, and telegrad names it itself.
+    """
+    found: list[str] = []
+
+    class RecordedError(blockbuster.BlockingError):
+        def __init__(self, function: str) -> None:
+            super().__init__(function)
+            found.append(f"{function}\n{''.join(traceback.format_stack(limit=12))}")
+
+    def on_loop_only(may_block: Callable[..., bool]) -> Callable[..., bool]:
+        def predicate(*args: Any, **kwargs: Any) -> bool:
+            name = threading.current_thread().name
+            return name != "telegrad-loop" or may_block(*args, **kwargs)
+
+        return predicate
+
+    watch = blockbuster.BlockBuster("telegrad")
+    for name in [name for name in watch.functions if name.startswith(("threading.", "os.stat"))]:
+        del watch.functions[name]
+    for function in watch.functions.values():
+        function.can_block_predicate = on_loop_only(function.can_block_predicate)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blockbuster, "BlockingError", RecordedError)
+        watch.activate()
+        yield found
+        watch.deactivate()
+
+
+@pytest.fixture(autouse=True)
+def _no_blocking_calls(blocking_calls: list[str]) -> Iterator[None]:
+    """Fails a test during which the loop thread made a blocking call."""
+    blocking_calls.clear()
+    yield
+    assert not blocking_calls, "blocking call on the loop: " + "\n".join(blocking_calls)
+
+
+# -- programs in processes of their own -------------------------------------------------------
+
+
+@dataclass
+class Program:
+    """A process that a test started, in a session of its own."""
+
+    process: subprocess.Popen[str]
+    path: Path
+    limit: float
+
+    @property
+    def output(self) -> str:
+        """What it wrote so far, both streams in order."""
+        return self.path.read_text(errors="replace")
+
+    def wait(self, *, code: int | None = 0) -> str:
+        """Waits for its end within the limit and returns its output; checks the exit code."""
+        try:
+            found = self.process.wait(self.limit)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            pytest.fail(f"{self} ran longer than {self.limit:g} s; its output:\n{self.output}")
+        if code is not None and found != code:
+            pytest.fail(f"{self} ended with {found}, not {code}; its output:\n{self.output}")
+        return self.output
+
+    def wait_for(self, text: str) -> str:
+        """Waits until its output holds a text."""
+        try:
+            leaks.wait_until_gone(
+                "wait", lambda: [] if text in self.output else [text], within=self.limit
+            )
+        except leaks.LeakError:
+            pytest.fail(f"{self} did not print {text!r}; its output:\n{self.output}")
+        return self.output
+
+    def kill(self) -> None:
+        """Kills it and all processes of its session, and waits for it."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def __str__(self) -> str:
+        return f"{self.process.args!r}"
+
+
+@dataclass
+class Programs:
+    """Starts processes and leaves none behind."""
+
+    directory: Path
+    started: list[Program] = field(default_factory=list)
+
+    def start(
+        self,
+        command: Sequence[str | Path],
+        *,
+        env: dict[str, str] | None = None,
+        limit: float = PROGRAM_SECONDS,
+    ) -> Program:
+        """Starts a command in the repository's root; `python` means this interpreter."""
+        words = [sys.executable if word == "python" else str(word) for word in command]
+        path = self.directory / f"output-{len(self.started)}.txt"
+        with path.open("w") as output:
+            process = subprocess.Popen(
+                words,
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **(env or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+        program = Program(process, path, limit)
+        self.started.append(program)
+        return program
+
+    def run(self, command: Sequence[str | Path], *, code: int = 0, **options: Any) -> str:
+        """Runs a command to its end and returns its output."""
+        return self.start(command, **options).wait(code=code)
+
+    def script(self, text: str, name: str = "script.py") -> Path:
+        """Writes a program to a file of its own."""
+        path = self.directory / name
+        path.write_text(text)
+        return path
+
+    def ranks(
+        self, script: Path, n: int, *, env: dict[str, str] | None = None, **options: Any
+    ) -> list[Program]:
+        """Starts a script n times with what `env://` reads; no launcher is involved."""
+        job = {
+            "WORLD_SIZE": str(n),
+            "LOCAL_WORLD_SIZE": str(n),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(unused_port()),
+            "TELEGRAD_TOKEN": "a token that only the tests use",
+            **(env or {}),
+        }
+        return [
+            self.start(
+                ["python", script], env={**job, "RANK": str(r), "LOCAL_RANK": str(r)}, **options
+            )
+            for r in range(n)
+        ]
+
+    def close(self) -> None:
+        """Kills whatever still runs."""
+        with ExitStack() as stack:
+            for program in self.started:
+                stack.callback(program.kill)
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Iterator[Programs]:
+    """Starts processes within a hard limit of wall-clock time; none outlives the test."""
+    started = Programs(tmp_path)
+    try:
+        yield started
+    finally:
+        started.close()
+
+
+def unused_port() -> int:
+    """Returns a port that the kernel chose and nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+@pytest.fixture
+def port() -> int:
+    """A port that the kernel chose and nobody listens on."""
+    return unused_port()

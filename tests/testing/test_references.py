@@ -1,0 +1,59 @@
+"""Asks the check across a cluster to find an RRef and a context that stay, and nothing else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import telegrad as tg
+from telegrad import dist_autograd, rpc
+from telegrad.testing import Cluster, LeakError, no_leaked_references
+
+KEPT: list[object] = []
+
+
+def double(x: tg.Tensor) -> tg.Tensor:
+    return x + x
+
+
+def keep_a_reference() -> None:
+    KEPT.append(rpc.remote("worker1", double, (np.ones(2),)))
+
+
+def drop_it() -> None:
+    KEPT.clear()
+
+
+def enter_a_context() -> None:
+    context = dist_autograd.context()
+    context.__enter__()
+    KEPT.append(context)
+
+
+def differentiate() -> None:
+    with dist_autograd.context() as context_id:
+        y = rpc.rpc_sync("worker1", double, (tg.tensor([1.0], requires_grad=True),))
+        dist_autograd.backward(context_id, [y.sum()])
+
+
+def test_a_kept_reference_is_named() -> None:
+    with Cluster(2) as cluster:
+        with no_leaked_references(cluster):  # until it is dropped
+            with pytest.raises(LeakError, match="worker0 holds 1 more user RRefs, worker1 holds 1"):
+                with no_leaked_references(cluster, within=0.2):
+                    cluster.call(0, keep_a_reference)
+            cluster.call(0, drop_it)
+
+
+def test_a_context_that_is_not_left_is_named() -> None:
+    with Cluster(1) as cluster:
+        with pytest.raises(LeakError, match="worker0 holds 1 more autograd contexts"):
+            with no_leaked_references(cluster, within=0.2):
+                cluster.call(0, enter_a_context)
+        KEPT.clear()
+
+
+@pytest.mark.parametrize("processes", [False, True], ids=["agents", "processes"])
+def test_a_backward_leaves_nothing(processes: bool) -> None:
+    with Cluster(2, processes=processes) as cluster, no_leaked_references(cluster):
+        cluster.call(0, differentiate)
