@@ -1,0 +1,29 @@
+"""Holds the documents to the code: the files that they name exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "telegrad"
+DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+FLOORS = "|".join(p.name for p in PACKAGE.iterdir() if p.is_dir() and not p.name.startswith("_"))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
+def test_the_files_that_a_document_names_exist(document: Path) -> None:
+    text = document.read_text()
+    for floor, name in re.findall(rf"(?<![\w/.])({FLOORS})/(\w+)(?:\.py)?\b", text):
+        place = PACKAGE / floor / name
+        assert place.is_dir() or place.with_suffix(".py").exists(), f"telegrad/{floor}/{name}"
+    for path in re.findall(r"(?<![\w/])(?:docs|tests|examples|scripts)/[\w/.-]+\w", text):
+        assert (ROOT / path).exists(), path
+
+
+def test_a_document_that_another_one_names_exists() -> None:
+    for document in DOCUMENTS:
+        for name in re.findall(r"`([\w-]+\.md)`", document.read_text()):
+            assert (document.parent / name).exists(), f"{name} in {document.name}"

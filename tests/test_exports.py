@@ -1,0 +1,74 @@
+"""Checks that the public names are those of the documented interface, and `__all__` says them all.
+
+That `__all__` is sorted is ruff's to check (RUF022).
+"""
+
+from __future__ import annotations
+
+import importlib
+import types
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "telegrad"
+FACES = sorted(
+    ".".join(path.parent.relative_to(PACKAGE.parent).parts) for path in PACKAGE.rglob("__init__.py")
+)
+
+# The interface that examples, documents and users rely on.
+DOCUMENTED: dict[str, str] = {
+    "telegrad": """Function Tensor as_tensor enable_grad grad gradcheck manual_seed nn no_grad optim
+        tensor""",
+    "telegrad.nn": "Linear Module Parameter ReLU Sequential functional",
+    "telegrad.optim": "SGD",
+    "telegrad.rpc": """Agent Future RRef RpcOptions RpcStatistics WorkerInfo collect_all expose
+        functions get_worker_info get_worker_infos init_rpc is_initialized register_type remote
+        remote_traceback rpc_async rpc_sync shutdown statistics to_thread wait_all""",
+    "telegrad.dist_autograd": "backward context get_gradients",
+    "telegrad.parallel": "DistributedOptimizer parameter_rrefs",
+    "telegrad.testing": "Cluster",
+    "telegrad.errors": """AgentForkedError AlreadyInitializedError AuthenticationError AutogradError
+        BlockingCallError CallRefusedError CallTimeoutError CollectiveMismatchError ContextError
+        ContextMismatchError DecodeError DuplicateNameError EncodeError EvictedError
+        FunctionNotFoundError NotInitializedError OwnerLostError PoolExhaustedError RemoteError
+        RendezvousError RendezvousTimeoutError TelegradError UnknownWorkerError WorkerLostError""",
+}
+
+
+def public_names(module: types.ModuleType) -> set[str]:
+    """What a reader sees in a face: its names, without submodules that were merely loaded."""
+    return {
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and name != "annotations"
+        and not isinstance(value, types.ModuleType)
+    }
+
+
+@pytest.mark.parametrize("name", FACES)
+def test_a_face_lists_all_of_its_names_once(name: str) -> None:
+    module = importlib.import_module(name)
+    listed = list(getattr(module, "__all__", []))
+    assert len(listed) == len(set(listed))
+    assert all(hasattr(module, entry) for entry in listed)
+    assert public_names(module) <= set(listed)
+
+
+@pytest.mark.parametrize("name", DOCUMENTED)
+def test_a_documented_name_is_there(name: str) -> None:
+    module = importlib.import_module(name)
+    missing = set(DOCUMENTED[name].split()) - set(module.__all__)
+    assert not missing
+
+
+@pytest.mark.parametrize("name", FACES)
+def test_a_public_name_has_a_docstring(name: str) -> None:
+    if name == "telegrad.pb":
+        return  # generated; protos/ documents it field by field
+    module = importlib.import_module(name)
+    for entry in getattr(module, "__all__", []):
+        value = getattr(module, entry)
+        if isinstance(value, type | types.FunctionType):
+            assert (value.__doc__ or "").strip(), f"{name}.{entry}"
