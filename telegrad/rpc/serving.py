@@ -217,13 +217,14 @@ class Serving:
 
     def _reply(self, call: ServedCall, sealed: Sealed) -> None:
         sealed.envelope.call = call.number
+        with self._lock:
+            self._served += 1  # first: who has the reply may ask for the statistics
         try:
             self._post(call.caller, sealed.envelope)
         except (WorkerLostError, UnknownWorkerError):
             sealed.take_back()
         with self._changed:
             self._calls.pop((call.caller, call.number), None)
-            self._served += 1
             self._changed.notify_all()
 
     def _expired(self, call: ServedCall) -> CallTimeoutError:
