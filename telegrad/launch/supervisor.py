@@ -188,6 +188,8 @@ class Supervisor:
         When nobody reads our own output any more, the run ends as a program in a pipe does.
         """
         assert not isinstance(key.fileobj, int)
+        if key.fileobj not in self._selector.get_map():
+            return False  # its end was read when its worker's exit was noticed, in this same step
         rank, stream = key.data
         try:
             data = os.read(key.fd, READ_BYTES)

@@ -30,6 +30,12 @@ __all__ = ["Calling"]
 # Replies that nobody read hold RRef forks; they are given back to the interceptors this often.
 HOUSEKEEPING_SECONDS = 1.0
 
+# What a call that is never retried owes its caller when the callee is lost.
+UNANSWERED = (
+    "got no answer; it may have run there, in part or not at all, and it is not sent again: "
+    "call a living worker where that is right"
+)
+
 _Unread: TypeAlias = tuple[WorkerInfo, CallRecord, Envelope]
 
 
@@ -197,7 +203,7 @@ class Calling:
             error = self._closed_error()
         if error is not None and self._table.take(call.peer, call.number) is not None:
             call.deadline.cancel()
-            call.future.try_set_exception(error)
+            call.future.try_set_exception(_noted(error, call, "was not sent"))
         return error
 
     def _expire(self, call: PendingCall) -> None:
@@ -224,7 +230,7 @@ class Calling:
         for call in self._table.lose(gone):
             if call.deadline is not None:
                 call.deadline.cancel()
-            call.future.try_set_exception(fresh_copy(error))
+            call.future.try_set_exception(_noted(error, call, UNANSWERED))
 
     def _check_open(self) -> None:
         if self._closed:
@@ -236,3 +242,11 @@ class Calling:
         return NotInitializedError(
             f"the agent {self._worker!r} was shut down; call rpc.init_rpc() again"
         )
+
+
+def _noted(error: BaseException, call: PendingCall, what: str) -> BaseException:
+    """Returns a fresh exception that names the call, where it is one of a user's."""
+    fresh = fresh_copy(error)
+    if call.values and fresh is not error:
+        fresh.add_note(f"the call of {call.record.function} on {call.peer.name!r} {what}")
+    return fresh

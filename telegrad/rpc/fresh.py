@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ["fresh_copy"]
+__all__ = ["fresh_copy", "without_frames"]
 
 
 def fresh_copy(error: BaseException) -> BaseException:
     """Returns an exception equal to `error` with no traceback, without running its `__init__`.
 
-    Where its class does not allow that, returns `error` itself.
+    Notes added to one are not seen on the other. Where its class does not allow a copy, returns
+    `error` itself.
 
     Example:
         >>> first = KeyError("lr")
@@ -23,6 +24,8 @@ def fresh_copy(error: BaseException) -> BaseException:
         builtin.__init__(copy, *error.args)  # type: ignore[misc]
         copy.args = error.args
         copy.__dict__.update(vars(error))
+        if "__notes__" in vars(error):
+            copy.__notes__ = list(error.__notes__)
         same = type(copy) is cls and str(copy) == str(error)
     except Exception:  # a class with a __new__ or __str__ of its own
         return error
@@ -32,3 +35,27 @@ def fresh_copy(error: BaseException) -> BaseException:
     copy.__context__ = error.__context__
     copy.__suppress_context__ = error.__suppress_context__
     return copy
+
+
+def without_frames(error: BaseException) -> BaseException:
+    """Takes the tracebacks off an exception and off what it came from, and returns it.
+
+    For one that is kept: its frames keep the locals of every caller alive, RRefs among them, and
+    make a cycle where one of them refers to whoever keeps the exception.
+
+    Example:
+        >>> try:
+        ...     raise KeyError("lr")
+        ... except KeyError as error:
+        ...     without_frames(error).__traceback__ is None
+        True
+    """
+    left: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while left:
+        each = left.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            each.__traceback__ = None
+            left += [each.__cause__, each.__context__]
+    return error

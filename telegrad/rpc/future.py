@@ -23,7 +23,7 @@ from typing import Any, Generic, TypeVar, cast, final, overload
 
 from telegrad.errors import BlockingCallError, CallTimeoutError
 from telegrad.rpc.blocking import blocking_in_pool
-from telegrad.rpc.fresh import fresh_copy
+from telegrad.rpc.fresh import fresh_copy, without_frames
 from telegrad.rpc.timeouts import seconds
 from telegrad.transport import on_own_loop
 from telegrad.wire import register_refusal
@@ -229,6 +229,7 @@ class Future(Generic[T]):
 
     def try_set_exception(self, error: BaseException) -> bool:
         """Completes it unless it is completed; tells whether it did. For the library."""
+        self._raised = True  # only copies are: by its frames a raised one refers to this future
         return self._complete(_ERROR, error=error)
 
     def try_set_thunk(self, thunk: Callable[[], T]) -> bool:
@@ -312,7 +313,8 @@ class Future(Generic[T]):
         try:
             self._value = thunk()
         except BaseException as error:
-            self._error = error
+            self._error = without_frames(error)
+            self._raised = True
             self._state = _ERROR
         else:
             self._state = _VALUE
@@ -327,7 +329,7 @@ class Future(Generic[T]):
         assert error is not None
         with self._lock:
             first, self._raised = not self._raised, True
-        return error if first else fresh_copy(error)
+        return error if first else fresh_copy(error).with_traceback(error.__traceback__)
 
     def _subscribe(self, run: Callable[[], None]) -> None:
         context = contextvars.copy_context()

@@ -103,7 +103,7 @@ class Door:
         if loss is not None or connection.ended.is_set():
             why = "it has left" if loss is None else loss.reason
             raise RefusedError(
-                Reason.FENCED, f"{self._info.name} has given up this incarnation: {why}"
+                Reason.FENCED, f"fenced: {self._info.name} has given up this incarnation ({why})"
             )
         return connection
 
