@@ -1,0 +1,50 @@
+"""How a worker joins the jobs of these tests; importable by spawned processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from telegrad import rpc
+from telegrad.distributed import make_agent
+from telegrad.rendezvous import JobAddress
+from telegrad.transport import GrpcTransport, Transport
+from tests.rpc import remote_code
+
+__all__ = ["join", "join_and_serve"]
+
+
+def join(
+    rank: int,
+    size: int,
+    endpoint: str,
+    token: bytes,
+    options: rpc.RpcOptions,
+    transports: Callable[[], Sequence[Transport]],
+) -> rpc.Agent:
+    """Joins as worker w{rank}."""
+    address = JobAddress(
+        host="test",
+        port=0,
+        rank=rank,
+        world_size=size,
+        job="test",
+        hosts_store=False,
+        endpoint=endpoint,
+    )
+    return make_agent(
+        address,
+        name=f"w{rank}",
+        options=options,
+        token=token,
+        transports=transports(),
+        control_transports=transports(),
+    )
+
+
+def join_and_serve(
+    rank: int, size: int, endpoint: str, token: bytes, options: rpc.RpcOptions
+) -> None:
+    """The main function of a spawned worker: serves until all have shut down."""
+    remote_code.gates.begin()
+    agent = join(rank, size, endpoint, token, options, lambda: [GrpcTransport()])
+    agent.shutdown()
