@@ -10,7 +10,7 @@ export PYTHON
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-floors check lint types unit protos protos-check lock clean demo-env env
+.PHONY: help demo test test-long test-floors lint types unit protos protos-check lock clean demo-env env
 
 help: ## says what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name what; do \

@@ -31,7 +31,7 @@ BAD_USAGE = 2
 COULD_NOT_START = 1
 EXAMPLE = """\
 example:
-  telegrad run --nproc-per-node 3 examples/parameter_server.py --epochs 10
+  telegrad run --nproc-per-node 3 train.py --epochs 10
 
 Each worker finds RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment, so that
 rpc.init_rpc() needs no arguments. Ctrl-C interrupts the workers; a second one kills them.

@@ -22,6 +22,11 @@ __all__ = ["LineSplitter", "LogRelay", "Piece", "Screen"]
 LONGEST_LINE = 1 << 20  # a worker that never writes a newline must not fill our memory
 TAIL_LINES = 200  # what is kept of each worker's stderr; a traceback with its causes fits
 TRACEBACK = b"Traceback (most recent call last):"
+CHAIN_LINKS = (  # what stands before a traceback that belongs to the one above it
+    b"direct cause of the following",
+    b"another exception occurred",
+    b"remote traceback, from",
+)
 CLEAR = b"\r\x1b[K"
 
 
@@ -172,10 +177,9 @@ class LogRelay:
             self._show(rank, stream, source, piece)
 
     def say(self, text: str) -> None:
-        """Writes a line of the launcher's own to stderr."""
+        """Writes a line of the launcher's own to stderr; it is not counted."""
         self._clear_others("stderr")
-        if self._screens["stderr"].write(Piece(f"telegrad run: {text}".encode())):
-            self._lines += 1
+        self._screens["stderr"].write(Piece(f"telegrad run: {text}".encode()))
 
     def traceback_began(self, rank: int) -> int | None:
         """Returns the number of the line with which a worker's last traceback began."""
@@ -186,7 +190,7 @@ class LogRelay:
 
     @property
     def lines(self) -> int:
-        """How many lines were written so far, to both streams."""
+        """How many lines of workers were written so far, to both streams."""
         return self._lines
 
     def show_traceback_last(self, rank: int, rest: int = 20) -> None:
@@ -223,7 +227,7 @@ class LogRelay:
 
 
 def _first_of_chain(tail: list[tuple[int, bytes]]) -> int | None:
-    """Returns where the last traceback begins, together with the causes printed before it."""
+    """Returns where the last traceback begins, with the causes and the local part before it."""
     began = None
     for i in reversed(range(len(tail))):
         line = tail[i][1]
@@ -231,9 +235,6 @@ def _first_of_chain(tail: list[tuple[int, bytes]]) -> int | None:
             continue
         began = i
         before = b"\n".join(text for _, text in tail[max(0, i - 3) : i])
-        chained = (
-            b"direct cause of the following" in before or b"another exception occurred" in before
-        )
-        if not chained:
+        if not any(link in before for link in CHAIN_LINKS):
             break
     return began

@@ -16,7 +16,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--help"]) == 0
-    assert "telegrad run --nproc-per-node 3 examples/parameter_server.py" in capsys.readouterr().out
+    assert "telegrad run --nproc-per-node 3 train.py" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("arguments", [[], ["start"], ["run"]])

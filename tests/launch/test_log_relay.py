@@ -96,6 +96,29 @@ def test_traceback_comes_with_its_causes() -> None:
     assert err.getvalue().count(b"[0] KeyError: 1") == 2
 
 
+def test_traceback_of_a_remote_exception_keeps_the_callers_own_line() -> None:
+    """The user's line was lost: the remote traceback in the note was taken for a new one."""
+    relay, _, err = _relay()
+    relay.feed(
+        0,
+        "stderr",
+        b"Traceback (most recent call last):\n  rpc_sync(...)\nZeroDivisionError: no\n"
+        b"remote traceback, from worker 'worker1' (process 7):\n"
+        b"Traceback (most recent call last):\n  1 / 0\nZeroDivisionError: no\n",
+    )
+    relay.feed(1, "stderr", b"noise\n")
+    relay.show_traceback_last(0)
+    assert err.getvalue().count(b"[0]   rpc_sync(...)") == 2
+
+
+def test_own_words_between_do_not_make_it_repeat_a_traceback() -> None:
+    relay, _, err = _relay()
+    relay.feed(0, "stderr", b"Traceback (most recent call last):\nValueError: no\n")
+    relay.say("rank 0 failed")
+    relay.show_traceback_last(0)
+    assert err.getvalue().count(b"ValueError: no") == 1
+
+
 def test_own_words() -> None:
     relay, _, err = _relay()
     relay.say("something")
