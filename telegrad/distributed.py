@@ -41,8 +41,8 @@ EXIT_SECONDS = 2.0  # a program that ends without shutdown() must not hang at it
 
 MODULE_ADVICE = (
     "a Module does not travel by value, its parameters would be copies; either make it on its "
-    "worker and hand out rpc.RRef(model), or call rpc.remote(to, ModelClass, args), or use "
-    "telegrad.parallel.RemoteModule"
+    "worker and hand out rpc.RRef(model), or make it from here with "
+    "rpc.remote(to, ModelClass, args)"
 )
 
 register_refusal(Module, MODULE_ADVICE)

@@ -66,7 +66,9 @@ class Members:
                 f"to must be a worker's name, rank or WorkerInfo, not {to!r} ({type(to).__name__})"
             )
         if found is None:
-            raise UnknownWorkerError(f"no worker {to!r} in this job (members: {self._names()})")
+            raise UnknownWorkerError(
+                f"no worker {to!r} in this job (members: {self._names()}){self._advice()}"
+            )
         return found
 
     def lost(self, member: WorkerInfo) -> WorkerLostError | None:
@@ -76,6 +78,11 @@ class Members:
             return None
         copy = fresh_copy(error)
         return copy if isinstance(copy, WorkerLostError) else error
+
+    def _advice(self) -> str:
+        if len(self._by_name) > 1:
+            return ""
+        return "; this is a job of one, start more workers with: telegrad run --nproc-per-node N"
 
     def _names(self) -> str:
         with self._lock:
