@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, overload
 
 from telegrad.arrays import namespace
+from telegrad.autograd.grad_mode import enable_grad
 from telegrad.autograd.graph_task import GraphTask
 from telegrad.autograd.node import Edge, Gradient
 from telegrad.autograd.tensor import Tensor
@@ -117,7 +118,8 @@ def _edge(x: Tensor, i: int) -> Edge:
 def _own(gradient: Gradient) -> Tensor:
     # Arrays inside the engine may be shared; what the user gets is the user's.
     if isinstance(gradient, Tensor):
-        return gradient
+        with enable_grad():
+            return gradient.copy()
     return Tensor(namespace(gradient).array(gradient))
 
 

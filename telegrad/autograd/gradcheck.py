@@ -107,7 +107,7 @@ def gradgradcheck(
             create_graph=True,
             allow_unused=True,
         )
-        return tuple(g for g in found if g is not None and g.requires_grad)
+        return tuple(g for g in found if g is not None)
 
     return gradcheck(first, [*given, *weights], step=step, atol=atol, rtol=rtol)
 

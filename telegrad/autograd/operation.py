@@ -118,6 +118,8 @@ class Operation:
 
         Raises:
             TypeError: An argument too many or too few, or a keyword that has no rule.
+            AutogradError: What would be recorded is complex, or only an argument without a rule
+                needs a gradient.
         """
         if keywords and not keywords.keys() <= self._keywords.keys():
             unknown = ", ".join(sorted(keywords.keys() - self._keywords.keys()))
@@ -153,6 +155,11 @@ class Operation:
     def _record(
         self, inputs: tuple[Any, ...], values: list[Any], result: Value, keywords: dict[str, Any]
     ) -> OperationNode | None:
+        if result.array.dtype.kind == "c":
+            raise AutogradError(
+                f"{self.name} of a tensor that needs a gradient gave {result.array.dtype}, and "
+                "gradients are of real numbers; pass t.detach()"
+            )
         edges: list[Edge | None] = []
         needed: set[str] = set()
         for i, x in enumerate(inputs):

@@ -29,6 +29,9 @@ def constant(function: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def evaluate(*args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("out") is not None:
+            name = getattr(function, "__name__", str(function))
+            raise TypeError(f"np.{name} cannot write into a tensor (out=...); assign its result")
         tensors = any(isinstance(x, Tensor) for x in _flatten((args, kwargs)))
         result = function(*_unwrap(args), **_unwrap(kwargs))
         return _wrap(result) if tensors else result
@@ -45,8 +48,6 @@ def call_plain(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
         TypeError: `out` is given.
     """
     name = getattr(function, "__qualname__", None) or getattr(function, "__name__", str(function))
-    if kwargs.get("out") is not None:
-        raise TypeError(f"np.{name} cannot write into a tensor (out=...); assign its result")
     needing = [x for x in _flatten((args, kwargs)) if isinstance(x, Tensor) and x.requires_grad]
     if needing and is_grad_enabled():
         raise AutogradError(

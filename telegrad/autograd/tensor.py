@@ -112,13 +112,14 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods):
 
     @data.setter
     def data(self, data: object) -> None:
-        array = data.data if isinstance(data, Tensor) else as_array(data)
-        if array is self._value.array:
+        # The memory of another Tensor keeps its version: changes through that one are noticed here.
+        value = data.value if isinstance(data, Tensor) else Value(as_array(data))
+        if value.array is self._value.array:
             self._value.version.bump()
             return
         if self._requires_grad:
-            _check_floating(array)
-        self._value = Value(array)
+            _check_floating(value.array)
+        self._value = value
 
     def numpy(self) -> Array:
         """Returns the values as a NumPy array; shared if they are in host memory.
@@ -236,15 +237,14 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods):
     def accumulate_grad(self, gradient: Gradient) -> None:
         """Adds `gradient`, in this shape and dtype, to `grad`; safe from several threads.
 
-        `grad` is a new Tensor each time and shares no memory with `gradient`, unless that is a
-        recorded Tensor.
+        `grad` is a new Tensor each time and shares no memory with `gradient`.
         """
         with self._leaf_lock():
             if self.grad is not None:
                 total = self.grad + gradient
                 self.grad = total if isinstance(gradient, Tensor) else Tensor(total.data)
             elif isinstance(gradient, Tensor):
-                self.grad = gradient
+                self.grad = gradient.copy()
             else:
                 self.grad = Tensor(namespace(gradient).array(gradient))
 

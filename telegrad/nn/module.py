@@ -41,14 +41,14 @@ class Module:
                 f"{type(self).__name__}.__init__ must call super().__init__() before it assigns "
                 f"{name!r}"
             )
-        if name in self._buffers and isinstance(value, Tensor):
+        buffer = name in self._buffers
+        self._forget(name)
+        if isinstance(value, Parameter):
+            self._parameters[name] = value
+        elif isinstance(value, Module):
+            self._modules[name] = value
+        elif buffer and isinstance(value, Tensor):
             self._buffers[name] = value
-        else:
-            self._forget(name)
-            if isinstance(value, Parameter):
-                self._parameters[name] = value
-            elif isinstance(value, Module):
-                self._modules[name] = value
         object.__setattr__(self, name, value)
 
     def __delattr__(self, name: str) -> None:
@@ -78,6 +78,7 @@ class Module:
 
     def add_module(self, name: str, module: Module) -> None:
         """Makes `module` a part of this one, also under a name that no attribute can have."""
+        self._forget(name)
         self._modules[name] = module
         object.__setattr__(self, name, module)
 

@@ -44,7 +44,7 @@ class Optimizer(ABC):
 
     @abstractmethod
     def update(self, parameter: Array, gradient: Array, state: State) -> tuple[Array, State]:
-        """Returns the new array and the new state; changes none of its arguments.
+        """Returns the new array and the new state; changes and keeps none of its arguments.
 
         Args:
             parameter: The present array.

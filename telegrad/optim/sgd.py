@@ -66,4 +66,6 @@ class SGD(Optimizer):
             return parameter - self.lr * direction, {}
         if "velocity" in state:
             direction = self.momentum * state["velocity"] + direction
+        else:
+            direction = direction.copy()  # the gradient is the caller's
         return parameter - self.lr * direction, {"velocity": direction}

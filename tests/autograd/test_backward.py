@@ -171,6 +171,15 @@ def test_every_way_of_changing_in_place_is_noticed(how: str) -> None:
         y.backward()
 
 
+def test_a_change_through_the_tensor_whose_memory_was_taken_over_is_noticed() -> None:
+    x, source = leaf(0.0, 0.0), tensor([1.0, 2.0])
+    x.data = source
+    y = (x * x).sum()
+    source += 10.0
+    with pytest.raises(AutogradError, match="'multiply' saved .* was changed in place"):
+        y.backward()
+
+
 def test_a_value_that_no_rule_needs_may_change() -> None:
     x, w = leaf(1.0, 2.0), leaf(3.0, 4.0)
     y = (x + w).sum()
@@ -342,6 +351,19 @@ def test_create_graph_in_backward() -> None:
     assert gradient_of(x) == 18.0
 
 
+def test_recorded_gradients_share_no_memory() -> None:
+    """Both terms of a sum have one gradient: scaling that of one scaled the other's."""
+    x, y = leaf(1.0), leaf(2.0)
+    given = tensor([1.0])
+    (x + y).backward(given, create_graph=True)
+    of_x, of_y = grad((x + y).sum(), [x, y], create_graph=True)
+    assert x.grad is not None
+    with no_grad():
+        x.grad *= 100.0
+        of_x *= 100.0
+    assert (gradient_of(y), given.data.tolist(), of_y.data.tolist()) == ([1.0], [1.0], [1.0])
+
+
 def test_create_graph_uses_the_values_of_the_forward() -> None:
     x = tensor(3.0, requires_grad=True)
     y = x**3
@@ -507,6 +529,29 @@ def test_function_of_several_outputs() -> None:
     doubled.sum().backward(retain_graph=True)
     assert gradient_of(x) == [8.0, 0.0]
     assert gradgradcheck(lambda x: Split.apply(x)[:2], [leaf(1.0, 2.0)])
+
+
+class WithSign(Function):
+    @staticmethod
+    def forward(ctx: FunctionContext, x: Any) -> Any:
+        sign = np.sign(x)
+        ctx.save_for_backward(sign)
+        ctx.mark_non_differentiable(sign)
+        return x * sign, sign
+
+    @staticmethod
+    def backward(ctx: FunctionContext, of_size: Any, of_sign: Any) -> Any:
+        assert of_sign is None
+        (sign,) = ctx.saved_values
+        return of_size * sign
+
+
+def test_function_may_have_an_output_that_needs_no_gradient() -> None:
+    x = leaf(-2.0, 3.0)
+    size, sign = WithSign.apply(x)
+    assert (size.requires_grad, sign.requires_grad) == (True, False)
+    (size * sign).sum().backward()
+    assert gradient_of(x) == [1.0, 1.0]
 
 
 def test_function_checks_what_it_is_given() -> None:

@@ -167,6 +167,8 @@ def test_options_without_a_rule_are_refused() -> None:
         np.add(x, x, out=x)
     with pytest.raises(TypeError, match="out"):
         np.cumsum(x.detach(), out=np.zeros(2))
+    with pytest.raises(TypeError, match="out"):
+        np.floor(x, out=x.detach())
     with pytest.raises(TypeError, match=r"np\.minimum and np\.maximum"):
         np.clip(x, leaf(0.0, 0.0), 1.0)
 

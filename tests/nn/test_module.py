@@ -59,6 +59,20 @@ def test_attributes_may_be_replaced_and_deleted() -> None:
     assert net.state_dict()["mean"].tolist() == [0.25]
 
 
+def test_a_name_has_one_meaning() -> None:
+    """A parameter replaced by a buffer was still trained, and one in a buffer's place was not."""
+    net = Net()
+    net.register_buffer("scale", tensor([2.0]))
+    net.mean = nn.Parameter([1.0])
+    net.add_module("plain", nn.ReLU())
+    net.plain = nn.Parameter([1.0])
+    net.add_module("plain", nn.Linear(1, 1))
+    own = [name for name, _ in net.named_parameters() if "." not in name]
+    assert own == ["mean"]
+    assert [name for name, _ in net.named_buffers()] == ["scale"]
+    assert isinstance(net.plain, nn.Linear)
+
+
 def test_gradients_reach_every_parameter() -> None:
     net = Net()
     net(np.ones((5, 3), np.float32)).sum().backward()

@@ -54,6 +54,16 @@ def test_arrays_are_replaced_and_never_written_into() -> None:
     assert x.grad.data.tolist() == [2.0, 4.0]
 
 
+def test_the_velocity_is_no_gradient_of_the_callers() -> None:
+    x = leaf(0.0)
+    optimizer = optim.SGD([x], lr=1.0, momentum=0.5)
+    gradient = np.array([1.0])
+    optimizer.apply({x: gradient})
+    gradient[...] = 0.0  # as who zeroes gradients in place does
+    optimizer.apply({x: gradient})
+    assert x.data.tolist() == [-1.5]
+
+
 def test_apply_takes_its_own_parameters_only() -> None:
     x, y, other = leaf(1.0), leaf(1.0), leaf(1.0)
     optimizer = optim.SGD([x, y], lr=1.0)

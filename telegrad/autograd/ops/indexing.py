@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from types import EllipsisType
+from typing import Any, Final
 
 import numpy as np
 
@@ -13,7 +14,10 @@ from telegrad.autograd.operation import Operation
 from telegrad.autograd.tensor import Tensor
 from telegrad.types import Array, Shape
 
-__all__ = ["getitem", "put", "scatter"]
+__all__ = ["getitem", "put", "read", "replaced", "scatter"]
+
+_SIMPLE: Final = (int, np.integer, bool, np.bool_, slice, EllipsisType)
+"""With None, the parts of an index that are immutable and name no item twice."""
 
 
 def _plain(index: Any) -> Any:
@@ -22,11 +26,21 @@ def _plain(index: Any) -> Any:
     return index.data if isinstance(index, Tensor) else index
 
 
+def _own(index: Any) -> Any:
+    """Copies what of an index may be changed after it was used, as the gradient needs it then."""
+    if isinstance(index, tuple):
+        return tuple(_own(part) for part in index)
+    if isinstance(index, list):
+        return [_own(part) for part in index]
+    array = index.data if isinstance(index, Tensor) else index
+    return namespace(array).array(array) if is_array(array) else index
+
+
 def _may_repeat(index: Any) -> bool:
-    """Tells whether an index may name one item twice: only lists and arrays of integers can."""
+    """Tells whether an index may name one item twice: what counts items one by one can."""
     parts = index if isinstance(index, tuple) else (index,)
-    return any(
-        isinstance(part, (list, tuple)) or (is_array(part) and part.dtype != np.bool_)
+    return not all(
+        part is None or isinstance(part, _SIMPLE) or (is_array(part) and part.dtype == np.bool_)
         for part in parts
     )
 
@@ -68,5 +82,14 @@ put     = Operation("put",     _put,     "a b", keywords={"index": ()},
                     b=lambda g, index: getitem(g, index=index))
 # fmt: on
 
-TABLE.register(operator.getitem)(getitem)
-TABLE.register(operator.setitem)(put)
+
+@TABLE.register(operator.getitem)
+def read(a: Any, *, index: Any) -> Any:
+    """Stands in for `a[index]`."""
+    return getitem(a, index=_own(index))
+
+
+@TABLE.register(operator.setitem)
+def replaced(a: Any, b: Any, *, index: Any) -> Any:
+    """Stands in for `a[index] = b`, with the result instead of the change."""
+    return put(a, b, index=_own(index))

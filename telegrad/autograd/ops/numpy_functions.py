@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from telegrad.arrays import is_floating
+from telegrad.arrays import as_array, is_floating
 from telegrad.autograd.dispatch import TABLE
 from telegrad.autograd.ops import arithmetic, reduction
 from telegrad.autograd.ops import shape as shaping
@@ -135,8 +135,11 @@ def broadcast(array: Any, shape: Any) -> Any:
 
 
 @TABLE.register(np.concatenate)
-def concatenate(arrays: Sequence[Any], axis: int = 0) -> Any:
+def concatenate(arrays: Sequence[Any], axis: int | None = 0) -> Any:
     """Stands in for `np.concatenate`."""
+    if axis is None:
+        flat = [ravel(x if isinstance(x, Tensor) else as_array(x)) for x in arrays]
+        return shaping.concatenate(*flat, axis=0)
     return shaping.concatenate(*arrays, axis=axis)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from telegrad.autograd.operation import Operation, broadcast_to
+import numpy as np
+
+from telegrad.autograd.operation import Operation, astype, broadcast_to
 from telegrad.autograd.ops.arithmetic import where
 from telegrad.autograd.ops.shape import reshape
 from telegrad.types import Array, Shape
@@ -34,11 +36,18 @@ def _count(shape: Shape, axis: Any) -> int:
     return math.prod(shape[k] for k in _axes(axis, len(shape)))
 
 
+def _shared(g: Any, number: Any) -> Any:
+    """Returns `g / number` in the dtype of `g`; one of 16 bits may not hold the number itself."""
+    wide = astype(g, dtype=np.float32) if g.dtype.itemsize <= 2 else g
+    divisor = number if isinstance(number, int) else astype(number, dtype=wide.dtype)
+    return astype(wide / divisor, dtype=g.dtype) if wide is not g else wide / divisor
+
+
 def _to_winners(g: Any, y: Any, a: Any, axis: Any) -> Any:
     # Equal winners share the gradient equally. `winners` is constant wherever it has a derivative.
     winners = a == _kept(y, a.shape, axis)
     number = winners.sum(axis=axis, keepdims=True)
-    return where(winners, _kept(g, a.shape, axis) / number.astype(g.dtype), 0.0)
+    return where(winners, _shared(_kept(g, a.shape, axis), number), 0.0)
 
 
 def _sum(a: Any, *, axis: Any = None, keepdims: bool = False) -> Array:
@@ -65,7 +74,7 @@ _OVER = {"axis": None, "keepdims": False}
 
 # fmt: off
 reduce_sum = Operation("sum",  _sum,  "a", keywords=_OVER, a=lambda g, shape, axis: _spread(g, shape, axis))
-mean       = Operation("mean", _mean, "a", keywords=_OVER, a=lambda g, shape, axis: _spread(g / _count(shape, axis), shape, axis))
+mean       = Operation("mean", _mean, "a", keywords=_OVER, a=lambda g, shape, axis: _spread(_shared(g, _count(shape, axis)), shape, axis))
 reduce_max = Operation("max",  _max,  "a", keywords=_OVER, a=lambda g, y, a, axis: _to_winners(g, y, a, axis))
 reduce_min = Operation("min",  _min,  "a", keywords=_OVER, a=lambda g, y, a, axis: _to_winners(g, y, a, axis))
 # fmt: on
