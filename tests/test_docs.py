@@ -1,7 +1,9 @@
-"""Holds the documents to the code: the files that they name exist."""
+"""Holds the documents to the code: the files that they name exist, docstrings' examples run."""
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import re
 from pathlib import Path
 
@@ -11,6 +13,12 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "telegrad"
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
 FLOORS = "|".join(p.name for p in PACKAGE.iterdir() if p.is_dir() and not p.name.startswith("_"))
+
+WITH_EXAMPLES = sorted(
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for path in PACKAGE.rglob("*.py")
+    if ">>> " in path.read_text()
+)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
@@ -27,3 +35,11 @@ def test_a_document_that_another_one_names_exists() -> None:
     for document in DOCUMENTS:
         for name in re.findall(r"`([\w-]+\.md)`", document.read_text()):
             assert (document.parent / name).exists(), f"{name} in {document.name}"
+
+
+@pytest.mark.parametrize("name", WITH_EXAMPLES)
+def test_the_examples_of_docstrings_run(name: str) -> None:
+    module = importlib.import_module(name)
+    failed, attempted = doctest.testmod(module, optionflags=doctest.ELLIPSIS)
+    assert attempted > 0
+    assert failed == 0

@@ -55,7 +55,7 @@ def leave_ambient(ambient: Ambient, token: Token[Ambient | None]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Functions:
-    """The send and receive functions recorded in a context so far."""
+    """The send and recv functions recorded in a context so far."""
 
     sends: dict[FunctionKey, SendFunction]
     receives: dict[FunctionKey, RecvFunction]

@@ -1,4 +1,4 @@
-"""What distributed autograd adds to every call: context, grad mode, send and receive functions.
+"""What distributed autograd adds to every call: context, grad mode, send and recv functions.
 
 in a context, gradients on    {"context": id, "message": n, "slots": [which externals]}
 in a context, under no_grad   {"context": id, "grad": False}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import final
 
+from telegrad.arrays import namespace
 from telegrad.autograd import Gradient, GradientTarget, Tensor
 from telegrad.types import Array
 
@@ -21,12 +22,17 @@ class PassGradients(GradientTarget):
         self._cleared = False
 
     def __call__(self, tensor: Tensor, gradient: Gradient) -> None:
-        """Adds `gradient` to what is kept for `tensor`; the array may be shared and is not written."""
+        """Adds `gradient` to what is kept for `tensor`; shares no memory with it.
+
+        So a hook may write into what `get` returns, as it may into `tensor.grad`.
+        """
         array = gradient.data if isinstance(gradient, Tensor) else gradient
         with self._lock:
             if not self._cleared:
                 present = self._arrays.get(tensor)
-                self._arrays[tensor] = array if present is None else present + array
+                self._arrays[tensor] = (
+                    namespace(array).array(array) if present is None else present + array
+                )
 
     def get(self, tensor: Tensor) -> Tensor | None:
         """Returns what is kept for `tensor`."""

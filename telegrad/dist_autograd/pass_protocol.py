@@ -61,7 +61,7 @@ __all__ = [
 G = TypeVar("G")  # the gradients of one function, one slot per Tensor that was sent
 
 FunctionKey: TypeAlias = tuple[WorkerInfo, int]
-"""A send or receive function at one worker: the peer, and the message id the sender gave it."""
+"""A send or recv function at one worker: the peer, and the message id the sender gave it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Cut:
 
     Attributes:
         sends: Message ids of this worker's send functions, by peer.
-        receives: This worker's receive functions.
+        receives: This worker's recv functions.
         reached: Those receives that its roots or its sends lead to.
         lost: Peers known to be lost, each with the error to raise for it.
     """

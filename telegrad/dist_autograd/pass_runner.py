@@ -197,8 +197,8 @@ class PassRunner:
             while True:
                 nones.append((self._nones.get_nowait(), None))
         actions = self._protocol.resolve(nones) if nones else []
-        if done:
-            self._task = None
+        if done:  # every send was fed, every receive resolved
+            self._task = self._functions = None
             actions += self._protocol.finished()
         return actions
 
@@ -275,7 +275,6 @@ class PassRunner:
         self._gradients.clear()
 
     def _end(self, cause: BaseException | None) -> None:
-        self._functions = None
         if cause is None:
             self.ended.try_set_result(None)
         else:

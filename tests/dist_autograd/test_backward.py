@@ -274,6 +274,26 @@ def test_a_root_may_be_a_leaf_or_just_received(cluster: Cluster) -> None:
     cluster.call(0, leaf_root)
 
 
+def hook_in_place() -> None:
+    x, y = (tensor(X, requires_grad=True) for _ in range(2))
+
+    def halve(leaf: Tensor, target: Any) -> None:
+        gradient = target.get(leaf)
+        gradient *= 0.5
+
+    x.register_post_accumulate_hook(halve)
+    with dist_autograd.context() as context_id:
+        dist_autograd.backward(context_id, [rpc.rpc_sync("worker1", double, (x + y,)).sum()])
+        found = dist_autograd.get_gradients(context_id)
+    close(found[x].data, np.full_like(X, 1.0))
+    close(found[y].data, np.full_like(X, 2.0))
+
+
+def test_a_hook_may_write_into_the_gradient_that_is_kept(cluster: Cluster) -> None:
+    """Both terms of a sum have one gradient, which belonged to neither leaf."""
+    cluster.call(0, hook_in_place)
+
+
 # -- kinds of calls ----------------------------------------------------------------------------
 
 

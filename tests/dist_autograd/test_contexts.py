@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
@@ -12,7 +13,7 @@ import pytest
 
 from telegrad import dist_autograd, rpc
 from telegrad.autograd import Tensor, tensor
-from telegrad.dist_autograd.context import Context, ambient_context
+from telegrad.dist_autograd.context import Context, Functions, ambient_context
 from telegrad.dist_autograd.interceptor import NAME, AutogradInterceptor
 from telegrad.rpc import CallRecord, Message
 from telegrad.testing import Cluster
@@ -87,6 +88,25 @@ def many() -> None:
 def test_many_contexts_leave_nothing(cluster: Cluster) -> None:
     cluster.run(many)
     none_left(cluster)
+
+
+def recorded_cuts() -> list[str]:
+    gc.collect()
+    return [str(each) for each in gc.get_objects() if type(each) is Functions]
+
+
+def passes_in_one_context() -> None:
+    x = vector()
+    with dist_autograd.context() as context_id:
+        for _ in range(3):
+            loss = rpc.rpc_sync("worker1", double, (x,)).sum()
+            dist_autograd.backward(context_id, [loss])
+        wait_until_gone("cuts", recorded_cuts)
+
+
+def test_a_pass_that_has_ended_keeps_no_cut(cluster: Cluster) -> None:
+    """Else a context's n passes would keep n tables of all that was recorded before them."""
+    cluster.call(0, passes_in_one_context)
 
 
 def call_without_tensors() -> None:
