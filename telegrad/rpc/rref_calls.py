@@ -24,7 +24,13 @@ from telegrad.rpc.rref_reference import Reference, name_of_type, released_error
 from telegrad.rpc.rref_registry import RRefRegistry
 from telegrad.rpc.served_call import inherited
 from telegrad.rpc.timeouts import seconds
-from telegrad.rpc.user_call import CallMode, UserCall, call_payload, read_call_payload
+from telegrad.rpc.user_call import (
+    CallMode,
+    UserCall,
+    call_payload,
+    read_call_payload,
+    read_script,
+)
 
 if TYPE_CHECKING:
     from telegrad.types import WorkerInfo
@@ -287,7 +293,6 @@ class RRefCalls:
         return UserCall(fetched, mode=CallMode.FUTURE, name="RRef.to_here")
 
     def _prepare_method(self, caller: WorkerInfo, payload: object) -> UserCall:
-        del caller
         if not isinstance(payload, dict):
             raise DecodeError("the body of a method call is not a dict")
         method, args, kwargs = (payload.get(key) for key in ("method", "args", "kwargs"))
@@ -300,9 +305,15 @@ class RRefCalls:
             )
         reference = self._borrow(payload)
         value = self._value(reference)
-        if value.done():
-            return _method_call(_result(value), method, args, kwargs)
         agent = self._agent
+
+        def method_call(value: Future[Any]) -> UserCall:
+            found = _result(value)
+            agent.check_method(found, method, caller)
+            return _method_call(found, method, args, kwargs)
+
+        if value.done():
+            return method_call(value)
 
         def run_later() -> Future[Any]:
             return value.then(lambda done: _in_pool(done, reference))
@@ -312,9 +323,7 @@ class RRefCalls:
             started: Future[Any] = new_future(agent.submit, f"RRef.{method}")
             context = contextvars.copy_context()
             agent.submit_in(context, lambda: started.set_result(kept))
-            return started.then(
-                lambda _: agent.run(_method_call(_result(done), method, args, kwargs))
-            )
+            return started.then(lambda _: agent.run(method_call(done)))
 
         return UserCall(run_later, mode=CallMode.FUTURE, name=f"RRef.{method}")
 
@@ -328,7 +337,8 @@ class RRefCalls:
                 user_call = self._prepare_method(caller, payload)
             else:
                 name, args, kwargs = read_call_payload(payload)
-                user_call = UserCall.of(agent.resolve(name), args, kwargs, name)
+                func = agent.resolve(name, script=read_script(payload), caller=caller)
+                user_call = UserCall.of(func, args, kwargs, name)
         except BaseException as error:  # in a remote handler: who waits for the value hears of it
             registry.settle(rref, None, fresh_copy(error))
             raise

@@ -123,7 +123,7 @@ class RRefInterceptor(Interceptor):
         header = _header(message)
         registry, externals = self._registry, message.externals
         for place, rref, fork in _creation(header):
-            registry.creation_arrived(rref, fork, message.peer)
+            registry.creation_arrived(_said_by(message.peer, rref, "creator"), fork, message.peer)
             externals[_checked(place, externals)] = Creation(rref, fork)
         for place, arrival in _arrivals(header):
             reference = registry.arrive(arrival, message.peer)
@@ -162,7 +162,7 @@ class RRefInterceptor(Interceptor):
                 continue  # asked for and served here: the caller's future tells
             if rref.creator == me:
                 registry.creation_failed(fork, None, delivered=False)
-            else:
+            elif rref.creator == peer.incarnation:
                 registry.creation_arrived(rref, fork, peer)
                 registry.settle(rref, None, LookupError("the request to create it was not run"))
 

@@ -7,6 +7,7 @@ from telegrad.wire.callable_policy import CallablePolicy, expose
 from telegrad.wire.decoder import decode, decode_exception
 from telegrad.wire.encoder import Encoded, encode, encode_exception
 from telegrad.wire.envelope import Buffer, Envelope
+from telegrad.wire.exceptions import add_note
 from telegrad.wire.external import describe, rebuild
 from telegrad.wire.frame import (
     INLINE_BYTES,
@@ -43,6 +44,7 @@ __all__ = [
     "Goodbye",
     "Heartbeat",
     "Piece",
+    "add_note",
     "cut",
     "decode",
     "decode_exception",

@@ -8,7 +8,7 @@ or `attrgetter`. Names that a version of NumPy does not have are not found there
 
 from __future__ import annotations
 
-__all__ = ["ALLOWED_NAMES", "ALLOWED_PACKAGES"]
+__all__ = ["ALLOWED_NAMES", "ALLOWED_PACKAGES", "REFUSED_METHODS", "VALUE_MODULES"]
 
 _NUMPY = """
     abs absolute acos acosh add all allclose amax amin angle any append arange arccos arccosh
@@ -93,3 +93,16 @@ ALLOWED_NAMES: frozenset[str] = frozenset().union(
     _names("operator", _OPERATOR),
     _names("builtins", _BUILTINS),
 )
+
+# Methods are called on an object through an RRef to it. Those of a class that is defined in one of
+# these modules compute on the object alone (no pathlib, io or subprocess here) but for these few:
+# `tofile` and `dump` write files, `format` reads any attribute of its arguments, `resize` may free
+# memory that a view still shows.
+_VALUE_MODULES = """
+    _collections_abc _queue _random _thread builtins collections cupy datetime decimal fractions
+    numpy numpy.random._generator numpy.random.mtrand queue random telegrad.autograd.tensor
+    threading uuid
+"""
+_REFUSED_METHODS = "dump dumps format format_map resize setflags tofile"
+VALUE_MODULES: frozenset[str] = frozenset(_VALUE_MODULES.split())
+REFUSED_METHODS: frozenset[str] = frozenset(_REFUSED_METHODS.split())

@@ -17,12 +17,18 @@ from pathlib import Path
 from typing import Any, TypeVar, final
 
 from telegrad.errors import CallRefusedError, FunctionNotFoundError
-from telegrad.wire.allowed_functions import ALLOWED_NAMES, ALLOWED_PACKAGES
+from telegrad.wire.allowed_functions import (
+    ALLOWED_NAMES,
+    ALLOWED_PACKAGES,
+    REFUSED_METHODS,
+    VALUE_MODULES,
+)
 from telegrad.wire.class_types import own_attributes
 from telegrad.wire.function_ref import FunctionRef
 from telegrad.wire.lookup import (
     MAIN_NAMES,
     Found,
+    bases,
     find,
     is_class,
     main_script,
@@ -128,6 +134,72 @@ class CallablePolicy:
         request = _Request(
             ref if isinstance(ref, FunctionRef) else FunctionRef(ref), caller, worker
         )
+        return self._resolve(request, called=True)
+
+    def resolve_value(self, name: str) -> Callable[..., Any]:
+        """Returns the function or class of a name that is sent as a value: an argument, a dtype.
+
+        The rules are those of `resolve`, since whoever gets it may call it; but array functions
+        and the modules and optimizers of telegrad are there under every mode.
+
+        Raises:
+            CallRefusedError: It may not be had here.
+            FunctionNotFoundError: There is none of that name here.
+        """
+        return self._resolve(_Request(FunctionRef(name), "", ""), called=False)
+
+    def check_method(
+        self, value: object, method: str, *, caller: str = "", worker: str = ""
+    ) -> None:
+        """Checks that others may call a method of a value, through a reference to it.
+
+        What holds for a function holds for the class that defines the method: it is of this
+        project, marked, or named by a pattern (`"pathlib.*"`). Methods of plain values and arrays
+        that do no I/O may be called as well.
+
+        Args:
+            value: Whose method.
+            method: Its name; `__call__` for the value itself.
+            caller: Who asks, for errors.
+            worker: Who is asked, for errors.
+
+        Raises:
+            CallRefusedError: It may not be called here.
+
+        Example:
+            >>> CallablePolicy("project").check_method([1, 2], "append")
+            >>> CallablePolicy("project").check_method(Path("/"), "rmdir")
+            Traceback (most recent call last):
+            telegrad.errors.CallRefusedError: ...
+        """
+        if self.mode == "importable":
+            return
+        definers = _definers(value, method)
+        if any(map(_is_marked, (type(value), *definers))):
+            return
+        dotted = _dotted(definers[0], method)
+        request = _Request(FunctionRef(dotted), caller, worker)
+        if self.mode == "exposed":
+            raise request.refused("only what is marked with rpc.expose may be called")
+        if not all(self._may_define(definer, method) for definer in definers):
+            raise request.refused(
+                "it is not of this project; mark the class with rpc.expose if it is yours, or"
+                f" start the worker with RpcOptions(callables=[{dotted!r}])"
+            )
+
+    def _may_define(self, definer: object, method: str) -> bool:
+        """Whether a class may give its objects this method, or a function may be called."""
+        home = getattr(definer, "__module__", None)
+        if not isinstance(home, str):
+            return False
+        dotted = _dotted(definer, method)
+        if self._is_project(home) or home.startswith(ALLOWED_PACKAGES) or self._matches(dotted):
+            return True
+        if is_class(definer) and method != "__call__":
+            return home in VALUE_MODULES and method not in REFUSED_METHODS
+        return f"{home}:{getattr(definer, '__qualname__', '')}" in ALLOWED_NAMES
+
+    def _resolve(self, request: _Request, *, called: bool) -> Callable[..., Any]:
         try:
             module_name, parts = split(request.ref.name)
         except (ValueError, TypeError) as error:
@@ -135,7 +207,7 @@ class CallablePolicy:
         found = _find(module_of(module_name), parts)
         if found is not None and _is_exposed(found):
             return _callable(found, request)
-        if self.mode == "exposed":
+        if self.mode == "exposed" and (called or not _is_listed(request.ref.name)):
             raise request.refused("only what is marked with rpc.expose may be called")
         if not self._may_import(module_name, parts):
             self._check_project(module_name, found, request)
@@ -162,8 +234,8 @@ class CallablePolicy:
             raise request.not_found()
         dotted = request.ref.name.replace(":", ".")
         raise request.refused(
-            "it is not of this project; mark a function of yours with rpc.expose, or start the"
-            f" worker with RpcOptions(callables=[{dotted!r}])"
+            "it is not of this project; call a function of your own script that uses it, or start"
+            f" the worker with RpcOptions(callables=[{dotted!r}])"
         )
 
     def _is_at_home(self, found: Found, name: str) -> bool:
@@ -212,11 +284,17 @@ class _Request:
     def not_found(self) -> FunctionNotFoundError:
         module, _, path = self.ref.name.partition(":")
         if module in MAIN_NAMES:
-            script = self.ref.script or "another one, or this one started otherwise"
+            own, script = main_script(), self.ref.script
+            if script == own:
+                return FunctionNotFoundError(
+                    f"{self._worker} has no {path!r} in its script ({own}), which is also that of"
+                    f" {self._caller}; define it at the top level, before init_rpc and not only"
+                    " on some ranks"
+                )
             return FunctionNotFoundError(
-                f"{self._worker} has no {path!r} in its script ({main_script()}); the script of"
-                f" {self._caller} is {script}. All workers run the same script, or import"
-                " what they call from a module"
+                f"{self._worker} has no {path!r} in its script ({own}); the script of"
+                f" {self._caller} is {script or 'another one, or this one started otherwise'}."
+                " All workers run the same script, or import what they call from a module"
             )
         if module_of(module) is None:
             return FunctionNotFoundError(
@@ -249,6 +327,43 @@ def _is_exposed(found: Found) -> bool:
 def _is_marked(target: object) -> bool:
     attributes = namespace(target) if is_class(target) else own_attributes(target)
     return attributes.get(_MARK) is True
+
+
+def _is_listed(name: str) -> bool:
+    return name in ALLOWED_NAMES or name.startswith(ALLOWED_PACKAGES)
+
+
+def _definers(value: object, method: str) -> tuple[object, ...]:
+    """Returns what decides on a method: the class that defines it, and the function where known.
+
+    What stands in an object's own dictionary, and a function or class that is called itself, is
+    judged as the function that it is.
+    """
+    if method == "__call__" and (is_class(value) or _has_home(value)):
+        return (value,)
+    own = None if is_class(value) else own_attributes(value).get(method)
+    if callable(own):
+        return _definers(own, "__call__")
+    cls = value if is_class(value) else type(value)
+    definer = next((base for base in bases(cls) if method in namespace(base)), cls)
+    raw = namespace(definer).get(method)
+    if isinstance(raw, staticmethod | classmethod):
+        raw = raw.__func__
+    if callable(raw) and _has_home(raw) and raw.__module__ != definer.__module__:
+        return (definer, raw)  # defined elsewhere, and only put there
+    return (definer,)
+
+
+def _has_home(value: object) -> bool:
+    """Whether it is a function, of any kind, that says which module it is of."""
+    names = (getattr(value, name, None) for name in ("__module__", "__qualname__"))
+    return all(isinstance(name, str) for name in names)
+
+
+def _dotted(definer: object, method: str) -> str:
+    names = (getattr(definer, name, "") for name in ("__module__", "__qualname__"))
+    path = ".".join(map(str, names))
+    return f"{path}.{method}" if is_class(definer) and method != "__call__" else path
 
 
 def _import(name: str, request: _Request) -> types.ModuleType:

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import re
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from telegrad.errors import DecodeError, RemoteError
 from telegrad.wire.class_types import instance_of, own_attributes, slots_of
 from telegrad.wire.lookup import bases, class_name, find_class, namespace, wire_module
 
-__all__ = ["pack_exception", "unpack_exception"]
+__all__ = ["add_note", "pack_exception", "unpack_exception"]
 
 MAX_CAUSES = 8  # exceptions in a chain of causes; what lies deeper is left out
 MAX_TEXT = 64 * 2**10  # characters of a message, of a note, or of an argument in words
@@ -26,6 +26,7 @@ MAX_TEXT = 64 * 2**10  # characters of a message, of a note, or of an argument i
 PackPart: TypeAlias = Callable[[object], object]
 UnpackPart: TypeAlias = Callable[[object], object]
 
+_METHODS = frozenset(vars(BaseException))  # an attribute must not stand in the place of one
 _LEFT_OUT = frozenset({"args", "obj"})  # args go by themselves; obj is whatever lacks an attribute
 
 
@@ -34,15 +35,19 @@ def pack_exception(error: BaseException, pack_part: PackPart, depth: int = 0) ->
     cls = type(error)
     name = class_name(cls) or f"{wire_module(cls.__module__)}:{cls.__qualname__}"
     cause = error.__cause__ if depth < MAX_CAUSES else None
-    notes = getattr(error, "__notes__", [])
+    notes = getattr(error, "__notes__", None)
     return {
         "type": name,
         "message": _words(str, error),
         "args": [[_words(repr, each), pack_part(each)] for each in error.args],
         "attributes": _pack_attributes(error, pack_part),
-        "notes": [note[:MAX_TEXT] for note in notes if isinstance(note, str)],
+        "notes": [note[:MAX_TEXT] for note in _sequence(notes) if isinstance(note, str)],
         "cause": None if cause is None else pack_exception(cause, pack_part, depth + 1),
     }
+
+
+def _sequence(notes: object) -> Sequence[object]:
+    return notes if isinstance(notes, list | tuple) else ()
 
 
 def _words(into: Callable[[object], str], value: object) -> str:
@@ -90,10 +95,17 @@ def unpack_exception(plain: object, unpack_part: UnpackPart, depth: int = 0) -> 
         words = f"{re.split('[:.]', name)[-1]}: {fields['message']}".removesuffix(": ")
         error = RemoteError(words, type_name=name)
     for note in fields["notes"]:
-        error.add_note(note)
+        add_note(error, note)
     if fields["cause"] is not None:
-        error.__cause__ = unpack_exception(fields["cause"], unpack_part, depth + 1)
+        cause = unpack_exception(fields["cause"], unpack_part, depth + 1)
+        BaseException.__setattr__(error, "__cause__", cause)
     return error
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Adds a note without running what the exception's class makes of attributes or notes."""
+    notes = [*_sequence(own_attributes(error).get("__notes__")), note]
+    BaseException.__setattr__(error, "__notes__", notes)
 
 
 def _checked(plain: Any, depth: int) -> Mapping[str, Any]:
@@ -152,7 +164,7 @@ def _fill(error: BaseException, parts: Mapping[str, object], unpack_part: Unpack
             continue
         if name in members:
             _set(members[name], error, value)
-        elif type(name) is str and not name.startswith("__"):
+        elif type(name) is str and not name.startswith("__") and name not in _METHODS:
             instance_of(type(error), {name: value}, error)
 
 

@@ -134,3 +134,15 @@ def test_an_exception_as_a_value() -> None:
     arrived = round_trip({"errors": (ValueError("x"), OddError(2, detail="y"))})
     assert [type(each) for each in arrived["errors"]] == [ValueError, OddError]
     assert arrived["errors"][1].code == 2
+
+
+def test_an_attribute_never_stands_in_the_place_of_a_method() -> None:
+    """`add_note` among the attributes was called while the exception was rebuilt."""
+    plain = encode_exception(OddError(1, detail="x"))
+    attributes = plain["attributes"]
+    assert isinstance(attributes, dict)
+    attributes["add_note"] = attributes["detail"]
+    plain["notes"] = ["a note"]
+    error = decode_exception(plain)
+    assert "add_note" not in vars(error)
+    assert error.__notes__ == ["a note"]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 import math
 import operator
 import os
 import subprocess
 import sys
+import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -312,3 +315,58 @@ def test_the_committed_list_does_no_io_and_exists() -> None:
         for n in ALLOWED_NAMES
         if any(w in n for w in words) and "take" not in n and "put" not in n
     ]
+
+
+@pytest.mark.parametrize(
+    ("value", "method"),
+    [
+        (Path("/tmp/x"), "write_text"),
+        (samples.MyPath("x"), "unlink"),
+        (samples, "system"),
+        (os.system, "__call__"),
+        (functools.partial(os.system, "x"), "__call__"),
+        (subprocess.Popen, "__call__"),
+        (np.zeros(3), "tofile"),
+        (np.zeros(3), "dump"),
+        (np.load, "__call__"),
+        ("{0.__class__}", "format"),
+        (sys.stdout, "write"),
+        ([].append, "__call__"),
+    ],
+)
+def test_methods_that_nobody_may_call_through_a_reference(value: Any, method: str) -> None:
+    """Whoever could make a Path at a worker could write files there."""
+    with pytest.raises(CallRefusedError, match="ps"):
+        PROJECT.check_method(value, method, caller="w0", worker="ps")
+    with pytest.raises(CallRefusedError):
+        CallablePolicy("exposed").check_method(value, method)
+    CallablePolicy("importable").check_method(value, method)
+
+
+@pytest.mark.parametrize(
+    ("value", "method"),
+    [
+        (samples.model, "forward"),
+        (samples.Model, "__call__"),
+        (samples.double, "__call__"),
+        (samples.Color.RED, "nothing"),
+        ([1], "append"),
+        ({}, "setdefault"),
+        (np.zeros(3), "sum"),
+        (np.float32(1), "item"),
+        (np.add, "__call__"),
+        (threading.Event(), "set"),
+        (datetime.date(2000, 1, 1), "isoformat"),
+    ],
+)
+def test_methods_that_may_be_called_through_a_reference(value: Any, method: str) -> None:
+    PROJECT.check_method(value, method)
+    with pytest.raises(CallRefusedError, match="marked"):
+        CallablePolicy("exposed").check_method(value, method)
+
+
+def test_methods_that_are_marked_or_named_by_a_pattern() -> None:
+    CallablePolicy("exposed").check_method(samples.Shown(), "make")
+    CallablePolicy("project", ["pathlib.*"]).check_method(Path("x"), "exists")
+    with pytest.raises(CallRefusedError):
+        CallablePolicy("project", ["pathlib.PurePath.*"]).check_method(Path("x"), "exists")

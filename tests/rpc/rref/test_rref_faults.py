@@ -11,11 +11,14 @@ from telegrad import rpc
 from telegrad.errors import (
     CallRefusedError,
     CallTimeoutError,
+    DecodeError,
     EncodeError,
     NotInitializedError,
     OwnerLostError,
 )
 from telegrad.rpc import Future, RRef
+from telegrad.rpc.rref_calls import Creation
+from telegrad.rpc.user_call import call_payload
 from telegrad.testing import Cluster
 from tests.rpc.rref.programs import (
     GateError,
@@ -286,4 +289,27 @@ def test_a_worker_that_speaks_for_others_is_not_heard(
     assert on(cluster, 0, kept.to_here) == "kept"
     del kept
     caplog.clear()
+    drained(cluster)
+
+
+def test_nobody_creates_the_value_of_anothers_rref(cluster: Cluster) -> None:
+    """The ids of a creation were taken from whoever named them."""
+    gates["slow"] = threading.Event()
+    pending = on(cluster, 0, lambda: rpc.remote("worker1", make_slowly, ("slow", "honest")))
+
+    def forge(pending: RRef[str]) -> None:
+        reference = pending.reference
+        payload = {
+            **call_payload(give_back, ("forged",), {})[1],
+            "creation": Creation(reference.rref, reference.fork),
+        }
+        owner = rpc.current_agent().worker("worker1")
+        future = rpc.current_agent().send(owner, "rpc.remote", payload, function="forged")
+        with pytest.raises(DecodeError, match="is not its creator"):
+            future.wait()
+
+    on(cluster, 2, forge, pending)
+    gates["slow"].set()
+    assert on(cluster, 0, pending.to_here) == "honest"
+    del pending
     drained(cluster)
