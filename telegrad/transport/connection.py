@@ -88,6 +88,9 @@ class Connection:
         """Says where the peer listens, in the order to try."""
         with self._session_lock:
             self._endpoints = tuple(endpoints)
+            waiting = self._woken
+        if waiting:  # what was posted before found nobody to dial
+            self._terms.loop.call_soon(self.wake_on_loop)
 
     @property
     def endpoints(self) -> tuple[str, ...]:
@@ -316,6 +319,8 @@ class Connection:
             await stream.say_farewell()
         except CarrierClosedError as error:
             self._broken(stream, error)
+            if not stream.is_open():  # let go with a farewell that could not be said
+                await stream.carrier.close()
 
     def _next_message(self, stream: Stream) -> bytes | None:
         now, counters = self._terms.clock(), self._terms.counters

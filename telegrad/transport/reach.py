@@ -177,27 +177,27 @@ class Reach:
         self, endpoints: Sequence[str], failures: list[Exception]
     ) -> Answer | None:
         """Asks one endpoint after the other; the first answer wins, the others are let go."""
-        asking: dict[asyncio.Task[Answer], str] = {}
+        asking: set[asyncio.Task[Answer]] = set()
         waiting = list(endpoints)
         answer: Answer | None = None
-        while (waiting or asking) and answer is None and self._connection.wants_carrier:
-            if waiting:
-                endpoint = waiting.pop(0)
-                asking[asyncio.ensure_future(self._ask(endpoint))] = endpoint
-            timeout = STAGGER_SECONDS if waiting else None
-            done, _ = await asyncio.wait(
-                asking, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
-            )
-            for task in done:
-                del asking[task]
-                try:
-                    found = task.result()
-                except ConnectionError as error:
-                    failures.append(error)
-                else:
-                    answer = self._keep(answer, found)
-        for task in asking:
-            self._terms.spawn(self._let_go(task))
+        try:
+            while (waiting or asking) and answer is None and self._connection.wants_carrier:
+                if waiting:
+                    asking.add(asyncio.ensure_future(self._ask(waiting.pop(0))))
+                timeout = STAGGER_SECONDS if waiting else None
+                done, asking = await asyncio.wait(
+                    asking, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
+                )
+                for task in done:
+                    try:
+                        found = task.result()
+                    except ConnectionError as error:
+                        failures.append(error)
+                    else:
+                        answer = self._keep(answer, found)
+        finally:  # also when the exchange closes in the middle: a carrier must not stay open
+            for task in asking:
+                self._terms.spawn(self._let_go(task))
         return answer
 
     async def _ask(self, endpoint: str) -> Answer:

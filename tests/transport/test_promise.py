@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
 import time
 import weakref
+from collections.abc import Awaitable, Callable
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from telegrad.errors import (
     UnknownWorkerError,
     WorkerLostError,
 )
+from telegrad.transport import Carrier, CarrierClosedError, Listener, Transport
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 from tests.transport.workers import SECONDS, Floor, ManualClock, Worker, deadline
@@ -438,3 +441,95 @@ def test_a_peer_that_is_not_admitted(floor: Floor) -> None:
     alice = floor.worker("alice")
     with pytest.raises(RendezvousError, match="alice is one too many"):
         alice.exchange.introduce(host.endpoints[0], timeout=SECONDS)
+
+
+def test_what_was_posted_before_an_endpoint_was_known_leaves_then(floor: Floor) -> None:
+    """Nobody looked again: the envelope waited until the silence lost the peer."""
+    alice, bob = floor.worker("alice"), floor.worker("bob")
+    alice.exchange.connect(bob.info, ())
+    alice.post(bob, 1)
+    alice.exchange._loop.run(_pass(), SECONDS)  # it was looked at, and found nobody to dial
+    alice.knows(bob)
+    assert bob.recorder.wait_envelopes(1)[0].call == 1
+
+
+async def _pass() -> None:
+    return None
+
+
+class Slow(Transport):
+    """Dials only when it is let, and writes nothing once it is stuck."""
+
+    def __init__(self, inner: Transport) -> None:
+        self.inner = inner
+        self.stuck = False
+        self.writing = threading.Event()
+        self.dialling = threading.Event()
+        self.go = asyncio.Event()
+        self.closed = threading.Event()
+
+    @property
+    def scheme(self) -> str:
+        return self.inner.scheme
+
+    async def listen(self, accept: Callable[[Carrier], Awaitable[None]]) -> Listener:
+        return await self.inner.listen(accept)
+
+    async def dial(self, endpoint: str) -> Carrier:
+        self.dialling.set()
+        await self.go.wait()
+        return _SlowCarrier(await self.inner.dial(endpoint), self)
+
+
+class _SlowCarrier(Carrier):
+    def __init__(self, inner: Carrier, slow: Slow) -> None:
+        self._inner = inner
+        self._slow = slow
+
+    @property
+    def description(self) -> str:
+        return self._inner.description
+
+    async def send(self, message: bytes) -> None:
+        if self._slow.stuck:
+            self._slow.writing.set()
+            await self._slow.go.wait()
+            raise CarrierClosedError("the other end is gone")
+        await self._inner.send(message)
+
+    async def receive(self) -> bytes:
+        return await self._inner.receive()
+
+    async def close(self) -> None:
+        await self._inner.close()
+        self._slow.closed.set()
+
+
+def test_a_dial_that_ends_after_the_close_leaves_no_carrier(floor: Floor) -> None:
+    bob = floor.worker("bob")
+    slow = Slow(floor.transport())
+    alice = floor.worker("alice", transport=slow).knows(bob)
+    alice.post(bob, 1)
+    assert slow.dialling.wait(SECONDS)
+    alice.exchange.close(0.05)
+    bob.exchange._loop.call_soon(slow.go.set)
+    assert slow.closed.wait(SECONDS)
+
+
+def test_a_goodbye_that_cannot_be_answered_closes_the_carrier(floor: Floor) -> None:
+    """The write under way failed, the answer was never said, and nobody closed the stream."""
+    bob = floor.worker("bob")
+    slow = Slow(floor.transport())
+    loop = bob.exchange._loop
+    loop.call_soon(slow.go.set)
+    alice = floor.worker("alice", transport=slow).knows(bob)
+    alice.post(bob, 1)
+    bob.recorder.wait_envelopes(1)
+    loop.call_soon(slow.go.clear)
+    slow.stuck = True
+    alice.post(bob, 2)
+    assert slow.writing.wait(SECONDS)
+    bob.exchange.leave(alice.info, "enough")
+    assert alice.recorder.wait_lost().reason == "enough"
+    loop.call_soon(slow.go.set)
+    assert slow.closed.wait(SECONDS)
