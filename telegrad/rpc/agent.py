@@ -81,9 +81,9 @@ class Agent:
         self._deadlines = Deadlines(loop)
         self._executor = Executor(info.name, options.num_threads, self._deadlines, self.new_context)
         self._user_loop = UserLoop(info.name)
-        self._codec = MessageCodec()
-        self._members = Members(info)
         self._policy = CallablePolicy(options.callable_mode, options.callable_patterns)
+        self._codec = MessageCodec(self._policy.resolve_value)
+        self._members = Members(info)
         self._calling = Calling(info.name, self._codec, self._deadlines, self.submit, self._post)
         self._serving = Serving(
             info.name, self._codec, self._executor, self._user_loop, self.new_context, self._post
@@ -217,6 +217,14 @@ class Agent:
         return self._policy.resolve(
             ref, caller="" if caller is None else caller.name, worker=self.name
         )
+
+    def check_method(self, value: object, method: str, caller: WorkerInfo) -> None:
+        """Checks that a caller may call a method of a value, through a reference to it.
+
+        Raises:
+            CallRefusedError: `RpcOptions.callables` does not allow it.
+        """
+        self._policy.check_method(value, method, caller=caller.name, worker=self.name)
 
     # Protocol messages of upper packages: plain bodies, no interceptors.
 
@@ -437,11 +445,11 @@ class Agent:
                 return True
         return False
 
-    def close(self, timeout: float) -> None:
+    def close(self, timeout: float, reason: str) -> None:
         """Says goodbye, flushes what was posted and ends the threads; use `shutdown`."""
         clear_process_agent(self)
         try:
-            self._exchange.close(timeout)
+            self._exchange.close(timeout, reason)
         finally:
             self._calling.close()
             self._user_loop.close()

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias, final
 
 from telegrad.errors import (
     CallTimeoutError,
+    EncodeError,
     NotInitializedError,
     UnknownWorkerError,
     WorkerLostError,
@@ -131,7 +132,11 @@ class Calling:
         sealed.envelope.depth = depth
         future = new_future(self._submit, f"the call of {function} on {to.name!r}")
         call = PendingCall(to, record, future, values=True, limit=min(limit, left))
-        error = self._start(call, sealed.envelope)
+        try:
+            error = self._start(call, sealed.envelope)
+        except EncodeError:
+            sealed.take_back()
+            raise
         if error is not None:
             sealed.take_back()
         return future
@@ -190,7 +195,11 @@ class Calling:
                 self._codec.drop(*self._unread.get_nowait())
 
     def _start(self, call: PendingCall, envelope: Envelope) -> BaseException | None:
-        """Enters a call and posts it; where it cannot be posted, fails its future and says why."""
+        """Enters a call and posts it; where it cannot be posted, fails its future and says why.
+
+        Raises:
+            EncodeError: It is too big for an envelope; nothing was sent and nothing waits.
+        """
         envelope.call = self._table.add(call)
         envelope.time_left = call.limit
         call.deadline = self._deadlines.at(call.started + call.limit, lambda: self._expire(call))
@@ -199,6 +208,10 @@ class Calling:
             self._post(call.peer, envelope)
         except (WorkerLostError, UnknownWorkerError) as lost:
             error = lost
+        except EncodeError:
+            self._table.take(call.peer, call.number)
+            call.deadline.cancel()
+            raise
         if self._closed:
             error = self._closed_error()
         if error is not None and self._table.take(call.peer, call.number) is not None:

@@ -36,9 +36,14 @@ class Sealed:
 
 @final
 class MessageCodec:
-    """Seals and opens the messages that carry user values, through a chain of interceptors."""
+    """Seals and opens the messages that carry user values, through a chain of interceptors.
 
-    def __init__(self) -> None:
+    Args:
+        functions: Returns the function of a name that is sent as a value, or refuses it.
+    """
+
+    def __init__(self, functions: Callable[[str], object]) -> None:
+        self._functions = functions
         self._chain: tuple[Interceptor, ...] = ()
 
     def add(self, interceptor: Interceptor) -> None:
@@ -96,7 +101,7 @@ class MessageCodec:
                 message.externals = rebuild(envelope.externals, envelope.buffers)
             for interceptor in self._chain:
                 interceptor.incoming(message)
-            return decode(envelope.document, message.externals)
+            return decode(envelope.document, message.externals, functions=self._functions)
         except BaseException:
             message.externals = []
             self.undelivered(message)
@@ -133,6 +138,8 @@ def _undelivered(chain: tuple[Interceptor, ...], message: Message) -> None:
     for interceptor in chain:
         try:
             interceptor.undelivered(message)
+        except DecodeError as error:
+            _logger.debug("interceptor %s cannot take back garbage: %s", interceptor.name, error)
         except Exception:  # the others must hear of it all the same
             _logger.exception("interceptor %s failed in undelivered()", interceptor.name)
 

@@ -131,7 +131,16 @@ class Executor:
         return True
 
     def _start(self) -> None:
-        _Thread(self, f"{self._name}-pool-{self._started}").start()
+        try:
+            _Thread(self, f"{self._name}-pool-{self._started}").start()
+        except RuntimeError as error:  # the system gives no more; those that run go on
+            with self._lock:
+                self._threads -= 1
+                self._idle -= 1
+                watch = self._needs_watch()
+            _logger.warning("the pool of %s cannot grow: %s", self._name, error)
+            if watch:
+                self._watch()
 
     def _needs_watch(self) -> bool:
         if self._watching or self._pending <= self._idle or self._closed:

@@ -56,6 +56,6 @@ def without_frames(error: BaseException) -> BaseException:
         each = left.pop()
         if each is not None and id(each) not in seen:
             seen.add(id(each))
-            each.__traceback__ = None
+            BaseException.__setattr__(each, "__traceback__", None)  # frozen ones too
             left += [each.__cause__, each.__context__]
     return error

@@ -128,6 +128,9 @@ class Inbox:
 
 
 def _log_failure(peer: WorkerInfo, kind: str, error: Exception) -> None:
+    if isinstance(error, DecodeError):  # the sender's fault, and it may send many
+        _logger.warning("%s from %r is garbage: %s", kind, peer.name, error)
+        return
     _logger.error("%s from %r failed", kind, peer.name, exc_info=error)
 
 

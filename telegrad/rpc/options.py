@@ -25,13 +25,12 @@ class RpcOptions:
         init_timeout: Seconds to wait in `init_rpc` until the job is complete.
         lost_after: Seconds of silence after which a worker is lost.
         num_threads: Plain user functions that run at once when none of them waits for a call.
-        bind: Address to listen on; None for loopback, or for every interface when the store is
-            on another host.
+        bind: Address to listen on; None for loopback.
         advertise: Address that the others dial; None for the one that is bound.
         port: Port to listen on; 0 for one that the kernel chooses.
         token: The job's secret; None finds it in the environment or the user's token file.
-        callables: What others may call: "project", "exposed", "importable", or "project" and the
-            packages that these patterns name (`["mypkg.*"]`).
+        callables: What others may call, methods through an RRef too: "project", "exposed",
+            "importable", or "project" and the packages that these patterns name (`["mypkg.*"]`).
         insecure: Does without a token; whoever reaches the port may then call functions here.
         switch_interval: The interpreter's thread switch interval while an agent runs, seconds.
     """

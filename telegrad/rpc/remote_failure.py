@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 from telegrad.errors import DecodeError, RemoteError
 from telegrad.rpc.fresh import fresh_copy
-from telegrad.wire import decode_exception, encode_exception
+from telegrad.wire import add_note, decode_exception, encode_exception
 
 __all__ = ["describe_failure", "rebuild_failure", "remote_traceback"]
 
@@ -23,14 +24,16 @@ def describe_failure(error: BaseException, worker: str) -> dict[str, object]:
 
     An exception that is none of `Exception` (SystemExit, KeyboardInterrupt, CancelledError) would
     end or confuse the caller's program instead of the call, so it arrives as a RemoteError.
+
+    It never fails, whatever the exception's own class does: the caller waits for this reply.
     """
-    text = _format(error)
     type_name = f"{type(error).__module__}:{type(error).__qualname__}"
+    unreadable = f"<{type_name} which cannot be put in words>"
     return {
-        "error": encode_exception(_bare(error)) if isinstance(error, Exception) else None,
+        "error": _attempt(_encoded, error, None),
         "type": type_name,
-        "message": str(error),
-        "traceback": text,
+        "message": _attempt(str, error, unreadable),
+        "traceback": _attempt(_format, error, unreadable),
         "worker": worker,
         "pid": os.getpid(),
     }
@@ -55,8 +58,8 @@ def rebuild_failure(body: object) -> BaseException:
         error = RemoteError(f"{type_name.rpartition(':')[2]}: {message}", type_name=type_name)
     text = str(body.get("traceback", ""))
     where = f"worker {body.get('worker')!r} (process {body.get('pid')})"
-    error.add_note(f"{_NOTE}{where}:\n{text}")
-    setattr(error, _ATTRIBUTE, text)
+    add_note(error, f"{_NOTE}{where}:\n{text}")
+    BaseException.__setattr__(error, _ATTRIBUTE, text)  # a frozen dataclass refuses setattr()
     return error
 
 
@@ -77,13 +80,26 @@ def remote_traceback(error: BaseException) -> str | None:
     return text if isinstance(text, str) else None
 
 
+def _attempt(
+    say: Callable[[BaseException], object], error: BaseException, instead: object
+) -> object:
+    try:
+        return say(error)
+    except Exception:  # of the user's class: its __str__, its __notes__
+        return instead
+
+
+def _encoded(error: BaseException) -> object:
+    return encode_exception(_bare(error)) if isinstance(error, Exception) else None
+
+
 def _bare(error: BaseException) -> BaseException:
     """Takes off what an earlier hop added: the traceback of this one tells of it."""
     copy = fresh_copy(error)
     if copy is not error:
         vars(copy).pop(_ATTRIBUTE, None)
         if hasattr(copy, "__notes__"):
-            copy.__notes__ = [note for note in copy.__notes__ if not note.startswith(_NOTE)]
+            copy.__notes__ = [note for note in copy.__notes__ if not str(note).startswith(_NOTE)]
     return copy
 
 

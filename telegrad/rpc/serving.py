@@ -9,6 +9,7 @@ pool       decode, interceptors, prepare ──▶ plain function ──▶ enco
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import logging
 import threading
@@ -18,6 +19,7 @@ from typing import Any, TypeAlias, final
 
 from telegrad.errors import (
     CallTimeoutError,
+    EncodeError,
     PoolExhaustedError,
     UnknownWorkerError,
     WorkerLostError,
@@ -223,9 +225,18 @@ class Serving:
             self._post(call.caller, sealed.envelope)
         except (WorkerLostError, UnknownWorkerError):
             sealed.take_back()
+        except EncodeError as error:  # it refers to more than an envelope has room for
+            sealed.take_back()
+            self._reply_bare(call, error)
         with self._changed:
             self._calls.pop((call.caller, call.number), None)
             self._changed.notify_all()
+
+    def _reply_bare(self, call: ServedCall, error: BaseException) -> None:
+        sealed = self._codec.seal_bare(ERROR, describe_failure(error, self.worker))
+        sealed.envelope.call = call.number
+        with contextlib.suppress(WorkerLostError, UnknownWorkerError):
+            self._post(call.caller, sealed.envelope)
 
     def _expired(self, call: ServedCall) -> CallTimeoutError:
         return CallTimeoutError(

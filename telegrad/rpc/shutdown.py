@@ -18,13 +18,27 @@ import time
 from collections.abc import Callable
 from typing import Protocol, final
 
-from telegrad.errors import BlockingCallError, RendezvousTimeoutError, TelegradError
+from telegrad.errors import (
+    BlockingCallError,
+    RendezvousError,
+    RendezvousTimeoutError,
+    TelegradError,
+)
 from telegrad.transport import on_own_loop
 
 __all__ = ["CLOSE_SECONDS", "Membership", "Shutdown", "Steps"]
 
 # All of a shutdown but the wait for the other workers ends within this.
 CLOSE_SECONDS = 10.0
+# How soon a thread that drains notices that another one wants to leave at once.
+HURRY_SECONDS = 0.1
+
+# What the peers hear in the goodbye, and from the coordinator where that comes first.
+GRACEFUL = "shutdown"
+UNGRACEFUL = (
+    "left without a graceful shutdown; a worker that others still need calls rpc.shutdown() at the "
+    "end of its program, or runs inside `with rpc.init_rpc():`"
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -52,7 +66,7 @@ class Steps(Protocol):
     def drain(self, deadline: float) -> bool:
         """Waits until nothing is called or served; tells whether that came true in time."""
 
-    def close(self, timeout: float) -> None:
+    def close(self, timeout: float, reason: str) -> None:
         """Says goodbye, flushes, ends the threads; runs nothing afterwards."""
 
 
@@ -83,7 +97,8 @@ class Shutdown:
         self._lock = threading.Lock()
         self._state = _State.NEW
         self._closed = threading.Event()
-        self._hurry = threading.Event()
+        self._hurry = threading.Event()  # another thread wants to leave at once
+        self._reason = GRACEFUL
         self.membership: Membership | None = None
         self.before_leaving: list[Callable[[float], None]] = []
         self.after_close: list[Callable[[], None]] = []
@@ -127,8 +142,10 @@ class Shutdown:
             self._tear_down(close_seconds, was_open=was_open)
 
     def _wait_for_other(self, graceful: bool, timeout: float, close_seconds: float) -> None:
-        if not graceful and self.membership is not None:
-            self.membership.close(close_seconds)  # the one who waits in it goes on at once
+        if not graceful:
+            self._hurry.set()  # the one who drains goes on at once
+            if self.membership is not None:
+                self.membership.close(close_seconds)  # and the one who waits in it
         limit = timeout + close_seconds if graceful else close_seconds
         if not self._closed.wait(None if math.isinf(limit) else limit):
             _logger.warning("another thread still shuts down agent %r", self._name)
@@ -136,8 +153,13 @@ class Shutdown:
     def _leave_together(self, timeout: float) -> None:
         started = time.monotonic()
         deadline = started + timeout
-        if not self._steps.drain(deadline):
+        if not self._drained(deadline):
             self._leave_at_once(CLOSE_SECONDS)
+            if self._hurry.is_set():
+                raise RendezvousError(
+                    f"agent {self._name!r} was left at once by another thread, with calls that "
+                    "were not answered; wait for them before shutdown(graceful=False)"
+                )
             raise RendezvousTimeoutError(
                 f"agent {self._name!r} still has calls that are not answered {timeout:g} s after "
                 "shutdown() was called; it is closed all the same",
@@ -153,17 +175,28 @@ class Shutdown:
         for callback in self.before_leaving:
             _guarded(callback, max(ends - time.monotonic(), 0.001))
 
+    def _drained(self, deadline: float) -> bool:
+        while not self._hurry.is_set():
+            if self._steps.drain(min(deadline, time.monotonic() + HURRY_SECONDS)):
+                return True
+            if time.monotonic() >= deadline:
+                break
+        return False
+
     def _leave_at_once(self, limit: float) -> None:
+        self._reason = UNGRACEFUL
         if self.membership is not None:
-            self.membership.leave("left without a graceful shutdown", min(limit / 2, 1.0))
+            self.membership.leave(UNGRACEFUL, min(limit / 2, 1.0))
 
     def _tear_down(self, limit: float, *, was_open: bool) -> None:
         ends = time.monotonic() + limit
         try:
-            if was_open:
-                self._steps.close(max(limit / 2, 0.1))
-            if self.membership is not None:
-                self.membership.close(max(ends - time.monotonic(), 0.1))
+            try:
+                if was_open:
+                    self._steps.close(max(limit / 2, 0.1), self._reason)
+            finally:  # an interrupt must not leave the coordinator open
+                if self.membership is not None:
+                    self.membership.close(max(ends - time.monotonic(), 0.1))
         finally:
             for callback in reversed(self.after_close):
                 _guarded(callback)

@@ -71,7 +71,7 @@ class UserLoop:
         started: Callable[[Callable[[], None]], None],
         finished: Callable[[asyncio.Task[Any]], None],
     ) -> None:
-        task = asyncio.get_running_loop().create_task(start(), context=context)
+        task = asyncio.get_running_loop().create_task(_run(start), context=context)
         task.add_done_callback(finished, context=context)
         started(lambda: self._cancel(task))
 
@@ -79,3 +79,8 @@ class UserLoop:
         with self._lock:
             if self._started:
                 self._loop.call_soon(task.cancel)
+
+
+async def _run(start: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """Calls the function inside the task, so that its wrong arguments are the task's error."""
+    return await start()

@@ -279,3 +279,36 @@ def relay_failure(to: str) -> None:
 
 async def shuts_down() -> None:
     rpc.shutdown()
+
+
+class Wordless(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@dataclass(frozen=True)
+class Frozen(Exception):
+    code: int
+
+
+def fail_wordless() -> None:
+    raise Wordless(1)
+
+
+def fail_frozen() -> None:
+    raise Frozen(3)
+
+
+def fail_with_odd_notes() -> None:
+    error = CustomError("odd", code=1)
+    error.__notes__ = [1, 2]  # type: ignore[list-item]
+    raise error
+
+
+async def async_add(x: int, y: int) -> int:
+    return x + y
+
+
+@rpc.expose
+def apply(function: Any, value: Any) -> Any:
+    return function(value)

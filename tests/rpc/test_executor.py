@@ -127,3 +127,20 @@ def test_work_after_close_still_runs(deadlines: Deadlines) -> None:
     executor.close()
     executor.close()
     assert run(executor, int).wait(10) == 0
+
+
+def test_a_thread_that_cannot_start_is_not_counted(
+    deadlines: Deadlines, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was counted as idle for ever, and the work that was meant for it was never taken."""
+    executor = make(deadlines, 2)
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+        patch.setattr("telegrad.rpc.executor._Thread.start", refuse)
+        future = run(executor, int)
+    assert "cannot grow" in caplog.text
+    assert future.wait(10) == 0
+    executor.close()

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import logging
 import math
+import operator
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from telegrad import rpc
 from telegrad.errors import (
     BlockingCallError,
+    CallRefusedError,
     CallTimeoutError,
     EncodeError,
     EvictedError,
@@ -308,3 +314,97 @@ def test_protocol_messages(job: Job) -> None:
         first.request(peer, "test.broken").wait(20)
     with pytest.raises(CallTimeoutError, match="test.silent"):
         first.request(peer, "test.silent", timeout=0.02).wait(20)
+
+
+@pytest.mark.parametrize("function", [remote_code.fail_wordless, remote_code.fail_with_odd_notes])
+def test_an_exception_that_cannot_be_put_in_words_is_a_reply(
+    job: Job, function: Callable[[], None]
+) -> None:
+    """Its own __str__ failed in the callee's handler, and the caller waited for ever."""
+    future = job.on(0, rpc.rpc_async, "w1", function)
+    error = _error_of(future)
+    assert type(error) in (remote_code.Wordless, remote_code.CustomError)
+    assert job.agents[1].drain(time.monotonic() + 20.0)
+
+
+def test_a_frozen_exception_keeps_its_type(job: Job) -> None:
+    error = _error_of(job.on(0, rpc.rpc_async, "w1", remote_code.fail_frozen))
+    assert isinstance(error, remote_code.Frozen)
+    assert error.code == 3
+    assert "in fail_frozen" in (rpc.remote_traceback(error) or "")
+
+
+def test_a_coroutine_function_with_wrong_arguments_is_a_type_error(job: Job) -> None:
+    """It was raised where the task was to be made, and nothing was answered."""
+    error = _error_of(job.on(0, rpc.rpc_async, "w1", remote_code.async_add, (1,)))
+    assert isinstance(error, TypeError)
+    assert "missing 1 required positional argument" in str(error)
+
+
+class Bulky(Interceptor):
+    """Has so much to say beside a message that no envelope takes it."""
+
+    def __init__(self, *, reply: bool) -> None:
+        self.reply = reply
+        self.undone = 0
+
+    @property
+    def name(self) -> str:
+        return "bulky"
+
+    def outgoing(self, message: Message) -> None:
+        if message.reply is self.reply:
+            message.headers[self.name] = b"x" * (3 * 2**20)
+
+    def incoming(self, message: Message) -> None:
+        pass
+
+    def undelivered(self, message: Message) -> None:
+        self.undone += 1
+
+
+def test_a_request_that_fits_no_envelope_leaves_nothing_behind(job: Job) -> None:
+    caller, bulky = job.agents[0], Bulky(reply=False)
+    caller.add_interceptor(bulky)
+    with pytest.raises(EncodeError, match="too big"):
+        caller.call("w1", remote_code.who, timeout=math.inf)
+    assert caller.statistics().pending_calls == 0
+    assert bulky.undone == 1
+
+
+def test_a_reply_that_fits_no_envelope_is_an_error(job: Job) -> None:
+    """The callee could not post it and said nothing."""
+    bulky = Bulky(reply=True)
+    job.agents[1].add_interceptor(bulky)
+    error = _error_of(job.agents[0].call("w1", remote_code.who))
+    assert isinstance(error, EncodeError)
+    assert bulky.undone == 1
+    assert job.agents[1].drain(time.monotonic() + 20.0)
+
+
+def test_functions_as_values_are_under_the_policy_of_the_callee(make_job: MakeJob) -> None:
+    """An argument was resolved by the default policy, whatever `callables` said."""
+    exposed = make_job(2, callables="exposed")
+    error = _error_of(exposed.agents[0].call("w1", remote_code.apply, (remote_code.echo, 1)))
+    assert "rpc.expose" in str(error)
+    assert exposed.agents[0].call("w1", remote_code.apply, (float, 1)).wait() == 1.0
+    exposed.shutdown()
+    wider = make_job(2, callables=["math.*"])
+    assert wider.agents[0].call("w1", remote_code.apply, (math.sqrt, 4.0)).wait() == 2.0
+
+
+def test_a_method_of_a_foreign_class_is_refused(job: Job) -> None:
+    """Whoever held the token could make a Path at a worker and write files through it."""
+    with rpc.use_agent(job.agents[0]):
+        rref: rpc.RRef[Any] = rpc.remote("w1", operator.getitem, ([Path("nowhere")], 0))
+        with pytest.raises(CallRefusedError, match=r"'w1'.*'w0'.*pathlib.Path.write_text"):
+            rref.rpc_sync().write_text("x")
+        with pytest.raises(CallRefusedError):
+            rref.remote().unlink().to_here()
+    assert not Path("nowhere").exists()
+
+
+def _error_of(future: rpc.Future[Any]) -> BaseException | None:
+    """Waits without raising: contextlib cannot carry a frozen exception out of a block."""
+    rpc.collect_all([future]).wait(15.0)
+    return future.exception()

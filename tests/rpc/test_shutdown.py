@@ -11,9 +11,11 @@ from telegrad import rpc
 from telegrad.errors import (
     BlockingCallError,
     NotInitializedError,
+    RendezvousError,
     RendezvousTimeoutError,
     WorkerLostError,
 )
+from telegrad.rpc.shutdown import _State
 from tests.rpc import remote_code
 from tests.rpc.conftest import Job, MakeJob
 
@@ -152,3 +154,19 @@ def test_context_managers(make_job: MakeJob) -> None:
         raise KeyError("in the block")
     assert failing.ended
     assert not heard
+
+
+def test_leaving_at_once_ends_a_graceful_shutdown_that_still_serves(job: Job) -> None:
+    """The thread that drained was never told, and both waited for the function to return."""
+    agent = job.agents[0]
+    job.agents[1].call("w0", remote_code.hold, ("hurry",), timeout=float("inf"))
+    assert remote_code.entered("hurry")
+    thread, outcome = in_thread(agent.shutdown)
+    while agent._shutdown._state is not _State.ENDING:
+        thread.join(0.001)
+    agent.shutdown(graceful=False)
+    assert agent.ended
+    with pytest.raises(RendezvousError, match="left at once"):
+        outcome.wait(20)
+    thread.join()
+    remote_code.release("hurry")
