@@ -1,0 +1,295 @@
+"""Calls that cannot work, by name: each runs on worker0 and asks for something of worker1."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import gc
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import types
+import warnings
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from telegrad import dist_autograd, nn, rpc
+from telegrad.autograd import tensor
+from tests.faults import remote_code
+from tests.faults.outcome import Failure, failure_of
+from tests.faults.remote_code import double, echo, vector, who
+
+TO = "worker1"
+
+
+class Unsendable:
+    """Nothing says how it travels."""
+
+
+class CustomError(Exception):
+    def __init__(self, message: str, *, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def fails(message: str) -> None:
+    raise CustomError(message, code=7)
+
+
+def fails_with_a_class_of_its_own() -> None:
+    raise type("NobodyHasItError", (Exception,), {"__module__": "nowhere"})("only here")
+
+
+def leaves_the_process() -> None:
+    sys.exit(3)
+
+
+def interrupts() -> None:
+    raise KeyboardInterrupt("not the caller's")
+
+
+def gives_something_unsendable() -> list[Unsendable]:
+    return [Unsendable()]
+
+
+async def blocks_its_loop(to: str) -> str:
+    return rpc.rpc_sync(to, who)
+
+
+async def waits_on_its_loop(to: str) -> str:
+    return rpc.rpc_async(to, who).wait()
+
+
+def _private() -> str:
+    return "private"
+
+
+class Model:
+    def forward(self, x: int) -> int:
+        return x
+
+    def _secret(self) -> str:
+        return "secret"
+
+
+def sync(func: Any, args: Any = (), to: Any = TO, **options: Any) -> Any:
+    return rpc.rpc_sync(to, func, args, **options)
+
+
+def raw(function: str, *args: Any) -> Any:
+    """Asks by name, as a caller would that is not telegrad, past the checks at the caller."""
+    agent = rpc.current_agent()
+    payload = {"func": function, "script": "", "args": list(args), "kwargs": {}}
+    return agent.send(agent.worker(TO), "rpc.call", payload, function=function).wait()
+
+
+def only_here() -> Any:
+    """Calls a function of a module that the callee has not imported."""
+    module = types.ModuleType("only_here")
+    exec("def f():\n    return 1", vars(module))
+    sys.modules["only_here"] = module
+    try:
+        return sync(vars(module)["f"])
+    finally:
+        del sys.modules["only_here"]
+
+
+def newer_here() -> Any:
+    """Calls a function that the callee's version of a module does not have."""
+    exec("def newer():\n    return 1", vars(remote_code))
+    try:
+        return sync(vars(remote_code)["newer"])
+    finally:
+        del vars(remote_code)["newer"]
+
+
+def contains_itself() -> Any:
+    value: list[Any] = []
+    value.append(value)
+    return sync(echo, (value,))
+
+
+def local_backward() -> None:
+    x = vector()
+    with dist_autograd.context():
+        sync(double, (x,)).sum().backward()
+
+
+def backward_without_a_context() -> None:
+    dist_autograd.backward(77, [vector().sum()])
+
+
+def gradients_after_the_context() -> None:
+    with dist_autograd.context() as context_id:
+        pass
+    dist_autograd.get_gradients(context_id)
+
+
+def backward_of_what_was_called_outside() -> None:
+    x = vector()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        loss = sync(double, (x,)).sum()
+    words = [str(warning.message) for warning in said]
+    assert len(words) == 1, words
+    assert "sent to 'worker1' outside of an autograd context" in words[0]
+    with dist_autograd.context() as context_id:
+        dist_autograd.backward(context_id, [loss])
+
+
+def backward_of_another_context() -> None:
+    x = vector()
+    with dist_autograd.context():
+        loss = sync(double, (x,)).sum()
+    with dist_autograd.context() as second:
+        dist_autograd.backward(second, [loss])
+
+
+CALLS: dict[str, Callable[[], object]] = {
+    # whom
+    "unknown name": lambda: sync(who, to="ps"),
+    "unknown rank": lambda: sync(who, to=7),
+    "another incarnation": lambda: sync(who, to=rpc.WorkerInfo("worker1", 1, 99)),
+    "to=True": lambda: sync(who, to=True),
+    "to=None": lambda: sync(who, to=None),
+    # in which form
+    "args=(x)": lambda: sync(echo, 3),
+    "args=(array)": lambda: sync(echo, np.zeros(3)),
+    "args='text'": lambda: sync(echo, "text"),
+    "timeout=0": lambda: sync(who, timeout=0),
+    "timeout=-1": lambda: sync(who, timeout=-1),
+    "timeout=nan": lambda: sync(who, timeout=float("nan")),
+    "timeout=True": lambda: sync(who, timeout=True),
+    "no function": lambda: sync("who"),
+    # a function without a name
+    "lambda": lambda: sync(lambda: 3),
+    "closure": lambda: sync(_closure()),
+    "partial": lambda: sync(functools.partial(echo, 3)),
+    "bound method": lambda: sync(Model().forward, (3,)),
+    "lambda as an argument": lambda: sync(echo, ([lambda: 3],)),
+    # a function that the callee does not have
+    "module not there": only_here,
+    "function not there": newer_here,
+    # or does not allow
+    "os.system": lambda: sync(os.system, ("exit 3",)),
+    "eval": lambda: sync(builtins.eval, ("1",)),
+    "subprocess.run": lambda: sync(subprocess.run, (["true"],)),
+    "pickle.loads": lambda: sync(pickle.loads, (b"N.",)),
+    "np.load": lambda: sync(np.load, ("x.npy",)),
+    "private": lambda: sync(_private),
+    "private, raw": lambda: raw("tests.faults.bad_calls:_private"),
+    "private method, raw": lambda: raw("tests.faults.bad_calls:Model._secret"),
+    "through a module, raw": lambda: raw("tests.faults.bad_calls:os.system", "exit 3"),
+    "dunder, raw": lambda: raw("tests.faults.bad_calls:sync.__globals__.get", "os"),
+    "os._exit, raw": lambda: raw("os:_exit", 3),
+    "import, raw": lambda: raw("importlib:import_module", "antigravity"),
+    "a value, raw": lambda: raw("tests.faults.bad_calls:TO"),
+    "rpc.shutdown": lambda: sync(rpc.shutdown),
+    # values that cannot travel
+    "unsendable": lambda: sync(echo, (1, {"lr": [Unsendable()]})),
+    "unsendable by name": lambda: sync(echo, (), kwargs={"value": Unsendable()}),
+    "lock": lambda: sync(echo, (threading.Lock(),)),
+    "generator": lambda: sync(echo, ((each for each in range(3)),)),
+    "objects": lambda: sync(echo, (np.array([Unsendable()]),)),
+    "contains itself": contains_itself,
+    "Module": lambda: sync(echo, ({"model": nn.Linear(2, 2)},)),
+    "unsendable result": lambda: sync(gives_something_unsendable),
+    # what the callee raises
+    "exception": lambda: sync(fails, ("no such thing",)),
+    "exception unknown here": lambda: sync(fails_with_a_class_of_its_own),
+    "sys.exit": lambda: sync(leaves_the_process),
+    "KeyboardInterrupt": lambda: sync(interrupts),
+    # on a loop
+    "rpc_sync in async def": lambda: sync(blocks_its_loop, ("worker0",)),
+    "wait in async def": lambda: sync(waits_on_its_loop, ("worker0",)),
+    # gradients
+    "loss.backward()": local_backward,
+    "no context": backward_without_a_context,
+    "released context": gradients_after_the_context,
+    "called outside": backward_of_what_was_called_outside,
+    "another context": backward_of_another_context,
+    "root needs none": lambda: backward_of(tensor(1.0)),
+    # twice
+    "second init_rpc": lambda: rpc.init_rpc("second"),
+}
+
+
+def backward_of(root: Any) -> None:
+    with dist_autograd.context() as context_id:
+        dist_autograd.backward(context_id, [root])
+
+
+def _closure() -> Callable[[], int]:
+    x = 3
+
+    def inner() -> int:
+        return x
+
+    return inner
+
+
+def attempt(name: str) -> Failure:
+    """Makes one of the calls and tells what came of it."""
+    return failure_of(CALLS[name])
+
+
+def remote_traceback_of(name: str) -> str:
+    """Makes a call that fails and returns `rpc.remote_traceback` of it."""
+    try:
+        CALLS[name]()
+    except Exception as error:
+        return rpc.remote_traceback(error) or ""
+    return "nothing was raised"
+
+
+def unused_results() -> list[float]:
+    """Uses one of two remote results; the other's gradient is none, not awaited."""
+    x = vector()
+    with dist_autograd.context() as context_id:
+        used, unused = sync(double, (x,)), sync(double, (x,))
+        assert unused.requires_grad
+        nested = rpc.rpc_sync(TO, calls_and_forgets, (x,))
+        dist_autograd.backward(context_id, [(used + nested).sum()], timeout=20.0)
+        return [float(each) for each in dist_autograd.get_gradients(context_id)[x].data]
+
+
+def calls_and_forgets(x: Any) -> Any:
+    rpc.rpc_sync("worker0", double, (x,))
+    return x * 3.0
+
+
+def kept_alive_by_failures() -> list[str]:
+    """Makes each call with garbage collection off; returns those whose errors keep locals alive."""
+
+    def attempt_beside_a_local(name: str) -> weakref.ref[object]:
+        local = np.zeros(3)
+        attempt(name)
+        return weakref.ref(local)
+
+    gc.collect()
+    gc.disable()
+    try:
+        return [name for name in CALLS if attempt_beside_a_local(name)() is not None]
+    finally:
+        gc.enable()
+
+
+def asks_to_touch(path: str) -> list[str]:
+    """Asks worker1 for what would leave a mark in the file system."""
+    calls = [("posix:system", f"touch {path}"), ("builtins:open", path, "w"), ("os:mkdir", path)]
+    kinds = [failure_of(functools.partial(raw, *call)).kind for call in calls]
+    return [kind.rpartition(":")[2] for kind in kinds]
+
+
+def too_long(name: str, timeout: float) -> Failure:
+    return failure_of(lambda: sync(remote_code.hold, (name,), timeout=timeout))
+
+
+def too_long_over_two_hops(name: str) -> Failure:
+    arguments = ("worker0", name)
+    return failure_of(lambda: sync(remote_code.relay, arguments, timeout=0.3))

@@ -1,0 +1,95 @@
+"""Nonsense that one worker sends another inside the session that both proved themselves for."""
+
+from __future__ import annotations
+
+import os
+from typing import final
+
+from telegrad import rpc
+from telegrad.rpc.codec import write_body
+from telegrad.rpc.interceptor import Interceptor, Message
+from telegrad.wire import Envelope
+from tests.faults.outcome import Failure, failure_of
+from tests.faults.remote_code import who
+
+BODIES: tuple[object, ...] = (
+    None,
+    True,
+    3,
+    -1,
+    2**70,
+    "text",
+    b"\xff\xff",
+    [],
+    [[], {}, None],
+    {},
+    {"func": 3, "args": None, "kwargs": []},
+    {"func": "posix:system", "script": "", "args": ["exit 3"], "kwargs": {}},
+    {"context": "x", "pass": None, "claims": 3},
+    {"context": 1, "pass": -1, "gradients": [[1, 2]], "ids": ["x"], "peers": [None]},
+    [1, 2, 3, 4, 5, 6],
+)
+DOCUMENTS = (b"", b"\xc1", b"\xff" * 64, b"\xdd\xff\xff\xff\xff", b"\x81\xa1x", b"\x91" * 5000)
+NUMBERS = (0, 1, 1 << 40)
+
+
+def send_garbage(to: str) -> int:
+    """Sends every kind that is known, and some that are not, with every kind of nonsense."""
+    agent = rpc.current_agent()
+    peer = agent.worker(to)
+    kinds = [*agent._inbox._handlers, "rpc.reply", "rpc.error", "no.such.kind", "\u20ac" * 99]
+    sent = 0
+    for kind in kinds:
+        for call in NUMBERS:
+            for reply in (False, True):
+                for document in DOCUMENTS:
+                    agent._post(peer, Envelope(kind, call=call, reply=reply, document=document))
+                for body in BODIES:
+                    envelope = write_body(kind, body, reply=reply)
+                    envelope.call = call
+                    agent._post(peer, envelope)
+                sent += len(DOCUMENTS) + len(BODIES)
+    return sent
+
+
+@final
+class Spoiler(Interceptor):
+    """Replaces what another interceptor says of a request."""
+
+    def __init__(self) -> None:
+        self.replaces: tuple[str, object] | None = None
+
+    @property
+    def name(self) -> str:
+        return "spoiler"
+
+    def outgoing(self, message: Message) -> None:
+        if self.replaces is not None and not message.reply:
+            name, header = self.replaces
+            message.headers[name] = header
+
+    def incoming(self, message: Message) -> None:
+        pass
+
+    def undelivered(self, message: Message) -> None:
+        pass
+
+
+def send_bad_headers(to: str) -> list[Failure]:
+    """Calls in good form, but with nonsense in what the interceptors say beside the document."""
+    agent = rpc.current_agent()
+    names = [interceptor.name for interceptor in agent._codec._chain]
+    spoiler = Spoiler()
+    agent.add_interceptor(spoiler)
+    ends = []
+    for name in names:
+        for header in BODIES:
+            spoiler.replaces = name, header
+            ends.append(failure_of(lambda: rpc.rpc_sync(to, who, timeout=10.0)))
+    spoiler.replaces = None
+    return ends
+
+
+def job_name() -> str:
+    """The name of the job, as a worker reads it from its environment."""
+    return os.environ["TELEGRAD_JOB"]

@@ -1,0 +1,197 @@
+"""Nonsense on the port, in the handshake, and inside streams in good form: workers serve on."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import struct
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack, suppress
+from functools import partial
+from typing import Any, TypeVar
+
+import pytest
+
+from telegrad import pb, rpc
+from telegrad.testing import Cluster, held_references
+from telegrad.transport import Carrier, CarrierClosedError, GrpcTransport, shared_loop_thread
+from telegrad.transport.handshake import DialHandshake, Identity, Reason
+from telegrad.types import WorkerInfo
+from telegrad.wire import Envelope, Frame, pack_frame
+from tests.faults import garbage
+from tests.faults.processes import listening_ports
+from tests.faults.remote_code import call_everybody, gradient_over, process_id
+
+T = TypeVar("T")
+SECONDS = 20.0
+TOKEN = "a token that only the tests use"
+MALLORY = WorkerInfo("mallory", 9, 99)
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+SETTINGS = struct.pack(">I", 0)[1:] + b"\x04\x00" + struct.pack(">I", 0)
+NOISE = random.Random(7).randbytes(100_000)
+
+RAW = {
+    "nothing": b"",
+    "zeros": bytes(1000),
+    "http": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "tls": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + NOISE[:512],
+    "noise": NOISE,
+    "preface, then noise": PREFACE + NOISE,
+    "settings, then noise": PREFACE + SETTINGS + NOISE[:5000],
+    "a frame that claims 16 MiB": PREFACE + SETTINGS + b"\xff\xff\xff\x00\x00" + bytes(4) + NOISE,
+}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    options = rpc.RpcOptions(token=TOKEN, timeout=SECONDS)
+    with Cluster(2, processes=True, options=options) as cluster:
+        cluster.run(call_everybody)
+        yield cluster
+
+
+@pytest.fixture(autouse=True)
+def _serves_on(cluster: Cluster) -> Iterator[None]:
+    """After each of them everybody answers everybody, from the same processes."""
+    pids = cluster.run(process_id)
+    yield
+    assert cluster.run(call_everybody) == [["worker0", "worker1"]] * 2
+    assert cluster.call(0, gradient_over, "worker1") == [2.0] * 3
+    assert cluster.run(process_id) == pids
+
+
+def ports(cluster: Cluster) -> list[int]:
+    """Every port of the job: of the workers, of their lines to the coordinator, of that itself."""
+    pids = [os.getpid(), *cluster.run(process_id)]
+    found = [port for pid in pids for port in listening_ports(pid)]
+    assert len(found) >= 3
+    return found
+
+
+@pytest.mark.parametrize("data", RAW.values(), ids=RAW)
+def test_raw_garbage_on_every_port(cluster: Cluster, data: bytes) -> None:
+    with ExitStack() as stack:
+        for port in ports(cluster):
+            for closes in (True, False):
+                stream = socket.create_connection(("127.0.0.1", port), SECONDS)
+                stack.enter_context(stream)
+                with suppress(OSError):  # it may be closed already
+                    stream.sendall(data)
+                    if closes:
+                        stream.shutdown(socket.SHUT_WR)
+        # While half of them are still open, and silent:
+        assert cluster.run(call_everybody) == [["worker0", "worker1"]] * 2
+
+
+def test_hundreds_of_strangers_that_say_nothing(cluster: Cluster) -> None:
+    with ExitStack() as stack:
+        for port in ports(cluster) * 40:
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), SECONDS))
+        assert cluster.run(call_everybody) == [["worker0", "worker1"]] * 2
+
+
+# -- strangers that speak gRPC -------------------------------------------------------------------
+
+
+def on_loop(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    loop = shared_loop_thread().acquire()
+    try:
+        return loop.run(work(), SECONDS)
+    finally:
+        loop.release()
+
+
+async def until_closed(carrier: Carrier) -> list[bytes]:
+    messages = []
+    with suppress(CarrierClosedError):
+        while True:
+            messages.append(await carrier.receive())
+    await carrier.close()
+    return messages
+
+
+HELLOS = {"empty": b"", "short": b"H\xff\xff", "other": b"x" * 16384, "long": b"H" + NOISE}
+
+
+@pytest.mark.parametrize("hello", HELLOS.values(), ids=HELLOS)
+def test_garbage_in_place_of_a_hello(cluster: Cluster, hello: bytes) -> None:
+    async def talk(port: int) -> list[bytes]:
+        carrier = await GrpcTransport().dial(f"grpc://127.0.0.1:{port}")
+        await carrier.send(hello)
+        return await until_closed(carrier)
+
+    for port in ports(cluster):
+        (answer,) = on_loop(partial(talk, port))
+        refusal = pb.Refusal.FromString(answer[1:])
+        assert Reason(refusal.reason) is Reason.MALFORMED
+        assert refusal.words
+
+
+def test_a_stranger_with_another_token(cluster: Cluster) -> None:
+    job = cluster.call(0, garbage.job_name)
+
+    async def talk(port: int) -> list[bytes]:
+        carrier = await GrpcTransport().dial(f"grpc://127.0.0.1:{port}")
+        shake = DialHandshake(Identity(job, MALLORY), b"another token than theirs")
+        await carrier.send(shake.hello())
+        with pytest.raises(Exception, match="another token"):
+            shake.takes_answer(await carrier.receive())
+            await carrier.send(shake.prove(0, resumes=False))
+            shake.takes_welcome(await carrier.receive())
+        return await until_closed(carrier)
+
+    for port in ports(cluster):
+        assert on_loop(partial(talk, port)) == []
+
+
+FRAMES = {
+    "noise": NOISE[:500],
+    "receipt for nothing": pack_frame(Frame(receipt=12)),
+    "no number": pack_frame(Frame(envelopes=[Envelope("rpc.call", 1)])),
+    "piece of nothing": pb.Frame(pieces=[pb.Piece(number=4, part=2, data=b"x")]),
+    "8 EiB announced": pb.Frame(
+        envelopes=[pb.Envelope(number=1, kind="rpc.call", buffer_sizes=[2**63], buffers=[b""])]
+    ),
+    "a call without a body, and goodbye": pb.Frame(
+        envelopes=[pb.Envelope(number=1, kind="rpc.call", call=1)], goodbye=pb.Goodbye(reason="x")
+    ),
+}
+
+
+@pytest.mark.parametrize("frame", FRAMES.values(), ids=FRAMES)
+def test_garbage_of_a_stranger_that_holds_the_token(cluster: Cluster, frame: Any) -> None:
+    job = cluster.call(0, garbage.job_name)
+    payload = frame if isinstance(frame, bytes) else frame.SerializeToString()
+
+    async def talk(port: int, sealed: bool, rank: int) -> None:
+        carrier = await GrpcTransport().dial(f"grpc://127.0.0.1:{port}")
+        info = WorkerInfo(f"mallory{rank}", rank, random.getrandbits(40))
+        shake = DialHandshake(Identity(job, info), TOKEN.encode())
+        await carrier.send(shake.hello())
+        shake.takes_answer(await carrier.receive())
+        await carrier.send(shake.prove(0, resumes=False))
+        shake.takes_welcome(await carrier.receive())
+        await carrier.send(shake.frames().seal(payload) if sealed else payload)
+        await until_closed(carrier)
+
+    for rank, port in enumerate(ports(cluster), 9):
+        for sealed in (True, False):
+            on_loop(partial(talk, port, sealed, rank))
+
+
+# -- a member gone mad ---------------------------------------------------------------------------
+
+
+def test_garbage_inside_a_well_formed_stream(cluster: Cluster) -> None:
+    assert cluster.call(0, garbage.send_garbage, "worker1") > 1000
+    assert cluster.run(call_everybody) == [["worker0", "worker1"]] * 2
+    for rank in (0, 1):
+        assert not any(cluster.call(rank, held_references).values())
+
+
+def test_garbage_in_headers(cluster: Cluster) -> None:
+    ends = cluster.call(0, garbage.send_bad_headers, "worker1")
+    for end in ends:
+        assert end.kind in ("", "telegrad.errors:DecodeError"), end
+        assert end.seconds < 5.0
