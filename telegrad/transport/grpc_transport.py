@@ -12,6 +12,8 @@ from telegrad.transport.grpc_options import SCHEME
 
 __all__ = ["GrpcTransport"]
 
+EVERYWHERE = ("", "0.0.0.0", "::")  # refused, unless one is advertised
+
 
 @final
 class GrpcTransport(Transport):
@@ -49,12 +51,18 @@ class GrpcTransport(Transport):
             OSError: The port is taken or the address is not of this machine.
             PermissionError: Other machines could reach the address, and nothing would be
                 encrypted.
+            ValueError: It stands for every address, and none is advertised.
         """
         if not self._insecure and not is_loopback(self._bind):
             raise PermissionError(
                 f"refuses to listen on {self._bind!r}, which other machines may reach, since this "
                 f"version does not encrypt; bind 127.0.0.1, or say insecure=True if everyone on "
                 f"this network may read and alter what the workers send"
+            )
+        if self._advertise is None and self._bind in EVERYWHERE:
+            raise ValueError(
+                f"peers cannot dial bind={self._bind!r}; add advertise= with the address by which "
+                "they reach this host"
             )
         return await listen(self._bind, self._port, self._advertise, accept)
 

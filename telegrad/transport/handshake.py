@@ -8,8 +8,8 @@
 
 At every step the listener may send a refusal instead, which ends the stream. Each side says the
 number of the last envelope that it holds, after it let go of the carrier before this one; what
-the other says decides what is sent again. A proof is HMAC-SHA256(token, role | purpose | both
-hellos in full): it fits no other role, purpose or stream.
+the other says decides what is sent again. A proof is HMAC-SHA256(token, role | purpose | that
+number | both hellos in full): it fits no other role, purpose, number or stream.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class DialHandshake:
 
     def prove(self, received: int, *, resumes: bool) -> bytes:
         """Returns the proof, with the number of the last envelope held here."""
-        mac = _mac(self._token, b"dialler", self._transcript)
+        mac = _mac(self._token, b"dialler", received, resumes, self._transcript)
         return b"P" + pb.Proof(mac=mac, received=received, resumes=resumes).SerializeToString()
 
     def takes_welcome(self, message: bytes) -> int:
@@ -149,7 +149,7 @@ class DialHandshake:
         """
         welcome = pb.Welcome()
         _parse(welcome, _body(message, b"W"))
-        _check_mac(self._token, b"listener", self._transcript, welcome.mac)
+        _check_mac(self._token, b"listener", welcome, self._transcript)
         return welcome.received
 
     def frames(self) -> Frames:
@@ -200,12 +200,12 @@ class AcceptHandshake:
         """
         proof = pb.Proof()
         _parse(proof, _body(message, b"P"))
-        _check_mac(self._token, b"dialler", self._transcript, proof.mac)
+        _check_mac(self._token, b"dialler", proof, self._transcript)
         return proof.received, proof.resumes
 
     def welcome(self, received: int, *, resumes: bool) -> bytes:
         """Returns the last message, with the number of the last envelope held here."""
-        mac = _mac(self._token, b"listener", self._transcript)
+        mac = _mac(self._token, b"listener", received, resumes, self._transcript)
         return b"W" + pb.Welcome(mac=mac, received=received, resumes=resumes).SerializeToString()
 
     def frames(self) -> Frames:
@@ -275,7 +275,7 @@ def _check_versions(hello: pb.Hello) -> None:
     if hello.oldest_version > NEWEST_VERSION or hello.newest_version < OLDEST_VERSION:
         raise RefusedError(
             Reason.VERSION,
-            f"no protocol version in common ({hello.name}: {hello.oldest_version} to "
+            f"no protocol version in common ({hello.name!r}: {hello.oldest_version} to "
             f"{hello.newest_version}, here: {OLDEST_VERSION} to {NEWEST_VERSION}); install the "
             f"same telegrad everywhere",
         )
@@ -285,7 +285,7 @@ def _check_job(hello: pb.Hello, identity: Identity) -> None:
     if hello.job != identity.job:
         raise RefusedError(
             Reason.JOB,
-            f"{hello.name} belongs to job {hello.job!r}, {identity.info.name} to job "
+            f"{hello.name!r} belongs to job {hello.job!r}, {identity.info.name} to job "
             f"{identity.job!r}; check the address, and TELEGRAD_JOB on both",
         )
 
@@ -310,15 +310,22 @@ def _transcript(dialler: bytes, listener: bytes) -> bytes:
     return len(dialler).to_bytes(4, "big") + dialler + listener
 
 
-def _mac(token: bytes | None, role: bytes, transcript: bytes) -> bytes:
+def _mac(
+    token: bytes | None, role: bytes, received: int, resumes: bool, transcript: bytes
+) -> bytes:
     if token is None:
         return b""
-    return hmac.digest(token, b"|".join((role, PURPOSE.encode(), transcript)), "sha256")
+    resumption = b"%d,%d" % (received, resumes)
+    parts = (role, PURPOSE.encode(), resumption, transcript)
+    return hmac.digest(token, b"|".join(parts), "sha256")
 
 
-def _check_mac(token: bytes | None, role: bytes, transcript: bytes, mac: bytes) -> None:
-    if token is not None and not hmac.compare_digest(_mac(token, role, transcript), mac):
-        holds = "another token" if mac else "no token"
+def _check_mac(
+    token: bytes | None, role: bytes, told: pb.Proof | pb.Welcome, transcript: bytes
+) -> None:
+    right = _mac(token, role, told.received, told.resumes, transcript)
+    if token is not None and not hmac.compare_digest(right, told.mac):
+        holds = "another token" if told.mac else "no token"
         raise RefusedError(
             Reason.AUTHENTICATION,
             f"the {role.decode()} holds {holds}; give every worker of the job the same one in "

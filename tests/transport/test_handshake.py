@@ -85,6 +85,22 @@ def test_a_proof_of_another_stream_is_worth_nothing() -> None:
     assert refused(error) is Reason.AUTHENTICATION
 
 
+def test_what_a_side_says_that_it_holds_is_proved_too() -> None:
+    """Someone on the path could have had envelopes dropped, or sent again."""
+    dial, accept = ends()
+    accept.takes_hello(dial.hello())
+    dial.takes_answer(accept.answer())
+    proof = pb.Proof.FromString(dial.prove(3, resumes=True)[1:])
+    proof.received = 4
+    with pytest.raises(RefusedError) as changed:
+        accept.takes_proof(b"P" + proof.SerializeToString())
+    assert refused(changed) is Reason.AUTHENTICATION
+    welcome = pb.Welcome.FromString(accept.welcome(3, resumes=True)[1:])
+    welcome.resumes = False
+    with pytest.raises(RefusedError):
+        dial.takes_welcome(b"W" + welcome.SerializeToString())
+
+
 def test_a_proof_cannot_be_reflected() -> None:
     dial, accept = ends()
     accept.takes_hello(dial.hello())
