@@ -240,6 +240,11 @@ class ControlLine:
 
     def on_envelope(self, peer: WorkerInfo, envelope: Envelope) -> None:
         """Takes a reply or a message; called on the loop by the Exchange."""
+        with self._lock:
+            known = peer == self._coordinator
+        if not known:
+            logger.warning("%r is not the coordinator and is not heard", peer.name)
+            return
         try:
             body = decode(envelope.document, [])
             if not envelope.reply:

@@ -420,17 +420,23 @@ def wait_all(futures: Iterable[Future[T]], timeout: float | None = None) -> list
             "wait_all() would block a loop of telegrad's; write `await rpc.collect_all(futures)`"
         )
     arrivals: SimpleQueue[int] = SimpleQueue()
-    for place, future in enumerate(waited):
-        future.call_when_done(_announcer(arrivals, place))
+    announcers = [_announcer(arrivals, place) for place in range(len(waited))]
+    for future, announce in zip(waited, announcers, strict=True):
+        future.call_when_done(announce)
     started = time.monotonic()
-    with blocking_in_pool():
-        for arrived in range(len(waited)):
-            left = limit - (time.monotonic() - started)
-            try:
-                place = arrivals.get(timeout=_queue_timeout(left))
-            except Empty:
-                raise _not_all(waited, arrived, time.monotonic() - started) from None
-            waited[place].value()
+    try:
+        with blocking_in_pool():
+            for arrived in range(len(waited)):
+                left = limit - (time.monotonic() - started)
+                try:
+                    place = arrivals.get(timeout=_queue_timeout(left))
+                except Empty:
+                    raise _not_all(waited, arrived, time.monotonic() - started) from None
+                waited[place].value()
+    except BaseException:
+        for future, announce in zip(waited, announcers, strict=True):
+            future._forget(announce)
+        raise
     return [future.value() for future in waited]
 
 

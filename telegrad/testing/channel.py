@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, final
 
@@ -24,8 +24,8 @@ class Channel:
         self._pipe = pipe
         self._sending = threading.Lock()
 
-    def send(self, value: Any) -> None:
-        """Sends one value.
+    def send(self, header: Sequence[str | int], value: Any) -> None:
+        """Sends one value and what the receiver has to know before it decodes it.
 
         Raises:
             EncodeError: It cannot travel; nothing was sent.
@@ -34,6 +34,7 @@ class Channel:
         encoded = encode(value)
         externals, buffers = describe(encoded.externals)
         with self._sending:
+            self._pipe.send_bytes(encode([*header]).document)
             self._pipe.send_bytes(len(buffers).to_bytes(4, "big"))
             self._pipe.send_bytes(encoded.document)
             self._pipe.send_bytes(externals)
@@ -43,24 +44,24 @@ class Channel:
     def answer(self, number: int, error: BaseException | None, value: Any) -> None:
         """Sends an answer; a value that cannot travel becomes the error that says so."""
         try:
-            self.send([number, error, value])
+            self.send([number], [error, value])
         except OSError:
             return  # nobody waits any more
         except Exception as refused:
-            self.send([number, refused, None])
+            self.send([number], [refused, None])
 
-    def receive(self) -> Sequence[Any]:
-        """Returns the next value.
+    def receive(self) -> tuple[list[Any], Callable[[], Any]]:
+        """Returns the next header and what decodes its value, once what that needs is imported.
 
         Raises:
             EOFError: The other end is gone.
         """
+        header: list[Any] = decode(self._pipe.recv_bytes(), [])
         count = int.from_bytes(self._pipe.recv_bytes(), "big")
         document = self._pipe.recv_bytes()
         externals = self._pipe.recv_bytes()
         buffers = [bytearray(self._pipe.recv_bytes()) for _ in range(count)]
-        value: Sequence[Any] = decode(document, rebuild(externals, buffers))
-        return value
+        return header, lambda: decode(document, rebuild(externals, buffers))
 
     def close(self) -> None:
         """Closes this end."""

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any, final
 
-from telegrad.errors import WorkerLostError
+from telegrad.errors import TelegradError, WorkerLostError
 from telegrad.rpc import RpcOptions
 from telegrad.testing.channel import Channel
 from telegrad.testing.job import Job
@@ -51,7 +51,7 @@ class _Worker:
         with self.lock:
             self.pending[number] = future
         try:
-            self.channel.send([number, verb, name, list(args)])
+            self.channel.send([number, verb, name], list(args))
         except OSError:
             self._fail()
         except BaseException:
@@ -63,9 +63,13 @@ class _Worker:
     def _read(self) -> None:
         try:
             while True:
-                number, error, value = self.channel.receive()
+                (number,), read = self.channel.receive()
                 with self.lock:
                     future = self.pending.pop(number)
+                try:
+                    error, value = read()
+                except TelegradError as unreadable:
+                    error, value = unreadable, None
                 if error is None:
                     future.set_result(value)
                 else:

@@ -39,9 +39,9 @@ def run_function(func: Callable[..., Any], args: Sequence[Any]) -> Any:
 def _read(channel: Channel, options: rpc.RpcOptions | None, leave: threading.Event) -> None:
     try:
         while True:
-            request = channel.receive()
+            header, read = channel.receive()
             threading.Thread(
-                target=_answer, args=(channel, request, options, leave), daemon=True
+                target=_answer, args=(channel, header, read, options, leave), daemon=True
             ).start()
     except (EOFError, OSError):
         os._exit(1)  # whoever told this process what to do is gone
@@ -49,13 +49,14 @@ def _read(channel: Channel, options: rpc.RpcOptions | None, leave: threading.Eve
 
 def _answer(
     channel: Channel,
-    request: Sequence[Any],
+    header: Sequence[Any],
+    read: Callable[[], Sequence[Any]],
     options: rpc.RpcOptions | None,
     leave: threading.Event,
 ) -> None:
-    number, verb, name, args = request
+    number, verb, name = header
     try:
-        value, error = _do(verb, name, args, options), None
+        value, error = _do(verb, name, read, options), None
     except BaseException as raised:
         value, error = None, raised
     channel.answer(number, error, value)
@@ -63,14 +64,16 @@ def _answer(
         leave.set()
 
 
-def _do(verb: str, name: str, args: Sequence[Any], options: rpc.RpcOptions | None) -> Any:
+def _do(
+    verb: str, name: str, read: Callable[[], Sequence[Any]], options: rpc.RpcOptions | None
+) -> Any:
     if verb == "join":
         rpc.init_rpc(options=options)
     elif verb == "import":
         _import(name)
     elif verb == "call":
         _import(name)
-        return run_function(CallablePolicy("importable").resolve(name), args)
+        return run_function(CallablePolicy("importable").resolve(name), read())
     elif verb == "leave":
         rpc.shutdown()
     return None

@@ -272,3 +272,12 @@ def test_on_a_loop_of_telegrads() -> None:
 def test_no_copies() -> None:
     with pytest.raises(TypeError, match="cannot be pickled"):
         copy.copy(done(1))
+
+
+def test_wait_all_that_ends_early_leaves_nothing_with_those_that_are_pending() -> None:
+    failed: Future[int] = Future()
+    pending: Future[int] = Future()
+    failed.set_exception(KeyError("no"))
+    with pytest.raises(KeyError):
+        wait_all([failed, pending])
+    assert not pending._wakers

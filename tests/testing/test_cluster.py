@@ -12,6 +12,7 @@ import pytest
 from telegrad import rpc
 from telegrad.errors import WorkerLostError
 from telegrad.testing import Cluster
+from tests.testing import late_module
 
 
 def my_rank() -> int:
@@ -90,6 +91,12 @@ def test_async_functions_run_too(cluster: Cluster) -> None:
 
 def test_arrays_go_in_and_out(cluster: Cluster) -> None:
     assert np.array_equal(cluster.call(0, scale, np.arange(3.0), 2.0), [0.0, 2.0, 4.0])  # type: ignore[arg-type]
+
+
+def test_arguments_may_be_of_classes_that_only_the_functions_module_imports(
+    cluster: Cluster,
+) -> None:
+    assert cluster.call(1, late_module.rate_of, late_module.Settings(0.5)) == 0.5
 
 
 def test_an_exception_says_whose_it_is(cluster: Cluster) -> None:
