@@ -80,7 +80,7 @@ class Agent:
         self._rref_counts: Callable[[], tuple[int, int]] = _no_rrefs
         self._deadlines = Deadlines(loop)
         self._executor = Executor(info.name, options.num_threads, self._deadlines, self.new_context)
-        self._user_loop = UserLoop(info.name)
+        self._user_loop = UserLoop(info.name, self._deadlines, self.submit)
         self._policy = CallablePolicy(options.callable_mode, options.callable_patterns)
         self._codec = MessageCodec(self._policy.resolve_value)
         self._members = Members(info)

@@ -189,7 +189,9 @@ class Serving:
         on_start = served.can_cancel if served is not None else _ignore
         try:
             # A copy: the task enters its Context while this thread is still inside its own.
-            self._user_loop.spawn(contextvars.copy_context(), user_call, on_start, finished)
+            self._user_loop.spawn(
+                user_call.name, contextvars.copy_context(), user_call, on_start, finished
+            )
         except RuntimeError as error:
             settle(None, error)
 

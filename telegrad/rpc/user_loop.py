@@ -1,4 +1,8 @@
-"""The user loop: a second event loop, in a thread of its own, for `async def` functions."""
+"""The user loop: a second event loop, in a thread of its own, for `async def` functions.
+
+While coroutines run, the agent's deadlines look in once a second: one that held the loop all the
+time in between is named in the log, since it delays all others.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,12 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, final
 
+from telegrad.rpc.deadlines import Deadlines
 from telegrad.transport import LoopThread
 
 __all__ = ["UserLoop"]
+
+SLOW_SECONDS = 1.0  # an await takes microseconds; who holds the loop this long computes or blocks
 
 _logger = logging.getLogger(__name__)
 
@@ -22,16 +29,25 @@ class UserLoop:
 
     Args:
         name: The agent's, for the name of the thread.
+        deadlines: Where the looks are ticked.
+        submit: Runs a function in the pool.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, deadlines: Deadlines, submit: Callable[..., None]) -> None:
+        self._name = name
         self._loop = LoopThread(f"{name}-user-loop")
-        self._lock = threading.Lock()
+        self._deadlines = deadlines
+        self._submit = submit
+        self._lock = threading.Lock()  # guards all below but the beats
         self._started = False
         self._closed = False
+        self._running = 0
+        self._watching = False
+        self._beats = 0  # counted on the user loop alone
 
     def spawn(
         self,
+        name: str,
         context: contextvars.Context,
         start: Callable[[], Coroutine[Any, Any, Any]],
         started: Callable[[Callable[[], None]], None],
@@ -40,6 +56,7 @@ class UserLoop:
         """Runs what `start` returns as a task inside `context`. From any thread.
 
         Args:
+            name: The function's.
             context: Also that in which `finished` runs.
             start: Makes the coroutine, on the loop.
             started: Hears how to cancel the task, from any thread.
@@ -54,7 +71,11 @@ class UserLoop:
             if not self._started:
                 self._loop.acquire()
                 self._started = True
-            self._loop.call_soon(self._begin, context, start, started, finished)
+            self._running += 1
+            watch, self._watching = not self._watching, True
+            self._loop.call_soon(self._begin, name, context, start, started, finished)
+        if watch:
+            self._look_later(self._beats)
 
     def close(self) -> None:
         """Cancels what runs and ends the thread; idempotent."""
@@ -66,14 +87,50 @@ class UserLoop:
 
     def _begin(
         self,
+        name: str,
         context: contextvars.Context,
         start: Callable[[], Coroutine[Any, Any, Any]],
         started: Callable[[Callable[[], None]], None],
         finished: Callable[[asyncio.Task[Any]], None],
     ) -> None:
-        task = asyncio.get_running_loop().create_task(_run(start), context=context)
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(_run(start), name=name, context=context)
+        task.add_done_callback(self._count_down)
         task.add_done_callback(finished, context=context)
         started(lambda: self._cancel(task))
+
+    def _count_down(self, _: asyncio.Task[Any]) -> None:
+        with self._lock:
+            self._running -= 1
+
+    def _look_later(self, seen: int, *, warned: bool = False) -> None:
+        """Asks the user loop for a beat, unless it owes one, and looks for it in a second."""
+        if not warned:
+            self._loop.call_soon(self._beat)
+        self._deadlines.after(SLOW_SECONDS, lambda: self._look(seen, warned))
+
+    def _beat(self) -> None:
+        self._beats += 1
+
+    def _look(self, seen: int, warned: bool) -> None:
+        """A second later, on the loop of the sockets."""
+        with self._lock:
+            if self._closed or not self._running:
+                self._watching = False
+                return
+            beats = self._beats
+            late = beats == seen
+            task = asyncio.current_task(self._loop.loop) if late and not warned else None
+        if task is not None:
+            self._submit(
+                _logger.warning,
+                "%s has held the user loop of worker %r for over %.3g s and delays every async def "
+                "function there; compute in `await rpc.to_thread(...)`, and await what waits",
+                task.get_name(),
+                self._name,
+                SLOW_SECONDS,
+            )
+        self._look_later(beats, warned=late)
 
     def _cancel(self, task: asyncio.Task[Any]) -> None:
         with self._lock:

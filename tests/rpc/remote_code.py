@@ -114,6 +114,10 @@ def _has_ambient_agent() -> bool:
     return rpc.is_initialized()
 
 
+async def holds_the_user_loop(name: str) -> bool:
+    return gates(name).wait(20)
+
+
 async def blocks_the_user_loop(to: str) -> str:
     return rpc.rpc_sync(to, who)
 

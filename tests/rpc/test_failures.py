@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import operator
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -255,6 +256,33 @@ def test_an_evicted_worker_raises_from_every_wait(job: Job) -> None:
         with pytest.raises(EvictedError):
             rpc.rpc_sync("w1", remote_code.who)
     agent.shutdown(graceful=False)
+
+
+def test_a_coroutine_that_holds_the_user_loop_is_named_once(job: Job) -> None:
+    class Listener(logging.Handler):
+        def __init__(self) -> None:
+            super().__init__()
+            self.heard: list[str] = []
+            self.first = threading.Event()
+
+        def emit(self, record: logging.LogRecord) -> None:
+            self.heard.append(record.getMessage())
+            self.first.set()
+
+    listener = Listener()
+    logger = logging.getLogger("telegrad.rpc.user_loop")
+    logger.addHandler(listener)
+    try:
+        with rpc.use_agent(job.agents[0]):
+            held = rpc.rpc_async("w1", remote_code.holds_the_user_loop, ("held-loop",))
+            assert listener.first.wait(20)
+            assert rpc.rpc_sync("w1", remote_code.who) == "w1"  # plain functions are not delayed
+            remote_code.gates("held-loop").set()
+            assert held.wait()
+    finally:
+        logger.removeHandler(listener)
+    assert len(listener.heard) == 1
+    assert "holds_the_user_loop has held the user loop of worker 'w1'" in listener.heard[0]
 
 
 def test_blocking_verbs_on_our_loops_send_nothing(job: Job) -> None:
