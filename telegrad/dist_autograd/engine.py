@@ -20,7 +20,13 @@ from telegrad.dist_autograd.handlers import Handlers
 from telegrad.dist_autograd.interceptor import AutogradInterceptor
 from telegrad.dist_autograd.pass_runner import PassRunner, Root
 from telegrad.dist_autograd.released import ContextId
-from telegrad.errors import AutogradError, BlockingCallError, CallTimeoutError, ContextError
+from telegrad.errors import (
+    AutogradError,
+    BlockingCallError,
+    CallTimeoutError,
+    ContextError,
+    WorkerLostError,
+)
 from telegrad.rpc import Agent, current_agent, current_served_call, on_own_loop, seconds
 
 __all__ = ["AutogradContext", "attach_to", "backward", "context", "get_gradients"]
@@ -146,7 +152,14 @@ def backward(
         )
     runner = container.new_pass(found)
     runner.start(starts, retain=retain_graph)
-    _wait(runner, limit)
+    try:
+        _wait(runner, limit)
+    except WorkerLostError as lost:
+        lost.add_note(
+            f"backward of autograd context {context_id}, started on worker {agent.name!r}, was "
+            "aborted and left no gradients; repeat the step in a new context, without that worker"
+        )
+        raise
 
 
 def get_gradients(context_id: ContextId) -> dict[Tensor, Tensor]:

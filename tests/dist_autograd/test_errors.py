@@ -348,8 +348,9 @@ def lost_in_the_middle() -> None:
     with dist_autograd.context() as context_id:
         y = tail.rpc_sync().forward(x, None, False)
         loss = rpc.rpc_sync("worker1", wait_backwards, (y,)).sum()
-        with pytest.raises(WorkerLostError, match="worker1"):
+        with pytest.raises(WorkerLostError, match="worker1") as lost:
             dist_autograd.backward(context_id, [loss + y.sum()], timeout=20)
+        assert f"backward of autograd context {context_id}" in lost.value.__notes__[-1]
         assert dist_autograd.get_gradients(context_id) == {}
         assert tail.rpc_sync().gradients(context_id) == 0
 
