@@ -22,7 +22,7 @@ demo: demo-env ## installs what it needs here, then trains on digits with three 
 test: env lint types protos-check unit ## everything that decides: lint, types, layers, protos, tests
 
 test-long: env ## the tests that take minutes
-	$(ONE_THREAD) $(BIN)/python -m pytest -m long $(PYTEST_ARGS)
+	$(ONE_THREAD) $(BIN)/python -m pytest -m long -o faulthandler_timeout=0 $(PYTEST_ARGS)
 
 test-floors: ## the fast tests against the lowest versions that pyproject.toml allows
 	@sh scripts/environment.sh $(VENV) dev,examples

@@ -3,7 +3,8 @@
 The thread that owns the sockets is shared by all agents of a process, because gRPC binds its
 objects to the loop that made them and a loop per agent would cost a thread per agent. It is
 counted: the first `acquire` starts it, the last `release` ends it. `shared_loop_thread` is the
-one documented exception to "nothing is global".
+one documented exception to "nothing is global". Its loop is kept for the next start: gRPC never
+forgets a loop, and may bring an event for one that has ended.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar, TypeVarTuple, final
 
 from telegrad.errors import BlockingCallError
@@ -54,11 +56,14 @@ class LoopThread:
 
     Args:
         name: The thread's name.
+        keep_loop: Starts with the same loop again, which is never closed.
     """
 
-    def __init__(self, name: str = "telegrad-loop") -> None:
+    def __init__(self, name: str = "telegrad-loop", *, keep_loop: bool = False) -> None:
         self._name = name
-        self._users_lock = threading.Lock()  # guards the four below
+        self._keep_loop = keep_loop
+        self._users_lock = threading.Lock()  # guards all below
+        self._kept: tuple[asyncio.AbstractEventLoop, threading.Thread] | None = None
         self._users = 0
         self._process = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -69,6 +74,7 @@ class LoopThread:
         with self._users_lock:
             if self._process != os.getpid():  # after fork() the thread is the parent's alone
                 self._users, self._process, self._loop, self._thread = 0, os.getpid(), None, None
+                self._kept = None
             if self._users == 0:
                 self._start()
             self._users += 1
@@ -146,33 +152,50 @@ class LoopThread:
             raise
 
     def _start(self) -> None:
-        loop = new_event_loop()
+        loop = self._idle_loop() or new_event_loop()
         running = threading.Event()
         loop.call_soon(running.set)
         self._loop = loop
-        self._thread = _OwnLoopThread(target=_run_loop, args=(loop,), name=self._name, daemon=True)
+        self._thread = _OwnLoopThread(
+            target=_run_loop, args=(loop, self._keep_loop), name=self._name, daemon=True
+        )
+        if self._keep_loop:
+            self._kept = loop, self._thread
         self._thread.start()
         running.wait()
 
+    def _idle_loop(self) -> asyncio.AbstractEventLoop | None:
+        """Returns the kept loop, once the thread that ran it last has ended."""
+        if self._kept is None:
+            return None
+        loop, last = self._kept
+        if last is threading.current_thread():
+            return None
+        last.join(STOP_SECONDS)
+        return None if last.is_alive() else loop
 
-def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+
+def _run_loop(loop: asyncio.AbstractEventLoop, keep: bool) -> None:
     """The thread's whole life: runs the loop until stopped, cancels what is left, closes it."""
     asyncio.set_event_loop(loop)
     try:
-        loop.run_forever()
-        tasks = asyncio.all_tasks(loop)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            loop.run_until_complete(asyncio.wait(tasks, timeout=STOP_SECONDS))
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.run_until_complete(loop.shutdown_default_executor())
+        with ThreadPoolExecutor(thread_name_prefix="telegrad-resolver") as executor:
+            loop.set_default_executor(executor)  # one that can be ended while the loop is kept
+            loop.run_forever()
+            tasks = asyncio.all_tasks(loop)
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                loop.run_until_complete(asyncio.wait(tasks, timeout=STOP_SECONDS))
+        if not keep:
+            loop.run_until_complete(loop.shutdown_asyncgens())
     finally:
         asyncio.set_event_loop(None)
-        loop.close()
+        if not keep:
+            loop.close()
 
 
-_shared = LoopThread()
+_shared = LoopThread(keep_loop=True)
 
 
 def shared_loop_thread() -> LoopThread:

@@ -97,3 +97,19 @@ def test_what_still_runs_is_cancelled_at_the_end() -> None:
 
 def test_there_is_one_for_the_process() -> None:
     assert shared_loop_thread() is shared_loop_thread()
+
+
+def test_a_kept_loop_takes_what_comes_after_its_end() -> None:
+    """gRPC may bring an event for a loop whose thread has ended; a closed one raised in its poller."""
+    thread = LoopThread("kept", keep_loop=True)
+    thread.acquire()
+    loop = thread.loop
+    thread.release()
+    late = threading.Event()
+    loop.call_soon_threadsafe(late.set)
+    assert not loop.is_closed()
+    thread.acquire()
+    assert thread.loop is loop
+    assert late.wait(10)
+    thread.release()
+    loop.close()
