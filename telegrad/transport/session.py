@@ -85,7 +85,6 @@ class Session:
         self._connected = False
         self._goodbye: Goodbye | None = None
         self._goodbye_written = False
-        self._peer_goodbye: Goodbye | None = None
         self._delivered = self._repeated = self._dropped = self._carriers = 0
 
     @property
@@ -113,11 +112,6 @@ class Session:
     def goodbye_written(self) -> bool:
         """Whether this side's goodbye was written to the present carrier."""
         return self._goodbye_written
-
-    @property
-    def peer_goodbye(self) -> Goodbye | None:
-        """What the peer said when it left."""
-        return self._peer_goodbye
 
     @property
     def _receipt_due(self) -> bool:
@@ -234,8 +228,6 @@ class Session:
         for piece in frame.pieces:
             self._take_piece(piece, complete)
         self._delivered += len(complete)
-        if frame.goodbye is not None:
-            self._peer_goodbye = frame.goodbye
         return complete
 
     def _announce(self, posted: _Posted, now: float) -> Envelope:
