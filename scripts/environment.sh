@@ -87,6 +87,10 @@ case $extras in *dev*) what="$what, and what lint, types and tests need" ;; esac
 printf 'installing into %s: telegrad, %s (versions: constraints.txt)\n' "$venv" "$what"
 
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_USER=0 PIP_RETRIES="${PIP_RETRIES:-2}"
-quietly hatchling editables
+build_with='hatchling editables'
+# One package of the tests has no wheel; the setuptools of an older venv cannot make one.
+case $extras in *dev*) build_with="$build_with setuptools" ;; esac
+# shellcheck disable=SC2086  # several words
+quietly $build_with
 quietly --no-build-isolation --editable ".[$extras]"
 touch "$stamp"
