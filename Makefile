@@ -8,9 +8,10 @@ BIN := $(VENV)/bin
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 export PYTHON
 PYTEST_ARGS ?=
+GPU_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-floors lint types unit protos protos-check lock clean demo-env env
+.PHONY: help demo test test-long test-floors lint types unit protos protos-check size gpu lock clean demo-env env
 
 help: ## says what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name what; do \
@@ -44,6 +45,14 @@ protos: env ## generates telegrad/pb from protos/
 
 protos-check: env
 	$(BIN)/python scripts/make_protos.py --check
+
+size: env ## megabytes installed and time of import, held to their bounds
+	@$(BIN)/python scripts/size.py
+
+# Installs nothing: it may be a machine without a network.
+gpu: ## the tests of tests/gpu and the kernels' times, on this machine's GPU
+	@python=$(BIN)/python; [ -x "$$python" ] || python="$${PYTHON:-python3}"; \
+		"$$python" scripts/gpu.py --venv $(VENV) $(GPU_ARGS)
 
 lock: env ## renews constraints.txt
 	sh scripts/lock.sh $(BIN)/uv

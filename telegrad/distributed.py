@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import contextvars
+import dataclasses
 import functools
 import math
 import os
@@ -10,15 +12,31 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import final
 
-from telegrad import dist_autograd
-from telegrad.errors import AgentForkedError, AlreadyInitializedError, EvictedError, WorkerLostError
+from telegrad import collectives, dist_autograd
+from telegrad.errors import (
+    AgentForkedError,
+    AlreadyInitializedError,
+    BlockingCallError,
+    EvictedError,
+    RendezvousError,
+    WorkerLostError,
+)
 from telegrad.nn import Module
-from telegrad.rendezvous import JobAddress, Member, check_name, join_job, parse_init_method
+from telegrad.rendezvous import (
+    JobAddress,
+    JoinedJob,
+    Member,
+    check_name,
+    join_job,
+    parse_init_method,
+)
 from telegrad.rpc import (
     Agent,
     RpcOptions,
     attach_rrefs,
+    current_agent,
     find_agent,
+    on_own_loop,
     process_agent,
     set_process_agent,
 )
@@ -32,9 +50,19 @@ from telegrad.transport import (
     shared_loop_thread,
 )
 from telegrad.types import WorkerInfo
-from telegrad.wire import register_refusal
+from telegrad.wire import CallablePolicy, decode, encode, import_missing_with, register_refusal
 
-__all__ = ["init_rpc", "make_agent", "shutdown"]
+__all__ = [
+    "destroy_process_group",
+    "init_process_group",
+    "init_rpc",
+    "invite",
+    "is_project_module",
+    "join_invited",
+    "make_agent",
+    "settle",
+    "shutdown",
+]
 
 LOOPBACK = "127.0.0.1"
 EXIT_SECONDS = 2.0  # a program that ends without shutdown() must not hang at its end
@@ -57,25 +85,182 @@ def init_rpc(
     options: RpcOptions | None = None,
 ) -> Agent:
     """Joins the job and starts this process' agent; see `telegrad.rpc.init_rpc`."""
+    joined = _joined_by_groups(name, rank, world_size, options)
+    if joined is not None:
+        return joined
     _refuse_second()
     chosen = RpcOptions() if options is None else options
     if not isinstance(chosen, RpcOptions):
         raise TypeError(f"options must be an RpcOptions, not {options!r}")
     address = parse_init_method(init_method, rank=rank, world_size=world_size, environ=os.environ)
     own_name = check_name(name or address.name or f"worker{address.rank}")
-    bind = chosen.bind or LOOPBACK
+    return _make_process_agent(address, own_name, chosen, _token(chosen))
+
+
+def init_process_group(
+    *,
+    name: str | None,
+    rank: int | None,
+    world_size: int | None,
+    init_method: str | None,
+    timeout: float,
+    options: RpcOptions | None,
+) -> collectives.ProcessGroup:
+    """Makes the group of all workers; see `telegrad.collectives.init_process_group`."""
+    agent = find_agent()
+    if agent is not None:
+        _check_same(agent, name, rank, world_size, options, "init_process_group")
+        return agent.attached(collectives.Groups).make_world(timeout)
+    agent = init_rpc(
+        name, rank=rank, world_size=world_size, init_method=init_method, options=options
+    )
+    groups = agent.attached(collectives.Groups)
+    groups.owns_agent = True
+    try:
+        return groups.make_world(timeout)
+    except BaseException:
+        agent.shutdown(graceful=False)
+        raise
+
+
+def destroy_process_group() -> None:
+    """Leaves all groups; see `telegrad.collectives.destroy_process_group`."""
+    agent = find_agent()
+    if agent is None:
+        return
+    groups = agent.attached(collectives.Groups)
+    if groups.owns_agent and on_own_loop():  # before anybody hears that this worker has left
+        raise BlockingCallError(
+            "destroy_process_group() would block a loop of telegrad's, since it shuts the agent "
+            "down; call it from a thread"
+        )
+    groups.leave()
+    if groups.owns_agent:
+        agent.shutdown()
+
+
+def _joined_by_groups(
+    name: str | None, rank: int | None, world_size: int | None, options: RpcOptions | None
+) -> Agent | None:
+    """Returns the agent of this process if `init_process_group` made it, for `init_rpc` to own."""
+    agent = find_agent()
+    if agent is None or agent is not process_agent():
+        return None
+    groups = agent.attached(collectives.Groups)
+    if not groups.owns_agent:
+        return None
+    _check_same(agent, name, rank, world_size, options, "init_rpc")
+    groups.owns_agent = False
+    return agent
+
+
+def _check_same(
+    agent: Agent,
+    name: str | None,
+    rank: int | None,
+    world_size: int | None,
+    options: RpcOptions | None,
+    verb: str,
+) -> None:
+    """Checks that a second door into the job is told nothing else than the first one was."""
+    first = "init_rpc" if verb == "init_process_group" else "init_process_group"
+    for what, given, found in (
+        ("name", name, agent.name),
+        ("rank", rank, agent.rank),
+        ("world_size", world_size, agent.world_size),
+        ("options", options, agent.options),
+    ):
+        if given is not None and given != found:
+            raise AlreadyInitializedError(
+                f"this worker has joined the job by {first}() with {what}={found!r}, and {verb}() "
+                f"was called with {what}={given!r}; write {first}({what}={given!r}), or leave "
+                f"{what} out of {verb}()"
+            )
+
+
+def invite() -> tuple[Agent, bytes]:
+    """Returns the ambient agent, and what a process needs to join its job on top of its workers.
+
+    That holds the job's token: it is for a pipe, not for a command line or a file.
+
+    Raises:
+        NotInitializedError: No agent runs here.
+        RendezvousError: Other processes cannot reach this agent's job.
+    """
+    agent = current_agent()
+    invitation = agent.attached(Invitation)
+    if not invitation.endpoint.startswith("grpc://"):
+        raise RendezvousError(
+            f"no other process can join the job at {invitation.endpoint}; start the agent with "
+            "rpc.init_rpc()"
+        )
+    return agent, bytes(encode(invitation).document)
+
+
+def join_invited(
+    invitation: bytes, *, name: str = "", importer: Callable[[str], object] | None = None
+) -> Agent:
+    """Joins the job that another process was asked to `invite` to, as this process' agent.
+
+    Args:
+        invitation: What `invite` returned there.
+        name: This worker's name; "" for `worker` and the rank that it gets.
+        importer: Is given the name of each module that a message names and that is not imported
+            here; it may import it. Without one nothing is imported.
+
+    Raises:
+        RendezvousError: The job could not be joined; nothing is left behind.
+    """
+    known = decode(invitation, [])
+    assert isinstance(known, Invitation)
+    address = JobAddress(
+        host="",
+        port=0,
+        rank=-1,
+        world_size=0,
+        job=known.job,
+        hosts_store=False,
+        endpoint=known.endpoint,
+        late=True,
+    )
+    context = contextvars.Context()
+    context.run(import_missing_with, importer)
+    options = dataclasses.replace(known.options, port=0)
+    return _make_process_agent(address, name, options, known.token, context)
+
+
+def is_project_module(name: str) -> bool:
+    """Tells whether this process has imported a module that is of the user's own project."""
+    return CallablePolicy().is_project(name)
+
+
+def settle(agent: Agent) -> None:
+    """Returns when this agent has heard of all whom the coordinator has welcomed before."""
+    agent.attached(JoinedJob).store.num_keys()
+
+
+def _make_process_agent(
+    address: JobAddress,
+    name: str,
+    options: RpcOptions,
+    token: bytes | None,
+    context: contextvars.Context | None = None,
+) -> Agent:
+    bind = options.bind or LOOPBACK
 
     def transport(host: str, port: int) -> Transport:
-        return GrpcTransport(host, port, chosen.advertise, insecure=chosen.insecure)
+        return GrpcTransport(host, port, options.advertise, insecure=options.insecure)
 
+    host = GrpcTransport(address.host, address.port, insecure=options.insecure)
     agent = make_agent(
         address,
-        name=own_name,
-        options=chosen,
-        token=_token(chosen),
-        transports=[transport(bind, chosen.port)],
+        name=name,
+        options=options,
+        token=token,
+        transports=[transport(bind, options.port)],
         control_transports=[transport(bind, 0)],
-        host_transports=[GrpcTransport(address.host, address.port, insecure=chosen.insecure)],
+        host_transports=[transport(bind, 0) if address.file else host],
+        context=context,
     )
     try:
         set_process_agent(agent)
@@ -105,6 +290,7 @@ def make_agent(
     control_transports: Sequence[Transport] | None = None,
     host_transports: Sequence[Transport] | None = None,
     loop: LoopThread | None = None,
+    context: contextvars.Context | None = None,
 ) -> Agent:
     """Joins a job with an agent of its own; many of them may live in one process.
 
@@ -119,6 +305,7 @@ def make_agent(
         control_transports: How it reaches the coordinator; `transports` by default.
         host_transports: Where the coordinator listens if this worker hosts it.
         loop: The loop thread; the process' shared one by default.
+        context: What user functions run in copies of; an empty one by default.
 
     Raises:
         RendezvousError: The job could not be joined; nothing is left behind.
@@ -128,13 +315,13 @@ def make_agent(
     events = _MembershipEvents()
     opened: list[Agent] = []
 
-    def publish(incarnation: int) -> Sequence[str]:
+    def publish(info: WorkerInfo, world_size: int) -> Sequence[str]:
         def open_exchange(*, receiver: Receiver, load: Callable[[], int]) -> Exchange:
             return Exchange(
                 job=address.job,
-                name=name,
-                rank=address.rank,
-                incarnation=incarnation,
+                name=info.name,
+                rank=info.rank,
+                incarnation=info.incarnation,
                 token=token,
                 transports=transports,
                 receiver=receiver,
@@ -143,16 +330,17 @@ def make_agent(
                 load=load,
             )
 
-        info = WorkerInfo(name, address.rank, incarnation)
         agent = Agent(
             info,
-            world_size=address.world_size,
+            world_size=world_size,
             options=options,
             loop=owned,
             open_exchange=open_exchange,
+            context=context,
         )
         attach_rrefs(agent)
         dist_autograd.attach_to(agent)
+        collectives.attach_to(agent)
         endpoints = agent.open()
         opened.append(agent)
         events.agent = agent
@@ -177,9 +365,22 @@ def make_agent(
         raise
     (agent,) = opened
     agent.join(job)
+    agent.attach(job)
+    agent.attach(Invitation(job.coordinator_endpoint, address.job, token, options))
     agent.learn((member.info, member.endpoints) for member in job.members)
     agent.begin()
     return agent
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True)
+class Invitation:
+    """Where a job is, and how its workers are set up."""
+
+    endpoint: str
+    job: str
+    token: bytes | None
+    options: RpcOptions
 
 
 @final

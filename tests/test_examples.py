@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import re
+import signal
 import sys
+import textwrap
+import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import telegrad as tg
+from examples import batch_rpc, pipeline
+from telegrad import dist_autograd, nn, rpc
+from telegrad.nn import functional
+from telegrad.testing import Cluster
+from telegrad.types import Array
 from tests.conftest import Programs
 
 ROOT = Path(__file__).parent.parent
@@ -39,3 +49,230 @@ def test_the_parameter_server_learns_digits(programs: Programs) -> None:
     assert float(accuracy[1]) >= 95.0
     assert re.search(r"calls: [\d,]+ +bytes: [\d.]+ MB +time: [\d.]+ s", output)
     assert "warning" not in output.lower()
+
+
+# -- batch_rpc -----------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(90)
+def test_batched_updates_learn_digits_with_a_third_of_the_updates(programs: Programs) -> None:
+    output = programs.run([*LAUNCH, "4", "examples/batch_rpc.py"], limit=80.0)
+    found = re.findall(
+        r"(one by one|batched): +(\d+) updates +([\d,]+) images +[\d,]+ images/s +"
+        r"test accuracy: (\d+\.\d) %",
+        output,
+    )
+    assert [form[:3] for form in found] == [
+        ("one by one", "270", "8,622"),
+        ("batched", "90", "8,622"),
+    ], output
+    assert all(float(accuracy) >= 90.0 for *_, accuracy in found), output
+    assert re.search(r"batched is \d+\.\d\d times as fast", output)
+    assert "warning" not in output.lower()
+
+
+def random_gradients(seed: int) -> list[Array]:
+    rng = np.random.default_rng(seed)
+    return [rng.normal(size=p.shape).astype(p.dtype) for p in batch_rpc.make_model().parameters()]
+
+
+def test_a_round_is_one_update_whatever_the_order_of_the_pushes() -> None:
+    pushed = {name: random_gradients(seed) for seed, name in enumerate("abc")}
+    expected = batch_rpc.SharedModel().update(list(pushed.values()))
+    for order in ("abc", "cab", "bca"):
+        shared = batch_rpc.SharedModel()
+        server = batch_rpc.Batched(shared, pushed)
+        answers = [server.push(name, pushed[name]) for name in order]
+        assert shared.updates == 1
+        for answer in answers:
+            np.testing.assert_equal(answer.value(), expected)
+
+
+def test_a_round_does_not_wait_for_a_trainer_that_left() -> None:
+    shared = batch_rpc.SharedModel()
+    server = batch_rpc.Batched(shared, "abc")
+    first, second = server.push("a", random_gradients(0)), server.push("c", random_gradients(2))
+    assert not first.done()
+    server.leave("b")
+    expected = batch_rpc.SharedModel().update([random_gradients(0), random_gradients(2)])
+    np.testing.assert_equal(first.value(), expected)
+    np.testing.assert_equal(second.value(), expected)
+    server.leave("c")
+    assert server.push("a", random_gradients(0)).done()
+    server.leave("a")
+    assert shared.updates == 2
+
+
+def test_an_update_that_fails_is_the_error_of_every_push_of_its_round() -> None:
+    server = batch_rpc.Batched(batch_rpc.SharedModel(), "ab")
+    wrong = [gradient[:1] for gradient in random_gradients(0)]
+    answers = [server.push(name, wrong) for name in "ab"]
+    for answer in answers:
+        with pytest.raises(ValueError, match="a gradient of shape"):
+            answer.value()
+
+
+SHORT_AND_DEADLY = """
+import os, signal
+from examples import batch_rpc
+from telegrad import rpc
+
+batch_rpc.EPOCHS = 2
+gradients_of = batch_rpc.gradients_of
+calls = 0
+
+def dying(*args):
+    global calls
+    calls += 1
+    if calls == 35:  # of 30 one by one, and 30 in rounds
+        os.kill(os.getpid(), signal.SIGKILL)
+    return gradients_of(*args)
+
+if __name__ == "__main__":
+    with rpc.init_rpc() as agent:
+        if agent.rank == 2:
+            batch_rpc.gradients_of = dying
+        if agent.rank == 0:
+            batch_rpc.serve()
+"""
+
+
+def test_rounds_go_on_without_a_trainer_that_is_killed(programs: Programs) -> None:
+    one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    server, *trainers = programs.ranks(programs.script(SHORT_AND_DEADLY), 4, env=one_thread)
+    output = server.wait()
+    assert re.search(r"one by one: +90 updates", output), output
+    assert re.search(r"batched: +30 updates +1,916 images", output), output
+    assert "lost: worker2; the rest of its images was left out" in output
+    assert [trainer.process.wait(10.0) for trainer in trainers] == [0, -signal.SIGKILL, 0]
+
+
+# -- pipeline ------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(90)
+def test_the_pipeline_learns_digits_with_micro_batches_in_flight(programs: Programs) -> None:
+    output = programs.run([*LAUNCH, "3", "examples/pipeline.py"], limit=80.0)
+    accuracy = re.search(r"test accuracy: (\d+\.\d) %", output)
+    assert accuracy is not None, output
+    assert float(accuracy[1]) >= 94.0
+    in_flight = re.search(r"in flight at one time: (\d) from stage 0 on, (\d) from", output)
+    assert in_flight is not None, output
+    assert int(in_flight[1]) >= 2
+    assert "warning" not in output.lower()
+
+
+def some_digits() -> tuple[pipeline.Floats, pipeline.Labels]:
+    images, labels = pipeline.load_data()[0]
+    return images[:50], labels[:50]
+
+
+def gradients_of_stage(stage: rpc.RRef[pipeline.Stage], context_id: int) -> list[Array]:
+    found = dist_autograd.get_gradients(context_id)
+    return [found[parameter].data for parameter in stage.local_value().parameters()]
+
+
+def pipeline_gradients() -> list[Array]:
+    model = pipeline.Pipeline(rpc.get_worker_infos())
+    with dist_autograd.context() as context_id:
+        dist_autograd.backward(context_id, model.losses(*some_digits()))
+        by_stage = [
+            rpc.rpc_sync(stage.owner(), gradients_of_stage, (stage, context_id))
+            for stage in model.stages
+        ]
+    return [gradient for gradients in by_stage for gradient in gradients]
+
+
+def test_gradients_of_the_pipeline_are_those_of_the_whole_model() -> None:
+    with Cluster(3) as cluster:
+        found = cluster.call(0, pipeline_gradients)
+    whole = nn.Sequential(*(pipeline.Stage(j, 3).layers for j in range(3)))
+    images, labels = some_digits()
+    functional.cross_entropy(whole(tg.as_tensor(images)), labels).backward()
+    expected = [p.grad.data for p in whole.parameters() if p.grad is not None]
+    assert len(found) == len(expected) == 6
+    for actual, gradient in zip(found, expected, strict=True):
+        np.testing.assert_allclose(actual, gradient, rtol=1e-4, atol=1e-6)
+
+
+class Held(nn.Module):
+    """The last layer, held back until as many micro-batches as there are have begun."""
+
+    def __init__(self, layers: nn.Module, all_begun: threading.Event) -> None:
+        super().__init__()
+        self.layers = layers
+        self.all_begun = all_begun
+
+    def forward(self, x: tg.Tensor) -> tg.Tensor:
+        assert self.all_begun.wait(20.0), "no micro-batch begins before the one ahead has ended"
+        result: tg.Tensor = self.layers(x)
+        return result
+
+
+class Begun(nn.Module):
+    """The first layer, which counts."""
+
+    def __init__(self, layers: nn.Module, all_begun: threading.Event) -> None:
+        super().__init__()
+        self.layers = layers
+        self.all_begun = all_begun
+        self.count = 0
+
+    def forward(self, x: tg.Tensor) -> tg.Tensor:
+        self.count += 1
+        if self.count == pipeline.MICRO_BATCHES:
+            self.all_begun.set()
+        result: tg.Tensor = self.layers(x)
+        return result
+
+
+ALL_BEGUN = threading.Event()
+
+
+def wrap(stage: rpc.RRef[pipeline.Stage], wrapper: type[Held] | type[Begun]) -> None:
+    owned = stage.local_value()
+    object.__setattr__(owned, "layers", wrapper(owned.layers, ALL_BEGUN))
+
+
+def in_flight_at_once() -> list[int]:
+    model = pipeline.Pipeline(rpc.get_worker_infos())
+    for stage, wrapper in ((model.stages[0], Begun), (model.stages[2], Held)):
+        rpc.rpc_sync(stage.owner(), wrap, (stage, wrapper))
+    with tg.no_grad():
+        model.forward(some_digits()[0])
+    return model.overlap()
+
+
+def test_all_micro_batches_may_be_in_flight_at_once() -> None:
+    with Cluster(3) as cluster:
+        first, *_ = cluster.call(0, in_flight_at_once)
+    assert first == pipeline.MICRO_BATCHES
+
+
+# -- guides --------------------------------------------------------------------------------------
+
+GUIDES = {"async-execution.md": "batch_rpc.py", "pipeline.md": "pipeline.py"}
+
+
+def blocks(guide: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / "docs" / guide).read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_what_a_guide_shows_is_in_its_example(guide: str) -> None:
+    example = (ROOT / "examples" / GUIDES[guide]).read_text()
+    shown = [block for block in blocks(guide) if "__main__" not in block]
+    assert shown
+    for block in shown:
+        depths = (textwrap.indent(block, " " * depth) for depth in range(0, 16, 4))
+        assert any(f"\n{text}" in f"\n{example}" for text in depths), block
+
+
+def test_the_program_of_a_guide_prints_what_the_guide_shows(programs: Programs) -> None:
+    (program,) = (block for block in blocks("async-execution.md") if "__main__" in block)
+    text = (ROOT / "docs" / "async-execution.md").read_text()
+    shown = re.search(r"    \$ telegrad run .* mean\.py\n((?:    .*\n)+)", text)
+    assert shown is not None
+    output = programs.run([*LAUNCH, "3", programs.script(program, "mean.py")])
+    expected = [line.strip() for line in shown[1].splitlines()]
+    assert [line for line in output.splitlines() if line.startswith("[0]")] == expected

@@ -38,9 +38,12 @@ def is_array(value: object) -> TypeGuard[Array]:
     return isinstance(value, np.ndarray) or is_cupy(value)
 
 
-def namespace(value: object) -> Any:
-    """Returns the module whose functions work on `value`: `cupy` for its arrays, else `numpy`."""
-    return _cupy() if is_cupy(value) else np
+def namespace(*values: object) -> Any:
+    """Returns the module whose functions work on `values`: `cupy` if one is CuPy's, else `numpy`."""
+    cupy = _cupy()
+    if cupy is not None and any(isinstance(value, cupy.ndarray) for value in values):
+        return cupy
+    return np
 
 
 def is_floating(dtype: DTypeLike) -> bool:

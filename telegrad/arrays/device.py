@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from telegrad.arrays.backend import is_cupy
+from telegrad.arrays.backend import as_array, is_array, is_cupy
 from telegrad.types import Array
 
-__all__ = ["CPU", "device_of", "to_device"]
+__all__ = ["CPU", "array_beside", "check_devices", "device_name", "device_of", "to_device"]
 
 CPU: Final = "cpu"
 
@@ -27,8 +27,19 @@ def device_of(array: Array) -> str:
     return CPU
 
 
+def device_name(device: str) -> str:
+    """Returns `device` as `device_of` writes it: `cuda` is the first GPU, `cuda:0`.
+
+    Raises:
+        ValueError: `device` is no device name.
+    """
+    return CPU if device == CPU else f"cuda:{_gpu_number(device)}"
+
+
 def to_device(array: Array, device: str) -> Array:
     """Returns `array` on `device`; the same object where it already is there.
+
+    The copy is complete when this returns: any thread and any CUDA stream may use it.
 
     Args:
         array: A NumPy or CuPy array.
@@ -46,7 +57,38 @@ def to_device(array: Array, device: str) -> Array:
     cupy = _import_cupy(device)
     with cupy.cuda.Device(number):
         moved: Array = cupy.array(array)
+        cupy.cuda.get_current_stream().synchronize()
     return moved
+
+
+def array_beside(value: object, neighbour: Array) -> Array:
+    """Returns `value` as an array; one that is none yet is made where `neighbour` lives.
+
+    >>> array_beside([1, 2], np.zeros(3))
+    array([1, 2])
+
+    Raises:
+        TypeError: `value` holds something that is no number.
+    """
+    return value if is_array(value) else to_device(as_array(value), device_of(neighbour))
+
+
+def check_devices(what: str, *values: object) -> None:
+    """Checks that those of `values` that are arrays live on one device.
+
+    Args:
+        what: What they are for, for the message.
+        values: Arrays, and anything else, which is not looked at.
+
+    Raises:
+        ValueError: They do not.
+    """
+    devices = {device_of(value) for value in values if is_array(value)}
+    if len(devices) > 1:
+        raise ValueError(
+            f"{what} of arrays on different devices ({', '.join(sorted(devices))}); move one, for"
+            " instance with tensor.to(device)"
+        )
 
 
 def _to_cpu(array: Array) -> Array:

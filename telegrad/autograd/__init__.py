@@ -3,10 +3,16 @@
 from telegrad.autograd import ops
 from telegrad.autograd.creation import as_tensor, tensor
 from telegrad.autograd.differentiate import grad
-from telegrad.autograd.engine import GradientTarget, LocalGradients, backward
+from telegrad.autograd.engine import backward
 from telegrad.autograd.function import Function, FunctionContext
 from telegrad.autograd.grad_mode import GradMode, enable_grad, is_grad_enabled, no_grad
 from telegrad.autograd.gradcheck import gradcheck, gradgradcheck
+from telegrad.autograd.gradient_target import (
+    Completion,
+    GradientTarget,
+    LocalGradients,
+    PassEnd,
+)
 from telegrad.autograd.graph_task import Accumulate, GraphTask
 from telegrad.autograd.hooks import RemovableHandle
 from telegrad.autograd.node import AccumulateGrad, Edge, Gradient, Gradients, Node, Sink
@@ -16,6 +22,7 @@ from telegrad.autograd.tensor import Tensor, attach
 __all__ = [
     "Accumulate",
     "AccumulateGrad",
+    "Completion",
     "Edge",
     "Function",
     "FunctionContext",
@@ -27,6 +34,7 @@ __all__ = [
     "LocalGradients",
     "Node",
     "Operation",
+    "PassEnd",
     "RemovableHandle",
     "Sink",
     "Tensor",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from telegrad.arrays import to_device
 from telegrad.autograd.dispatch import call
 
 if TYPE_CHECKING:
@@ -81,6 +82,17 @@ class ArrayMethods:
     def astype(self, dtype: DTypeLike) -> Tensor:
         """Returns this in another dtype; its gradient comes back in this one."""
         return call(np.astype, self, dtype)
+
+    def to(self, device: str) -> Tensor:
+        """Returns this on `device` (`cpu`, `cuda`, `cuda:<number>`); its gradient comes back here.
+
+        A Tensor that is there already is returned itself.
+
+        Raises:
+            ValueError: `device` is no device name.
+            RuntimeError: A GPU is asked for and CuPy is not installed.
+        """
+        return call(to_device, self, device)
 
     def copy(self) -> Tensor:
         """Returns this in an array of its own."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
+from telegrad.autograd.gradient_target import LocalGradients
 from telegrad.autograd.graph_task import GraphTask
 from telegrad.errors import AutogradError
 
@@ -13,43 +13,7 @@ if TYPE_CHECKING:
     from telegrad.autograd.node import Gradient
     from telegrad.autograd.tensor import Tensor
 
-__all__ = ["GradientTarget", "LocalGradients", "backward"]
-
-
-class GradientTarget(ABC):
-    """Where a backward keeps the gradients of leaves; calling it adds one.
-
-    Post-accumulate hooks are given it, so that they work on the gradient wherever it is kept.
-    """
-
-    @abstractmethod
-    def __call__(self, tensor: Tensor, gradient: Gradient) -> None:
-        """Adds `gradient` to what is kept for `tensor`."""
-
-    @abstractmethod
-    def get(self, tensor: Tensor) -> Tensor | None:
-        """Returns what is kept for `tensor`."""
-
-    @abstractmethod
-    def replace(self, tensor: Tensor, gradient: Tensor | None) -> None:
-        """Keeps `gradient` for `tensor` instead."""
-
-
-@final
-class LocalGradients(GradientTarget):
-    """Keeps gradients in `tensor.grad`."""
-
-    def __call__(self, tensor: Tensor, gradient: Gradient) -> None:
-        """Adds `gradient` to `tensor.grad`, atomically among backwards in several threads."""
-        tensor.accumulate_grad(gradient)
-
-    def get(self, tensor: Tensor) -> Tensor | None:
-        """Returns `tensor.grad`."""
-        return tensor.grad
-
-    def replace(self, tensor: Tensor, gradient: Tensor | None) -> None:
-        """Sets `tensor.grad`."""
-        tensor.grad = gradient
+__all__ = ["backward"]
 
 
 def backward(
@@ -61,6 +25,9 @@ def backward(
 ) -> None:
     """Adds the gradients of `tensors` with respect to the leaves to each leaf's `grad`.
 
+    What hooks have asked to be done at the end of the pass (see `GradientTarget.at_end`) is done
+    when this returns.
+
     Args:
         tensors: The roots. All are run through in one pass.
         gradients: One per root, in its shape; None for a scalar root means 1.
@@ -71,14 +38,23 @@ def backward(
     Raises:
         AutogradError: A root needs no gradient, or has more than one item and no gradient was
             given; the graph was freed, was changed in place, or leaves this process.
+        Exception: What a rule, a hook or the end of the pass raised.
     """
     if gradients is not None and len(gradients) != len(tensors):
         raise AutogradError(f"{len(tensors)} roots were given {len(gradients)} gradients")
     given = gradients if gradients is not None else [None] * len(tensors)
     pairs = zip(tensors, given, strict=True)
-    GraphTask(
+    target = LocalGradients()
+    task = GraphTask(
         [tensor.root(gradient, create_graph=create_graph) for tensor, gradient in pairs],
-        accumulate=LocalGradients(),
+        accumulate=target,
         retain_graph=retain_graph or create_graph,
         create_graph=create_graph,
-    ).run()
+    )
+    try:
+        task.run()
+        for completion in target.finish():
+            completion.wait()
+    except BaseException as error:
+        target.abandon(error)
+        raise

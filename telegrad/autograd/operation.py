@@ -21,12 +21,12 @@ Tensor held at that time. A rule may return more axes or another dtype than its 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
 
-from telegrad.arrays import as_array, is_array, namespace
+from telegrad.arrays import array_beside, as_array, check_devices, is_array, namespace
 from telegrad.autograd.grad_mode import is_grad_enabled
 from telegrad.autograd.node import Edge, Gradients, Node
 from telegrad.autograd.tensor import Tensor, attach
@@ -118,6 +118,7 @@ class Operation:
 
         Raises:
             TypeError: An argument too many or too few, or a keyword that has no rule.
+            ValueError: The arrays are on different devices.
             AutogradError: What would be recorded is complex, or only an argument without a rule
                 needs a gradient.
         """
@@ -128,11 +129,15 @@ class Operation:
             raise TypeError(
                 f"{self.name} takes {len(self._arguments)} arguments, {len(inputs)} were given"
             )
-        values = [_value_of(x) for x in inputs]
+        values = [_value_of(x, inputs) for x in inputs]
         if len(inputs) == 2 and inputs[0] is inputs[1]:
             values[1] = values[0]  # x * x is a square, also while another thread replaces x.data
         arrays = [x.array if type(x) is Value else x for x in values]
-        result = self._forward(*arrays, **keywords)
+        try:
+            result = self._forward(*arrays, **keywords)
+        except (TypeError, ValueError, AttributeError):  # CuPy's words on an array of NumPy's
+            check_devices(self.name, *arrays)
+            raise
         tensors = [x for x in inputs if isinstance(x, Tensor)]
         if not tensors:
             return result
@@ -148,7 +153,7 @@ class Operation:
     def _memory(self, source: Any, result: Array) -> tuple[Version | None, bool]:
         if not self._view or type(source) is not Value:
             return None, False
-        if namespace(result) is np and not np.may_share_memory(source.array, result):
+        if not namespace(result).may_share_memory(source.array, result):
             return None, False
         return source.version, True
 
@@ -280,10 +285,20 @@ def _metadata(value: Any) -> tuple[Shape, np.dtype[Any]] | None:
     return (array.shape, array.dtype) if is_array(array) else None
 
 
-def _value_of(x: Any) -> Any:
+def _value_of(x: Any, inputs: Sequence[Any]) -> Any:
     if isinstance(x, Tensor):
         return x.value
-    return np.asarray(x) if isinstance(x, (list, tuple)) else x
+    return _array_of(x, inputs) if isinstance(x, (list, tuple)) else x
+
+
+def _array_of(numbers: Any, inputs: Sequence[Any]) -> Array:
+    """Makes an array of a list, on the device of the first input that has one."""
+    for x in inputs:
+        if isinstance(x, Tensor):
+            return array_beside(numbers, x.data)
+        if is_array(x):
+            return array_beside(numbers, x)
+    return np.asarray(numbers)
 
 
 def fit(gradient: Any, shape: Shape, dtype: np.dtype[Any]) -> Any:

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from telegrad.arrays import (
+    array_beside,
     as_array,
+    check_devices,
     host_copy,
     is_array,
     is_floating,
@@ -195,6 +197,7 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods):
 
         Raises:
             AutogradError: It needs no gradient, or the gradient is missing or of another shape.
+            ValueError: The gradient is on another device.
         """
         edge = self.edge
         if edge is None:
@@ -206,11 +209,14 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods):
                     "reduce it (t.sum()) or pass its gradient"
                 )
             gradient = namespace(self.data).ones_like(self.data)
-        given = gradient if isinstance(gradient, Tensor) else Tensor(gradient)
+        if not isinstance(gradient, Tensor):
+            gradient = Tensor(array_beside(gradient, self.data))
+        given = gradient
         if given.shape != self.shape:
             raise AutogradError(
                 f"the gradient of a root of shape {self.shape} has shape {given.shape}"
             )
+        check_devices("a root and its gradient", self.data, given.data)
         if given.dtype != self.dtype:
             given = given.astype(self.dtype)
         return edge, given if create_graph else given.data
@@ -380,6 +386,10 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods):
         text = np.array2string(host_copy(self.data), separator=", ", prefix="tensor(")
         if self.dtype not in (np.float64, np.int64, np.bool_):
             text += f", dtype={self.dtype}"
+        if self.size > np.get_printoptions()["threshold"]:
+            text += f", shape={self.shape}"  # not all of it is shown
+        if self.device != "cpu":
+            text += f", device={self.device!r}"
         if self._grad_fn is not None:
             text += f", grad_fn={self._grad_fn!r}"
         elif self._requires_grad:

@@ -15,6 +15,7 @@ from telegrad.dist_autograd.released import ContextId
 from telegrad.types import Array, WorkerInfo
 
 if TYPE_CHECKING:
+    from telegrad.dist_autograd.pass_gradients import PassGradients
     from telegrad.dist_autograd.pass_runner import PassRunner
 
 __all__ = ["Ambient", "Context", "Functions", "ambient_context", "enter_ambient", "leave_ambient"]
@@ -136,10 +137,14 @@ class Context:
         The arrays belong to the context: nobody writes into them.
         """
         total: dict[Tensor, Array] = {}
-        for runner in self.passes():
-            for tensor, gradient in runner.gradients().items():
+        for kept in self.ended_passes():
+            for tensor, gradient in kept.arrays().items():
                 total[tensor] = total[tensor] + gradient if tensor in total else gradient
         return total
+
+    def ended_passes(self) -> list[PassGradients]:
+        """Returns where the passes that ended here keep their gradients."""
+        return [runner.gradients for runner in self.passes() if runner.done]
 
     def release(self) -> tuple[set[WorkerInfo], list[PassRunner]]:
         """Drops everything; returns the peers to tell and the passes to abort."""

@@ -8,10 +8,11 @@ sender's graph                                         receiver's graph
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import final
 
-from telegrad.autograd import Edge, Gradients, Node, Sink
+from telegrad.arrays import to_device
+from telegrad.autograd import Edge, Gradient, Gradients, Node, Sink, Tensor
 from telegrad.types import WorkerInfo
 
 __all__ = ["RecvFunction", "SendFunction"]
@@ -25,18 +26,27 @@ class SendFunction(Node):
         context_id: The autograd context of the message.
         peer: Who receives it.
         message: The autograd message id; with sender and receiver it names the pair.
+        devices: Where the Tensors that were sent live. The receiver may have had no GPU, and
+            their gradients then come from its host.
     """
 
-    __slots__ = ("context_id", "message", "peer")
+    __slots__ = ("context_id", "devices", "message", "peer")
 
     def __init__(
-        self, edges: Iterable[Edge | None], *, context_id: int, peer: WorkerInfo, message: int
+        self,
+        edges: Iterable[Edge | None],
+        *,
+        context_id: int,
+        peer: WorkerInfo,
+        message: int,
+        devices: Sequence[str],
     ) -> None:
         inputs = tuple(edges)
         super().__init__(inputs, num_outputs=len(inputs))
         self.context_id = context_id
         self.peer = peer
         self.message = message
+        self.devices = tuple(devices)
 
     @property
     def name(self) -> str:
@@ -45,7 +55,14 @@ class SendFunction(Node):
 
     def backward(self, gradients: Gradients) -> Gradients:
         """Hands each slot's gradient to the Tensor that was sent in it."""
-        return gradients
+        pairs = zip(gradients, self.devices, strict=True)
+        return tuple(None if g is None else _on(g, device) for g, device in pairs)
+
+
+def _on(gradient: Gradient, device: str) -> Gradient:
+    if isinstance(gradient, Tensor):
+        return gradient.to(device)
+    return to_device(gradient, device)
 
 
 @final

@@ -173,10 +173,16 @@ class AutogradInterceptor(Interceptor):
 
     def _record_send(self, context: Context, message: Message, needing: list[int]) -> int:
         number = self._container.new_message()
-        tensors = [message.externals[i] for i in needing]
-        edges = [each.edge for each in tensors if isinstance(each, Tensor)]
+        values = [message.externals[i] for i in needing]
+        tensors = [each for each in values if isinstance(each, Tensor)]
         context.record_send(
-            SendFunction(edges, context_id=context.id, peer=message.peer, message=number)
+            SendFunction(
+                [each.edge for each in tensors],
+                context_id=context.id,
+                peer=message.peer,
+                message=number,
+                devices=[each.device for each in tensors],
+            )
         )
         return number
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
 from typing import final
 
 from telegrad.arrays import namespace
@@ -14,9 +15,15 @@ __all__ = ["PassGradients"]
 
 @final
 class PassGradients(GradientTarget):
-    """Keeps gradients by leaf and never touches `tensor.grad`; safe from several threads."""
+    """Keeps gradients by leaf and never touches `tensor.grad`; safe from several threads.
 
-    def __init__(self) -> None:
+    Args:
+        earlier: Finds those of the passes of this context that have ended.
+    """
+
+    def __init__(self, earlier: Callable[[], Sequence[PassGradients]]) -> None:
+        super().__init__()
+        self._earlier = earlier
         self._lock = threading.Lock()
         self._arrays: dict[Tensor, Array] = {}
         self._cleared = False
@@ -46,6 +53,10 @@ class PassGradients(GradientTarget):
                 self._arrays.pop(tensor, None)
             elif not self._cleared:
                 self._arrays[tensor] = gradient.data
+
+    def earlier(self) -> Sequence[PassGradients]:
+        """Returns the gradients of the passes of this context that have ended."""
+        return self._earlier()
 
     def arrays(self) -> dict[Tensor, Array]:
         """Returns the gradients; the arrays belong to the pass."""

@@ -21,7 +21,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, TypeAlias, final
 
-from telegrad.autograd import Edge, Gradient, Gradients, GraphTask, Sink, Tensor
+from telegrad.autograd import Completion, Edge, Gradient, Gradients, GraphTask, Sink
 from telegrad.dist_autograd import pass_protocol as protocol
 from telegrad.dist_autograd.functions import RecvFunction
 from telegrad.dist_autograd.messages import (
@@ -40,7 +40,7 @@ from telegrad.dist_autograd.pass_gradients import PassGradients
 from telegrad.dist_autograd.pass_protocol import Action, Cut, FunctionKey, PassProtocol, Phase
 from telegrad.errors import AutogradError, ContextMismatchError, WorkerLostError
 from telegrad.rpc import Agent, Future, new_future
-from telegrad.types import Array, WorkerInfo
+from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 
 if TYPE_CHECKING:
@@ -62,10 +62,15 @@ class PassRunner:
         agent: This worker.
         context: The context that the pass runs in.
         pass_id: Names the pass.
+
+    Attributes:
+        ended: Completed at the starter, when the pass has ended everywhere.
+        gradients: Those of this worker's leaves; they count once this is `done`.
     """
 
     def __init__(self, agent: Agent, context: Context, pass_id: PassId) -> None:
         self.id = pass_id
+        self.gradients = PassGradients(context.ended_passes)
         self.ended: Future[None] = new_future(agent.submit, f"backward of context {context.id}")
         self._agent = agent
         self._context = context
@@ -76,12 +81,13 @@ class PassRunner:
         self._functions: Functions | None = None
         self._task: GraphTask | None = None
         self._fed = False  # the graph may have something to do
-        self._gradients = PassGradients()
+        self._finishing = False  # the graph is done, what hooks left for the end is not
         self._nones: SimpleQueue[FunctionKey] = SimpleQueue()  # receives that only none reached
 
-    def gradients(self) -> dict[Tensor, Array]:
-        """Returns the gradients of this worker's leaves, once its part of the pass has ended."""
-        return self._gradients.arrays() if self._protocol.phase is Phase.DONE else {}
+    @property
+    def done(self) -> bool:
+        """Whether this worker's part of the pass has ended, and well."""
+        return self._protocol.phase is Phase.DONE
 
     # Events.
 
@@ -131,7 +137,8 @@ class PassRunner:
         """Says what this worker waits for."""
         late = self.late_workers()
         if not late:
-            return f"while worker {self._agent.name!r} computed"
+            doing = "waited for the end of the pass" if self._finishing else "computed"
+            return f"while worker {self._agent.name!r} {doing}"
         return f"waiting for {', '.join(map(repr, late))}"
 
     def abort_if_running(self, cause: BaseException) -> None:
@@ -168,7 +175,7 @@ class PassRunner:
         except Exception as error:  # a fault here must end the pass, not leave it hanging
             self._perform(self._failed(error))
 
-    def _failed(self, error: Exception) -> list[Action[Gradients]]:
+    def _failed(self, error: BaseException) -> list[Action[Gradients]]:
         note_origin(error, self._agent.name, self._context.id)
         return self._protocol.abort(error)
 
@@ -199,8 +206,35 @@ class PassRunner:
         actions = self._protocol.resolve(nones) if nones else []
         if done:  # every send was fed, every receive resolved
             self._task = self._functions = None
-            actions += self._protocol.finished()
+            if self.gradients.has_ends:
+                self._finishing = True
+                self._agent.submit(self._finish)
+            else:
+                actions += self._protocol.finished()
         return actions
+
+    def _finish(self) -> None:
+        """What hooks left for the end of the pass, in the pool: events go on being handled."""
+        try:
+            completions = self.gradients.finish()
+        except Exception as error:
+            self._handle(partial(self._failed, error))
+        else:
+            self._finish_after(completions)
+
+    def _finish_after(self, completions: Sequence[Completion]) -> None:
+        if not completions:
+            self._handle(self._protocol.finished)
+            return
+
+        def done(first: Completion) -> None:
+            error = first.exception()
+            if error is None:
+                self._finish_after(completions[1:])
+            else:
+                self._handle(partial(self._failed, error))
+
+        completions[0].add_done_callback(done)
 
     def _on_sink(self, sink: Sink, gradients: Gradients | None) -> None:
         """The graph came to what was received from a peer; gradients leave at once."""
@@ -228,7 +262,7 @@ class PassRunner:
         functions = self._context.functions()
         task = GraphTask(
             roots,
-            accumulate=self._gradients,
+            accumulate=self.gradients,
             sources=list(functions.sends.values()),
             retain_graph=self._retain,
             sink=self._on_sink,
@@ -253,8 +287,8 @@ class PassRunner:
             match action:
                 case protocol.Feed(key, gradient):
                     self._feed(key, gradient)
-                case protocol.Drop():
-                    self._drop()
+                case protocol.Drop(cause):
+                    self._drop(cause)
                 case protocol.End(cause):
                     self._end(cause)
                 case _:
@@ -268,11 +302,12 @@ class PassRunner:
             self._task.feed(self._functions.sends[key], gradients)
             self._fed = True
 
-    def _drop(self) -> None:
+    def _drop(self, cause: BaseException) -> None:
         if self._task is not None:
             self._task.abort()
         self._task = self._functions = None
-        self._gradients.clear()
+        self.gradients.abandon(cause)
+        self.gradients.clear()
 
     def _end(self, cause: BaseException | None) -> None:
         if cause is None:

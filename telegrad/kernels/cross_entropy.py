@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from telegrad.arrays import as_array, namespace
+from telegrad.arrays import array_beside, check_devices, namespace
 from telegrad.types import Array
 
 __all__ = ["cross_entropy", "cross_entropy_gradient", "log_softmax", "one_hot", "softmax"]
@@ -49,7 +49,8 @@ def cross_entropy(logits: Array, labels: Array) -> Array:
 
     Raises:
         TypeError: The labels are no integers.
-        ValueError: A label is no class, or the shapes do not fit.
+        ValueError: A label is no class, the shapes do not fit, or the two are on different
+            devices.
     """
     labels = _check(logits, labels)
     picked = namespace(logits).take_along_axis(log_softmax(logits), labels[..., None], axis=-1)
@@ -80,7 +81,8 @@ def one_hot(labels: Array, *, classes: int, dtype: Any) -> Array:
 
 
 def _check(logits: Array, given: Any) -> Array:
-    labels = as_array(given)
+    labels = array_beside(given, logits)
+    check_devices("cross entropy", logits, labels)
     if labels.dtype.kind not in "iu":
         raise TypeError(f"labels are integers, one per row of the logits, not {labels.dtype}")
     if labels.shape != logits.shape[:-1] or logits.ndim == 0:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from telegrad.arrays import namespace
+from telegrad.arrays import check_devices, namespace
 from telegrad.types import Array, Shape
 
 __all__ = ["flatten", "unflatten"]
@@ -24,7 +24,7 @@ def flatten(arrays: Sequence[Array], *, scale: float = 1.0, out: Array | None = 
         out: Where to write, of one axis; a new array if None.
 
     Raises:
-        ValueError: No arrays, several dtypes, or an `out` of the wrong size or dtype.
+        ValueError: No arrays, several dtypes or devices, or an `out` of the wrong size or dtype.
 
     >>> import numpy as np
     >>> flatten([np.array([[1.0, 2.0]]), np.array(3.0)], scale=2.0)
@@ -35,6 +35,7 @@ def flatten(arrays: Sequence[Array], *, scale: float = 1.0, out: Array | None = 
     dtypes = {array.dtype for array in arrays}
     if len(dtypes) > 1:
         raise ValueError(f"arrays of one dtype are needed, not {sorted(map(str, dtypes))}")
+    check_devices("one buffer", *arrays, out)
     dtype = arrays[0].dtype
     size = sum(array.size for array in arrays)
     xp = namespace(arrays[0])
@@ -70,9 +71,12 @@ def unflatten(buffer: Array, shapes: Sequence[Shape], *, scale: float = 1.0) -> 
     sizes = [math.prod(shape) for shape in shapes]
     if buffer.shape != (sum(sizes),):
         raise ValueError(f"a buffer of shape {buffer.shape} has not the {sum(sizes)} items needed")
-    scaled: Any = buffer.copy()
-    if scale != 1.0:
-        namespace(buffer).multiply(buffer, scale, out=scaled, casting="unsafe")
+    xp = namespace(buffer)
+    scaled: Any = xp.empty_like(buffer)
+    if scale == 1.0:
+        scaled[...] = buffer
+    else:
+        xp.multiply(buffer, scale, out=scaled, casting="unsafe")
     arrays: list[Array] = []
     offset = 0
     for shape, size in zip(shapes, sizes, strict=True):

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from io import BytesIO, RawIOBase
 from typing import final
 
+from telegrad.launch.interrupts import InterruptShortener
+
 __all__ = ["LineSplitter", "LogRelay", "Piece", "Screen"]
 
 LONGEST_LINE = 1 << 20  # a worker that never writes a newline must not fill our memory
@@ -152,6 +154,7 @@ class _Stream:
     """One stream of one worker."""
 
     splitter: LineSplitter = field(default_factory=LineSplitter)
+    shortener: InterruptShortener = field(default_factory=InterruptShortener)
     tail: deque[tuple[int, bytes]] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
 
 
@@ -168,6 +171,11 @@ class LogRelay:
         self._screens = {"stdout": out, "stderr": err}
         self._streams: dict[tuple[int, str], _Stream] = {}
         self._lines = 0
+        self._interrupted = False
+
+    def interrupted(self) -> None:
+        """From now on the traceback of a KeyboardInterrupt is shown as one line."""
+        self._interrupted = True
 
     def feed(self, rank: int, stream: str, data: bytes) -> None:
         """Takes what a worker wrote to `stdout` or `stderr`; b"" means that it ended."""
@@ -175,6 +183,9 @@ class LogRelay:
         pieces = source.splitter.feed(data) if data else source.splitter.finish()
         for piece in pieces:
             self._show(rank, stream, source, piece)
+        if not data:
+            for line in source.shortener.finish():
+                self._write(rank, stream, source, Piece(line))
 
     def say(self, text: str) -> None:
         """Writes a line of the launcher's own to stderr; it is not counted."""
@@ -215,6 +226,13 @@ class LogRelay:
         return list(source.tail) if source is not None else []
 
     def _show(self, rank: int, stream: str, source: _Stream, piece: Piece) -> None:
+        if stream == "stdout" or piece.in_place or not self._interrupted:
+            self._write(rank, stream, source, piece)
+            return
+        for line in source.shortener.feed(piece.text):
+            self._write(rank, stream, source, Piece(line))
+
+    def _write(self, rank: int, stream: str, source: _Stream, piece: Piece) -> None:
         self._clear_others(stream)
         if self._screens[stream].write(piece, b"[%d] " % rank):
             self._lines += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
-from telegrad.arrays import as_array, device_of, namespace, to_device
+from telegrad.arrays import as_array, device_name, device_of, namespace, to_device
 from telegrad.autograd import Tensor
 from telegrad.nn.parameter import Parameter
 from telegrad.types import Array
@@ -165,6 +165,28 @@ class Module:
     def _named_state(self) -> Iterator[tuple[str, Tensor]]:
         yield from self.named_parameters()
         yield from self.named_buffers()
+
+    def to(self, device: str) -> Self:
+        """Moves the arrays of all parameters and buffers, and of their `grad`, to `device`.
+
+        In place: parameters stay the objects that they are. Move a module before an optimizer
+        steps it, as what that remembers of its parameters stays where it is.
+
+        Args:
+            device: `cpu`, `cuda` or `cuda:<number>`.
+
+        Returns:
+            This module.
+
+        Raises:
+            ValueError: `device` is no device name.
+            RuntimeError: A GPU is asked for and CuPy is not installed.
+        """
+        for _, held in self._named_state():
+            for x in (held, held.grad):
+                if x is not None and x.device != device_name(device):
+                    x.data = to_device(x.data, device)
+        return self
 
     def train(self, mode: bool = True) -> Self:
         """Sets `training` here and in all modules inside, and returns this module."""

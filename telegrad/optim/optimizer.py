@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
+from telegrad.arrays import check_devices
 from telegrad.autograd import Gradient, Tensor
 from telegrad.types import Array
 
@@ -63,7 +64,8 @@ class Optimizer(ABC):
             gradients: By parameter, by identity; arrays or Tensors in the parameter's shape.
 
         Raises:
-            ValueError: A gradient has another shape; no parameter was stepped.
+            ValueError: A gradient has another shape or is on another device; no parameter was
+                stepped.
         """
         own = [(p, _array(gradients[p])) for p in self._params if p in gradients]
         for parameter, gradient in own:
@@ -72,6 +74,7 @@ class Optimizer(ABC):
                     f"a gradient of shape {gradient.shape} for a parameter of shape "
                     f"{parameter.shape}"
                 )
+            check_devices("a step", parameter.data, gradient)
         for parameter, gradient in own:
             self._apply_one(parameter, gradient)
 

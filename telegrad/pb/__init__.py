@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from telegrad.pb.frame_pb2 import Envelope, Frame, Goodbye, Heartbeat, Piece
+from telegrad.pb.frame_pb2 import Envelope, Frame, Goodbye, Heartbeat
 from telegrad.pb.handshake_pb2 import Hello, Proof, Refusal, Welcome
 
 __all__ = [
@@ -11,7 +11,6 @@ __all__ = [
     "Goodbye",
     "Heartbeat",
     "Hello",
-    "Piece",
     "Proof",
     "Refusal",
     "Welcome",

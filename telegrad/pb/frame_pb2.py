@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17telegrad/pb/frame.proto\x12\x0btelegrad.pb\"\xb8\x01\n\x05\x46rame\x12(\n\tenvelopes\x18\x01 \x03(\x0b\x32\x15.telegrad.pb.Envelope\x12\x0f\n\x07receipt\x18\x02 \x01(\x04\x12)\n\theartbeat\x18\x03 \x01(\x0b\x32\x16.telegrad.pb.Heartbeat\x12\"\n\x06pieces\x18\x04 \x03(\x0b\x32\x12.telegrad.pb.Piece\x12%\n\x07goodbye\x18\x05 \x01(\x0b\x32\x14.telegrad.pb.Goodbye\"\xc7\x02\n\x08\x45nvelope\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0c\n\x04\x63\x61ll\x18\x03 \x01(\x04\x12\r\n\x05reply\x18\x04 \x01(\x08\x12\x11\n\ttime_left\x18\x05 \x01(\x01\x12\r\n\x05\x64\x65pth\x18\x06 \x01(\r\x12\x10\n\x08\x64ocument\x18\x07 \x01(\x0c\x12\x11\n\texternals\x18\x08 \x01(\x0c\x12\x33\n\x07headers\x18\t \x03(\x0b\x32\".telegrad.pb.Envelope.HeadersEntry\x12\x14\n\x0c\x62uffer_sizes\x18\n \x03(\x04\x12\x0f\n\x07\x62uffers\x18\x0b \x03(\x0c\x12\x15\n\rdocument_size\x18\x0c \x01(\x04\x12\x16\n\x0e\x65xternals_size\x18\r \x01(\x04\x1a.\n\x0cHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\"C\n\x05Piece\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0c\n\x04part\x18\x02 \x01(\r\x12\x0e\n\x06offset\x18\x03 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\"B\n\tHeartbeat\x12\x0c\n\x04sent\x18\x01 \x01(\x01\x12\x0c\n\x04\x65\x63ho\x18\x02 \x01(\x01\x12\x0b\n\x03lag\x18\x03 \x01(\x01\x12\x0c\n\x04\x62usy\x18\x04 \x01(\r\"\x19\n\x07Goodbye\x12\x0e\n\x06reason\x18\x01 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17telegrad/pb/frame.proto\x12\x0btelegrad.pb\"\xa2\x01\n\x05\x46rame\x12(\n\tenvelopes\x18\x01 \x03(\x0b\x32\x15.telegrad.pb.Envelope\x12\x0f\n\x07receipt\x18\x02 \x01(\x04\x12)\n\theartbeat\x18\x03 \x01(\x0b\x32\x16.telegrad.pb.Heartbeat\x12%\n\x07goodbye\x18\x05 \x01(\x0b\x32\x14.telegrad.pb.GoodbyeJ\x04\x08\x04\x10\x05R\x06pieces\"\xc7\x02\n\x08\x45nvelope\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0c\n\x04\x63\x61ll\x18\x03 \x01(\x04\x12\r\n\x05reply\x18\x04 \x01(\x08\x12\x11\n\ttime_left\x18\x05 \x01(\x01\x12\r\n\x05\x64\x65pth\x18\x06 \x01(\r\x12\x10\n\x08\x64ocument\x18\x07 \x01(\x0c\x12\x11\n\texternals\x18\x08 \x01(\x0c\x12\x33\n\x07headers\x18\t \x03(\x0b\x32\".telegrad.pb.Envelope.HeadersEntry\x12\x14\n\x0c\x62uffer_sizes\x18\n \x03(\x04\x12\x0f\n\x07\x62uffers\x18\x0b \x03(\x0c\x12\x15\n\rdocument_size\x18\x0c \x01(\x04\x12\x16\n\x0e\x65xternals_size\x18\r \x01(\x04\x1a.\n\x0cHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\"R\n\tHeartbeat\x12\x0c\n\x04sent\x18\x01 \x01(\x01\x12\x0c\n\x04\x65\x63ho\x18\x02 \x01(\x01\x12\x0b\n\x03lag\x18\x03 \x01(\x01\x12\x0c\n\x04\x62usy\x18\x04 \x01(\r\x12\x0e\n\x06\x63hunks\x18\x05 \x01(\x04\"\x19\n\x07Goodbye\x12\x0e\n\x06reason\x18\x01 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,15 +34,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ENVELOPE_HEADERSENTRY']._loaded_options = None
   _globals['_ENVELOPE_HEADERSENTRY']._serialized_options = b'8\001'
   _globals['_FRAME']._serialized_start=41
-  _globals['_FRAME']._serialized_end=225
-  _globals['_ENVELOPE']._serialized_start=228
-  _globals['_ENVELOPE']._serialized_end=555
-  _globals['_ENVELOPE_HEADERSENTRY']._serialized_start=509
-  _globals['_ENVELOPE_HEADERSENTRY']._serialized_end=555
-  _globals['_PIECE']._serialized_start=557
-  _globals['_PIECE']._serialized_end=624
-  _globals['_HEARTBEAT']._serialized_start=626
-  _globals['_HEARTBEAT']._serialized_end=692
-  _globals['_GOODBYE']._serialized_start=694
-  _globals['_GOODBYE']._serialized_end=719
+  _globals['_FRAME']._serialized_end=203
+  _globals['_ENVELOPE']._serialized_start=206
+  _globals['_ENVELOPE']._serialized_end=533
+  _globals['_ENVELOPE_HEADERSENTRY']._serialized_start=487
+  _globals['_ENVELOPE_HEADERSENTRY']._serialized_end=533
+  _globals['_HEARTBEAT']._serialized_start=535
+  _globals['_HEARTBEAT']._serialized_end=617
+  _globals['_GOODBYE']._serialized_start=619
+  _globals['_GOODBYE']._serialized_end=644
 # @@protoc_insertion_point(module_scope)

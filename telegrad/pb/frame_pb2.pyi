@@ -7,18 +7,16 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Frame(_message.Message):
-    __slots__ = ("envelopes", "receipt", "heartbeat", "pieces", "goodbye")
+    __slots__ = ("envelopes", "receipt", "heartbeat", "goodbye")
     ENVELOPES_FIELD_NUMBER: _ClassVar[int]
     RECEIPT_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
-    PIECES_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
     envelopes: _containers.RepeatedCompositeFieldContainer[Envelope]
     receipt: int
     heartbeat: Heartbeat
-    pieces: _containers.RepeatedCompositeFieldContainer[Piece]
     goodbye: Goodbye
-    def __init__(self, envelopes: _Optional[_Iterable[_Union[Envelope, _Mapping]]] = ..., receipt: _Optional[int] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., pieces: _Optional[_Iterable[_Union[Piece, _Mapping]]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
+    def __init__(self, envelopes: _Optional[_Iterable[_Union[Envelope, _Mapping]]] = ..., receipt: _Optional[int] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
 
 class Envelope(_message.Message):
     __slots__ = ("number", "kind", "call", "reply", "time_left", "depth", "document", "externals", "headers", "buffer_sizes", "buffers", "document_size", "externals_size")
@@ -57,29 +55,19 @@ class Envelope(_message.Message):
     externals_size: int
     def __init__(self, number: _Optional[int] = ..., kind: _Optional[str] = ..., call: _Optional[int] = ..., reply: bool = ..., time_left: _Optional[float] = ..., depth: _Optional[int] = ..., document: _Optional[bytes] = ..., externals: _Optional[bytes] = ..., headers: _Optional[_Mapping[str, bytes]] = ..., buffer_sizes: _Optional[_Iterable[int]] = ..., buffers: _Optional[_Iterable[bytes]] = ..., document_size: _Optional[int] = ..., externals_size: _Optional[int] = ...) -> None: ...
 
-class Piece(_message.Message):
-    __slots__ = ("number", "part", "offset", "data")
-    NUMBER_FIELD_NUMBER: _ClassVar[int]
-    PART_FIELD_NUMBER: _ClassVar[int]
-    OFFSET_FIELD_NUMBER: _ClassVar[int]
-    DATA_FIELD_NUMBER: _ClassVar[int]
-    number: int
-    part: int
-    offset: int
-    data: bytes
-    def __init__(self, number: _Optional[int] = ..., part: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
-
 class Heartbeat(_message.Message):
-    __slots__ = ("sent", "echo", "lag", "busy")
+    __slots__ = ("sent", "echo", "lag", "busy", "chunks")
     SENT_FIELD_NUMBER: _ClassVar[int]
     ECHO_FIELD_NUMBER: _ClassVar[int]
     LAG_FIELD_NUMBER: _ClassVar[int]
     BUSY_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
     sent: float
     echo: float
     lag: float
     busy: int
-    def __init__(self, sent: _Optional[float] = ..., echo: _Optional[float] = ..., lag: _Optional[float] = ..., busy: _Optional[int] = ...) -> None: ...
+    chunks: int
+    def __init__(self, sent: _Optional[float] = ..., echo: _Optional[float] = ..., lag: _Optional[float] = ..., busy: _Optional[int] = ..., chunks: _Optional[int] = ...) -> None: ...
 
 class Goodbye(_message.Message):
     __slots__ = ("reason",)

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1btelegrad/pb/handshake.proto\x12\x0btelegrad.pb\"\xe0\x01\n\x05Hello\x12\x16\n\x0eoldest_version\x18\x01 \x01(\r\x12\x16\n\x0enewest_version\x18\x02 \x01(\r\x12\x14\n\x0c\x63\x61pabilities\x18\x03 \x03(\t\x12\x0b\n\x03job\x18\x04 \x01(\t\x12\x0c\n\x04name\x18\x05 \x01(\t\x12\x0c\n\x04rank\x18\x06 \x01(\x12\x12\x13\n\x0bincarnation\x18\x07 \x01(\x04\x12\r\n\x05nonce\x18\x08 \x01(\x0c\x12\x0f\n\x07purpose\x18\t \x01(\t\x12\x15\n\rexpected_name\x18\n \x01(\t\x12\x1c\n\x14\x65xpected_incarnation\x18\x0b \x01(\x04\"7\n\x05Proof\x12\x0b\n\x03mac\x18\x01 \x01(\x0c\x12\x10\n\x08received\x18\x02 \x01(\x04\x12\x0f\n\x07resumes\x18\x03 \x01(\x08\"9\n\x07Welcome\x12\x0b\n\x03mac\x18\x01 \x01(\x0c\x12\x10\n\x08received\x18\x02 \x01(\x04\x12\x0f\n\x07resumes\x18\x03 \x01(\x08\"\xf7\x01\n\x07Refusal\x12+\n\x06reason\x18\x01 \x01(\x0e\x32\x1b.telegrad.pb.Refusal.Reason\x12\r\n\x05words\x18\x02 \x01(\t\"\xaf\x01\n\x06Reason\x12\x0f\n\x0bUNSPECIFIED\x10\x00\x12\x0b\n\x07VERSION\x10\x01\x12\x07\n\x03JOB\x10\x02\x12\x08\n\x04NAME\x10\x03\x12\x0f\n\x0bINCARNATION\x10\x04\x12\x12\n\x0e\x41UTHENTICATION\x10\x05\x12\n\n\x06\x46\x45NCED\x10\x06\x12\x13\n\x0fUNKNOWN_SESSION\x10\x07\x12\x10\n\x0cNOT_ADMITTED\x10\x08\x12\r\n\tDUPLICATE\x10\t\x12\r\n\tMALFORMED\x10\nb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1btelegrad/pb/handshake.proto\x12\x0btelegrad.pb\"\xf0\x01\n\x05Hello\x12\x16\n\x0eoldest_version\x18\x01 \x01(\r\x12\x16\n\x0enewest_version\x18\x02 \x01(\r\x12\x14\n\x0c\x63\x61pabilities\x18\x03 \x03(\t\x12\x0b\n\x03job\x18\x04 \x01(\t\x12\x0c\n\x04name\x18\x05 \x01(\t\x12\x0c\n\x04rank\x18\x06 \x01(\x12\x12\x13\n\x0bincarnation\x18\x07 \x01(\x04\x12\r\n\x05nonce\x18\x08 \x01(\x0c\x12\x0f\n\x07purpose\x18\t \x01(\t\x12\x15\n\rexpected_name\x18\n \x01(\t\x12\x1c\n\x14\x65xpected_incarnation\x18\x0b \x01(\x04\x12\x0e\n\x06stream\x18\x0c \x01(\x0c\"7\n\x05Proof\x12\x0b\n\x03mac\x18\x01 \x01(\x0c\x12\x10\n\x08received\x18\x02 \x01(\x04\x12\x0f\n\x07resumes\x18\x03 \x01(\x08\"9\n\x07Welcome\x12\x0b\n\x03mac\x18\x01 \x01(\x0c\x12\x10\n\x08received\x18\x02 \x01(\x04\x12\x0f\n\x07resumes\x18\x03 \x01(\x08\"\x8b\x02\n\x07Refusal\x12+\n\x06reason\x18\x01 \x01(\x0e\x32\x1b.telegrad.pb.Refusal.Reason\x12\r\n\x05words\x18\x02 \x01(\t\"\xc3\x01\n\x06Reason\x12\x0f\n\x0bUNSPECIFIED\x10\x00\x12\x0b\n\x07VERSION\x10\x01\x12\x07\n\x03JOB\x10\x02\x12\x08\n\x04NAME\x10\x03\x12\x0f\n\x0bINCARNATION\x10\x04\x12\x12\n\x0e\x41UTHENTICATION\x10\x05\x12\n\n\x06\x46\x45NCED\x10\x06\x12\x13\n\x0fUNKNOWN_SESSION\x10\x07\x12\x10\n\x0cNOT_ADMITTED\x10\x08\x12\r\n\tDUPLICATE\x10\t\x12\r\n\tMALFORMED\x10\n\x12\x12\n\x0eUNKNOWN_STREAM\x10\x0b\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,13 +32,13 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'telegrad.pb.handshake_pb2',
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_HELLO']._serialized_start=45
-  _globals['_HELLO']._serialized_end=269
-  _globals['_PROOF']._serialized_start=271
-  _globals['_PROOF']._serialized_end=326
-  _globals['_WELCOME']._serialized_start=328
-  _globals['_WELCOME']._serialized_end=385
-  _globals['_REFUSAL']._serialized_start=388
-  _globals['_REFUSAL']._serialized_end=635
-  _globals['_REFUSAL_REASON']._serialized_start=460
-  _globals['_REFUSAL_REASON']._serialized_end=635
+  _globals['_HELLO']._serialized_end=285
+  _globals['_PROOF']._serialized_start=287
+  _globals['_PROOF']._serialized_end=342
+  _globals['_WELCOME']._serialized_start=344
+  _globals['_WELCOME']._serialized_end=401
+  _globals['_REFUSAL']._serialized_start=404
+  _globals['_REFUSAL']._serialized_end=671
+  _globals['_REFUSAL_REASON']._serialized_start=476
+  _globals['_REFUSAL_REASON']._serialized_end=671
 # @@protoc_insertion_point(module_scope)

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Hello(_message.Message):
-    __slots__ = ("oldest_version", "newest_version", "capabilities", "job", "name", "rank", "incarnation", "nonce", "purpose", "expected_name", "expected_incarnation")
+    __slots__ = ("oldest_version", "newest_version", "capabilities", "job", "name", "rank", "incarnation", "nonce", "purpose", "expected_name", "expected_incarnation", "stream")
     OLDEST_VERSION_FIELD_NUMBER: _ClassVar[int]
     NEWEST_VERSION_FIELD_NUMBER: _ClassVar[int]
     CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
@@ -20,6 +20,7 @@ class Hello(_message.Message):
     PURPOSE_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_NAME_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
     oldest_version: int
     newest_version: int
     capabilities: _containers.RepeatedScalarFieldContainer[str]
@@ -31,7 +32,8 @@ class Hello(_message.Message):
     purpose: str
     expected_name: str
     expected_incarnation: int
-    def __init__(self, oldest_version: _Optional[int] = ..., newest_version: _Optional[int] = ..., capabilities: _Optional[_Iterable[str]] = ..., job: _Optional[str] = ..., name: _Optional[str] = ..., rank: _Optional[int] = ..., incarnation: _Optional[int] = ..., nonce: _Optional[bytes] = ..., purpose: _Optional[str] = ..., expected_name: _Optional[str] = ..., expected_incarnation: _Optional[int] = ...) -> None: ...
+    stream: bytes
+    def __init__(self, oldest_version: _Optional[int] = ..., newest_version: _Optional[int] = ..., capabilities: _Optional[_Iterable[str]] = ..., job: _Optional[str] = ..., name: _Optional[str] = ..., rank: _Optional[int] = ..., incarnation: _Optional[int] = ..., nonce: _Optional[bytes] = ..., purpose: _Optional[str] = ..., expected_name: _Optional[str] = ..., expected_incarnation: _Optional[int] = ..., stream: _Optional[bytes] = ...) -> None: ...
 
 class Proof(_message.Message):
     __slots__ = ("mac", "received", "resumes")
@@ -68,6 +70,7 @@ class Refusal(_message.Message):
         NOT_ADMITTED: _ClassVar[Refusal.Reason]
         DUPLICATE: _ClassVar[Refusal.Reason]
         MALFORMED: _ClassVar[Refusal.Reason]
+        UNKNOWN_STREAM: _ClassVar[Refusal.Reason]
     UNSPECIFIED: Refusal.Reason
     VERSION: Refusal.Reason
     JOB: Refusal.Reason
@@ -79,6 +82,7 @@ class Refusal(_message.Message):
     NOT_ADMITTED: Refusal.Reason
     DUPLICATE: Refusal.Reason
     MALFORMED: Refusal.Reason
+    UNKNOWN_STREAM: Refusal.Reason
     REASON_FIELD_NUMBER: _ClassVar[int]
     WORDS_FIELD_NUMBER: _ClassVar[int]
     reason: Refusal.Reason

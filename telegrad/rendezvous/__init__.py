@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from telegrad.rendezvous.coordinator import Coordinator, CoordinatorStatistics
+from telegrad.rendezvous.file import FileStore
 from telegrad.rendezvous.init_method import JobAddress, parse_init_method
 from telegrad.rendezvous.join import join_job
 from telegrad.rendezvous.joined_job import JobListener, JoinedJob
 from telegrad.rendezvous.membership import Member
 from telegrad.rendezvous.memory import MemoryStore
 from telegrad.rendezvous.names import check_job, check_name
+from telegrad.rendezvous.prefix import PrefixStore
 from telegrad.rendezvous.progress import JoinProgress
 from telegrad.rendezvous.store import Store
 from telegrad.rendezvous.tcp import TCPStore
@@ -16,12 +18,14 @@ from telegrad.rendezvous.tcp import TCPStore
 __all__ = [
     "Coordinator",
     "CoordinatorStatistics",
+    "FileStore",
     "JobAddress",
     "JobListener",
     "JoinProgress",
     "JoinedJob",
     "Member",
     "MemoryStore",
+    "PrefixStore",
     "Store",
     "TCPStore",
     "check_job",

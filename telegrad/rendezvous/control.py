@@ -11,8 +11,13 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TypeAlias, final
 
-from telegrad.errors import BlockingCallError, RendezvousError, WorkerLostError
-from telegrad.rendezvous.messages import ERROR, decode_error
+from telegrad.errors import (
+    AuthenticationError,
+    BlockingCallError,
+    RendezvousError,
+    WorkerLostError,
+)
+from telegrad.rendezvous.messages import COORDINATOR_RANK, ERROR, decode_error
 from telegrad.rendezvous.store import check_timeout
 from telegrad.transport import Exchange, LoopThread, Transport, on_own_loop
 from telegrad.types import WorkerInfo
@@ -150,27 +155,32 @@ class ControlLine:
         return self._lost
 
     def connect(self, endpoint: str, timeout: float) -> WorkerInfo:
-        """Finds the coordinator; may be tried again after a ConnectionError.
+        """Finds the coordinator; may be tried again when it raised.
 
         Raises:
             ConnectionError: Nobody answers at the endpoint.
             AuthenticationError: One of both does not hold the other's token.
-            RendezvousError: What answers belongs to another job.
+            RendezvousError: What answers belongs to another job, or is no coordinator.
         """
         refuse_on_loop("joining a job")
         try:
             coordinator = self._exchange.introduce(
                 endpoint, timeout=min(timeout, threading.TIMEOUT_MAX)
             )
+            if coordinator.rank != COORDINATOR_RANK:
+                raise RendezvousError(
+                    f"worker {coordinator.name!r} of this job answers at {endpoint} and not its "
+                    "coordinator; check the address"
+                )
             with self._lock:
                 loss = self._early_losses.get(coordinator)
                 if loss is None:
                     self._coordinator = coordinator
             if loss is not None:
                 raise loss
-        except (ConnectionRefusedError, RendezvousError):
+        except ConnectionRefusedError:
             raise
-        except (ConnectionError, TimeoutError):
+        except (ConnectionError, AuthenticationError, TimeoutError):
             self._renew()
             raise
         return coordinator

@@ -21,6 +21,7 @@ from telegrad.rendezvous.membership import (
     Progress,
     Refused,
     Released,
+    Reserved,
     Running,
     Welcome,
 )
@@ -102,6 +103,7 @@ class Coordinator:
             on_refused=self._on_refused,
         )
         self._handlers: Mapping[str, Callable[[WorkerInfo, Envelope, object], None]] = {
+            messages.RESERVE: self._on_reserve,
             messages.JOIN: self._on_join,
             messages.SHUTDOWN: self._on_shutdown,
             messages.LEAVE: self._on_leave,
@@ -177,6 +179,14 @@ class Coordinator:
         with self._lock:
             self._send(self._membership.note(claimed.rank, f"refused by the coordinator: {words}"))
 
+    def _on_reserve(self, peer: WorkerInfo, envelope: Envelope, body: object) -> None:
+        name = _fields(body).get("name")
+        if not isinstance(name, str):
+            raise TypeError(f"name must be a str (got {type(name).__name__})")
+        with self._lock:
+            self._joins[peer] = envelope.call
+            self._send(self._membership.reserve(peer, name))
+
     def _on_join(self, peer: WorkerInfo, envelope: Envelope, body: object) -> None:
         request, control = _read_join(body)
         self._exchange.connect(peer, control)
@@ -236,6 +246,9 @@ class Coordinator:
                 case Welcome(session, members):
                     rows = [_row(member) for member in members]
                     self._answer(session, self._joins.pop(session, 0), {"members": rows})
+                case Reserved(session, name, rank, world_size):
+                    place = {"name": name, "rank": rank, "world_size": world_size}
+                    self._answer(session, self._joins.pop(session, 0), place)
                 case Refused(session, error, text):
                     logger.info("%s was refused: %s", session.name, text)
                     refusal = {"type": error, "message": text}
@@ -329,4 +342,4 @@ def _operate(store: MemoryStore, kind: str, fields: Mapping[str, object]) -> obj
         case messages.STORE_DELETE:
             return store.delete(key)  # type: ignore[arg-type]
         case _:
-            return store.num_keys()
+            return store.num_keys(fields.get("prefix", ""))  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
     env://                              RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TELEGRAD_JOB, TELEGRAD_NAME
     tcp://host:port?rank=&world_size=   the host and port of rank 0
+    file:///path?rank=&world_size=      a file that all workers see, in which rank 0 says where it is
     None                                env:// where RANK is set, else a job of one on loopback
 
 The coordinator is `telegrad run` itself where TELEGRAD_JOB is in the environment, else rank 0.
@@ -9,10 +10,11 @@ The coordinator is `telegrad run` itself where TELEGRAD_JOB is in the environmen
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from telegrad.rendezvous.names import check_job
 
@@ -20,6 +22,7 @@ __all__ = ["JobAddress", "parse_init_method"]
 
 DEFAULT_JOB = "default"
 LOOPBACK = "127.0.0.1"
+KNOWN = "'env://', 'tcp://host:port' or 'file:///path'"
 
 
 @final
@@ -36,6 +39,9 @@ class JobAddress:
         hosts_store: Whether this worker runs the coordinator.
         name: The name that the environment gives this worker, if any.
         endpoint: What to dial where it is not `grpc://host:port`, as for the in-process transport.
+        file: The file in which rank 0 says what to dial; "" where host and port are known.
+        late: Whether this worker joins on top of a complete job; the coordinator then gives it
+            its name (where it has none), its rank and the world size.
     """
 
     host: str
@@ -46,19 +52,22 @@ class JobAddress:
     hosts_store: bool
     name: str | None = None
     endpoint: str = ""
+    file: str = ""
+    late: bool = False
 
     def __post_init__(self) -> None:
         check_job(self.job)
-        check_place(self.rank, self.world_size)
+        if not self.late:
+            check_place(self.rank, self.world_size)
 
     @property
     def coordinator_endpoint(self) -> str:
-        """What to dial.
+        """What to dial; "" where a file says it.
 
         >>> parse_init_method("tcp://[::1]:29500", rank=0, world_size=2).coordinator_endpoint
         'grpc://[::1]:29500'
         """
-        if self.endpoint:
+        if self.endpoint or self.file:
             return self.endpoint
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"grpc://{host}:{self.port}"
@@ -74,7 +83,7 @@ def parse_init_method(
     """Returns where the job is.
 
     Args:
-        init_method: `env://`, `tcp://host:port` or None.
+        init_method: `env://`, `tcp://host:port`, `file:///path` or None.
         rank: This worker's rank; overrides what the environment or the address says.
         world_size: The job's size; overrides likewise.
         environ: The environment to read; empty when not given.
@@ -94,8 +103,7 @@ def parse_init_method(
         return _alone(rank, world_size)
     if not isinstance(init_method, str):
         raise ValueError(
-            f"init_method must be a str (got {type(init_method).__name__}); "
-            "write 'env://' or 'tcp://host:port'"
+            f"init_method must be a str (got {type(init_method).__name__}); write {KNOWN}"
         )
     scheme = init_method.partition("://")[0]
     if scheme == "env":
@@ -104,9 +112,9 @@ def parse_init_method(
         return _from_environment(environment, rank, world_size)
     if scheme == "tcp":
         return _from_url(init_method, rank, world_size, environment)
-    raise ValueError(
-        f"init_method {init_method!r} is not known; write 'env://' or 'tcp://host:port'"
-    )
+    if scheme == "file":
+        return _from_file(init_method, rank, world_size)
+    raise ValueError(f"init_method {init_method!r} is not known; write {KNOWN}")
 
 
 def check_place(rank: int, world_size: int) -> None:
@@ -127,7 +135,8 @@ def _alone(rank: int | None, world_size: int | None) -> JobAddress:
     if world_size not in (None, 1) or rank not in (None, 0):
         raise ValueError(
             f"rank {rank} of {world_size} needs an address to meet the others at; give "
-            "init_method='tcp://host:port', or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
+            "init_method='tcp://host:port' or 'file:///path', or set RANK, WORLD_SIZE, "
+            "MASTER_ADDR and MASTER_PORT"
         )
     return JobAddress(
         host=LOOPBACK, port=0, rank=0, world_size=1, job=DEFAULT_JOB, hosts_store=True
@@ -176,6 +185,36 @@ def _from_url(
         world_size=found_size,
         job=query.get("job", environ["TELEGRAD_JOB"] if launched else DEFAULT_JOB),
         hosts_store=not launched and found_rank == 0,
+    )
+
+
+def _from_file(url: str, rank: int | None, world_size: int | None) -> JobAddress:
+    example = "write 'file:///path', for instance 'file:///home/me/run1?rank=0&world_size=2'"
+    parts = urlsplit(url)
+    path = unquote(parts.path)
+    if parts.netloc not in ("", "localhost"):
+        raise ValueError(
+            f"the path in init_method {url!r} is relative; write it in full, from the root: "
+            f"'file:///.../{parts.netloc}{path}'"
+        )
+    if parts.fragment:
+        raise ValueError(f"init_method {url!r} has more than a path; {example}")
+    if not os.path.basename(path):
+        raise ValueError(f"init_method {url!r} names no file; {example}")
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    reader = _Reader(query, what="parameter ", where=f" of init_method {url!r}")
+    reader.refuse_unknown({"rank", "world_size", "job"})
+    found_rank = reader.integer("rank") if rank is None else rank
+    found_size = reader.integer("world_size") if world_size is None else world_size
+    reader.finish()
+    return JobAddress(
+        host=LOOPBACK,
+        port=0,
+        rank=found_rank,
+        world_size=found_size,
+        job=query.get("job", DEFAULT_JOB),
+        hosts_store=found_rank == 0,
+        file=os.path.normpath(path),
     )
 
 

@@ -1,24 +1,33 @@
 """How a worker finds its job and becomes a member of it; blocking, within one deadline.
 
-host the coordinator if this is the worker for it
+host the coordinator if this is the worker for it; say in the file where it is, if there is one
 dial it, again and again, until it listens
+reserve a place, if this worker comes on top of a complete job
 draw an incarnation from the store, publish endpoints under it
 member.join, and wait until every rank has come
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import final
+from typing import TypeAlias, final
 
-from telegrad.errors import DecodeError, RendezvousError, RendezvousTimeoutError, WorkerLostError
+from telegrad.errors import (
+    AuthenticationError,
+    DecodeError,
+    DuplicateNameError,
+    RendezvousError,
+    RendezvousTimeoutError,
+    WorkerLostError,
+)
 from telegrad.rendezvous import messages
 from telegrad.rendezvous.control import ControlLine, Pending, refuse_on_loop
 from telegrad.rendezvous.coordinator import LOST_AFTER, Coordinator
+from telegrad.rendezvous.endpoint_file import EndpointFile, Published
 from telegrad.rendezvous.init_method import JobAddress
 from telegrad.rendezvous.joined_job import (
     JobListener,
@@ -28,7 +37,7 @@ from telegrad.rendezvous.joined_job import (
 )
 from telegrad.rendezvous.membership import Member
 from telegrad.rendezvous.names import check_name
-from telegrad.rendezvous.progress import JoinProgress, name_ranks, unreached_line
+from telegrad.rendezvous.progress import JoinProgress, name_ranks, unreached_line, unwritten_line
 from telegrad.rendezvous.store import check_timeout
 from telegrad.rendezvous.tcp import TCPStore
 from telegrad.transport import LoopThread, Transport
@@ -37,6 +46,8 @@ from telegrad.types import WorkerInfo
 __all__ = ["join_job"]
 
 logger = logging.getLogger(__name__)
+
+Publish: TypeAlias = Callable[[WorkerInfo, int], Sequence[str]]
 
 JOIN_TIMEOUT = 300.0
 WARN_EVERY = 10.0
@@ -51,7 +62,7 @@ def join_job(
     name: str,
     token: bytes | None,
     transports: Sequence[Transport],
-    publish: Callable[[int], Sequence[str]],
+    publish: Publish,
     listener: JobListener,
     host_transports: Sequence[Transport] | None = None,
     timeout: float = JOIN_TIMEOUT,
@@ -65,11 +76,11 @@ def join_job(
 
     Args:
         address: Where the job is and which place in it this worker has.
-        name: This worker's name.
+        name: This worker's name; "" has the coordinator choose one, for a late worker only.
         token: The job's token; None only when insecure.
         transports: How the coordinator is reached; they listen as well, so with port 0.
-        publish: Is given the incarnation of this worker, opens what the other workers dial, and
-            returns the endpoints in order of preference. Called once, by this thread.
+        publish: Is given who this worker is and the world size, opens what the other workers
+            dial, and returns the endpoints in order of preference. Called once, by this thread.
         listener: Hears of arrivals and losses after the job is complete; called on the loop.
         host_transports: Where the coordinator listens when `address.hosts_store`; `transports`
             by default.
@@ -83,13 +94,15 @@ def join_job(
         DuplicateNameError: Another living worker has the name or the rank.
         AuthenticationError: One of both does not hold the other's token.
         RendezvousError: The coordinator is of another job, expects another world size, or was
-            lost.
+            lost; the file that says where it is cannot be used.
         ValueError: The name or the timeout cannot be.
         OSError: The coordinator was to run here and its port is in use.
     """
     refuse_on_loop("joining a job")
-    check_name(name)
-    attempt = _Attempt(address, name, Deadline(check_timeout(timeout)))
+    if name or not address.late:
+        check_name(name)
+    file = EndpointFile(address.file) if address.file else None
+    attempt = _Attempt(address, name, Deadline(check_timeout(timeout)), file)
     coordinator: Coordinator | None = None
     line: ControlLine | None = None
     try:
@@ -104,6 +117,8 @@ def join_job(
                 loop=loop,
             )
             endpoint = coordinator.start()[0]
+            if file is not None:
+                file.publish(endpoint, address.job)
         events = MemberEvents(listener)
         line = ControlLine(
             job=address.job,
@@ -117,9 +132,11 @@ def join_job(
         )
         job = attempt.run(line, events, endpoint, publish)
     except BaseException as error:
+        if file is not None:
+            file.withdraw()
         _clean_up(line, coordinator, f"joining failed: {error}")
         raise
-    return job.with_coordinator(coordinator)
+    return job.with_coordinator(coordinator, file)
 
 
 @final
@@ -137,72 +154,116 @@ class Deadline:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class _Attempt:
     """One worker's way into the job."""
 
     address: JobAddress
     name: str
     deadline: Deadline
+    file: EndpointFile | None = None
 
     def run(
-        self,
-        line: ControlLine,
-        events: MemberEvents,
-        endpoint: str,
-        publish: Callable[[int], Sequence[str]],
+        self, line: ControlLine, events: MemberEvents, endpoint: str, publish: Publish
     ) -> JoinedJob:
-        self._find_coordinator(line, endpoint)
+        """Finds the coordinator, at the endpoint or through the file, and becomes a member."""
+        found = self._find_coordinator(line, endpoint)
+        placed = self._reserve(line, found) if self.address.late else self
+        try:
+            return placed._join(line, events, found, publish)
+        except DuplicateNameError as error:
+            if self.file is not None and not endpoint:
+                error.add_note(
+                    f"the coordinator was found through {self.file.path!r}; if it is of an earlier "
+                    "job that still runs, end that one, or name another file"
+                )
+            raise
+
+    def _join(
+        self, line: ControlLine, events: MemberEvents, endpoint: str, publish: Publish
+    ) -> JoinedJob:
         incarnation = self._draw_incarnation(line, endpoint)
         info = WorkerInfo(self.name, self.address.rank, incarnation)
+        world_size = self.address.world_size
         events.follow(info)
         body = {
             "name": self.name,
             "rank": self.address.rank,
-            "world_size": self.address.world_size,
+            "world_size": world_size,
             "incarnation": incarnation,
-            "endpoints": list(publish(incarnation)),
+            "endpoints": list(publish(info, world_size)),
             "control": list(line.endpoints),
         }
         pending = line.request(messages.JOIN, body, time_left=self.deadline.left)
         members = self._wait_until_complete(line, pending, events, endpoint)
-        return JoinedJob(info, events.welcome(members), line, TCPStore(line), events, endpoint)
+        welcomed = events.welcome(members)
+        return JoinedJob(info, welcomed, line, TCPStore(line), events, endpoint, world_size)
 
-    def _find_coordinator(self, line: ControlLine, endpoint: str) -> None:
-        """Dials the coordinator until it answers; the pauses end when the line is closed."""
+    def _find_coordinator(self, line: ControlLine, endpoint: str) -> str:
+        """Dials the coordinator until it answers; the pauses end when the line is closed.
+
+        Returns:
+            Its endpoint: the one given, or where there is none what the file says. What an
+            earlier job has left in a file may lead anywhere, so any failure there is tried again.
+        """
         report = _Report(self.deadline)
         backoff = FIRST_BACKOFF
         problem = ""
         while True:
             allowed = min(ATTEMPT_TIMEOUT, max(self.deadline.left, 0.001))
+            published = self.file.read() if self.file is not None and not endpoint else None
+            where = published.endpoint if published is not None else endpoint
+            cause: Exception | None = None
             try:
-                line.connect(endpoint, allowed)
-                return
-            except RendezvousError:
-                raise
+                if where:
+                    line.connect(where, allowed)
+                    return where
+            except (AuthenticationError, RendezvousError) as error:
+                if published is None or line.closed.is_set():
+                    raise
+                cause = error
             except (ConnectionError, TimeoutError) as error:
                 cause = error
             # An attempt that our own deadline cut short says less than the one before it.
-            if not problem or allowed == ATTEMPT_TIMEOUT or self.deadline.left > 0:
+            if cause is not None and (
+                not problem or allowed == ATTEMPT_TIMEOUT or self.deadline.left > 0
+            ):
                 problem = _words(cause)
             left = self.deadline.left
             if left <= 0:
-                raise self._unreached(endpoint, problem) from cause
-            report.say(problem, unreached_line(endpoint, problem, left))
+                raise self._unreached(where, problem, published) from cause
+            report.say((where, problem), self._waiting_line(where, problem, left))
             line.closed.wait(min(backoff, left))
             backoff = min(2 * backoff, LONGEST_BACKOFF)
 
+    def _waiting_line(self, endpoint: str, problem: str, left: float) -> str:
+        if endpoint or self.file is None:
+            return unreached_line(endpoint, problem, left)
+        return unwritten_line(self.file.path, left)
+
+    def _reserve(self, line: ControlLine, endpoint: str) -> _Attempt:
+        """Has the coordinator say which worker this is going to be."""
+        match self._ask(line, endpoint, messages.RESERVE, {"name": self.name}):
+            case {"name": str(name), "rank": int(rank), "world_size": int(size)}:
+                address = dataclasses.replace(self.address, rank=rank, world_size=size)
+                return dataclasses.replace(self, name=name, address=address)
+            case answer:
+                raise DecodeError(f"the coordinator answered {answer!r:.60} instead of a place")
+
     def _draw_incarnation(self, line: ControlLine, endpoint: str) -> int:
         body = {"key": messages.INCARNATION_KEY, "amount": 1}
+        answer = self._ask(line, endpoint, messages.STORE_ADD, body)
+        if not isinstance(answer, int):
+            raise DecodeError(f"the coordinator answered {answer!r:.60} instead of an incarnation")
+        return answer
+
+    def _ask(self, line: ControlLine, endpoint: str, kind: str, body: object) -> object:
         try:
-            answer = line.ask(messages.STORE_ADD, body, timeout=max(self.deadline.left, 0.001))
+            return line.ask(kind, body, timeout=max(self.deadline.left, 0.001))
         except RendezvousError:
             raise
         except TimeoutError as error:
             raise self._unreached(endpoint, "it took the request and did not answer") from error
-        if not isinstance(answer, int):
-            raise DecodeError(f"the coordinator answered {answer!r:.60} instead of an incarnation")
-        return answer
 
     def _wait_until_complete(
         self, line: ControlLine, pending: Pending, events: MemberEvents, endpoint: str
@@ -224,13 +285,28 @@ class _Attempt:
         logger.info("%d/%d joined; the job is complete", len(members), self.address.world_size)
         return members
 
-    def _unreached(self, endpoint: str, problem: str) -> RendezvousTimeoutError:
+    def _unreached(
+        self, endpoint: str, problem: str, published: Published | None = None
+    ) -> RendezvousTimeoutError:
         where = f"the coordinator at {endpoint}: {problem}"
-        what = "" if "://" not in endpoint else " (`telegrad run`, or rank 0)"
+        if self.file is None:
+            what = "" if "://" not in endpoint else " (`telegrad run`, or rank 0)"
+            why = (
+                f"last error: {problem}; start the coordinator{what} at {endpoint}, or check "
+                "MASTER_ADDR and MASTER_PORT"
+            )
+        elif published is not None:
+            why = (
+                f"{self.file.path!r} says {endpoint} (written by {published.by}), last error "
+                f"there: {problem}; if an earlier job has left it, start rank 0 of this one, which "
+                "writes it anew"
+            )
+        else:
+            where = f"has not written {self.file.path!r}"
+            why = f"rank 0 {where}; start it, and check that all workers see the same file"
         return RendezvousTimeoutError(
             f"{self.name!r} (rank {self.address.rank}) did not reach the coordinator of job "
-            f"{self.address.job!r} within {self.deadline.timeout:g} s; last error: {problem}; "
-            f"start the coordinator{what} at {endpoint}, or check MASTER_ADDR and MASTER_PORT",
+            f"{self.address.job!r} within {self.deadline.timeout:g} s; {why}",
             missing=(f"rank 0: {where}" if self.address.rank else where,),
         )
 

@@ -19,6 +19,7 @@ from telegrad.rendezvous import messages
 from telegrad.rendezvous.control import CLOSE_TIMEOUT, ControlLine, refuse_on_loop
 from telegrad.rendezvous.coordinator import CLOSE_TIMEOUT as COORDINATOR_CLOSE_TIMEOUT
 from telegrad.rendezvous.coordinator import Coordinator
+from telegrad.rendezvous.endpoint_file import EndpointFile
 from telegrad.rendezvous.membership import Member
 from telegrad.rendezvous.progress import JoinProgress
 from telegrad.rendezvous.roster import Roster
@@ -163,7 +164,8 @@ class JoinedJob:
 
     Attributes:
         info: This worker, with the incarnation it was given.
-        members: Who was there when the job was complete, by rank; this worker included.
+        members: Who was there when this worker was welcomed, by rank; this worker included.
+        world_size: How many workers made the job complete.
         store: The job's store.
         coordinator_endpoint: Where the coordinator is.
     """
@@ -176,18 +178,27 @@ class JoinedJob:
         store: Store,
         events: MemberEvents,
         coordinator_endpoint: str,
+        world_size: int,
     ) -> None:
         self.info = info
         self.members = members
+        self.world_size = world_size
         self.store = store
         self.coordinator_endpoint = coordinator_endpoint
         self._line = line
         self._events = events
         self._coordinator: Coordinator | None = None
+        self._file: EndpointFile | None = None
 
-    def with_coordinator(self, coordinator: Coordinator | None) -> JoinedJob:
-        """Hands over a coordinator that runs here; it is closed with this. Returns itself."""
+    def with_coordinator(
+        self, coordinator: Coordinator | None, file: EndpointFile | None = None
+    ) -> JoinedJob:
+        """Hands over a coordinator that runs here, and the file that names it; returns itself.
+
+        They are closed and withdrawn with this.
+        """
         self._coordinator = coordinator
+        self._file = file
         return self
 
     @property
@@ -241,6 +252,8 @@ class JoinedJob:
 
         Closing without `shutdown` or `leave` before counts as leaving.
         """
+        if self._file is not None:
+            self._file.withdraw()
         self._line.close(min(timeout, CLOSE_TIMEOUT))
         if self._coordinator is not None:
             self._coordinator.close(timeout)

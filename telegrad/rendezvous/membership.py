@@ -4,13 +4,17 @@
                           │                            │                     │
                           └──────────── lost, leave ───┴─────────────────────┘ ──> (gone)
 
+    (unknown) ──reserve──> reserved ──join──> member            on top of a complete job
+
 Events come in by method, messages go out as the returned list, in the order in which they are
 to be posted. Each message names the session that it is for: a session is the control connection
 of one worker, told apart by the WorkerInfo that opened it.
 
-Invariants: no two seats share a rank, or a name without case. A session holds at most one seat.
-Each join and each shutdown is answered exactly once, unless its session is lost. When the last
-member is gone the job begins anew, so that the same processes may join again.
+Invariants: no two seats or reservations share a rank, or a name without case. A session holds at
+most one seat. Each reserve, join and shutdown is answered exactly once, unless its session is
+lost. Ranks below the world size belong to those who make the job complete, and to their
+replacements; those above it to who comes on top. When the last member is gone the job begins
+anew, so that the same processes may join again.
 """
 
 from __future__ import annotations
@@ -32,6 +36,7 @@ __all__ = [
     "Progress",
     "Refused",
     "Released",
+    "Reserved",
     "Running",
     "Welcome",
 ]
@@ -70,8 +75,18 @@ class Welcome:
 
 
 @dataclass(frozen=True, slots=True)
+class Reserved:
+    """Answers a reserve: who this session is going to be, and the size of the job below it."""
+
+    session: WorkerInfo
+    name: str
+    rank: int
+    world_size: int
+
+
+@dataclass(frozen=True, slots=True)
 class Refused:
-    """Answers a join that cannot be; `error` is the name of an error type."""
+    """Answers a join or reserve that cannot be; `error` is the name of an error type."""
 
     session: WorkerInfo
     error: str
@@ -122,7 +137,7 @@ class Lost:
     reason: str
 
 
-Message: TypeAlias = Welcome | Refused | Released | Progress | Running | Joined | Lost
+Message: TypeAlias = Welcome | Reserved | Refused | Released | Progress | Running | Joined | Lost
 
 
 @dataclass(slots=True)
@@ -148,6 +163,7 @@ class Membership:
     _version: int = field(init=False, default=0)
     _seats: dict[WorkerInfo, _Seat] = field(init=False, default_factory=dict)
     _errors: dict[int, str] = field(init=False, default_factory=dict)
+    _reserved: dict[WorkerInfo, tuple[str, int]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self._fixed = self.world_size is not None
@@ -164,12 +180,35 @@ class Membership:
             sorted((s.member for s in self._seats.values()), key=lambda member: member.info.rank)
         )
 
+    def reserve(self, session: WorkerInfo, name: str = "") -> list[Message]:
+        """A worker asks for a place on top of a complete job; it is answered at once.
+
+        It gets the lowest rank from the world size on that is free, and where it brings no name
+        `worker` and that rank. The place is kept until its session joins or is lost.
+        """
+        problem = name_problem(name) if name else None
+        if problem is not None:
+            return [Refused(session, "ValueError", problem)]
+        if not self._complete or self.world_size is None:
+            text = "no worker can join on top of a job that is not complete; try again when it is"
+            return [Refused(session, "RendezvousError", text)]
+        self._reserved.pop(session, None)
+        taken = self._taken(session)
+        duplicate = _duplicate(name, -1, taken)
+        if duplicate is not None:
+            return [Refused(session, "DuplicateNameError", duplicate)]
+        rank = self.world_size
+        while _duplicate(name or f"worker{rank}", rank, taken) is not None:
+            rank += 1
+        self._reserved[session] = (name or f"worker{rank}", rank)
+        return [Reserved(session, *self._reserved[session], self.world_size)]
+
     def join(self, session: WorkerInfo, request: JoinRequest) -> list[Message]:
         """A worker asks to join; it is answered at once, or when the job is complete."""
         seat = self._seats.get(session)
         if seat is not None:
             return self._join_again(seat, request)
-        refusal = self._refusal(request)
+        refusal = self._refusal(session, request)
         if refusal is not None:
             error, message = refusal
             if error == "DuplicateNameError":
@@ -179,6 +218,7 @@ class Membership:
         info = WorkerInfo(request.name, request.rank, request.incarnation)
         seat = _Seat(session, Member(info, request.endpoints))
         self._seats[session] = seat
+        self._reserved.pop(session, None)
         self._errors.pop(request.rank, None)
         if self._complete:
             return self._replace(seat)
@@ -198,6 +238,7 @@ class Membership:
 
     def lost(self, session: WorkerInfo, reason: str) -> list[Message]:
         """A session broke for good, or said goodbye; its seat is free again."""
+        self._reserved.pop(session, None)
         seat = self._seats.pop(session, None)
         if seat is None:
             return []
@@ -237,8 +278,9 @@ class Membership:
             ]
         return [self._welcome(seat)] if self._complete else []
 
-    def _refusal(self, request: JoinRequest) -> tuple[str, str] | None:
-        problem = name_problem(request.name) or _numbers_problem(request)
+    def _refusal(self, session: WorkerInfo, request: JoinRequest) -> tuple[str, str] | None:
+        on_top = self._reserved.get(session) == (request.name, request.rank)
+        problem = name_problem(request.name) or _numbers_problem(request, on_top=on_top)
         if problem is not None:
             return "ValueError", problem
         if self.world_size is not None and request.world_size != self.world_size:
@@ -247,19 +289,14 @@ class Membership:
                 f"{request.world_size}, the job has {self.world_size}; "
                 "start all workers with the same world size"
             )
-        for seat in self._by_rank():
-            held = seat.member.info
-            if held.rank == request.rank:
-                return "DuplicateNameError", (
-                    f"rank {request.rank} is taken by {held.name!r}; "
-                    f"give {request.name!r} a rank of its own"
-                )
-            if held.name.lower() == request.name.lower():
-                return "DuplicateNameError", (
-                    f"the name {request.name!r} is taken by rank {held.rank} ({held.name!r}); "
-                    "names must differ by more than case"
-                )
-        return None
+        duplicate = _duplicate(request.name, request.rank, self._taken(session))
+        return None if duplicate is None else ("DuplicateNameError", duplicate)
+
+    def _taken(self, session: WorkerInfo) -> list[tuple[str, int]]:
+        """Returns the names and ranks that other sessions have, by rank."""
+        seated = [(seat.member.info.name, seat.member.info.rank) for seat in self._seats.values()]
+        reserved = [place for other, place in self._reserved.items() if other != session]
+        return sorted(seated + reserved, key=lambda place: place[1])
 
     def _replace(self, seat: _Seat) -> list[Message]:
         others = [other for other in self._by_rank() if other is not seat]
@@ -284,6 +321,7 @@ class Membership:
     def _begin_anew_if_empty(self) -> None:
         if not self._seats:
             self._complete = False
+            self._reserved.clear()
             if not self._fixed:
                 self.world_size = None
 
@@ -306,10 +344,23 @@ class Membership:
         return sorted(self._seats.values(), key=lambda seat: seat.member.info.rank)
 
 
-def _numbers_problem(request: JoinRequest) -> str | None:
+def _duplicate(name: str, rank: int, taken: Sequence[tuple[str, int]]) -> str | None:
+    """Returns in words who has this rank or name already."""
+    for held_name, held_rank in taken:
+        if held_rank == rank:
+            return f"rank {rank} is taken by {held_name!r}; give {name!r} a rank of its own"
+        if held_name.lower() == name.lower():
+            return (
+                f"the name {name!r} is taken by rank {held_rank} ({held_name!r}); "
+                "names must differ by more than case"
+            )
+    return None
+
+
+def _numbers_problem(request: JoinRequest, *, on_top: bool) -> str | None:
     if request.world_size < 1:
         return f"world_size must be at least 1 (got {request.world_size})"
-    if not 0 <= request.rank < request.world_size:
+    if not on_top and not 0 <= request.rank < request.world_size:
         return (
             f"rank {request.rank} is out of range for a world size of {request.world_size}; "
             f"ranks go from 0 to {request.world_size - 1}"

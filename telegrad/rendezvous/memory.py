@@ -9,12 +9,14 @@ from typing import TypeAlias, final
 from telegrad.rendezvous.store import (
     STORE_TIMEOUT,
     Store,
-    check_amount,
+    addition,
     check_key,
     check_keys,
+    check_prefix,
     check_timeout,
     check_value,
     closed_error,
+    replacement,
     unset_error,
 )
 
@@ -51,27 +53,11 @@ class MemoryStore(Store):
 
     def add(self, key: str, amount: int) -> int:
         """Adds to a counter; see `Store.add`."""
-        check_amount(amount)
-
-        def added(held: bytes | None) -> bytes:
-            try:
-                return b"%d" % (int(held or b"0") + amount)
-            except ValueError:
-                raise ValueError(
-                    f"the store key {key!r} holds no number (it holds {held!r:.60}); "
-                    "count under another key"
-                ) from None
-
-        return int(self._write(check_key(key), added))
+        return int(self._write(check_key(key), addition(key, amount)))
 
     def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
         """Writes if the value is the expected one; see `Store.compare_set`."""
-        before, after = check_value(expected), check_value(desired)
-
-        def chosen(held: bytes | None) -> bytes | None:
-            return after if (held or b"") == before else held
-
-        return self._write(check_key(key), chosen)
+        return self._write(check_key(key), replacement(expected, desired))
 
     def delete(self, key: str) -> bool:
         """Removes a key; see `Store.delete`."""
@@ -84,11 +70,12 @@ class MemoryStore(Store):
         """Waits for keys; see `Store.wait`."""
         self._await_values(check_keys(keys), timeout)
 
-    def num_keys(self) -> int:
+    def num_keys(self, prefix: str = "") -> int:
         """Counts the keys; see `Store.num_keys`."""
+        check_prefix(prefix)
         with self._lock:
             self._check_open()
-            return len(self._table)
+            return sum(key.startswith(prefix) for key in self._table)
 
     def close(self) -> None:
         """Ends every wait with RendezvousError; idempotent."""

@@ -1,12 +1,13 @@
 """The kinds that workers and their coordinator exchange, and how errors travel in replies.
 
 worker -> coordinator   member.join       reply: the members, once the job is complete
+                        member.reserve    reply: name, rank and world size of one who comes on top
                         member.shutdown   reply: once every living member has sent it
                         member.leave      reply: at once; the others hear `member.lost`
                         store.*           reply: the result; get and wait reply when set
                         store.forget      one-way: a waiting get or wait gave up
 coordinator -> worker   member.progress   one-way, before the job is complete
-                        member.joined     one-way, after it: a replacement came
+                        member.joined     one-way, after it: a replacement or one more came
                         member.lost       one-way: a member is gone for good
                         member.running    one-way, to whoever waits in shutdown
 both                    control.reply, control.error   envelopes with `reply` set
@@ -34,6 +35,7 @@ INCARNATION_KEY: Final = "telegrad/incarnation"
 REPLY: Final = "control.reply"
 ERROR: Final = "control.error"
 
+RESERVE: Final = "member.reserve"
 JOIN: Final = "member.join"
 SHUTDOWN: Final = "member.shutdown"
 LEAVE: Final = "member.leave"

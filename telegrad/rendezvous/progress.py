@@ -80,3 +80,8 @@ def time_left(seconds: float) -> str:
 def unreached_line(endpoint: str, problem: str, seconds: float) -> str:
     """Returns the progress line of a worker that cannot reach its coordinator yet."""
     return f"waiting for the coordinator at {endpoint} ({problem}); {time_left(seconds)}"
+
+
+def unwritten_line(path: str, seconds: float) -> str:
+    """Returns the progress line of a worker that does not know yet where its coordinator is."""
+    return f"waiting for rank 0 to write {path!r}; {time_left(seconds)}"

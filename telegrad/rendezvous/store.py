@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from telegrad.errors import RendezvousError, RendezvousTimeoutError
 
@@ -80,8 +80,8 @@ class Store(ABC):
         """
 
     @abstractmethod
-    def num_keys(self) -> int:
-        """Returns how many keys there are.
+    def num_keys(self, prefix: str = "") -> int:
+        """Returns how many keys there are that begin with `prefix`.
 
         Raises:
             RendezvousError: The store is closed or its host is lost.
@@ -108,6 +108,13 @@ def check_keys(keys: Sequence[str]) -> list[str]:
     return [check_key(key) for key in keys]
 
 
+def check_prefix(prefix: object) -> str:
+    """Returns what keys begin with, "" for any; raises TypeError with words when it is no str."""
+    if not isinstance(prefix, str):
+        raise TypeError(f"a store prefix must be a str (got {type(prefix).__name__})")
+    return prefix
+
+
 def check_value(value: object) -> bytes:
     """Returns a value as bytes; raises TypeError with words when it is none."""
     if not isinstance(value, bytes | bytearray | memoryview):
@@ -122,6 +129,29 @@ def check_amount(amount: object) -> int:
     if not isinstance(amount, int) or isinstance(amount, bool):
         raise TypeError(f"add takes an int (got {type(amount).__name__})")
     return amount
+
+
+def addition(key: str, amount: int) -> Callable[[bytes | None], bytes]:
+    """Returns what makes of a held value that of `Store.add`; it raises ValueError for no number."""
+    check_amount(amount)
+
+    def added(held: bytes | None) -> bytes:
+        try:
+            return b"%d" % (int(held or b"0") + amount)
+        except ValueError:
+            raise not_a_number(key, held) from None
+
+    return added
+
+
+def replacement(expected: bytes, desired: bytes) -> Callable[[bytes | None], bytes | None]:
+    """Returns what makes of a held value that of `Store.compare_set`."""
+    before, after = check_value(expected), check_value(desired)
+
+    def chosen(held: bytes | None) -> bytes | None:
+        return after if (held or b"") == before else held
+
+    return chosen
 
 
 def check_timeout(timeout: float) -> float:
@@ -145,6 +175,13 @@ def unset_error(keys: Sequence[str], timeout: float) -> RendezvousTimeoutError:
         else f"the store keys {named} were not all set within {timeout:g} s; check that the "
         "workers that set them run, or wait longer with timeout=",
         missing=keys,
+    )
+
+
+def not_a_number(key: str, held: bytes | None) -> ValueError:
+    """Builds what `add` raises for a key that holds something else."""
+    return ValueError(
+        f"the store key {key!r} holds no number (it holds {held!r:.60}); count under another key"
     )
 
 

@@ -23,6 +23,7 @@ from telegrad.rendezvous.store import (
     check_amount,
     check_key,
     check_keys,
+    check_prefix,
     check_timeout,
     check_value,
     unset_error,
@@ -119,9 +120,9 @@ class TCPStore(Store):
         except TimeoutError:
             raise unset_error(wanted, timeout) from None
 
-    def num_keys(self) -> int:
+    def num_keys(self, prefix: str = "") -> int:
         """Counts the keys; see `Store.num_keys`."""
-        return _as_int(self._ask(STORE_NUM_KEYS))
+        return _as_int(self._ask(STORE_NUM_KEYS, {"prefix": check_prefix(prefix)}))
 
     def close(self) -> None:
         """Ends every wait with RendezvousError and says goodbye; idempotent."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from telegrad.rpc import functions
-from telegrad.rpc.agent import Agent, OpenExchange
+from telegrad.rpc.agent import Agent
 from telegrad.rpc.ambient import (
     clear_process_agent,
     current_agent,
@@ -24,8 +24,11 @@ from telegrad.rpc.api import (
     statistics,
     to_thread,
 )
+from telegrad.rpc.fresh import fresh_copy
 from telegrad.rpc.future import Future, collect_all, new_future, wait_all
 from telegrad.rpc.interceptor import CallRecord, Interceptor, Message
+from telegrad.rpc.limits import Limits
+from telegrad.rpc.open_exchange import OpenExchange
 from telegrad.rpc.options import RpcOptions
 from telegrad.rpc.remote_failure import remote_traceback
 from telegrad.rpc.rref import RRef
@@ -46,6 +49,7 @@ __all__ = [
     "CallRecord",
     "Future",
     "Interceptor",
+    "Limits",
     "Membership",
     "Message",
     "OpenExchange",
@@ -62,6 +66,7 @@ __all__ = [
     "current_served_call",
     "expose",
     "find_agent",
+    "fresh_copy",
     "functions",
     "get_worker_info",
     "get_worker_infos",

@@ -7,11 +7,14 @@ import contextlib
 import contextvars
 import math
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
-from typing import Any, Protocol, TypeVar, final
+from typing import Any, TypeVar, final
 
 from telegrad.errors import EvictedError, NotInitializedError, UnknownWorkerError, WorkerLostError
+from telegrad.rpc.admission_callee import CalleeAdmission
 from telegrad.rpc.ambient import clear_process_agent, enter_agent, switch_interval_at_most
 from telegrad.rpc.calling import Calling
 from telegrad.rpc.codec import MessageCodec, read_body, write_body
@@ -21,28 +24,22 @@ from telegrad.rpc.future import Future
 from telegrad.rpc.inbox import Handler, Inbox, LossCallback
 from telegrad.rpc.interceptor import Interceptor
 from telegrad.rpc.members import Members
+from telegrad.rpc.open_exchange import OpenExchange
 from telegrad.rpc.options import RpcOptions
 from telegrad.rpc.remote_failure import describe_failure
-from telegrad.rpc.serving import CALL, CANCEL, ERROR, REPLY, Prepare, Serving
+from telegrad.rpc.serving import CALL, ERROR, REPLY, Prepare, Serving
 from telegrad.rpc.shutdown import Membership, Shutdown
 from telegrad.rpc.statistics import RpcStatistics
 from telegrad.rpc.timeouts import seconds
-from telegrad.rpc.user_call import UserCall, call_payload, read_call_payload, read_script
+from telegrad.rpc.user_call import UserCall, call_payload, prepare_call
 from telegrad.rpc.user_loop import UserLoop
-from telegrad.transport import Exchange, LoopThread, Receiver
+from telegrad.transport import LoopThread
 from telegrad.types import WorkerInfo
-from telegrad.wire import CallablePolicy, Envelope, FunctionRef
+from telegrad.wire import Buffer, CallablePolicy, Envelope, FunctionRef
 
-__all__ = ["Agent", "OpenExchange"]
+__all__ = ["Agent"]
 
 T = TypeVar("T")
-
-
-class OpenExchange(Protocol):
-    """Makes the agent's Exchange; the composition root knows transports and credentials."""
-
-    def __call__(self, *, receiver: Receiver, load: Callable[[], int]) -> Exchange:
-        """Returns an Exchange that hands what arrives to `receiver`."""
 
 
 @final
@@ -58,6 +55,7 @@ class Agent:
         options: As given to `init_rpc`.
         loop: The loop thread that owns the sockets.
         open_exchange: Makes the Exchange.
+        context: What user functions run in copies of; an empty one by default.
     """
 
     def __init__(
@@ -68,31 +66,39 @@ class Agent:
         options: RpcOptions,
         loop: LoopThread,
         open_exchange: OpenExchange,
+        context: contextvars.Context | None = None,
     ) -> None:
         self.info = info
-        self.world_size = world_size
         self.options = options
         self.pid = os.getpid()
-        self._context = contextvars.Context()
+        self._made = time.monotonic()
+        self._context = contextvars.Context() if context is None else context
         self._context.run(enter_agent, self)
         self._loop = loop
         self._attached: dict[type[Any], Any] = {}
-        self._rref_counts: Callable[[], tuple[int, int]] = _no_rrefs
+        self._rref_counts: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self._deadlines = Deadlines(loop)
         self._executor = Executor(info.name, options.num_threads, self._deadlines, self.new_context)
         self._user_loop = UserLoop(info.name, self._deadlines, self.submit)
         self._policy = CallablePolicy(options.callable_mode, options.callable_patterns)
         self._codec = MessageCodec(self._policy.resolve_value)
-        self._members = Members(info)
-        self._calling = Calling(info.name, self._codec, self._deadlines, self.submit, self._post)
+        self._members = Members(info, world_size)
+        self._calling = Calling(
+            info.name, self._codec, self._deadlines, self.submit, self._post, options.limits
+        )
         self._serving = Serving(
-            info.name, self._codec, self._executor, self._user_loop, self.new_context, self._post
+            info.name,
+            self._codec,
+            self._executor,
+            self._user_loop,
+            self.new_context,
+            self._post,
+            CalleeAdmission(options.limits, self._deadlines, self._post),
         )
         self._inbox = Inbox(self._members, self._calling, self._serving, self._post, self.submit)
         self._exchange = open_exchange(receiver=self._inbox, load=lambda: self._executor.busy)
         self._shutdown = Shutdown(info.name, self)
-        self.serve(CALL, self._prepare_call)
-        self.register_handler(CANCEL, self._on_cancel)
+        self.serve(CALL, partial(prepare_call, self.resolve))
 
     # Who is who.
 
@@ -110,6 +116,11 @@ class Agent:
     def rank(self) -> int:
         """This worker's rank."""
         return self.info.rank
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks the job has, those of living workers that joined on top included."""
+        return self._members.world_size
 
     def worker(self, to: str | int | WorkerInfo) -> WorkerInfo:
         """Returns the worker that a `to` argument means.
@@ -161,6 +172,7 @@ class Agent:
         *,
         function: str,
         timeout: float | None = None,
+        at_once: bool = False,
     ) -> Future[Any]:
         """Sends a request of any kind that carries user values; see `serve` for the other end.
 
@@ -170,6 +182,7 @@ class Agent:
             payload: Goes through the codec and the interceptors as it is now.
             function: What is called, for errors and logs.
             timeout: Seconds; None for the default. What the served call has left bounds it.
+            at_once: Whether it goes without admission (`Limits`) even by code that serves nobody.
 
         Returns:
             The future of the reply's value.
@@ -180,7 +193,7 @@ class Agent:
             NotInitializedError: The agent was shut down.
         """
         limit = seconds(timeout, self.options.timeout)
-        return self._calling.send(to, kind, payload, function, limit)
+        return self._calling.send(to, kind, payload, function, limit, at_once=at_once)
 
     def serve(self, kind: str, prepare: Prepare) -> None:
         """Registers what serves requests of a kind that carry user values.
@@ -238,13 +251,22 @@ class Agent:
         """
         self._inbox.register(kind, handler)
 
-    def post(self, to: WorkerInfo, kind: str, body: object = None) -> None:
+    def post(
+        self, to: WorkerInfo, kind: str, body: object = None, *, buffers: Sequence[Buffer] = ()
+    ) -> None:
         """Sends a message that expects no reply.
+
+        Args:
+            to: The receiver.
+            kind: What the receiver has registered a handler for.
+            body: What `read` returns there; without arrays where there are buffers.
+            buffers: Bytes that arrive as the last `envelope.buffers`. They are not copied and
+                must not change until they were handed over.
 
         Raises:
             WorkerLostError: The worker is lost, or this agent was shut down.
         """
-        self._post(to, write_body(kind, body))
+        self._post(to, write_body(kind, body, buffers=buffers))
 
     def request(
         self, to: WorkerInfo, kind: str, body: object = None, *, timeout: float = math.inf
@@ -296,6 +318,10 @@ class Agent:
     def on_lost(self, callback: LossCallback) -> None:
         """Has `callback(worker, error)` called in the pool for each worker that is lost."""
         self._inbox.on_loss(callback)
+
+    def on_leaving(self, callback: Callable[[], None]) -> None:
+        """Has `callback()` called in a graceful shutdown before it waits for the other workers."""
+        self._shutdown.on_leaving.append(callback)
 
     def before_leaving(self, callback: Callable[[float], None]) -> None:
         """Has `callback(seconds)` called in a graceful shutdown, when all calls are done.
@@ -407,6 +433,8 @@ class Agent:
             bytes_sent=traffic.bytes_sent,
             bytes_received=traffic.bytes_received,
             pending_calls=self._calling.pending,
+            waiting_calls=self._calling.waiting,
+            admitted_bytes=self._serving.admitted_bytes,
             owned_rrefs=owned,
             user_rrefs=used,
         )
@@ -434,7 +462,9 @@ class Agent:
         await asyncio.to_thread(self.shutdown, graceful=error is None)
 
     def __repr__(self) -> str:
-        return f"<Agent {self.name!r} (rank {self.rank} of {self.world_size})>"
+        place = f"rank {self.rank} of {self.world_size}"
+        age = time.monotonic() - self._made
+        return f"<Agent {self.name!r} ({place}): {self._shutdown.state}, {age:.1f} s old>"
 
     # For Shutdown.
 
@@ -465,17 +495,3 @@ class Agent:
         envelope.call = request.call
         with contextlib.suppress(WorkerLostError, UnknownWorkerError):
             self._post(to, envelope)
-
-    def _prepare_call(self, caller: WorkerInfo, payload: object) -> UserCall:
-        name, args, kwargs = read_call_payload(payload)
-        func = self.resolve(name, script=read_script(payload), caller=caller)
-        return UserCall.of(func, args, kwargs, name)
-
-    def _on_cancel(self, caller: WorkerInfo, envelope: Envelope) -> None:
-        number = read_body(envelope)
-        if isinstance(number, int):
-            self._serving.cancel(caller, number)
-
-
-def _no_rrefs() -> tuple[int, int]:
-    return 0, 0

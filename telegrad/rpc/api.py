@@ -56,8 +56,9 @@ def init_rpc(
             `TELEGRAD_NAME`, else `worker{rank}`.
         rank: From 0; by default from the environment.
         world_size: By default from the environment.
-        init_method: `env://` (the default where RANK is set) or `tcp://host:port`; with neither,
-            a job of one on loopback.
+        init_method: `env://` (the default where RANK is set), `tcp://host:port` of rank 0, or
+            `file:///path` of a file that all workers see and rank 0 writes; with none of it a job
+            of one on loopback, which `launch.LocalWorkers` may join.
         options: Timeouts, addresses, credentials, threads.
 
     Returns:
@@ -196,6 +197,7 @@ def rpc_async(
 ) -> Future[Any]:
     """Calls a function on a worker and returns the future of its value at once.
 
+    It never blocks: a call that has to wait until the callee takes it (`Limits`) waits in its future.
     The arguments are encoded before this returns. Errors of the call's form are raised here, all
     others (loss, timeout, what the function raised) by the future. See `rpc_sync`.
     """

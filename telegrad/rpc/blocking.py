@@ -1,4 +1,8 @@
-"""Tells the pool that one of its threads is about to block in a wait of telegrad's."""
+"""Tells the pool that one of its threads is about to block in a wait of telegrad's.
+
+So does the call that runs in it: whoever waits holds up nobody, neither for a thread nor for the
+bytes that it was admitted with.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,8 @@ import contextlib
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+
+from telegrad.rpc.served_call import current_served_call
 
 __all__ = ["PoolThread", "blocking_in_pool"]
 
@@ -29,6 +35,9 @@ def blocking_in_pool() -> Iterator[None]:
     if not isinstance(thread, PoolThread):
         yield
         return
+    served = current_served_call()
+    if served is not None:
+        served.let_others_in()
     thread.enter_wait()
     try:
         yield

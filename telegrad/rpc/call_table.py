@@ -27,6 +27,7 @@ class PendingCall:
         future: What the verb returned.
         values: Whether the reply carries user values, through the interceptors.
         limit: Its seconds, for the error.
+        root: Whether it has a place in the window of its peer; see `admission`.
         number: Its id, drawn by the table.
         started: When, on the clock of `time.monotonic`.
         deadline: Its entry in the heap.
@@ -38,6 +39,7 @@ class PendingCall:
     future: Future[Any]
     values: bool
     limit: float
+    root: bool = False
     number: int = 0
     started: float = field(default_factory=time.monotonic)
     deadline: Deadline | None = None

@@ -14,15 +14,17 @@ from telegrad.errors import (
     UnknownWorkerError,
     WorkerLostError,
 )
+from telegrad.rpc.admission_caller import ADMIT, CallerAdmission
 from telegrad.rpc.call_table import CallTable, PendingCall
-from telegrad.rpc.codec import MessageCodec, read_body, write_body
+from telegrad.rpc.codec import MessageCodec, Sealed, read_body, write_body
 from telegrad.rpc.deadlines import Deadlines
 from telegrad.rpc.fresh import fresh_copy
 from telegrad.rpc.future import Dispatch, Future, new_future
 from telegrad.rpc.interceptor import CallRecord
+from telegrad.rpc.limits import Limits
 from telegrad.rpc.remote_failure import rebuild_failure
 from telegrad.rpc.served_call import inherited
-from telegrad.rpc.serving import CANCEL, ERROR
+from telegrad.rpc.serving import CANCEL, ERROR, Handler
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 
@@ -36,6 +38,8 @@ UNANSWERED = (
     "got no answer; it may have run there, in part or not at all, and it is not sent again: "
     "call a living worker where that is right"
 )
+
+UNSENT = "was not sent"
 
 _Unread: TypeAlias = tuple[WorkerInfo, CallRecord, Envelope]
 
@@ -86,6 +90,7 @@ class Calling:
         deadlines: Where calls expire.
         submit: Runs callbacks of futures in the pool.
         post: Posts an envelope; raises WorkerLostError.
+        limits: What root calls wait for.
     """
 
     def __init__(
@@ -95,6 +100,7 @@ class Calling:
         deadlines: Deadlines,
         submit: Dispatch,
         post: Callable[[WorkerInfo, Envelope], None],
+        limits: Limits,
     ) -> None:
         self._worker = worker
         self._codec = codec
@@ -102,6 +108,7 @@ class Calling:
         self._submit = submit
         self._post = post
         self._table = CallTable()
+        self._admission = CallerAdmission(limits, post, self._post_late)
         self._unread: SimpleQueue[_Unread] = SimpleQueue()
         self._closed = False
         self._evicted: WorkerLostError | None = None
@@ -116,8 +123,25 @@ class Calling:
         """How many calls wait for their reply."""
         return self._table.pending
 
+    @property
+    def waiting(self) -> int:
+        """How many of these wait for admission."""
+        return self._admission.waiting
+
+    @property
+    def handlers(self) -> dict[str, Handler]:
+        """What takes the messages about calls, by their kind."""
+        return {ADMIT: self._admission.on_admit}
+
     def send(
-        self, to: WorkerInfo, kind: str, payload: object, function: str, limit: float
+        self,
+        to: WorkerInfo,
+        kind: str,
+        payload: object,
+        function: str,
+        limit: float,
+        *,
+        at_once: bool,
     ) -> Future[Any]:
         """Sends a request with user values; see `Agent.send`."""
         left, depth = inherited()
@@ -131,22 +155,16 @@ class Calling:
         sealed = self._codec.seal(to, kind, record, payload, reply=False)
         sealed.envelope.depth = depth
         future = new_future(self._submit, f"the call of {function} on {to.name!r}")
-        call = PendingCall(to, record, future, values=True, limit=min(limit, left))
-        try:
-            error = self._start(call, sealed.envelope)
-        except EncodeError:
-            sealed.take_back()
-            raise
-        if error is not None:
-            sealed.take_back()
+        root = depth == 0 and not at_once and to.name != self._worker
+        call = PendingCall(to, record, future, values=True, limit=min(limit, left), root=root)
+        self._start(call, sealed)
         return future
 
     def request(self, to: WorkerInfo, kind: str, body: object, limit: float) -> Future[Any]:
         """Sends a protocol request; see `Agent.request`."""
-        envelope = write_body(kind, body)
+        sealed = Sealed(write_body(kind, body), _nothing)
         future = new_future(self._submit, f"{kind} to {to.name!r}")
-        call = PendingCall(to, CallRecord(kind), future, values=False, limit=limit)
-        self._start(call, envelope)
+        self._start(PendingCall(to, CallRecord(kind), future, values=False, limit=limit), sealed)
         return future
 
     def on_reply(self, peer: WorkerInfo, envelope: Envelope) -> None:
@@ -154,6 +172,8 @@ class Calling:
         call = self._table.take(peer, envelope.call)
         if call is None:
             return
+        if call.root:
+            self._admission.leave(call)
         if call.deadline is not None:
             call.deadline.cancel()
         if call.given_up:
@@ -194,33 +214,64 @@ class Calling:
             while True:
                 self._codec.drop(*self._unread.get_nowait())
 
-    def _start(self, call: PendingCall, envelope: Envelope) -> BaseException | None:
-        """Enters a call and posts it; where it cannot be posted, fails its future and says why.
+    def _start(self, call: PendingCall, sealed: Sealed) -> None:
+        """Enters a call and posts it; where it cannot be posted, its future says why.
 
         Raises:
             EncodeError: It is too big for an envelope; nothing was sent and nothing waits.
         """
+        envelope = sealed.envelope
         envelope.call = self._table.add(call)
         envelope.time_left = call.limit
         call.deadline = self._deadlines.at(call.started + call.limit, lambda: self._expire(call))
         error: BaseException | None = None
+        theirs = call.root  # the message: the admission's, or once it is posted the callee's
         try:
-            self._post(call.peer, envelope)
-        except (WorkerLostError, UnknownWorkerError) as lost:
-            error = lost
-        except EncodeError:
-            self._table.take(call.peer, call.number)
-            call.deadline.cancel()
-            raise
+            theirs = call.root and not self._admission.enter(call, sealed)
+            if not theirs:
+                self._post(call.peer, envelope)
+                theirs = True
+        except (WorkerLostError, UnknownWorkerError, EncodeError) as failure:
+            error = failure
         if self._closed:
             error = self._closed_error()
-        if error is not None and self._table.take(call.peer, call.number) is not None:
+        if error is None:
+            return
+        mine = self._admission.leave(call) is not None if call.root else False
+        if mine or not theirs:
+            sealed.take_back()
+        taken = self._table.take(call.peer, call.number) is not None
+        if taken:
             call.deadline.cancel()
-            call.future.try_set_exception(_noted(error, call, "was not sent"))
-        return error
+        if isinstance(error, EncodeError):
+            raise error
+        if taken:
+            call.future.try_set_exception(_noted(error, call, UNSENT))
+
+    def _post_late(self, call: PendingCall, sealed: Sealed) -> bool:
+        """Posts a call that waited for admission; on the loop, or where another call ended."""
+        sealed.envelope.time_left = max(call.limit - call.elapsed, 0.0)
+        try:
+            self._post(call.peer, sealed.envelope)
+        except (WorkerLostError, UnknownWorkerError, EncodeError) as error:
+            self._end_unsent(call, sealed, error)
+            return False
+        return True
+
+    def _end_unsent(self, call: PendingCall, sealed: Sealed, error: BaseException) -> None:
+        """Ends a call that was taken out of the admission and will not be posted."""
+        sealed.take_back()
+        if self._table.take(call.peer, call.number) is not None:
+            if call.deadline is not None:
+                call.deadline.cancel()
+            call.future.try_set_exception(_noted(error, call, UNSENT))
 
     def _expire(self, call: PendingCall) -> None:
         """The deadline passed; on the loop. The callee hears of it; its reply will be dropped."""
+        sealed = self._admission.withdraw(call) if call.root else None
+        if sealed is not None:
+            self._end_unsent(call, sealed, _not_admitted(call))
+            return
         if not self._table.give_up(call):
             return
         function, peer = call.record.function, call.peer
@@ -240,6 +291,8 @@ class Calling:
                 self._post(peer, write_body(CANCEL, call.number))
 
     def _fail(self, gone: Callable[[WorkerInfo], bool], error: BaseException) -> None:
+        for call, sealed in self._admission.lose(gone):
+            self._end_unsent(call, sealed, error)
         for call in self._table.lose(gone):
             if call.deadline is not None:
                 call.deadline.cancel()
@@ -255,6 +308,24 @@ class Calling:
         return NotInitializedError(
             f"the agent {self._worker!r} was shut down; call rpc.init_rpc() again"
         )
+
+
+def _not_admitted(call: PendingCall) -> CallTimeoutError:
+    function, worker = call.record.function, call.peer.name
+    return CallTimeoutError(
+        f"{function} on {worker!r} was not sent within {call.limit:.3g} s "
+        f"(elapsed: {call.elapsed:.3g} s, waiting for admission): the calls before it are not "
+        "answered yet, or fill what the callee takes in at once; call less at a time, give a "
+        f"longer timeout=, or raise RpcOptions.limits here or at {worker!r}",
+        worker=worker,
+        function=function,
+        phase="waiting for admission",
+        elapsed=call.elapsed,
+    )
+
+
+def _nothing() -> None:
+    pass
 
 
 def _noted(error: BaseException, call: PendingCall, what: str) -> BaseException:

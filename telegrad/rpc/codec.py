@@ -7,14 +7,14 @@ value ◀──decode── document + externals ◀─incoming── headers �
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import final
 
 from telegrad.errors import DecodeError, EncodeError
 from telegrad.rpc.interceptor import CallRecord, Interceptor, Message
 from telegrad.types import WorkerInfo
-from telegrad.wire import Encoded, Envelope, decode, describe, encode, rebuild
+from telegrad.wire import Buffer, Encoded, Envelope, decode, describe, encode, rebuild
 
 __all__ = ["MessageCodec", "Sealed", "read_body", "write_body"]
 
@@ -107,15 +107,21 @@ class MessageCodec:
             self.undelivered(message)
             raise
 
-    def drop(self, peer: WorkerInfo, record: CallRecord, envelope: Envelope) -> None:
-        """Tells the interceptors of a message that arrived and will never be opened."""
+    def drop(
+        self,
+        peer: WorkerInfo,
+        record: CallRecord,
+        envelope: Envelope,
+        cause: BaseException | None = None,
+    ) -> None:
+        """Tells the interceptors of a message that arrived and will never be opened, and why."""
         if not self._chain:
             return
         try:
             headers = _read_headers(envelope)
         except DecodeError:
             return  # garbage holds nothing that could be given back
-        self.undelivered(Message(peer, envelope.reply, record, [], headers))
+        self.undelivered(Message(peer, envelope.reply, record, [], headers, cause))
 
     def undelivered(self, message: Message) -> None:
         """Tells the whole chain that a message will not be read."""
@@ -161,12 +167,25 @@ def _read_headers(envelope: Envelope) -> dict[str, object]:
     return {name: decode(header, ()) for name, header in envelope.headers.items()}
 
 
-def write_body(kind: str, body: object, *, reply: bool = False) -> Envelope:
-    """Makes the envelope of a protocol message, which passes no interceptor."""
+def write_body(
+    kind: str, body: object, *, reply: bool = False, buffers: Sequence[Buffer] = ()
+) -> Envelope:
+    """Makes the envelope of a protocol message, which passes no interceptor.
+
+    Args:
+        kind: The envelope's kind.
+        body: What `read_body` returns at the other end.
+        reply: Whether it answers a request.
+        buffers: Bytes that travel behind those of the body, not copied.
+    """
     encoded = encode(body)
-    externals, buffers = describe(encoded.externals) if encoded.externals else (b"", [])
+    externals, own = describe(encoded.externals) if encoded.externals else (b"", [])
     return Envelope(
-        kind, reply=reply, document=encoded.document, externals=externals, buffers=buffers
+        kind,
+        reply=reply,
+        document=encoded.document,
+        externals=externals,
+        buffers=[*own, *buffers],
     )
 
 

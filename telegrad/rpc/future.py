@@ -36,6 +36,8 @@ Dispatch = Callable[[Callable[[], None]], None]
 
 _logger = logging.getLogger(__name__)
 
+UNNAMED = "a future"
+
 _PENDING, _THUNK, _RESOLVING, _VALUE, _ERROR = range(5)
 
 
@@ -61,6 +63,7 @@ class Future(Generic[T]):
         "_error",
         "_label",
         "_lock",
+        "_made",
         "_raised",
         "_resolved",
         "_state",
@@ -80,7 +83,8 @@ class Future(Generic[T]):
         self._wakers: list[Callable[[], None]] = []
         self._callbacks: list[Callable[[], None]] = []
         self._dispatch: Dispatch | None = None
-        self._label = "a future"
+        self._label = UNNAMED
+        self._made = time.monotonic()
 
     def done(self) -> bool:
         """Tells whether it was completed, with a value or an error."""
@@ -214,12 +218,20 @@ class Future(Generic[T]):
         return self.value()
 
     def __repr__(self) -> str:
-        """Says what it stands for and how far it is."""
-        state = ("pending", "done", "done", "done", "failed")[self._state]
-        return f"<Future of {self._label}: {state}>"
+        """Says what it stands for, how far it is, and how old."""
+        state = ("pending", "done, not decoded", "done, not decoded", "done", "failed")[self._state]
+        if self._state >= _VALUE:
+            state += f" ({type(self._value if self._state == _VALUE else self._error).__name__})"
+        what = "Future" if self._label == UNNAMED else f"Future of {self._label}"
+        return f"<{what}: {state}, {self.age:.1f} s old>"
 
     def __reduce__(self) -> Any:
         raise TypeError("a Future cannot be pickled or copied; wait() for its value")
+
+    @property
+    def age(self) -> float:
+        """Seconds since it was made."""
+        return time.monotonic() - self._made
 
     # For the library: completion that may lose a race, and wakers that run on any thread.
 

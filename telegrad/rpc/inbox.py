@@ -12,13 +12,12 @@ from telegrad.rpc.calling import Calling
 from telegrad.rpc.codec import write_body
 from telegrad.rpc.members import Members
 from telegrad.rpc.remote_failure import describe_failure
-from telegrad.rpc.serving import ERROR, Serving
+from telegrad.rpc.serving import ERROR, Handler, Serving
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 
 __all__ = ["Handler", "Inbox", "LossCallback"]
 
-Handler: TypeAlias = Callable[[WorkerInfo, Envelope], None]
 LossCallback: TypeAlias = Callable[[WorkerInfo, WorkerLostError], None]
 
 _logger = logging.getLogger(__name__)
@@ -32,8 +31,8 @@ class Inbox:
 
     Args:
         members: Hears of losses.
-        calling: Takes replies.
-        serving: Hears of losses.
+        calling: Takes replies, and has handlers of its own.
+        serving: Hears of losses, and has handlers of its own.
         post: Posts an envelope; raises WorkerLostError.
         submit: Runs callbacks in the pool.
     """
@@ -51,7 +50,7 @@ class Inbox:
         self._serving = serving
         self._post = post
         self._submit = submit
-        self._handlers: dict[str, Handler] = {}
+        self._handlers: dict[str, Handler] = {**calling.handlers, **serving.handlers}
         self._losses: list[LossCallback] = []
         self._lock = threading.Lock()
         self._held: list[tuple[WorkerInfo, Envelope]] = []
@@ -116,6 +115,7 @@ class Inbox:
     def _refuse(self, peer: WorkerInfo, envelope: Envelope, error: Exception) -> None:
         if not envelope.call or envelope.reply:
             return
+        self._serving.refuse(peer, envelope.call)
         reply = write_body(ERROR, describe_failure(error, self._serving.worker), reply=True)
         reply.call = envelope.call
         try:

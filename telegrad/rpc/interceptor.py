@@ -39,6 +39,7 @@ class Message:
         call: This end's record of the call.
         externals: The objects lifted out of the document; `incoming` may replace items in place.
         headers: By interceptor name, plain msgpack values that travel beside the document.
+        cause: At `undelivered`, why an incoming message is not decoded, where that is known.
     """
 
     peer: WorkerInfo
@@ -46,6 +47,7 @@ class Message:
     call: CallRecord
     externals: list[object]
     headers: dict[str, object] = field(default_factory=dict)
+    cause: BaseException | None = None
 
 
 class Interceptor(ABC):

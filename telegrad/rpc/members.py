@@ -20,13 +20,20 @@ class Members:
 
     Args:
         own: This worker, which is a member from the start.
+        world_size: How many workers made the job complete.
     """
 
-    def __init__(self, own: WorkerInfo) -> None:
+    def __init__(self, own: WorkerInfo, world_size: int) -> None:
         self._lock = threading.Lock()
+        self._world_size = world_size
         self._by_name = {own.name: own}
         self._by_rank = {own.rank: own}
         self._lost: dict[WorkerInfo, WorkerLostError] = {}
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks there are: to the highest of a living member, lost ones below it too."""
+        return max(self._world_size, self.living()[-1].rank + 1)
 
     def add(self, members: Iterable[WorkerInfo]) -> None:
         """Adds members; one with a known name or rank replaces its predecessor."""
@@ -82,7 +89,10 @@ class Members:
     def _advice(self) -> str:
         if len(self._by_name) > 1:
             return ""
-        return "; this is a job of one, start more workers with: telegrad run --nproc-per-node N"
+        return (
+            "; this is a job of one, start more workers with: telegrad run --nproc-per-node N, or "
+            "from this program with launch.LocalWorkers(n)"
+        )
 
     def _names(self) -> str:
         with self._lock:

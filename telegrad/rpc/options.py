@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import final
 
+from telegrad.rpc.limits import Limits, check_integer
 from telegrad.rpc.timeouts import seconds
 
 __all__ = ["RpcOptions"]
@@ -32,6 +33,7 @@ class RpcOptions:
         callables: What others may call, methods through an RRef too: "project", "exposed",
             "importable", or "project" and the packages that these patterns name (`["mypkg.*"]`).
         insecure: Does without a token; whoever reaches the port may then call functions here.
+        limits: How many calls, and how many bytes of them, are under way before root calls wait.
         switch_interval: The interpreter's thread switch interval while an agent runs, seconds.
     """
 
@@ -45,6 +47,7 @@ class RpcOptions:
     token: str | bytes | None = None
     callables: str | Sequence[str] = "project"
     insecure: bool = False
+    limits: Limits = field(default_factory=Limits)  # only a flood meets them
     switch_interval: float = 0.0005  # with a busy thread a reply takes 3.2 ms, at Python's 5 ms 11
 
     def __post_init__(self) -> None:
@@ -53,8 +56,8 @@ class RpcOptions:
                 seconds(getattr(self, name), math.inf)
             except (TypeError, ValueError) as error:
                 raise type(error)(f"RpcOptions.{name}: {error}") from None
-        _check_integer("num_threads", self.num_threads, 1, 1000)
-        _check_integer("port", self.port, 0, 65535)
+        check_integer("RpcOptions.num_threads", self.num_threads, 1, 1000)
+        check_integer("RpcOptions.port", self.port, 0, 65535)
         for name in ("bind", "advertise"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, str) and value):
@@ -66,6 +69,8 @@ class RpcOptions:
         if self.insecure and self.token is not None:
             raise ValueError("RpcOptions.insecure=True does without a token; give one or the other")
         object.__setattr__(self, "callables", _checked_callables(self.callables))
+        if not isinstance(self.limits, Limits):
+            raise TypeError(f"RpcOptions.limits must be rpc.Limits(...), not {self.limits!r}")
         interval = self.switch_interval
         if isinstance(interval, bool) or not isinstance(interval, int | float):
             raise TypeError(f"RpcOptions.switch_interval must be seconds, not {interval!r}")
@@ -84,13 +89,6 @@ class RpcOptions:
     def callable_patterns(self) -> tuple[str, ...]:
         """The policy's patterns; none for a bare mode."""
         return () if isinstance(self.callables, str) else tuple(self.callables)
-
-
-def _check_integer(name: str, value: object, least: int, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"RpcOptions.{name} must be an integer, not {value!r}")
-    if not least <= value <= most:
-        raise ValueError(f"RpcOptions.{name} must be from {least} to {most} (got {value})")
 
 
 def _checked_callables(callables: object) -> str | tuple[str, ...]:

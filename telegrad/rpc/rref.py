@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
@@ -11,7 +12,7 @@ from telegrad.rpc.ambient import current_agent
 from telegrad.rpc.rref_calls import RRefCalls
 from telegrad.rpc.rref_context import attach_with, describe_nothing, rebuild_traveller
 from telegrad.rpc.rref_proxy import AsyncProxy, RemoteProxy, SyncProxy
-from telegrad.rpc.rref_reference import Counted, Reference
+from telegrad.rpc.rref_reference import Counted, Reference, name_of_type
 from telegrad.rpc.rref_registry import RRefRegistry
 from telegrad.rpc.rref_user import ForkState
 from telegrad.transport import on_own_loop
@@ -152,10 +153,11 @@ class RRef(Counted, Generic[T]):
         return self._fetch(None).__await__()
 
     def __repr__(self) -> str:
-        """Names the owner, the value's class where known, and how far the reference is."""
+        """Names the owner, the value's class where known, the reference's state and age."""
         reference = self.reference
-        what = reference.type_name or "a value"
-        return f"<RRef to {what} at {reference.owner.name!r}: {self._state()}>"
+        what = reference.type_name or self._own_type() or "a value"
+        age = time.monotonic() - reference.made
+        return f"<RRef to {what} at {reference.owner.name!r}: {self._state()}, {age:.1f} s old>"
 
     def __reduce__(self) -> Any:
         raise TypeError(
@@ -163,13 +165,25 @@ class RRef(Counted, Generic[T]):
             "or return it from one"
         )
 
+    def _own_type(self) -> str:
+        """Returns the class of a value that lives here and is there."""
+        reference = self.reference
+        value = None if reference.fork else reference.registry.value(reference.rref)
+        if value is None or not value.done() or value.exception() is not None:
+            return ""
+        return name_of_type(value.value())
+
     def _state(self) -> str:
         reference = self.reference
         if reference.released:
             return "released"
         if reference.fork is not None:
-            state = reference.registry.state(reference.fork)
-            return "released" if state is None else state.value
+            state, creation = reference.registry.state(reference.fork), reference.creation
+            if state is None:
+                return "released"
+            if creation is not None and not creation.done():
+                return f"{state.value}, being created"
+            return state.value
         value = reference.registry.value(reference.rref)
         if value is None:
             return "gone"

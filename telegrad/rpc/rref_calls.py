@@ -192,7 +192,12 @@ class RRefCalls:
             return outcome
         try:
             reply = self._agent.send(
-                reference.owner, kind, payload, function=function, timeout=timeout
+                reference.owner,
+                kind,
+                payload,
+                function=function,
+                timeout=timeout,
+                at_once=kind == FETCH,
             )
         except BaseException:
             self._unuse(used)
@@ -287,8 +292,10 @@ class RRefCalls:
         value = self._value(reference)
 
         def fetched() -> Future[Any]:
+            outcome = new_future(self._agent.submit, "RRef.to_here")
             # The reference keeps what is only expected until it is there.
-            return value.then(lambda done: _kept(done, reference))
+            value.add_done_callback(lambda done: _hand_on(done, outcome, reference))
+            return outcome
 
         return UserCall(fetched, mode=CallMode.FUTURE, name="RRef.to_here")
 
@@ -319,6 +326,8 @@ class RRefCalls:
             return value.then(lambda done: _in_pool(done, reference))
 
         def _in_pool(done: Future[Any], kept: Reference) -> Future[Any]:
+            if (error := done.exception()) is not None:
+                return _failed(error)
             # Not in the thread that made the value: its reply need not wait for this call.
             started: Future[Any] = new_future(agent.submit, f"RRef.{method}")
             context = contextvars.copy_context()
@@ -343,11 +352,12 @@ class RRefCalls:
             registry.settle(rref, None, fresh_copy(error))
             raise
 
-        def keep(done: Future[Any]) -> str:
+        def keep(done: Future[Any]) -> object:
             error = done.exception()
             if error is not None:
                 registry.settle(rref, None, error)
-            value = _result(done)
+                return _failed(error)
+            value = done.value()
             registry.settle(rref, value)
             return name_of_type(value)
 
@@ -381,9 +391,25 @@ def _follow(outcome: Future[Any], value: Future[Any]) -> None:
     outcome.try_set_thunk(lambda: _result(value))
 
 
-def _kept(done: Future[Any], reference: Reference) -> Any:
-    del reference
-    return _result(done)
+def _failed(error: BaseException) -> Future[Any]:
+    """Returns a future that has failed; to raise in its place would leave a circle.
+
+    future ─▶ error ─▶ frames of whoever made the future, with the reference ─▶ future
+    """
+    failed: Future[Any] = Future()
+    failed.try_set_exception(error)
+    return failed
+
+
+def _hand_on(done: Future[Any], outcome: Future[Any], reference: Reference | None) -> None:
+    """Completes without a raise, as `_failed` does."""
+    error = done.exception()
+    if error is not None:
+        outcome.try_set_exception(error)
+    elif isinstance(value := done.value(), Future):
+        value.add_done_callback(lambda inner: _hand_on(inner, outcome, reference))
+    else:
+        outcome.try_set_result(value)
 
 
 def _result(done: Future[Any]) -> Any:

@@ -136,7 +136,7 @@ class RRefInterceptor(Interceptor):
 
     def undelivered(self, message: Message) -> None:
         """Takes back forks that did not leave; gives back those that nobody will decode."""
-        self._undo(_header(message), message.peer)
+        self._undo(_header(message), message.peer, message.cause)
 
     def _fork(self, place: int, rref: Counted, peer: WorkerInfo) -> Entry:
         reference, registry = rref.reference, self._registry
@@ -149,7 +149,9 @@ class RRefInterceptor(Interceptor):
         described = [owner.name, owner.rank, owner.incarnation]
         return [place, list(reference.rref), list(fork), described, reference.type_name]
 
-    def _undo(self, header: dict[str, object], peer: WorkerInfo) -> None:
+    def _undo(
+        self, header: dict[str, object], peer: WorkerInfo, cause: BaseException | None = None
+    ) -> None:
         registry = self._registry
         me = registry.me.incarnation
         for _, arrival in _arrivals(header):
@@ -164,7 +166,8 @@ class RRefInterceptor(Interceptor):
                 registry.creation_failed(fork, None, delivered=False)
             elif rref.creator == peer.incarnation:
                 registry.creation_arrived(rref, fork, peer)
-                registry.settle(rref, None, LookupError("the request to create it was not run"))
+                not_run = LookupError("the request to create it was not run")
+                registry.settle(rref, None, cause or not_run)
 
 
 class _Traveller:

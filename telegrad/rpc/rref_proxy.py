@@ -34,11 +34,37 @@ class _Target:
         return Method(self.reference, name, args, kwargs)
 
 
-def _check_name(name: str) -> None:
-    if name.startswith("_"):
-        raise AttributeError(
-            f"{name!r} begins with an underscore and is not called through an RRef; "
-            "give the method a public name"
+@final
+class UncalledMethod(Generic[R]):
+    """`proxy.m`, before it is called: nothing was sent, so nobody knows yet what `m` is.
+
+    Raises:
+        AttributeError: The name is not public.
+    """
+
+    __slots__ = ("_name", "_run", "_target")
+
+    def __init__(
+        self, target: _Target, name: str, run: Callable[[str, tuple[Any, ...], dict[str, Any]], R]
+    ) -> None:
+        if name.startswith("_"):
+            raise AttributeError(
+                f"{name!r} begins with an underscore and is not called through an RRef; "
+                "give the method a public name"
+            )
+        self._target = target
+        self._name = name
+        self._run = run
+
+    def __call__(self, *args: Any, **kwargs: Any) -> R:
+        """Calls it on the owner, which raises TypeError where it is no method."""
+        return self._run(self._name, args, kwargs)
+
+    def __repr__(self) -> str:
+        reference = self._target.reference
+        return (
+            f"<method {reference.type_name or 'RRef'}.{self._name} at {reference.owner.name!r}, not "
+            "called; write (...) behind it, and read attributes through a method that returns them>"
         )
 
 
@@ -52,8 +78,7 @@ class SyncProxy:
         self._target = _Target(calls, reference, timeout)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        _check_name(name)
-        return lambda *args, **kwargs: self._run(name, args, kwargs)
+        return UncalledMethod(self._target, name, self._run)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the value itself."""
@@ -79,8 +104,7 @@ class AsyncProxy:
         self._target = _Target(calls, reference, timeout)
 
     def __getattr__(self, name: str) -> Callable[..., Future[Any]]:
-        _check_name(name)
-        return lambda *args, **kwargs: self._run(name, args, kwargs)
+        return UncalledMethod(self._target, name, self._run)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Future[Any]:
         """Calls the value itself."""
@@ -108,8 +132,7 @@ class RemoteProxy(Generic[R]):
         self._make = make
 
     def __getattr__(self, name: str) -> Callable[..., R]:
-        _check_name(name)
-        return lambda *args, **kwargs: self._run(name, args, kwargs)
+        return UncalledMethod(self._target, name, self._run)
 
     def __call__(self, *args: Any, **kwargs: Any) -> R:
         """Calls the value itself."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
@@ -25,6 +26,7 @@ class Reference:
         owner: Who holds the value.
         type_name: The class of the value as `module.qualname` where known, else "".
         creation: The future of its creation where that was asked for here.
+        made: When, on the monotonic clock.
     """
 
     __slots__ = (
@@ -32,6 +34,7 @@ class Reference:
         "_let_go",
         "creation",
         "fork",
+        "made",
         "owner",
         "registry",
         "rref",
@@ -53,6 +56,7 @@ class Reference:
         self.owner = owner
         self.type_name = type_name
         self.creation: Future[Any] | None = None
+        self.made = time.monotonic()
 
     @property
     def released(self) -> bool:

@@ -30,6 +30,7 @@ class ServedCall:
         depth: Length of the call tree above it.
         active: Whether it still runs; false from the moment its reply is made.
         cancelled: Whether the caller gave it up.
+        release: Gives back the bytes that it was admitted with; None where it holds none.
     """
 
     __slots__ = (
@@ -42,6 +43,7 @@ class ServedCall:
         "depth",
         "number",
         "record",
+        "release",
     )
 
     def __init__(
@@ -55,6 +57,7 @@ class ServedCall:
         self.active = True
         self.cancelled = False
         self.cancel_task: Callable[[], None] | None = None
+        self.release: Callable[[], None] | None = None
 
     def cancel(self) -> None:
         """Marks it as given up; a coroutine is cancelled, a thread finishes for nobody."""
@@ -62,6 +65,12 @@ class ServedCall:
         cancel_task = self.cancel_task
         if cancel_task is not None:
             cancel_task()
+
+    def let_others_in(self) -> None:
+        """Gives back what it was admitted with: it ended, or waits, perhaps for those others."""
+        release, self.release = self.release, None
+        if release is not None:
+            release()
 
     def can_cancel(self, cancel_task: Callable[[], None]) -> None:
         """Says how its coroutine is cancelled, once that has started."""

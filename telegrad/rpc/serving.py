@@ -24,7 +24,9 @@ from telegrad.errors import (
     UnknownWorkerError,
     WorkerLostError,
 )
-from telegrad.rpc.codec import MessageCodec, Sealed
+from telegrad.rpc.admission_callee import CalleeAdmission
+from telegrad.rpc.admission_caller import ASK, WITHDRAW
+from telegrad.rpc.codec import MessageCodec, Sealed, read_body
 from telegrad.rpc.executor import Executor
 from telegrad.rpc.future import Future, new_future
 from telegrad.rpc.interceptor import CallRecord
@@ -35,13 +37,14 @@ from telegrad.rpc.user_loop import UserLoop
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 
-__all__ = ["CALL", "CANCEL", "ERROR", "REPLY", "Prepare", "Serving"]
+__all__ = ["CALL", "CANCEL", "ERROR", "REPLY", "Handler", "Prepare", "Serving"]
 
 CALL = "rpc.call"
 CANCEL = "rpc.cancel"
 REPLY = "rpc.reply"
 ERROR = "rpc.error"
 
+Handler: TypeAlias = Callable[[WorkerInfo, Envelope], None]
 Prepare: TypeAlias = Callable[[WorkerInfo, object], UserCall]
 Settle: TypeAlias = Callable[[object, BaseException | None], None]
 
@@ -59,6 +62,7 @@ class Serving:
         user_loop: Where coroutines run.
         new_context: Makes the Context of one call.
         post: Posts an envelope; raises WorkerLostError.
+        admission: What it takes in at once.
     """
 
     def __init__(
@@ -69,6 +73,7 @@ class Serving:
         user_loop: UserLoop,
         new_context: Callable[[], contextvars.Context],
         post: Callable[[WorkerInfo, Envelope], None],
+        admission: CalleeAdmission,
     ) -> None:
         self.worker = worker
         self._codec = codec
@@ -76,6 +81,7 @@ class Serving:
         self._user_loop = user_loop
         self._new_context = new_context
         self._post = post
+        self._admission = admission
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._calls: dict[tuple[WorkerInfo, int], ServedCall] = {}
@@ -86,32 +92,46 @@ class Serving:
         """How many calls were answered."""
         return self._served
 
+    @property
+    def admitted_bytes(self) -> int:
+        """Of calls that had to ask, what is here or on its way."""
+        return self._admission.in_use
+
+    @property
+    def handlers(self) -> dict[str, Handler]:
+        """What takes the messages about calls, by their kind."""
+        return {
+            ASK: self._admission.on_ask,
+            WITHDRAW: self._admission.on_withdraw,
+            CANCEL: self._on_cancel,
+        }
+
     def accept(self, prepare: Prepare, caller: WorkerInfo, envelope: Envelope) -> None:
         """Takes a request; on the loop, blocks nowhere."""
         record = CallRecord(envelope.kind)
         call = ServedCall(caller, envelope.call, record, envelope.time_left, envelope.depth)
+        call.release = self._admission.arrive(caller, envelope.call)
         with self._lock:
             self._calls[caller, envelope.call] = call
         if envelope.depth == 0 and self._executor.exhausted:
-            self._codec.drop(caller, record, envelope)
             message = (
                 f"the pool of worker {self.worker!r} has {self._executor.threads} threads, all "
                 "busy, and takes no further root call; call less at a time, or make the functions "
                 "async def"
             )
-            self._fail(call, PoolExhaustedError(message))
+            exhausted = PoolExhaustedError(message)
+            self._codec.drop(caller, record, envelope, exhausted)
+            self._fail(call, exhausted)
             return
         self._executor.submit_in(self._new_context(), self._serve, call, prepare, envelope)
 
-    def cancel(self, caller: WorkerInfo, number: int) -> None:
-        """Hears that the caller gave a call up; any thread."""
-        with self._lock:
-            call = self._calls.get((caller, number))
-        if call is not None:
-            call.cancel()
+    def refuse(self, caller: WorkerInfo, number: int) -> None:
+        """Hears that a request was answered without being served."""
+        self._admission.release(caller, number)
 
     def lose(self, caller: WorkerInfo) -> None:
-        """Gives up what a lost worker has called."""
+        """Gives up what a lost worker has called, or wants to."""
+        self._admission.lose(caller)
         with self._lock:
             orphans = [call for call in self._calls.values() if call.caller == caller]
         for call in orphans:
@@ -143,6 +163,7 @@ class Serving:
             settle(None, error)
             return
         if user_call.mode is CallMode.FUTURE:
+            _let_others_in()
             _when_done(future, settle)
         else:
             settle(value, None)
@@ -164,8 +185,9 @@ class Serving:
         """In the pool, inside the Context in which the function runs."""
         enter_served_call(call)
         if call.cancelled or call.deadline <= time.monotonic():
-            self._codec.drop(call.caller, call.record, envelope)
-            self._fail(call, self._expired(call))
+            expired = self._expired(call)
+            self._codec.drop(call.caller, call.record, envelope, expired)
+            self._fail(call, expired)
             return
         try:
             payload = self._codec.open(call.caller, call.record, envelope)
@@ -176,6 +198,16 @@ class Serving:
         del payload, envelope
         call.record.function = user_call.name
         self.run(user_call, lambda value, error: self._settle(call, value, error))
+
+    def _on_cancel(self, caller: WorkerInfo, envelope: Envelope) -> None:
+        """Hears that the caller gave a call up; on the loop."""
+        number = read_body(envelope)
+        if not isinstance(number, int):
+            return
+        with self._lock:
+            call = self._calls.get((caller, number))
+        if call is not None:
+            call.cancel()
 
     def _run_coroutine(self, user_call: UserCall, settle: Settle) -> None:
         def finished(task: asyncio.Task[Any]) -> None:
@@ -194,6 +226,8 @@ class Serving:
             )
         except RuntimeError as error:
             settle(None, error)
+        else:
+            _let_others_in()
 
     def _settle(self, call: ServedCall, value: object, error: BaseException | None) -> None:
         call.active = False
@@ -230,6 +264,7 @@ class Serving:
         except EncodeError as error:  # it refers to more than an envelope has room for
             sealed.take_back()
             self._reply_bare(call, error)
+        call.let_others_in()
         with self._changed:
             self._calls.pop((call.caller, call.number), None)
             self._changed.notify_all()
@@ -248,6 +283,13 @@ class Serving:
             function=call.record.function,
             phase="serving",
         )
+
+
+def _let_others_in() -> None:
+    """What is left of the call is a promise, which others may have to keep."""
+    served = current_served_call()
+    if served is not None:
+        served.let_others_in()
 
 
 def _checked_future(user_call: UserCall, value: object) -> Future[Any]:

@@ -1,6 +1,7 @@
 """How an agent ends: together with the others, or at once; in every state, any number of times.
 
-    graceful   serve until own calls are done ─▶ every living worker has called shutdown
+    graceful   serve until own calls are done ─▶ on_leaving (process groups are left)
+               ─▶ every living worker has called shutdown
                ─▶ before_leaving (RRefs are released) ─▶ goodbye and flush ─▶ torn down
     else       goodbye ─▶ torn down
 
@@ -71,10 +72,10 @@ class Steps(Protocol):
 
 
 class _State(enum.Enum):
-    NEW = enum.auto()
-    OPEN = enum.auto()
-    ENDING = enum.auto()
-    CLOSED = enum.auto()
+    NEW = "not started"
+    OPEN = "running"
+    ENDING = "shutting down"
+    CLOSED = "ended"
 
 
 @final
@@ -87,6 +88,7 @@ class Shutdown:
 
     Attributes:
         membership: How the others are told; None where there are none.
+        on_leaving: Called when the own calls are done, before the others are waited for.
         before_leaving: Called when all calls are done, with the seconds that are left.
         after_close: Called at the end, the last one first.
     """
@@ -100,8 +102,14 @@ class Shutdown:
         self._hurry = threading.Event()  # another thread wants to leave at once
         self._reason = GRACEFUL
         self.membership: Membership | None = None
+        self.on_leaving: list[Callable[[], None]] = []
         self.before_leaving: list[Callable[[float], None]] = []
         self.after_close: list[Callable[[], None]] = []
+
+    @property
+    def state(self) -> str:
+        """How far it is, in words."""
+        return self._state.value
 
     @property
     def is_closed(self) -> bool:
@@ -165,6 +173,8 @@ class Shutdown:
                 "shutdown() was called; it is closed all the same",
                 missing=(self._name,),
             )
+        for leaving in self.on_leaving:
+            _guarded(leaving)
         if self.membership is not None:
             try:
                 self.membership.shutdown(max(deadline - time.monotonic(), 0.001))

@@ -16,7 +16,9 @@ class RpcStatistics:
         calls_served: Those answered here, with a value or an error.
         bytes_sent: Written to other workers, protocol included.
         bytes_received: Read from other workers, protocol included.
-        pending_calls: Calls that wait for their reply now.
+        pending_calls: Calls that wait for their reply now, those not admitted yet included.
+        waiting_calls: Of those, root calls that wait for admission; see `Limits`.
+        admitted_bytes: Of calls of others that had to ask, what is here or on its way now.
         owned_rrefs: RRefs whose value lives here now.
         user_rrefs: RRefs held here now whose value lives elsewhere.
     """
@@ -26,5 +28,7 @@ class RpcStatistics:
     bytes_sent: int
     bytes_received: int
     pending_calls: int
+    waiting_calls: int
+    admitted_bytes: int
     owned_rrefs: int
     user_rrefs: int

@@ -6,10 +6,11 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, TypeAlias, final
+from typing import Any, Protocol, TypeAlias, final
 
 from telegrad.errors import DecodeError
 from telegrad.rpc.functions import is_async_execution
+from telegrad.types import WorkerInfo
 from telegrad.wire import FunctionRef
 
 __all__ = [
@@ -18,12 +19,22 @@ __all__ = [
     "call_name",
     "call_payload",
     "check_arguments",
+    "prepare_call",
     "read_call_payload",
     "read_script",
 ]
 
 Arguments: TypeAlias = Sequence[Any]
 KeywordArguments: TypeAlias = Mapping[str, Any] | None
+
+
+class Resolve(Protocol):
+    """Finds what others may call."""
+
+    def __call__(
+        self, function: str, *, script: str = "", caller: WorkerInfo | None = None
+    ) -> Callable[..., Any]:
+        """Returns the function of this name."""
 
 
 class CallMode(Enum):
@@ -144,3 +155,21 @@ def read_script(payload: object) -> str:
     """Returns the caller's script, named where the callee does not find the function."""
     script = payload.get("script") if isinstance(payload, dict) else None
     return script if isinstance(script, str) else ""
+
+
+def prepare_call(resolve: Resolve, caller: WorkerInfo, payload: object) -> UserCall:
+    """Makes at the callee what is run for what `call_payload` made.
+
+    Args:
+        resolve: Finds the function, if this caller may call it; `Agent.resolve`.
+        caller: Who calls.
+        payload: What arrived.
+
+    Raises:
+        DecodeError: It is something else.
+        FunctionNotFoundError: There is no such function.
+        CallRefusedError: The policy does not allow it.
+    """
+    name, args, kwargs = read_call_payload(payload)
+    func = resolve(name, script=read_script(payload), caller=caller)
+    return UserCall.of(func, args, kwargs, name)

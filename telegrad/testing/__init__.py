@@ -1,8 +1,16 @@
-"""For tests of distributed programs: clusters in one process or many, and leak checks."""
+"""For tests of distributed programs: clusters in one process or many, faults, leak checks."""
 
 from __future__ import annotations
 
 from telegrad.testing.cluster import Cluster
+from telegrad.testing.fault_injection import FaultyTransport
+from telegrad.testing.fault_plan import Fault, FaultPlan, FaultRule
+from telegrad.testing.faulty_network import (
+    FaultStatistics,
+    FaultyNetwork,
+    Injected,
+    faulty_network,
+)
 from telegrad.testing.leaks import (
     LeakError,
     no_leaked_children,
@@ -14,7 +22,15 @@ from telegrad.testing.references import held_references, no_leaked_references
 
 __all__ = [
     "Cluster",
+    "Fault",
+    "FaultPlan",
+    "FaultRule",
+    "FaultStatistics",
+    "FaultyNetwork",
+    "FaultyTransport",
+    "Injected",
     "LeakError",
+    "faulty_network",
     "held_references",
     "no_leaked_children",
     "no_leaked_descriptors",

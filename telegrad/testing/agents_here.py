@@ -16,11 +16,13 @@ from telegrad.distributed import make_agent
 from telegrad.errors import TelegradError
 from telegrad.rendezvous import JobAddress
 from telegrad.rpc import Agent, RpcOptions, use_agent
+from telegrad.testing.fault_injection import FaultyTransport
+from telegrad.testing.faulty_network import FaultyNetwork
 from telegrad.testing.job import Job
 from telegrad.testing.killable import KillableTransport
 from telegrad.testing.worker_process import run_function
 from telegrad.testing.workers import Workers
-from telegrad.transport import InprocNetwork, InprocTransport, shared_loop_thread
+from telegrad.transport import InprocNetwork, InprocTransport, Transport, shared_loop_thread
 
 __all__ = ["AgentsHere"]
 
@@ -34,19 +36,23 @@ class AgentsHere(Workers):
     Args:
         n: How many.
         options: For each of them.
+        faulty: What strikes their messages, if anything does.
     """
 
-    def __init__(self, n: int, options: RpcOptions | None) -> None:
+    def __init__(
+        self, n: int, options: RpcOptions | None, faulty: FaultyNetwork | None = None
+    ) -> None:
         self._n = n
         self._job = Job(n, options)
         self._network = InprocNetwork()
+        self._faulty = faulty
         self._transports: dict[int, KillableTransport] = {}
         self._agents: dict[int, Agent] = {}
         self._loop = shared_loop_thread().acquire()
 
     def start(self) -> None:
         """Makes the agents, each in a thread, since each waits for all the others."""
-        self._job.listen(InprocTransport(self._network))
+        self._job.listen(self._transport(""))
         joining = {r: _in_thread(f"join-{r}", self._join, r) for r in range(self._n)}
         wait(joining.values())
         failed = [f.exception() for f in joining.values() if f.exception() is not None]
@@ -74,7 +80,7 @@ class AgentsHere(Workers):
         self._loop.release()
 
     def _join(self, rank: int) -> Agent:
-        transport = self._transports[rank] = KillableTransport(InprocTransport(self._network))
+        transport = self._transports[rank] = KillableTransport(self._transport(f"worker{rank}"))
         address = JobAddress(
             host="",
             port=0,
@@ -84,13 +90,20 @@ class AgentsHere(Workers):
             hosts_store=False,
             endpoint=self._job.endpoint,
         )
-        return make_agent(
+        agent = make_agent(
             address,
             name=f"worker{rank}",
             options=self._job.options,
             token=self._job.token,
             transports=[transport],
         )
+        if self._faulty is not None:
+            agent.attach(self._faulty)
+        return agent
+
+    def _transport(self, name: str) -> Transport:
+        inner = InprocTransport(self._network)
+        return inner if self._faulty is None else FaultyTransport(inner, self._faulty, name=name)
 
     def _leave(self, rank: int, agent: Agent, graceful: bool, timeout: float) -> None:
         try:

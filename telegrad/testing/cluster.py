@@ -5,6 +5,10 @@
         cluster.call(0, train, data)                  # on one
         cluster.kill(2)                               # without a goodbye
 
+    with Cluster(3, faults=FaultPlan(seed=7, drop=0.01)) as cluster:
+        cluster.run(train)                            # over a network that loses messages
+        cluster.network.partition("worker0")          # and heal()
+
 A function runs with its worker's agent as the ambient one, so the verbs of `telegrad.rpc` and
 `telegrad.dist_autograd` work in it as they do in a program.
 """
@@ -20,6 +24,8 @@ from typing import Any, ParamSpec, TypeVar, final
 
 from telegrad.rpc import RpcOptions
 from telegrad.testing.agents_here import AgentsHere
+from telegrad.testing.fault_plan import FaultPlan
+from telegrad.testing.faulty_network import FaultyNetwork
 from telegrad.testing.processes import Processes
 from telegrad.testing.workers import Workers
 
@@ -46,6 +52,8 @@ class Cluster:
             then be what a call could carry, and functions must be importable.
         options: What each worker's `init_rpc` is told; a token is made where none is given.
         limit: Seconds for one `run` or `call`.
+        faults: What the network does wrong; `FaultPlan()` for one that only does what `network`
+            is told. None for a sound one.
 
     Raises:
         ValueError: n is below 1.
@@ -58,6 +66,7 @@ class Cluster:
         processes: bool = False,
         options: RpcOptions | None = None,
         limit: float = LIMIT_SECONDS,
+        faults: FaultPlan | None = None,
     ) -> None:
         if n < 1:
             raise ValueError(f"a cluster needs at least one worker (got {n})")
@@ -65,7 +74,13 @@ class Cluster:
         self._limit = limit
         self._living = list(range(n))
         self._closed = threading.Lock()
-        self._workers: Workers = Processes(n, options) if processes else AgentsHere(n, options)
+        self._network = None if faults is None or processes else FaultyNetwork(faults)
+        self._faults = faults
+        self._workers: Workers
+        if processes:
+            self._workers = Processes(n, options, faults)
+        else:
+            self._workers = AgentsHere(n, options, self._network)
         try:
             self._workers.start()
         except BaseException:
@@ -76,6 +91,22 @@ class Cluster:
     def living(self) -> list[int]:
         """The ranks that were not killed."""
         return list(self._living)
+
+    @property
+    def network(self) -> FaultyNetwork:
+        """The faulty network between the workers.
+
+        Raises:
+            RuntimeError: The cluster has none, or each of its processes has its own.
+        """
+        if self._network is not None:
+            return self._network
+        if self._faults is None:
+            raise RuntimeError("this cluster's network is sound; write Cluster(n, faults=...)")
+        raise RuntimeError(
+            "each process of this cluster has a faulty network of its own; a function that the "
+            "cluster runs there gets it from testing.faulty_network()"
+        )
 
     def run(self, func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> list[T]:
         """Runs a function on every living worker at once.
@@ -144,18 +175,20 @@ class Cluster:
         _, pending = wait(futures.values(), self._limit, return_when=FIRST_EXCEPTION)
         if pending and time.monotonic() - began < self._limit:
             _, pending = wait(pending, GRACE_SECONDS)
-        _raise_first(futures)
+        self._raise_first(futures)
         if pending:
             late = [f"worker{r}" for r, future in futures.items() if future in pending]
             raise TimeoutError(
                 f"{func.__qualname__} still runs on {', '.join(late)} after {self._limit:g} s"
+                f"{'' if self._faults is None else f' over {self._network or self._faults!r}'}"
             )
         return [future.result() for future in futures.values()]
 
-
-def _raise_first(futures: dict[int, Future[Any]]) -> None:
-    for r, future in futures.items():
-        error = future.exception() if future.done() else None
-        if error is not None:
-            error.add_note(f"raised on worker{r} of the cluster")
-            raise error
+    def _raise_first(self, futures: dict[int, Future[Any]]) -> None:
+        for r, future in futures.items():
+            error = future.exception() if future.done() else None
+            if error is not None:
+                error.add_note(f"raised on worker{r} of the cluster")
+                if self._faults is not None:
+                    error.add_note(f"the network was faulty: {self._network or self._faults!r}")
+                raise error

@@ -8,7 +8,7 @@ from typing import final
 
 from telegrad.rendezvous import Coordinator
 from telegrad.rpc import RpcOptions
-from telegrad.transport import GrpcTransport, Transport, make_token
+from telegrad.transport import Transport, make_token
 
 __all__ = ["Job"]
 
@@ -44,10 +44,6 @@ class Job:
             lost_after=self.options.lost_after,
         )
         (self.endpoint,) = self._coordinator.start()
-
-    def listen_on_loopback(self) -> None:
-        """Starts the coordinator on a port that the kernel chooses."""
-        self.listen(GrpcTransport())
 
     def environment(self, rank: int) -> dict[str, str]:
         """Returns what `env://` reads, for one worker."""

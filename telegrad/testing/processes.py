@@ -20,9 +20,11 @@ from typing import Any, final
 from telegrad.errors import TelegradError, WorkerLostError
 from telegrad.rpc import RpcOptions
 from telegrad.testing.channel import Channel
+from telegrad.testing.fault_plan import FaultPlan
 from telegrad.testing.job import Job
-from telegrad.testing.worker_process import serve
+from telegrad.testing.worker_process import over_faults, serve
 from telegrad.testing.workers import Workers
+from telegrad.transport import GrpcTransport
 from telegrad.wire import name_of
 
 __all__ = ["Processes"]
@@ -99,23 +101,25 @@ class Processes(Workers):
     Args:
         n: How many workers.
         options: For each of them.
+        faults: What the network of each of them does wrong.
     """
 
-    def __init__(self, n: int, options: RpcOptions | None) -> None:
+    def __init__(self, n: int, options: RpcOptions | None, faults: FaultPlan | None = None) -> None:
         self._n = n
         self._job = Job(n, options)
+        self._faults = faults
         self._numbers = itertools.count(1)
         self._workers: dict[int, _Worker] = {}
 
     def start(self) -> None:
         """Starts the coordinator and the processes; returns when each has joined."""
-        self._job.listen_on_loopback()
+        self._job.listen(over_faults(GrpcTransport(), self._faults))
         context = multiprocessing.get_context("spawn")
         for r in range(self._n):
             here, there = context.Pipe()
             process = context.Process(
                 target=serve,
-                args=(there, self._job.environment(r), self._job.options),
+                args=(there, self._job.environment(r), self._job.options, self._faults),
                 name=f"cluster-worker{r}",
                 daemon=True,
             )

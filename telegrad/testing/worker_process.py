@@ -12,22 +12,38 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from telegrad import rpc
+from telegrad.distributed import make_agent
+from telegrad.rendezvous import parse_init_method
 from telegrad.testing.channel import Channel
+from telegrad.testing.fault_injection import FaultyTransport
+from telegrad.testing.fault_plan import FaultPlan
+from telegrad.testing.faulty_network import FaultyNetwork
+from telegrad.transport import GrpcTransport, Transport, find_token
 from telegrad.wire import CallablePolicy
 
-__all__ = ["run_function", "serve"]
+__all__ = ["over_faults", "run_function", "serve"]
 
 
-def serve(pipe: Connection, environment: dict[str, str], options: rpc.RpcOptions | None) -> None:
+def serve(
+    pipe: Connection,
+    environment: dict[str, str],
+    options: rpc.RpcOptions,
+    faults: FaultPlan | None = None,
+) -> None:
     """Serves requests until told to leave; the end of the pipe ends the process at once."""
     os.environ.update(environment)
     channel = Channel(pipe)
     leave = threading.Event()
     reader = threading.Thread(
-        target=_read, args=(channel, options, leave), name="cluster-control", daemon=True
+        target=_read, args=(channel, options, faults, leave), name="cluster-control", daemon=True
     )
     reader.start()
     leave.wait()
+
+
+def over_faults(inner: Transport, faults: FaultPlan | None) -> Transport:
+    """Returns a transport over a network of its own that does what the plan says, if any."""
+    return inner if faults is None else FaultyTransport(inner, FaultyNetwork(faults))
 
 
 def run_function(func: Callable[..., Any], args: Sequence[Any]) -> Any:
@@ -36,12 +52,14 @@ def run_function(func: Callable[..., Any], args: Sequence[Any]) -> Any:
     return asyncio.run(result) if inspect.iscoroutine(result) else result
 
 
-def _read(channel: Channel, options: rpc.RpcOptions | None, leave: threading.Event) -> None:
+def _read(
+    channel: Channel, options: rpc.RpcOptions, faults: FaultPlan | None, leave: threading.Event
+) -> None:
     try:
         while True:
             header, read = channel.receive()
             threading.Thread(
-                target=_answer, args=(channel, header, read, options, leave), daemon=True
+                target=_answer, args=(channel, header, read, options, faults, leave), daemon=True
             ).start()
     except (EOFError, OSError):
         os._exit(1)  # whoever told this process what to do is gone
@@ -51,12 +69,13 @@ def _answer(
     channel: Channel,
     header: Sequence[Any],
     read: Callable[[], Sequence[Any]],
-    options: rpc.RpcOptions | None,
+    options: rpc.RpcOptions,
+    faults: FaultPlan | None,
     leave: threading.Event,
 ) -> None:
     number, verb, name = header
     try:
-        value, error = _do(verb, name, read, options), None
+        value, error = _do(verb, name, read, options, faults), None
     except BaseException as raised:
         value, error = None, raised
     channel.answer(number, error, value)
@@ -65,10 +84,16 @@ def _answer(
 
 
 def _do(
-    verb: str, name: str, read: Callable[[], Sequence[Any]], options: rpc.RpcOptions | None
+    verb: str,
+    name: str,
+    read: Callable[[], Sequence[Any]],
+    options: rpc.RpcOptions,
+    faults: FaultPlan | None,
 ) -> Any:
-    if verb == "join":
+    if verb == "join" and faults is None:
         rpc.init_rpc(options=options)
+    elif verb == "join" and faults is not None:
+        _join_over_faults(options, FaultyNetwork(faults))
     elif verb == "import":
         _import(name)
     elif verb == "call":
@@ -77,6 +102,22 @@ def _do(
     elif verb == "leave":
         rpc.shutdown()
     return None
+
+
+def _join_over_faults(options: rpc.RpcOptions, network: FaultyNetwork) -> None:
+    """Joins as `init_rpc` does, but over a faulty network."""
+    address = parse_init_method(None, rank=None, world_size=None, environ=os.environ)
+    name = address.name or f"worker{address.rank}"
+    inner = GrpcTransport(insecure=options.insecure)
+    agent = make_agent(
+        address,
+        name=name,
+        options=options,
+        token=None if options.insecure else find_token(options.token, os.environ),
+        transports=[FaultyTransport(inner, network, name=name)],
+    )
+    agent.attach(network)
+    rpc.set_process_agent(agent)
 
 
 def _import(name: str) -> None:

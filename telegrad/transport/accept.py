@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import final
 
 from telegrad.errors import DecodeError
+from telegrad.transport.answer import cut_off, receive_small
 from telegrad.transport.base import Carrier, CarrierClosedError
 from telegrad.transport.connection import Connection
 from telegrad.transport.handshake import AcceptHandshake, Reason, RefusedError, refusal
-from telegrad.transport.reach import cut_off, receive_small
 from telegrad.transport.stream import Stream
 from telegrad.transport.terms import Terms
 from telegrad.types import WorkerInfo
@@ -85,13 +85,28 @@ class Door:
         except RefusedError as error:
             self._on_refused(claimed, error.words)
             raise
+        if handshake.lane_of:
+            self._take_lane(carrier, claimed, handshake)
+            return
         connection = self._admitted(claimed)
         self._check_crossed(connection, carriers)
         resumes = connection.carriers > 0
         connection.detach()  # before the number of the last envelope held is told
         preamble = handshake.welcome(connection.received_number, resumes=resumes)
-        stream = Stream(carrier, handshake.frames(), dialled=False, preamble=preamble)
+        lanes = connection.lanes_of(handshake.stream_id(), "")
+        stream = Stream(carrier, handshake.frames(), lanes, preamble=preamble)
         connection.adopt(stream, peer_received)
+
+    def _take_lane(self, carrier: Carrier, peer: WorkerInfo, handshake: AcceptHandshake) -> None:
+        """Gives a lane to the stream that it names, which must be the one with that peer."""
+        connection = self._find(peer, False)
+        stream = None if connection is None else connection.stream
+        if stream is None or not stream.lanes.accepts(handshake.lane_of):
+            raise RefusedError(
+                Reason.UNKNOWN_STREAM,
+                f"{self._info.name} has no stream from {peer.name} that takes this lane",
+            )
+        stream.lanes.take(carrier, preamble=handshake.welcome(0, resumes=False))
 
     def _admitted(self, peer: WorkerInfo) -> Connection:
         if (why := self._admit(peer)) is not None:

@@ -4,14 +4,17 @@
                   │                                           ▲
       ┌───────────▼───────────────────────────────────────────┴───────┐
       │ Session, under session_lock (pure: numbers, receipts, pieces) │
-      └───────────┬───────────────────────────────────────────▲───────┘
-         writer task: one frame per write           reader task: one frame per message
-                  └────────────── Stream: carrier + tags ─────┘
+      └───────────┬──────────────────────────▲────────────────▲───────┘
+         writer task: one frame     reader task: one     Cargo: pieces, both ways
+         per write                  frame per message         │
+                  └────── Stream: carrier + tags ──── + ─── Lanes
 
 The loop is woken once for whatever is posted until the writer has found nothing to do. Streams
 come from `reach` (this side dialled) or from the Exchange (the peer did) through `adopt`; they
-end through `_detach`, after which nothing of them is read any more: only then may the number of
-the last envelope held be told to the peer.
+end through `detach`, after which nothing of them is read any more: only then may the number of
+the last envelope held be told to the peer. (A copy that is under way then may still complete an
+envelope; the peer announces it again, and it is known.) A lane that breaks, or stands still while
+the peer lives, ends its stream; the next one carries what is left.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ from typing import final
 
 from telegrad.errors import DecodeError, WorkerLostError
 from telegrad.transport.base import CarrierClosedError
+from telegrad.transport.bulk_cargo import Cargo
+from telegrad.transport.bulk_lanes import Lanes
 from telegrad.transport.liveness import Liveness
 from telegrad.transport.loss import Loss
 from telegrad.transport.session import Session, SessionStatistics
@@ -40,6 +45,9 @@ logger = logging.getLogger(__name__)
 # Carriers that come up and break before they bring one frame: an honest network does not do that
 # ten times in a row, and dialling for ever would keep a processor busy.
 FRUITLESS_CARRIERS = 10
+# Lanes that stood still get twice the time on the next stream, up to so many times the bound: a
+# chunk of 1 MiB takes 8 s at 1 Mbit/s.
+MOST_PATIENCE = 16
 
 
 @final
@@ -66,6 +74,12 @@ class Connection:
         self._stream: Stream | None = None  # this and what follows: on the loop alone
         self._beat_due = False
         self._fruitless = 0  # carriers in a row that brought no frame
+        self._fruitless_lanes = 0  # streams in a row whose lanes broke and had moved no chunk
+        self._patience = terms.lost_after  # with lanes that move nothing
+        self._peer_done = False  # it said goodbye, and waits for what is still under way here
+        self._cargo = Cargo(
+            self._session, self._session_lock, terms.bulk, self._hand_over, self._cargo_lost
+        )
         self._reach: Callable[[Connection], None] | None = None
         self.ended = asyncio.Event()
 
@@ -160,6 +174,23 @@ class Connection:
                 self._start_life()
             self._reach(self)
 
+    def lanes_of(self, stream_id: bytes, endpoint: str) -> Lanes:
+        """Returns what moves big parts beside a stream that is to be adopted.
+
+        Args:
+            stream_id: The stream's.
+            endpoint: Where this side dialled it; empty when the peer did.
+        """
+        return Lanes(
+            self._terms,
+            self.peer,
+            stream_id,
+            endpoint,
+            cargo=self._cargo,
+            patience=self._patience,
+            on_broken=self._lane_broken,
+        )
+
     def adopt(self, stream: Stream, peer_received: int) -> None:
         """Takes a new carrier, in place of the present one.
 
@@ -172,6 +203,7 @@ class Connection:
             self._woken = True
         self._stream = stream
         self._beat_due = True
+        self._peer_done = False
         self.carriers += 1
         self._terms.counters.connections += 1
         self._start_life().opened(self._terms.clock())
@@ -200,9 +232,13 @@ class Connection:
             return
         if self.liveness.tick(now):
             self.lose(self._silence_words(now))
-        elif self._stream is not None and self.liveness.due(now):
-            self._beat_due = True
-            self._stream.work.set()
+        elif self._stream is not None:
+            if self.liveness.due(now):
+                self._beat_due = True
+                self._stream.work.set()
+            if self._stream.lanes.stand_still(now):
+                self._patience = min(2 * self._patience, MOST_PATIENCE * self._terms.lost_after)
+                self._broken(self._stream, CarrierClosedError("its lanes stand still"))
 
     def leave_on_loop(self, reason: str) -> None:
         """Has a goodbye follow what was posted; `ended` is set when the peer has it all."""
@@ -283,20 +319,44 @@ class Connection:
         with self._session_lock:
             complete = self._session.received(frame)
             due = self._session.pending and not self._woken
-        self._terms.counters.envelopes_received += len(complete)
-        for envelope in complete:
-            self._terms.receiver.on_envelope(self.peer, envelope)
+        if frame.awaited:
+            stream.lanes.announced()
+        self._deliver(complete)
         if frame.heartbeat is not None and self.liveness is not None:
             self.liveness.heard(frame.heartbeat, self._terms.clock())
+            stream.lanes.heard(frame.heartbeat.chunks)
         if frame.goodbye is not None:
-            self._peer_left(frame.goodbye)
+            self._peer_left(stream, frame.goodbye)
         elif due:
             stream.work.set()
 
-    def _peer_left(self, goodbye: Goodbye) -> None:
-        """Answers a goodbye, so that the peer knows that all it said was heard."""
+    def _deliver(self, complete: Sequence[Envelope]) -> None:
+        self._terms.counters.envelopes_received += len(complete)
+        for envelope in complete:
+            self._terms.receiver.on_envelope(self.peer, envelope)
+
+    def _hand_over(self, complete: Sequence[Envelope]) -> None:
+        """Takes envelopes that came by lanes, and has the receipt written that is due for them."""
+        self._deliver(complete)
+        with self._session_lock:
+            due = self._session.pending
+        if due and self._stream is not None:
+            self._stream.work.set()
+
+    def _cargo_lost(self, error: BaseException) -> None:
+        self.gone_on_loop(f"an envelope from it could not be put together: {error!r}")
+
+    def _peer_left(self, stream: Stream, goodbye: Goodbye) -> None:
+        """Answers a goodbye, so that the peer knows that all it said was heard.
+
+        If this side leaves, too, its own goodbye is the answer, behind what is still under way.
+        """
         with self._session_lock:
             answered, left = self._session.goodbye_written, self._left
+            if left and not answered:
+                self._peer_done = True
+                stream.work.set()
+                return
             last = Frame(receipt=self._session.received_number, goodbye=Goodbye("answer"))
         self.detach(farewell=b"" if answered else pack_frame(last))
         if left:
@@ -316,11 +376,19 @@ class Connection:
                     await stream.work.wait()
                 else:
                     await stream.carrier.send(message)
+                    self._end_if_said(stream)
             await stream.say_farewell()
         except CarrierClosedError as error:
             self._broken(stream, error)
             if not stream.is_open():  # let go with a farewell that could not be said
                 await stream.carrier.close()
+
+    def _end_if_said(self, stream: Stream) -> None:
+        """Ends once both sides have said goodbye, this one last."""
+        with self._session_lock:
+            said = self._session.goodbye_written
+        if self._peer_done and said and self._stream is stream:
+            self.end()
 
     def _next_message(self, stream: Stream) -> bytes | None:
         now, counters = self._terms.clock(), self._terms.counters
@@ -329,14 +397,40 @@ class Connection:
                 self._woken = False
                 return None
             frame = self._session.next_write(now=now)
+            waiting = self._session.pieces_waiting
         if self._beat_due and self.liveness is not None:
             self._beat_due = False
-            frame.heartbeat = self.liveness.beat(now, lag=counters.lag, busy=self._terms.load())
+            frame.heartbeat = self.liveness.beat(
+                now, lag=counters.lag, busy=self._terms.load(), chunks=stream.lanes.taken
+            )
+        if waiting:
+            stream.lanes.wake()
         message = stream.frames.seal(pack_frame(frame))
         counters.envelopes_sent += len(frame.envelopes)
         counters.bytes_sent += len(message)
         counters.writes += 1
         return message
+
+    def _lane_broken(self, lanes: Lanes, error: Exception) -> None:
+        """Goes on without a stream of which a lane broke, or never came up.
+
+        Once this side has said goodbye it needs no lane: whoever answers lets go of them first. A
+        peer that still sends notices on its own end.
+        """
+        stream = self._stream
+        if stream is None or stream.lanes is not lanes:
+            return
+        with self._session_lock:
+            done = self._session.goodbye_written
+        self._fruitless_lanes = 0 if lanes.moved else self._fruitless_lanes + 1
+        if isinstance(error, DecodeError):
+            self.gone_on_loop(f"it broke the protocol: {error}")
+        elif done:
+            logger.debug("a lane of %s ended: %s", self.peer.name, error)
+        elif self._fruitless_lanes >= FRUITLESS_CARRIERS:
+            self.gone_on_loop(f"{self._fruitless_lanes} bulk lanes in a row broke: {error}")
+        else:
+            self._broken(stream, error)
 
     def _broken(self, stream: Stream, error: Exception) -> None:
         """Goes on without a stream that broke; dials again at once where that is possible."""

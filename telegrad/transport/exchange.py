@@ -17,13 +17,15 @@ from telegrad.errors import (
     WorkerLostError,
 )
 from telegrad.transport.accept import Door
+from telegrad.transport.answer import Answer, ask
 from telegrad.transport.base import CarrierClosedError, Listener, Receiver, Transport
+from telegrad.transport.bulk_thread import BulkThread
 from telegrad.transport.connection import Connection
 from telegrad.transport.handshake import Identity, Reason, RefusedError
 from telegrad.transport.liveness import BEATS_PER_BOUND
 from telegrad.transport.loop import LoopThread, shared_loop_thread
 from telegrad.transport.loopback import Loopback
-from telegrad.transport.reach import Answer, Reach, ask
+from telegrad.transport.reach import Reach
 from telegrad.transport.terms import Counters, Terms
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
@@ -35,6 +37,7 @@ logger = logging.getLogger(__name__)
 LOST_AFTER = 10.0  # seconds of silence; a stop-the-world pause of Python is far shorter
 PROVE_WITHIN = 5.0  # seconds for a handshake, two round trips: whoever needs more is no worker
 TICKS_PER_BEAT = 4
+CANCEL_SECONDS = 1.0  # for a task that was cancelled to end; it takes a turn of the loop
 CROSSED_SECONDS = 0.05  # between looks whether a peer that dials us, too, has come through
 LONGEST_TICK_SECONDS = 0.25  # also how soon a lag of the loop is noticed
 
@@ -51,12 +54,17 @@ class ExchangeStatistics:
     """What an exchange has moved so far, with all peers together.
 
     Attributes:
-        bytes_sent: Of frames, tags included.
-        bytes_received: Of frames, tags included.
+        bytes_sent: Of frames and chunks, tags and headers included.
+        bytes_received: Of frames and chunks, tags and headers included.
         envelopes_sent: Written, once more for each time that one was sent again.
         envelopes_received: Handed over.
-        connections: Carriers that came up.
+        connections: Control streams that came up.
         writes: Frames; envelopes_sent / writes is how well they coalesce.
+        lanes: Bulk lanes that came up.
+        chunks_sent: Pieces of big parts, once more for each time that one was sent again.
+        chunks_received: Pieces that came, known ones included.
+        bulk_bytes_sent: Of bytes_sent, what went by lanes.
+        bulk_bytes_received: Of bytes_received, what came by lanes.
     """
 
     bytes_sent: int
@@ -65,6 +73,11 @@ class ExchangeStatistics:
     envelopes_received: int
     connections: int
     writes: int
+    lanes: int
+    chunks_sent: int
+    chunks_received: int
+    bulk_bytes_sent: int
+    bulk_bytes_received: int
 
 
 def _admit_all(peer: WorkerInfo) -> str | None:
@@ -140,6 +153,7 @@ class Exchange:
             clock=clock,
             load=load,
             loop=self._loop,
+            bulk=BulkThread(),
             spawn=self._spawn,
             counters=Counters(),
         )
@@ -150,7 +164,7 @@ class Exchange:
             find=self._connection,
             dialling=self._is_dialling,
         )
-        self._loopback = Loopback(self.info, self._loop, receiver)
+        self._loopback = Loopback(self.info, self._loop, self._terms.bulk, receiver)
         self._peers_lock = threading.Lock()  # guards the next three
         self._connections: dict[tuple[str, int], Connection] = {}
         self._started = False
@@ -267,18 +281,24 @@ class Exchange:
         try:
             self._loop.run(self._close(connections, timeout, reason))
         finally:
+            self._terms.bulk.close()
             self._loop.release()
 
     def statistics(self) -> ExchangeStatistics:
         """Returns what was moved so far."""
         counters = self._terms.counters
         return ExchangeStatistics(
-            bytes_sent=counters.bytes_sent,
-            bytes_received=counters.bytes_received,
+            bytes_sent=counters.bytes_sent + counters.bulk_bytes_sent,
+            bytes_received=counters.bytes_received + counters.bulk_bytes_received,
             envelopes_sent=counters.envelopes_sent,
             envelopes_received=counters.envelopes_received,
             connections=counters.connections,
             writes=counters.writes,
+            lanes=counters.lanes,
+            chunks_sent=counters.chunks_sent,
+            chunks_received=counters.chunks_received,
+            bulk_bytes_sent=counters.bulk_bytes_sent,
+            bulk_bytes_received=counters.bulk_bytes_received,
         )
 
     def drive(self, waiter: Waiter, deadline: float | None) -> bool:
@@ -412,4 +432,4 @@ class Exchange:
             for task in late:
                 task.cancel()
             if late:
-                await asyncio.wait(late)
+                await asyncio.wait(late, timeout=CANCEL_SECONDS)

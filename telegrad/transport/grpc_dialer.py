@@ -10,8 +10,9 @@ from typing import Any, final
 import grpc
 import grpc.aio
 
-from telegrad.transport.base import Carrier
+from telegrad.transport.base import Carrier, CarrierClosedError
 from telegrad.transport.grpc_errors import STREAM_ERRORS, closed, unreachable
+from telegrad.transport.grpc_operations import Operations
 from telegrad.transport.grpc_options import CHANNEL_OPTIONS, METHOD, join_address, split_address
 
 __all__ = ["dial"]
@@ -98,8 +99,10 @@ class _DialledCarrier(Carrier):
         self._endpoint = endpoint
         self._channel = channel
         self._stream = stream
+        self._operations = Operations(endpoint)
         self._closed = asyncio.Event()
         self._reading = False
+        self._writing = False
 
     @property
     def description(self) -> str:
@@ -108,21 +111,22 @@ class _DialledCarrier(Carrier):
     async def send(self, message: bytes) -> None:
         if self._closed.is_set():
             raise closed(self._endpoint)
+        self._writing = True
         try:
-            await self._stream.write(message)
-        except STREAM_ERRORS as error:
-            raise closed(self._endpoint, error) from error
+            with self._operations.one():
+                await self._stream.write(message)
+        finally:
+            self._writing = False
 
     async def receive(self) -> bytes:
         if self._closed.is_set():
             raise closed(self._endpoint)
         self._reading = True
         try:
-            message = await self._stream.read()
-            if self._closed.is_set():
-                await self._drain()
-        except STREAM_ERRORS as error:
-            raise closed(self._endpoint, error) from error
+            with self._operations.one():
+                message = await self._stream.read()
+                if self._closed.is_set():
+                    await self._drain()
         finally:
             self._reading = False
         if not isinstance(message, bytes) or self._closed.is_set():  # EOF
@@ -130,17 +134,27 @@ class _DialledCarrier(Carrier):
         return message
 
     async def close(self) -> None:
-        """Ends our half; the listener then ends its own, and only a deaf one is cut off."""
+        """Ends our half; the listener then ends its own, and only a deaf one is cut off.
+
+        Our half cannot be ended while a write waits for the listener to read: then the time for
+        the cut runs from the beginning.
+        """
         if self._closed.is_set():
             return
         self._closed.set()
-        with contextlib.suppress(*STREAM_ERRORS):
+        closing = self._cut_off() if self._writing else None
+        with contextlib.suppress(CarrierClosedError), self._operations.one():
             await self._stream.done_writing()
-        closing = asyncio.ensure_future(self._channel.close(CLOSE_SECONDS))
+        closing = closing or self._cut_off()
         if not self._reading:
-            with contextlib.suppress(*STREAM_ERRORS):
+            with contextlib.suppress(CarrierClosedError), self._operations.one():
                 await self._drain()
         await closing
+
+    def _cut_off(self) -> asyncio.Future[None]:
+        closing = asyncio.ensure_future(self._channel.close(CLOSE_SECONDS))
+        closing.add_done_callback(lambda _: self._operations.abandon())
+        return closing
 
     async def _drain(self) -> None:
         """Reads what nobody wants any more: before that gRPC does not see the end behind it."""

@@ -13,6 +13,7 @@ import grpc.aio
 
 from telegrad.transport.base import Carrier, Listener
 from telegrad.transport.grpc_errors import STREAM_ERRORS, closed
+from telegrad.transport.grpc_operations import Operations, keep_polling
 from telegrad.transport.grpc_options import METHOD, SCHEME, SERVER_OPTIONS, join_address
 
 __all__ = ["is_loopback", "listen"]
@@ -20,7 +21,7 @@ __all__ = ["is_loopback", "listen"]
 Accept: TypeAlias = Callable[[Carrier], Awaitable[None]]
 _Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 
-# How long the streams of a closed listener may take to end before they are torn.
+# How long a stream that was closed, and those of a closed listener, may take to end.
 CLOSE_SECONDS = 1.0
 
 
@@ -110,16 +111,25 @@ class _GrpcListener(Listener):
 
     async def close(self) -> None:
         """Ends the streams as well, after the grace: gRPC knows no half-closed server."""
-        await self._server.stop(CLOSE_SECONDS)
+        stopping = asyncio.ensure_future(self._server.stop(CLOSE_SECONDS))
+        stopped, _ = await asyncio.wait({stopping}, timeout=2 * CLOSE_SECONDS)
+        if not stopped:
+            keep_polling()
 
 
 @final
 class _AcceptedCarrier(Carrier):
-    """A stream that a peer opened; ends when its handler returns or is cancelled by gRPC."""
+    """A stream that a peer opened; ends when its handler returns or is cancelled by gRPC.
+
+    A server can end no stream before its last write has left. What waits here is given up soon;
+    gRPC's own part of it stays until the dialler reads on, its connection breaks, or the listener
+    closes.
+    """
 
     def __init__(self, context: _Context) -> None:
         self._context = context
         self._description = f"{SCHEME} {context.peer()}"
+        self._operations = Operations(self._description)
         self._closed = asyncio.Event()
 
     @property
@@ -129,18 +139,14 @@ class _AcceptedCarrier(Carrier):
     async def send(self, message: bytes) -> None:
         if self._closed.is_set():
             raise closed(self._description)
-        try:
+        with self._operations.one():
             await self._context.write(message)
-        except STREAM_ERRORS as error:
-            raise closed(self._description, error) from error
 
     async def receive(self) -> bytes:
         if self._closed.is_set():
             raise closed(self._description)
-        try:
+        with self._operations.one():
             message = await self._context.read()
-        except STREAM_ERRORS as error:
-            raise closed(self._description, error) from error
         if not isinstance(message, bytes):  # EOF
             raise closed(self._description)
         return message
@@ -150,7 +156,10 @@ class _AcceptedCarrier(Carrier):
 
     def end(self) -> None:
         """Lets the handler return, which ends the stream at both ends."""
-        self._closed.set()
+        if not self._closed.is_set():
+            self._closed.set()
+            loop = asyncio.get_running_loop()
+            loop.call_later(CLOSE_SECONDS, self._operations.abandon)
 
     async def wait_closed(self) -> None:
         await self._closed.wait()

@@ -7,8 +7,8 @@ __all__ = ["CHANNEL_OPTIONS", "METHOD", "SCHEME", "SERVER_OPTIONS", "split_addre
 SCHEME = "grpc"
 METHOD = "/telegrad.Carrier/Open"
 
-# A write is at most 1 MiB of envelopes and one piece of 1 MiB; never -1: a stranger would choose
-# how much memory is taken.
+# A write is at most 1 MiB of envelopes, or one of 2 MiB; a chunk 1 MiB. Never -1: a stranger would
+# choose how much memory is taken.
 MAX_MESSAGE_BYTES = 4 * 2**20
 
 COMMON_OPTIONS: tuple[tuple[str, int], ...] = (

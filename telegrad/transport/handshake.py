@@ -10,6 +10,9 @@ At every step the listener may send a refusal instead, which ends the stream. Ea
 number of the last envelope that it holds, after it let go of the carrier before this one; what
 the other says decides what is sent again. A proof is HMAC-SHA256(token, role | purpose | that
 number | both hellos in full): it fits no other role, purpose, number or stream.
+
+A bulk lane opens with the same four messages. Its hello names the control stream that it belongs
+to, by an id that both ends made of that stream's hellos; the number is 0, and chunks follow.
 """
 
 from __future__ import annotations
@@ -23,7 +26,13 @@ from typing import Final, TypeAlias, final
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
 from telegrad import pb
-from telegrad.transport.tags import FrameTags, PlainFrames, stream_keys
+from telegrad.transport.tags import (
+    STREAM_ID_BYTES,
+    FrameTags,
+    PlainFrames,
+    stream_id,
+    stream_keys,
+)
 from telegrad.types import WorkerInfo
 
 __all__ = [
@@ -39,7 +48,7 @@ __all__ = [
 ]
 
 OLDEST_VERSION = NEWEST_VERSION = 1
-PURPOSE = "control"
+CONTROL, BULK = "control", "bulk"
 MAX_HANDSHAKE_BYTES = 16 * 1024  # all that a stream gets before it has proved itself
 
 Frames: TypeAlias = FrameTags | PlainFrames
@@ -59,6 +68,7 @@ class Reason(enum.IntEnum):
     NOT_ADMITTED = 8
     DUPLICATE = 9
     MALFORMED = 10
+    UNKNOWN_STREAM = 11
 
     @classmethod
     def _missing_(cls, value: object) -> Reason:
@@ -101,6 +111,7 @@ class DialHandshake:
         token: What both must hold; None in an insecure job.
         expected: Whom it wants to reach; None for whoever answers.
         nonce: 32 random bytes.
+        lane_of: For a lane: the id of the stream that it belongs to.
     """
 
     def __init__(
@@ -110,11 +121,13 @@ class DialHandshake:
         *,
         expected: WorkerInfo | None = None,
         nonce: bytes | None = None,
+        lane_of: bytes = b"",
     ) -> None:
         self._identity = identity
         self._token = token
         self._expected = expected
-        self._hello = _hello(identity, nonce, expected)
+        self._purpose = BULK if lane_of else CONTROL
+        self._hello = _hello(identity, nonce, expected, self._purpose, lane_of)
         self._transcript = b""
 
     def hello(self) -> bytes:
@@ -129,6 +142,8 @@ class DialHandshake:
         """
         body = _body(message, b"H")
         hello = _parse_hello(body)
+        if hello.purpose != self._purpose or hello.stream:
+            raise RefusedError(Reason.MALFORMED, f"a hello for {hello.purpose!r} in answer")
         _check_versions(hello)
         _check_job(hello, self._identity)
         peer = _info(hello)
@@ -138,7 +153,7 @@ class DialHandshake:
 
     def prove(self, received: int, *, resumes: bool) -> bytes:
         """Returns the proof, with the number of the last envelope held here."""
-        mac = _mac(self._token, b"dialler", received, resumes, self._transcript)
+        mac = _mac(self._token, b"dialler", self._purpose, received, resumes, self._transcript)
         return b"P" + pb.Proof(mac=mac, received=received, resumes=resumes).SerializeToString()
 
     def takes_welcome(self, message: bytes) -> int:
@@ -149,8 +164,12 @@ class DialHandshake:
         """
         welcome = pb.Welcome()
         _parse(welcome, _body(message, b"W"))
-        _check_mac(self._token, b"listener", welcome, self._transcript)
+        _check_mac(self._token, b"listener", self._purpose, welcome, self._transcript)
         return welcome.received
+
+    def stream_id(self) -> bytes:
+        """Returns the name of this stream, for its lanes."""
+        return stream_id(self._token, self._transcript)
 
     def frames(self) -> Frames:
         """Returns what seals and opens the frames of this stream."""
@@ -162,14 +181,22 @@ class DialHandshake:
 
 @final
 class AcceptHandshake:
-    """The listener's half; see `DialHandshake`."""
+    """The listener's half; see `DialHandshake`.
+
+    Attributes:
+        lane_of: Once a hello was taken: the id of the stream that a lane says it belongs to;
+            empty for a control stream.
+    """
 
     def __init__(
         self, identity: Identity, token: bytes | None, *, nonce: bytes | None = None
     ) -> None:
+        self.lane_of = b""
         self._identity = identity
         self._token = token
-        self._hello = _hello(identity, nonce, None)
+        self._nonce = secrets.token_bytes(32) if nonce is None else nonce
+        self._purpose = CONTROL
+        self._hello = _hello(identity, self._nonce, None, CONTROL)
         self._transcript = b""
 
     def takes_hello(self, message: bytes) -> WorkerInfo:
@@ -180,11 +207,15 @@ class AcceptHandshake:
         """
         body = _body(message, b"H")
         hello = _parse_hello(body)
+        if len(hello.stream) != (STREAM_ID_BYTES if hello.purpose == BULK else 0):
+            raise RefusedError(Reason.MALFORMED, f"a {hello.purpose} hello with a wrong stream id")
         _check_versions(hello)
         _check_job(hello, self._identity)
         if hello.expected_name:
             expected = WorkerInfo(hello.expected_name, 0, hello.expected_incarnation)
             _check_expected(self._identity.info, expected)
+        self.lane_of, self._purpose = hello.stream, hello.purpose
+        self._hello = _hello(self._identity, self._nonce, None, hello.purpose)
         self._transcript = _transcript(body, self._hello)
         return _info(hello)
 
@@ -200,13 +231,17 @@ class AcceptHandshake:
         """
         proof = pb.Proof()
         _parse(proof, _body(message, b"P"))
-        _check_mac(self._token, b"dialler", proof, self._transcript)
+        _check_mac(self._token, b"dialler", self._purpose, proof, self._transcript)
         return proof.received, proof.resumes
 
     def welcome(self, received: int, *, resumes: bool) -> bytes:
         """Returns the last message, with the number of the last envelope held here."""
-        mac = _mac(self._token, b"listener", received, resumes, self._transcript)
+        mac = _mac(self._token, b"listener", self._purpose, received, resumes, self._transcript)
         return b"W" + pb.Welcome(mac=mac, received=received, resumes=resumes).SerializeToString()
+
+    def stream_id(self) -> bytes:
+        """Returns the name of this stream, for its lanes."""
+        return stream_id(self._token, self._transcript)
 
     def frames(self) -> Frames:
         """Returns what seals and opens the frames of this stream."""
@@ -222,7 +257,13 @@ def refusal(error: RefusedError) -> bytes:
     return b"R" + told.SerializeToString()
 
 
-def _hello(identity: Identity, nonce: bytes | None, expected: WorkerInfo | None) -> bytes:
+def _hello(
+    identity: Identity,
+    nonce: bytes | None,
+    expected: WorkerInfo | None,
+    purpose: str,
+    lane_of: bytes = b"",
+) -> bytes:
     hello = pb.Hello(
         oldest_version=OLDEST_VERSION,
         newest_version=NEWEST_VERSION,
@@ -232,7 +273,8 @@ def _hello(identity: Identity, nonce: bytes | None, expected: WorkerInfo | None)
         rank=identity.info.rank,
         incarnation=identity.info.incarnation,
         nonce=secrets.token_bytes(32) if nonce is None else nonce,
-        purpose=PURPOSE,
+        purpose=purpose,
+        stream=lane_of,
     )
     if expected is not None:
         hello.expected_name = expected.name
@@ -262,8 +304,8 @@ def _parse(into: pb.Hello | pb.Proof | pb.Welcome | pb.Refusal, body: bytes) -> 
 def _parse_hello(body: bytes) -> pb.Hello:
     hello = pb.Hello()
     _parse(hello, body)
-    if hello.purpose != PURPOSE or len(hello.nonce) < 16 or not hello.name:
-        raise RefusedError(Reason.MALFORMED, f"a hello without purpose {PURPOSE!r}, nonce or name")
+    if hello.purpose not in (CONTROL, BULK) or len(hello.nonce) < 16 or not hello.name:
+        raise RefusedError(Reason.MALFORMED, "a hello without a known purpose, nonce or name")
     return hello
 
 
@@ -311,19 +353,28 @@ def _transcript(dialler: bytes, listener: bytes) -> bytes:
 
 
 def _mac(
-    token: bytes | None, role: bytes, received: int, resumes: bool, transcript: bytes
+    token: bytes | None,
+    role: bytes,
+    purpose: str,
+    received: int,
+    resumes: bool,
+    transcript: bytes,
 ) -> bytes:
     if token is None:
         return b""
     resumption = b"%d,%d" % (received, resumes)
-    parts = (role, PURPOSE.encode(), resumption, transcript)
+    parts = (role, purpose.encode(), resumption, transcript)
     return hmac.digest(token, b"|".join(parts), "sha256")
 
 
 def _check_mac(
-    token: bytes | None, role: bytes, told: pb.Proof | pb.Welcome, transcript: bytes
+    token: bytes | None,
+    role: bytes,
+    purpose: str,
+    told: pb.Proof | pb.Welcome,
+    transcript: bytes,
 ) -> None:
-    right = _mac(token, role, told.received, told.resumes, transcript)
+    right = _mac(token, role, purpose, told.received, told.resumes, transcript)
     if token is not None and not hmac.compare_digest(right, told.mac):
         holds = "another token" if told.mac else "no token"
         raise RefusedError(

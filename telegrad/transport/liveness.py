@@ -50,11 +50,11 @@ class Liveness:
         """Returns whether it is time for the next beat."""
         return now >= self._next_beat
 
-    def beat(self, now: float, *, lag: float = 0.0, busy: int = 0) -> Heartbeat:
+    def beat(self, now: float, *, lag: float = 0.0, busy: int = 0, chunks: int = 0) -> Heartbeat:
         """Returns the beat to write now; its `sent` grows even while the clock stands."""
         self._sent = max(now, self._sent + MIN_STEP)
         self._next_beat = now + self.interval
-        return Heartbeat(self._sent, self._heard, lag, busy)
+        return Heartbeat(self._sent, self._heard, lag, busy, chunks)
 
     def heard(self, beat: Heartbeat, now: float) -> None:
         """Takes a beat of the peer."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import deque
 from typing import final
 
 from telegrad.transport.base import Receiver
+from telegrad.transport.bulk_thread import BulkThread
 from telegrad.transport.loop import LoopThread
 from telegrad.types import WorkerInfo
-from telegrad.wire import Envelope
+from telegrad.wire import Envelope, inline_parts
 
 __all__ = ["Loopback"]
 
@@ -21,12 +23,16 @@ class Loopback:
     Args:
         info: The worker.
         loop: Where envelopes are handed over.
+        bulk: Where big ones are copied that were posted on the loop.
         receiver: Whom to.
     """
 
-    def __init__(self, info: WorkerInfo, loop: LoopThread, receiver: Receiver) -> None:
+    def __init__(
+        self, info: WorkerInfo, loop: LoopThread, bulk: BulkThread, receiver: Receiver
+    ) -> None:
         self._info = info
         self._loop = loop
+        self._bulk = bulk
         self._receiver = receiver
         self._queue_lock = threading.Lock()  # guards the next three
         self._queue: deque[Envelope] = deque()
@@ -34,18 +40,21 @@ class Loopback:
         self._woken = False
 
     def post(self, envelope: Envelope) -> None:
-        """Copies an envelope, buffers too, in the calling thread; hands it over on the loop."""
-        copy = Envelope(
-            envelope.kind,
-            envelope.call,
-            envelope.reply,
-            envelope.time_left,
-            envelope.depth,
-            envelope.document,
-            envelope.externals,
-            dict(envelope.headers),
-            [bytearray(buffer) for buffer in envelope.buffers],
-        )
+        """Copies an envelope, buffers too, and hands it over on the loop.
+
+        The calling thread copies; in place of the loop the bulk thread copies what is big.
+        """
+        if self._loop.is_loop_thread() and not all(inline_parts(envelope)):
+            copying = self._bulk.run(_copy, envelope)
+            copying.add_done_callback(self._copied)
+        else:
+            self._put(_copy(envelope))
+
+    def _copied(self, copying: asyncio.Future[Envelope]) -> None:
+        if not copying.cancelled():  # else the exchange is closed
+            self._put(copying.result())
+
+    def _put(self, copy: Envelope) -> None:
         with self._queue_lock:
             self._posted += 1
             copy.number = self._posted
@@ -60,3 +69,17 @@ class Loopback:
             self._woken = False
         for envelope in ready:
             self._receiver.on_envelope(self._info, envelope)
+
+
+def _copy(envelope: Envelope) -> Envelope:
+    return Envelope(
+        envelope.kind,
+        envelope.call,
+        envelope.reply,
+        envelope.time_left,
+        envelope.depth,
+        envelope.document,
+        envelope.externals,
+        dict(envelope.headers),
+        [bytearray(buffer) for buffer in envelope.buffers],
+    )

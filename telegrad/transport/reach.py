@@ -17,85 +17,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import final
 
 from telegrad.errors import DecodeError
-from telegrad.transport.base import Carrier, CarrierClosedError
+from telegrad.transport.answer import Answer, ask, cut_off, receive_small
+from telegrad.transport.base import CarrierClosedError
 from telegrad.transport.connection import Connection
-from telegrad.transport.handshake import (
-    MAX_HANDSHAKE_BYTES,
-    DialHandshake,
-    Reason,
-    RefusedError,
-)
+from telegrad.transport.handshake import Reason, RefusedError
 from telegrad.transport.stream import Stream
 from telegrad.transport.terms import Terms
-from telegrad.types import WorkerInfo
 
-__all__ = ["Answer", "Reach", "ask", "cut_off", "receive_small"]
+__all__ = ["Reach"]
 
 STAGGER_SECONDS = 0.1  # an endpoint that does not answer must not hold up the next for longer
 FIRST_PAUSE_SECONDS = 0.02  # between rounds of dials; doubles
 LONGEST_PAUSE_SECONDS = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A listener that has said who it is, and has proved nothing yet."""
-
-    carrier: Carrier
-    handshake: DialHandshake
-    peer: WorkerInfo
-    endpoint: str
-
-
-async def receive_small(carrier: Carrier) -> bytes:
-    """Receives a message of a handshake.
-
-    Raises:
-        RefusedError: It is too big to be one.
-    """
-    message = await carrier.receive()
-    if len(message) > MAX_HANDSHAKE_BYTES:
-        raise RefusedError(Reason.MALFORMED, f"{len(message)} bytes before any proof")
-    return message
-
-
-async def ask(terms: Terms, endpoint: str, expected: WorkerInfo | None) -> Answer:
-    """Dials an endpoint and exchanges hellos.
-
-    Raises:
-        ConnectionRefusedError: Nobody listens there.
-        RefusedError: The listener, or this side, refuses.
-        ConnectionError: It cannot be reached now.
-    """
-    scheme = endpoint.partition("://")[0]
-    transport = terms.transports.get(scheme)
-    if transport is None:
-        known = ", ".join(sorted(terms.transports))
-        raise ConnectionError(f"{endpoint} needs a transport {scheme!r}; this worker has {known}")
-    carrier = await transport.dial(endpoint)
-    handshake = DialHandshake(terms.identity, terms.token, expected=expected)
-    cut = cut_off(terms, carrier)
-    try:
-        await carrier.send(handshake.hello())
-        peer = handshake.takes_answer(await receive_small(carrier))
-    except BaseException:
-        terms.spawn(carrier.close())
-        raise
-    finally:
-        cut.cancel()
-    return Answer(carrier, handshake, peer, endpoint)
-
-
-def cut_off(terms: Terms, carrier: Carrier) -> asyncio.TimerHandle:
-    """Closes a carrier when its handshake takes too long; cancel the handle when it is done.
-
-    The carrier is closed instead of the task cancelled: gRPC leaks what is cancelled in a read.
-    """
-    loop = asyncio.get_running_loop()
-    return loop.call_later(terms.prove_within, lambda: terms.spawn(carrier.close()))
 
 
 @final
@@ -164,7 +100,8 @@ class Reach:
             peer_received = answer.handshake.takes_welcome(await receive_small(carrier))
             if not connection.wants_carrier:
                 raise CarrierClosedError("the peer was faster")
-            stream = Stream(carrier, answer.handshake.frames(), dialled=True)
+            lanes = connection.lanes_of(answer.handshake.stream_id(), answer.endpoint)
+            stream = Stream(carrier, answer.handshake.frames(), lanes)
             connection.adopt(stream, peer_received)
         except BaseException:
             terms.spawn(carrier.close())

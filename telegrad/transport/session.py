@@ -4,21 +4,26 @@
                         │  freed by receipt 2 ◀────────── frame(8, receipt 2)
     connection_lost, connection_made(peer holds 1) ─────▶ frame(2 3, receipt 8) again
 
+    big parts     next_write announces ── next_piece ──▶ lanes ──▶ claim, copy, placed, finish
+
 S1. Envelopes are numbered from 1 without gaps, in the order of `post`.
 S2. What was posted is kept until a receipt covers it; on a new carrier all of it is sent again.
 S3. A receipt is cumulative: it covers n only when 1..n are complete here. Later ones that are
     complete already (an envelope with big parts takes longer) are remembered by number.
 S4. A number that was handed over is never handed over again.
+S5. A piece is handed to one claimer at most; an assembly outlives the carrier, and so does a copy
+    that is under way: what is claimed will be placed.
+S6. A goodbye is written when every big envelope before it is covered by a receipt.
 
-S2 gives at least once, S4 at most once. A piece travels behind its envelope on the same carrier;
-an assembly outlives the carrier, and the bytes that come twice are ignored.
+S2 gives at least once, S4 and S5 at most once. Pieces travel on lanes, beside the frames: in any
+order, and perhaps before the envelope that announces them, whose claimer then has to wait. Several
+big envelopes take turns, piece by piece.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import final
 
@@ -29,11 +34,11 @@ __all__ = ["WRITE_BYTES", "Session", "SessionStatistics"]
 
 WRITE_BYTES = 2**20  # one gRPC message: coalesced writes carry over 100,000 envelopes/s
 MAX_INLINE_BYTES = 2 * 2**20  # of one envelope: a write that it overfills stays under 4 MiB
-PART_OVERHEAD = 16  # bytes that announcing a part, or framing a piece, takes at most
+PART_OVERHEAD = 16  # bytes that announcing a part takes at most
 
-# A receipt rides on the next write. Where nothing is written back it goes alone after so much.
+# A receipt rides on the next write. Where nothing is written back it goes alone after so many, and
+# at once for an envelope with big parts: its sender holds their memory until then.
 ENVELOPES_PER_RECEIPT = 64
-BYTES_PER_RECEIPT = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +77,15 @@ class Session:
     def __init__(self) -> None:
         self._unacknowledged: dict[int, _Posted] = {}
         self._unannounced: deque[_Posted] = deque()  # not written on this carrier yet
-        self._cutting: deque[Iterator[Piece]] = deque()  # announced; pieces still to be written
-        self._piece: Piece | None = None  # the next one of the first of those
-        self._pieces_waited = False
+        self._cutting: deque[deque[Piece]] = deque()  # of announced ones, what is left to send
+        self._big: set[int] = set()  # numbers that had pieces and have no receipt yet
         self._last_posted = 0
         self._acknowledged = 0
         self._received = 0
         self._received_later: set[int] = set()  # complete, but some earlier one is not
         self._assemblies: dict[int, Assembly] = {}
         self._envelopes_owed = 0
-        self._bytes_owed = 0
+        self._receipt_now = False
         self._connected = False
         self._goodbye: Goodbye | None = None
         self._goodbye_written = False
@@ -100,8 +104,12 @@ class Session:
     @property
     def pending(self) -> bool:
         """Whether the next write would carry anything that the peer has to have now."""
-        goodbye = self._goodbye is not None and not self._goodbye_written
-        return bool(self._unannounced or self._cutting or goodbye or self._receipt_due)
+        return bool(self._unannounced or self._goodbye_due or self._receipt_due)
+
+    @property
+    def pieces_waiting(self) -> bool:
+        """Whether `next_piece` would return one."""
+        return bool(self._cutting)
 
     @property
     def flushed(self) -> bool:
@@ -115,9 +123,12 @@ class Session:
 
     @property
     def _receipt_due(self) -> bool:
-        return (
-            self._envelopes_owed >= ENVELOPES_PER_RECEIPT or self._bytes_owed >= BYTES_PER_RECEIPT
-        )
+        return self._receipt_now or self._envelopes_owed >= ENVELOPES_PER_RECEIPT
+
+    @property
+    def _goodbye_due(self) -> bool:
+        wanted = self._goodbye is not None and not self._goodbye_written
+        return wanted and not self._unannounced and not self._big
 
     def statistics(self) -> SessionStatistics:
         """Returns the counts so far."""
@@ -144,7 +155,7 @@ class Session:
             Its number.
 
         Raises:
-            EncodeError: Its headers are too big; nothing was posted.
+            EncodeError: It or its headers are too big; nothing was posted.
         """
         size = inline_size(envelope) + PART_OVERHEAD * len(envelope.buffers)
         if size > MAX_INLINE_BYTES:
@@ -159,7 +170,7 @@ class Session:
         return self._last_posted
 
     def leave(self, reason: str) -> None:
-        """Has a goodbye written behind everything that was posted."""
+        """Has a goodbye written behind everything that was posted, once big parts have arrived."""
         self._goodbye = Goodbye(reason)
 
     def connection_made(self, peer_received: int) -> None:
@@ -174,12 +185,12 @@ class Session:
         self._carriers += 1
         self._unannounced = deque(self._unacknowledged.values())
         self._cutting.clear()
-        self._piece = None
         self._goodbye_written = False
 
     def connection_lost(self) -> None:
-        """Stops writing until there is a carrier again."""
+        """Stops writing until there is a carrier again; big parts will be cut again."""
         self._connected = False
+        self._cutting.clear()
 
     def abandon(self) -> None:
         """Lets go of everything that was posted or is half received; the peer is lost."""
@@ -187,21 +198,20 @@ class Session:
         self._unacknowledged.clear()
         self._unannounced.clear()
         self._cutting.clear()
-        self._piece = None
+        self._big.clear()
         self._assemblies.clear()
 
     def next_write(self, limit: int = WRITE_BYTES, now: float = 0.0) -> Frame:
-        """Returns what goes into the next write, envelopes before pieces, about `limit` bytes.
+        """Returns what goes into the next write, about `limit` bytes.
 
-        Whatever is in it counts as written. While pieces wait, every second write carries one
-        even if envelopes alone would fill it.
+        Whatever is in it counts as written.
 
         Args:
             limit: Bytes after which nothing more is added.
             now: The time, for what is left of deadlines.
         """
         frame = Frame(receipt=self._received)
-        self._envelopes_owed = self._bytes_owed = 0
+        self._envelopes_owed, self._receipt_now = 0, False
         if not self._connected:
             return frame
         room = limit
@@ -209,11 +219,23 @@ class Session:
             posted = self._unannounced.popleft()
             room -= posted.size
             frame.envelopes.append(self._announce(posted, now))
-        self._add_pieces(frame, room, limit)
-        if self._goodbye is not None and not self._unannounced and not self._cutting:
-            frame.goodbye = None if self._goodbye_written else self._goodbye
+        if self._goodbye_due:
+            frame.goodbye = self._goodbye
             self._goodbye_written = True
         return frame
+
+    def next_piece(self) -> Piece | None:
+        """Returns what a lane sends next; each envelope that was announced has its turn.
+
+        It counts as sent. Its data is a view of what was posted.
+        """
+        if not self._cutting:
+            return None
+        pieces = self._cutting.popleft()
+        piece = pieces.popleft()
+        if pieces:
+            self._cutting.append(pieces)
+        return piece
 
     def received(self, frame: Frame) -> list[Envelope]:
         """Takes a frame; returns the envelopes that are complete now, each for the first time.
@@ -225,9 +247,39 @@ class Session:
         complete: list[Envelope] = []
         for envelope in frame.envelopes:
             self._take_envelope(envelope, frame, complete)
-        for piece in frame.pieces:
-            self._take_piece(piece, complete)
-        self._delivered += len(complete)
+        return complete
+
+    def announced(self, number: int) -> bool:
+        """Returns whether an envelope is known; a piece of one that is not has to wait."""
+        return self._is_complete(number) or number in self._assemblies
+
+    def claim(self, piece: Piece) -> memoryview | None:
+        """Returns where the bytes of a piece belong; None when they are not wanted any more.
+
+        Whoever gets a place copies them there, in any thread, and then calls `placed`.
+
+        Raises:
+            DecodeError: It does not fit what was announced.
+        """
+        assembly = self._assemblies.get(piece.number)
+        return None if assembly is None else assembly.claim(piece)
+
+    def placed(self, number: int) -> Assembly | None:
+        """Hears that a claimed piece is in its place.
+
+        Returns:
+            The assembly, when that was the last one: join it, in any thread, then call `finish`.
+        """
+        assembly = self._assemblies.get(number)
+        return assembly if assembly is not None and assembly.placed() else None
+
+    def finish(self, number: int) -> list[Envelope]:
+        """Takes an assembly that was joined; returns its envelope, unless the peer is lost."""
+        assembly = self._assemblies.pop(number, None)
+        complete: list[Envelope] = []
+        if assembly is not None:
+            self._complete(assembly.envelope, complete)
+            self._receipt_now = True
         return complete
 
     def _announce(self, posted: _Posted, now: float) -> Envelope:
@@ -236,57 +288,33 @@ class Session:
         posted.announced = True
         if posted.deadline != math.inf:
             envelope.time_left = max(0.0, posted.deadline - now)
-        pieces = cut(envelope)
-        first = next(pieces, None)
-        if first is not None:
-            self._cutting.append(_chain(first, pieces))
+        if pieces := deque(cut(envelope)):
+            self._cutting.append(pieces)
+            self._big.add(envelope.number)
         return envelope
-
-    def _add_pieces(self, frame: Frame, room: int, limit: int) -> None:
-        """Adds pieces while there is room; one at least when none went with the last write."""
-        must = self._pieces_waited or not frame.envelopes
-        while self._cutting:
-            piece = self._piece or next(self._cutting[0], None)
-            if piece is None:
-                self._cutting.popleft()
-                continue
-            size = len(piece.data) + PART_OVERHEAD
-            if size > room and not (must and not frame.pieces):
-                self._piece = piece
-                break
-            self._piece = None
-            frame.pieces.append(piece)
-            room -= size
-        self._pieces_waited = bool(self._cutting) and not frame.pieces
 
     def _take_envelope(self, envelope: Envelope, frame: Frame, complete: list[Envelope]) -> None:
         number = envelope.number
         if number < 1:
             raise DecodeError(f"an envelope without a number (kind: {envelope.kind!r})")
         self._envelopes_owed += 1
-        if number <= self._received or number in self._received_later:
+        awaited = frame.awaited.get(number)
+        if self._is_complete(number):
             self._dropped += 1
-        elif awaited := frame.awaited.get(number):
-            if number not in self._assemblies:
-                self._assemblies[number] = Assembly(envelope, awaited)
-            else:  # again, on a new carrier: what is here of its parts stays
-                self._dropped += 1
-        else:
+            self._receipt_now |= awaited is not None  # its sender need not cut it again
+        elif number in self._assemblies:  # again, on a new carrier: what is here stays
+            self._dropped += 1
+        elif awaited is None:
             self._complete(envelope, complete)
+        else:
+            self._assemblies[number] = Assembly(envelope, awaited)
 
-    def _take_piece(self, piece: Piece, complete: list[Envelope]) -> None:
-        number = piece.number
-        self._bytes_owed += len(piece.data)
-        assembly = self._assemblies.get(number)
-        if assembly is not None:
-            if assembly.add(piece):
-                del self._assemblies[number]
-                self._complete(assembly.envelope, complete)
-        elif number > self._received and number not in self._received_later:
-            raise DecodeError(f"a piece of envelope {number}, which was not announced")
+    def _is_complete(self, number: int) -> bool:
+        return number <= self._received or number in self._received_later
 
     def _complete(self, envelope: Envelope, complete: list[Envelope]) -> None:
         complete.append(envelope)
+        self._delivered += 1
         self._received_later.add(envelope.number)
         while self._received + 1 in self._received_later:
             self._received += 1
@@ -301,6 +329,9 @@ class Session:
         for covered in range(self._acknowledged + 1, number + 1):
             del self._unacknowledged[covered]
         self._acknowledged = number
+        if self._big:
+            self._big = {big for big in self._big if big > number}
+            self._cutting = deque(left for left in self._cutting if left[0].number > number)
 
 
 def _numbered(envelope: Envelope, number: int) -> Envelope:
@@ -316,8 +347,3 @@ def _numbered(envelope: Envelope, number: int) -> Envelope:
         envelope.buffers,
         number,
     )
-
-
-def _chain(first: Piece, rest: Iterator[Piece]) -> Iterator[Piece]:
-    yield first
-    yield from rest

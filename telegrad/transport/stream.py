@@ -1,4 +1,4 @@
-"""A carrier that has proved itself, as the connection that it belongs to sees it."""
+"""A carrier that has proved itself, with its lanes, as the connection that it belongs to sees it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 from typing import final
 
 from telegrad.transport.base import Carrier
+from telegrad.transport.bulk_lanes import Lanes
 from telegrad.transport.handshake import Frames
 
 __all__ = ["Stream"]
@@ -21,31 +22,39 @@ FAREWELL_SECONDS = 1.0
 class Stream:
     """A carrier that has proved itself, with the tags of its frames; lives on the loop.
 
+    It and its lanes are one: when any of them breaks, all are let go.
+
     Args:
         carrier: What moves the bytes.
         frames: What seals and opens them.
-        dialled: Whether this side dialled it.
+        lanes: What big parts travel on beside it.
         preamble: What has to be sent before the first frame: a listener's welcome.
     """
 
     def __init__(
-        self, carrier: Carrier, frames: Frames, *, dialled: bool, preamble: bytes = b""
+        self, carrier: Carrier, frames: Frames, lanes: Lanes, *, preamble: bytes = b""
     ) -> None:
         self.carrier = carrier
         self.frames = frames
-        self.dialled = dialled
+        self.lanes = lanes
         self.preamble = preamble
         self.farewell: bytes = b""
         self.work = asyncio.Event()
         self._open = True
+
+    @property
+    def dialled(self) -> bool:
+        """Whether this side dialled it."""
+        return self.lanes.dialled
 
     def is_open(self) -> bool:
         """Whether this is still the stream of its connection."""
         return self._open
 
     def let_go(self, farewell: bytes) -> None:
-        """Ends the tasks that read and write it; a last message may follow."""
+        """Ends the tasks that read and write it, and its lanes; a last message may follow."""
         self._open = False
+        self.lanes.let_go()
         self.farewell = farewell
         self.work.set()
 

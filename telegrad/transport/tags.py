@@ -3,17 +3,21 @@
     message = HMAC-SHA256(key, counter | payload)[:16] | payload
 
 The key belongs to one direction of one stream; the counter is not sent: a frame that is left
-out, repeated, moved or made up fails. Only TLS protects against somebody who reads along.
+out, repeated, moved or made up fails. The chunks of bulk lanes carry no tag: a lane proves itself
+when it is opened, and after that array bytes are as safe as the network is. Only TLS protects
+against somebody who reads along, or alters what lanes carry.
 """
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 from typing import final
 
-__all__ = ["BadTagError", "FrameTags", "PlainFrames", "stream_keys"]
+__all__ = ["STREAM_ID_BYTES", "BadTagError", "FrameTags", "PlainFrames", "stream_id", "stream_keys"]
 
 TAG_BYTES = 16  # half an HMAC-SHA256; 2**-128 per guess, and one guess closes the stream
+STREAM_ID_BYTES = 32
 SMALL_BYTES = 4096  # up to here joining counter and payload costs less than a running HMAC
 
 
@@ -79,6 +83,19 @@ def stream_keys(token: bytes, transcript: bytes) -> tuple[bytes, bytes]:
         hmac.digest(token, b"telegrad key|dialler|" + transcript, "sha256"),
         hmac.digest(token, b"telegrad key|listener|" + transcript, "sha256"),
     )
+
+
+def stream_id(token: bytes | None, transcript: bytes) -> bytes:
+    """Returns the name of a control stream, by which lanes say that they belong to it.
+
+    No secret: whoever names it has to prove itself as well.
+
+    Args:
+        token: The job's token; None in an insecure job.
+        transcript: Both hellos in full.
+    """
+    text = b"telegrad stream|" + transcript
+    return hashlib.sha256(text).digest() if token is None else hmac.digest(token, text, "sha256")
 
 
 def _tag(key: bytes, counter: int, payload: bytes) -> bytes:

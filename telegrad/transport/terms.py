@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from telegrad.transport.base import Receiver, Transport
+from telegrad.transport.bulk_thread import BulkThread
 from telegrad.transport.handshake import Identity
 from telegrad.transport.loop import LoopThread
 
@@ -23,6 +24,11 @@ class Counters:
     envelopes_received: int = 0
     writes: int = 0
     connections: int = 0
+    lanes: int = 0
+    chunks_sent: int = 0
+    chunks_received: int = 0
+    bulk_bytes_sent: int = 0
+    bulk_bytes_received: int = 0
     lag: float = 0.0
 
 
@@ -40,6 +46,7 @@ class Terms:
         clock: What liveness and deadlines read.
         load: How many calls this worker serves.
         loop: Where everything here runs.
+        bulk: The thread that copies array bytes.
         spawn: Starts a task that the exchange awaits or cancels when it closes.
         counters: What is counted.
     """
@@ -53,5 +60,6 @@ class Terms:
     clock: Callable[[], float]
     load: Callable[[], int]
     loop: LoopThread
+    bulk: BulkThread
     spawn: Callable[[Coroutine[Any, Any, None]], None]
     counters: Counters = field(default_factory=Counters)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from telegrad.wire.assembly import PIECE_BYTES, Assembly, cut
+from telegrad.wire.assembly import Assembly
 from telegrad.wire.callable_policy import CallablePolicy, expose
 from telegrad.wire.decoder import decode, decode_exception
 from telegrad.wire.encoder import Encoded, encode, encode_exception
@@ -15,13 +15,14 @@ from telegrad.wire.frame import (
     Frame,
     Goodbye,
     Heartbeat,
-    Piece,
     inline_parts,
     inline_size,
     pack_frame,
     unpack_frame,
 )
 from telegrad.wire.function_ref import FunctionRef, name_of
+from telegrad.wire.lookup import import_missing_with
+from telegrad.wire.piece import PIECE_BYTES, Piece, chunk_header, cut, read_chunk
 from telegrad.wire.registry import (
     ExternalType,
     register_external,
@@ -45,6 +46,7 @@ __all__ = [
     "Heartbeat",
     "Piece",
     "add_note",
+    "chunk_header",
     "cut",
     "decode",
     "decode_exception",
@@ -52,10 +54,12 @@ __all__ = [
     "encode",
     "encode_exception",
     "expose",
+    "import_missing_with",
     "inline_parts",
     "inline_size",
     "name_of",
     "pack_frame",
+    "read_chunk",
     "rebuild",
     "register_external",
     "register_refusal",

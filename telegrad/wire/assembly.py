@@ -1,114 +1,113 @@
-"""Big parts of envelopes: cut into pieces by the sender, put together by the receiver."""
+"""Big parts of envelopes, put together by the receiver from pieces that come in any order.
+
+A piece is claimed, which says where its bytes belong; whoever claimed it copies them there, in
+whatever thread; then it is placed. Of a piece that comes again only the first is ever claimed: no
+byte of a part is written twice, and none once the part is complete.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import final
 
 import numpy as np
 
 from telegrad.errors import DecodeError
 from telegrad.wire.envelope import Envelope
-from telegrad.wire.frame import MAX_ENVELOPE_BYTES, Piece, inline_parts, parts_of
+from telegrad.wire.frame import MAX_ENVELOPE_BYTES
+from telegrad.wire.piece import PIECE_BYTES, Piece
 
-__all__ = ["PIECE_BYTES", "Assembly", "cut"]
-
-PIECE_BYTES = 2**20  # a 64 MiB gRPC message moves at 0.3 GB/s, 1 MiB ones at 1.35
+__all__ = ["Assembly"]
 
 
-def cut(envelope: Envelope) -> Iterator[Piece]:
-    """Yields the pieces of all parts that do not travel in-line, in the order to send them.
+@final
+class _Part:
+    """A part that is still to come, or comes."""
 
-    The pieces are views: no byte is copied, and the envelope must not change meanwhile.
-    """
-    parts = zip(parts_of(envelope), inline_parts(envelope), strict=True)
-    for part, (data, inline) in enumerate(parts):
-        if not inline:
-            view = memoryview(data).cast("B")
-            for offset in range(0, len(view), PIECE_BYTES):
-                chunk = view[offset : offset + PIECE_BYTES]
-                yield Piece(envelope.number, part, offset, chunk)
+    __slots__ = ("claimed", "size", "view")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.claimed: set[int] = set()  # the offsets of its pieces
+        self.view: memoryview | None = None
 
 
 @final
 class Assembly:
     """A received envelope that waits for pieces. Pure; not thread-safe.
 
-    Memory for a part is taken when its first piece is there, and never more than was announced.
+    Memory for a part is taken whole when its first piece is there; what was announced, no more.
 
     Args:
-        envelope: As `unpack_frame` returned it; completed in place.
+        envelope: As `unpack_frame` returned it; `join` completes it.
         awaited: The parts to come and their sizes, `frame.awaited[envelope.number]`.
+
+    Raises:
+        DecodeError: The sizes cannot be.
     """
 
-    __slots__ = ("_awaited", "_filled", "_views", "envelope")
+    __slots__ = ("_left", "_parts", "envelope")
 
     def __init__(self, envelope: Envelope, awaited: Mapping[int, int]) -> None:
         if sum(awaited.values()) > MAX_ENVELOPE_BYTES or min(awaited.values(), default=1) <= 0:
             raise DecodeError(f"parts of impossible sizes were announced: {dict(awaited)}")
         self.envelope = envelope
-        self._awaited = dict(awaited)
-        self._filled: dict[int, int] = {}
-        self._views: dict[int, memoryview] = {}
+        self._parts = {part: _Part(size) for part, size in awaited.items()}
+        self._left = sum(-(-size // PIECE_BYTES) for size in awaited.values())
 
     @property
     def complete(self) -> bool:
-        """Whether the envelope has all its parts."""
-        return not self._awaited
+        """Whether every byte is in its place."""
+        return self._left == 0
 
-    def add(self, piece: Piece) -> bool:
-        """Puts a piece where it belongs.
-
-        Args:
-            piece: The next one of its part; a piece that is there already is ignored.
-
-        Returns:
-            Whether the envelope is complete now.
+    def claim(self, piece: Piece) -> memoryview | None:
+        """Returns where the bytes of a piece belong; None when it was claimed before.
 
         Raises:
-            DecodeError: The piece belongs nowhere, leaves a gap, or reaches beyond its part.
+            DecodeError: The piece belongs nowhere, or there is no memory for its part.
         """
-        size = self._awaited.get(piece.part)
-        if size is None:
-            if piece.part in self._filled:
-                return self.complete
+        part = self._parts.get(piece.part)
+        if part is None:
             raise self._error(piece, "no such part was announced")
-        filled = self._filled.get(piece.part, 0)
-        end = piece.offset + len(piece.data)
-        if end <= filled:
-            return False
-        if piece.offset != filled or end > size:
-            raise self._error(piece, f"{filled} of {size} bytes were here")
-        self._view(piece, size)[filled:end] = piece.data
-        self._filled[piece.part] = end
-        if end == size:
-            self._finish(piece.part)
+        end = min(piece.offset + PIECE_BYTES, part.size)
+        if piece.offset % PIECE_BYTES or piece.offset + len(piece.data) != end:
+            raise self._error(piece, f"the part has {part.size} bytes")
+        if piece.offset in part.claimed:
+            return None
+        if part.view is None:
+            part.view = self._take_memory(piece, part.size)
+        part.claimed.add(piece.offset)
+        return part.view[piece.offset : end]
+
+    def placed(self) -> bool:
+        """Hears that the bytes of a claimed piece are in place; returns whether all are now."""
+        self._left -= 1
         return self.complete
 
-    def _view(self, piece: Piece, size: int) -> memoryview:
-        if piece.part not in self._views:
-            try:
-                # np.empty touches no page before its bytes arrive; bytearray(n) would
-                self._views[piece.part] = np.empty(size, np.uint8).data
-            except MemoryError as error:
-                raise self._error(piece, f"no memory for {size} bytes") from error
-        return self._views[piece.part]
+    def join(self) -> Envelope:
+        """Gives the envelope its parts, once all are complete; a big document is copied here."""
+        envelope = self.envelope
+        buffers = list(envelope.buffers)
+        for number, part in self._parts.items():
+            assert part.view is not None
+            if number == 0:
+                envelope.document = bytes(part.view)
+            elif number == 1:
+                envelope.externals = bytes(part.view)
+            else:
+                buffers[number - 2] = part.view
+        envelope.buffers = buffers
+        return envelope
 
-    def _finish(self, part: int) -> None:
-        del self._awaited[part]
-        view = self._views.pop(part)
-        if part == 0:
-            self.envelope.document = bytes(view)
-        elif part == 1:
-            self.envelope.externals = bytes(view)
-        else:
-            buffers = list(self.envelope.buffers)
-            buffers[part - 2] = view
-            self.envelope.buffers = buffers
+    def _take_memory(self, piece: Piece, size: int) -> memoryview:
+        try:  # np.empty touches no page before its bytes arrive; bytearray(n) would
+            return np.empty(size, np.uint8).data
+        except MemoryError as error:
+            raise self._error(piece, f"no memory for {size} bytes") from error
 
     def _error(self, piece: Piece, why: str) -> DecodeError:
         where = f"bytes {piece.offset} to {piece.offset + len(piece.data)} of part {piece.part}"
-        kind = self.envelope.kind
         return DecodeError(
-            f"a piece of envelope {piece.number} ({kind}) does not fit: {where}; {why}"
+            f"a piece of envelope {piece.number} ({self.envelope.kind}) does not fit: {where}; "
+            f"{why}"
         )

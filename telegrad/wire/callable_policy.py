@@ -193,7 +193,7 @@ class CallablePolicy:
         if not isinstance(home, str):
             return False
         dotted = _dotted(definer, method)
-        if self._is_project(home) or home.startswith(ALLOWED_PACKAGES) or self._matches(dotted):
+        if self.is_project(home) or home.startswith(ALLOWED_PACKAGES) or self._matches(dotted):
             return True
         if is_class(definer) and method != "__call__":
             return home in VALUE_MODULES and method not in REFUSED_METHODS
@@ -226,7 +226,7 @@ class CallablePolicy:
         return any(fnmatchcase(dotted, pattern) for pattern in self.patterns)
 
     def _check_project(self, module_name: str, found: Found | None, request: _Request) -> None:
-        if request.ref.name in ALLOWED_NAMES or self._is_project(module_name):
+        if request.ref.name in ALLOWED_NAMES or self.is_project(module_name):
             return
         if module_name.startswith(ALLOWED_PACKAGES):
             return
@@ -250,11 +250,12 @@ class CallablePolicy:
         return (
             wire_module(home) == name.partition(":")[0]
             or home.startswith(ALLOWED_PACKAGES)
-            or self._is_project(home)
+            or self.is_project(home)
             or self._matches(f"{home}.{path}")
         )
 
-    def _is_project(self, name: str) -> bool:
+    def is_project(self, name: str) -> bool:
+        """Tells whether a module is imported, and of the user's own project or the script."""
         if name in MAIN_NAMES:
             return True
         module = module_of(name)

@@ -11,7 +11,7 @@ import numpy as np
 
 from telegrad.arrays import is_cupy, to_device, to_host
 from telegrad.errors import DecodeError, EncodeError
-from telegrad.wire.array_types import describe_array, rebuild_array
+from telegrad.wire.array_types import describe_array, describe_own_array, rebuild_array
 from telegrad.wire.conversion import Refused
 from telegrad.wire.envelope import Buffer
 from telegrad.wire.registry import external_type, external_type_by_tag
@@ -53,7 +53,7 @@ def _describe(external: Any) -> tuple[str, object, Sequence[Buffer]]:
     if type(external) is np.ndarray:
         return ("array", *describe_array(external))
     if is_cupy(external):
-        return (_CUPY, *describe_array(np.asarray(to_host(external))))
+        return (_CUPY, *describe_own_array(np.asarray(to_host(external), order="C")))
     known = external_type(type(external))
     if known is None:
         raise Refused(f"a {type(external).__qualname__} is no external")

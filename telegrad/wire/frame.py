@@ -1,7 +1,7 @@
 """Frames to bytes and back: what one write on a control stream holds.
 
 An envelope has parts: 0 its document, 1 its externals, 2 and up its buffers. Small parts travel
-in-line; the others are only announced, and come as pieces (`telegrad.wire.assembly`).
+in-line; the others are only announced, and come as pieces on bulk lanes (`telegrad.wire.piece`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from google.protobuf.message import DecodeError as ProtobufError
 
 from telegrad import pb
-from telegrad.errors import DecodeError
+from telegrad.errors import DecodeError, EncodeError
 from telegrad.wire.envelope import Buffer, Envelope
 
 __all__ = [
@@ -23,7 +23,6 @@ __all__ = [
     "Frame",
     "Goodbye",
     "Heartbeat",
-    "Piece",
     "inline_parts",
     "inline_size",
     "pack_frame",
@@ -39,23 +38,6 @@ _OVERHEAD = 64  # bytes of an envelope's own fields, about; only for filling wri
 _SHORTEST_TIME = 1e-9  # seconds; what a deadline that has passed is written as, as 0 means none
 
 
-@dataclass(slots=True)
-class Piece:
-    """A stretch of one part of an envelope.
-
-    Attributes:
-        number: Of which envelope.
-        part: Of which of its parts: 0 the document, 1 the externals, 2 the first buffer, ...
-        offset: Where in the part its first byte belongs.
-        data: Never empty.
-    """
-
-    number: int
-    part: int
-    offset: int
-    data: Buffer
-
-
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
     """A sign of life.
@@ -65,12 +47,14 @@ class Heartbeat:
         echo: `sent` of the last heartbeat that the writer received; 0 if none so far.
         lag: How late the writer's loop ran lately, in seconds.
         busy: How many calls the writer is serving.
+        chunks: How many chunks the writer took from the lanes of this stream.
     """
 
     sent: float
     echo: float = 0.0
     lag: float = 0.0
     busy: int = 0
+    chunks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +76,6 @@ class Frame:
         envelopes: New ones, in the order of their numbers.
         receipt: Cumulative: the writer holds every envelope up to this number.
         heartbeat: A sign of life, if there is one in it.
-        pieces: Of envelopes in this frame or in earlier ones.
         goodbye: Set in the last frame of a session.
         awaited: In a received frame, by envelope number, the parts that come as pieces and their
             sizes; such a part is empty in the envelope until an `Assembly` has put it together.
@@ -102,7 +85,6 @@ class Frame:
     envelopes: list[Envelope] = field(default_factory=list)
     receipt: int = 0
     heartbeat: Heartbeat | None = None
-    pieces: list[Piece] = field(default_factory=list)
     goodbye: Goodbye | None = None
     awaited: dict[int, dict[int, int]] = field(default_factory=dict)
 
@@ -130,10 +112,20 @@ def inline_parts(envelope: Envelope) -> list[bool]:
 
 
 def inline_size(envelope: Envelope) -> int:
-    """Returns about how many bytes the envelope takes in a frame, without its pieces."""
-    parts = zip(parts_of(envelope), inline_parts(envelope), strict=True)
+    """Returns about how many bytes the envelope takes in a frame, without its pieces.
+
+    Raises:
+        EncodeError: Its parts are bigger than any receiver takes.
+    """
+    sizes = [size_of(part) for part in parts_of(envelope)]
+    if (total := sum(sizes)) > MAX_ENVELOPE_BYTES:
+        raise EncodeError(
+            f"an envelope of kind {envelope.kind!r} is too big (bytes: {total}, at most "
+            f"{MAX_ENVELOPE_BYTES}); send less in one call"
+        )
+    parts = zip(sizes, inline_parts(envelope), strict=True)
     headers = sum(len(name) + len(value) for name, value in envelope.headers.items())
-    return _OVERHEAD + headers + sum(size_of(part) for part, inline in parts if inline)
+    return _OVERHEAD + headers + sum(size for size, inline in parts if inline)
 
 
 def pack_frame(frame: Frame) -> bytes:
@@ -141,13 +133,10 @@ def pack_frame(frame: Frame) -> bytes:
     packed = pb.Frame(receipt=frame.receipt)
     for envelope in frame.envelopes:
         _pack_envelope(packed.envelopes.add(), envelope)
-    for piece in frame.pieces:
-        packed.pieces.add(
-            number=piece.number, part=piece.part, offset=piece.offset, data=bytes(piece.data)
-        )
     if (beat := frame.heartbeat) is not None:
         packed.heartbeat.sent, packed.heartbeat.echo = beat.sent, beat.echo
         packed.heartbeat.lag, packed.heartbeat.busy = beat.lag, beat.busy
+        packed.heartbeat.chunks = beat.chunks
     if frame.goodbye is not None:
         packed.goodbye.SetInParent()
         packed.goodbye.reason = frame.goodbye.reason
@@ -197,16 +186,12 @@ def unpack_frame(data: bytes) -> Frame:
         frame.envelopes.append(envelope)
         if awaited:
             frame.awaited[envelope.number] = awaited
-    for piece in packed.pieces or ():
-        if not piece.data or piece.number == 0:
-            raise DecodeError(f"an empty piece, or one of no envelope (number: {piece.number})")
-        frame.pieces.append(Piece(piece.number, piece.part, piece.offset, piece.data))
     if packed.HasField("heartbeat"):
         beat = packed.heartbeat
         values = (beat.sent, beat.echo, beat.lag)
         if not all(map(math.isfinite, values)):
             raise DecodeError(f"a heartbeat with times that are no numbers: {values}")
-        frame.heartbeat = Heartbeat(*values, busy=beat.busy)
+        frame.heartbeat = Heartbeat(*values, busy=beat.busy, chunks=beat.chunks)
     if packed.HasField("goodbye"):
         frame.goodbye = Goodbye(packed.goodbye.reason)
     return frame

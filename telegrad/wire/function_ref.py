@@ -128,18 +128,29 @@ def _refuse_nameless(func: object, module: str, path: str) -> None:
             f"{where} is defined inside a function, so the callee cannot find it; move it to the"
             " top of its module, and pass what it closes over as arguments"
         )
-    if module in MAIN_NAMES and _is_notebook():
+    if module in MAIN_NAMES and _is_interactive():
+        name = path.partition(".")[0]
+        how = (
+            "move it to a cell that begins with `%%writefile mycode.py`, run `from mycode import"
+            f" {name}`, and call that"
+            if _is_ipython()
+            else f"write it to a file mycode.py, run `from mycode import {name}`, and call that"
+        )
         raise EncodeError(
             f"{where} is defined in a notebook or at a prompt, which other workers cannot import;"
-            " write it to a .py file and import it from there"
+            f" {how}"
         )
 
 
-def _is_notebook() -> bool:
+def _is_interactive() -> bool:
     main = main_module()
     if main is None or "__file__" in vars(main):
         return False
-    return "ps1" in vars(sys) or "__IPYTHON__" in vars(builtins)
+    return "ps1" in vars(sys) or _is_ipython()
+
+
+def _is_ipython() -> bool:
+    return "__IPYTHON__" in vars(builtins)
 
 
 def _leads_to(name: str, func: object) -> bool:

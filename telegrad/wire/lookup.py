@@ -1,11 +1,15 @@
-"""From `module:qualname` to an object and back, importing nothing and running no user code."""
+"""From `module:qualname` to an object and back, importing nothing and running no user code.
+
+A Context may say who imports what is missing; without that, what is not imported is not there.
+"""
 
 from __future__ import annotations
 
 import re
 import sys
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeGuard
 
 from telegrad.errors import DecodeError
@@ -18,6 +22,7 @@ __all__ = [
     "class_name",
     "find",
     "find_class",
+    "import_missing_with",
     "is_class",
     "main_module",
     "main_script",
@@ -29,6 +34,10 @@ __all__ = [
 
 MAIN_NAMES = ("__main__", "__mp_main__")  # the second is multiprocessing spawn's name for it
 MAX_NAME_LENGTH = 500  # characters
+
+_importer: ContextVar[Callable[[str], object] | None] = ContextVar(
+    "telegrad_importer", default=None
+)
 
 _NAMESPACE = type.__dict__["__dict__"]
 _BASES = type.__dict__["__mro__"]
@@ -74,7 +83,24 @@ def module_of(name: str) -> types.ModuleType | None:
     if name in MAIN_NAMES:
         return main_module()
     module = sys.modules.get(name)
+    importer = _importer.get()
+    if importer is not None and (module is None or _begun(module)):
+        importer(name)
+        module = sys.modules.get(name)
     return module if isinstance(module, types.ModuleType) else None
+
+
+def import_missing_with(importer: Callable[[str], object] | None) -> None:
+    """Has `importer(name)` called, in this Context, where a module is named that is not imported.
+
+    Nothing is expected of it: when the module is there afterwards, it is used. It is called for
+    one that another thread imports at this moment as well.
+    """
+    _importer.set(importer)
+
+
+def _begun(module: types.ModuleType) -> bool:
+    return getattr(getattr(module, "__spec__", None), "_initializing", False) is True
 
 
 def main_module() -> types.ModuleType | None:
@@ -148,7 +174,12 @@ def find_class(name: object) -> type:
         raise DecodeError(f"class {name!r} is not imported here; import {module_name} first")
     found = find(module, parts)
     if found is None or not is_class(found.raw):
-        raise DecodeError(f"there is no class {name!r} here")
+        where = (
+            f" ({main_script()}); put it into a module that both workers import"
+            if module_name in MAIN_NAMES
+            else ""
+        )
+        raise DecodeError(f"there is no class {name!r} here{where}")
     return found.raw
 
 

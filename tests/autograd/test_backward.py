@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from telegrad.autograd import (
     GradientTarget,
     GraphTask,
     LocalGradients,
+    PassEnd,
     Tensor,
     backward,
     enable_grad,
@@ -466,6 +468,97 @@ def test_post_accumulate_hooks_are_given_the_target() -> None:
     GraphTask([(x * 3).sum().root()], accumulate=accumulate).run()
     assert kept == [3.0, accumulate]
     assert isinstance(LocalGradients(), GradientTarget)
+
+
+# The end of a pass.
+
+
+class End(PassEnd):
+    """Completed by the test; keeps what it was told."""
+
+    def __init__(self, done: Callable[[], None] = lambda: None) -> None:
+        self.told: list[Any] = []
+        self.done = done
+
+    def finish(self) -> End:
+        self.told.append("finish")
+        return self
+
+    def abandon(self, cause: BaseException) -> None:
+        self.told.append(cause)
+
+    def wait(self) -> None:
+        self.told.append("wait")
+        self.done()
+
+    def exception(self) -> BaseException | None:
+        return None
+
+    def add_done_callback(self, callback: Callable[[Any], object], /) -> None:
+        callback(self)
+
+
+def ending_with(end: End, x: Tensor) -> Tensor:
+    """Has `end` told of the backwards that reach `x`."""
+
+    def hook(_: Tensor, target: Any) -> None:
+        target.at_end(end)
+
+    x.register_post_accumulate_hook(hook)
+    return x
+
+
+def test_a_backward_returns_when_its_ends_are_done() -> None:
+    y = leaf(2.0)
+    seen: list[Any] = []
+    end = End(lambda: seen.append(gradient_of(y)))
+    x = ending_with(end, leaf(3.0))
+    (x * y).sum().backward()
+    assert end.told == ["finish", "wait"]
+    assert seen == [[3.0]]  # every leaf had its gradient
+    y.sum().backward()
+    assert end.told == ["finish", "wait"]
+
+
+def test_what_an_end_raises_is_raised_by_backward() -> None:
+    def fail() -> None:
+        raise ArithmeticError("not done")
+
+    first, second = End(fail), End()
+    x, y = ending_with(first, leaf(1.0)), ending_with(second, leaf(1.0))
+    with pytest.raises(ArithmeticError, match="not done"):
+        (x * y).sum().backward()
+    assert first.told[:2] == ["finish", "wait"]
+    for told in (first.told, second.told):
+        assert [type(each) for each in told if each not in ("finish", "wait")] == [ArithmeticError]
+
+
+def test_a_rule_that_raises_abandons_the_ends() -> None:
+    end = End()
+    x, y = ending_with(end, leaf(1.0)), leaf(1.0)
+
+    def fail(_: Tensor) -> None:
+        assert x.grad is not None  # it came before
+        raise KeyboardInterrupt
+
+    y.register_hook(fail)
+    with pytest.raises(KeyboardInterrupt):
+        (y * 2 + (x * 3) * 1).sum().backward()
+    assert [type(each) for each in end.told] == [KeyboardInterrupt]
+
+
+def test_an_end_comes_before_the_end() -> None:
+    target = LocalGradients()
+    assert not target.has_ends
+    target.finish()
+    with pytest.raises(AutogradError, match="belongs to has run through already"):
+        target.at_end(End())
+    target.abandon(ArithmeticError())
+    target.abandon(ArithmeticError())
+    with pytest.raises(AutogradError, match="belongs to has failed already"):
+        target.at_end(End())
+    assert target.finish() == []
+    assert target.earlier() == ()
 
 
 def test_post_accumulate_hooks_are_for_leaves() -> None:

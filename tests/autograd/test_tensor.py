@@ -219,6 +219,7 @@ def test_repr() -> None:
     assert repr(x) == "tensor([1.], requires_grad=True)"
     assert repr(x * 2) == "tensor([2.], grad_fn=<multiply>)"
     assert repr(tensor([1], dtype=np.int8)) == "tensor([1], dtype=int8)"
+    assert repr(tensor(np.zeros((2000, 2)))).endswith("[0., 0.]], shape=(2000, 2))")
 
 
 def test_labels_that_need_a_gradient_are_refused() -> None:

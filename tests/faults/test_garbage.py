@@ -149,7 +149,6 @@ FRAMES = {
     "noise": NOISE[:500],
     "receipt for nothing": pack_frame(Frame(receipt=12)),
     "no number": pack_frame(Frame(envelopes=[Envelope("rpc.call", 1)])),
-    "piece of nothing": pb.Frame(pieces=[pb.Piece(number=4, part=2, data=b"x")]),
     "8 EiB announced": pb.Frame(
         envelopes=[pb.Envelope(number=1, kind="rpc.call", buffer_sizes=[2**63], buffers=[b""])]
     ),

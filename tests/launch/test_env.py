@@ -25,6 +25,7 @@ def test_every_variable_is_there_and_no_token() -> None:
         limits={"OMP_NUM_THREADS": "1"},
     )
     assert environment.of(2) == {
+        "GRPC_ENABLE_FORK_SUPPORT": "0",
         "HOME": "/home/x",
         "OMP_NUM_THREADS": "1",
         "RANK": "2",

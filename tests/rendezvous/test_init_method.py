@@ -83,13 +83,27 @@ def test_address_of_the_launcher_does_not_host() -> None:
         ("tcp://a:1/path", "more than a host and a port"),
         ("tcp://a:1", "rank, world_size not set.*init_rpc"),
         ("tcp://a:1?rank=0&world_size=1&size=3", "'size' is not known"),
-        ("file:///x", "is not known; write 'env://' or 'tcp://host:port'"),
+        ("https://x", "is not known; write 'env://', 'tcp://host:port' or 'file:///path'"),
+        ("file://run1/x?rank=0&world_size=1", "is relative; write it in full.*file:///.../run1/x'"),
+        ("file:///?rank=0&world_size=1", "names no file"),
+        ("file:///runs/?rank=0&world_size=1", "names no file; write 'file:///path', for instance"),
+        ("file:///x#y", "more than a path"),
+        ("file:///x", "rank, world_size not set of init_method 'file:///x'; give them to init_rpc"),
+        ("file:///x?rank=0&world_size=1&port=3", "'port' is not known"),
         ("env://x", "write 'env://' alone"),
     ],
 )
 def test_malformed_addresses(url: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         parse_init_method(url)
+
+
+def test_file() -> None:
+    address = parse_init_method("file:///runs/a%20b?rank=0&world_size=2&job=mine", environ=LAUNCHED)
+    assert (address.file, address.job, address.hosts_store) == ("/runs/a b", "mine", True)
+    assert address.coordinator_endpoint == ""
+    address = parse_init_method("file://localhost/runs/x", rank=1, world_size=2)
+    assert (address.file, address.rank, address.hosts_store) == ("/runs/x", 1, False)
 
 
 def test_alone() -> None:

@@ -95,7 +95,7 @@ class Job:
             name=name or f"w{rank}",
             token=token,
             transports=self.transports(),
-            publish=lambda incarnation: [f"x://{rank}/{incarnation}"],
+            publish=lambda info, _: [f"x://{info.rank}/{info.incarnation}"],
             listener=listener or Listener(),
             timeout=timeout,
         )
@@ -177,6 +177,63 @@ def test_the_same_processes_may_join_again_after_shutdown(quick: Job) -> None:
         quick.pool.submit(joined.shutdown)
     again = quick.join_all(2)
     assert sorted(joined.info.incarnation for joined in again) == [3, 4]
+
+
+def late(job: Job, name: str = "", timeout: float = 20.0) -> JoinedJob:
+    joined = join_job(
+        JobAddress(
+            host="127.0.0.1",
+            port=1,
+            rank=-1,
+            world_size=0,
+            job="test",
+            hosts_store=False,
+            endpoint=job.endpoint,
+            late=True,
+        ),
+        name=name,
+        token=TOKEN,
+        transports=job.transports(),
+        publish=lambda info, size: [f"x://{info.rank}/{size}"],
+        listener=Listener(),
+        timeout=timeout,
+    )
+    job.joined.append(joined)
+    return joined
+
+
+def test_a_worker_joins_on_top_of_a_complete_job(job: Job) -> None:
+    listener = Listener()
+    first, second = job.join_all(2, [listener, Listener()])
+    third = late(job)
+    assert (third.info.name, third.info.rank, third.world_size) == ("worker2", 2, 2)
+    listener.wait()
+    assert listener.joined == ["worker2"]
+    first.store.num_keys()  # what the coordinator posted before its answer was heard before it
+    assert first.living() == third.members
+    assert third.members[2].endpoints == ("x://2/2",)
+    waiting = [job.pool.submit(each.shutdown) for each in (first, third)]
+    second.shutdown()
+    for each in waiting:
+        each.result(20)
+
+
+def test_a_place_on_top_is_free_again(quick: Job) -> None:
+    quick.join_all(1)
+    first = late(quick, "helper")
+    assert (first.info.name, first.info.rank) == ("helper", 1)
+    assert late(quick).info.name == "worker2"
+    with pytest.raises(DuplicateNameError, match="the name 'Helper' is taken by rank 1"):
+        late(quick, "Helper")
+    first.leave()
+    again = late(quick, "helper")
+    assert again.info.rank == 1
+    assert again.info.incarnation > first.info.incarnation
+
+
+def test_nobody_joins_on_top_of_a_job_that_is_not_complete(quick: Job) -> None:
+    with pytest.raises(RendezvousError, match="not complete; try again when it is"):
+        late(quick, timeout=math.inf)
 
 
 def test_a_worker_that_leaves_is_told_to_the_others(job: Job) -> None:
@@ -305,7 +362,7 @@ def test_a_coordinator_that_comes_late_is_found(port: int) -> None:
             token=TOKEN,
             transports=[GrpcTransport()],
             host_transports=[GrpcTransport(port=port)],
-            publish=lambda _: [],
+            publish=lambda *_: [],
             listener=Listener(),
             timeout=20.0,
         )
@@ -331,7 +388,7 @@ def test_a_job_of_one_needs_no_port() -> None:
         name="w0",
         token=TOKEN,
         transports=[GrpcTransport()],
-        publish=lambda _: [],
+        publish=lambda *_: [],
         listener=Listener(),
     )
     joined.shutdown()
@@ -372,7 +429,7 @@ def test_bad_arguments(quick: Job, timeout: float) -> None:
 
 
 def test_what_publish_raises_frees_the_place(quick: Job) -> None:
-    def publish(_: int) -> list[str]:
+    def publish(*_: object) -> list[str]:
         raise OSError("port in use")
 
     address = JobAddress(
@@ -407,6 +464,7 @@ def test_garbage_is_answered_with_words() -> None:
         ("store.get", {"key": 3}, "key must be a str"),
         ("store.set", {"key": "k"}, "value must be bytes"),
         ("store.wait", {"keys": 3}, "keys must be a list"),
+        ("member.reserve", {"name": 3}, "name must be a str"),
         ("store.unknown", None, "does not know 'store.unknown'"),
     ]:
         with pytest.raises((TypeError, RendezvousError), match=words):

@@ -18,6 +18,7 @@ from telegrad.rendezvous.membership import (
     Progress,
     Refused,
     Released,
+    Reserved,
     Running,
     Welcome,
 )
@@ -215,6 +216,79 @@ def test_the_job_begins_anew_after_the_last_one_is_gone() -> None:
     assert membership.world_size == 3
 
 
+def test_a_worker_on_top_gets_the_next_rank_and_is_told_to_all() -> None:
+    membership = full(2)
+    late = session(7)
+    assert membership.reserve(late) == [Reserved(late, "worker2", 2, 2)]
+    newcomer = Member(WorkerInfo("worker2", 2, 9), ("x://2",))
+    messages = membership.join(late, request(2, name="worker2", world_size=2, incarnation=9))
+    assert messages == [
+        Welcome(late, (member(0), member(1), newcomer)),
+        Joined(session(0), newcomer),
+        Joined(session(1), newcomer),
+    ]
+    assert membership.world_size == 2
+
+
+def test_places_on_top_are_kept_for_their_session_and_free_again() -> None:
+    membership = full(1)
+    a, b, c = session(7), session(8), session(9)
+    assert membership.reserve(a) == [Reserved(a, "worker1", 1, 1)]
+    assert membership.reserve(b, "helper") == [Reserved(b, "helper", 2, 1)]
+    assert membership.reserve(b, "Helper2") == [Reserved(b, "Helper2", 2, 1)]
+    [refused] = membership.join(c, request(1, name="worker1", world_size=1))
+    assert isinstance(refused, Refused)
+    assert "rank 1 is out of range for a world size of 1" in refused.message
+    membership.lost(a, "killed")
+    assert membership.reserve(c) == [Reserved(c, "worker1", 1, 1)]
+    membership.join(c, request(1, name="worker1", world_size=1))
+    membership.lost(c, "killed")
+    assert membership.reserve(a) == [Reserved(a, "worker1", 1, 1)]
+
+
+def test_names_on_top_are_distinct_from_all_others() -> None:
+    membership = Membership()
+    membership.join(session(0), request(0, name="Worker1", world_size=1))
+    assert membership.reserve(session(7)) == [Reserved(session(7), "worker2", 2, 1)]
+    for name, words in [
+        ("worker1", "the name 'worker1' is taken by rank 0 ('Worker1')"),
+        ("WORKER2", "the name 'WORKER2' is taken by rank 2 ('worker2')"),
+    ]:
+        [refused] = membership.reserve(session(8), name)
+        assert isinstance(refused, Refused)
+        assert refused.error == "DuplicateNameError"
+        assert words in refused.message
+    [refused] = membership.reserve(session(8), "a b")
+    assert isinstance(refused, Refused)
+    assert refused.error == "ValueError"
+
+
+def test_nobody_comes_on_top_of_a_job_that_is_not_complete() -> None:
+    membership = Membership(2)
+    membership.join(session(0), request(0, world_size=2))
+    [refused] = membership.reserve(session(7))
+    assert isinstance(refused, Refused)
+    assert "not complete; try again when it is" in refused.message
+
+
+def test_a_job_that_begins_anew_keeps_no_reservation() -> None:
+    membership = full(1)
+    membership.reserve(session(7))
+    membership.shut_down(session(0))
+    [refused] = membership.join(session(7), request(1, name="worker1", world_size=1))
+    assert isinstance(refused, Refused)
+    assert membership.members == ()
+
+
+def test_shutdown_waits_for_who_came_on_top() -> None:
+    membership = full(1)
+    late = session(7)
+    membership.reserve(late)
+    membership.join(late, request(1, name="worker1", world_size=1))
+    assert membership.shut_down(session(0)) == [Running(session(0), 2, ("worker1",))]
+    assert membership.shut_down(late) == [Released(session(0)), Released(late)]
+
+
 EVENTS = st.lists(
     st.tuples(st.sampled_from(["join", "shutdown", "lost", "again"]), st.integers(0, 2)),
     max_size=40,
@@ -267,6 +341,46 @@ def test_each_request_is_answered_once_and_all_hear_of_every_loss(
     assert seated == {r for r in range(3) if state[r] != "new"}
     if all(state[r] in ("leaving", "new") for r in range(3)):
         assert "leaving" not in state  # nobody is kept waiting when all have called shutdown
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["reserve", "join", "lost", "shutdown"]),
+            st.integers(1, 4),
+            st.sampled_from(["", "a", "B", "b", "worker2"]),
+        ),
+        max_size=40,
+    )
+)
+def test_places_on_top_are_never_given_twice(events: list[tuple[str, int, str]]) -> None:
+    membership = full(1)
+    places: dict[int, Reserved] = {}
+    members: set[int] = set()
+    for event, n, name in events:
+        if event == "reserve" and n not in members:
+            [answer] = membership.reserve(session(n), name)
+            places.pop(n, None)
+            if isinstance(answer, Reserved):
+                places[n] = answer
+        elif event == "join" and n not in members:
+            place = places.get(n)
+            asked = request(
+                place.rank if place else 1, name=place.name if place else "x", world_size=1
+            )
+            answer = membership.join(session(n), asked)[0]
+            assert isinstance(answer, Refused if place is None else Welcome)
+            if place is not None:
+                members.add(n)
+        elif event == "lost":
+            membership.lost(session(n), "killed")
+            places.pop(n, None)
+            members.discard(n)
+        elif event == "shutdown" and n in members:
+            assert not only(membership.shut_down(session(n)), Released)  # rank 0 still runs
+        held = [(place.rank, place.name.lower()) for place in places.values()]
+        assert len({rank for rank, _ in held}) == len({each for _, each in held}) == len(held)
+        assert {m.info.rank for m in membership.members} == {0} | {places[n].rank for n in members}
 
 
 @given(st.permutations([("joined", 9), ("lost", 9), ("lost", 2), ("joined", 1), ("joined", 2)]))

@@ -7,24 +7,41 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from telegrad.errors import RendezvousError, RendezvousTimeoutError
-from telegrad.rendezvous import Coordinator, MemoryStore, Store, TCPStore
+from telegrad.rendezvous import (
+    Coordinator,
+    FileStore,
+    MemoryStore,
+    PrefixStore,
+    Store,
+    TCPStore,
+)
 from telegrad.transport import GrpcTransport, InprocNetwork, InprocTransport, Transport
 
 TOKEN = b"a token that only the tests use"
 
 
-@pytest.fixture(params=["memory", "inproc", "grpc"])
-def open_store(request: pytest.FixtureRequest) -> Iterator[Callable[[], Store]]:
+@pytest.fixture(params=["memory", "inproc", "grpc", "file", "prefix of memory", "prefix of file"])
+def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Store]]:
     """Opens one more handle of one and the same table."""
     with ExitStack() as stack:
-        if request.param == "memory":
+        if request.param.endswith("memory"):
             store = MemoryStore()
             stack.callback(store.close)
-            yield lambda: store
+            yield lambda: PrefixStore("p", store) if "prefix" in request.param else store
+            return
+        if request.param.endswith("file"):
+
+            def open_file() -> Store:
+                found = FileStore(tmp_path / "store")
+                stack.callback(found.close)
+                return PrefixStore("p", found) if "prefix" in request.param else found
+
+            yield open_file
             return
         network = InprocNetwork()
 
@@ -87,12 +104,14 @@ def test_wait_for_several(open_store: Callable[[], Store], pool: ThreadPoolExecu
 
 
 def test_a_wait_ends_at_its_deadline_with_words(store: Store) -> None:
-    with pytest.raises(RendezvousTimeoutError, match=r"key 'never' was not set within 0\.02 s; ch"):
+    with pytest.raises(
+        RendezvousTimeoutError, match=r"key '(p/)?never' was not set within 0\.02 s; ch"
+    ):
         store.get("never", timeout=0.02)
     store.set("there", b"")
-    with pytest.raises(RendezvousTimeoutError, match="'never'") as caught:
+    with pytest.raises(RendezvousTimeoutError, match="never'") as caught:
         store.wait(["there", "never"], timeout=0.02)
-    assert "never" in caught.value.missing
+    assert any(key.endswith("never") for key in caught.value.missing)
     store.set("never", b"v")
     assert store.get("never", timeout=5.0) == b"v"
 
@@ -110,7 +129,7 @@ def test_counters(store: Store) -> None:
     assert store.get("n") == b"-8"
     assert store.add("zero", 0) == 0
     store.set("text", b"abc")
-    with pytest.raises(ValueError, match="the store key 'text' holds no number"):
+    with pytest.raises(ValueError, match="the store key '(p/)?text' holds no number"):
         store.add("text", 1)
 
 
@@ -140,6 +159,8 @@ def test_delete_and_count(store: Store) -> None:
     assert store.delete("a")
     assert not store.delete("a")
     assert store.num_keys() == 1
+    assert store.num_keys("b") == 1
+    assert store.num_keys("a") == 0
 
 
 @pytest.mark.parametrize(
@@ -151,6 +172,7 @@ def test_delete_and_count(store: Store) -> None:
         (lambda s: s.add("k", 1.5), r"add takes an int \(got float\)"),
         (lambda s: s.wait("k"), r"write \['k'\]"),
         (lambda s: s.compare_set("k", None, b""), "value must be bytes"),
+        (lambda s: s.num_keys(3), r"prefix must be a str \(got int\)"),
     ],
 )
 def test_bad_arguments(store: Store, call: Callable[[object], object], words: str) -> None:

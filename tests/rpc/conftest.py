@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 import multiprocessing
 import threading
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -12,6 +15,7 @@ import pytest
 
 from telegrad import rpc
 from telegrad.rendezvous import Coordinator
+from telegrad.testing import FaultPlan, FaultyNetwork, FaultyTransport
 from telegrad.transport import (
     GrpcTransport,
     InprocNetwork,
@@ -22,7 +26,14 @@ from telegrad.transport import (
 from tests.rpc import remote_code
 from tests.rpc.joining import join, join_and_serve
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
+
+# What the network does in the places "with faults". What is lost at the end of all messages is
+# missed at the next heartbeat, of which there are five in `lost_after`.
+FAULTS = FaultPlan(drop=0.03, delay=0.1, duplicate=0.03, reorder=0.03, kill=0.05, most=6)
+LOST_AFTER_FAULTS = 3.0
 
 
 class Job:
@@ -44,7 +55,13 @@ class Job:
         processes: bool = False,
     ) -> None:
         token = make_token()
-        self.coordinator = Coordinator(transports(), job="test", token=token, world_size=size)
+        self.coordinator = Coordinator(
+            transports(),
+            job="test",
+            token=token,
+            world_size=size,
+            lost_after=options.lost_after,
+        )
         endpoint = self.coordinator.start()[0]
         spawn = multiprocessing.get_context("spawn")
         here = 1 if processes else size
@@ -91,11 +108,18 @@ MakeJob = Callable[..., Job]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A module whose tests use nothing but the agent of rank 0 runs over processes too."""
+    """Which places a module's tests run in.
+
+    One whose tests use nothing but the agent of rank 0 runs over processes too; one whose tests
+    neither count messages nor look at the clock, over a network that loses them.
+    """
     if "make_job" in metafunc.fixturenames:
-        places = ["inproc", "grpc"]
+        places: list[Any] = ["inproc", "grpc"]
         if getattr(metafunc.module, "OVER_PROCESSES_TOO", False):
             places.append("processes")
+        if getattr(metafunc.module, "OVER_FAULTS_TOO", False):
+            places.append("inproc with faults")
+            places.append(pytest.param("grpc with faults", marks=pytest.mark.long))
         metafunc.parametrize("make_job", places, indirect=True)
 
 
@@ -105,13 +129,19 @@ def make_job(request: pytest.FixtureRequest) -> Iterator[MakeJob]:
     jobs: list[Job] = []
     remote_code.gates.begin()
     network = InprocNetwork()
+    place, _, faults = request.param.partition(" with ")
+    seed = zlib.crc32(request.node.nodeid.encode())  # of the test alone: the same at every run
+    faulty = FaultyNetwork(dataclasses.replace(FAULTS, seed=seed))
+    if faults:
+        logger.warning("over %r", faulty)  # shown with a failure
 
     def transports() -> list[Transport]:
-        if request.param == "inproc":
-            return [InprocTransport(network)]
-        return [GrpcTransport()]
+        inner = InprocTransport(network) if place == "inproc" else GrpcTransport()
+        return [FaultyTransport(inner, faulty) if faults else inner]
 
     def make(size: int, **options: Any) -> Job:
+        if faults:
+            options = {"lost_after": LOST_AFTER_FAULTS, **options}
         chosen = rpc.RpcOptions(**{"timeout": 20.0, "init_timeout": 20.0, **options})
         job = Job(size, chosen, transports, processes=request.param == "processes")
         jobs.append(job)

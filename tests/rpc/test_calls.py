@@ -22,6 +22,7 @@ from tests.rpc import remote_code
 from tests.rpc.conftest import Job, MakeJob
 
 OVER_PROCESSES_TOO = True  # nothing here touches an agent but that of rank 0
+OVER_FAULTS_TOO = True
 
 
 @pytest.mark.parametrize("to", ["w1", 1, np.int64(1)])

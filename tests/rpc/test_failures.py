@@ -31,6 +31,8 @@ from telegrad.wire import Envelope
 from tests.rpc import remote_code
 from tests.rpc.conftest import Job, MakeJob
 
+OVER_FAULTS_TOO = True
+
 
 def test_an_exception_keeps_its_type_and_tells_where_it_was_raised(job: Job) -> None:
     with rpc.use_agent(job.agents[0]):

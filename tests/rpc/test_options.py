@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from telegrad.rpc import RpcOptions
+from telegrad.rpc import Limits, RpcOptions
 
 
 def test_defaults() -> None:
     options = RpcOptions()
     assert (options.timeout, options.init_timeout, options.lost_after) == (60.0, 300.0, 10.0)
     assert (options.num_threads, options.port, options.callables) == (16, 0, "project")
+    assert options.limits == Limits()
     assert RpcOptions(timeout=math.inf).timeout == math.inf
     with pytest.raises(dataclasses.FrozenInstanceError):
         options.timeout = 3.0  # type: ignore[misc]
@@ -37,6 +38,7 @@ def test_defaults() -> None:
         ({"callables": 3}, TypeError, "patterns"),
         ({"switch_interval": 0}, ValueError, "switch_interval"),
         ({"switch_interval": "1"}, TypeError, "switch_interval"),
+        ({"limits": {"pending_bytes": 3}}, TypeError, r"rpc\.Limits\(...\)"),
         ({"timout": 3}, TypeError, "unexpected keyword"),
     ],
 )

@@ -19,6 +19,8 @@ from telegrad.rpc.shutdown import _State
 from tests.rpc import remote_code
 from tests.rpc.conftest import Job, MakeJob
 
+OVER_FAULTS_TOO = True
+
 
 def in_thread(func: object, **kwargs: object) -> tuple[threading.Thread, rpc.Future[None]]:
     outcome: rpc.Future[None] = rpc.Future()

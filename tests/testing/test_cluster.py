@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from telegrad import rpc
-from telegrad.errors import WorkerLostError
-from telegrad.testing import Cluster
+from telegrad.errors import NotInitializedError, WorkerLostError
+from telegrad.testing import Cluster, FaultPlan, faulty_network
 from tests.testing import late_module
 
 
@@ -138,6 +138,37 @@ def test_a_function_that_never_ends_is_named() -> None:
 def test_processes_are_processes(cluster: Cluster) -> None:
     found = set(cluster.run(process_id))
     assert found == {os.getpid()} or (len(found) == 2 and os.getpid() not in found)
+
+
+def seed_of_my_network() -> int:
+    return faulty_network().plan.seed
+
+
+@pytest.mark.parametrize("processes", [False, True], ids=["agents", "processes"])
+def test_a_worker_finds_its_faulty_network(processes: bool) -> None:
+    with Cluster(2, processes=processes, faults=FaultPlan(seed=5)) as cluster:
+        assert cluster.run(seed_of_my_network) == [5, 5]
+        assert cluster.run(ask_next, 3.0) == [9.0, 9.0]
+        if processes:
+            with pytest.raises(RuntimeError, match="testing.faulty_network"):
+                _ = cluster.network
+        else:
+            assert cluster.network.statistics().messages > 0
+
+
+def test_a_sound_network_is_no_faulty_one() -> None:
+    with Cluster(1) as cluster:
+        with pytest.raises(RuntimeError, match="faults=..."):
+            _ = cluster.network
+        with pytest.raises(NotInitializedError, match="FaultyNetwork does not run"):
+            cluster.call(0, seed_of_my_network)
+
+
+def test_an_error_over_a_faulty_network_says_the_seed() -> None:
+    with Cluster(2, faults=FaultPlan(seed=77)) as cluster:
+        with pytest.raises(ValueError) as caught:
+            cluster.run(fail_on_one)
+        assert "FaultPlan(seed=77)" in caught.value.__notes__[-1]
 
 
 def test_a_cluster_of_none_is_refused() -> None:

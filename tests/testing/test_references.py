@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -51,6 +54,33 @@ def test_a_context_that_is_not_left_is_named() -> None:
             with no_leaked_references(cluster, within=0.2):
                 cluster.call(0, enter_a_context)
         KEPT.clear()
+
+
+def fail() -> Any:
+    raise ValueError("no value")
+
+
+def use_a_failed_value(use: str) -> None:
+    reference = rpc.remote("worker1", fail)
+    with pytest.raises(ValueError, match="no value"):
+        if use == "fetch":
+            reference.to_here()
+        elif use == "method":
+            reference.rpc_sync().anything()
+        else:
+            reference.remote().anything().to_here()
+
+
+@pytest.mark.parametrize("use", ["fetch", "method", "method kept"])
+def test_a_failed_value_leaves_nothing_for_the_collector(use: str) -> None:
+    """The error that was told to whoever fetched it kept the value, in a circle of frames."""
+    with Cluster(2) as cluster:
+        gc.disable()
+        try:
+            with no_leaked_references(cluster):
+                cluster.call(0, use_a_failed_value, use)
+        finally:
+            gc.enable()
 
 
 @pytest.mark.parametrize("processes", [False, True], ids=["agents", "processes"])

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import gc
+import signal
 import socket
+import threading
 import time
+import weakref
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
-from telegrad.transport import GrpcTransport
+from telegrad.testing.leaks import wait_until_gone
+from telegrad.transport import Carrier, GrpcTransport, shared_loop_thread
 from telegrad.transport.grpc_options import split_address
+from telegrad.types import WorkerInfo
+from telegrad.wire import Envelope
 from tests.transport.workers import SECONDS, Floor
 
 if TYPE_CHECKING:
@@ -133,3 +141,49 @@ def test_a_process_ends_without_a_word(grpc_floor: Floor, programs: Programs, wo
     alice.exchange.introduce(endpoint, timeout=SECONDS)
     alice.exchange.close(SECONDS)
     assert program.wait().strip() == endpoint
+
+
+def test_a_peer_that_answers_no_hello_is_dialled_again(grpc_floor: Floor) -> None:
+    """gRPC ended the read as if the task had been cancelled, and the dialling task ended with it."""
+    dialled = threading.Semaphore(0)
+    loop = shared_loop_thread().acquire()
+
+    async def accept(carrier: Carrier) -> None:
+        dialled.release()
+
+    deaf = loop.run(GrpcTransport().listen(accept), SECONDS)
+    try:
+        alice = grpc_floor.worker("alice", prove_within=0.05)
+        bob = WorkerInfo("bob", 1, 1)
+        alice.exchange.connect(bob, [deaf.endpoint])
+        alice.exchange.post(bob, Envelope("test.message"))
+        for _ in range(3):
+            assert dialled.acquire(timeout=SECONDS)
+        alice.exchange.close(0.1)
+    finally:
+        loop.run(deaf.close(), SECONDS)
+        loop.release()
+
+
+@pytest.mark.parametrize("word", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_process_ends_or_stops_in_the_middle_of_big_ones(
+    grpc_floor: Floor, programs: Programs, word: signal.Signals
+) -> None:
+    program = programs.start(["python", programs.script(PEER)])
+    endpoint = program.wait_for("\n").strip()
+    alice = grpc_floor.worker("alice", lost_after=3.0)
+    info = alice.exchange.introduce(endpoint, timeout=SECONDS)
+    buffer = np.zeros(32 * 2**20, np.uint8)
+    held = weakref.ref(buffer)
+    for call in range(4):
+        alice.exchange.post(info, Envelope("test.message", call, buffers=[buffer.data]))
+    del buffer
+    alice.recorder.wait_envelopes(1)
+    for call in range(4, 8):
+        more = np.zeros(32 * 2**20, np.uint8)
+        alice.exchange.post(info, Envelope("test.message", call, buffers=[more.data]))
+    program.process.send_signal(word)
+    assert alice.recorder.wait_lost().worker == info.name
+    wait_until_gone("memory", lambda: [held()] if gc.collect() >= 0 and held() is not None else [])
+    alice.exchange.close(SECONDS)
+    program.kill()

@@ -110,6 +110,43 @@ def test_a_proof_cannot_be_reflected() -> None:
         dial.takes_welcome(b"W" + pb.Welcome(mac=mac).SerializeToString())
 
 
+def test_a_lane_proves_that_it_belongs_to_its_stream() -> None:
+    dial, accept = ends()
+    shake(dial, accept)
+    stream = dial.stream_id()
+    assert stream == accept.stream_id()
+    lane = DialHandshake(Identity("job", ALICE), TOKEN, expected=BOB, lane_of=stream)
+    door = AcceptHandshake(Identity("job", BOB), TOKEN)
+    shake(lane, door)
+    assert door.lane_of == stream
+    assert accept.lane_of == b""
+    assert lane.stream_id() != stream
+
+
+def test_a_lanes_proof_is_none_for_another_stream_or_purpose() -> None:
+    lane = DialHandshake(Identity("job", ALICE), TOKEN, lane_of=b"s" * 32)
+    for change in ({"stream": b"t" * 32}, {"purpose": "control", "stream": b""}):
+        door = AcceptHandshake(Identity("job", BOB), TOKEN)
+        hello = pb.Hello.FromString(lane.hello()[1:])
+        for name, value in change.items():
+            setattr(hello, name, value)
+        door.takes_hello(b"H" + hello.SerializeToString())
+        answer = pb.Hello.FromString(door.answer()[1:])
+        answer.purpose = "bulk"
+        lane.takes_answer(b"H" + answer.SerializeToString())
+        with pytest.raises(RefusedError) as error:
+            door.takes_proof(lane.prove(0, resumes=False))
+        assert refused(error) is Reason.AUTHENTICATION
+
+
+def test_an_answer_for_another_purpose() -> None:
+    dial, accept = ends()
+    accept.takes_hello(DialHandshake(Identity("job", ALICE), TOKEN, lane_of=b"s" * 32).hello())
+    with pytest.raises(RefusedError) as error:
+        dial.takes_answer(accept.answer())
+    assert refused(error) is Reason.MALFORMED
+
+
 @pytest.mark.parametrize(
     ("identity", "expected", "reason"),
     [

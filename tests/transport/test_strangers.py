@@ -111,12 +111,11 @@ def test_frames_before_the_proof(floor: Floor) -> None:
         b"\xff" * 100,
         pack_frame(Frame(receipt=12)),
         pack_frame(Frame(envelopes=[Envelope("test.message", 1)])),
-        pb.Frame(pieces=[pb.Piece(number=4, part=2, data=b"x")]).SerializeToString(),
         pb.Frame(
             envelopes=[pb.Envelope(number=1, kind="a", buffer_sizes=[2**63], buffers=[b""])]
         ).SerializeToString(),
     ],
-    ids=["noise", "receipt", "number", "piece", "size"],
+    ids=["noise", "receipt", "number", "size"],
 )
 @pytest.mark.parametrize("sealed", [True, False])
 def test_garbage_inside_a_stream_that_proved_itself(

@@ -1,4 +1,4 @@
-"""Frames arrive as they were; small parts travel in-line, the others as pieces."""
+"""Frames arrive as they were; small parts travel in-line, the others are announced."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from telegrad.wire import (
     Frame,
     Goodbye,
     Heartbeat,
-    Piece,
+    chunk_header,
     cut,
     inline_parts,
     inline_size,
     pack_frame,
+    read_chunk,
     unpack_frame,
 )
 
@@ -44,9 +45,9 @@ frames = st.builds(
     Frame,
     envelopes=st.lists(envelopes),
     receipt=st.integers(0, 2**64 - 1),
-    heartbeat=st.none() | st.builds(Heartbeat, times, times, times, st.integers(0, 2**32 - 1)),
-    pieces=st.lists(
-        st.builds(Piece, numbers, st.integers(0, 2**32 - 1), numbers, st.binary(min_size=1))
+    heartbeat=st.none()
+    | st.builds(
+        Heartbeat, times, times, times, st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
     ),
     goodbye=st.none() | st.builds(Goodbye, st.text()),
 )
@@ -77,11 +78,15 @@ def test_big_parts_come_as_pieces_and_many_small_ones_too() -> None:
     assert frame.awaited[3].keys() == {0, 2, 8, 9, 10}
     assembly = Assembly(frame.envelopes[0], frame.awaited[3])
     for piece in cut(envelope):
-        assert len(piece.data) <= PIECE_BYTES
-        (arrived,) = unpack_frame(pack_frame(Frame(pieces=[piece]))).pieces
-        assembly.add(arrived)
+        sequence, arrived = read_chunk(chunk_header(7, piece) + bytes(piece.data))
+        assert sequence == 7
+        assert arrived == piece
+        place = assembly.claim(arrived)
+        assert place is not None
+        place[:] = arrived.data
+        assembly.placed()
     assert assembly.complete
-    received = assembly.envelope
+    received = assembly.join()
     assert received.document == envelope.document
     assert [bytes(each) for each in received.buffers] == [bytes(each) for each in buffers]
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
+import contextvars
 import datetime
 import functools
+import importlib
 import math
 import operator
 import os
@@ -17,7 +20,7 @@ import numpy as np
 import pytest
 
 from telegrad.errors import CallRefusedError, EncodeError, FunctionNotFoundError
-from telegrad.wire import CallablePolicy, FunctionRef, expose, name_of
+from telegrad.wire import CallablePolicy, FunctionRef, expose, import_missing_with, name_of
 from telegrad.wire.allowed_functions import ALLOWED_NAMES
 from tests.wire import samples
 
@@ -100,8 +103,39 @@ def test_a_function_of_a_notebook_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
     monkeypatch.setattr(main, "double", samples.double, raising=False)
     monkeypatch.setattr(samples.double, "__module__", "__main__")
-    with pytest.raises(EncodeError, match="notebook"):
+    with pytest.raises(EncodeError, match="write it to a file mycode.py, run `from mycode import"):
         name_of(samples.double)
+    monkeypatch.delattr(sys, "ps1")
+    monkeypatch.setattr(builtins, "__IPYTHON__", True, raising=False)
+    with pytest.raises(
+        EncodeError, match="notebook.*%%writefile mycode.py`, run `from mycode import double`, and"
+    ):
+        name_of(samples.double)
+
+
+def test_a_missing_module_is_asked_for_in_the_context_that_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "asked_for.py").write_text("def f(): return 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "asked_for", raising=False)
+    asked: list[str] = []
+
+    def importer(name: str) -> None:
+        asked.append(name)
+        if name == "asked_for":
+            importlib.import_module(name)
+
+    context = contextvars.Context()
+    context.run(import_missing_with, importer)
+    policy = CallablePolicy()
+    with pytest.raises(FunctionNotFoundError):
+        policy.resolve("asked_for:f")
+    assert context.run(policy.resolve, "asked_for:f")() == 1
+    with pytest.raises(FunctionNotFoundError):
+        context.run(policy.resolve, "nowhere_to_be_found:f")
+    assert set(asked) == {"asked_for", "nowhere_to_be_found"}
+    monkeypatch.delitem(sys.modules, "asked_for")
 
 
 def test_every_name_of_main_means_the_own_script(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 
 from telegrad.errors import DecodeError, RemoteError
 from telegrad.wire import (
+    PIECE_BYTES,
     Assembly,
     Envelope,
     Frame,
     Goodbye,
     Heartbeat,
     Piece,
+    chunk_header,
     cut,
     decode,
     decode_exception,
@@ -28,6 +30,7 @@ from telegrad.wire import (
     encode,
     encode_exception,
     pack_frame,
+    read_chunk,
     rebuild,
     unpack_frame,
 )
@@ -47,7 +50,6 @@ FRAME = pack_frame(
         [Envelope("rpc.call", 1, document=b"x" * 10, buffers=[b"ab", bytes(70_000)], number=1)],
         receipt=3,
         heartbeat=Heartbeat(1.0),
-        pieces=[Piece(1, 3, 0, b"abc")],
         goodbye=Goodbye("over"),
     )
 )
@@ -104,8 +106,24 @@ def test_mutated_frames(data: bytes) -> None:
         for envelope in frame.envelopes:
             if awaited := frame.awaited.get(envelope.number):
                 assembly = Assembly(envelope, awaited)
-                for piece in frame.pieces:
-                    assembly.add(piece)
+                for part in awaited:
+                    assembly.claim(Piece(envelope.number, part, 0, b"abc"))
+
+
+@settings(max_examples=300)
+@given(mutations(chunk_header(3, Piece(1, 2, PIECE_BYTES, b"abc")) + b"abc"))
+def test_mutated_chunks(data: bytes) -> None:
+    with suppress(DecodeError):
+        sequence, piece = read_chunk(data)
+        assert sequence >= 0
+        assert piece.offset % PIECE_BYTES == 0
+        Assembly(Envelope("k", number=1, buffers=[b""]), {2: PIECE_BYTES + 3}).claim(piece)
+
+
+@pytest.mark.parametrize("size", [0, 27, 28, 28 + PIECE_BYTES + 1])
+def test_what_is_no_chunk(size: int) -> None:
+    with pytest.raises(DecodeError, match="not a chunk"):
+        read_chunk(bytes(size))
 
 
 @settings(max_examples=300)
@@ -278,12 +296,14 @@ def test_pieces_that_do_not_fit() -> None:
 
     for piece in (
         Piece(1, 2, 0, bytes(11)),
-        Piece(1, 2, 1, b"x"),
+        Piece(1, 2, 1, bytes(9)),
+        Piece(1, 2, 0, bytes(9)),
+        Piece(1, 2, PIECE_BYTES, b"x"),
         Piece(1, 3, 0, b"x"),
         Piece(1, 0, 0, b"x"),
     ):
         with pytest.raises(DecodeError, match="does not fit"):
-            assembly().add(piece)
+            assembly().claim(piece)
     with pytest.raises(DecodeError, match="impossible"):
         Assembly(Envelope("k"), {2: 2**60})
 
@@ -294,10 +314,12 @@ def test_a_piece_that_comes_again_is_ignored() -> None:
     assembly = Assembly(received.envelopes[0], received.awaited[1])
     pieces = list(cut(envelope))
     assert len(pieces) == 3
-    for piece in pieces[:2] * 2 + pieces:
-        assembly.add(piece)
+    for piece in pieces[1:] * 2 + pieces:
+        if (place := assembly.claim(piece)) is not None:
+            place[:] = piece.data
+            assembly.placed()
     assert assembly.complete
-    assert assembly.add(pieces[0])
-    buffers = assembly.envelope.buffers
+    assert assembly.claim(pieces[0]) is None
+    buffers = assembly.join().buffers
     assert [bytes(each) for each in buffers] == [bytes(each) for each in envelope.buffers]
     assert not memoryview(buffers[0]).readonly

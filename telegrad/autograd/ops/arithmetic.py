@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from telegrad.arrays import namespace
+from telegrad.arrays import is_array, namespace
 from telegrad.autograd.dispatch import TABLE
 from telegrad.autograd.operation import Operation
 from telegrad.autograd.ops.elementwise import log
@@ -26,7 +26,8 @@ __all__ = [
 
 
 def _where(condition: Any, a: Any, b: Any) -> Array:
-    chosen: Array = namespace(condition).where(condition, a, b)
+    xp = namespace(condition, a, b)
+    chosen: Array = xp.where(condition if is_array(condition) else xp.asarray(condition), a, b)
     return chosen
 
 
@@ -43,6 +44,7 @@ def _inside(a: Any, low: Any, high: Any) -> Any:
 
 def _base_slope(a: Any, b: Any) -> Any:
     # b * a ** (b - 1), and 0 rather than 0 * inf where b is 0.
+    b = b.item() if isinstance(b, np.generic) else b
     if isinstance(b, (int, float)):
         return b * a ** (b - 1) if b != 0 else a * 0
     return b * a ** where(b == 0, 1.0, b - 1)

@@ -6,12 +6,21 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from telegrad.arrays import namespace
+from telegrad.arrays import CPU, namespace, to_device
 from telegrad.autograd.operation import Operation, astype, broadcast_to
 from telegrad.autograd.ops.indexing import getitem
 from telegrad.types import Array, Shape
 
-__all__ = ["astype", "broadcast_to", "concatenate", "reshape", "stack", "swapaxes", "transpose"]
+__all__ = [
+    "astype",
+    "broadcast_to",
+    "concatenate",
+    "move",
+    "reshape",
+    "stack",
+    "swapaxes",
+    "transpose",
+]
 
 
 def _reshape(a: Any, *, to: Shape) -> Array:
@@ -30,13 +39,18 @@ def _swapaxes(a: Any, *, axis1: int, axis2: int) -> Array:
 
 
 def _concatenate(*parts: Any, axis: int = 0) -> Array:
-    joined: Array = namespace(parts[0]).concatenate(parts, axis=axis)
+    joined: Array = namespace(*parts).concatenate(parts, axis=axis)
     return joined
 
 
 def _stack(*parts: Any, axis: int = 0) -> Array:
-    stacked: Array = namespace(parts[0]).stack(parts, axis=axis)
+    stacked: Array = namespace(*parts).stack(parts, axis=axis)
     return stacked
+
+
+def _move(a: Any, *, device: str, source: str) -> Array:
+    del source  # where it comes from: its gradient goes back there
+    return to_device(a, device)
 
 
 def _inverse(axes: Sequence[int] | None) -> tuple[int, ...] | None:
@@ -59,6 +73,7 @@ def _along(axis: int, index: Any) -> tuple[Any, ...]:
 reshape: Operation  # declared, as their rules name them
 transpose: Operation
 swapaxes: Operation
+move: Operation
 
 # fmt: off
 reshape     = Operation("reshape",     _reshape,     "a", view=True, keywords={"to": ()},
@@ -71,4 +86,6 @@ concatenate = Operation("concatenate", _concatenate, "*parts", keywords={"axis":
                         parts=lambda g, i, shapes, axis: _part(g, i, shapes, axis))
 stack       = Operation("stack",       _stack,       "*parts", keywords={"axis": 0},
                         parts=lambda g, i, axis: getitem(g, index=_along(axis % g.ndim, i)))
+move        = Operation("to",          _move,        "a", keywords={"device": CPU, "source": CPU},
+                        a=lambda g, device, source: move(g, device=source, source=device))
 # fmt: on

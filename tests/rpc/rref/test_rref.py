@@ -109,6 +109,12 @@ def test_methods_of_every_kind(cluster: Cluster) -> None:
             rref.rpc_sync()._secret()
         with pytest.raises(TypeError, match="no method"):
             untyped.steps()
+        sent = rpc.statistics().calls_sent
+        for proxy in (untyped, rref.rpc_async(), rref.remote()):
+            assert "Model.steps at 'worker1', not called" in repr(proxy.steps)
+        with pytest.raises(TypeError, match="UncalledMethod"):
+            untyped.steps + 1
+        assert rpc.statistics().calls_sent == sent
         failed = rref.remote().nothing()
         with pytest.raises(AttributeError, match="nothing"):
             failed.to_here()

@@ -1,0 +1,342 @@
+"""Runs what there is for GPUs: the tests of tests/gpu on arrays of CuPy, and the kernels timed.
+
+    scripts/gpu.py [--venv .venv] [--json gpu.json]
+
+    exit code 0    everything passed; the table is printed, and gpu.json says it all
+              1    no GPU, no CuPy, or something failed; the words say which, and what to do
+
+Nothing is installed and nothing is fetched. The first of these interpreters that has all that is
+needed is used, with telegrad as it lies in this checkout: this one, $PYTHON, python3, and that of
+the virtual environment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).resolve().parent.parent
+TESTS = "tests/gpu"
+# The first run compiles a kernel for each function and dtype: minutes; later ones take seconds.
+TEST_SECONDS = 400
+ONE_TEST_SECONDS = 120
+TIMING_SECONDS = 150
+# The oldest driver of each extra's CUDA (its release notes, minor version compatibility).
+DRIVERS = ((580, "cuda13x"), (525, "cuda12x"))
+NEEDED = ("cupy", "numpy", "grpc", "msgpack", "google.protobuf", "pytest")
+LOOK = f"""
+import importlib.util, sys
+def there(name):
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ImportError:
+        return False
+print(*[name for name in {NEEDED!r} if not there(name)])
+sys.exit(sys.version_info < (3, 11))
+"""
+TRY = """
+import json, platform
+import cupy, numpy
+cupy.zeros(1).sum().item()
+properties = cupy.cuda.runtime.getDeviceProperties(0)
+name = properties["name"]
+print(json.dumps({
+    "name": name.decode() if isinstance(name, bytes) else name,
+    "devices": cupy.cuda.runtime.getDeviceCount(),
+    "memory_gib": round(properties["totalGlobalMem"] / 2**30, 1),
+    "compute_capability": cupy.cuda.Device(0).compute_capability,
+    "cupy": cupy.__version__,
+    "numpy": numpy.__version__,
+    "python": platform.python_version(),
+    "cuda_runtime": cupy.cuda.runtime.runtimeGetVersion(),
+    "cuda_driver": cupy.cuda.runtime.driverGetVersion(),
+}))
+"""
+
+
+class UnableError(Exception):
+    """There is nothing to run on; the message says why and what to do."""
+
+
+# -- what the machine has ------------------------------------------------------------------------
+
+
+def driver() -> tuple[str, str] | None:
+    """Returns the name of the first GPU and the driver's version, by nvidia-smi; None without."""
+    smi = shutil.which("nvidia-smi")
+    if smi is None:
+        return None
+    command = [smi, "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    lines = done.stdout.strip().splitlines()
+    if done.returncode != 0 or not lines:
+        return None
+    name, _, version = lines[0].rpartition(",")
+    return name.strip(), version.strip()
+
+
+def extra_for(version: str) -> str:
+    """Returns what to install for a driver, as words."""
+    major = int(version.split(".")[0]) if version.split(".")[0].isdecimal() else 0
+    for oldest, extra in DRIVERS:
+        if major >= oldest:
+            return (
+                f"pip install '.[{extra}]', and 'cupy-{extra}[ctk]' where the CUDA toolkit is not "
+                "installed"
+            )
+    return f"a driver of version {DRIVERS[-1][0]} or later, then: pip install '.[cuda12x]'"
+
+
+def find_interpreter(venv: Path) -> tuple[str | None, list[str]]:
+    """Returns the interpreter to use, or None and what each of those found lacks."""
+    words = [sys.executable, os.environ.get("PYTHON") or "python3", "python3"]
+    found = [path for path in (shutil.which(word) for word in words) if path]
+    if (venv / "bin" / "python").exists():
+        found.append(str((venv / "bin" / "python").absolute()))
+    lacking = []
+    for python in dict.fromkeys(found):
+        done = subprocess.run(
+            [python, "-c", LOOK], capture_output=True, text=True, check=False, cwd=ROOT
+        )
+        missing = done.stdout.split()
+        if done.returncode == 0 and not missing:
+            return python, []
+        why = ", ".join(missing) if missing else "Python 3.11 or later"
+        lacking.append(f"{python} lacks {why}")
+    return None, lacking
+
+
+def find_gpu(venv: Path) -> tuple[str, dict[str, Any]]:
+    """Returns the interpreter to use and what is known of the GPU.
+
+    Raises:
+        UnableError: There is no GPU, or no interpreter with what is needed.
+    """
+    seen = driver()
+    python, lacking = find_interpreter(venv)
+    if python is None:
+        if seen is None:
+            raise UnableError(
+                "there is no GPU here: nvidia-smi is not there or finds none; run make gpu on a "
+                "machine with an NVIDIA GPU and its driver"
+            )
+        raise UnableError(
+            f"there is a GPU ({seen[0]}, driver {seen[1]}) but no Python that can use it for this:"
+            f"\n  {'; '.join(lacking)}\ninstall {extra_for(seen[1])}; and pip install pytest"
+        )
+    done = subprocess.run([python, "-c", TRY], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        reason = (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]
+        if seen is None:
+            raise UnableError(
+                f"there is no GPU here: nvidia-smi is not there or finds none, and CuPy says: "
+                f"{reason}"
+            )
+        raise UnableError(
+            f"there is a GPU ({seen[0]}, driver {seen[1]}), but CuPy of {python} does not work: "
+            f"{reason}\ninstall {extra_for(seen[1])}"
+        )
+    machine: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return python, machine | {"driver": seen[1] if seen else "unknown"}
+
+
+# -- tests and timings ---------------------------------------------------------------------------
+
+
+def environment() -> dict[str, str]:
+    """What the tests and timings run under: this checkout, and the GPU a must."""
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    return {
+        **os.environ,
+        **threads,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(":"),
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # whatever else is installed there
+        "TELEGRAD_GPU": "required",
+    }
+
+
+def pytest_command(python: str, results: Path) -> list[str]:
+    """How pytest is started: without pyproject.toml, whose plugins need not be there."""
+    command = [python, "-m", "pytest", TESTS, "-c", os.devnull, f"--rootdir={ROOT}"]
+    command += [f"--confcutdir={ROOT / TESTS}", "--import-mode=importlib", "-p", "no:cacheprovider"]
+    command += ["-q", "-ra", "--tb=short", f"--junitxml={results}"]
+    timeouts = "import pytest_timeout"
+    if subprocess.run([python, "-c", timeouts], capture_output=True, check=False).returncode == 0:
+        command += ["-p", "pytest_timeout", f"--timeout={ONE_TEST_SECONDS}"]
+    return command
+
+
+def run_tests(python: str) -> list[dict[str, Any]]:
+    """Runs the tests; returns one entry for each, and one for what kept them from running."""
+    with tempfile.TemporaryDirectory(prefix="telegrad-gpu-") as place:
+        results = Path(place) / "results.xml"
+        try:
+            done = subprocess.run(
+                pytest_command(python, results),
+                cwd=ROOT,
+                env=environment(),
+                timeout=TEST_SECONDS,
+                check=False,
+            )
+            ended = f"pytest ended with {done.returncode}"
+        except subprocess.TimeoutExpired:
+            ended = f"the tests took longer than {TEST_SECONDS} s"
+        if not results.exists():
+            return [_entry(TESTS, "run", "failed", 0.0, f"{ended} and without results")]
+        found = read_results(results)
+    if not found:
+        return [_entry(TESTS, "run", "failed", 0.0, f"{ended} and ran no test")]
+    return found
+
+
+def read_results(path: Path) -> list[dict[str, Any]]:
+    """Reads what pytest wrote."""
+    found = []
+    for case in ElementTree.parse(path).getroot().iter("testcase"):
+        outcome, message = "passed", ""
+        for kind, word in (("skipped", "skipped"), ("failure", "failed"), ("error", "failed")):
+            for part in case.iter(kind):
+                outcome, message = word, part.get("message") or ""
+        file = case.get("classname", "").rpartition(".")[2] or TESTS
+        seconds = float(case.get("time", "0"))
+        found.append(_entry(file, case.get("name", ""), outcome, seconds, message[:1000]))
+    return found
+
+
+def _entry(file: str, name: str, outcome: str, seconds: float, message: str) -> dict[str, Any]:
+    return {
+        "file": file,
+        "name": name,
+        "outcome": outcome,
+        "seconds": round(seconds, 3),
+        "message": message,
+    }
+
+
+def run_timings(python: str) -> dict[str, Any]:
+    """Times the kernels; returns what scripts/gpu_timing.py printed, or an error's words."""
+    command = [python, str(ROOT / "scripts" / "gpu_timing.py")]
+    try:
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=TIMING_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"the timings took longer than {TIMING_SECONDS} s"}
+    if done.returncode != 0:
+        return {"error": (done.stderr.strip().splitlines() or ["no words"])[-1]}
+    timings: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return timings
+
+
+# -- the result ----------------------------------------------------------------------------------
+
+
+def commit() -> str:
+    """Returns the commit of this checkout, where git knows it."""
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+    except OSError:
+        return "unknown"
+    return done.stdout.strip() or "unknown"
+
+
+def table(rows: list[tuple[str, ...]]) -> str:
+    """Writes rows, the first of them the heading, as a table of Markdown."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = [
+        "| " + " | ".join(cell.ljust(n) for cell, n in zip(row, widths, strict=True)) + " |"
+        for row in rows
+    ]
+    lines.insert(1, "|" + "|".join("-" * (n + 2) for n in widths) + "|")
+    return "\n".join(lines)
+
+
+def test_table(tests: list[dict[str, Any]]) -> str:
+    """Says how many tests of each file passed, were skipped, failed, and how long they took."""
+    rows: list[tuple[str, ...]] = [("tests", "passed", "skipped", "failed", "seconds")]
+    for file in dict.fromkeys(test["file"] for test in tests):
+        own = [test for test in tests if test["file"] == file]
+        counts = Counter(test["outcome"] for test in own)
+        numbers = [str(counts[word]) for word in ("passed", "skipped", "failed")]
+        rows.append((file, *numbers, f"{sum(test['seconds'] for test in own):.1f}"))
+    return table(rows)
+
+
+def timing_table(timings: dict[str, Any]) -> str:
+    """Says the medians of both libraries and what part of the memory's speed CuPy reaches."""
+    if "error" in timings:
+        return f"no timings: {timings['error']}"
+    rows: list[tuple[str, ...]] = [
+        ("what", "size", "NumPy, ms", "CuPy, ms", "times faster", "GB/s", "of a copy's")
+    ]
+    for row in timings["rows"]:
+        numpy_ms, cupy_ms, rate = row["numpy_ms"], row["cupy_ms"], row["gb_per_s"]
+        rows.append(
+            (
+                row["what"],
+                row["size"],
+                "" if numpy_ms is None else f"{numpy_ms:.3f}",
+                f"{cupy_ms:.3f}",
+                "" if numpy_ms is None else f"{numpy_ms / cupy_ms:.1f}",
+                "" if rate is None else f"{rate:.1f}",
+                "" if rate is None else f"{100 * rate / timings['copy_gb_per_s']:.0f} %",
+            )
+        )
+    return table(rows)
+
+
+def write(path: Path, result: dict[str, Any]) -> None:
+    """Writes what is known so far."""
+    path.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def main() -> int:
+    """Runs the command; returns its exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--venv", type=Path, default=ROOT / ".venv", help="where to look for CuPy")
+    parser.add_argument("--json", type=Path, default=ROOT / "gpu.json", help="where results go")
+    options = parser.parse_args()
+    try:
+        python, machine = find_gpu(options.venv)
+    except UnableError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    sys.stdout.write(f"{machine['name']}, CuPy {machine['cupy']}, {python}\n")
+    sys.stdout.flush()
+    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    result: dict[str, Any] = {"when": when, "commit": commit(), "machine": machine}
+    result["tests"] = tests = run_tests(python)
+    write(options.json, result)
+    result["timings"] = timings = run_timings(python)
+    write(options.json, result)
+    failed = [test for test in tests if test["outcome"] == "failed"]
+    sys.stdout.write(
+        f"\n{test_table(tests)}\n\n{timing_table(timings)}\n\nall of it: {options.json}\n"
+    )
+    if failed or "error" in timings:
+        names = ", ".join(f"{test['file']}::{test['name']}" for test in failed[:10])
+        sys.stderr.write(f"error: {len(failed)} tests failed ({names or 'the timings did'})\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,43 @@
+"""Collective operations on arrays, between the workers of a job or some of them."""
+
+from __future__ import annotations
+
+from telegrad.collectives.api import (
+    all_gather,
+    all_reduce,
+    barrier,
+    broadcast,
+    destroy_process_group,
+    get_rank,
+    get_world_size,
+    init_process_group,
+    new_group,
+    recv,
+    send,
+    world_group,
+)
+from telegrad.collectives.groups import Groups, attach_to
+from telegrad.collectives.process_group import GroupStatistics, ProcessGroup
+from telegrad.collectives.reduce_op import ReduceOp
+from telegrad.collectives.work import Work
+
+__all__ = [
+    "GroupStatistics",
+    "Groups",
+    "ProcessGroup",
+    "ReduceOp",
+    "Work",
+    "all_gather",
+    "all_reduce",
+    "attach_to",
+    "barrier",
+    "broadcast",
+    "destroy_process_group",
+    "get_rank",
+    "get_world_size",
+    "init_process_group",
+    "new_group",
+    "recv",
+    "send",
+    "world_group",
+]

@@ -1,0 +1,27 @@
+"""Everyone learns that everyone is there.
+
+    k = 0    r ──▶ r + 1        n = 6:  after k = 0, r has heard of 2 ranks, itself included,
+    k = 1    r ──▶ r + 2                after k = 1 of 4, after k = 2 of all 6
+    k = 2    r ──▶ r + 4
+
+D. Hensgen, R. Finkel, U. Manber: Two algorithms for barrier synchronization (1988).
+"""
+
+from __future__ import annotations
+
+from telegrad.collectives.link import Link
+
+__all__ = ["barrier"]
+
+
+async def barrier(link: Link) -> None:
+    """Returns when every rank has called it.
+
+    Steps: ceil(log2 n). Each rank sends ceil(log2 n) signals and no data. The first leaves before
+    anything is awaited.
+    """
+    distance = 1
+    while distance < link.size:
+        link.signal((link.rank + distance) % link.size)
+        await link.signalled((link.rank - distance) % link.size)
+        distance *= 2

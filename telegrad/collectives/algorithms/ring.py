@@ -1,0 +1,63 @@
+"""Round a ring: for what is large, since what a rank sends does not grow with their number.
+
+The array is cut into n blocks. In the first n - 1 steps each block goes round once and is reduced
+on the way; in the next n - 1 it goes round again, whole. n = 3, block b as it leaves rank r:
+
+    step    rank 0         rank 1         rank 2
+    0       b0             b1             b2             own blocks
+    1       b2 + b2        b0 + b0        b1 + b1
+    2       b1 + b1 + b1   b2 + b2 + b2   b0 + b0 + b0   whole: kept and handed on
+    3       b0 whole       b1 whole       b2 whole       kept and handed on
+
+P. Patarasuk, X. Yuan: Bandwidth optimal all-reduce algorithms for clusters of workstations (2009).
+"""
+
+from __future__ import annotations
+
+from telegrad.collectives.link import Link
+from telegrad.collectives.reduce_op import ReduceOp, combine, finish
+from telegrad.collectives.staging import as_bytes, from_bytes
+from telegrad.types import Array
+
+__all__ = ["all_reduce", "block_bounds"]
+
+
+async def all_reduce(link: Link, flat: Array, op: ReduceOp) -> None:
+    """Replaces `flat` by the reduction over all ranks.
+
+    Steps: 2 (n - 1). Each rank sends 2 (n - 1) messages, one to a step and all to the next rank,
+    and about 2 (n - 1) / n B bytes for an array of B bytes: exactly, all blocks but the
+    (r + 1)-th, and all but the (r + 2)-th, for blocks that differ by one item at most. Only the
+    first message is a copy; what is received is reduced in place and handed on. Bitwise equal
+    results: each block is finished on one rank. `flat` is not written before each rank has come.
+    """
+    n, r = link.size, link.rank
+    left, right = (r - 1) % n, (r + 1) % n
+    bounds = block_bounds(flat.size, n)
+    blocks = [flat[bounds[b] : bounds[b + 1]] for b in range(n)]
+    link.send(right, as_bytes(blocks[r].copy()))
+    for k in range(n - 1):
+        own = blocks[(r - k - 1) % n]
+        partial = from_bytes(await link.receive(left), flat.dtype, own.shape)
+        combine(op, partial, own)
+        if k == n - 2:
+            finish(op, partial, n)
+        link.send(right, as_bytes(partial))
+        if k == n - 2:
+            own[...] = partial
+    for k in range(n - 1):
+        own = blocks[(r - k) % n]
+        whole = from_bytes(await link.receive(left), flat.dtype, own.shape)
+        if k < n - 2:
+            link.send(right, as_bytes(whole))
+        own[...] = whole
+
+
+def block_bounds(size: int, n: int) -> list[int]:
+    """Returns where each of n blocks of `size` items begins, and where the last one ends.
+
+    >>> block_bounds(7, 3)
+    [0, 3, 5, 7]
+    """
+    small, larger = divmod(size, n)
+    return [b * small + min(b, larger) for b in range(n + 1)]

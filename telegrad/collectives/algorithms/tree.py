@@ -1,0 +1,63 @@
+"""From one rank to all, along a binomial tree.
+
+For n = 6 and root 0:
+
+step 0    0 ──▶ 4
+step 1    0 ──▶ 2
+step 2    0 ──▶ 1    2 ──▶ 3    4 ──▶ 5
+"""
+
+from __future__ import annotations
+
+from telegrad.collectives.algorithms import dissemination
+from telegrad.collectives.link import Link
+from telegrad.collectives.staging import as_bytes, from_bytes
+from telegrad.types import Array
+
+__all__ = ["broadcast", "children", "parent"]
+
+
+async def broadcast(link: Link, flat: Array, root: int) -> None:
+    """Replaces `flat` by that of the root.
+
+    Steps: ceil(log2 n) rounds of signals, during which the root's own messages travel, and at most
+    ceil(log2 n) - 1 more until the last rank has the data. So it returns only where all have
+    called it, and `flat` is not written before. In all n - 1 messages of B bytes, at most
+    ceil(log2 n) of them from one rank, the root; and ceil(log2 n) signals from each.
+    """
+    n, place = link.size, (link.rank - root) % link.size
+    if place == 0 and n > 1:
+        data = as_bytes(flat.copy())
+        for child in children(0, n):
+            link.send((child + root) % n, data)
+    await dissemination.barrier(link)
+    if place == 0:
+        return
+    data = await link.receive((parent(place) + root) % n)
+    for child in children(place, n):
+        link.send((child + root) % n, data)
+    flat[...] = from_bytes(data, flat.dtype, flat.shape)
+
+
+def parent(place: int) -> int:
+    """Returns from whom a place other than the root's, 0, gets the data: its lowest bit cleared.
+
+    >>> [parent(place) for place in range(1, 6)]
+    [0, 0, 2, 0, 4]
+    """
+    return place & (place - 1)
+
+
+def children(place: int, n: int) -> list[int]:
+    """Returns to whom a place hands the data on, the one with most descendants first.
+
+    >>> children(0, 6), children(2, 6), children(4, 6)
+    ([4, 2, 1], [3], [5])
+    """
+    bit = 1
+    found: list[int] = []
+    while bit < n and not place & bit:
+        if place + bit < n:
+            found.insert(0, place + bit)
+        bit *= 2
+    return found

@@ -1,0 +1,278 @@
+"""How workers come to have a group in common: everyone compares with everyone; pure.
+
+Two workers count the groups that each tries to form with the other; the n-th of one meets the n-th
+of the other.
+
+    0: new_group([0, 1])       form ──▶          ◀── form       1: new_group([0, 1])
+                               seen ──▶          ◀── seen
+                               agreed ──▶        ◀── agreed
+       formed                                                      formed
+
+    0: new_group([0, 1])       form ──▶          ◀── form       1: new_group([0, 1, 2])
+                               seen ──▶          ◀── seen
+       failed                    these do not fit                  failed, tells 2 `unformed`
+
+Only what was sent in view of the other's try is compared: what came before may be over. A try is
+formed when every member has agreed to the same tries of all. One that fails takes with it those
+that it was to meet, so that the failure is raised once on each worker. Where it was raised before,
+it came there by way of another worker, and that try meets the next one; so it does where the
+failure is the loss of a worker that it does not want. Messages may come in any order.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias, final
+
+from telegrad.collectives.messages import FormMessage, GroupKey, UnformedMessage
+from telegrad.errors import CollectiveMismatchError
+from telegrad.types import WorkerInfo
+
+__all__ = ["Action", "Attempt", "Failed", "Formed", "Forming", "Send", "State", "digest_of"]
+
+
+class State(enum.Enum):
+    """How far an attempt is."""
+
+    FORMING = enum.auto()
+    FORMED = enum.auto()
+    FAILED = enum.auto()
+
+
+@final
+class Attempt:
+    """One call of new_group at this worker.
+
+    Attributes:
+        number: Counts them, from 1.
+        members: In the order of their ranks in the group.
+        digest: Names them.
+        places: With whom it meets, and as the how many-th.
+        said: What it has sent to each of them last.
+        state: How far it is.
+    """
+
+    def __init__(self, number: int, members: tuple[WorkerInfo, ...]) -> None:
+        self.number = number
+        self.members = members
+        self.digest = digest_of(members)
+        self.places: dict[WorkerInfo, int] = {}
+        self.said: dict[WorkerInfo, FormMessage] = {}
+        self.state = State.FORMING
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The members' ranks in the job."""
+        return tuple(member.rank for member in self.members)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a message to a worker."""
+
+    peer: WorkerInfo
+    message: FormMessage | UnformedMessage
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Formed:
+    """All members of an attempt agree."""
+
+    attempt: Attempt
+    key: GroupKey
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """An attempt has failed, or the group that it formed has."""
+
+    attempt: Attempt
+    cause: BaseException
+
+
+Action: TypeAlias = Send | Formed | Failed
+
+_LOSS = "loss of "
+_NONE = FormMessage(place=0, number=0, members="", ranks=())
+
+
+@final
+@dataclass(slots=True)
+class _Theirs:
+    """What is known of another worker's attempt."""
+
+    form: FormMessage | None = None
+    unformed: UnformedMessage | None = None
+
+
+@final
+class Forming:
+    """The attempts of one worker.
+
+    Args:
+        own: This worker.
+    """
+
+    def __init__(self, own: WorkerInfo) -> None:
+        self._own = own
+        self._number = 0
+        self._next = Counter[WorkerInfo]()
+        self._mine: dict[tuple[WorkerInfo, int], Attempt] = {}
+        self._theirs: dict[tuple[WorkerInfo, int], _Theirs] = {}
+        self._raised: set[str] = set()
+
+    def begin(self, members: Sequence[WorkerInfo]) -> tuple[Attempt, list[Action]]:
+        """Starts an attempt; this worker is one of the members."""
+        self._number += 1
+        attempt = Attempt(self._number, tuple(members))
+        actions: list[Action] = []
+        for peer in attempt.members:
+            if peer != self._own:
+                actions += self._meet(attempt, peer, self._next[peer])
+        return attempt, actions + self._look(attempt)
+
+    def missing(self, attempt: Attempt) -> list[WorkerInfo]:
+        """Returns the members that were not heard of in an attempt."""
+        return [p for p, place in attempt.places.items() if self._known(p, place).form is None]
+
+    def on_form(self, peer: WorkerInfo, message: FormMessage) -> list[Action]:
+        """Hears that a worker forms a group with this one."""
+        theirs = self._known(peer, message.place)
+        before = theirs.form or message
+        theirs.form = replace(
+            message,
+            seen=max(message.seen, before.seen),
+            agreed=max(message.agreed, before.agreed),  # numbers only grow
+        )
+        attempt = self._mine.get((peer, message.place))
+        return [] if attempt is None else self._look(attempt)
+
+    def on_unformed(self, peer: WorkerInfo, message: UnformedMessage) -> list[Action]:
+        """Hears that this has failed."""
+        self._known(peer, message.place).unformed = message
+        attempt = self._mine.get((peer, message.place))
+        if attempt is None or attempt.state is State.FAILED:
+            return []
+        if attempt.state is State.FORMED or self._concerns(attempt, message):
+            return self.fail(attempt, message.cause, message.failure)
+        return [*self._meet(attempt, peer, message.place + 1), *self._look(attempt)]
+
+    def lose(self, worker: WorkerInfo, cause: BaseException) -> list[Action]:
+        """Ends the attempts with a worker that is lost."""
+        with_it = {a: None for a in self._mine.values() if worker in a.members}  # each once
+        waiting = [attempt for attempt in with_it if attempt.state is State.FORMING]
+        return [action for each in waiting for action in self.fail(each, cause, _loss_of(worker))]
+
+    def fail(self, attempt: Attempt, cause: BaseException, failure: str = "") -> list[Action]:
+        """Ends an attempt with a cause.
+
+        Args:
+            attempt: Which.
+            cause: Why.
+            failure: Names the failure; by default it begins here.
+        """
+        if attempt.state is State.FAILED:
+            return []
+        named = failure or f"{self._own.name}:{attempt.number}"
+        attempt.state = State.FAILED
+        self._raised.add(named)
+        tell = [
+            Send(peer, UnformedMessage(place, named, cause))
+            for peer, place in attempt.places.items()
+        ]
+        return [*tell, Failed(attempt, cause)]
+
+    def _concerns(self, attempt: Attempt, over: UnformedMessage) -> bool:
+        """Tells whether an attempt fails with one that it meets."""
+        if over.failure.startswith(_LOSS):
+            return any(over.failure == _loss_of(member) for member in attempt.members)
+        return over.failure not in self._raised
+
+    def _known(self, peer: WorkerInfo, place: int) -> _Theirs:
+        return self._theirs.setdefault((peer, place), _Theirs())
+
+    def _meet(self, attempt: Attempt, peer: WorkerInfo, place: int) -> list[Action]:
+        """Has an attempt meet a worker's at a place, or the first after it that concerns it."""
+        while (over := self._known(peer, place).unformed) and not self._concerns(attempt, over):
+            place += 1
+        self._next[peer] = place + 1
+        attempt.places[peer] = place
+        attempt.said.pop(peer, None)
+        self._mine[peer, place] = attempt
+        return self._say(attempt, peer, 0)
+
+    def _say(
+        self, attempt: Attempt, peer: WorkerInfo, seen: int, agreed: tuple[int, ...] = ()
+    ) -> list[Action]:
+        """Tells a member how far this attempt is, unless it knows."""
+        message = FormMessage(
+            attempt.places[peer], attempt.number, attempt.digest, attempt.ranks, seen, agreed
+        )
+        if attempt.said.get(peer) == message:
+            return []
+        attempt.said[peer] = message
+        return [Send(peer, message)]
+
+    def _look(self, attempt: Attempt) -> list[Action]:
+        """Compares an attempt with those that it meets, as far as they are known."""
+        if attempt.state is not State.FORMING:
+            return []
+        forms: dict[WorkerInfo, FormMessage] = {}
+        actions: list[Action] = []
+        for peer, place in attempt.places.items():
+            theirs = self._known(peer, place)
+            if theirs.unformed is not None:
+                over = theirs.unformed
+                return self.fail(attempt, over.cause, over.failure)
+            if theirs.form is not None:
+                forms[peer] = theirs.form
+        for peer, form in forms.items():
+            # Before they have seen this attempt theirs may be over, and `unformed` on its way.
+            if form.seen == attempt.number and form.members != attempt.digest:
+                return actions + self._mismatch(attempt, peer, form)
+            if not attempt.said[peer].seen:
+                actions += self._say(attempt, peer, form.number)
+        if any(forms.get(peer, _NONE).seen != attempt.number for peer in attempt.places):
+            return actions
+        numbers = {self._own: attempt.number} | {peer: form.number for peer, form in forms.items()}
+        agreed = tuple(numbers[member] for member in attempt.members)
+        for peer, form in forms.items():
+            actions += self._say(attempt, peer, form.number, agreed)
+        if all(form.agreed == agreed for form in forms.values()):
+            attempt.state = State.FORMED
+            actions.append(Formed(attempt, GroupKey(attempt.digest, agreed[0])))
+        return actions
+
+    def _mismatch(self, attempt: Attempt, peer: WorkerInfo, theirs: FormMessage) -> list[Action]:
+        calls = sorted(
+            [
+                (self._own.rank, self._own.name, attempt.ranks, attempt.number),
+                (peer.rank, peer.name, theirs.ranks, theirs.number),
+            ]
+        )
+        said = ", but ".join(
+            f"rank {rank} ({name!r}) called new_group({list(ranks)})"
+            for rank, name, ranks, _ in calls
+        )
+        cause = CollectiveMismatchError(
+            f"{said}; all members must call new_group with the same ranks in the same order"
+        )
+        named = " ".join(f"{name}:{number}" for _, name, _, number in calls)
+        return self.fail(attempt, cause, named)
+
+
+def _loss_of(worker: WorkerInfo) -> str:
+    return f"{_LOSS}{worker.name}:{worker.incarnation}"
+
+
+def digest_of(members: Sequence[WorkerInfo]) -> str:
+    """Returns a short name of workers in an order, the same on each of them."""
+    words = " ".join(f"{m.name}:{m.rank}:{m.incarnation}" for m in members)
+    return hashlib.blake2b(words.encode(), digest_size=8).hexdigest()

@@ -1,0 +1,291 @@
+"""One operation at one member: its algorithm, what it sends, its deadline.
+
+    entered ─▶ its turn ─▶ the algorithm runs over this link ─▶ all is sent ─▶ over
+       │           │                  │                             │
+       └───────────┴──────────────────┴─────────────────────────────┴──▶ the group failed
+
+Small data leaves at once. Before large data goes to a rank, that rank is told `entered` and
+answers `ready` once it has entered the operation too; after that all goes at once. So a rank that
+is behind holds little of what it has not asked for.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Generic, TypeVar, cast, final
+
+from telegrad.collectives.clock import Clock, Due
+from telegrad.collectives.consistency import Signature
+from telegrad.collectives.link import Arrival, Link
+from telegrad.collectives.mailbox import Slot
+from telegrad.collectives.messages import ENTERED, PUSH, READY, Channel
+from telegrad.errors import CallTimeoutError
+from telegrad.rpc import Future, new_future
+from telegrad.types import Shape
+from telegrad.wire import Buffer
+
+if TYPE_CHECKING:
+    from telegrad.collectives.process_group import ProcessGroup
+
+__all__ = ["EAGER_BYTES", "MESSAGE_BYTES", "Call", "Operation"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+# A message of at most this size is sent without asking: it takes about as long as to ask.
+EAGER_BYTES = 256 * 2**10
+MESSAGE_BYTES = 512  # what a message costs beside its data
+
+_logger = logging.getLogger(__name__)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call(Generic[T]):
+    """What a verb wants done.
+
+    Attributes:
+        signature: What every other member must have called.
+        run: The algorithm; its value is the verb's.
+        eager_bytes: How many bytes it may send to one rank before that has entered.
+        channel: On which it is counted; None for what all members take part in.
+        partner: The other rank in the group, where only two take part.
+    """
+
+    signature: Signature
+    run: Callable[[Link], Coroutine[Future[None], None, T]]
+    eager_bytes: int = 0
+    channel: Channel = None
+    partner: int | None = None
+
+
+@final
+class Operation(Link, Generic[T]):
+    """The link of one operation, and what watches over it.
+
+    Args:
+        group: Whose; its lock guards the state of this too.
+        call: What is to be done.
+        slot: What arrives for it.
+        limit: Seconds until its deadline.
+        warn_after: Seconds until a warning names who is missing.
+
+    Attributes:
+        call: What is to be done.
+        slot: What arrives for it.
+        began: Whether it may send; set by the group, holding the lock.
+        over: Whether it is at its end; set by the group, holding the lock.
+        unasked: The cost of what was received and not asked for.
+    """
+
+    def __init__(
+        self,
+        group: ProcessGroup,
+        call: Call[T],
+        slot: Slot,
+        *,
+        limit: float,
+        warn_after: float,
+    ) -> None:
+        self.call = call
+        self.slot = slot
+        self.began = call.channel is not None  # two ranks alone take no turns with the others
+        self.over = False
+        self.unasked = 0
+        self._group = group
+        self._clock = Clock(limit, warn_after)
+        self._outbox: dict[int, list[tuple[int, Buffer]]] = {}  # by rank, until that is ready
+        self._sent = Counter[int]()
+        self._received = Counter[int]()
+        self._signals_sent = Counter[int]()
+        self._signals_received = Counter[int]()
+        self._told_ready: set[int] = set()
+        self._told_entered = False
+        self._awaited: tuple[Callable[[], object], Future[None]] | None = None
+        self._found: object = None
+        self._cancel_timer: Callable[[], None] = _nothing
+
+    def __str__(self) -> str:
+        return f"{self.call.signature}, number {self.slot.id.sequence} of {self._group.where}"
+
+    async def run(self) -> T:
+        """Waits for its turn, runs the algorithm, and waits until all is sent."""
+        await self._until(lambda: self.began or None)
+        value = await self.call.run(self)
+        await self._until(lambda: not self._outbox or None)
+        return value
+
+    # The link.
+
+    @property
+    def rank(self) -> int:
+        """This member's rank in the group."""
+        return self._group.rank
+
+    @property
+    def size(self) -> int:
+        """How many members the group has."""
+        return self._group.size
+
+    def send(self, to: int, data: Buffer) -> None:
+        """Sends small data at once, large data when the receiver is ready; never waits."""
+        step = self._sent[to]
+        self._sent[to] += 1
+        nbytes = memoryview(data).nbytes
+        with self._group.state_lock:
+            at_once = to in self.slot.ready or self._may_push(to, nbytes)
+            announced = to in self._outbox
+            if not at_once:
+                self._outbox.setdefault(to, []).append((step, data))
+        if at_once:
+            self._group.post(to, PUSH, self.slot, step, data)
+        elif not announced:
+            self._group.post(to, ENTERED, self.slot, 1)
+
+    async def receive(self, source: int) -> Buffer:
+        """Waits for the next data of a rank."""
+        step = self._received[source]
+        self._received[source] += 1
+        data: Buffer = await self._until(lambda: self.slot.take(source, step))
+        if source not in self._told_ready:
+            self.unasked += memoryview(data).nbytes + MESSAGE_BYTES
+        return data
+
+    def signal(self, to: int) -> None:
+        """Sends a push without data, in an order of its own."""
+        self._signals_sent[to] += 1
+        self._group.post(to, PUSH, self.slot, -self._signals_sent[to])
+
+    async def signalled(self, source: int) -> None:
+        """Waits for the next signal of a rank."""
+        self._signals_received[source] += 1
+        step = -self._signals_received[source]
+        await self._until(lambda: self.slot.take(source, step))
+
+    def shape(self, source: int) -> Shape:
+        """Returns the shape of the array of a rank that was heard."""
+        return self.slot.shapes[source] or ()
+
+    async def _until(self, find: Callable[[], R | None]) -> R:
+        """Waits until `find`, which is called with the lock held, returns something."""
+        with self._group.state_lock:
+            self._group.check_alive(self.slot.id, self)
+            found = find()
+            if found is not None:
+                return found
+            wake: Future[None] = new_future(None, self.call.signature.operation)
+            self._awaited = find, wake
+        await Arrival(wake)
+        with self._group.state_lock:
+            self._group.check_alive(self.slot.id, self)
+            found, self._found = cast("R", self._found), None
+        return found
+
+    def _may_push(self, to: int, nbytes: int) -> bool:
+        if nbytes > EAGER_BYTES:
+            return False
+        return self.call.channel is None or self._group.may_push(to, nbytes)
+
+    # What the group tells, holding the lock. What is returned is done without the lock.
+
+    def noticed(self) -> list[Callable[[], None]]:
+        """Returns what is to be done now that something has arrived, or the group has failed."""
+        actions: list[Callable[[], None]] = []
+        for to in self.slot.wanting - self._told_ready:
+            self._told_ready.add(to)
+            actions.append(partial(self._send_ready, to))
+        ready = self.slot.ready & self._outbox.keys()
+        actions += [partial(self._push, to, self._outbox.pop(to)) for to in ready]
+        if self.slot.asked and not self._told_entered:
+            self._told_entered = True
+            actions.append(self._send_entered)
+        if self._awaited is not None:
+            find, wake = self._awaited
+            self._found = find()
+            if self._found is not None or self._group.is_over(self.slot.id):
+                self._awaited = None
+                actions.append(lambda: _resume(wake))
+        return actions
+
+    def watch(self) -> None:
+        """Sets the timer for what is to be looked at next; none once it is over."""
+        if not self.over:
+            self._cancel_timer = self._group.after(self._clock.next(), self._on_time)
+
+    def end(self) -> None:
+        """It is over."""
+        self.over = True
+        self._outbox.clear()
+        self._cancel_timer()
+
+    # Without the lock.
+
+    def _send_ready(self, to: int) -> None:
+        self._group.post(to, READY, self.slot, self._group.taken_from(to))
+
+    def _push(self, to: int, waiting: list[tuple[int, Buffer]]) -> None:
+        for step, data in waiting:
+            self._group.post(to, PUSH, self.slot, step, data)
+
+    def _send_entered(self) -> None:
+        for r in self._others():
+            self._group.post(r, ENTERED, self.slot, 0)
+
+    def _others(self) -> list[int]:
+        if self.call.partner is not None:
+            return [self.call.partner]
+        return [r for r in range(self.size) if r != self.rank]
+
+    # Time; on the loop. In the middle of the time to the warning or the deadline everyone says
+    # that it is here, so that whoever speaks then knows who is not.
+
+    def _on_time(self) -> None:
+        with self._group.state_lock:
+            if self.over:
+                return
+            due = self._clock.due()
+            tell = due is Due.TELL and not self._told_entered
+            self._told_entered = self._told_entered or tell
+            missing = [r for r in self._others() if r not in self.slot.heard]
+            if due is not Due.EXPIRE:
+                self.watch()
+        if tell:
+            self._send_entered()
+        elif due is Due.WARN:
+            waited = self._clock.elapsed
+            self._group.submit(
+                _logger.warning, "%s waits for %.3g s: %s", self, waited, self._who(missing)
+            )
+        elif due is Due.EXPIRE:
+            self._group.fail(self._expired(missing), since=self.slot.id.since)
+
+    def _who(self, missing: list[int]) -> str:
+        if missing:
+            names = ", ".join(self._group.describe(r) for r in missing)
+            return f"not entered by {names}"
+        if self.call.partner is not None:
+            return f"entered by {self._group.describe(self.call.partner)} too, data under way"
+        return "entered by all ranks, data under way"
+
+    def _expired(self, missing: list[int]) -> CallTimeoutError:
+        elapsed = self._clock.elapsed
+        return CallTimeoutError(
+            f"{self} took longer than {self._clock.limit:.3g} s: {self._who(missing)}; "
+            "give a longer timeout=, or math.inf",
+            worker=", ".join(self._group.members[r].name for r in missing),
+            function=f"collectives.{self.call.signature.operation}",
+            phase="waiting",
+            elapsed=elapsed,
+        )
+
+
+def _resume(wake: Future[None]) -> None:
+    wake.try_set_result(None)
+
+
+def _nothing() -> None:
+    pass

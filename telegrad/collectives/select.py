@@ -1,0 +1,31 @@
+"""Which algorithm moves an array: by what every rank knows alike, its bytes and their number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from telegrad.collectives.algorithms import direct, ring
+from telegrad.collectives.link import Link, Steps
+from telegrad.collectives.reduce_op import ReduceOp
+from telegrad.types import Array
+
+__all__ = ["AllReduce", "select_all_reduce"]
+
+AllReduce: TypeAlias = Callable[[Link, Array, ReduceOp], Steps[None]]
+
+# Up to this, one step in which everything goes to everyone takes no longer than 2 (n - 1) of a
+# ring. Milliseconds direct and ring, processes on two busy cores: n = 2: 256 KiB 3.5 and 5.3, 1 MiB
+# 18 and 9, 16 MiB 85 and 69. n = 4: 256 KiB 16 and 16, 1 MiB 43 and 28, 16 MiB 393 and 172.
+DIRECT_UP_TO_BYTES = 256 * 2**10
+
+
+def select_all_reduce(nbytes: int, n: int) -> AllReduce:
+    """Returns the algorithm for an array of this many bytes on n ranks.
+
+    >>> select_all_reduce(2**20, 4) is ring.all_reduce
+    True
+    """
+    if n > 1 and nbytes > DIRECT_UP_TO_BYTES:
+        return ring.all_reduce
+    return direct.all_reduce

@@ -1,0 +1,197 @@
+"""`DistributedDataParallel`: one module on every rank, each with its own part of the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, final
+
+from telegrad.arrays import device_of
+from telegrad.autograd import Completion, Tensor
+from telegrad.collectives import (
+    ProcessGroup,
+    ReduceOp,
+    all_gather,
+    all_reduce,
+    broadcast,
+    world_group,
+)
+from telegrad.errors import CollectiveMismatchError
+from telegrad.kernels import flatten, unflatten
+from telegrad.nn import Module
+from telegrad.parallel.agreement import Description, describe, first_difference
+from telegrad.parallel.bucket import Slot, assign_buckets
+from telegrad.parallel.reducer import Reducer
+from telegrad.rpc import expose
+from telegrad.types import Array
+
+__all__ = ["DistributedDataParallel"]
+
+# Large enough that a reduction's time is bandwidth and not latency, small enough that a model of
+# a few hundred megabytes has several, the first of which is reduced while backward goes on.
+BUCKET_BYTES = 25 * 2**20
+
+
+@expose
+@final
+class DistributedDataParallel(Module):
+    """A module of which every rank has a copy that stays the same.
+
+    Each rank computes on its own part of the batch; the gradients that a backward leaves are the
+    means over all ranks, bitwise equal on each. With parts of one size and a loss that is a mean,
+    they are the gradients of the whole batch. They are where a backward keeps them: in
+    `parameter.grad` after `loss.backward()`, in the context after `dist_autograd.backward`.
+
+        rank 0   images[0::2] ─ module ─ loss ─ backward ─┐  mean of   ┌─ optimizer.step
+        rank 1   images[1::2] ─ module ─ loss ─ backward ─┘ gradients └─ optimizer.step
+
+    Construction checks that parameters and buffers are the same everywhere, by name, shape, dtype
+    and `requires_grad`, and takes their values from the first rank of the group. From then on
+    buffers are each rank's own. Every rank must run the same number of backwards; which parameters
+    one reaches may differ: a rank without a gradient for one contributes zeros, and one that no
+    rank has a gradient for is left alone.
+
+    A backward during which anything fails, a rule here or a rank elsewhere, raises on every rank,
+    and the gradients of all parameters are None afterwards: never some averaged, some not.
+    The process group and this wrapper are then of no further use: wrap the module again, with a
+    new group.
+
+    Args:
+        module: With at least one parameter that needs a gradient; all on one device.
+        process_group: Whose ranks have a copy; None for all of the job.
+        bucket_bytes: How much is reduced at once; gradients of one dtype share buckets.
+
+    Raises:
+        TypeError: `module` is no Module.
+        ValueError: No parameter needs a gradient, they are on several devices, or `bucket_bytes`
+            is not positive.
+        CollectiveMismatchError: The ranks' modules differ; on every rank, and it says where.
+        NotInitializedError: There is no process group.
+        WorkerLostError: A rank is lost.
+
+    Attributes:
+        module: What was wrapped. `parameters()`, `state_dict()` and the like are its own: names
+            have no prefix, so what was saved with the wrapper is loaded without it.
+    """
+
+    module: Module
+
+    def __init__(
+        self,
+        module: Module,
+        *,
+        process_group: ProcessGroup | None = None,
+        bucket_bytes: int = BUCKET_BYTES,
+    ) -> None:
+        super().__init__()
+        _check(module, bucket_bytes)
+        object.__setattr__(self, "module", module)  # not a child: see `_walk`
+        group = _Group(world_group() if process_group is None else process_group)
+        group.check(describe(module, bucket_bytes))
+        group.take_from_first([*module.parameters(), *module.buffers()], bucket_bytes)
+        trained = [p for p in module.parameters() if p.requires_grad]
+        self._reducer = Reducer(trained, assign_buckets(_slots(trained), bucket_bytes), group)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns what the module makes of it."""
+        return self.module(*args, **kwargs)
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Returns a block in which backwards add up this rank's own gradients.
+
+        The next backward outside averages the sum. What counts is where backward is called, and
+        every rank must do so in the same order.
+
+            with model.no_sync():
+                loss(first_half).backward()
+            loss(second_half).backward()
+        """
+        return self._reducer.no_sync()
+
+    @property
+    def training(self) -> bool:
+        """Whether the module is in training mode."""
+        return self.module.training
+
+    @training.setter
+    def training(self, mode: bool) -> None:
+        self.module.train(mode)
+
+    def _walk(self, prefix: str, seen: set[int]) -> Iterator[tuple[str, Module]]:
+        yield from self.module._walk(prefix, seen)
+
+    def named_children(self) -> Iterator[tuple[str, Module]]:
+        """Yields the modules directly inside the wrapped one."""
+        yield from self.module.named_children()
+
+    def __repr__(self) -> str:
+        inside = repr(self.module).replace("\n", "\n  ")
+        return f"DistributedDataParallel(\n  (module): {inside}\n)"
+
+
+@final
+class _Group:
+    """A process group as a reducer sees it."""
+
+    def __init__(self, group: ProcessGroup) -> None:
+        self._group = group
+
+    @property
+    def size(self) -> int:
+        return self._group.size
+
+    def start(self, array: Array, label: str) -> Completion:
+        return all_reduce(array, ReduceOp.AVG, self._group, async_op=True, label=label)
+
+    def abort(self, cause: BaseException) -> None:
+        self._group.abort(cause)
+
+    def submit(self, func: Callable[..., object], *args: Any) -> None:
+        self._group.submit(func, *args)
+
+    def check(self, own: Description) -> None:
+        """Raises on every rank where they differ."""
+        label = "DistributedDataParallel construction, comparing"
+        found = all_gather(own.to_array(), group=self._group, label=label)
+        descriptions = [Description.from_array(each) for each in found]
+        difference = first_difference(descriptions, self._group.ranks)
+        if difference is not None:
+            raise CollectiveMismatchError(
+                f"DistributedDataParallel needs the same module on every rank, but {difference}"
+            )
+
+    def take_from_first(self, tensors: list[Tensor], bucket_bytes: int) -> None:
+        """Replaces the arrays by those of the first rank."""
+        for b, bucket in enumerate(assign_buckets(_slots(tensors), bucket_bytes)):
+            members = [tensors[i] for i in bucket.members]
+            buffer = flatten([member.data for member in members])
+            label = f"DistributedDataParallel construction, bucket {b}"
+            broadcast(buffer, self._group.ranks[0], self._group, label=label)
+            for member, array in zip(
+                members, unflatten(buffer, [member.shape for member in members]), strict=True
+            ):
+                member.data = array
+
+
+def _check(module: object, bucket_bytes: object) -> None:
+    if not isinstance(module, Module):
+        raise TypeError(
+            f"DistributedDataParallel wraps a Module of this process, not {type(module).__name__}"
+        )
+    if isinstance(bucket_bytes, bool) or not isinstance(bucket_bytes, int) or bucket_bytes <= 0:
+        raise ValueError(f"bucket_bytes must be a positive number of bytes, not {bucket_bytes!r}")
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise ValueError(
+            f"no parameter of {type(module).__name__} needs a gradient, so there is nothing to "
+            "average; use the module itself"
+        )
+    devices = {device_of(x.data) for x in (*module.parameters(), *module.buffers())}
+    if len(devices) > 1:
+        raise ValueError(
+            f"the parameters and buffers of {type(module).__name__} are on several devices "
+            f"({', '.join(sorted(devices))}); move them to one, and run one rank per device"
+        )
+
+
+def _slots(tensors: list[Any]) -> list[Slot]:
+    return [Slot(x.shape, x.dtype) for x in tensors]

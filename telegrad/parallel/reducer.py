@@ -1,0 +1,316 @@
+"""Averages gradients over ranks while backward still computes others.
+
+    backward    leaf 5   leaf 4   leaf 3   leaf 2   leaf 1   leaf 0    end of the pass
+    hooks         └───┬────┘        └───┬────┘        └───┬────┘             │
+    buckets       0: filled         1: filled         2: filled              │ zeros for what
+    reductions    0 ═══════════     1 ════════════    2 ══════════════════   ▼ no gradient reached
+    gradients                                                    all replaced at once, or none
+
+Buckets are reduced in their order, on every rank the same: one that is filled early waits for
+those before it. A bucket's buffer ends with one item per parameter, 1 where this rank has a
+gradient: a parameter that no rank has one for is left alone, as on a single process.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Protocol, final
+
+import numpy as np
+
+from telegrad.arrays import namespace, to_host
+from telegrad.autograd import (
+    Accumulate,
+    Completion,
+    GradientTarget,
+    PassEnd,
+    RemovableHandle,
+    Tensor,
+)
+from telegrad.errors import AutogradError, BlockingCallError
+from telegrad.kernels import flatten, unflatten
+from telegrad.parallel.bucket import Bucket
+from telegrad.rpc import Future, new_future, on_own_loop
+from telegrad.types import Array
+
+__all__ = ["Averaging", "Reducer", "ReducerHook"]
+
+_OVER = "the backward pass that this gradient belongs to is over"
+
+
+class Averaging(Protocol):
+    """What a reducer needs of a process group."""
+
+    @property
+    def size(self) -> int:
+        """How many ranks it has."""
+
+    def start(self, array: Array, label: str) -> Completion:
+        """Starts to replace `array` by its mean over all ranks; never waits.
+
+        Args:
+            array: Nobody else touches it until this is done.
+            label: What errors call it, on every rank.
+        """
+
+    def abort(self, cause: BaseException) -> None:
+        """Has everyone who waits in this group, and comes to it later, raise."""
+
+    def submit(self, func: Callable[..., object], *args: Any) -> None:
+        """Runs `func(*args)` in a pool."""
+
+
+@final
+class Reducer:
+    """Keeps the gradients of some parameters the same on every rank of a group.
+
+    Args:
+        parameters: Leaves that need a gradient; the same, in the same order, on every rank.
+        buckets: Which of them are reduced together.
+        group: What averages over the ranks.
+
+    Attributes:
+        passes: How many backward passes were, or are being, averaged.
+    """
+
+    def __init__(
+        self, parameters: Sequence[Tensor], buckets: Sequence[Bucket], group: Averaging
+    ) -> None:
+        self.parameters = tuple(parameters)
+        self.buckets = tuple(buckets)
+        self.group = group
+        self.passes = 0
+        self._bucket_of = {i: b for b, bucket in enumerate(self.buckets) for i in bucket.members}
+        self._synchronised = True
+        self._lock = threading.Lock()  # guards the two below
+        self._active: tuple[GradientTarget, Reduction] | None = None
+        self._broken: str | None = None
+        for i in range(len(self.parameters)):
+            ReducerHook(self, i)  # kept by the parameter
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Lets the backwards inside keep their gradients as they are on this rank."""
+        before, self._synchronised = self._synchronised, False
+        try:
+            yield
+        finally:
+            self._synchronised = before
+
+    def arrived(self, i: int, target: Accumulate) -> None:
+        """Takes note that parameter `i` has its whole gradient of this pass; from its hook.
+
+        Raises:
+            AutogradError: Another pass is under way, or an earlier one failed.
+            BlockingCallError: backward was called on a loop of telegrad's.
+        """
+        if not isinstance(target, GradientTarget):
+            raise AutogradError(
+                f"a graph task that reaches a parameter of DistributedDataParallel needs a "
+                f"GradientTarget to accumulate in, not {target!r}"
+            )
+        with self._lock:
+            active = self._active
+        if active is None or active[0] is not target:
+            reduction = self._begin(target)
+            if reduction is None:
+                return
+        else:
+            reduction = active[1]
+        reduction.arrived(self._bucket_of[i])
+
+    def over(self, reduction: Reduction, broken: str | None = None) -> None:
+        """Hears that a pass has ended; `broken` says why no further one may be averaged."""
+        with self._lock:
+            if self._active is not None and self._active[1] is reduction:
+                self._active = None
+            self._broken = self._broken or broken
+
+    def _begin(self, target: GradientTarget) -> Reduction | None:
+        if not self._synchronised:
+            return None
+        with self._lock:
+            if self._broken is not None:
+                raise AutogradError(self._broken)
+            if self._active is not None:
+                raise AutogradError(
+                    f"a backward reached parameters of DistributedDataParallel while its backward "
+                    f"{self._active[1].number} is under way; run one at a time, so that every "
+                    "rank reduces in the same order"
+                )
+            if on_own_loop():
+                raise BlockingCallError(
+                    "backward() through DistributedDataParallel would block a loop of telegrad's; "
+                    "in an async def function write `await rpc.to_thread(loss.backward)`"
+                )
+            reduction = Reduction(self, target, self.passes + 1)
+            target.at_end(reduction)
+            self.passes += 1
+            self._active = (target, reduction)
+        return reduction
+
+
+@final
+class Reduction(PassEnd):
+    """The buckets of one backward pass.
+
+    `arrived` and `finish` are called by one thread at a time; what is reduced arrives in any.
+
+    Args:
+        reducer: Whose.
+        target: Where this pass keeps its gradients.
+        number: Counts the passes, from 1.
+    """
+
+    def __init__(self, reducer: Reducer, target: GradientTarget, number: int) -> None:
+        self.number = number
+        self._reducer = reducer
+        self._target: GradientTarget | None = target
+        # Each pass in a distributed context keeps its gradients apart: what no_sync left in
+        # earlier ones is averaged together with this one's, as in `tensor.grad`.
+        self._earlier = list(target.earlier())
+        self._group_is_over = False  # a reduction has failed, so every rank hears of it
+        self._waits_for = [len(bucket.members) for bucket in reducer.buckets]
+        self._next = 0
+        self._averaged: dict[int, Array] = {}
+        self._unreduced = len(reducer.buckets)
+        self._lock = threading.Lock()  # guards the two above and whether _target is None
+        self._done: Future[None] = new_future(
+            reducer.group.submit, f"DistributedDataParallel backward {number}"
+        )
+
+    def arrived(self, b: int) -> None:
+        """Counts a gradient; starts the reduction of each bucket whose turn it is."""
+        self._waits_for[b] -= 1
+        while self._next < len(self._waits_for) and self._waits_for[self._next] == 0:
+            self._start_next()
+
+    def finish(self) -> Completion:
+        """Starts what is left, with zeros for the gradients that did not come."""
+        while self._next < len(self._waits_for):
+            self._start_next()
+        return self._done
+
+    def abandon(self, cause: BaseException) -> None:
+        """Takes the gradients of all parameters away, and has the other ranks raise too."""
+        with self._lock:
+            target, self._target = self._target, None
+            if target is not None:  # else all is averaged, here; the other ranks must hear too
+                for parameter in self._reducer.parameters:
+                    for kept in (target, *self._earlier):
+                        kept.replace(parameter, None)
+            self._averaged.clear()
+        self._earlier.clear()
+        self._done.try_set_exception(cause)
+        if self._reducer.group.size == 1:
+            self._reducer.over(self)
+            return
+        self._reducer.over(
+            self,
+            f"this DistributedDataParallel is out of step with the other ranks since its backward "
+            f"{self.number} failed ({type(cause).__name__}: {cause}); wrap the module again, with "
+            "a new process group",
+        )
+        if not self._group_is_over:
+            self._reducer.group.abort(cause)
+
+    def _start_next(self) -> None:
+        if self._done.done():  # a reduction failed: not one more is started
+            self._done.value()
+        b, self._next = self._next, self._next + 1
+        buffer = self._fill(self._reducer.buckets[b])
+        label = f"DistributedDataParallel backward {self.number}, bucket {b}"
+        work = self._reducer.group.start(buffer, label)
+        work.add_done_callback(partial(self._reduced, b, buffer))
+
+    def _fill(self, bucket: Bucket) -> Array:
+        found = [self._gradient(self._reducer.parameters[i]) for i in bucket.members]
+        xp = namespace(self._reducer.parameters[bucket.members[0]].data)
+        present = xp.asarray([gradient is not None for gradient in found], dtype=bucket.dtype)
+        parts = [
+            xp.zeros(self._reducer.parameters[i].shape, bucket.dtype)
+            if gradient is None
+            else gradient
+            for i, gradient in zip(bucket.members, found, strict=True)
+        ]
+        return flatten([*parts, present])
+
+    def _gradient(self, parameter: Tensor) -> Array | None:
+        """What this rank has for a parameter, accumulated before or in this pass."""
+        if self._target is None:
+            raise AutogradError(_OVER)
+        total: Any = None
+        for kept in (self._target, *self._earlier):
+            gradient = kept.get(parameter)
+            if gradient is None:
+                continue
+            if gradient.requires_grad:
+                raise AutogradError(
+                    "create_graph=True does not go through DistributedDataParallel: the average "
+                    "over ranks is not recorded; write it inside no_sync()"
+                )
+            total = gradient.data if total is None else total + gradient.data
+        found: Array | None = total
+        return found
+
+    def _reduced(self, b: int, buffer: Array, work: Completion) -> None:
+        error = work.exception()
+        if error is not None:
+            self._group_is_over = True
+            self._done.try_set_exception(error)
+            return
+        try:
+            self._take(b, buffer)
+        except Exception as failure:  # the top of a callback: backward must not wait for ever
+            self._done.try_set_exception(failure)
+
+    def _take(self, b: int, buffer: Array) -> None:
+        bucket, parameters = self._reducer.buckets[b], self._reducer.parameters
+        shapes = [parameters[i].shape for i in bucket.members]
+        *gradients, present = unflatten(buffer, [*shapes, (len(shapes),)])
+        used = np.flatnonzero(to_host(present))
+        with self._lock:
+            self._averaged |= {bucket.members[k]: gradients[k] for k in used}
+            self._unreduced -= 1
+            if self._unreduced or self._target is None:
+                return
+            target, self._target = self._target, None
+            for i, gradient in self._averaged.items():
+                target.replace(parameters[i], Tensor(gradient))
+                for kept in self._earlier:
+                    kept.replace(parameters[i], None)
+            self._averaged.clear()
+            self._earlier.clear()
+        self._reducer.over(self)
+        self._done.try_set_result(None)
+
+
+@final
+class ReducerHook:
+    """Tells a reducer of the gradients of one parameter; does nothing once the reducer is gone.
+
+    A parameter has one of them: a new reducer takes the place of the one before.
+    """
+
+    def __init__(self, reducer: Reducer, i: int) -> None:
+        self._reducer = weakref.ref(reducer)
+        self._i = i
+        parameter = reducer.parameters[i]
+        for hook in parameter.post_accumulate_hooks:
+            if isinstance(hook, ReducerHook):
+                hook.remove()
+        self._handle: RemovableHandle = parameter.register_post_accumulate_hook(self)
+
+    def __call__(self, parameter: Tensor, target: Accumulate) -> None:
+        """Tells the reducer."""
+        reducer = self._reducer()
+        if reducer is not None:
+            reducer.arrived(self._i, target)
+
+    def remove(self) -> None:
+        """Takes it off."""
+        self._handle.remove()

@@ -1,0 +1,310 @@
+r"""A store over a file that all workers see: a log of changes, of which every reader keeps a table.
+
+    telegrad store 1\n | 16 random bytes
+    [crc32 of the body | its length | body] [...] ...      a body: what, length of the key, key, value
+
+A change is appended under an exclusive lock of the file, by whoever holds it; a reader takes no
+lock and stops at the first record that is not whole. What a writer that was killed has left of its
+last record is cut off by the next one, so every change is there whole or not at all. By the random
+bytes a reader knows a file again: one that was deleted may leave its inode to its successor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import struct
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import final
+
+from telegrad.errors import RendezvousError, RendezvousTimeoutError
+from telegrad.rendezvous.control import refuse_on_loop
+from telegrad.rendezvous.store import (
+    STORE_TIMEOUT,
+    Store,
+    addition,
+    check_key,
+    check_keys,
+    check_prefix,
+    check_timeout,
+    check_value,
+    closed_error,
+    replacement,
+    unset_error,
+)
+
+__all__ = ["FileStore"]
+
+MAGIC = b"telegrad store 1\n"
+BEGINNING_BYTES = len(MAGIC) + 16
+HEAD = struct.Struct(">II")  # crc32 and length of the body
+KEY = struct.Struct(">cI")  # what the record does, length of the key
+SET, DELETE = b"s", b"d"
+
+LOCK_TIMEOUT = 60.0  # a change takes well under a millisecond; its writer may have been stopped
+LOCK_PAUSE = 0.001
+FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.1  # a look costs some 10 us, on a network file system a trip
+
+
+@final
+class FileStore(Store):
+    """A table in a file, for processes that share a directory and no network address yet.
+
+    The file grows by a record with every change and is never rewritten: it is for the handful of
+    things that a job needs to begin. It outlives the job; whoever starts another one under the
+    same name deletes it first. A network file system must support locks (NFS does).
+
+    Args:
+        path: The file; made, with mode 0600, if it is not there. Its directory must be.
+
+    Raises:
+        RendezvousError: The file cannot be made, read or written, or is not a store.
+
+    Example:
+        >>> import tempfile
+        >>> store = FileStore(tempfile.mkdtemp() + "/store")
+        >>> store.set("address", b"10.0.0.1")
+        >>> FileStore(store.path).get("address", timeout=1.0)
+        b'10.0.0.1'
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.path.abspath(os.fspath(path))
+        self._closed = threading.Event()
+        self._lock = threading.Lock()  # guards the table and how far the file was read
+        self._table: dict[str, bytes] = {}
+        self._beginning = b""  # of the file that was read
+        self._position = 0
+        with self._writing():
+            pass
+
+    def __repr__(self) -> str:
+        return f"FileStore({self.path!r})"
+
+    def set(self, key: str, value: bytes) -> None:
+        """Writes a value; see `Store.set`."""
+        wanted = check_value(value)
+        self._change(check_key(key), lambda _: wanted)
+
+    def get(self, key: str, timeout: float = STORE_TIMEOUT) -> bytes:
+        """Waits for a value; see `Store.get`."""
+        return self._await_values([check_key(key)], timeout)[0]
+
+    def add(self, key: str, amount: int) -> int:
+        """Adds to a counter; see `Store.add`."""
+        return int(self._change(check_key(key), addition(key, amount)))
+
+    def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
+        """Writes if the value is the expected one; see `Store.compare_set`."""
+        return self._change(check_key(key), replacement(expected, desired))
+
+    def delete(self, key: str) -> bool:
+        """Removes a key; see `Store.delete`."""
+        check_key(key)
+        with self._writing() as descriptor:
+            if self._held(key) is None:
+                return False
+            self._append(descriptor, _record(DELETE, key))
+            return True
+
+    def wait(self, keys: Sequence[str], timeout: float = STORE_TIMEOUT) -> None:
+        """Waits for keys; see `Store.wait`."""
+        self._await_values(check_keys(keys), timeout)
+
+    def num_keys(self, prefix: str = "") -> int:
+        """Counts the keys; see `Store.num_keys`."""
+        check_prefix(prefix)
+        self._refresh()
+        with self._lock:
+            return sum(key.startswith(prefix) for key in self._table)
+
+    def close(self) -> None:
+        """Ends every wait in this object with RendezvousError; idempotent. The file stays."""
+        self._closed.set()
+
+    def _change(self, key: str, change: Callable[[bytes | None], bytes | None]) -> bytes:
+        with self._writing() as descriptor:
+            held = self._held(key)
+            value = change(held)
+            if value is not None and value != held:
+                self._append(descriptor, _record(SET, key, value))
+            return value or b""
+
+    def _held(self, key: str) -> bytes | None:
+        with self._lock:
+            return self._table.get(key)
+
+    def _await_values(self, keys: Sequence[str], timeout: float) -> list[bytes]:
+        deadline = time.monotonic() + check_timeout(timeout)
+        pause = FIRST_PAUSE
+        while True:
+            self._refresh()
+            with self._lock:
+                missing = [key for key in keys if key not in self._table]
+                if not missing:
+                    return [self._table[key] for key in keys]
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise unset_error(missing, timeout)
+            self._closed.wait(min(pause, left))
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _refresh(self) -> None:
+        """Reads what was appended since, without a lock."""
+        self._check_usable()
+        with self._words():
+            try:
+                descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return self._forget()  # deleted: the next change makes it anew
+            try:
+                self._read(descriptor)
+            finally:
+                os.close(descriptor)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[int]:
+        """Holds the file's lock and the table at its newest; the body may append."""
+        self._check_usable()
+        with self._words():
+            descriptor = self._open_locked()
+        try:
+            with self._words():
+                end = self._read(descriptor)
+                if end < os.fstat(descriptor).st_size:
+                    os.ftruncate(descriptor, end)  # what a killed writer left
+                if end == 0:
+                    self._append(descriptor, MAGIC + os.urandom(BEGINNING_BYTES - len(MAGIC)))
+            yield descriptor
+        finally:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process forked meanwhile holds it too
+            os.close(descriptor)
+
+    def _open_locked(self) -> int:
+        """Opens the file that stands at the path, and locks it against processes and threads."""
+        deadline = time.monotonic() + LOCK_TIMEOUT
+        while True:
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            descriptor = os.open(self.path, flags, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.path.samestat(os.fstat(descriptor), os.stat(self.path)):
+                    return descriptor
+            except FileNotFoundError:
+                pass  # deleted while it was opened
+            except OSError as error:
+                if error.errno not in (errno.EWOULDBLOCK, errno.EINTR):
+                    os.close(descriptor)
+                    raise
+            os.close(descriptor)
+            self._check_usable()
+            if time.monotonic() >= deadline:
+                raise RendezvousTimeoutError(
+                    f"{self.path!r} is locked by another process for {LOCK_TIMEOUT:g} s; "
+                    "end the one that was stopped in the middle of a change"
+                )
+            self._closed.wait(LOCK_PAUSE)
+
+    def _read(self, descriptor: int) -> int:
+        """Takes over the whole records that follow; returns where they end."""
+        with self._lock:
+            size = os.fstat(descriptor).st_size
+            beginning = os.pread(descriptor, min(BEGINNING_BYTES, size), 0)
+            if beginning != self._beginning or size < self._position:
+                self._table.clear()
+                self._beginning, self._position = beginning, BEGINNING_BYTES
+            if len(beginning) < BEGINNING_BYTES or not beginning.startswith(MAGIC):
+                return self._not_begun(beginning)
+            data = os.pread(descriptor, size - self._position, self._position)
+            self._position += self._take_records(data)
+            return self._position
+
+    def _not_begun(self, data: bytes) -> int:
+        if MAGIC.startswith(data[: len(MAGIC)]):  # new, or its first writer was killed
+            return 0
+        raise RendezvousError(
+            f"{self.path!r} is not a store (it begins with {data[:16]!r}); name another file"
+        )
+
+    def _take_records(self, data: bytes) -> int:
+        start = 0
+        while (body := _whole_body(data, start)) is not None:
+            start += HEAD.size + len(body)
+            what, size = KEY.unpack_from(body)
+            key = body[KEY.size : KEY.size + size].decode()
+            if what == SET:
+                self._table[key] = body[KEY.size + size :]
+            else:
+                self._table.pop(key, None)
+        return start
+
+    def _append(self, descriptor: int, data: bytes) -> None:
+        """Writes a record whole and takes it over; takes it back where the disk is full."""
+        end = os.fstat(descriptor).st_size
+        with self._words():
+            try:
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(descriptor, view) :]
+            except OSError:
+                os.ftruncate(descriptor, end)
+                raise
+            self._read(descriptor)
+
+    def _forget(self) -> None:
+        with self._lock:
+            self._table.clear()
+            self._beginning, self._position = b"", 0
+
+    def _check_usable(self) -> None:
+        refuse_on_loop("a FileStore")
+        if self._closed.is_set():
+            raise closed_error("the store")
+
+    @contextlib.contextmanager
+    def _words(self) -> Iterator[None]:
+        """Turns the errors of the file system into ours."""
+        try:
+            yield
+        except RendezvousError:
+            raise
+        except OSError as error:
+            raise RendezvousError(_explain(self.path, error)) from error
+
+
+def _record(what: bytes, key: str, value: bytes = b"") -> bytes:
+    name = key.encode()
+    body = KEY.pack(what, len(name)) + name + value
+    return HEAD.pack(zlib.crc32(body), len(body)) + body
+
+
+def _whole_body(data: bytes, start: int) -> bytes | None:
+    """Returns the body of the record there, or None where it is not whole (yet)."""
+    if len(data) < start + HEAD.size:
+        return None
+    checksum, length = HEAD.unpack_from(data, start)
+    body = data[start + HEAD.size : start + HEAD.size + length]
+    whole = len(body) == length >= KEY.size and zlib.crc32(body) == checksum
+    return body if whole else None
+
+
+def _explain(path: str, error: OSError) -> str:
+    """Says what is wrong with a store's file, and the remedy."""
+    directory = os.path.dirname(path)
+    match error.errno:
+        case errno.ENOENT | errno.ENOTDIR:
+            problem = f"there is no directory {directory!r}; make it, or name another file"
+        case errno.EISDIR:
+            problem = "it is a directory; name a file in it"
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            problem = f"{error.strerror}; name a file that this user may read and write"
+        case errno.ENOLCK | errno.EOPNOTSUPP | errno.ENOSYS:
+            problem = "its file system has no locks; name a file on another one"
+        case _:
+            problem = str(error.strerror or error)
+    return f"cannot use {path!r} as a store: {problem}"

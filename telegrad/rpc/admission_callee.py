@@ -1,0 +1,113 @@
+"""The callee's end of admission: what it takes in at once of calls that must ask."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import final
+
+from telegrad.errors import DecodeError, UnknownWorkerError, WorkerLostError
+from telegrad.rpc.admission import Budget, Grant
+from telegrad.rpc.admission_caller import ADMIT
+from telegrad.rpc.codec import read_body, write_body
+from telegrad.rpc.deadlines import Deadlines
+from telegrad.rpc.limits import MOST, Limits
+from telegrad.types import WorkerInfo
+from telegrad.wire import Envelope
+
+__all__ = ["CalleeAdmission"]
+
+
+@final
+class CalleeAdmission:
+    """The Budget of one worker. From any thread; handlers run on the loop.
+
+    Args:
+        limits: Of this worker.
+        deadlines: Where it looks whether those that wait have waited too long.
+        post: Posts an envelope; raises WorkerLostError.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        deadlines: Deadlines,
+        post: Callable[[WorkerInfo, Envelope], None],
+    ) -> None:
+        self._stalled_after = limits.stalled_after
+        self._deadlines = deadlines
+        self._post = post
+        self._lock = threading.Lock()
+        self._budget = Budget(limits.pending_bytes)
+        self._watching = False
+
+    @property
+    def in_use(self) -> int:
+        """Bytes of admitted calls that are here, or on their way."""
+        return self._budget.in_use
+
+    def on_ask(self, peer: WorkerInfo, envelope: Envelope) -> None:
+        """A peer wants to send a call."""
+        body = read_body(envelope)
+        if not isinstance(body, list) or len(body) != 2:
+            raise DecodeError("the body of rpc.ask is not [call, bytes]")
+        call, size = _natural(body[0]), _natural(body[1])
+        self._event(lambda: self._budget.ask(peer, call, size))
+
+    def on_withdraw(self, peer: WorkerInfo, envelope: Envelope) -> None:
+        """A call that had asked will not come."""
+        call = _natural(read_body(envelope))
+        self._event(lambda: self._budget.withdraw(peer, call))
+
+    def arrive(self, caller: WorkerInfo, number: int) -> Callable[[], None] | None:
+        """A call came; returns what gives its bytes back, None where it holds none."""
+        with self._lock:
+            if not self._budget.arrive(caller, number):
+                return None
+        return partial(self.release, caller, number)
+
+    def release(self, caller: WorkerInfo, number: int) -> None:
+        """A call ended, or begins to wait; idempotent."""
+        self._event(lambda: self._budget.release(caller, number))
+
+    def lose(self, peer: WorkerInfo) -> None:
+        """Forgets what a lost worker wanted to send."""
+        self._event(lambda: self._budget.lose(peer))
+
+    def _event(self, event: Callable[[], list[Grant]]) -> None:
+        with self._lock:
+            grants = deque(event())
+            watch = self._needs_watch()
+            seen = self._budget.changes
+        if watch:
+            self._deadlines.after(self._stalled_after, lambda: self._look(seen))
+        while grants:
+            grant = grants.popleft()
+            try:
+                self._post(grant.peer, write_body(ADMIT, grant.call))
+            except (WorkerLostError, UnknownWorkerError):
+                with self._lock:
+                    grants.extend(self._budget.release(grant.peer, grant.call))
+
+    def _needs_watch(self) -> bool:
+        if self._watching or not self._budget.is_full:
+            return False
+        self._watching = True
+        return True
+
+    def _look(self, seen: int) -> None:
+        """A while later, on the loop: whoever is in may wait for one that is not."""
+
+        def event() -> list[Grant]:
+            self._watching = False
+            return self._budget.overdraw() if self._budget.changes == seen else []
+
+        self._event(event)
+
+
+def _natural(value: object) -> int:
+    if type(value) is not int or not 0 <= value <= MOST:
+        raise DecodeError("rpc.ask and rpc.withdraw carry numbers from 0")
+    return value

@@ -1,0 +1,158 @@
+"""The caller's end of admission: keeps root calls back until they may be posted."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TypeAlias, final
+
+from telegrad.errors import UnknownWorkerError, WorkerLostError
+from telegrad.rpc.admission import Move, Step, Window
+from telegrad.rpc.call_table import PendingCall
+from telegrad.rpc.codec import Sealed, read_body, write_body
+from telegrad.rpc.limits import Limits
+from telegrad.types import WorkerInfo
+from telegrad.wire import Envelope
+
+__all__ = ["ADMIT", "ASK", "WITHDRAW", "CallerAdmission"]
+
+ASK = "rpc.ask"  # [call, bytes]: may it come?
+WITHDRAW = "rpc.withdraw"  # call: one that has asked will not come
+ADMIT = "rpc.admit"  # call: it may
+
+Held: TypeAlias = tuple[PendingCall, Sealed]
+
+
+@final
+class CallerAdmission:
+    """One Window for each peer, and the calls that wait in it.
+
+    Whoever takes a call out (`leave`, `lose`, an admission) has it alone: it is posted or taken
+    back, and never both. From any thread.
+
+    Args:
+        limits: Of this worker.
+        post: Posts an envelope; raises WorkerLostError.
+        start: Posts a call that waited; False where that cannot be, and the call has ended.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        post: Callable[[WorkerInfo, Envelope], None],
+        start: Callable[[PendingCall, Sealed], bool],
+    ) -> None:
+        self._limits = limits
+        self._post = post
+        self._start = start
+        self._lock = threading.Lock()
+        self._windows: dict[WorkerInfo, Window] = {}
+        self._held: dict[int, Held] = {}
+
+    @property
+    def waiting(self) -> int:
+        """How many calls wait."""
+        return len(self._held)
+
+    def enter(self, call: PendingCall, sealed: Sealed) -> bool:
+        """Takes a root call that was entered in the call table; tells whether it is posted now.
+
+        If not, it is kept and `start` is called with it later, unless it leaves before.
+
+        Raises:
+            WorkerLostError: The callee is lost; the call still has to `leave`.
+        """
+        size = _size(sealed.envelope)
+        with self._lock:
+            window = self._windows.get(call.peer)
+            if window is None:
+                window = self._windows[call.peer] = Window(self._limits)
+            step = window.enter(call.number, size)
+            if step is Step.START:
+                return True
+            self._held[call.number] = (call, sealed)
+        if step is Step.ASK:
+            self._post(call.peer, write_body(ASK, [call.number, size]))
+        return False
+
+    def leave(self, call: PendingCall) -> Sealed | None:
+        """Takes out a call that ended, and starts what waited for its place; idempotent.
+
+        Returns:
+            The call's message where it was not posted: it is the caller's to take back.
+        """
+        with self._lock:
+            held = self._held.pop(call.number, None)
+            window = self._windows.get(call.peer)
+            moves = window.leave(call.number) if window is not None else []
+        if moves:
+            self._carry_out(call.peer, moves)
+        return held[1] if held is not None else None
+
+    def withdraw(self, call: PendingCall) -> Sealed | None:
+        """Takes out a call that still waits; does nothing to one that was posted.
+
+        Returns:
+            Its message, to be taken back; None where it was posted.
+        """
+        with self._lock:
+            held = self._held.pop(call.number, None)
+        if held is None:
+            return None
+        self.leave(call)
+        return held[1]
+
+    def lose(self, gone: Callable[[WorkerInfo], bool]) -> list[Held]:
+        """Forgets the windows of peers that are gone; returns what waited in them."""
+        with self._lock:
+            for peer in [peer for peer in self._windows if gone(peer)]:
+                del self._windows[peer]
+            lost = [held for held in self._held.values() if gone(held[0].peer)]
+            for call, _ in lost:
+                del self._held[call.number]
+        return lost
+
+    def on_admit(self, peer: WorkerInfo, envelope: Envelope) -> None:
+        """A callee takes a call that asked; on the loop."""
+        number = read_body(envelope)
+        with self._lock:
+            window = self._windows.get(peer)
+            if window is None or not isinstance(number, int) or not window.admit(number):
+                return  # it was withdrawn in the meantime, which the callee hears too
+            held = self._held.pop(number)
+        left = self._try(held)
+        if left is not None:
+            self._carry_out(peer, [Move(number, Step.WITHDRAW, 0), *left])
+
+    def _carry_out(self, peer: WorkerInfo, moves: Iterable[Move]) -> None:
+        left = deque(moves)
+        while left:
+            call, step, size = left.popleft()
+            if step is Step.START:
+                with self._lock:
+                    held = self._held.pop(call, None)
+                if held is not None:
+                    left.extend(self._try(held) or [])
+                continue
+            kind, body = (ASK, [call, size]) if step is Step.ASK else (WITHDRAW, call)
+            with contextlib.suppress(WorkerLostError, UnknownWorkerError):  # `lose` follows
+                self._post(peer, write_body(kind, body))
+
+    def _try(self, held: Held) -> list[Move] | None:
+        """Starts a call; where it could not be posted, returns what has its place."""
+        call, sealed = held
+        if self._start(call, sealed):
+            return None
+        with self._lock:
+            window = self._windows.get(call.peer)
+            return window.leave(call.number) if window is not None else []
+
+
+def _size(envelope: Envelope) -> int:
+    """Returns what a call brings along, headers left out: those are small by nature."""
+    size = len(envelope.document) + len(envelope.externals)
+    for buffer in envelope.buffers:
+        size += memoryview(buffer).nbytes
+    return size

@@ -1,0 +1,287 @@
+"""What a network of tests does wrong: drawn from a seed, or told by rules. Pure.
+
+    plan = FaultPlan(seed=7, drop=0.01, kill=0.01, rules=[FaultRule(Fault.KILL, "rpc.call")])
+
+    message n of carrier c ──▶ Judge ──▶ None, or a Verdict: drop it, delay it by 3 ms, ...
+
+What chance does to a message depends on the seed, the carrier's name and the message's number on
+it, and on nothing that happens elsewhere: a seed gives the same faults for the same messages. Of
+all rules and chances at most one fault strikes a message.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from fnmatch import fnmatchcase
+from typing import final
+
+__all__ = [
+    "HANDSHAKE",
+    "Fault",
+    "FaultPlan",
+    "FaultRule",
+    "Judge",
+    "Passing",
+    "Verdict",
+    "draw",
+    "is_handshake",
+]
+
+HANDSHAKE = "handshake."  # how the kinds of handshake messages begin
+
+
+@final
+class Fault(enum.Enum):
+    """What may happen to a message.
+
+    Attributes:
+        DROP: It never arrives, and whoever sent it is not told.
+        DELAY: It arrives later, and so does all that follows it on its carrier.
+        DUPLICATE: It arrives twice.
+        REORDER: It arrives behind the next one; never, if there is no next one.
+        KILL: Its carrier breaks at both ends; the message is lost.
+        KILL_AFTER: It arrives; then its carrier breaks, and its sender cannot know which it was.
+    """
+
+    DROP = "drop"
+    DELAY = "delay"
+    DUPLICATE = "duplicate"
+    REORDER = "reorder"
+    KILL = "kill"
+    KILL_AFTER = "kill after"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FaultRule:
+    """Strikes certain messages, by what they carry and by count.
+
+    Attributes:
+        fault: What happens to them.
+        kind: What they carry, as a pattern: the kind of an envelope (`rpc.call`, `autograd.*`),
+            `heartbeat`, `receipt` (a write with nothing else in it), `goodbye`, `bulk` (a chunk
+            of a big buffer), or `handshake.hello` and so on. `*` is everything but handshakes.
+        at: The first of these messages that is struck, counted from 1.
+        times: How many in a row are struck; None for all that follow.
+        sender: Name of the worker that sends, as a pattern.
+        receiver: Name of the worker that it is for, as a pattern.
+        each_carrier: Whether each direction of each carrier counts for itself; else all count
+            together.
+        seconds: How long a DELAY takes.
+    """
+
+    fault: Fault
+    kind: str = "*"
+    at: int = 1
+    times: int | None = 1
+    sender: str = "*"
+    receiver: str = "*"
+    each_carrier: bool = False
+    seconds: float = 0.01
+
+    def __post_init__(self) -> None:
+        if self.at < 1 or (self.times is not None and self.times < 1):
+            raise ValueError(f"at and times count from 1 (got at={self.at}, times={self.times})")
+        _check_seconds("seconds", self.seconds)
+
+    def matches(self, passing: Passing) -> bool:
+        """Returns whether a message is one of those that this rule counts."""
+        if passing.handshake and not self.kind.startswith(HANDSHAKE):
+            return False
+        return (
+            fnmatchcase(passing.sender, self.sender)
+            and fnmatchcase(passing.receiver, self.receiver)
+            and any(fnmatchcase(kind, self.kind) for kind in passing.kinds)
+        )
+
+    def strikes(self, count: int) -> bool:
+        """Returns whether the message that makes the count this high is struck."""
+        return count >= self.at and (self.times is None or count < self.at + self.times)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultPlan:
+    """What a faulty network does; the default does nothing.
+
+    Attributes:
+        seed: Of all chances; the same one gives the same faults for the same messages.
+        drop: Chance, 0 to 1, that a message is dropped.
+        delay: Chance that a message is delayed.
+        duplicate: Chance that a message comes twice.
+        reorder: Chance that a message comes behind the next one.
+        kill: Chance that the carrier breaks at a message; half of these messages still arrive.
+        longest_delay: Seconds; how long a delay takes is drawn, too.
+        handshakes: Whether chance strikes handshakes, too. One that loses a message is given up
+            after 5 s, so tests with it are slow.
+        most: How many faults chance makes before the network is sound for good; None for no end.
+        rules: Faults that are no matter of chance; they go first.
+
+    Raises:
+        ValueError: The chances are none, or their sum is above 1.
+    """
+
+    seed: int = 0
+    drop: float = 0.0
+    delay: float = 0.0
+    duplicate: float = 0.0
+    reorder: float = 0.0
+    kill: float = 0.0
+    longest_delay: float = 0.01
+    handshakes: bool = False
+    most: int | None = None
+    rules: Sequence[FaultRule] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rules", tuple(self.rules))
+        for name, chance in self.chances().items():
+            if not 0.0 <= chance <= 1.0:
+                raise ValueError(f"{name} is a chance between 0 and 1 (got {chance})")
+        if (total := sum(self.chances().values())) > 1.0:
+            raise ValueError(f"the chances of all faults together are at most 1 (got {total:g})")
+        _check_seconds("longest_delay", self.longest_delay)
+
+    def __repr__(self) -> str:
+        """Shows what is not the default, and the seed always."""
+        said = [
+            f"{each.name}={getattr(self, each.name)!r}"
+            for each in fields(self)
+            if each.name == "seed" or getattr(self, each.name) != each.default
+        ]
+        return f"FaultPlan({', '.join(said)})"
+
+    def chances(self) -> dict[str, float]:
+        """Returns the chance of each fault."""
+        return {
+            "drop": self.drop,
+            "delay": self.delay,
+            "duplicate": self.duplicate,
+            "reorder": self.reorder,
+            "kill": self.kill,
+        }
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Passing:
+    """A message on its way, as far as a plan looks at it.
+
+    Attributes:
+        sender: Name of the worker that sends it; empty while not known.
+        receiver: Name of the worker that it is for; empty while not known.
+        carrier: Name of the carrier and direction: `worker0>worker1 control 2, from worker1` is
+            the second that worker0 dialled.
+        number: Which message of that direction it is, handshake included, counted from 1.
+        kinds: What it carries, as `FaultRule.kind` says.
+    """
+
+    sender: str
+    receiver: str
+    carrier: str
+    number: int
+    kinds: tuple[str, ...]
+
+    @property
+    def handshake(self) -> bool:
+        """Whether it belongs to the handshake of its carrier."""
+        return is_handshake(self.kinds)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What happens to one message.
+
+    Attributes:
+        fault: What.
+        seconds: How long a delay takes.
+    """
+
+    fault: Fault
+    seconds: float = 0.0
+
+
+@final
+class Judge:
+    """Judges the messages of a network by a plan; keeps count of rules; not thread-safe.
+
+    >>> judge = Judge(FaultPlan(rules=[FaultRule(Fault.DROP, "rpc.call", at=2)]))
+    >>> calls = [Passing("a", "b", "a>b control 1, from a", n, ("rpc.call",)) for n in (3, 4, 5)]
+    >>> [judge.judge(call) for call in calls]
+    [None, Verdict(fault=<Fault.DROP: 'drop'>, seconds=0.0), None]
+    """
+
+    def __init__(self, plan: FaultPlan) -> None:
+        self._plan = plan
+        self._counts: Counter[tuple[int, str]] = Counter()
+        self._by_chance = 0
+
+    def judge(self, passing: Passing) -> Verdict | None:
+        """Returns what happens to the next message; None for nothing."""
+        return self._told(passing) or self._drawn(passing)
+
+    def _told(self, passing: Passing) -> Verdict | None:
+        """Has every rule count the message; the first that strikes it decides."""
+        verdict = None
+        for place, rule in enumerate(self._plan.rules):
+            if not rule.matches(passing):
+                continue
+            where = (place, passing.carrier if rule.each_carrier else "")
+            self._counts[where] += 1
+            if verdict is None and rule.strikes(self._counts[where]):
+                verdict = Verdict(rule.fault, rule.seconds if rule.fault is Fault.DELAY else 0.0)
+        return verdict
+
+    def _drawn(self, passing: Passing) -> Verdict | None:
+        plan = self._plan
+        if passing.handshake and not plan.handshakes:
+            return None
+        if plan.most is not None and self._by_chance >= plan.most:
+            return None
+        verdict = draw(plan, passing.carrier, passing.number)
+        self._by_chance += verdict is not None
+        return verdict
+
+
+def is_handshake(kinds: Sequence[str]) -> bool:
+    """Returns whether a message of these kinds belongs to the handshake of its carrier."""
+    return any(kind.startswith(HANDSHAKE) for kind in kinds)
+
+
+def draw(plan: FaultPlan, carrier: str, number: int) -> Verdict | None:
+    """Draws what chance does to a message; depends on nothing but the arguments.
+
+    Args:
+        plan: Seed and chances.
+        carrier: Name of the carrier and direction.
+        number: Of the message on it.
+    """
+    chances = plan.chances()
+    if not any(chances.values()):
+        return None
+    dice = random.Random(f"{plan.seed}/{carrier}/{number}")
+    fallen, extent = dice.random(), dice.random()
+    for name, chance in chances.items():
+        fallen -= chance
+        if fallen < 0.0:
+            return _verdict(name, extent, plan.longest_delay)
+    return None
+
+
+def _verdict(name: str, extent: float, longest_delay: float) -> Verdict:
+    """Returns a fault of a name; how long, or which of its two forms, is drawn, too."""
+    fault = Fault(name)
+    if fault is Fault.DELAY:
+        return Verdict(fault, extent * longest_delay)
+    if fault is Fault.KILL and extent < 0.5:
+        return Verdict(Fault.KILL_AFTER)
+    return Verdict(fault)
+
+
+def _check_seconds(name: str, value: float) -> None:
+    if not 0.0 <= value < float("inf"):
+        raise ValueError(f"{name} is a time in seconds, 0 or more (got {value})")

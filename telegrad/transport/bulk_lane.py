@@ -1,0 +1,145 @@
+"""One bulk lane: chunks of 1 MiB both ways, on a carrier of its own.
+
+        next_piece ─▶ make_chunk ─▶ send ═══ lane ═══▶ receive ─▶ announced? ─▶ store
+                      (bulk thread)                                    (bulk thread copies)
+
+A few chunks are made ahead, and a few copied behind, so that neither waits for the other. There
+are no credits: a reader that is behind stops reading, and HTTP/2's flow control stops the sender.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import final
+
+from telegrad.transport.base import Carrier, CarrierClosedError
+from telegrad.transport.bulk_cargo import Cargo
+from telegrad.transport.bulk_thread import BulkThread, make_chunk
+from telegrad.transport.terms import Counters
+from telegrad.wire import read_chunk
+
+__all__ = ["Lane"]
+
+# Chunks made before the one being sent has left, and copied while the next ones are read. One
+# more hides the hop to the bulk thread; each costs 1 MiB per lane.
+AHEAD = 2
+
+
+@final
+class Lane:
+    """One lane of a stream; on the loop.
+
+    Attributes:
+        sent: Chunks that were taken to be sent.
+        left: Chunks that went.
+        taken: Chunks that came.
+
+    Args:
+        carrier: What moves the bytes; it has proved itself.
+        cargo: What is loaded and unloaded.
+        bulk: Where chunks are made.
+        counters: What is counted.
+        preamble: What has to be sent before the first chunk: a listener's welcome.
+    """
+
+    def __init__(
+        self,
+        carrier: Carrier,
+        cargo: Cargo,
+        bulk: BulkThread,
+        counters: Counters,
+        *,
+        preamble: bytes = b"",
+    ) -> None:
+        self.carrier = carrier
+        self.sent = self.left = 0
+        self.taken = 0
+        self._cargo = cargo
+        self._bulk = bulk
+        self._counters = counters
+        self._preamble = preamble
+        self._open = True
+        self._work = asyncio.Event()  # there may be pieces to send
+        self._news = asyncio.Event()  # there may be new announcements
+
+    def is_open(self) -> bool:
+        """Whether this is still a lane of its stream."""
+        return self._open
+
+    def wake(self) -> None:
+        """Hears that there are pieces to send."""
+        self._work.set()
+
+    def announced(self) -> None:
+        """Hears that the control stream announced envelopes."""
+        self._news.set()
+
+    def let_go(self) -> None:
+        """Ends the tasks that read and write it."""
+        self._open = False
+        self._work.set()
+        self._news.set()
+
+    async def write(self) -> None:
+        """Sends pieces until the lane is let go.
+
+        Raises:
+            CarrierClosedError: It broke.
+        """
+        if self._preamble:
+            await self.carrier.send(self._preamble)
+        made: deque[asyncio.Future[bytes]] = deque()
+        while self._open:
+            self._work.clear()
+            self._make(made)
+            if made:
+                await self._send(await made.popleft())
+            else:
+                await self._work.wait()
+
+    async def read(self) -> None:
+        """Takes chunks until the lane is let go.
+
+        Raises:
+            CarrierClosedError: It broke, or a chunk is missing.
+            DecodeError: What came is no chunk, or fits nothing that was announced.
+        """
+        copying: deque[asyncio.Future[None]] = deque()
+        while self._open:
+            copied = await self._receive()
+            if copied is not None:
+                copying.append(copied)
+            if len(copying) >= AHEAD:
+                await copying.popleft()
+
+    # What holds a chunk returns before the next wait for one: an idle lane keeps no bytes.
+
+    def _make(self, made: deque[asyncio.Future[bytes]]) -> None:
+        while len(made) < AHEAD and (piece := self._cargo.next_piece()) is not None:
+            made.append(self._bulk.run(make_chunk, self.sent, piece))
+            self.sent += 1
+
+    async def _send(self, chunk: bytes) -> None:
+        await self.carrier.send(chunk)
+        self.left += 1
+        self._counters.chunks_sent += 1
+        self._counters.bulk_bytes_sent += len(chunk)
+
+    async def _receive(self) -> asyncio.Future[None] | None:
+        """Waits for a chunk, and for its announcement; has it copied where it is wanted."""
+        message = await self.carrier.receive()
+        if not self.is_open():
+            return None
+        sequence, piece = read_chunk(message)
+        if sequence != self.taken:
+            raise CarrierClosedError(f"chunk {sequence} came in place of {self.taken}")
+        self.taken += 1
+        self._counters.chunks_received += 1
+        self._counters.bulk_bytes_received += len(message)
+        while not self._cargo.announced(piece.number):
+            self._news.clear()
+            await self._news.wait()
+            if not self.is_open():
+                return None
+        return self._cargo.store(piece)

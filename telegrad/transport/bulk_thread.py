@@ -1,0 +1,115 @@
+"""The thread that touches array bytes, so that the loop never does.
+
+It puts a header before the data of a chunk that leaves, copies the data of one that came to its
+place, and joins what is complete. One after the other: a copy of 1 MiB takes about 0.1 ms, ten
+times less than gRPC takes to move it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar, TypeVarTuple, final
+
+import numpy as np
+
+from telegrad.wire import Buffer, Piece, chunk_header
+
+__all__ = ["BulkThread", "copy_into", "make_chunk"]
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+# How long a close waits for what is under way: the copy of a big document takes far less.
+STOP_SECONDS = 5.0
+
+
+def make_chunk(sequence: int, piece: Piece) -> bytes:
+    """Returns the message that carries a piece; copies its data."""
+    return b"".join((chunk_header(sequence, piece), piece.data))
+
+
+def copy_into(place: memoryview, data: Buffer) -> None:
+    """Copies received bytes to their place, without the GIL."""
+    np.copyto(np.frombuffer(place, np.uint8), np.frombuffer(data, np.uint8))
+
+
+@final
+class BulkThread:
+    """Runs functions in a daemon thread of its own, in order; started when first needed."""
+
+    def __init__(self) -> None:
+        self._thread_lock = threading.Lock()  # guards the next two
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+
+    def run(self, function: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
+        """Has the thread call a function; called on a loop, which completes the future.
+
+        After `close` the future is cancelled.
+        """
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        with self._thread_lock:
+            if self._closed:
+                future.cancel()
+                return future
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=_run, args=(self._jobs,), name="telegrad-bulk", daemon=True
+                )
+                self._thread.start()
+            self._jobs.put(_Job(future, function, args))
+        return future
+
+    def close(self) -> None:
+        """Ends the thread behind what is under way; waits for it. Idempotent."""
+        with self._thread_lock:
+            thread, self._thread = self._thread, None
+            self._closed = True
+        if thread is not None:
+            self._jobs.put(None)
+            thread.join(STOP_SECONDS)
+
+
+@final
+class _Job:
+    """A call, and where its result goes."""
+
+    __slots__ = ("_args", "_function", "_future")
+
+    def __init__(
+        self, future: asyncio.Future[Any], function: Callable[..., Any], args: tuple[Any, ...]
+    ) -> None:
+        self._future = future
+        self._function = function
+        self._args = args
+
+    def run(self) -> None:
+        result: Any = None
+        error: Exception | None = None
+        try:
+            result = self._function(*self._args)
+        except Exception as caught:  # whoever awaits the future hears of it
+            error = caught
+        with contextlib.suppress(RuntimeError):  # the loop was closed just now
+            self._future.get_loop().call_soon_threadsafe(_settle, self._future, result, error)
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
+    if future.done():  # cancelled: the exchange closes
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
+
+
+def _run(jobs: queue.SimpleQueue[_Job | None]) -> None:
+    """The thread's whole life; holds on to no job while it waits for the next."""
+    while (job := jobs.get()) is not None:
+        job.run()
+        del job

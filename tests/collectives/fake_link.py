@@ -1,0 +1,134 @@
+"""A job of links without a network: every order of arrival, every message counted."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict, deque
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any
+
+import numpy as np
+
+from telegrad.collectives.link import Link, Steps
+from telegrad.types import Array, Shape
+from telegrad.wire import Buffer
+
+
+class Paused:
+    """Awaited where a rank has nothing to go on with."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+class FakeLink(Link):
+    """One rank's end.
+
+    Attributes:
+        clock: The length of the longest chain of messages that ends at this rank.
+        messages: How many it has sent with data.
+        nbytes: How many bytes were in them.
+        signals: How many it has sent without.
+    """
+
+    def __init__(self, job: FakeJob, rank: int, shape: Shape) -> None:
+        self._job = job
+        self._rank = rank
+        self.own_shape = shape
+        self.clock = 0
+        self.messages = 0
+        self.nbytes = 0
+        self.signals = 0
+
+    @property
+    def rank(self) -> int:
+        return self._rank
+
+    @property
+    def size(self) -> int:
+        return len(self._job.links)
+
+    def send(self, to: int, data: Buffer) -> None:
+        assert to != self._rank
+        self.messages += 1
+        self.nbytes += memoryview(data).nbytes
+        self._job.data[self._rank, to].append((self.clock + 1, data))
+
+    async def receive(self, source: int) -> Buffer:
+        return await self._take(self._job.data[source, self._rank])
+
+    def signal(self, to: int) -> None:
+        assert to != self._rank
+        self.signals += 1
+        self._job.signals[self._rank, to].append((self.clock + 1, b""))
+
+    async def signalled(self, source: int) -> None:
+        await self._take(self._job.signals[source, self._rank])
+
+    def shape(self, source: int) -> Shape:
+        return self._job.links[source].own_shape
+
+    async def _take(self, queue: deque[tuple[int, Buffer]]) -> Buffer:
+        while not queue:
+            await Paused()
+        step, data = queue.popleft()
+        self.clock = max(self.clock, step)
+        return bytearray(data)  # what arrives is the receiver's own
+
+
+class FakeJob:
+    """n ranks that run one algorithm; which goes on next is drawn.
+
+    Args:
+        arrays: Of each rank.
+        seed: Of the drawing.
+    """
+
+    def __init__(self, arrays: list[Array], seed: int = 0) -> None:
+        self.links = [FakeLink(self, r, array.shape) for r, array in enumerate(arrays)]
+        self.data: dict[tuple[int, int], deque[tuple[int, Buffer]]] = defaultdict(deque)
+        self.signals: dict[tuple[int, int], deque[tuple[int, Buffer]]] = defaultdict(deque)
+        self._arrays = arrays
+        self._random = random.Random(seed)
+
+    def run(self, algorithm: Callable[[Link, Array], Steps[Any]]) -> list[Any]:
+        """Runs it on every rank to the end and returns the values by rank."""
+        running: dict[int, Coroutine[Any, None, Any]] = {
+            r: algorithm(link, array)
+            for r, (link, array) in enumerate(zip(self.links, self._arrays, strict=True))
+        }
+        values: list[Any] = [None] * len(self.links)
+        idle = 0
+        while running:
+            r = self._random.choice(list(running))
+            try:
+                running[r].send(None)
+            except StopIteration as stop:
+                values[r] = stop.value
+                del running[r]
+                idle = 0
+            else:
+                idle += 1
+                assert idle < 10_000, f"ranks {list(running)} wait for each other"
+        left = [pair for pair, queue in [*self.data.items(), *self.signals.items()] if queue]
+        assert not left, f"never received: {left}"
+        return values
+
+    @property
+    def steps(self) -> int:
+        """The longest chain of messages."""
+        return max(link.clock for link in self.links)
+
+
+def arrays_for(n: int, size: int, dtype: str, seed: int = 0) -> list[Array]:
+    """Returns an array for each rank, of small numbers that show where they come from."""
+    rng = np.random.default_rng(seed)
+    made: list[Array] = []
+    for _ in range(n):
+        values: Any = rng.integers(0 if dtype in ("bool", "uint8") else -3, 4, size)
+        if np.dtype(dtype).kind in "fc":
+            values = values + rng.random(size)
+        if np.dtype(dtype).kind == "c":
+            values = values + 1j * rng.random(size)
+        made.append(values.astype(dtype))
+    return made

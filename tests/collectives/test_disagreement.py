@@ -1,0 +1,268 @@
+"""Ranks that call different things, or leave: an error on every one, with both sides' values."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from telegrad.testing import Cluster, leaks
+from tests.collectives import remote_code
+from tests.collectives.remote_code import LARGE
+from tests.conftest import Programs
+
+# What each of three ranks calls, one after the other; and what the error must say.
+DISAGREEMENTS: dict[str, tuple[Sequence[Sequence[str]], Sequence[str]]] = {
+    "operation": (
+        [["all_reduce"], ["barrier"], ["all_reduce"]],
+        ["called all_reduce(op=SUM, dtype=float64, shape=(3,))", "called barrier()"],
+    ),
+    "order": (
+        [["barrier", "all_reduce"], ["all_reduce", "barrier"], ["barrier", "all_reduce"]],
+        ["operation 1 of group 'world'", "all_reduce(op=SUM", "barrier()"],
+    ),
+    "a step more": (
+        [["barrier", "all_gather"], ["barrier", "barrier"], ["barrier", "all_gather"]],
+        ["operation 2 of group 'world'", "all_gather(dtype=float64, shape=(3,))", "barrier()"],
+    ),
+    "shape": ([["all_reduce"], ["all_reduce"], ["shape"]], ["shape=(3,)", "shape=(1, 3)"]),
+    "size": (
+        [["all_reduce 3"], ["all_reduce 3"], [f"all_reduce {LARGE}"]],
+        ["shape=(3,)", f"shape=({LARGE},)"],
+    ),
+    "both large": (
+        [[f"all_reduce {LARGE}"], [f"all_reduce {2 * LARGE}"], [f"all_reduce {LARGE}"]],
+        [f"shape=({LARGE},)", f"shape=({2 * LARGE},)"],
+    ),
+    "dtype": (
+        [["all_reduce"], ["all_reduce dtype=float32"], ["all_reduce"]],
+        ["dtype=float64", "dtype=float32"],
+    ),
+    "dtype of all_gather": (
+        [["all_gather"], ["all_gather"], ["all_gather int64"]],
+        ["all_gather(dtype=float64", "all_gather(dtype=int64"],
+    ),
+    "op": (
+        [["all_reduce op=MAX"], ["all_reduce"], ["all_reduce"]],
+        ["op=MAX", "op=SUM"],
+    ),
+    "root": (
+        [["broadcast 1"], ["broadcast 0"], ["broadcast 0"]],
+        ["src=1", "src=0"],
+    ),
+    "each waits for another root": (
+        [["broadcast 1"], ["broadcast 2"], ["broadcast 0"]],
+        ["broadcast(src="],
+    ),
+    "label": (
+        [
+            ["all_reduce label=bucket 1"],
+            ["all_reduce label=bucket 2"],
+            ["all_reduce label=bucket 1"],
+        ],
+        ["for 'bucket 1'", "for 'bucket 2'"],
+    ),
+}
+
+
+def check_disagreement(
+    cluster: Cluster, ranks: Sequence[Sequence[str]], words: Sequence[str]
+) -> None:
+    for r, said in enumerate(cluster.run(remote_code.disagree, ranks)):
+        first, later, after = said
+        assert first.startswith("CollectiveMismatchError: "), (r, said)
+        for word in [*words, " rank ", "('worker", "all ranks must call the same operations"]:
+            assert word in first, (r, word, first)
+        assert later.startswith("CollectiveMismatchError: barrier() on group 'world' on rank")
+        assert "is refused, since the group is over: operation" in later
+        assert "make a new group with new_group()" in later
+        assert after == "3.0"
+
+
+@pytest.mark.parametrize("kind", DISAGREEMENTS)
+def test_disagreement(kind: str) -> None:
+    with Cluster(3) as cluster:
+        check_disagreement(cluster, *DISAGREEMENTS[kind])
+
+
+def test_disagreement_between_processes() -> None:
+    with Cluster(3, processes=True) as cluster:
+        check_disagreement(cluster, *DISAGREEMENTS["both large"])
+
+
+def test_the_names_of_the_ranks_stand_beside_what_they_called() -> None:
+    with Cluster(2) as cluster:
+        for first, _, _ in cluster.run(remote_code.disagree, [["all_reduce"], ["barrier"]]):
+            assert (
+                "rank 0 ('worker0') called all_reduce(op=SUM, dtype=float64, shape=(3,)), but "
+                "rank 1 ('worker1') called barrier();"
+            ) in first
+
+
+@pytest.mark.parametrize("kind", ["shape", "dtype", "large", "large dtype"])
+def test_messages_that_do_not_fit(kind: str) -> None:
+    with Cluster(3) as cluster:
+        said = cluster.run(remote_code.wrong_message, kind)
+    sent, received, other = said
+    words = [
+        "rank 0 ('worker0') called send(dtype=float64",
+        "rank 1 ('worker1') called recv(dtype=",
+    ]
+    assert received[0].startswith("CollectiveMismatchError: ")
+    for each in (*sent, *received, *other):
+        if each == "nothing":  # a small message is sent before anyone can tell
+            assert each is sent[0]
+            assert not kind.startswith("large")
+            continue
+        assert all(word in each for word in words), each
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        [[0, 1], [0, 1, 2], [0, 1, 2]],
+        [[0, 1, 2], [0, 1], [2, 0]],
+        [[0, 1, 2], [0, 2, 1], [0, 1, 2]],
+    ],
+)
+def test_groups_that_are_not_the_same(groups: list[list[int]]) -> None:
+    with Cluster(3) as cluster:
+        for said, after in cluster.run(remote_code.forms, groups):
+            assert said.startswith("CollectiveMismatchError: "), said
+            assert said.count(" called new_group([") == 2
+            assert "but rank" in said
+            assert after == "3.0"
+
+
+ENDS_EARLY = """
+import numpy as np
+from telegrad import collectives as dist, rpc
+
+group = dist.init_process_group()
+try:
+    for step in range(4 if group.rank == 1 else 5):
+        dist.all_reduce(np.ones(3))
+    print("took part in", step + 1)
+except ValueError as error:
+    print(type(error).__name__, error, sep=": ")
+END()
+"""
+
+
+# -- leaving -----------------------------------------------------------------------------------
+
+
+def check_left(said: list[str], count: int) -> None:
+    first, later = said
+    assert first.startswith("CollectiveMismatchError: all_reduce("), first
+    assert f"rank 1 ('worker1') left the group after {count} operations" in first
+    assert f"number {count + 1} of group 'world'" in first
+    assert "every rank must call the same ones" in first
+    assert later.startswith("CollectiveMismatchError: barrier() on group 'world'"), later
+    assert "is refused" in later
+
+
+@pytest.mark.parametrize("how", ["destroy", "async"])
+def test_a_rank_that_leaves_one_operation_early_is_named(how: str) -> None:
+    with Cluster(3) as cluster:
+        said = cluster.run(remote_code.leaves_early, 1, 4, how)
+    for r in (0, 2):
+        check_left(said[r], 4)
+    assert said[1][0].startswith("NotInitializedError: no process group on worker 'worker1'")
+
+
+@pytest.mark.parametrize("end", ["dist.destroy_process_group", "rpc.shutdown"])
+def test_a_program_that_ends_one_operation_early_is_named(programs: Programs, end: str) -> None:
+    script = programs.script(ENDS_EARLY.replace("END", end))
+    outputs = [each.wait() for each in programs.ranks(script, 3)]
+    for r in (0, 2):
+        assert "CollectiveMismatchError: all_reduce(" in outputs[r], outputs[r]
+        assert "rank 1 ('worker1') left the group after 4 operations" in outputs[r]
+    assert "took part in 4" in outputs[1]
+
+
+def test_what_was_sent_before_leaving_arrives() -> None:
+    with Cluster(2) as cluster:
+        sent, received = cluster.run(remote_code.leaves_after_sending)
+    assert sent == []
+    assert received[0] == "[1. 1. 1.]"
+    assert received[1].startswith("CollectiveMismatchError: recv(")
+    assert "rank 0 ('worker0') left the group" in received[1]
+
+
+def test_what_was_taken_before_the_receiver_left_is_sent() -> None:
+    """A send whose message was taken was refused when `left` came before its thread went on."""
+    with Cluster(2) as cluster:
+        sent, received = cluster.run(remote_code.leaves_after_taking)
+    assert received == ["[1. 1. 1.]"]
+    assert sent[0] == "nothing"
+    assert sent[1].startswith("CollectiveMismatchError: send(")
+    assert "rank 1 ('worker1') left the group" in sent[1]
+
+
+def test_a_group_is_made_again_after_leaving() -> None:
+    with Cluster(2) as cluster:
+        assert cluster.run(remote_code.leaves_and_returns) == [[2.0, 2.0]] * 2
+
+
+# -- being late --------------------------------------------------------------------------------
+
+
+def test_a_deadline_names_who_is_missing_on_every_rank() -> None:
+    with Cluster(3) as cluster:
+        said = cluster.run(remote_code.comes_late, 0, 0.5)
+    for r, (first, later) in enumerate(said):
+        assert first.startswith("CallTimeoutError: " if r else "nothing"), first
+        assert later.startswith("CallTimeoutError: barrier() on group 'world'"), later
+        for words in (first, later) if r else (later,):
+            assert "took longer than 0.5 s: not entered by rank 0 ('worker0');" in words
+            assert "give a longer timeout=, or math.inf" in words
+
+
+def test_a_deadline_of_new_group_names_who_is_missing() -> None:
+    with Cluster(3) as cluster:
+        said = cluster.run(remote_code.forms_late, 1, 0.5)
+    for r in (0, 2):
+        assert said[r].startswith("CallTimeoutError: new_group([0, 1, 2]) on rank"), said[r]
+        assert "took longer than 0.5 s: not called by rank 1 ('worker1')" in said[r]
+    assert said[1].startswith("CallTimeoutError: new_group([0, 1, 2]) on rank")
+
+
+def test_a_message_that_nobody_wants_or_sends() -> None:
+    with Cluster(2) as cluster:
+        sent, waited = cluster.run(remote_code.one_sided, 0.5)
+    assert sent.startswith(f"CallTimeoutError: send(dtype=float64, shape=({LARGE},))"), sent
+    assert "not entered by rank 1 ('worker1')" in sent
+    assert waited.startswith("CallTimeoutError: "), waited
+
+
+def test_a_wait_for_a_work_may_end_before_the_work() -> None:
+    with Cluster(2) as cluster:
+        words, value = cluster.run(remote_code.waits_shortly)[0]
+    assert words.startswith("CallTimeoutError: all_reduce(")
+    assert "it goes on, and may be waited for again" in words
+    assert value == "2.0"
+
+
+@pytest.mark.parametrize("what", ["operation", "group"])
+def test_a_warning_names_who_is_missing(caplog: pytest.LogCaptureFixture, what: str) -> None:
+    with Cluster(3) as cluster:
+        caplog.set_level(logging.WARNING, "telegrad.collectives")
+        with ThreadPoolExecutor(2) as pool:
+            waiting = [pool.submit(cluster.call, r, remote_code.waits_long, what) for r in (0, 2)]
+            leaks.wait_until_gone(
+                "ranks that have not warned",
+                lambda: [r for r in (0, 2) if f"on rank {r} " not in caplog.text],
+            )
+            cluster.call(1, remote_code.waits_long, what)
+            for each in waiting:
+                each.result()
+    missing = "not entered by rank 1 ('worker1')"
+    if what == "group":
+        missing = "not called by rank 1 ('worker1')"
+    for r in (0, 2):
+        (record,) = [each for each in caplog.messages if f"on rank {r} " in each]
+        assert record.endswith(missing), record
+        assert " waits for " in record

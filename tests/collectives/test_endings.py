@@ -1,0 +1,123 @@
+"""What is left of a group when its agent, its process or an operation of it has ended."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+
+import numpy as np
+
+from telegrad import collectives as dist
+from telegrad.collectives import Groups
+from telegrad.rpc import current_agent
+from telegrad.testing import Cluster
+from tests.collectives import remote_code
+from tests.collectives.remote_code import LARGE
+from tests.conftest import Programs
+
+
+def ends_its_agent() -> list[str]:
+    """Rank 0 leaves at once while it waits for rank 1, and then wants to go on."""
+    if remote_code.begin(timeout=100.0) == 1:
+        return []
+    agent = current_agent()
+    groups = agent.attached(Groups)
+    said: list[str] = []
+
+    def form() -> None:
+        said.append(remote_code.refusal(lambda: groups.form([0, 1], 100.0)))
+
+    work = dist.all_reduce(np.ones(LARGE), async_op=True)
+
+    def receive() -> None:
+        group = groups.make_world(100.0)
+        said.append(remote_code.refusal(lambda: dist.recv(np.zeros(1), 1, group=group)))
+
+    waits = threading.Thread(target=form)
+    waits.start()
+    remote_code.is_forming()
+    agent.shutdown(graceful=False)
+    late = [threading.Thread(target=each, daemon=True) for each in (form, receive)]
+    for thread in late:
+        thread.start()
+    for thread in (waits, *late):
+        thread.join(10.0)
+    return [remote_code.refusal(work.wait), *said]
+
+
+def test_every_wait_ends_with_the_agent() -> None:
+    """What came when the agent had just ended, or a group just made, waited: nothing ticks there."""
+    with Cluster(2) as cluster:
+        said = cluster.run(ends_its_agent)[0]
+    assert len(said) == 4
+    for words in said:
+        assert words.startswith("NotInitializedError: "), words
+
+
+class Big:
+    """Stands for what a user's function holds when it fails."""
+
+
+def aborts_with_a_frame() -> bool:
+    remote_code.begin()
+    group = dist.world_group()
+    kept: list[weakref.ref[Big]] = []
+
+    def fails() -> None:
+        big = Big()
+        kept.append(weakref.ref(big))
+        raise ValueError("no more data") from ArithmeticError("of this kind")
+
+    try:
+        fails()
+    except ValueError as error:
+        group.abort(error)
+    words = remote_code.refusal(dist.barrier)
+    assert words.startswith("ValueError: no more data"), words
+    gc.collect()
+    return kept[0]() is None
+
+
+def test_a_group_that_is_over_keeps_nothing_of_who_failed() -> None:
+    """It kept the frames of the cause, and so the user's locals, until the agent's end."""
+    with Cluster(1) as cluster:
+        assert cluster.run(aborts_with_a_frame) == [True]
+
+
+# gRPC's own fork handlers, on by default, crash the child in a third of the runs (grpcio 1.85).
+FORKS = """
+import os
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+import numpy as np
+from telegrad import collectives as dist
+from telegrad.errors import AgentForkedError
+
+group = dist.init_process_group()
+dist.barrier()
+child = os.fork()
+if child == 0:
+    for call in (lambda: dist.barrier(group), lambda: group.size):
+        try:
+            call()
+        except AgentForkedError as error:
+            print("told:", error, flush=True)
+    work = None
+    try:
+        work = dist.all_reduce(np.ones(3), group=group, async_op=True)
+    except AgentForkedError:
+        print("told again", flush=True)
+    os._exit(0 if work is None else 1)
+assert os.waitpid(child, 0)[1] == 0
+dist.barrier(group)
+dist.destroy_process_group()
+"""
+
+
+def test_a_forked_child_is_told(programs: Programs) -> None:
+    """An operation of a group that it inherits waited for ever: no loop runs in the child."""
+    script = programs.script(FORKS)
+    for r, program in enumerate(programs.ranks(script, 2)):
+        output = program.wait()
+        assert f"told: group 'world' on rank {r} ('worker{r}') belongs to process" in output
+        assert "told again" in output

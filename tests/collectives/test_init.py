@@ -1,0 +1,166 @@
+"""`init_process_group` and `destroy_process_group`: before and after `init_rpc`, alone, again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from telegrad import collectives as dist
+from telegrad import rpc
+from telegrad.errors import AlreadyInitializedError, NotInitializedError
+from telegrad.testing import Cluster
+from tests.collectives import remote_code
+from tests.conftest import Programs
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TELEGRAD_JOB"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TELEGRAD_TOKEN", "a token that only the tests use")
+    yield
+    rpc.shutdown(graceful=False)
+
+
+def test_without_rpc() -> None:
+    group = dist.init_process_group(name="solo")
+    assert rpc.get_worker_info().name == "solo"
+    assert (group.name, group.rank, group.size, group.ranks) == ("world", 0, 1, (0,))
+    assert dist.world_group() is group
+    array = np.ones(3)
+    dist.all_reduce(array)
+    dist.destroy_process_group()
+    assert not rpc.is_initialized()
+    with pytest.raises(NotInitializedError):
+        dist.get_rank()
+    dist.destroy_process_group()
+    with pytest.raises(NotInitializedError, match="was destroyed|has left|was shut down"):
+        dist.barrier(group)
+
+
+def test_destroy_on_a_loop_is_refused_before_anything_is_left() -> None:
+    dist.init_process_group()
+    words = rpc.rpc_sync(0, remote_code.destroys_on_the_user_loop)
+    assert words.startswith("BlockingCallError: destroy_process_group() would block a loop"), words
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_after_rpc() -> None:
+    agent = rpc.init_rpc("me")
+    with pytest.raises(NotInitializedError, match=r"init_process_group\(\) first"):
+        dist.barrier()
+    dist.init_process_group(name="me", rank=0, world_size=1)
+    assert dist.get_world_size() == 1
+    dist.destroy_process_group()
+    dist.destroy_process_group()
+    assert rpc.is_initialized(), "init_rpc was called, so it is rpc.shutdown() that ends it"
+    assert not agent.ended
+    dist.init_process_group()
+    dist.barrier()
+    rpc.shutdown()
+    dist.destroy_process_group()
+
+
+def test_before_rpc() -> None:
+    dist.init_process_group(name="me", timeout=5.0)
+    agent = rpc.init_rpc("me", rank=0, world_size=1)
+    assert agent.name == "me"
+    with pytest.raises(AlreadyInitializedError, match="'me' already runs"):
+        rpc.init_rpc("me")
+    dist.destroy_process_group()
+    assert rpc.get_worker_info().name == "me"
+    rpc.shutdown()
+
+
+def test_twice() -> None:
+    dist.init_process_group()
+    with pytest.raises(AlreadyInitializedError, match=r"destroy_process_group\(\) before"):
+        dist.init_process_group()
+
+
+def test_two_doors_that_say_different_things() -> None:
+    dist.init_process_group()
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"name": "trainer"}, r"write init_process_group\(name='trainer'\), or leave name out"),
+        ({"rank": 1}, "rank=0"),
+        ({"world_size": 4}, "world_size=1"),
+        ({"options": rpc.RpcOptions(timeout=3.0)}, "options"),
+    ]
+    for arguments, words in wrong:
+        with pytest.raises(AlreadyInitializedError, match=words):
+            rpc.init_rpc(**arguments)
+    rpc.init_rpc(options=rpc.RpcOptions())
+    dist.destroy_process_group()
+    with pytest.raises(AlreadyInitializedError, match=r"write init_rpc\(name='other'\)"):
+        dist.init_process_group(name="other")
+    dist.init_process_group(rank=0, timeout=None)
+    assert dist.world_group().timeout == 1800.0
+
+
+def test_wrong_arguments_leave_nothing_behind() -> None:
+    with pytest.raises(ValueError, match="above 0"):
+        dist.init_process_group(timeout=0)
+    with pytest.raises(ValueError, match="init_method"):
+        dist.init_process_group(rank=1, world_size=2)
+    assert not rpc.is_initialized()
+
+
+def other_members() -> str:
+    """The ambient agent is the cluster's: many may live in one process."""
+    dist.init_process_group(timeout=7.0)
+    world = dist.world_group()
+    group = dist.new_group([1, 0], timeout=3.0)
+    assert (world.timeout, group.timeout) == (7.0, 3.0)
+    assert dist.new_group([0, 1]).timeout == 7.0
+    dist.destroy_process_group()
+    try:
+        dist.barrier(group)
+    except NotInitializedError as error:
+        return str(error)
+    return ""
+
+
+def test_many_agents_in_one_process() -> None:
+    with Cluster(2) as cluster:
+        for words in cluster.run(other_members):
+            assert "barrier() on group '[1, 0]' on rank" in words
+            assert "is refused, since the group is over" in words
+        assert not rpc.is_initialized()
+
+
+EITHER_ORDER = """
+import operator
+import os
+import numpy as np
+from telegrad import collectives as dist, rpc
+
+rank = int(os.environ["RANK"])
+if rank == 0:
+    rpc.init_rpc()
+    dist.init_process_group()
+elif rank == 1:
+    dist.init_process_group(name="worker1")
+    rpc.init_rpc("worker1")
+else:
+    dist.init_process_group()
+array = np.full(5, rank + 1.0)
+dist.all_reduce(array)
+assert array.tolist() == [6.0] * 5, array
+if rank < 2:
+    assert rpc.rpc_sync(2, operator.neg, (3,)) == -3
+dist.barrier()
+dist.destroy_process_group()
+assert rpc.is_initialized() == (rank < 2)
+rpc.shutdown()
+print("done")
+"""
+
+
+def test_either_order_in_one_job(programs: Programs) -> None:
+    started = programs.ranks(programs.script(EITHER_ORDER), 3)
+    for each in started:
+        assert each.wait().strip() == "done"

@@ -1,0 +1,131 @@
+"""A rank that dies or stands still in the middle of a collective: an error on every other one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from telegrad.rpc import RpcOptions
+from telegrad.testing import Cluster
+from tests.collectives import remote_code
+from tests.collectives.remote_code import LARGE
+
+AT_ONCE = 5.0  # far below the 10 s of silence that a refused dial need not wait for
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(4) as pool:
+        yield pool
+
+
+def check_lost(said: list[str], reason: str) -> None:
+    first, later = said
+    assert first.startswith("WorkerLostError: worker 'worker1'"), first
+    assert reason in first
+    assert "of group 'world' on rank" in first
+    assert later.startswith("WorkerLostError: barrier() on group 'world' on rank"), later
+    assert "is refused, since the group is over: worker 'worker1'" in later
+    assert "make a new group with new_group()" in later
+
+
+def start(pool: ThreadPoolExecutor, cluster: Cluster, what: str) -> dict[int, Future[list[str]]]:
+    """Lets ranks 0 and 2 enter an operation that rank 1 will not come to."""
+    waiting = {r: pool.submit(cluster.call, r, remote_code.do_refused, what) for r in (0, 2)}
+    for r in waiting:
+        cluster.call(r, remote_code.entered, 2)
+    return waiting
+
+
+@pytest.mark.parametrize("what", ["all_reduce", f"all_reduce {LARGE * 10}", "broadcast 1"])
+def test_an_agent_that_is_killed(pool: ThreadPoolExecutor, what: str) -> None:
+    with Cluster(3) as cluster:
+        cluster.run(remote_code.meet)
+        waiting = start(pool, cluster, what)
+        cluster.kill(1)
+        for future in waiting.values():
+            check_lost(future.result(), "is lost")
+        assert cluster.run(remote_code.go_on_without, 1) == [2.0, 2.0]
+
+
+def test_a_process_that_is_killed_where_it_should_have_come(pool: ThreadPoolExecutor) -> None:
+    with Cluster(3, processes=True) as cluster:
+        cluster.run(remote_code.meet)
+        waiting = start(pool, cluster, f"all_reduce {LARGE}")
+        cluster.kill(1)
+        killed = time.monotonic()
+        for future in waiting.values():
+            check_lost(future.result(), "is lost")
+        assert time.monotonic() - killed < AT_ONCE
+        assert cluster.run(remote_code.go_on_without, 1) == [2.0, 2.0]
+
+
+def test_a_process_that_is_killed_while_data_is_under_way(pool: ThreadPoolExecutor) -> None:
+    with Cluster(3, processes=True) as cluster:
+        cluster.run(remote_code.meet)
+        what = f"all_reduce {LARGE * 10}"
+        running = {
+            r: pool.submit(cluster.call, r, remote_code.do_endlessly, what) for r in range(3)
+        }
+        cluster.call(1, remote_code.entered, 4)
+        cluster.kill(1)
+        killed = time.monotonic()
+        for r in (0, 2):
+            check_lost(running[r].result(), "is lost")
+        assert time.monotonic() - killed < AT_ONCE
+        assert running[1].exception() is not None
+        assert cluster.run(remote_code.go_on_without, 1) == [2.0, 2.0]
+
+
+def test_a_process_that_stands_still(pool: ThreadPoolExecutor) -> None:
+    """It is given up after the bound; when it goes on it hears so too."""
+    with Cluster(3, processes=True, options=RpcOptions(lost_after=1.0)) as cluster:
+        pid = cluster.run(remote_code.meet)[1]
+        what = f"all_reduce {LARGE * 10}"
+        running = {
+            r: pool.submit(cluster.call, r, remote_code.do_endlessly, what) for r in range(3)
+        }
+        cluster.call(1, remote_code.entered, 4)
+        os.kill(pid, signal.SIGSTOP)
+        stopped = time.monotonic()
+        try:
+            for r in (0, 2):
+                check_lost(running[r].result(), "silent for")
+            assert time.monotonic() - stopped < 8.0
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        woken, later = running[1].result()
+        assert woken.partition(":")[0] in ("EvictedError", "WorkerLostError"), woken
+        assert "is refused" in later or "EvictedError" in later
+
+
+def test_a_lost_rank_while_groups_are_formed(pool: ThreadPoolExecutor) -> None:
+    with Cluster(3) as cluster:
+        cluster.run(remote_code.meet)
+        waiting = [pool.submit(cluster.call, r, remote_code.forms_all) for r in (0, 2)]
+        for r in (0, 2):
+            cluster.call(r, remote_code.is_forming)
+        cluster.kill(1)
+        for future in waiting:
+            assert future.result().startswith("WorkerLostError: worker 'worker1'")
+        for r in (0, 2):
+            words = cluster.call(r, remote_code.forms_all)
+            assert words.startswith("WorkerLostError: worker 'worker1'")
+            assert "leave this one out" in words
+        assert cluster.run(remote_code.go_on_without, 1) == [2.0, 2.0]
+
+
+def test_an_interrupted_rank(pool: ThreadPoolExecutor) -> None:
+    """Whatever ends an operation on one rank ends it on the others."""
+    with Cluster(2) as cluster:
+        waiting, aborted = cluster.run(remote_code.aborts)
+    assert waiting[0].startswith("ValueError: no more data")
+    assert "raised in" in waiting[0]
+    assert waiting[1].startswith("ValueError: no more data")
+    assert "is refused" in waiting[1]
+    assert aborted[0].startswith("ValueError: no more data")

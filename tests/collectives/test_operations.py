@@ -1,0 +1,317 @@
+"""All operations between agents of one process, and between processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from telegrad import collectives as dist
+from telegrad import tensor
+from telegrad.collectives import ReduceOp
+from telegrad.testing import Cluster
+from tests.collectives import remote_code
+from tests.collectives.remote_code import LARGE
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster(3) as made:
+        yield made
+
+
+def check_everything(results: list[dict[str, Any]], n: int, sizes: tuple[int, ...]) -> None:
+    for size in sizes:
+        base = np.arange(size, dtype=np.float64)
+        stack = np.array([base + r + 1 for r in range(n)])
+        wanted = {
+            ReduceOp.SUM: stack.sum(0),
+            ReduceOp.AVG: stack.sum(0) / n,
+            ReduceOp.PRODUCT: stack.prod(0),
+            ReduceOp.MIN: stack.min(0),
+            ReduceOp.MAX: stack.max(0),
+        }
+        for op, array in wanted.items():
+            for found in results:
+                np.testing.assert_allclose(found[f"{op.name} {size}"], array, rtol=1e-12)
+                assert np.array_equal(found[f"{op.name} {size}"], results[0][f"{op.name} {size}"])
+        for r, found in enumerate(results):
+            np.testing.assert_array_equal(found[f"broadcast {size}"], base * (n - 1))
+            gathered = found[f"all_gather {size}"]
+            assert [each.shape for each in gathered] == [(size, q) for q in range(n)]
+            assert all((each == q).all() for q, each in enumerate(gathered))
+            np.testing.assert_array_equal(found[f"ring {size}"], base + (r - 1) % n)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 7])
+def test_every_operation(n: int) -> None:
+    sizes = (0, 1, 7, LARGE)
+    with Cluster(n) as cluster:
+        check_everything(cluster.run(remote_code.everything, sizes), n, sizes)
+
+
+def test_alone() -> None:
+    with Cluster(1) as cluster:
+        (alone,) = cluster.run(alone_in_the_job)
+    np.testing.assert_array_equal(alone, np.arange(3.0))
+
+
+def alone_in_the_job() -> Any:
+    remote_code.begin()
+    array = np.arange(3.0)
+    for op in ReduceOp:
+        dist.all_reduce(array, op)
+    dist.broadcast(array, 0)
+    dist.barrier()
+    (gathered,) = dist.all_gather(array)
+    assert not np.shares_memory(gathered, array)
+    group = dist.new_group([0])
+    dist.all_reduce(array, group=group)
+    return array
+
+
+@pytest.mark.parametrize("size", [10, LARGE])
+def test_many_at_once(cluster: Cluster, size: int) -> None:
+    check_many_at_once(cluster, 20, size)
+
+
+def check_many_at_once(cluster: Cluster, count: int, size: int) -> None:
+    for sums in cluster.run(remote_code.many_at_once, count, size):
+        assert sums == [(3.0 * i + 3.0) * size for i in range(count)]
+
+
+def test_more_under_way_than_may_go_unasked() -> None:
+    """200 KiB each: 20 at a time; none may wait for one that waits for it."""
+    with Cluster(3) as cluster:
+        check_many_at_once(cluster, 60, 25_000)
+
+
+def test_subgroups(cluster: Cluster) -> None:
+    check_subgroups(cluster)
+
+
+def check_subgroups(cluster: Cluster) -> None:
+    first, second, third = cluster.run(remote_code.in_subgroups)
+    assert first["pair"] == ("[0, 2]", 0, 2, [0, 2])
+    assert second["pair"] == ("[0, 2]", -1, 2, [0, 2])
+    assert third["turned"] == ("[2, 1]", 0, 2, [2, 1])
+    assert second["turned"] == ("[2, 1]", 1, 2, [2, 1])
+    assert first["again"] == ("[0, 2] #2", 0, 2, [0, 2])
+    assert (first["pair sum"], third["pair sum"], third["turned sum"]) == (4.0, 4.0, 5.0)
+
+
+def test_messages_are_matched_by_tag() -> None:
+    with Cluster(2) as cluster:
+        assert cluster.run(remote_code.tagged) == [[], [[2.0], [1.0], [3.0]]]
+
+
+@pytest.mark.parametrize("size", [1000, 25_000, LARGE])
+def test_more_messages_than_may_go_unasked(size: int) -> None:
+    count = 50
+    with Cluster(2) as cluster:
+        sent, taken = cluster.run(remote_code.more_than_the_allowance, size, count)
+    assert taken == [*map(float, range(count)), -1.0]
+    asked = sent[0] - (count + 1)  # one message each asks, where it may not go at once
+    if size == 1000:
+        assert asked == 0
+    elif size == LARGE:
+        assert asked == count + 1
+    else:
+        assert 0 < asked < count
+
+
+def test_on_a_loop_of_the_users(cluster: Cluster) -> None:
+    check_awaited(cluster)
+
+
+def check_awaited(cluster: Cluster) -> None:
+    found: list[Any] = cluster.run(remote_code.awaited)
+    assert found == [[3.0, 3.0, 3.0]] * 3
+
+
+def test_in_served_calls(cluster: Cluster) -> None:
+    assert cluster.run(remote_code.through_a_call)[0] == [6.0, 6.0, 6.0]
+
+
+def test_on_the_user_loop() -> None:
+    with Cluster(2) as cluster:
+        for words in cluster.run(remote_code.calls_blocks_the_user_loop):
+            assert words.startswith("BlockingCallError: barrier() would block")
+            assert "`await rpc.to_thread(barrier, ...)`" in words
+            assert "async_op" not in words, "which barrier() does not take"
+            assert words.endswith("2.0")
+
+
+def test_between_processes() -> None:
+    sizes = (0, 7, LARGE, 2**20)
+    with Cluster(3, processes=True) as cluster:
+        check_everything(cluster.run(remote_code.everything, sizes), 3, sizes)
+        check_many_at_once(cluster, 20, 10)
+        check_many_at_once(cluster, 8, LARGE)
+        check_subgroups(cluster)
+        check_awaited(cluster)
+        assert cluster.run(remote_code.through_a_call)[0] == [6.0, 6.0, 6.0]
+
+
+# -- arrays --------------------------------------------------------------------------------
+
+
+def on_odd_arrays() -> None:
+    r = remote_code.begin()
+    whole = np.zeros((4, 6))
+    for view in (whole[::2, ::3], whole.T, np.asfortranarray(whole), whole[1:1], whole[..., 0]):
+        view[...] = r + 1
+        dist.all_reduce(view)
+        assert (view == 3).all()
+        view[...] = r
+        dist.broadcast(view, 1)
+        assert (view == 1).all()
+    assert (whole[1::2, 1:] != 0).any()
+    scalar = np.array(r + 1.0)
+    dist.all_reduce(scalar)
+    assert scalar == 3.0
+    assert dist.all_gather(scalar)[1].shape == ()
+    read_only = np.full((2, 3), r).T
+    read_only.flags.writeable = False
+    for other, each in enumerate(dist.all_gather(read_only)):
+        assert (each == other).all()
+        assert each.shape == (3, 2)
+        assert each.flags.writeable
+    records = np.zeros(2, dtype=[("a", np.int16), ("b", np.float64)])
+    records["b"] = r
+    dist.broadcast(records, 1)
+    assert records["b"].tolist() == [1.0, 1.0]
+    big_endian = np.array([r + 1], ">i4")
+    dist.all_reduce(big_endian)
+    assert big_endian.tolist() == [3]
+    strided = np.zeros((5, 5))
+    if r == 0:
+        dist.send(np.eye(5)[:, ::2], 1)
+    else:
+        dist.recv(strided[:, 1:4], 0)
+        np.testing.assert_array_equal(strided[:, 1:4], np.eye(5)[:, ::2])
+
+
+def test_odd_arrays() -> None:
+    with Cluster(2) as cluster:
+        cluster.run(on_odd_arrays)
+
+
+def changed_at_once() -> None:
+    """The array may be changed as soon as an operation is over; who is slower must not see it."""
+    r = remote_code.begin()
+    for size in (3, LARGE):
+        for _ in range(5):
+            array = np.full(size, 1.0)
+            dist.all_reduce(array)
+            assert (array == 2.0).all()
+            array[...] = np.nan
+            own = np.full(size, float(r))
+            gathered = dist.all_gather(own)
+            own[...] = np.nan
+            assert (gathered[1 - r] == 1 - r).all()
+            gathered[1 - r][...] = np.nan
+            root = np.full(size, float(r))
+            dist.broadcast(root, 1)
+            assert (root == 1.0).all()
+            root[...] = np.nan
+            if r == 0:
+                dist.send(own, 1)
+                own[...] = 0.0
+            else:
+                dist.recv(own, 0)
+                assert np.isnan(own).all()
+
+
+def test_what_is_sent_is_the_value_at_the_time_of_the_call() -> None:
+    with Cluster(2) as cluster:
+        cluster.run(changed_at_once)
+
+
+def with_wrong_arguments() -> None:
+    remote_code.begin()
+    verbs: Any = dist
+    array = np.ones(3)
+    read_only = np.ones(3)
+    read_only.flags.writeable = False
+    wrong: list[tuple[Any, type[Exception], str]] = [
+        (
+            lambda: verbs.all_reduce(tensor([1.0])),
+            TypeError,
+            r"Tensor; of a Tensor pass tensor\.data",
+        ),
+        (lambda: verbs.all_gather([1.0]), TypeError, "not list"),
+        (lambda: verbs.send(1.0, 0), TypeError, "not float"),
+        (lambda: verbs.all_reduce(np.ma.masked_array([1.0])), TypeError, "masked"),
+        (lambda: dist.broadcast(np.array([None])), TypeError, "object"),
+        (lambda: verbs.all_reduce(read_only), ValueError, "read-only"),
+        (lambda: dist.broadcast(read_only), ValueError, "read-only"),
+        (lambda: verbs.recv(read_only, 1), ValueError, "read-only"),
+        (lambda: verbs.all_reduce(array, "sum"), TypeError, "ReduceOp"),
+        (lambda: verbs.all_reduce(np.ones(3, int), ReduceOp.AVG), ValueError, "AVG of int64"),
+        (lambda: dist.broadcast(array, 2), ValueError, r"src 2 is no member.*\[0, 1\]"),
+        (lambda: dist.broadcast(array, True), TypeError, "True"),
+        (lambda: verbs.send(array, dist.get_rank()), ValueError, "is this one"),
+        (lambda: verbs.send(array, 1 - dist.get_rank(), tag=-1), ValueError, "-1"),
+        (lambda: verbs.recv(array, 1 - dist.get_rank(), tag="a"), TypeError, "tag"),
+        (lambda: dist.barrier(timeout=0), ValueError, "above 0"),
+        (lambda: verbs.all_reduce(array, group=[0, 1]), TypeError, "ProcessGroup"),
+        (lambda: verbs.all_reduce(array, label=5), TypeError, "label must be a str, not 5"),
+        (lambda: verbs.new_group([]), ValueError, "at least one"),
+        (lambda: verbs.new_group([0, 0]), ValueError, "once"),
+        (lambda: verbs.new_group([0, 5]), ValueError, r"\[5\] are not in this job"),
+        (lambda: verbs.new_group(["worker0"]), TypeError, "worker0"),
+        (lambda: verbs.new_group(2), TypeError, "list of ranks"),
+        (lambda: verbs.new_group([0, 1], timeout=-1), ValueError, "above 0"),
+    ]
+    for call, error, words in wrong:
+        with pytest.raises(error, match=words):
+            call()
+    dist.all_reduce(array)  # nothing of all that was sent
+    assert array.tolist() == [2.0] * 3
+
+
+def test_wrong_arguments() -> None:
+    with Cluster(2) as cluster:
+        cluster.run(with_wrong_arguments)
+
+
+# -- what is counted and shown -----------------------------------------------------------------
+
+
+def counted() -> tuple[Any, ...]:
+    remote_code.begin()
+    group = dist.world_group()
+    seen = []
+    for size in (100, 120_000):
+        before = group.statistics()
+        dist.all_reduce(np.ones(size))
+        after = group.statistics()
+        seen.append(
+            (
+                after.messages_sent - before.messages_sent,
+                after.bytes_sent - before.bytes_sent,
+                after.operations,
+            )
+        )
+    work = dist.all_reduce(np.ones(3), async_op=True, label="step 3")
+    work.wait()
+    chained = dist.all_gather(np.ones(3), async_op=True).then(lambda done: len(done.value()))
+    dist.barrier()
+    return (*seen, repr(work), repr(group), chained.wait(), group.statistics().in_flight)
+
+
+def test_what_is_counted_and_shown() -> None:
+    with Cluster(3) as cluster:
+        for r, (small, large, work, group, chained, in_flight) in enumerate(cluster.run(counted)):
+            assert small == (2, 2 * 800, 1)
+            # 4 blocks of 320,000 bytes; `entered` to one neighbour and `ready` to the other before
+            assert large == (6, 4 * 320_000, 2)
+            assert work.startswith(
+                "<Work all_reduce(op=SUM, dtype=float64, shape=(3,)) for 'step 3'"
+            )
+            assert f"of group 'world' on rank {r} ('worker{r}'): done, started " in work
+            assert group == f"<ProcessGroup 'world' (rank {r} of 3, 5 operations)>"
+            assert (chained, in_flight) == (3, 0)

@@ -1,0 +1,50 @@
+"""Collectives over a network that loses, repeats, reorders, delays and breaks: the same checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from telegrad.testing import Cluster
+from tests.collectives import remote_code
+from tests.collectives.remote_code import LARGE
+from tests.collectives.test_disagreement import DISAGREEMENTS, check_disagreement
+from tests.collectives.test_operations import (
+    check_everything,
+    check_many_at_once,
+    check_subgroups,
+)
+from tests.faults.network_plans import OPTIONS, a_bit_of_everything
+
+LONG_SEEDS = [pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 12)]
+
+
+@pytest.fixture(params=[1, *LONG_SEEDS], ids="seed{}".format)
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    with Cluster(3, options=OPTIONS, faults=a_bit_of_everything(request.param, most=6)) as made:
+        yield made
+
+
+def test_every_operation(cluster: Cluster) -> None:
+    sizes = (0, 7, LARGE)
+    check_everything(cluster.run(remote_code.everything, sizes), 3, sizes)
+
+
+def test_many_at_once(cluster: Cluster) -> None:
+    check_many_at_once(cluster, 20, 10)
+    check_many_at_once(cluster, 6, LARGE)
+
+
+def test_groups(cluster: Cluster) -> None:
+    check_subgroups(cluster)
+
+
+def test_disagreement(cluster: Cluster) -> None:
+    check_disagreement(cluster, *DISAGREEMENTS["both large"])
+
+
+def test_groups_that_are_not_the_same(cluster: Cluster) -> None:
+    for said, after in cluster.run(remote_code.forms, [[0, 1], [0, 1, 2], [0, 1, 2]]):
+        assert said.startswith("CollectiveMismatchError: "), said
+        assert after == "3.0"

@@ -1,0 +1,288 @@
+"""Programs over a network that loses, repeats, reorders, delays, breaks and cuts.
+
+What they return is what they return over a sound one. The faults are those of a seed, which stands
+in the name of the test; `make test-long` tries many.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import pytest
+
+from telegrad import rpc
+from telegrad.errors import CallTimeoutError, WorkerLostError
+from telegrad.testing import (
+    Cluster,
+    Fault,
+    FaultPlan,
+    FaultRule,
+    FaultyNetwork,
+    faulty_network,
+    leaks,
+    no_leaked_references,
+)
+from tests.faults import network_programs as programs
+from tests.faults.network_plans import LOST_AFTER, OPTIONS, a_bit_of_everything
+from tests.faults.network_programs import PROGRAMS
+from tests.faults.outcome import Failure, failure_of
+from tests.faults.remote_code import (
+    add,
+    call_everybody,
+    calls_lost,
+    entered,
+    gradient_over,
+    release,
+    waits_for,
+)
+
+N = 3
+LONG_SEEDS = [pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 23)]
+
+
+@pytest.fixture(scope="module")
+def expected() -> Callable[[str], list[Any]]:
+    """What the programs return over a sound network, each run once."""
+    found: dict[str, list[Any]] = {}
+
+    def of(name: str) -> list[Any]:
+        if name not in found:
+            with Cluster(N, options=OPTIONS) as cluster:
+                found[name] = cluster.run(PROGRAMS[name])
+        return found[name]
+
+    return of
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    """Threads for calls that last."""
+    with ThreadPoolExecutor(8) as pool:
+        yield pool
+
+
+def faults_so_far() -> int:
+    return faulty_network().statistics().faults
+
+
+# -- by chance ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("seed", [1, *LONG_SEEDS])
+def test_results_equal_those_over_a_sound_network(
+    name: str, seed: int, expected: Callable[[str], list[Any]]
+) -> None:
+    with Cluster(N, options=OPTIONS, faults=a_bit_of_everything(seed)) as cluster:
+        with no_leaked_references(cluster):
+            assert cluster.run(PROGRAMS[name]) == expected(name), repr(cluster.network)
+        assert cluster.network.statistics().faults > 0
+
+
+@pytest.mark.parametrize("seed", [1, *LONG_SEEDS[:5]])
+def test_results_equal_those_over_sound_processes(
+    seed: int, expected: Callable[[str], list[Any]]
+) -> None:
+    plan = a_bit_of_everything(seed, most=8)
+    with Cluster(N, processes=True, options=OPTIONS, faults=plan) as cluster:
+        for name, program in PROGRAMS.items():
+            assert cluster.run(program) == expected(name), f"{name} over {plan!r}"
+        assert all(cluster.run(faults_so_far))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", ["drop", "duplicate", "reorder", "kill", "delay"])
+@pytest.mark.parametrize("seed", range(3))
+def test_one_fault_without_end(fault: str, seed: int, expected: Callable[[str], list[Any]]) -> None:
+    plan = FaultPlan(seed=seed, **{fault: 0.02})  # type: ignore[arg-type]
+    with Cluster(N, options=OPTIONS, faults=plan) as cluster:
+        for name, program in PROGRAMS.items():
+            assert cluster.run(program) == expected(name), f"{name} over {cluster.network!r}"
+
+
+# -- at a kind of envelope ---------------------------------------------------------------------
+
+KINDS = {
+    "rpc.call": "calls",
+    "rpc.reply": "calls",
+    "rpc.error": "failing_calls",
+    "rpc.remote": "references",
+    "rref.call": "each_call_runs_once",
+    "rref.fetch": "references",
+    "rref.fork_request": "references",
+    "rref.fork_confirm": "references",
+    "rref.child_accept": "references",
+    "rref.user_delete": "references",
+    "autograd.begin": "gradients",
+    "autograd.gradient": "gradients",
+    "autograd.release": "gradients",
+    "collectives.push": "collective_operations",
+    "collectives.ready": "collective_operations",
+    "member.join": "calls",
+    "heartbeat": "gradients",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("fault", [Fault.KILL, Fault.KILL_AFTER], ids=str)
+def test_carriers_that_break_at_a_kind(
+    kind: str, fault: Fault, expected: Callable[[str], list[Any]]
+) -> None:
+    """Every worker loses the first and the second of them; what was lost is sent again."""
+    name = KINDS[kind]
+    rules = [FaultRule(fault, kind, times=2, sender=f"worker{r}") for r in range(N)]
+    with Cluster(N, options=OPTIONS, faults=FaultPlan(rules=rules)) as cluster:
+        assert cluster.run(PROGRAMS[name]) == expected(name)
+        assert cluster.network.statistics().killed >= 2
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("fault", [Fault.DROP, Fault.DUPLICATE, Fault.REORDER], ids=str)
+def test_faults_at_a_kind(kind: str, fault: Fault, expected: Callable[[str], list[Any]]) -> None:
+    name = KINDS[kind]
+    rules = [FaultRule(fault, kind, times=2, sender=f"worker{r}") for r in range(N)]
+    with Cluster(N, options=OPTIONS, faults=FaultPlan(rules=rules)) as cluster:
+        assert cluster.run(PROGRAMS[name]) == expected(name)
+        assert cluster.network.statistics().faults >= 2
+
+
+def test_every_carrier_breaks_at_its_tenth_message(
+    expected: Callable[[str], list[Any]],
+) -> None:
+    """Progress is made by ten messages at a time, for as long as it takes."""
+    rule = FaultRule(Fault.KILL, at=10, times=None, each_carrier=True)
+    with Cluster(N, options=OPTIONS, faults=FaultPlan(rules=[rule])) as cluster:
+        for name in ("calls", "references", "gradients"):
+            assert cluster.run(PROGRAMS[name]) == expected(name)
+        assert cluster.network.statistics().killed > 10
+
+
+def makes_too_late() -> Failure:
+    """Asks for a value within a time that ends while the request is lost; another fetches it."""
+    reference = rpc.remote("worker1", add, (1, 2), timeout=0.05)
+    return failure_of(lambda: rpc.rpc_sync("worker2", fetch, (reference,)))
+
+
+def fetch(reference: rpc.RRef[int]) -> int:
+    return reference.to_here()
+
+
+def test_a_request_that_comes_after_its_deadline_is_a_timeout_to_all() -> None:
+    """To whoever fetched the value it was a LookupError: the request had not been run."""
+    rule = FaultRule(Fault.DROP, "rpc.remote")
+    with Cluster(N, options=OPTIONS, faults=FaultPlan(rules=[rule])) as cluster:
+        cluster.run(call_everybody)
+        with no_leaked_references(cluster):
+            failure = cluster.call(0, makes_too_late)
+            failure.check(CallTimeoutError, "given up by 'worker0'", "'worker1'")
+        assert cluster.network.statistics().dropped == 1
+
+
+# -- cuts --------------------------------------------------------------------------------------
+
+
+def test_a_cut_that_is_healed_in_time_is_only_a_delay(pool: ThreadPoolExecutor) -> None:
+    with Cluster(N, options=OPTIONS, faults=FaultPlan()) as cluster:
+        assert cluster.run(call_everybody) == [["worker0", "worker1", "worker2"]] * N
+        for cut in (("worker0", "worker1"), ("worker1",), ("worker*",), ()):
+            cluster.network.partition(*cut)
+            held = cluster.network.statistics().held
+            running = pool.submit(cluster.run, programs.gradients)
+            leaks.wait_until_gone("cut", partial(not_held_yet, cluster.network, held))
+            assert not running.done()
+            cluster.network.heal()
+            running.result()
+
+
+def not_held_yet(network: FaultyNetwork, before: int) -> list[str]:
+    return [] if network.statistics().held > before else [repr(network)]
+
+
+def test_a_cut_that_lasts_is_a_loss_on_both_sides(pool: ThreadPoolExecutor) -> None:
+    """Both hear it from their calls, within the bound; the third goes on with either."""
+    with Cluster(N, options=OPTIONS, faults=FaultPlan()) as cluster:
+        cluster.run(call_everybody)
+        waiting = [
+            pool.submit(cluster.call, 0, waits_for, "worker1", "there"),
+            pool.submit(cluster.call, 1, waits_for, "worker0", "back"),
+        ]
+        cluster.call(1, entered, "there")
+        cluster.call(0, entered, "back")
+        cluster.network.partition("worker0", "worker1")
+        for name, each in zip(("worker1", "worker0"), waiting, strict=True):
+            failure = each.result(10.0 * LOST_AFTER)
+            failure.check(WorkerLostError, f"worker {name!r}", "silent for", within=math.inf)
+        cluster.network.heal()
+        for rank, lost in ((0, "worker1"), (1, "worker0")):
+            cluster.call(rank, calls_lost, lost).check(WorkerLostError, repr(lost))  # for good
+            assert cluster.call(rank, gradient_over, "worker2") == [2.0] * 3
+        for name in ("there", "back"):
+            cluster.call(0, release, name)
+
+
+@pytest.mark.parametrize("cut", [("worker2",), ("worker1", "worker2")], ids=repr)
+def test_a_reduction_over_a_cut_that_lasts_raises_on_every_rank(
+    cut: tuple[str, ...], pool: ThreadPoolExecutor
+) -> None:
+    """Also on the one that could talk with both others. Who can still meet goes on."""
+    with Cluster(N, options=OPTIONS, faults=FaultPlan()) as cluster:
+        cluster.run(programs.meet)
+        cluster.network.partition(*cut)
+        for failure in cluster.run(programs.all_reduce_fails):
+            failure.check(WorkerLostError, "silent for", "all_reduce", within=math.inf)
+        going_on = [
+            pool.submit(cluster.call, r, programs.all_reduce_among, [0, 1]) for r in range(2)
+        ]
+        assert [each.result() for each in going_on] == [2.0, 2.0]
+        cluster.network.heal()
+
+
+def test_who_is_cut_off_from_all_is_lost_and_the_others_go_on() -> None:
+    """It cannot be told that it was evicted; it finds that it has lost everybody."""
+    with Cluster(N, options=OPTIONS, faults=FaultPlan()) as cluster:
+        cluster.run(call_everybody)
+        cluster.network.partition("worker2")
+        for rank, other in enumerate(("worker2", "worker2", "worker0")):
+            not_lost = partial(not_yet, cluster, rank, other, "WorkerLostError", "EvictedError")
+            leaks.wait_until_gone("worker", not_lost, within=30.0)
+        cluster.network.heal()
+        for rank, other in enumerate(("worker2", "worker2", "worker1")):
+            assert not not_yet(cluster, rank, other, "WorkerLostError", "EvictedError")
+        for rank, other in ((0, "worker1"), (1, "worker0")):
+            assert cluster.call(rank, gradient_over, other) == [2.0] * 3
+
+
+def test_who_is_cut_off_from_the_coordinator_is_evicted_by_it() -> None:
+    """The others hear it from the coordinator, though they could still talk with it."""
+    with Cluster(N, options=OPTIONS, faults=FaultPlan()) as cluster:
+        cluster.run(call_everybody)
+        cluster.network.partition("worker2", "coordinator")
+        for rank in (0, 1):
+            not_lost = partial(not_yet, cluster, rank, "worker2", "WorkerLostError")
+            leaks.wait_until_gone("worker", not_lost, within=30.0)
+            assert cluster.call(rank, gradient_over, f"worker{1 - rank}") == [2.0] * 3
+        cluster.network.heal()
+
+
+def not_yet(cluster: Cluster, rank: int, to: str, *errors: str) -> list[str]:
+    """Returns how a call ended if it was in none of these errors."""
+    failure = cluster.call(rank, calls_lost, to)
+    return [] if failure.kind.rpartition(":")[2] in errors else [failure.text]
+
+
+def test_carriers_that_are_broken_while_all_work(
+    pool: ThreadPoolExecutor, expected: Callable[[str], list[Any]]
+) -> None:
+    with Cluster(N, options=OPTIONS, faults=FaultPlan()) as cluster:
+        for name in ("calls", "gradients"):
+            running = pool.submit(cluster.run, PROGRAMS[name])
+            while not running.done():
+                assert cluster.call(0, rpc.rpc_sync, "worker1", add, (1, 2)) == 3
+                cluster.network.kill("worker0")
+            assert running.result() == expected(name)
+        assert cluster.network.statistics().killed > 2

@@ -1,0 +1,443 @@
+"""A stand-in for CuPy on machines without a GPU: as strict as CuPy, and no faster than NumPy.
+
+It is no GPU and no emulator of one. It finds what CuPy would refuse or answer with another type:
+
+    np.asarray(a)                  TypeError: no implicit copy to the host
+    a + numpy_array                TypeError: no implicit copy to the GPU
+    np.add(a, a), np.sum(a)        by way of the protocols, to the function of that name here
+    a.sum(), a[0], a.max()         arrays of no axes, never NumPy scalars
+    a[mask] = numpy_array          TypeError (CuPy takes some such values; nothing here relies on it)
+    a + tensor                     left to Tensor, as CuPy leaves it
+
+Its `cuda` part has one device, and streams and events that do nothing but tell the time.
+Functions that CuPy has and telegrad does not use are missing on purpose: a new use is noticed.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+__all__ = ["ndarray", "stand_in"]
+
+SCALARS = (bool, int, float, complex, np.generic)
+
+
+class ndarray:
+    """An array of CuPy's kind over host memory."""
+
+    __slots__ = ("__weakref__", "_host")
+    __array_priority__ = 100
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, host: Any) -> None:
+        self._host = np.asarray(host)
+
+    # What CuPy tells of an array.
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._host.shape
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        return self._host.strides
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self._host.dtype
+
+    @property
+    def ndim(self) -> int:
+        return self._host.ndim
+
+    @property
+    def size(self) -> int:
+        return self._host.size
+
+    @property
+    def itemsize(self) -> int:
+        return self._host.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        return self._host.nbytes
+
+    @property
+    def flags(self) -> types.SimpleNamespace:
+        flags = self._host.flags
+        return types.SimpleNamespace(
+            c_contiguous=flags.c_contiguous, f_contiguous=flags.f_contiguous
+        )
+
+    @property
+    def device(self) -> _Device:
+        return _Device()
+
+    @property
+    def T(self) -> ndarray:
+        return ndarray(self._host.T)
+
+    # To the host.
+
+    def get(self, order: str = "C") -> Any:
+        return np.array(self._host, order=order)  # type: ignore[call-overload]
+
+    def item(self) -> Any:
+        if self.size != 1:
+            raise ValueError("can only convert an array of size 1 to a Python scalar")
+        return self._host.item()
+
+    def tolist(self) -> Any:
+        return self._host.tolist()
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        raise TypeError(
+            "Implicit conversion to a NumPy array is not allowed. "
+            "Please use `.get()` to construct a NumPy array explicitly."
+        )
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __bool__(self) -> bool:
+        return bool(self._host)
+
+    def __len__(self) -> int:
+        return len(self._host)
+
+    def __iter__(self) -> Iterator[ndarray]:
+        return (self[i] for i in range(len(self)))
+
+    def __repr__(self) -> str:
+        return repr(self._host)
+
+    def __copy__(self) -> ndarray:
+        return self.copy()
+
+    def __deepcopy__(self, memo: Any) -> ndarray:
+        return self.copy()
+
+    # Parts.
+
+    def __getitem__(self, index: Any) -> ndarray:
+        return ndarray(self._host[_index(index)])
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._host[_index(index)] = _host(value)
+
+    # Methods; their keyword names are CuPy's.
+
+    def sum(
+        self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: Any = False
+    ) -> Any:
+        return _wrap(self._host.sum(axis=axis, dtype=dtype, keepdims=keepdims))
+
+    def mean(
+        self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: Any = False
+    ) -> Any:
+        return _wrap(self._host.mean(axis=axis, dtype=dtype, keepdims=keepdims))
+
+    def max(self, axis: Any = None, out: Any = None, keepdims: Any = False) -> Any:
+        return _wrap(self._host.max(axis=axis, keepdims=keepdims))
+
+    def min(self, axis: Any = None, out: Any = None, keepdims: Any = False) -> Any:
+        return _wrap(self._host.min(axis=axis, keepdims=keepdims))
+
+    def any(self, axis: Any = None, out: Any = None, keepdims: Any = False) -> Any:
+        return _wrap(self._host.any(axis=axis, keepdims=keepdims))
+
+    def all(self, axis: Any = None, out: Any = None, keepdims: Any = False) -> Any:
+        return _wrap(self._host.all(axis=axis, keepdims=keepdims))
+
+    def astype(
+        self,
+        dtype: Any,
+        order: str = "K",
+        casting: Any = None,
+        subok: Any = None,
+        copy: bool = True,
+    ) -> ndarray:
+        exact = np.dtype(dtype)
+        return self if exact == self.dtype and not copy else ndarray(self._host.astype(exact))
+
+    def copy(self, order: str = "C") -> ndarray:
+        return ndarray(self._host.copy(order))  # type: ignore[arg-type]
+
+    def fill(self, value: Any) -> None:
+        self._host.fill(_host(value))
+
+    def reshape(self, *shape: Any) -> ndarray:
+        return ndarray(self._host.reshape(*shape))
+
+    def ravel(self) -> ndarray:
+        return ndarray(self._host.ravel())
+
+    def transpose(self, *axes: Any) -> ndarray:
+        return ndarray(self._host.transpose(*axes))
+
+    def swapaxes(self, axis1: int, axis2: int) -> ndarray:
+        return ndarray(self._host.swapaxes(axis1, axis2))
+
+    # NumPy's protocols, as CuPy answers them.
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        if "out" in kwargs:
+            (kwargs["out"],) = kwargs["out"]
+        function = getattr(_MODULE, ufunc.__name__, None)
+        if function is None or method not in ("__call__", "at"):
+            return NotImplemented
+        operands = [*inputs, *([kwargs["out"]] if "out" in kwargs else [])]
+        if not all(isinstance(x, (*SCALARS, ndarray, np.ndarray)) for x in operands):
+            return NotImplemented
+        return (function if method == "__call__" else getattr(function, method))(*inputs, **kwargs)
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        function = getattr(_MODULE, func.__name__, None)
+        if function is None or not all(issubclass(t, (ndarray, np.ndarray)) for t in types):
+            return NotImplemented
+        return function(*args, **kwargs)
+
+
+def _host(value: Any) -> Any:
+    """Returns what NumPy is to compute with: NumPy's own arrays are refused, as by CuPy."""
+    if isinstance(value, ndarray):
+        return value._host
+    if not isinstance(value, SCALARS):
+        raise TypeError(f"Unsupported type {type(value)}")
+    return value
+
+
+def _wrap(result: Any) -> Any:
+    if isinstance(result, tuple):
+        return tuple(_wrap(part) for part in result)
+    return ndarray(result) if isinstance(result, (np.ndarray, np.generic)) else result
+
+
+def _index(index: Any) -> Any:
+    parts = index if isinstance(index, tuple) else (index,)
+    plain = [_index_part(part) for part in parts]
+    if sum(isinstance(part, np.ndarray) and part.dtype == bool for part in plain) > 1:
+        raise IndexError("CuPy takes one array of bool in an index")
+    if not any(part is Ellipsis for part in plain):
+        plain.append(Ellipsis)  # an item is an array of no axes, and a view
+    return tuple(plain)
+
+
+def _index_part(part: Any) -> Any:
+    if isinstance(part, ndarray):
+        return part._host
+    if part is None or part is Ellipsis or isinstance(part, (slice, int, np.integer)):
+        return part
+    array = np.asarray(part)
+    return array.astype(np.int32) if array.size == 0 and array.dtype.kind == "f" else array
+
+
+# -- operators -----------------------------------------------------------------------------------
+
+
+def _operator(ufunc: Any) -> Callable[[Any, Any], Any]:
+    def operate(left: Any, right: Any) -> Any:
+        if isinstance(right, ndarray):
+            return _MODULE_UFUNCS[ufunc.__name__](left, right)
+        if getattr(right, "__array_ufunc__", left) is None:
+            return NotImplemented
+        return ufunc(left, right)  # NumPy asks both sides, as CuPy has it do
+
+    return operate
+
+
+def _reflected(ufunc: Any) -> Callable[[Any, Any], Any]:
+    return lambda right, left: _MODULE_UFUNCS[ufunc.__name__](left, right)
+
+
+def _in_place(ufunc: Any) -> Callable[[Any, Any], Any]:
+    return lambda left, right: _MODULE_UFUNCS[ufunc.__name__](left, right, out=left)
+
+
+_OPERATORS = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "truediv": np.divide,
+    "pow": np.power,
+    "matmul": np.matmul,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+}
+_COMPARISONS = {
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+}
+for _name, _function in _OPERATORS.items():
+    setattr(ndarray, f"__{_name}__", _operator(_function))
+    setattr(ndarray, f"__r{_name}__", _reflected(_function))
+    if _function is not np.matmul:  # CuPy has none in place
+        setattr(ndarray, f"__i{_name}__", _in_place(_function))
+for _name, _function in _COMPARISONS.items():
+    setattr(ndarray, f"__{_name}__", _operator(_function))
+for _name, _unary in {
+    "neg": np.negative,
+    "pos": np.positive,
+    "abs": np.absolute,
+    "invert": np.invert,
+}.items():
+    setattr(ndarray, f"__{_name}__", lambda a, unary=_unary: ndarray(unary(a._host)))
+
+
+# -- functions -----------------------------------------------------------------------------------
+
+_UFUNCS = """absolute add bitwise_and bitwise_or bitwise_xor ceil cos divide equal exp expm1 floor
+    greater greater_equal invert isfinite isinf isnan less less_equal log log1p logical_and
+    logical_not logical_or logical_xor matmul maximum minimum multiply negative not_equal positive
+    power rint sign sin sqrt square subtract tanh trunc"""
+
+_FUNCTIONS = """all allclose any argmax argmin argsort array_equal broadcast_to concatenate
+    count_nonzero empty_like expand_dims isclose ndim nonzero ones_like shape size stack sum
+    take_along_axis zeros_like"""
+
+
+class _Ufunc:
+    """A ufunc of NumPy on arrays of the stand-in."""
+
+    def __init__(self, ufunc: np.ufunc) -> None:
+        self._ufunc = ufunc
+        self.__name__ = f"cupy_{ufunc.__name__}"
+
+    def __call__(
+        self, *args: Any, out: Any = None, dtype: Any = None, casting: str = "same_kind"
+    ) -> Any:
+        target = None if out is None else (_host(out),)
+        result = self._ufunc(*map(_host, args), out=target, dtype=dtype, casting=casting)
+        return _wrap(result) if out is None else out
+
+    def at(self, a: ndarray, indices: Any, b: Any) -> None:
+        self._ufunc.at(a._host, _index(indices), _host(b))
+
+
+def _plain(tree: Any) -> Any:
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(_plain(part) for part in tree)
+    if tree is None or isinstance(tree, (str, type, np.dtype)):
+        return tree
+    return _host(tree)
+
+
+def _function_of(name: str) -> Callable[..., Any]:
+    function = getattr(np, name)
+
+    def evaluate(*args: Any, **kwargs: Any) -> Any:
+        plain = {key: _plain(value) for key, value in kwargs.items()}
+        return _wrap(function(*_plain(args), **plain))
+
+    evaluate.__name__ = name
+    return evaluate
+
+
+def _array(obj: Any, dtype: Any = None, copy: Any = True, order: str = "K") -> ndarray:
+    host = obj._host if isinstance(obj, ndarray) else obj
+    return ndarray(np.array(host, dtype=dtype, copy=copy, order=order))  # type: ignore[call-overload]
+
+
+def _asarray(a: Any, dtype: Any = None) -> ndarray:
+    if isinstance(a, ndarray) and (dtype is None or a.dtype == dtype):
+        return a
+    return _array(a, dtype)  # never the host's memory
+
+
+def _where(condition: Any, x: Any, y: Any) -> ndarray:
+    return ndarray(np.where(_host(condition.astype("?", copy=False)), _host(x), _host(y)))
+
+
+def _clip(a: ndarray, a_min: Any, a_max: Any) -> ndarray:
+    return ndarray(np.clip(a._host, _plain(a_min), _plain(a_max)))
+
+
+def _may_share_memory(a: ndarray, b: ndarray) -> bool:
+    return np.may_share_memory(a._host, b._host)
+
+
+def _made_by(function: Callable[..., Any]) -> Callable[..., ndarray]:
+    return lambda *args, **kwargs: ndarray(function(*args, **kwargs))
+
+
+class _Device:
+    id = 0
+
+    def __init__(self, device: int = 0) -> None:
+        if device != 0:
+            raise RuntimeError(f"cudaErrorInvalidDevice: the stand-in has one device, not {device}")
+
+    def __enter__(self) -> _Device:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        return
+
+
+class _Stream:
+    def synchronize(self) -> None:
+        return
+
+
+class _Event:
+    def __init__(self) -> None:
+        self.time = 0.0
+
+    def record(self) -> None:
+        self.time = time.perf_counter()
+
+    def synchronize(self) -> None:
+        return
+
+
+def _cuda() -> types.SimpleNamespace:
+    return types.SimpleNamespace(
+        Device=_Device,
+        Event=_Event,
+        get_current_stream=_Stream,
+        get_elapsed_time=lambda start, end: (end.time - start.time) * 1e3,
+    )
+
+
+_MODULE_UFUNCS = {name: _Ufunc(getattr(np, name)) for name in _UFUNCS.split()}
+_MODULE = types.SimpleNamespace(
+    **_MODULE_UFUNCS,
+    **{name: _function_of(name) for name in _FUNCTIONS.split()},
+    abs=_MODULE_UFUNCS["absolute"],
+    arange=_made_by(np.arange),
+    array=_array,
+    asarray=_asarray,
+    bool_=np.bool_,
+    clip=_clip,
+    copy=lambda a, order="K": a.copy(),
+    cuda=_cuda(),
+    empty=_made_by(np.empty),
+    full=_made_by(np.full),
+    may_share_memory=_may_share_memory,
+    ndarray=ndarray,
+    ones=_made_by(np.ones),
+    where=_where,
+    zeros=_made_by(np.zeros),
+    **{name: getattr(np, name) for name in ("float16", "float32", "float64", "int32", "int64")},
+)
+
+
+def stand_in() -> Any:
+    """Returns what stands in `sys.modules` for CuPy."""
+    module = types.ModuleType("cupy", __doc__)
+    vars(module).update(vars(_MODULE))
+    module.__file__ = sys.modules[__name__].__file__
+    return module

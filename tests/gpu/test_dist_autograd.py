@@ -1,0 +1,136 @@
+"""Gradients through calls with Tensors on the GPU equal local ones; the optimizer steps there."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from telegrad import arrays, dist_autograd, nn, optim, rpc
+from telegrad.autograd import Tensor, tensor
+from telegrad.dist_autograd.functions import SendFunction
+from telegrad.parallel import DistributedOptimizer, parameter_rrefs
+from telegrad.testing import Cluster
+from telegrad.types import WorkerInfo
+from tests.gpu.comparison import close, host, normal, on_gpu
+
+X = normal(0, 6, 4)
+
+
+@pytest.fixture
+def cluster(xp: Any) -> Iterator[Cluster]:
+    with Cluster(2) as cluster:
+        yield cluster
+
+
+def tanh(x: Tensor) -> Tensor:
+    return cast("Tensor", np.tanh(x))
+
+
+class Layer(nn.Module):
+    """The same wherever it is made; computes where its parameters are."""
+
+    def __init__(self, seed: int, device: str) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4, dtype=np.float64, rng=np.random.default_rng(seed))
+        self.to(device)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return tanh(self.linear(x.to(self.linear.weight.device)))
+
+    def gradients(self, context_id: int) -> list[Any]:
+        found = dist_autograd.get_gradients(context_id)
+        return [found[parameter].data for parameter in self.parameters()]
+
+    def values(self) -> list[Any]:
+        return [parameter.data for parameter in self.parameters()]
+
+
+def loss_of(y: Tensor) -> Tensor:
+    return (y * y).sum()
+
+
+def expected_gradients() -> list[Any]:
+    first, second = Layer(1, "cpu"), Layer(2, "cpu")
+    loss_of(second.forward(first.forward(tensor(X)))).backward()
+    return [p.grad for layer in (first, second) for p in layer.parameters()]
+
+
+def split_over_two(there: str) -> None:
+    stem, head = Layer(1, "cuda"), rpc.remote("worker1", Layer, (2, there))
+    with dist_autograd.context() as context_id:
+        loss = loss_of(head.rpc_sync().forward(stem.forward(tensor(X, device="cuda"))))
+        dist_autograd.backward(context_id, [loss])
+        found = [*stem.gradients(context_id), *head.rpc_sync().gradients(context_id)]
+    for i, (actual, expected) in enumerate(zip(found, expected_gradients(), strict=True)):
+        assert on_gpu(actual) == (i < 2 or there == "cuda")
+        np.testing.assert_allclose(host(actual), host(expected), rtol=1e-10)
+
+
+@pytest.mark.parametrize("there", ["cuda", "cpu"])
+def test_a_model_split_over_two_workers(cluster: Cluster, there: str) -> None:
+    cluster.call(0, split_over_two, there)
+
+
+def gradient_from_the_host(xp: Any) -> None:
+    """What a worker without a GPU answers is a gradient of NumPy's for a Tensor of the GPU."""
+    x = tensor(xp.asarray(X), requires_grad=True)
+    with dist_autograd.context() as context_id:
+        y = rpc.rpc_sync("worker1", forward_on_host, (x * 2.0,))
+        dist_autograd.backward(context_id, [y.to("cpu").sum()])
+        close(dist_autograd.get_gradients(context_id)[x], np.full(X.shape, 6.0))
+
+
+def forward_on_host(x: Tensor) -> Tensor:
+    return x.to("cpu") * 3.0
+
+
+def test_a_part_in_host_memory(cluster: Cluster, xp: Any) -> None:
+    cluster.call(0, gradient_from_the_host, xp)
+
+
+def steps(device: str) -> None:
+    stem, head = Layer(1, device), rpc.remote("worker1", Layer, (2, device))
+    rrefs = [*parameter_rrefs(stem), *parameter_rrefs(head)]
+    optimizer = DistributedOptimizer(optim.SGD, rrefs, lr=0.1, momentum=0.9)
+    for _ in range(3):
+        with dist_autograd.context() as context_id:
+            loss = loss_of(head.rpc_sync().forward(stem.forward(tensor(X, device=device))))
+            dist_autograd.backward(context_id, [loss])
+            optimizer.step(context_id)
+    local = [Layer(seed, "cpu") for seed in (1, 2)]
+    local_optimizer = optim.SGD(
+        [p for layer in local for p in layer.parameters()], lr=0.1, momentum=0.9
+    )
+    for _ in range(3):
+        local_optimizer.zero_grad()
+        loss_of(local[1].forward(local[0].forward(tensor(X)))).backward()
+        local_optimizer.step()
+    found = [*stem.values(), *head.rpc_sync().values()]
+    expected = [value for layer in local for value in layer.values()]
+    for actual, wanted in zip(found, expected, strict=True):
+        close(actual, wanted)
+
+
+def test_the_distributed_optimizer_steps_on_the_gpu(cluster: Cluster) -> None:
+    cluster.call(0, steps, "cuda")
+
+
+def test_a_gradient_comes_back_to_the_device_of_its_tensor(xp: Any) -> None:
+    """A worker without CuPy answers with NumPy's arrays: the rule before it got one and raised."""
+    assert sys.modules["cupy"] is xp
+    node = SendFunction(
+        [None, None, None],
+        context_id=1,
+        peer=WorkerInfo("worker1", 1, 1),
+        message=1,
+        devices=["cuda:0", "cpu", "cuda:0"],
+    )
+    first, second, third = node.backward((np.ones(2), xp.ones(2), None))
+    close(first, np.ones(2))
+    assert second is not None
+    assert not arrays.is_cupy(second)
+    assert third is None

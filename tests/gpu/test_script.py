@@ -1,0 +1,104 @@
+"""`make gpu` itself: its words where it cannot run, its table, and its timings on small arrays."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts import gpu as script
+from scripts import gpu_timing
+
+SMALL = gpu_timing.Sizes(
+    rows=((4, 3),), buckets=((2, 4),), copy_bytes=64, transfer_bytes=64, steps=((4, 8),)
+)
+
+
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [
+        ("580.159.03", "'.[cuda13x]'"),
+        ("595.10", "'.[cuda13x]'"),
+        ("550.54.15", "'.[cuda12x]'"),
+        ("525.60", "'.[cuda12x]'"),
+        ("470.82", "a driver of version 525 or later"),
+        ("nonsense", "a driver of version 525 or later"),
+    ],
+)
+def test_what_to_install_goes_by_the_driver(version: str, words: str) -> None:
+    assert words in script.extra_for(version)
+
+
+def run(tmp_path: Path, *, smi: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs the script where no CuPy is, with an nvidia-smi that says something, or none."""
+    if importlib.util.find_spec("cupy") is not None:
+        pytest.skip("CuPy is installed here")
+    if smi is not None:
+        program = tmp_path / "nvidia-smi"
+        program.write_text(f"#!/bin/sh\n{smi}\n")
+        program.chmod(0o755)
+    command = [sys.executable, str(script.ROOT / "scripts" / "gpu.py")]
+    command += ["--venv", str(tmp_path / "none"), "--json", str(tmp_path / "gpu.json")]
+    environment = {**os.environ, "PATH": str(tmp_path)}
+    environment.pop("PYTHON", None)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+
+def test_without_a_gpu_it_says_so_and_fails(tmp_path: Path) -> None:
+    for smi in (None, "echo no devices were found; exit 6"):
+        done = run(tmp_path, smi=smi)
+        assert done.returncode == 1
+        assert done.stderr.startswith("error: there is no GPU here: nvidia-smi is not there or")
+        assert not (tmp_path / "gpu.json").exists()
+
+
+def test_without_cupy_it_says_what_to_install(tmp_path: Path) -> None:
+    done = run(tmp_path, smi="echo NVIDIA H200, 580.159.03")
+    assert done.returncode == 1
+    assert "there is a GPU (NVIDIA H200, driver 580.159.03) but no Python" in done.stderr
+    assert f"{sys.executable} lacks cupy" in done.stderr
+    assert "pip install '.[cuda13x]'" in done.stderr
+
+
+def test_every_case_runs_and_is_timed(xp: Any) -> None:
+    found = gpu_timing.measure(xp, SMALL)
+    names = [row["what"] for row in found["rows"]]
+    assert names == [
+        "copy",
+        "cross_entropy",
+        "cross_entropy_gradient",
+        "flatten",
+        "unflatten",
+        "to the host",
+        "from the host",
+        "training step",
+    ]
+    assert all(row["cupy_ms"] >= 0 for row in found["rows"])
+    text = script.timing_table(found)
+    assert len(text.splitlines()) == len(names) + 2
+    assert script.timing_table({"error": "it broke"}) == "no timings: it broke"
+
+
+def test_results_of_pytest_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "results.xml"
+    path.write_text(
+        """<testsuites><testsuite><testcase classname="tests.gpu.test_a" name="t1" time="0.5"/>
+        <testcase classname="tests.gpu.test_a" name="t2" time="1"><failure message="m">x</failure>
+        </testcase><testcase classname="tests.gpu.test_b" name="t3" time="0"><skipped message="s"/>
+        </testcase></testsuite></testsuites>"""
+    )
+    found = script.read_results(path)
+    assert [entry["outcome"] for entry in found] == ["passed", "failed", "skipped"]
+    assert [entry["message"] for entry in found] == ["", "m", "s"]
+    assert script.test_table(found).splitlines()[2].split("|")[1:6] == [
+        " test_a ",
+        " 1      ",
+        " 0       ",
+        " 1      ",
+        " 1.5     ",
+    ]

@@ -1,0 +1,75 @@
+"""Ranks whose reductions are done when the last one has started them; nobody waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from telegrad.autograd import Completion
+from telegrad.rpc import Future
+from telegrad.types import Array
+
+
+class FakeGroup:
+    """One rank's end; keeps what it started."""
+
+    def __init__(self, job: FakeJob, rank: int) -> None:
+        self.job = job
+        self.rank = rank
+        self.labels: list[str] = []
+        self.started: list[tuple[Array, Future[None]]] = []
+        self.sizes: list[int] = []
+
+    @property
+    def size(self) -> int:
+        return len(self.job.groups)
+
+    def start(self, array: Array, label: str) -> Completion:
+        if self.job.aborted is not None:
+            raise self.job.aborted
+        future: Future[None] = Future()
+        self.labels.append(label)
+        self.sizes.append(array.size)
+        self.started.append((array, future))
+        self.job.reduce()
+        return future
+
+    def abort(self, cause: BaseException) -> None:
+        if self.job.aborted is None:
+            self.job.fail(cause)
+
+    def submit(self, func: Callable[..., object], *args: Any) -> None:
+        func(*args)
+
+
+class FakeJob:
+    """All ranks."""
+
+    def __init__(self, n: int) -> None:
+        self.groups = [FakeGroup(self, r) for r in range(n)]
+        self.aborted: BaseException | None = None
+        self.reduced = 0
+
+    def reduce(self) -> None:
+        """Averages what every rank has started."""
+        while all(len(group.started) > self.reduced for group in self.groups):
+            entries = [group.started[self.reduced] for group in self.groups]
+            labels = {group.labels[self.reduced] for group in self.groups}
+            assert len(labels) == 1, labels
+            self.reduced += 1
+            mean = sum(array for array, _ in entries) / np.asarray(
+                len(entries), entries[0][0].dtype
+            )
+            for array, _ in entries:
+                array[...] = mean
+            for _, future in entries:
+                future.set_result(None)
+
+    def fail(self, cause: BaseException) -> None:
+        """Ends what is under way, as the loss of a rank does."""
+        self.aborted = cause
+        for group in self.groups:
+            for _, future in group.started:
+                future.try_set_exception(cause)

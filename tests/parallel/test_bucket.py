@@ -1,0 +1,64 @@
+"""Every parameter is in one bucket, in an order that backward follows."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from telegrad.parallel.bucket import Slot, assign_buckets
+
+DTYPES = [np.dtype(np.float64), np.dtype(np.float32), np.dtype(np.int8)]
+SHAPES = st.lists(st.integers(0, 5), max_size=3).map(tuple)
+SLOTS = st.lists(st.builds(Slot, SHAPES, st.sampled_from(DTYPES)), max_size=20)
+
+
+@given(SLOTS, st.integers(1, 200))
+def test_buckets_hold_every_parameter_once(slots: list[Slot], limit: int) -> None:
+    buckets = assign_buckets(slots, limit)
+    members = [i for bucket in buckets for i in bucket.members]
+    assert sorted(members) == list(range(len(slots)))
+    for bucket in buckets:
+        assert {slots[i].dtype for i in bucket.members} == {bucket.dtype}
+        assert list(bucket.members) == sorted(bucket.members, reverse=True)
+        assert len(bucket.members) == 1 or sum(slots[i].nbytes for i in bucket.members) <= limit
+    assert buckets == assign_buckets(slots, limit)
+
+
+@given(SLOTS, st.integers(1, 200))
+def test_buckets_stand_in_the_order_in_which_backward_fills_them(
+    slots: list[Slot], limit: int
+) -> None:
+    last = [min(bucket.members) for bucket in assign_buckets(slots, limit)]
+    assert last == sorted(last, reverse=True)
+
+
+@given(SLOTS, st.integers(1, 200))
+def test_a_bucket_is_closed_only_by_what_does_not_fit(slots: list[Slot], limit: int) -> None:
+    by_dtype = defaultdict(list)
+    for bucket in assign_buckets(slots, limit):
+        by_dtype[bucket.dtype].append(bucket.members)
+    for filled in by_dtype.values():
+        for members, following in itertools.pairwise(filled):
+            size = sum(slots[i].nbytes for i in members)
+            assert size + slots[following[0]].nbytes > limit
+
+
+def test_the_drawing() -> None:
+    slots = [Slot((n,), np.dtype(np.int8)) for n in (4, 4, 2, 6, 3, 3)]
+    assert [bucket.members for bucket in assign_buckets(slots, 8)] == [(5, 4), (3, 2), (1, 0)]
+
+
+def test_one_larger_than_a_bucket_is_alone() -> None:
+    slots = [Slot((n,), np.dtype(np.int8)) for n in (1, 9, 1)]
+    assert [bucket.members for bucket in assign_buckets(slots, 4)] == [(2,), (1,), (0,)]
+
+
+def test_dtypes_are_filled_side_by_side() -> None:
+    a, b = np.dtype(np.float32), np.dtype(np.float64)
+    slots = [Slot((1,), dtype) for dtype in (a, b, a, b)]
+    found = [(bucket.dtype, bucket.members) for bucket in assign_buckets(slots, 100)]
+    assert found == [(b, (3, 1)), (a, (2, 0))]

@@ -1,0 +1,662 @@
+"""Gradients on every rank equal those of one process on the whole batch."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from telegrad import collectives as dist
+from telegrad import dist_autograd, rpc
+from telegrad.autograd import Tensor, tensor
+from telegrad.errors import (
+    AutogradError,
+    BlockingCallError,
+    CollectiveMismatchError,
+    WorkerLostError,
+)
+from telegrad.nn import Linear, Module, Parameter, Sequential
+from telegrad.optim import SGD
+from telegrad.parallel import DistributedDataParallel
+from telegrad.testing import Cluster
+from telegrad.types import Array
+
+N = 3
+X = np.random.default_rng(0).normal(size=(12, 4))
+RELATIVE = 1e-10
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster(N) as cluster:
+        yield cluster
+
+
+class Net(Module):
+    """Two layers, a scale that is not trained, a parameter that nothing uses, and a buffer."""
+
+    scale: Tensor
+
+    def __init__(self, seed: int, dtype: Any = np.float64) -> None:
+        super().__init__()
+        rng = np.random.default_rng(seed)
+        self.first = Linear(4, 8, dtype=dtype, rng=rng)
+        self.second = Linear(8, 4, dtype=dtype, rng=rng)
+        self.factor = Parameter(np.full(4, 1.5, dtype), requires_grad=False)
+        self.unused = Parameter(np.ones(3, dtype))
+        self.register_buffer("scale", tensor(np.full(4, seed, dtype)))
+
+    def forward(self, x: Any) -> Tensor:
+        hidden: Any = np.tanh(self.first(x))
+        return cast("Tensor", self.second(hidden) * self.factor)
+
+
+def loss_of(outputs: Any) -> Tensor:
+    return cast("Tensor", (outputs * outputs).mean())
+
+
+def part(rank: int, n: int = N) -> Tensor:
+    return tensor(X[rank::n])
+
+
+def gradients(module: Module) -> dict[str, Array | None]:
+    return {name: None if p.grad is None else p.grad.data for name, p in module.named_parameters()}
+
+
+def close(actual: dict[str, Any], expected: dict[str, Any], factor: float = 1.0) -> None:
+    assert {name for name in actual if actual[name] is not None} == {
+        name for name in expected if expected[name] is not None
+    }
+    for name, value in actual.items():
+        if value is not None:
+            np.testing.assert_allclose(value, factor * expected[name], RELATIVE, err_msg=name)
+
+
+def alone(seed: int = 0) -> dict[str, Array | None]:
+    """The gradients of one process on the whole batch."""
+    net = Net(seed)
+    loss_of(net(tensor(X))).backward()
+    return gradients(net)
+
+
+def wrap(bucket_bytes: int = 200) -> tuple[DistributedDataParallel, int]:
+    """Returns a module that starts differently on each rank, and the rank."""
+    dist.init_process_group()
+    rank = dist.get_rank()
+    return DistributedDataParallel(Net(rank), bucket_bytes=bucket_bytes), rank
+
+
+# -- equality ----------------------------------------------------------------------------------
+
+
+def one_backward(bucket_bytes: int) -> dict[str, Array | None]:
+    model, rank = wrap(bucket_bytes)
+    loss_of(model(part(rank))).backward()
+    close(gradients(model), alone())
+    return gradients(model)
+
+
+@pytest.mark.parametrize("bucket_bytes", [1, 200, 2**20])
+def test_gradients_equal_those_of_one_process(cluster: Cluster, bucket_bytes: int) -> None:
+    found = cluster.run(one_backward, bucket_bytes)
+    for name, value in found[0].items():
+        for other in found[1:]:
+            assert (value is None) == (other[name] is None)
+            assert value is None or value.tobytes() == cast("Array", other[name]).tobytes()
+
+
+def test_gradients_equal_those_of_one_process_over_processes() -> None:
+    with Cluster(N, processes=True) as cluster:
+        cluster.run(one_backward, 200)
+
+
+def two_backwards() -> None:
+    model, rank = wrap()
+    for _ in range(2):
+        loss_of(model(part(rank))).backward()
+    close(gradients(model), alone(), 2.0)
+    model.zero_grad()
+    outputs = model(part(rank))
+    loss_of(outputs).backward(retain_graph=True)
+    loss_of(outputs).backward()
+    close(gradients(model), alone(), 2.0)
+
+
+def test_backwards_add_up(cluster: Cluster) -> None:
+    cluster.run(two_backwards)
+
+
+def accumulation() -> None:
+    model, rank = wrap()
+    own = np.array_split(X[rank::N], 2)
+    with model.no_sync():
+        loss_of(model(tensor(own[0]))).backward()
+    assert dist.get_rank() == rank
+    local = gradients(model)["first.weight"]
+    assert local is not None
+    everyone = dist.all_gather(local)
+    assert not np.allclose(everyone[0], everyone[1])
+    loss_of(model(tensor(own[1]))).backward()
+    close(gradients(model), alone(), 2.0)
+
+
+def test_no_sync_accumulates_without_a_reduction(cluster: Cluster) -> None:
+    cluster.run(accumulation)
+
+
+class Branches(Module):
+    """Uses one of its layers, or none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for r in range(N + 1):
+            layer = Linear(4, 4, dtype=np.float64, rng=np.random.default_rng(r))
+            self.add_module(f"branch{r}", layer)
+        self.bias = Parameter(np.zeros(4))
+
+    def forward(self, x: Tensor, r: int) -> Tensor:
+        return cast("Tensor", dict(self.named_children())[f"branch{r}"](x) + self.bias)
+
+
+def branches() -> None:
+    dist.init_process_group()
+    rank = dist.get_rank()
+    model = DistributedDataParallel(Branches(), bucket_bytes=100)
+    loss_of(model(part(rank), rank)).backward()
+    whole = Branches()
+    losses = [loss_of(whole(part(r), r)) for r in range(N)]
+    (cast("Tensor", sum(losses)) / float(N)).backward()
+    close(gradients(model), gradients(whole))
+    assert gradients(model)[f"branch{N}.weight"] is None
+
+
+def test_ranks_may_take_different_ways_through_the_module(cluster: Cluster) -> None:
+    cluster.run(branches)
+
+
+def training(steps: int) -> bytes:
+    dist.init_process_group()
+    rank = dist.get_rank()
+    model = DistributedDataParallel(Net(rank, np.float32), bucket_bytes=100)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = SGD(trained, lr=0.1, momentum=0.9, weight_decay=0.01)
+    rng = np.random.default_rng(rank)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss_of(model(tensor(rng.normal(size=(5, 4)).astype(np.float32)))).backward()
+        optimizer.step()
+    dist.barrier()
+    return b"".join(array.tobytes() for array in model.state_dict().values())
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_parameters_are_bitwise_equal_after_twenty_steps(processes: bool) -> None:
+    with Cluster(N, processes=processes) as cluster:
+        assert len(set(cluster.run(training, 20))) == 1
+
+
+def in_a_group_of_two() -> None:
+    dist.init_process_group()
+    rank = dist.get_rank()
+    group = dist.new_group([2, 0])
+    if rank == 1:
+        with pytest.raises(ValueError, match="no member"):
+            DistributedDataParallel(Net(0), process_group=group)
+        return
+    model = DistributedDataParallel(Net(rank), process_group=group)
+    place = group.rank
+    loss_of(model(part(place, 2))).backward()
+    close(gradients(model), alone(2))  # the first rank of the group is 2
+
+
+def test_a_group_of_some_ranks(cluster: Cluster) -> None:
+    cluster.run(in_a_group_of_two)
+
+
+# -- in a distributed context ------------------------------------------------------------------
+
+
+def found_in(context_id: int, module: Module) -> dict[str, Array | None]:
+    found = dist_autograd.get_gradients(context_id)
+    return {name: found[p].data if p in found else None for name, p in module.named_parameters()}
+
+
+def in_a_context() -> None:
+    model, rank = wrap()
+    with dist_autograd.context() as context_id:
+        dist_autograd.backward(context_id, [loss_of(model(part(rank)))])
+        close(found_in(context_id, model), alone())
+        dist_autograd.backward(context_id, [loss_of(model(part(rank)))])
+        close(found_in(context_id, model), alone(), 2.0)
+    assert all(value is None for value in gradients(model).values())
+    with dist_autograd.context() as context_id:
+        with model.no_sync():
+            dist_autograd.backward(context_id, [loss_of(model(part(rank)[:2]))])
+        dist_autograd.backward(context_id, [loss_of(model(part(rank)[2:]))])
+        close(found_in(context_id, model), alone(), 2.0)
+
+
+def test_gradients_in_a_context_are_averaged(cluster: Cluster) -> None:
+    cluster.run(in_a_context)
+
+
+class Head(Module):
+    """The part of a model that lives on another worker, for each rank one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = Linear(4, 4, dtype=np.float64, rng=np.random.default_rng(9))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return cast("Tensor", np.tanh(self.linear(x)))
+
+    def gradients(self, context_id: int) -> dict[str, Array | None]:
+        return found_in(context_id, self)
+
+
+def part_behind_an_rpc() -> None:
+    model, rank = wrap()
+    tail = DistributedDataParallel(Linear(4, 4, dtype=np.float64, rng=np.random.default_rng(rank)))
+    head = rpc.remote((rank + 1) % N, Head)
+    for _ in range(2):
+        with dist_autograd.context() as context_id:
+            hidden = head.rpc_sync().forward(model(part(rank)))
+            dist_autograd.backward(context_id, [loss_of(tail(hidden))])
+            found = found_in(context_id, model)
+            found_tail = found_in(context_id, tail)
+            of_head = head.rpc_sync().gradients(context_id)
+    net, last = Net(0), Linear(4, 4, dtype=np.float64, rng=np.random.default_rng(0))
+    loss_of(last(Head()(net(tensor(X))))).backward()
+    close(found, gradients(net))
+    close(found_tail, gradients(last))
+    own = Head()
+    loss_of(last(own(net(part(rank))))).backward()
+    close(of_head, gradients(own))  # not a part of the model that is averaged
+    dist.barrier()
+
+
+def test_a_part_of_the_model_may_be_behind_a_call(cluster: Cluster) -> None:
+    cluster.run(part_behind_an_rpc)
+
+
+def test_a_part_of_the_model_may_be_behind_a_call_over_processes() -> None:
+    with Cluster(N, processes=True) as cluster:
+        cluster.run(part_behind_an_rpc)
+
+
+# -- the wrapper -------------------------------------------------------------------------------
+
+
+def as_a_module() -> None:
+    model, _ = wrap()
+    net = model.module
+    assert isinstance(net, Net)
+    assert list(model.state_dict()) == list(Net(0).state_dict())
+    assert [id(p) for p in model.parameters()] == [id(p) for p in net.parameters()]
+    for name, array in Net(0).state_dict().items():  # everything is rank 0's
+        assert array.tobytes() == model.state_dict()[name].tobytes()
+    assert net.scale.data.tolist() == [0.0] * 4
+    other = Net(5)
+    other.load_state_dict(model.state_dict())
+    model.load_state_dict(other.state_dict())
+    model.eval()
+    assert [model.training, net.training] == [False, False]
+    assert not net.first.training
+    whole = Sequential(model)
+    assert list(whole.state_dict()) == [f"0.{name}" for name in net.state_dict()]
+    whole.train()
+    assert [model.training, net.training] == [True, True]
+    assert repr(model).startswith("DistributedDataParallel(\n  (module): Net(\n    (first): Linear")
+
+
+def test_the_wrapper_has_the_names_of_the_module(cluster: Cluster) -> None:
+    cluster.run(as_a_module)
+
+
+def wrapped_twice() -> None:
+    model, rank = wrap()
+    again = DistributedDataParallel(model.module)
+    loss_of(again(part(rank))).backward()
+    close(gradients(again), alone())
+
+
+def test_a_module_that_is_wrapped_again_is_averaged_once(cluster: Cluster) -> None:
+    cluster.run(wrapped_twice)
+
+
+def bad_arguments() -> None:
+    dist.init_process_group()
+    frozen = Linear(2, 2)
+    for parameter in frozen.parameters():
+        parameter.requires_grad = False
+    with pytest.raises(TypeError, match="wraps a Module of this process, not list"):
+        DistributedDataParallel(cast("Any", [1]))
+    with pytest.raises(ValueError, match="no parameter of Linear needs a gradient"):
+        DistributedDataParallel(frozen)
+    for bucket_bytes in (0, -1, 1.5, True):
+        with pytest.raises(ValueError, match="bucket_bytes must be a positive number of bytes"):
+            DistributedDataParallel(Linear(2, 2), bucket_bytes=cast("int", bucket_bytes))
+
+
+def test_arguments_are_checked_before_anything_is_sent(cluster: Cluster) -> None:
+    cluster.call(0, bad_arguments)
+
+
+# -- ranks that differ -------------------------------------------------------------------------
+
+
+def linear(out: int = 4, dtype: Any = np.float32) -> Module:
+    return Sequential(Linear(4, 4, rng=np.random.default_rng(0)), Linear(4, out, dtype=dtype))
+
+
+def another_shape(rank: int) -> Module:
+    return linear(5 if rank == 2 else 4)
+
+
+def another_dtype(rank: int) -> Module:
+    return linear(dtype=np.float64 if rank == 2 else np.float32)
+
+
+def another_length(rank: int) -> Module:
+    return Sequential(*([Linear(4, 4)] + [Linear(4, 4)] * (rank == 1)))
+
+
+def another_name(rank: int) -> Module:
+    module = Module()
+    module.add_module("right" if rank == 1 else "left", Linear(4, 4))
+    return module
+
+
+def one_frozen(rank: int) -> Module:
+    module = linear()
+    list(module.parameters())[3].requires_grad = rank != 1
+    return module
+
+
+def another_buffer(rank: int) -> Module:
+    module = linear()
+    module.register_buffer("mean", tensor(np.zeros(rank // 2 + 1)))
+    return module
+
+
+DIFFERENCES: dict[Callable[[int], Module], str] = {
+    another_shape: r"parameter '1.weight' has shape \(4, 4\) on rank 0 and \(5, 4\) on rank 2",
+    another_dtype: "parameter '1.weight' has dtype float32 on rank 0 and float64 on rank 2",
+    another_length: "parameter '1.weight' is on rank 1 and not on rank 0",
+    another_name: "number 0 is parameter 'left.weight' on rank 0 and parameter 'right.weight' on",
+    one_frozen: "parameter '1.bias' has requires_grad True on rank 0 and False on rank 1",
+    another_buffer: r"buffer 'mean' has shape \(1,\) on rank 0 and \(2,\) on rank 2",
+}
+
+
+def construction(make: Callable[[int], Module], message: str) -> None:
+    dist.init_process_group()
+    with pytest.raises(CollectiveMismatchError, match=message):
+        DistributedDataParallel(make(dist.get_rank()))
+
+
+@pytest.mark.parametrize("make", DIFFERENCES, ids=lambda make: make.__name__)
+def test_modules_that_differ_are_named_on_every_rank(
+    cluster: Cluster, make: Callable[[int], Module]
+) -> None:
+    cluster.run(construction, make, DIFFERENCES[make])
+
+
+def another_bucket_size() -> None:
+    dist.init_process_group()
+    with pytest.raises(
+        CollectiveMismatchError, match="bucket_bytes is 8 on rank 0 and 9 on rank 1"
+    ):
+        DistributedDataParallel(linear(), bucket_bytes=8 + (dist.get_rank() == 1))
+
+
+def test_bucket_sizes_that_differ(cluster: Cluster) -> None:
+    cluster.run(another_bucket_size)
+
+
+def uneven(after: Callable[[], object]) -> str:
+    """Rank 2 has one batch less, and goes on to what comes after training."""
+    model, rank = wrap()
+    try:
+        for _ in range(3 if rank == 2 else 4):
+            model.zero_grad()
+            loss_of(model(part(rank))).backward()
+        after()
+    except CollectiveMismatchError as error:
+        if rank != 2:
+            assert all(value is None for value in gradients(model).values())
+        return str(error)
+    return "no error"
+
+
+def leave() -> None:
+    dist.destroy_process_group()
+
+
+def metrics() -> None:
+    dist.all_reduce(np.zeros(3))
+
+
+def test_a_rank_with_one_batch_less_that_leaves_is_named(cluster: Cluster) -> None:
+    errors = cluster.run(uneven, leave)
+    assert errors[2] == "no error"
+    for error in errors[:2]:
+        assert "DistributedDataParallel backward 4, bucket 0" in error
+        assert "rank 2 ('worker2') left the group" in error
+
+
+def test_a_rank_with_one_batch_less_that_goes_on_is_named(cluster: Cluster) -> None:
+    for error in cluster.run(uneven, metrics):
+        assert "DistributedDataParallel backward 4, bucket 0" in error
+        assert "rank 2 ('worker2') called all_reduce(op=SUM, dtype=float64, shape=(3,))" in error
+
+
+# -- failures ----------------------------------------------------------------------------------
+
+
+def failing_rule(gate: threading.Barrier) -> None:
+    model, rank = wrap(1)
+    loss_of(model(part(rank))).backward()
+    gate.wait(30.0)  # all have ended the first: an abort ends whatever is under way
+
+    def fail(_: Tensor) -> None:
+        raise ArithmeticError("no gradient today")
+
+    net = cast("Net", model.module)
+    if rank == 1:
+        net.first.weight.register_hook(fail)
+    with pytest.raises(ArithmeticError, match="no gradient today"):
+        loss_of(model(part(rank))).backward()
+    assert all(value is None for value in gradients(model).values())
+    with pytest.raises(
+        AutogradError, match="out of step with the other ranks since its backward 2"
+    ):
+        loss_of(model(part(rank))).backward()
+
+
+def test_a_rule_that_raises_on_one_rank_raises_on_every(cluster: Cluster) -> None:
+    cluster.run(failing_rule, threading.Barrier(N))
+
+
+def a_new_group_after_a_failure(gate: threading.Barrier) -> None:
+    model, rank = wrap()
+    gate.wait(30.0)
+
+    def fail(_: Tensor) -> None:
+        raise ArithmeticError("no gradient today")
+
+    net = cast("Net", model.module)
+    handle = net.first.weight.register_hook(fail)
+    with pytest.raises(ArithmeticError):
+        loss_of(model(part(rank))).backward()
+    handle.remove()
+    again = DistributedDataParallel(net, process_group=dist.new_group(range(N)))
+    loss_of(again(part(rank))).backward()
+    close(gradients(again), alone())
+
+
+def test_a_new_group_goes_on_after_a_failure(cluster: Cluster) -> None:
+    cluster.run(a_new_group_after_a_failure, threading.Barrier(N))
+
+
+def failing_in_a_context(gate: threading.Barrier) -> None:
+    model, rank = wrap(1)
+    gate.wait(30.0)
+
+    def fail(_: Tensor) -> None:
+        raise ArithmeticError("no gradient today")
+
+    if rank == 1:
+        cast("Net", model.module).first.weight.register_hook(fail)
+    with dist_autograd.context() as context_id:
+        with pytest.raises(ArithmeticError, match="no gradient today"):
+            dist_autograd.backward(context_id, [loss_of(model(part(rank)))])
+        assert not dist_autograd.get_gradients(context_id)
+
+
+def test_a_failure_in_a_context_leaves_no_gradients(cluster: Cluster) -> None:
+    cluster.run(failing_in_a_context, threading.Barrier(N))
+
+
+def losing_a_rank(in_context: bool, gate: threading.Barrier) -> str:
+    """Rank 2 never comes to its second backward."""
+    model, rank = wrap(1)
+    loss_of(model(part(rank))).backward()
+    model.zero_grad()
+    gate.wait(30.0)  # all have ended the first
+    if rank == 2:
+        return "killed"
+    loss = loss_of(model(part(rank)))
+    with dist_autograd.context() as context_id, pytest.raises(WorkerLostError) as caught:
+        if in_context:
+            dist_autograd.backward(context_id, [loss])
+        else:
+            loss.backward()
+    assert all(value is None for value in gradients(model).values())
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("in_context", [False, True])
+def test_a_rank_that_is_lost_in_the_middle(cluster: Cluster, in_context: bool) -> None:
+    gate = threading.Barrier(N + 1)
+
+    def kill() -> None:
+        gate.wait(30.0)
+        cluster.kill(2)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    for error in cluster.run(losing_a_rank, in_context, gate)[:2]:
+        assert "worker2" in error
+    thread.join()
+
+
+def killed_in_a_hook() -> str:
+    """Rank 2 ends in the middle of its third backward, with buckets of it under way.
+
+    The others have ended their second by then: what a killed process had not yet written of an
+    operation that it had ended is lost, and ends that operation on them.
+    """
+    model, rank = wrap(1)
+    begun = 0
+    token = np.zeros(1)
+
+    def kill(_: Tensor) -> None:
+        if rank == 2 and begun == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    cast("Net", model.module).first.weight.register_hook(kill)
+    try:
+        while begun < 5:
+            begun += 1
+            model.zero_grad()
+            if begun == 3 and rank == 2:
+                dist.recv(token, src=0)
+                dist.recv(token, src=1)
+            elif begun == 3:
+                dist.send(token, dst=2)
+            loss_of(model(part(rank))).backward()
+    except WorkerLostError as error:
+        assert all(value is None for value in gradients(model).values())
+        return f"{begun}: {error}"
+    return "no error"
+
+
+def test_a_process_that_is_killed_in_the_middle() -> None:
+    with Cluster(N, processes=True) as cluster, ThreadPoolExecutor(N) as pool:
+        running = [pool.submit(cluster.call, r, killed_in_a_hook) for r in range(N)]
+        for future in running[:2]:
+            error = future.result()
+            assert error.startswith("3: ")
+            assert "worker2" in error
+        assert running[2].exception() is not None
+        cluster.kill(2)
+
+
+class Trainer:
+    """Serves, and trains when it is told."""
+
+    def __init__(self) -> None:
+        self.model, self.rank = wrap()
+
+    async def on_the_loop(self) -> None:
+        loss_of(self.model(part(self.rank))).backward()
+
+    async def beside_the_loop(self) -> None:
+        self.model.zero_grad()
+        await rpc.to_thread(loss_of(self.model(part(self.rank))).backward)
+
+    def check(self) -> None:
+        close(gradients(self.model), alone())
+
+
+def told_by_one() -> None:
+    trainers = [rpc.remote(r, Trainer) for r in range(N)]
+    for trainer in trainers:
+        with pytest.raises(BlockingCallError, match=r"await rpc.to_thread\(loss.backward\)"):
+            trainer.rpc_async().on_the_loop().wait()
+    rpc.wait_all([trainer.rpc_async().beside_the_loop() for trainer in trainers])
+    rpc.wait_all([trainer.rpc_async().check() for trainer in trainers])
+
+
+def test_backward_on_a_loop_is_refused(cluster: Cluster) -> None:
+    cluster.call(0, told_by_one)
+
+
+class ContextTrainer(Trainer):
+    """Takes part in a pass that another worker starts."""
+
+    def loss(self) -> Tensor:
+        return loss_of(self.model(part(self.rank)))
+
+    def reference(self) -> rpc.RRef[DistributedDataParallel]:
+        return rpc.RRef(self.model)
+
+    def check_in(self, context_id: int) -> None:
+        close(found_in(context_id, self.model), alone())
+
+
+def one_pass_of_all() -> None:
+    trainers = [rpc.remote(r, ContextTrainer) for r in range(N)]
+    with dist_autograd.context() as context_id:
+        losses = rpc.wait_all([trainer.rpc_async().loss() for trainer in trainers])
+        dist_autograd.backward(context_id, losses)
+        for trainer in trainers:
+            trainer.rpc_sync().check_in(context_id)
+    models = [trainer.rpc_sync().reference() for trainer in trainers]
+    with dist_autograd.context() as context_id:
+        outputs = [models[r].rpc_sync().forward(part(r)) for r in range(N)]
+        dist_autograd.backward(context_id, [loss_of(output) for output in outputs])
+        for trainer in trainers:
+            trainer.rpc_sync().check_in(context_id)
+
+
+def test_one_pass_may_run_through_every_rank(cluster: Cluster) -> None:
+    """Each rank's part of the pass waits for the reduction, and so for the others, in no thread."""
+    cluster.call(0, one_pass_of_all)

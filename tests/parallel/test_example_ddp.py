@@ -1,0 +1,43 @@
+"""Runs the data-parallel example, and the program of its document, as their readers would."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Programs
+
+ROOT = Path(__file__).parents[2]
+DOCUMENT = ROOT / "docs" / "data-parallel.md"
+LAUNCH: list[str | Path] = [Path(sys.executable).with_name("telegrad"), "run", "--nproc-per-node"]
+
+
+@pytest.mark.timeout(90)
+def test_the_ranks_learn_digits_as_one_process_does(programs: Programs) -> None:
+    output = programs.run([*LAUNCH, "3", "examples/ddp.py"], limit=80.0)
+    found = re.findall(r"test accuracy, .*: (\d+\.\d) %", output)
+    assert len(found) == 2, output
+    ranks, alone = map(float, found)
+    assert alone >= 95.0
+    assert abs(ranks - alone) <= 0.6  # two of the 360 images
+    assert "parameters bitwise equal on all ranks: yes" in output
+    assert "warning" not in output.lower()
+
+
+def test_the_program_of_the_document_prints_what_it_shows(
+    programs: Programs, tmp_path: Path
+) -> None:
+    text = DOCUMENT.read_text()
+    program = re.search(r"```python\n(.*?)```", text, re.DOTALL)
+    shown = re.search(r"    \$ telegrad run .*\n((?:    .*\n)+)", text)
+    assert program is not None
+    assert shown is not None
+    script = tmp_path / "program.py"
+    script.write_text(program[1])
+    output = programs.run([*LAUNCH, "2", script])
+    assert sorted(line for line in output.splitlines() if line.startswith("[")) == [
+        line.strip() for line in shown[1].splitlines()
+    ]

@@ -1,0 +1,378 @@
+"""When buckets are reduced, what is in them, and what is left when a pass fails."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+import pytest
+
+from telegrad.autograd import (
+    Completion,
+    GradientTarget,
+    GraphTask,
+    LocalGradients,
+    Tensor,
+    backward,
+    grad,
+    tensor,
+)
+from telegrad.errors import AutogradError, WorkerLostError
+from telegrad.parallel.bucket import Slot, assign_buckets
+from telegrad.parallel.reducer import Reducer
+from telegrad.types import Array, DTypeLike
+from tests.parallel.fake_group import FakeGroup, FakeJob
+
+N = 3
+T = TypeVar("T", bound=GradientTarget)
+
+
+class Rank:
+    """Four parameters of two items each, two to a bucket, and their reducer."""
+
+    def __init__(self, group: FakeGroup, dtypes: Sequence[DTypeLike] = (np.float64,) * 4) -> None:
+        self.group = group
+        self.parameters = [tensor([1.0, 2.0], dtype=d, requires_grad=True) for d in dtypes]
+        self.reducer = self.reduce()
+
+    def reduce(self, limit: int = 32) -> Reducer:
+        slots = [Slot(p.shape, p.dtype) for p in self.parameters]
+        return Reducer(self.parameters, assign_buckets(slots, limit), self.group)
+
+    def loss(self, *used: int) -> Tensor:
+        """A sum in which parameter i has the gradient 10 i + rank."""
+        total: Any = 0.0
+        for i in used:
+            total = total + (self.parameters[i] * (10.0 * i + self.group.rank)).sum()
+        return total  # type: ignore[no-any-return]
+
+    def begin(self, *used: int) -> tuple[GradientTarget, list[Completion]]:
+        """Runs a backward up to where it would wait."""
+        return begin(self.loss(*used), LocalGradients())
+
+    def gradients(self) -> list[float | None]:
+        return [None if p.grad is None else float(p.grad.data[0]) for p in self.parameters]
+
+
+def begin(loss: Tensor, target: T) -> tuple[T, list[Completion]]:
+    GraphTask([loss.root()], accumulate=target).run()
+    return target, target.finish()
+
+
+def make(n: int = N) -> tuple[FakeJob, list[Rank]]:
+    job = FakeJob(n)
+    return job, [Rank(group) for group in job.groups]
+
+
+def backward_on(ranks: Sequence[Rank], used: Callable[[int], Sequence[int]]) -> None:
+    """One backward on every rank; the waits are over as the last one has started all."""
+    completions = [c for r, rank in enumerate(ranks) for c in rank.begin(*used(r))[1]]
+    for completion in completions:
+        completion.wait()
+
+
+def everything(_: int) -> Sequence[int]:
+    return range(4)
+
+
+def test_gradients_are_averaged_on_every_rank() -> None:
+    job, ranks = make()
+    backward_on(ranks, everything)
+    assert [rank.gradients() for rank in ranks] == [[1.0, 11.0, 21.0, 31.0]] * N
+    assert job.groups[0].labels == [
+        "DistributedDataParallel backward 1, bucket 0",
+        "DistributedDataParallel backward 1, bucket 1",
+    ]
+    assert job.groups[0].sizes == [2 * 2 + 2, 2 * 2 + 2]  # with one more item per parameter
+
+
+def test_a_bucket_is_reduced_while_backward_computes_what_is_before_it() -> None:
+    job, ranks = make(1)
+    seen: list[tuple[int, int]] = []
+
+    def note(i: int, _: Tensor) -> None:
+        seen.append((i, len(job.groups[0].labels)))
+
+    rank = ranks[0]
+    # The graph is a chain: parameter 3 has its gradient first.
+    x: Any = tensor([1.0, 1.0])
+    for i, parameter in enumerate(rank.parameters):
+        x = x * parameter
+        parameter.register_hook(partial(note, i))
+    begin(x.sum(), LocalGradients())
+    assert seen == [(3, 0), (2, 0), (1, 1), (0, 1)]
+    assert len(job.groups[0].labels) == 2
+
+
+def test_buckets_are_started_in_their_order_whichever_is_filled_first() -> None:
+    job, ranks = make(1)
+    rank = ranks[0]
+    x: Any = tensor([1.0, 1.0])
+    for i in (2, 3, 0, 1):  # 1 and 0 have their gradients first, which are in bucket 1
+        x = x * rank.parameters[i]
+    started: list[int] = []
+    for parameter in rank.parameters:
+        parameter.register_post_accumulate_hook(
+            lambda *_: started.append(len(job.groups[0].labels))
+        )
+    begin(x.sum(), LocalGradients())
+    assert started == [0, 0, 0, 2]
+    assert [label[-1] for label in job.groups[0].labels] == ["0", "1"]
+
+
+def test_a_parameter_without_a_gradient_contributes_zeros() -> None:
+    _, ranks = make()
+    backward_on(ranks, lambda r: (0, 1, 2, 3) if r == 2 else (0, 3))
+    expected = [1.0, pytest.approx(12 / 3), pytest.approx(22 / 3), 31.0]
+    assert [rank.gradients() for rank in ranks] == [expected] * N
+
+
+def test_what_no_rank_has_a_gradient_for_is_left_alone() -> None:
+    _, ranks = make()
+    backward_on(ranks, lambda r: (0, 3))
+    assert [rank.gradients() for rank in ranks] == [[1.0, None, None, 31.0]] * N
+
+
+def test_ranks_may_use_different_parameters() -> None:
+    _, ranks = make()
+    backward_on(ranks, lambda r: (r,))
+    expected = [0.0, pytest.approx(11 / 3), pytest.approx(22 / 3), None]
+    assert [rank.gradients() for rank in ranks] == [expected] * N
+
+
+def test_no_sync_keeps_gradients_apart_until_the_next_backward() -> None:
+    job, ranks = make()
+    for rank in ranks:
+        with rank.reducer.no_sync(), rank.reducer.no_sync():
+            backward([rank.loss(0, 1)])
+        with rank.reducer.no_sync():
+            backward([rank.loss(1)])
+    assert not job.groups[0].labels
+    assert [rank.gradients()[1] for rank in ranks] == [20.0, 22.0, 24.0]
+    backward_on(ranks, lambda r: (1, 2))
+    assert [rank.gradients() for rank in ranks] == [[1.0, 33.0, 21.0, None]] * N
+
+
+def test_two_backwards_add_up() -> None:
+    job, ranks = make()
+    backward_on(ranks, everything)
+    backward_on(ranks, everything)
+    assert [rank.gradients() for rank in ranks] == [[2.0, 22.0, 42.0, 62.0]] * N
+    assert job.groups[1].labels[-1] == "DistributedDataParallel backward 2, bucket 1"
+    assert ranks[0].reducer.passes == 2
+
+
+def test_grad_is_not_averaged() -> None:
+    job, ranks = make()
+    (found,) = grad(ranks[2].loss(1), ranks[2].parameters[1])
+    assert found.data.tolist() == [12.0, 12.0]
+    assert not job.groups[2].labels
+
+
+# -- gradients kept elsewhere ------------------------------------------------------------------
+
+
+class Kept(GradientTarget):
+    """Like the passes of a context: each has gradients of its own."""
+
+    def __init__(self, *earlier: Kept) -> None:
+        super().__init__()
+        self.arrays: dict[Tensor, Array] = {}
+        self.before = earlier
+
+    def __call__(self, tensor: Tensor, gradient: Any) -> None:
+        self.arrays[tensor] = gradient
+
+    def get(self, tensor: Tensor) -> Tensor | None:
+        return Tensor(self.arrays[tensor]) if tensor in self.arrays else None
+
+    def replace(self, tensor: Tensor, gradient: Tensor | None) -> None:
+        self.arrays.pop(tensor, None)
+        if gradient is not None:
+            self.arrays[tensor] = gradient.data
+
+    def earlier(self) -> Sequence[Kept]:
+        return self.before
+
+
+def test_the_target_of_the_pass_has_the_averages() -> None:
+    _, ranks = make()
+    targets = [begin(rank.loss(0, 3), Kept())[0] for rank in ranks]
+    for rank, target in zip(ranks, targets, strict=True):
+        assert rank.gradients() == [None] * 4
+        assert [float(target.arrays[rank.parameters[i]][0]) for i in (0, 3)] == [1.0, 31.0]
+
+
+def test_what_no_sync_left_in_earlier_passes_is_averaged_with_this_one() -> None:
+    _, ranks = make()
+    before = []
+    for rank in ranks:
+        with rank.reducer.no_sync():
+            before.append(begin(rank.loss(0, 1), Kept())[0])
+    for rank, first in zip(ranks, before, strict=True):
+        begin(rank.loss(1, 2), Kept(first))
+    for rank, first in zip(ranks, before, strict=True):
+        assert not first.arrays, rank
+
+
+# -- failures ----------------------------------------------------------------------------------
+
+
+def test_a_failed_reduction_takes_all_gradients_away() -> None:
+    job, ranks = make()
+    for rank in ranks:
+        with rank.reducer.no_sync():
+            backward([rank.loss(0)])
+    began = [rank.begin(*range(4)) for rank in ranks[:2]]  # the third is lost
+    loss = WorkerLostError("lost", worker="worker2", incarnation=1, last_seen=0.0, reason="gone")
+    job.fail(loss)
+    for rank, (target, completions) in zip(ranks, began, strict=False):
+        with pytest.raises(WorkerLostError, match="lost"):
+            completions[0].wait()
+        target.abandon(loss)
+        assert rank.gradients() == [None] * 4
+        for _ in range(2):
+            with pytest.raises(
+                AutogradError, match="since its backward 1 failed.*new process group"
+            ):
+                backward([rank.loss(3)])
+
+
+def test_a_rule_that_raises_aborts_the_group() -> None:
+    job, ranks = make()
+    waiting = ranks[0].begin(*range(4))[1]
+    parameter = ranks[1].parameters[0]
+
+    def fail(_: Tensor) -> None:
+        raise ArithmeticError("no gradient today")
+
+    parameter.register_hook(fail)
+    with pytest.raises(ArithmeticError, match="no gradient today"):
+        backward([ranks[1].loss(*range(4))])
+    assert ranks[1].gradients() == [None] * 4
+    assert isinstance(job.aborted, ArithmeticError)
+    with pytest.raises(ArithmeticError):
+        waiting[0].wait()
+
+
+def test_a_failure_before_the_first_parameter_leaves_the_group_alone() -> None:
+    job, ranks = make()
+    loss = ranks[0].loss(0)
+
+    def fail(_: Tensor) -> None:
+        raise ArithmeticError("no gradient today")
+
+    loss.register_hook(fail)
+    with pytest.raises(ArithmeticError):
+        backward([loss])
+    assert job.aborted is None
+    backward_on(ranks, everything)
+
+
+def test_a_pass_that_fails_when_all_is_averaged_is_heard_of_by_the_other_ranks() -> None:
+    """They stepped, this rank did not, and all went on with parameters that differ."""
+    job, ranks = make()
+    targets = [rank.begin(*range(4))[0] for rank in ranks]
+    assert job.reduced == 2
+    targets[1].abandon(ArithmeticError("in a part of the pass elsewhere"))
+    assert isinstance(job.aborted, ArithmeticError)
+    with pytest.raises(AutogradError, match="since its backward 1 failed"):
+        backward([ranks[1].loss(3)])
+    with pytest.raises(ArithmeticError):
+        backward([ranks[0].loss(3)])
+
+
+def test_a_reduction_that_failed_stops_the_backward() -> None:
+    job, ranks = make(2)
+    rank = ranks[0]
+    x: Any = tensor([1.0, 1.0])
+    for parameter in rank.parameters:
+        x = x * parameter
+    # Its first bucket is under way when this hook is called.
+    rank.parameters[1].register_hook(lambda _: job.fail(ArithmeticError("broken")))
+    with pytest.raises(ArithmeticError, match="broken"):
+        backward([x.sum()])
+    assert rank.gradients() == [None] * 4
+    assert len(job.groups[0].labels) == 1
+
+
+def test_a_group_of_one_goes_on_after_a_failure() -> None:
+    _, ranks = make(1)
+    rank = ranks[0]
+
+    def fail(_: Tensor) -> None:
+        raise ArithmeticError("no gradient today")
+
+    with rank.parameters[0].register_hook(fail), pytest.raises(ArithmeticError):
+        backward([rank.loss(*range(4))])
+    assert rank.gradients() == [None] * 4
+    backward([rank.loss(*range(4))])
+    assert rank.gradients() == [0.0, 10.0, 20.0, 30.0]
+
+
+def test_two_passes_at_once_are_refused() -> None:
+    _, ranks = make()
+    ranks[0].begin(0)
+    with pytest.raises(AutogradError, match="while its backward 1 is under way; run one at a time"):
+        ranks[0].begin(1)
+
+
+def test_create_graph_is_refused() -> None:
+    _, ranks = make(1)
+    rank = ranks[0]
+    loss = (rank.parameters[0] * rank.parameters[0]).sum()
+    with pytest.raises(AutogradError, match=r"create_graph=True does not go through"):
+        loss.backward(create_graph=True)
+    with rank.reducer.no_sync():
+        loss.backward(create_graph=True)
+
+
+def test_a_task_that_accumulates_elsewhere_is_refused() -> None:
+    _, ranks = make(1)
+    loss = ranks[0].loss(0)
+    task = GraphTask([loss.root()], accumulate=lambda tensor, gradient: None)
+    with pytest.raises(AutogradError, match="needs a GradientTarget to accumulate in"):
+        task.run()
+
+
+def test_a_new_reducer_takes_the_place_of_the_old_one() -> None:
+    job, ranks = make(1)
+    old, ranks[0].reducer = ranks[0].reducer, ranks[0].reduce(limit=1)
+    ranks[0].begin(*range(4))
+    assert len(job.groups[0].labels) == 4
+    assert old.passes == 0
+
+
+def test_a_reducer_that_is_gone_reduces_nothing() -> None:
+    job, ranks = make(2)
+    gone = weakref.ref(ranks[0].reducer)
+    del ranks[0].reducer
+    assert gone() is None
+    backward([ranks[0].loss(0)])
+    assert not job.groups[0].labels
+
+
+def test_a_pass_that_is_over_leaves_nothing_behind() -> None:
+    _, ranks = make(1)
+    gc.disable()
+    try:
+        target, _ = begin(ranks[0].loss(*range(4)), Kept())
+        gone = weakref.ref(target)
+        del target
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_gradients_have_the_dtype_of_their_parameters() -> None:
+    dtypes = (np.float32, np.float64, np.float32, np.float64)
+    job = FakeJob(2)
+    ranks = [Rank(group, dtypes) for group in job.groups]
+    backward_on(ranks, everything)
+    for rank in ranks:
+        assert [p.grad.dtype for p in rank.parameters if p.grad is not None] == list(dtypes)
+        assert rank.gradients() == [0.5, 10.5, 20.5, 30.5]

@@ -1,0 +1,211 @@
+"""`init_method="file:///path"`: in threads, in processes, with what an earlier job has left."""
+
+from __future__ import annotations
+
+import os
+import socket
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from telegrad import rpc
+from telegrad.errors import DuplicateNameError, RendezvousError, RendezvousTimeoutError
+from telegrad.rendezvous import Coordinator, JoinedJob, join_job, parse_init_method
+from telegrad.rendezvous.endpoint_file import EndpointFile, Published
+from telegrad.transport import GrpcTransport
+from tests.conftest import Programs
+from tests.rendezvous.test_join import TOKEN, Listener
+
+PROGRAM = """
+import sys
+from telegrad import rpc
+
+def double(x):
+    return 2 * x
+
+if __name__ == "__main__":
+    rank = int(sys.argv[2])
+    with rpc.init_rpc(f"w{rank}", rank=rank, world_size=2, init_method=f"file://{sys.argv[1]}"):
+        print("value", rpc.rpc_sync(1 - rank, double, (21,)))
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "job"
+
+
+def join(path: Path, rank: int, *, timeout: float = 20.0, job: str = "default") -> JoinedJob:
+    return join_job(
+        parse_init_method(f"file://{path}?job={job}", rank=rank, world_size=2),
+        name=f"w{rank}",
+        token=TOKEN,
+        transports=[GrpcTransport()],
+        publish=lambda *_: [],
+        listener=Listener(),
+        timeout=timeout,
+    )
+
+
+def assemble(path: Path, pool: ThreadPoolExecutor, early: Future[JoinedJob] | None = None) -> None:
+    """Lets both ranks join, rank 1 perhaps long before, and ends the job in order."""
+    other = early or pool.submit(join, path, 1)
+    first = join(path, 0)
+    second = other.result(20)
+    assert [member.info.name for member in first.members] == ["w0", "w1"]
+    done = pool.submit(second.shutdown)
+    first.shutdown()
+    first.close()
+    done.result(20)
+    second.close()
+
+
+def dead_endpoint() -> str:
+    """An address at which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"grpc://127.0.0.1:{probe.getsockname()[1]}"
+
+
+def leave_stale(path: Path, endpoint: str, job: str = "default") -> None:
+    path.write_text(Published(endpoint, job, "process 1 on h at noon").text())
+
+
+def wait_until_looked(path: Path, future: Future[JoinedJob]) -> None:
+    """Returns when somebody has read the file: a named pipe in its place, opened by a reader."""
+    os.mkfifo(path)
+    with path.open("w"):  # blocks until the reader comes
+        path.unlink()
+    assert not future.done()
+
+
+def test_rank_0_says_where_it_is_and_takes_it_back(path: Path) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        assemble(path, pool)
+    assert not list(path.parent.iterdir())
+
+
+def test_the_others_wait_for_a_late_rank_0(path: Path) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        waiting = pool.submit(join, path, 1)
+        wait_until_looked(path, waiting)
+        assemble(path, pool, waiting)
+
+
+def test_processes_meet(programs: Programs, path: Path) -> None:
+    script = programs.script(PROGRAM)
+    late = programs.start(["python", script, path, "1"])
+    leave_stale(path, dead_endpoint())
+    first = programs.start(["python", script, path, "0"])
+    assert "value 42" in first.wait()
+    assert "value 42" in late.wait()
+    assert not path.exists()
+
+
+def test_a_job_begins_over_what_a_killed_one_left(path: Path) -> None:
+    leave_stale(path, dead_endpoint())
+    with ThreadPoolExecutor(1) as pool:
+        assemble(path, pool)
+
+
+@pytest.mark.parametrize("kind", ["nobody", "another job", "another token", "no telegrad"])
+def test_a_stale_file_misleads_nobody(path: Path, kind: str) -> None:
+    job = "other" if kind == "another job" else "default"
+    token = b"the token of somebody else" if kind == "another token" else TOKEN
+    coordinator = Coordinator([GrpcTransport()], job=job, token=token)
+    endpoint = coordinator.start()[0]
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(2) as pool:
+        if kind == "nobody":
+            coordinator.close()
+        elif kind == "no telegrad":
+            endpoint = f"grpc://127.0.0.1:{server.getsockname()[1]}"
+        leave_stale(path, endpoint, job)
+        waiting = pool.submit(join, path, 1)
+        if kind == "no telegrad":
+            server.accept()[0].close()
+        assemble(path, pool, waiting)
+    coordinator.close()
+
+
+def test_a_worker_at_the_stale_address_is_no_coordinator(path: Path) -> None:
+    """The kernel may give the port of a coordinator that is gone to an agent of the same job."""
+    with ThreadPoolExecutor(2) as pool:
+        agent = rpc.init_rpc("me", options=rpc.RpcOptions(token=TOKEN))
+        endpoint = agent._exchange._listeners[0].endpoint  # no public way to a worker's address
+        leave_stale(path, endpoint)
+        with pytest.raises(RendezvousTimeoutError, match="worker 'me' of this job answers at"):
+            join(path, 1, timeout=0.5)
+        agent.shutdown()
+        assemble(path, pool)
+
+
+def test_the_error_says_what_was_read_and_the_remedy(path: Path) -> None:
+    with pytest.raises(RendezvousTimeoutError) as caught:
+        join(path, 1, timeout=0.2)
+    assert str(caught.value) == (
+        f"'w1' (rank 1) did not reach the coordinator of job 'default' within 0.2 s; rank 0 has not "
+        f"written {str(path)!r}; start it, and check that all workers see the same file"
+    )
+    assert caught.value.missing == (f"rank 0: has not written {str(path)!r}",)
+    endpoint = dead_endpoint()
+    leave_stale(path, endpoint)
+    with pytest.raises(RendezvousTimeoutError) as caught:
+        join(path, 1, timeout=0.2)
+    assert (
+        f"{str(path)!r} says {endpoint} (written by process 1 on h at noon), last error there: "
+        "connection refused; if an earlier job has left it, start rank 0 of this one, which writes "
+        "it anew"
+    ) in str(caught.value)
+
+
+def test_an_earlier_job_that_still_runs_is_named(path: Path) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(join, path, 1)
+        first, second = join(path, 0), waiting.result(20)
+        with pytest.raises(DuplicateNameError, match="rank 1 is taken by 'w1'") as caught:
+            join(path, 1)
+        assert "if it is of an earlier job that still runs" in caught.value.__notes__[0]
+        second.close()
+        first.close()
+
+
+def test_bad_places(path: Path, tmp_path: Path) -> None:
+    for rank in (0, 1):
+        with pytest.raises(RendezvousError, match=r"there is no directory '.*no/where' here; make"):
+            join(tmp_path / "no" / "where" / "job", rank)
+        with pytest.raises(RendezvousError, match="Is a directory"):
+            join(tmp_path, rank)
+    path.write_text("my diary")
+    for rank in (0, 1):
+        with pytest.raises(RendezvousError, match="something else than what rank 0 writes"):
+            join(path, rank)
+    assert path.read_text() == "my diary"
+
+
+def test_a_file_that_may_not_be_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "replace", refuse)  # the user that runs the tests may be root
+    with pytest.raises(RendezvousError, match="Permission denied; name a path that rank 0 may wr"):
+        join(path, 0)
+    assert not list(path.parent.iterdir())
+
+
+def test_nobody_takes_away_the_file_of_a_newer_job(path: Path) -> None:
+    old, new = EndpointFile(str(path)), EndpointFile(str(path))
+    old.publish("grpc://a:1", "default")
+    new.publish("grpc://b:2", "default")
+    old.withdraw()
+    found = new.read()
+    assert found is not None
+    assert found.endpoint == "grpc://b:2"
+    new.withdraw()
+    assert not list(path.parent.iterdir())
+
+
+def test_an_empty_file_is_one_that_nobody_wrote_yet(path: Path) -> None:
+    path.touch()
+    with ThreadPoolExecutor(1) as pool:
+        assemble(path, pool)

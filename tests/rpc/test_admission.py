@@ -1,0 +1,438 @@
+"""Admission as values: whatever the order of events, every call starts or is withdrawn."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from telegrad.rpc import Limits
+from telegrad.rpc.admission import Budget, Grant, Move, Step, Window
+from telegrad.types import WorkerInfo
+
+A, B, C = (WorkerInfo(name, rank, rank + 1) for rank, name in enumerate("abc"))
+N = 3
+
+
+def steps(moves: list[Move]) -> list[tuple[int, Step]]:
+    return [(move.call, move.step) for move in moves]
+
+
+def calls(grants: list[Grant]) -> list[int]:
+    return [grant.call for grant in grants]
+
+
+# -- the window ---------------------------------------------------------------------------------
+
+
+def test_calls_within_the_allowance_start_at_once() -> None:
+    window = Window(Limits(allowance_bytes=100))
+    assert [window.enter(call, 25) for call in range(4)] == [Step.START] * 4
+    assert window.enter(4, 1) is Step.ASK
+    assert window.enter(5, 0) is Step.START  # others overtake who asks
+    assert window.leave(0) == []
+    assert window.enter(6, 25) is Step.START
+
+
+def test_a_call_that_asked_takes_nothing_of_the_allowance() -> None:
+    window = Window(Limits(allowance_bytes=100))
+    assert window.enter(1, 1000) is Step.ASK
+    assert window.admit(1)
+    assert not window.admit(1)
+    assert window.enter(2, 100) is Step.START
+    assert window.leave(1) == window.leave(1) == []
+    assert window.leave(2) == []
+    assert window.is_empty
+
+
+def test_without_a_place_calls_wait_in_order() -> None:
+    window = Window(Limits(pending_calls_per_peer=2, allowance_bytes=10))
+    assert window.enter(1, 1) is Step.START
+    assert window.enter(2, 99) is Step.ASK
+    assert [window.enter(call, size) for call, size in ((3, 1), (4, 99), (5, 1))] == (
+        [Step.WAIT] * 3
+    )
+    assert steps(window.leave(1)) == [(3, Step.START)]
+    assert window.leave(5) == []  # given up while it waited
+    assert steps(window.leave(2)) == [(2, Step.WITHDRAW), (4, Step.ASK)]
+    assert not window.admit(2)
+
+
+# -- the budget ---------------------------------------------------------------------------------
+
+
+def test_calls_are_admitted_while_there_is_room() -> None:
+    budget = Budget(100)
+    assert calls(budget.ask(A, 1, 60)) == [1]
+    assert calls(budget.ask(A, 2, 60)) == []
+    assert calls(budget.ask(B, 3, 10)) == []  # it fits, but nobody overtakes the head
+    assert budget.in_use == 60
+    assert budget.arrive(A, 1)
+    assert not budget.arrive(A, 7)
+    assert calls(budget.release(A, 1)) == [2, 3]
+    assert calls(budget.release(A, 1)) == []
+    assert budget.in_use == 70
+
+
+def test_peers_take_turns() -> None:
+    budget = Budget(10)
+    budget.ask(C, 0, 10)
+    for call in range(1, 4):
+        budget.ask(A, call, 10)
+    for call in range(4, 6):
+        budget.ask(B, call, 10)
+    order, current = [], Grant(C, 0)
+    while budget.is_full:
+        (current,) = budget.release(current.peer, current.call)
+        order.append(current.call)
+    assert order == [1, 4, 2, 5, 3]
+
+
+def test_a_call_larger_than_the_budget_comes_alone() -> None:
+    budget = Budget(10)
+    assert calls(budget.ask(A, 1, 4)) == [1]
+    assert calls(budget.ask(B, 2, 1000)) == []
+    assert calls(budget.ask(A, 3, 4)) == []
+    assert calls(budget.release(A, 1)) == [2]
+    assert calls(budget.release(B, 2)) == [3]
+
+
+def test_what_is_withdrawn_holds_nothing() -> None:
+    budget = Budget(10)
+    assert calls(budget.ask(A, 1, 10)) == [1]
+    assert calls(budget.ask(A, 2, 10)) == []
+    assert calls(budget.withdraw(A, 2)) == []
+    assert calls(budget.ask(A, 3, 10)) == []
+    assert calls(budget.withdraw(A, 1)) == [3]  # admitted, but it had been given up
+    assert calls(budget.withdraw(A, 9)) == []  # overtook its own ask
+    assert calls(budget.ask(A, 9, 10)) == []
+    assert calls(budget.release(A, 3)) == []
+    assert budget.is_empty
+
+
+def test_a_lost_peer_holds_what_still_runs_and_no_more() -> None:
+    budget = Budget(20)
+    for call in (1, 2, 3):
+        budget.ask(A, call, 10)
+    budget.ask(B, 4, 10)
+    budget.withdraw(A, 77)
+    budget.arrive(A, 1)
+    assert calls(budget.lose(A)) == [4]
+    assert budget.in_use == 20
+    assert calls(budget.release(A, 1)) == []
+    assert calls(budget.release(B, 4)) == []
+    assert budget.is_empty
+
+
+# -- the four deadlocks of the naive form, and two that users can make ---------------------------
+
+
+def test_no_budget_is_full_of_messages_that_arrived_by_half() -> None:
+    """Admitted chunk by chunk, four messages of 10 would each hold 5 of 20 and wait for ever."""
+    budget = Budget(20)
+    coming = [grant for peer in (A, B) for call in (1, 2) for grant in budget.ask(peer, call, 10)]
+    assert len(coming) == 2  # each whole: nothing that is under way needs more
+    for grant in coming:
+        budget.arrive(grant.peer, grant.call)
+        coming += budget.release(grant.peer, grant.call)
+    assert len(coming) == 4
+
+
+def test_a_call_that_holds_the_budget_never_needs_more_of_it() -> None:
+    """What a function calls is no root call: neither window nor budget is asked."""
+    world = World(Limits(pending_bytes=10, allowance_bytes=0))
+    outer = world.call(A, B, 10)
+    world.deliver_all()
+    inner = world.call(B, C, 10, inside=outer)
+    back = world.call(C, B, 10, inside=inner)
+    world.deliver_all()
+    assert [each.state for each in (outer, inner, back)] == ["served"] * 3
+    world.finish()
+
+
+def test_a_window_of_one_lets_a_call_come_back() -> None:
+    world = World(Limits(pending_calls_per_peer=1))
+    outer = world.call(A, B, 1)
+    world.deliver_all()
+    back = world.call(B, A, 1, inside=outer)
+    again = world.call(A, B, 1, inside=back)
+    waits = world.call(A, B, 1)
+    world.deliver_all()
+    assert (again.state, waits.state) == ("served", "held")
+    world.finish()
+
+
+def test_nothing_that_goes_back_waits_for_what_comes() -> None:
+    """Both ends are full of each other's calls; their replies go all the same."""
+    world = World(Limits(pending_bytes=10, allowance_bytes=0, pending_calls_per_peer=2))
+    both = [world.call(*ends, 10) for _ in range(4) for ends in ((A, B), (B, A))]
+    world.deliver_all()
+    assert [each.state for each in both].count("served") == 2
+    world.finish()
+
+
+def test_a_call_that_waits_lets_others_in() -> None:
+    """A function that is answered when the whole batch is there, which exceeds the budget."""
+    world = World(Limits(pending_bytes=10, allowance_bytes=0))
+    batch = [world.call(peer, C, 10) for peer in (A, B, A, B)]
+    for _ in batch:
+        world.deliver_all()
+        for each in batch:
+            if each.state == "served":
+                world.wait(each)
+    assert [each.state for each in batch] == ["served"] * 4
+    world.finish()
+
+
+def test_calls_that_stall_let_one_more_in_at_a_time() -> None:
+    budget = Budget(10)
+    for call in range(3):
+        budget.ask(A, call, 10)
+    assert calls(budget.overdraw()) == []  # one is coming: that is no stall
+    for call in range(2):
+        budget.arrive(A, call)
+        assert calls(budget.overdraw()) == [call + 1]
+    budget.arrive(A, 2)
+    assert calls(budget.overdraw()) == []
+    assert budget.in_use == 30
+
+
+# -- any order of events ------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Call:
+    number: int
+    caller: WorkerInfo
+    callee: WorkerInfo
+    size: int
+    inside: Call | None
+    state: str = "new"  # then held, sent, served, ended, withdrawn, lost
+    children: int = 0
+
+
+@dataclass
+class World:
+    """Three workers; messages arrive in any order, as the session's envelopes may."""
+
+    limits: Limits
+    calls: dict[int, Call] = field(default_factory=dict)
+    messages: list[tuple[str, WorkerInfo, WorkerInfo, Any]] = field(default_factory=list)
+    dead: set[WorkerInfo] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        ends = [(a, b) for a in (A, B, C) for b in (A, B, C)]
+        self.windows = {(a, b): Window(self.limits) for a, b in ends}
+        self.budgets = {each: Budget(self.limits.pending_bytes) for each in (A, B, C)}
+        self.overdrawn = False
+
+    def call(self, a: WorkerInfo, b: WorkerInfo, size: int, inside: Call | None = None) -> Call:
+        call = Call(len(self.calls), a, b, size, inside)
+        self.calls[call.number] = call
+        if inside is not None or a == b:
+            if inside is not None:
+                inside.children += 1
+            self.send(call)
+            return call
+        call.state = "held"
+        self.move(a, b, [Move(call.number, self.windows[a, b].enter(call.number, size), size)])
+        return call
+
+    def send(self, call: Call) -> None:
+        assert call.state in ("new", "held")
+        call.state = "sent"
+        self.messages.append(("call", call.caller, call.callee, call))
+
+    def move(self, a: WorkerInfo, b: WorkerInfo, moves: list[Move]) -> None:
+        for number, step, size in moves:
+            if step is Step.START:
+                self.send(self.calls[number])
+            elif step is Step.ASK:
+                self.messages.append(("ask", a, b, (number, size)))
+            elif step is Step.WITHDRAW:
+                self.messages.append(("withdraw", a, b, number))
+
+    def grant(self, b: WorkerInfo, grants: list[Grant]) -> None:
+        for grant in grants:
+            self.messages.append(("admit", b, grant.peer, grant.call))
+
+    def deliver(self, place: int) -> None:
+        kind, a, b, body = self.messages.pop(place)
+        if kind == "ask":
+            self.grant(b, self.budgets[b].ask(a, *body))
+        elif kind == "withdraw":
+            self.grant(b, self.budgets[b].withdraw(a, body))
+        elif kind == "admit":
+            if self.windows[b, a].admit(body):
+                self.send(self.calls[body])
+        elif kind == "call":
+            self.budgets[b].arrive(a, body.number)
+            body.state = "served"
+        else:
+            body.state = "ended"
+            self.close(body)
+            self.move(b, a, self.windows[b, a].leave(body.number))
+
+    def deliver_all(self) -> None:
+        while self.messages:
+            self.deliver(0)
+
+    def end(self, call: Call) -> None:
+        assert call.state == "served"
+        assert not call.children
+        call.state = "answered"
+        self.messages.append(("reply", call.callee, call.caller, call))
+        self.wait(call)
+
+    def wait(self, call: Call) -> None:
+        self.grant(call.callee, self.budgets[call.callee].release(call.caller, call.number))
+
+    def withdraw(self, call: Call) -> None:
+        assert call.state == "held"
+        call.state = "withdrawn"
+        ends = call.caller, call.callee
+        self.move(*ends, self.windows[ends].leave(call.number))
+
+    def close(self, call: Call) -> None:
+        if call.inside is not None:
+            call.inside.children -= 1
+
+    def crash(self, gone: WorkerInfo) -> None:
+        self.dead.add(gone)
+        self.messages = [each for each in self.messages if gone not in each[1:3]]
+        for each in self.calls.values():
+            if each.caller == gone and each.state == "served":
+                continue  # it runs on, for nobody
+            if gone in (each.caller, each.callee) and each.state not in ("ended", "withdrawn"):
+                if each.state != "lost":
+                    self.close(each)
+                each.state = "lost"
+        for other in {A, B, C} - self.dead:
+            self.windows[other, gone] = Window(self.limits)
+            self.grant(other, self.budgets[other].lose(gone))
+        self.messages = [each for each in self.messages if not self.dead & set(each[1:3])]
+
+    def runnable(self) -> list[Call]:
+        return [each for each in self.calls.values() if each.state == "served"]
+
+    def finish(self) -> None:
+        """Lets everything end: if anything is left then, something waits for ever."""
+        while True:
+            self.deliver_all()
+            leaves = [each for each in self.runnable() if not each.children]
+            if not leaves:
+                break
+            for each in leaves:
+                if each.caller in self.dead:
+                    each.state = "lost"
+                    self.close(each)
+                    self.wait(each)
+                else:
+                    self.end(each)
+        states = {each.state for each in self.calls.values()}
+        assert states <= {"ended", "withdrawn", "lost"}
+        living = {A, B, C} - self.dead
+        assert all(self.windows[a, b].is_empty for a in living for b in living)
+        assert all(self.budgets[each].is_empty for each in living)
+        assert all(self.budgets[each].in_use == 0 for each in living)
+
+
+class Random:
+    """Drives a world by events drawn from a seed.
+
+    Args:
+        seed: Of all that is drawn, the limits included.
+        crashes: Whether workers may be lost.
+    """
+
+    def __init__(self, seed: int, *, crashes: bool) -> None:
+        self.rng = rng = random.Random(seed)
+        self.crashes = crashes
+        self.world = World(
+            Limits(
+                pending_calls_per_peer=rng.randint(1, 5),
+                pending_bytes=rng.randint(1, 40),
+                allowance_bytes=rng.choice((0, 5, 20)),
+            )
+        )
+
+    def run(self, events: int = 120) -> World:
+        for _ in range(events):
+            self.step()
+            if not self.world.overdrawn:
+                self.check_budgets()
+        self.world.finish()
+        return self.world
+
+    def step(self) -> None:
+        world, rng = self.world, self.rng
+        living = [each for each in (A, B, C) if each not in world.dead]
+        running = [each for each in world.runnable() if each.callee not in world.dead]
+        held = [each for each in world.calls.values() if each.state == "held"]
+        match rng.choices(("call", "arrive", "end", "rare"), (4, 8, 3, 1))[0]:
+            case "call":
+                world.call(rng.choice(living), rng.choice(living), rng.randint(0, 50))
+            case "arrive" if world.messages:
+                world.deliver(rng.randrange(len(world.messages)))
+            case "end" if running:
+                call = rng.choice(running)
+                if not call.children and call.caller not in world.dead:
+                    world.end(call)
+            case "rare":
+                match rng.choice(("nest", "nest", "wait", "expire", "stall", "crash")):
+                    case "nest" if running:
+                        outer, to = rng.choice(running), rng.choice(living)
+                        world.call(outer.callee, to, rng.randint(0, 50), inside=outer)
+                    case "wait" if running:
+                        world.wait(rng.choice(running))
+                    case "expire" if held:
+                        world.withdraw(rng.choice(held))
+                    case "stall":
+                        at = rng.choice(living)
+                        grants = world.budgets[at].overdraw()
+                        world.overdrawn |= bool(grants)
+                        world.grant(at, grants)
+                    case "crash" if self.crashes and len(living) == N and rng.random() < 0.3:
+                        world.crash(rng.choice(living))
+
+    def check_budgets(self) -> None:
+        for budget in self.world.budgets.values():
+            alone = len(budget._coming) + len(budget._here) == 1
+            assert budget.in_use <= self.world.limits.pending_bytes or alone
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+@settings(max_examples=300)
+@given(seed=st.integers(0, 2**32))
+def test_whatever_the_order_every_call_starts_or_is_withdrawn(crashes: bool, seed: int) -> None:
+    states = {each.state for each in Random(seed, crashes=crashes).run().calls.values()}
+    assert "ended" in states
+
+
+def test_the_random_worlds_are_not_trivial() -> None:
+    worlds = [Random(seed, crashes=True).run() for seed in range(50)]
+    ends = Counter(each.state for world in worlds for each in world.calls.values())
+    assert min(ends[state] for state in ("ended", "withdrawn", "lost")) > 25
+    assert 10 < sum(len(world.dead) for world in worlds) < 50
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "words"),
+    [
+        ({"pending_calls_per_peer": 0}, ValueError, r"Limits\.pending_calls_per_peer"),
+        ({"pending_bytes": 0}, ValueError, "pending_bytes must be from 1"),
+        ({"pending_bytes": 1.0}, TypeError, "integer"),
+        ({"allowance_bytes": -1}, ValueError, "from 0"),
+        ({"allowance_bytes": True}, TypeError, "integer"),
+        ({"stalled_after": 0}, ValueError, r"Limits\.stalled_after.*math\.inf"),
+        ({"allowance": 3}, TypeError, "unexpected keyword"),
+    ],
+)
+def test_wrong_limits(wrong: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        Limits(**wrong)

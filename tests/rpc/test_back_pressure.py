@@ -1,0 +1,560 @@
+"""Root calls wait for admission, nothing else does, and so nothing waits for ever."""
+
+from __future__ import annotations
+
+import doctest
+import gc
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from telegrad import rpc
+from telegrad.errors import (
+    CallRefusedError,
+    CallTimeoutError,
+    EncodeError,
+    EvictedError,
+    NotInitializedError,
+    WorkerLostError,
+)
+from telegrad.rpc import Limits
+from telegrad.rpc.calling import Calling
+from telegrad.rpc.codec import MessageCodec, write_body
+from telegrad.rpc.deadlines import Deadlines
+from telegrad.rpc.interceptor import Interceptor, Message
+from telegrad.testing import leaks
+from telegrad.transport import LoopThread
+from telegrad.types import WorkerInfo
+from telegrad.wire import Envelope
+from tests.rpc import pressure_code, remote_code
+from tests.rpc.conftest import Job, MakeJob
+from tests.rpc.pressure_code import MIB, megabytes, meter
+
+GUIDE = Path(__file__).parents[2] / "docs" / "back-pressure.md"
+
+
+@pytest.fixture(autouse=True)
+def _fresh_meter() -> Iterator[None]:
+    meter.begin()
+    yield
+    meter.begin()
+
+
+def strict(**limits: Any) -> Limits:
+    """A budget that is never overdrawn, and nothing that goes without asking."""
+    return Limits(**{"allowance_bytes": 0, "stalled_after": math.inf, **limits})
+
+
+def assert_nothing_is_left(job: Job, *agents: rpc.Agent) -> None:
+    """All calls have ended: neither end of the admission knows of any."""
+    living = agents or tuple(job.agents)
+    for agent in living:
+        assert agent.drain(time.monotonic() + 20.0)
+
+    def left() -> list[str]:  # the last withdrawal may still be on its way
+        found = []
+        for agent in living:
+            caller, budget = agent._calling._admission, agent._serving._admission._budget
+            if caller._held or not all(each.is_empty for each in caller._windows.values()):
+                found.append(f"window of {agent.name}")
+            if not budget.is_empty or budget.in_use:
+                found.append(f"budget of {agent.name}")
+        return found
+
+    leaks.wait_until_gone("admissions", left)
+    for agent in living:
+        statistics = agent.statistics()
+        assert (statistics.waiting_calls, statistics.admitted_bytes) == (0, 0)
+
+
+def wait_until(what: str, come_true: Callable[[], bool]) -> None:
+    leaks.wait_until_gone("waits", lambda: [] if come_true() else [what])
+
+
+class Undone(Interceptor):
+    """Counts the messages that it had to take back."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    @property
+    def name(self) -> str:
+        return "undone"
+
+    def outgoing(self, message: Message) -> None:
+        pass
+
+    def incoming(self, message: Message) -> None:
+        pass
+
+    def undelivered(self, message: Message) -> None:
+        self.count += 1
+
+
+# -- who waits ----------------------------------------------------------------------------------
+
+
+def test_twenty_pushes_fit_a_budget_of_three(make_job: MakeJob) -> None:
+    """20 x 8 MiB at once into 32 MiB: what else is in a message leaves room for three."""
+    job = make_job(3, limits=strict(pending_bytes=32 * MIB))
+    pushes = [
+        job.on(1 + i % 2, rpc.rpc_async, "w0", pressure_code.push, (megabytes(8, i), "pushes"))
+        for i in range(20)
+    ]
+    wait_until("three are in", lambda: meter.inside == 3)
+    waiting = [agent.statistics().waiting_calls for agent in job.agents]
+    assert waiting[0] == 0
+    assert sum(waiting) == 17
+    remote_code.release("pushes")
+    assert rpc.wait_all(pushes) == [i * 8 * MIB for i in range(20)]
+    assert meter.most_inside == 3
+    assert 24 * MIB < meter.most_bytes <= 32 * MIB
+    assert sorted(meter.order) == list(range(20))
+    assert_nothing_is_left(job)
+
+
+def test_calls_within_the_allowance_never_ask(make_job: MakeJob) -> None:
+    job = make_job(2, limits=Limits(pending_bytes=1, allowance_bytes=MIB))
+    with rpc.use_agent(job.agents[0]):
+        calls = [rpc.rpc_async("w1", remote_code.add, (i, i)) for i in range(100)]
+        assert rpc.wait_all(calls) == [2 * i for i in range(100)]
+        for _ in range(5):
+            assert rpc.rpc_sync("w1", pressure_code.push, (megabytes(0.9),)) == 0
+    assert job.agents[1]._serving._admission._budget.changes == 0
+    assert_nothing_is_left(job)
+
+
+def test_calls_to_oneself_never_wait(make_job: MakeJob) -> None:
+    job = make_job(1, limits=strict(pending_calls_per_peer=1, pending_bytes=1))
+    with rpc.use_agent(job.agents[0]):
+        calls = [rpc.rpc_async("w0", pressure_code.push, (megabytes(1), "own")) for _ in range(3)]
+        wait_until("all are in", lambda: meter.inside == 3)
+        remote_code.release("own")
+        assert rpc.wait_all(calls) == [0, 0, 0]
+    assert_nothing_is_left(job)
+
+
+def test_what_waits_starts_in_order(make_job: MakeJob) -> None:
+    job = make_job(2, limits=strict(pending_bytes=1))
+    with rpc.use_agent(job.agents[0]):
+        pushes = [rpc.rpc_async("w1", pressure_code.push, (megabytes(0.01, i),)) for i in range(50)]
+        rpc.wait_all(pushes)
+    assert meter.order == list(range(50))
+    assert_nothing_is_left(job)
+
+
+def test_a_window_keeps_further_calls_at_the_caller(make_job: MakeJob) -> None:
+    job = make_job(2, limits=Limits(pending_calls_per_peer=2))
+    with rpc.use_agent(job.agents[0]):
+        calls = [
+            rpc.rpc_async("w1", pressure_code.push, (megabytes(0.01, i), "window"))
+            for i in range(8)
+        ]
+        wait_until("two are in", lambda: meter.inside == 2)
+        own = job.agents[0].statistics()
+        assert (own.pending_calls, own.waiting_calls) == (8, 6)
+        remote_code.release("window")
+        rpc.wait_all(calls)
+    assert meter.most_inside == 2
+    assert_nothing_is_left(job)
+
+
+def test_small_calls_overtake_who_waits_for_the_budget(make_job: MakeJob) -> None:
+    limits = Limits(pending_bytes=1, allowance_bytes=MIB, stalled_after=math.inf)
+    job = make_job(2, limits=limits)
+    with rpc.use_agent(job.agents[0]):
+        pushes = [
+            rpc.rpc_async("w1", pressure_code.push, (megabytes(2), "overtaken")) for _ in range(2)
+        ]
+        wait_until("one is in", lambda: meter.inside == 1)
+        assert rpc.rpc_sync("w1", remote_code.who) == "w1"
+        assert job.agents[0].statistics().waiting_calls == 1
+        remote_code.release("overtaken")
+        rpc.wait_all(pushes)
+    assert_nothing_is_left(job)
+
+
+# -- the four deadlocks of the naive form -------------------------------------------------------
+
+
+def test_messages_are_admitted_whole(make_job: MakeJob) -> None:
+    """With a budget taken chunk by chunk, two messages of 3 MiB each hold half of 4 and wait."""
+    job = make_job(3, limits=strict(pending_bytes=4 * MIB))
+    pushes = [
+        job.on(1 + i % 2, rpc.rpc_async, "w0", pressure_code.push, (megabytes(3, 1),))
+        for i in range(10)
+    ]
+    assert rpc.wait_all(pushes) == [3 * MIB] * 10
+    assert meter.most_inside == 1
+    assert_nothing_is_left(job)
+
+
+def test_a_function_that_holds_the_budget_makes_nested_calls(make_job: MakeJob) -> None:
+    job = make_job(3, limits=strict(pending_bytes=2 * MIB))
+    path = ["w2", "w1", "w2", "w0", "w1"]
+    with rpc.use_agent(job.agents[0]):
+        calls = [rpc.rpc_async("w1", pressure_code.relay, (megabytes(2), path)) for _ in range(4)]
+        assert rpc.wait_all(calls) == [12 * MIB] * 4
+    assert_nothing_is_left(job)
+
+
+def test_a_window_of_one_lets_calls_come_back(make_job: MakeJob) -> None:
+    job = make_job(2, limits=strict(pending_calls_per_peer=1))
+    path = ["w0", "w1", "w0", "w1"]
+    calls = [
+        job.on(r, rpc.rpc_async, f"w{1 - r}", remote_code.chain, (path,)) for r in (0, 1, 0, 1)
+    ]
+    assert [each[1:] for each in rpc.wait_all(calls)] == [path] * 4
+    assert_nothing_is_left(job)
+
+
+def test_replies_go_while_both_ends_are_full(make_job: MakeJob) -> None:
+    """A stream that is paused while its receiver is full would pause the replies on it too."""
+    job = make_job(2, limits=strict(pending_bytes=1, pending_calls_per_peer=3))
+    calls = [
+        job.on(r, rpc.rpc_async, f"w{1 - r}", pressure_code.swap, (megabytes(2, i),))
+        for i in range(8)
+        for r in (0, 1)
+    ]
+    assert [int(each[-1]) for each in rpc.wait_all(calls)] == [1 + i // 2 for i in range(16)]
+    assert_nothing_is_left(job)
+
+
+# -- calls that wait for each other -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["push_to_batch", "async_push_to_batch", "waiting_push_to_batch"])
+def test_a_batch_that_exceeds_the_budget_fills(make_job: MakeJob, form: str) -> None:
+    """Each is answered when all are there: who waits gives back what it was admitted with."""
+    job = make_job(3, limits=strict(pending_bytes=MIB))
+    batch = [
+        job.on(1 + i % 2, rpc.rpc_async, "w0", getattr(pressure_code, form), (megabytes(1), 6))
+        for i in range(6)
+    ]
+    assert rpc.wait_all(batch) == [6] * 6
+    assert_nothing_is_left(job)
+
+
+def test_waits_that_nobody_sees_let_one_more_in_at_a_time(make_job: MakeJob) -> None:
+    job = make_job(2, limits=strict(pending_bytes=1, stalled_after=0.01))
+    with rpc.use_agent(job.agents[0]):
+        batch = [
+            rpc.rpc_async("w1", pressure_code.unseen_push_to_batch, (megabytes(1, i), 4))
+            for i in range(4)
+        ]
+        assert rpc.wait_all(batch) == [4] * 4
+    assert sorted(meter.order) == list(range(4))
+    assert_nothing_is_left(job)
+
+
+def test_methods_of_what_is_not_admitted_yet_hold_nothing_up(make_job: MakeJob) -> None:
+    """w2's call is in, and waits for a value whose creation by w0 has yet to ask."""
+    limits = strict(pending_bytes=1, pending_calls_per_peer=1, allowance_bytes=2**16)
+    job = make_job(3, limits=limits)
+    with rpc.use_agent(job.agents[0]):
+        held = rpc.rpc_async("w1", remote_code.hold, ("creation",))
+        assert remote_code.entered("creation")
+        rref = rpc.remote("w1", pressure_code.Store, (megabytes(1, 1),))
+        rpc.rpc_sync("w2", pressure_code.keep, (rref,))
+    with rpc.use_agent(job.agents[2]):
+        added = meter.kept.pop().rpc_async().add(megabytes(1, 1))
+        wait_until("it is in", lambda: not job.agents[2].statistics().waiting_calls)
+    assert job.agents[0].statistics().waiting_calls == 1
+    remote_code.release("creation")
+    assert held.wait() == "creation"
+    assert added.wait() == 2
+    del rref
+    assert_nothing_is_left(job)
+
+
+# -- every wait ends ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limits", "asks"),
+    [(strict(pending_bytes=1), True), (strict(pending_calls_per_peer=1), False)],
+)
+def test_a_deadline_ends_the_wait(make_job: MakeJob, limits: Limits, asks: bool) -> None:
+    job = make_job(2, limits=limits)
+    undone = Undone()
+    job.agents[0].add_interceptor(undone)
+    with rpc.use_agent(job.agents[0]):
+        held = rpc.rpc_async("w1", pressure_code.push, (megabytes(1), "late"))
+        wait_until("it is in", lambda: meter.inside == 1)
+        late = rpc.rpc_async("w1", pressure_code.push, (megabytes(1),), timeout=0.05)
+        with pytest.raises(CallTimeoutError, match="was not sent.*RpcOptions.limits") as info:
+            late.wait()
+        assert info.value.phase == "waiting for admission"
+        assert info.value.worker == "w1"
+        assert info.value.elapsed >= 0.05
+        assert undone.count == 1
+        last = rpc.rpc_async("w1", pressure_code.push, (megabytes(1),))
+        remote_code.release("late")
+        assert rpc.wait_all([held, last]) == [0, 0]
+    assert len(meter.order) == 2
+    assert job.agents[1]._serving.served == 2
+    assert_nothing_is_left(job)
+
+
+def test_the_deadline_counts_from_the_call(make_job: MakeJob) -> None:
+    job = make_job(2, limits=strict(pending_calls_per_peer=1))
+    with rpc.use_agent(job.agents[0]):
+        held = rpc.rpc_async("w1", remote_code.hold, ("count",))
+        assert remote_code.entered("count")
+        left = rpc.rpc_async("w1", remote_code.time_left, (), timeout=15.0)
+        ((call, _),) = job.agents[0]._calling._admission._held.values()
+        call.started -= 10.0  # it has waited ten seconds
+        remote_code.release("count")
+        held.wait()
+        assert left.wait()[0] < 5.0
+    assert_nothing_is_left(job)
+
+
+def test_a_call_given_up_while_it_runs_keeps_its_place(make_job: MakeJob) -> None:
+    """The callee still holds its arguments; whoever is next comes when it has ended."""
+    job = make_job(2, limits=strict(pending_bytes=1))
+    with rpc.use_agent(job.agents[0]):
+        expired = rpc.rpc_async("w1", pressure_code.push, (megabytes(1), "gone"))
+        following = rpc.rpc_async("w1", pressure_code.push, (megabytes(1, 1),))
+        wait_until("it is in", lambda: meter.inside == 1)
+        calling = job.agents[0]._calling
+        (call,) = [each for each in calling._table._calls.values() if each.future is expired]
+        calling._expire(call)
+        with pytest.raises(CallTimeoutError, match="may still run"):
+            expired.wait()
+        assert not following.done()
+        remote_code.release("gone")
+        assert following.wait() == MIB
+    assert meter.most_inside == 1
+    assert_nothing_is_left(job)
+
+
+def test_a_lost_callee_ends_the_wait(make_job: MakeJob) -> None:
+    job = make_job(3, limits=strict(pending_bytes=1, pending_calls_per_peer=2))
+    undone = Undone()
+    job.agents[0].add_interceptor(undone)
+    with rpc.use_agent(job.agents[0]):
+        calls = [
+            rpc.rpc_async("w2", pressure_code.push, (megabytes(1), "lost"), timeout=math.inf)
+            for _ in range(4)
+        ]
+        wait_until("one is in", lambda: meter.inside == 1)
+        job.agents[2].shutdown(graceful=False)
+        notes = []
+        for call in calls:
+            with pytest.raises(WorkerLostError) as info:
+                call.wait(20)
+            notes.append(info.value.__notes__[-1])
+        assert ["was not sent" in note for note in notes] == [False, True, True, True]
+        assert undone.count == 3
+    remote_code.release("lost")
+    assert_nothing_is_left(job, *job.agents[:2])
+
+
+@pytest.mark.parametrize("end", ["lost while it asks", "closed when it was posted"])
+def test_a_message_is_taken_back_once_and_never_when_it_left(end: str) -> None:
+    """The end came between the two steps of a call, from another thread.
+
+    A call that asked was taken back by the loss and again by its caller; one that had left was
+    taken back too, though the callee has it.
+    """
+    peer = WorkerInfo("w1", 1, 2)
+    undone = Undone()
+    codec = MessageCodec(lambda name: name)
+    codec.add(undone)
+
+    def post(to: WorkerInfo, envelope: Envelope) -> None:
+        if end.startswith("lost"):
+            calling.lose(to, WorkerLostError("gone"))
+            raise WorkerLostError("gone")
+        calling.close()
+
+    asks = end.startswith("lost")
+    limits = Limits(allowance_bytes=0 if asks else MIB)
+    deadlines = Deadlines(LoopThread())
+    calling = Calling("w0", codec, deadlines, lambda func, *args: func(*args), post, limits)
+    call = calling.send(peer, "rpc.call", [1], "f", math.inf, at_once=False)
+    with pytest.raises(WorkerLostError if asks else NotInitializedError):
+        call.wait(1.0)
+    assert undone.count == (1 if asks else 0)
+
+
+def test_a_lost_caller_gives_back_what_was_on_its_way(make_job: MakeJob) -> None:
+    job = make_job(3, limits=strict(pending_bytes=1))
+    held = job.on(2, rpc.rpc_async, "w0", pressure_code.push, (megabytes(1), "caller"))
+    wait_until("one is in", lambda: meter.inside == 1)
+    waiting = job.on(2, rpc.rpc_async, "w0", pressure_code.push, (megabytes(1),))
+    gone, peer = job.agents[2], job.agents[2].worker("w1")
+    gone.post(peer, "rpc.ask", [1, 1])  # admitted at w1, and never sent
+    wait_until("it is admitted", lambda: job.agents[1].statistics().admitted_bytes == 1)
+    gone.shutdown(graceful=False)
+    other = job.on(1, rpc.rpc_async, "w0", pressure_code.push, (megabytes(1, 1),))
+    for each in (held, waiting):
+        with pytest.raises((NotInitializedError, WorkerLostError)):
+            each.wait(20)
+    remote_code.release("caller")
+    assert other.wait() == MIB
+    assert_nothing_is_left(job, *job.agents[:2])
+
+
+def test_a_graceful_shutdown_sends_what_waits(make_job: MakeJob) -> None:
+    job = make_job(2, limits=strict(pending_bytes=1))
+    calls = [
+        job.on(0, rpc.rpc_async, "w1", pressure_code.push, (megabytes(1, 1), "shutdown"))
+        for _ in range(4)
+    ]
+    wait_until("one is in", lambda: meter.inside == 1)
+    ending = [threading.Thread(target=agent.shutdown) for agent in job.agents]
+    for thread in ending:
+        thread.start()
+    remote_code.release("shutdown")
+    assert rpc.wait_all(calls) == [MIB] * 4
+    for thread in ending:
+        thread.join()
+
+
+@pytest.mark.parametrize("evicted", [False, True])
+def test_leaving_at_once_ends_the_wait(make_job: MakeJob, evicted: bool) -> None:
+    job = make_job(2, limits=strict(pending_bytes=1))
+    agent, undone = job.agents[0], Undone()
+    agent.add_interceptor(undone)
+    calls = [
+        agent.call("w1", pressure_code.push, (megabytes(1), "leave"), timeout=math.inf)
+        for _ in range(3)
+    ]
+    wait_until("one is in", lambda: meter.inside == 1)
+    if evicted:
+        agent.evict(EvictedError("the job goes on without 'w0'", worker="w0", reason="fenced"))
+    else:
+        agent.shutdown(graceful=False)
+    for call in calls:
+        with pytest.raises(EvictedError if evicted else (NotInitializedError, WorkerLostError)):
+            call.wait(20)
+    assert undone.count == 2
+    assert agent.statistics().waiting_calls == 0
+    agent.shutdown(graceful=False)
+    remote_code.release("leave")
+    assert_nothing_is_left(job, job.agents[1])
+
+
+# -- what ends gives back -----------------------------------------------------------------------
+
+
+def test_errors_give_back(make_job: MakeJob) -> None:
+    job = make_job(2, limits=strict(pending_bytes=1))
+    agent = job.agents[0]
+    peer = agent.worker("w1")
+    with rpc.use_agent(agent):
+        for _ in range(2):
+            with pytest.raises(remote_code.CustomError, match="refused 1048576 bytes"):
+                rpc.rpc_sync("w1", pressure_code.fail_with, (megabytes(1),))
+            with pytest.raises(CallRefusedError):
+                rpc.rpc_sync("w1", json.loads, (b"x" * MIB,))
+            with pytest.raises(TypeError):
+                rpc.rpc_sync("w1", pressure_code.push, (megabytes(1), 1, 2))
+            with pytest.raises(EncodeError):
+                rpc.rpc_sync("w1", remote_code.give_unsendable, (), {})
+            unknown = agent.send(peer, "no.such.kind", b"x" * MIB, function="unknown")
+            with pytest.raises(Exception, match="no handler"):
+                unknown.wait()
+            garbage = agent.send(peer, "rpc.call", b"x" * MIB, function="garbage")
+            with pytest.raises(Exception, match="body of a call"):
+                garbage.wait()
+        assert rpc.rpc_sync("w1", pressure_code.push, (megabytes(1, 1),)) == MIB
+    assert_nothing_is_left(job)
+
+
+def test_a_call_that_expired_on_its_way_gives_back(make_job: MakeJob) -> None:
+    """It is dropped where it arrives."""
+    job = make_job(2, limits=strict(pending_bytes=1), num_threads=1)
+    job.agents[1]._executor._max_threads = 1
+    with rpc.use_agent(job.agents[0]):
+        calls = [
+            rpc.rpc_async("w1", pressure_code.push, (megabytes(1), "expired"), timeout=0.2)
+            for _ in range(3)
+        ]
+        for call in calls:
+            with pytest.raises(CallTimeoutError):
+                call.wait()
+        remote_code.release("expired")
+        assert_nothing_is_left(job)
+        assert rpc.rpc_sync("w1", pressure_code.push, (megabytes(1, 1),)) == MIB
+    assert_nothing_is_left(job)
+
+
+class Bulky(Interceptor):
+    """Has so much to say beside a big message that no envelope takes it."""
+
+    def __init__(self) -> None:
+        self.undone = 0
+
+    @property
+    def name(self) -> str:
+        return "bulky"
+
+    def outgoing(self, message: Message) -> None:
+        message.headers[self.name] = b"x" * (3 * MIB)
+
+    def incoming(self, message: Message) -> None:
+        pass
+
+    def undelivered(self, message: Message) -> None:
+        self.undone += 1
+
+
+def test_a_call_that_turns_out_to_fit_no_envelope_gives_back(make_job: MakeJob) -> None:
+    job = make_job(2, limits=strict(pending_bytes=1))
+    bulky = Bulky()
+    job.agents[0].add_interceptor(bulky)
+    future = job.agents[0].call("w1", pressure_code.push, (megabytes(1),))
+    with pytest.raises(EncodeError, match="too big"):
+        future.wait()
+    assert bulky.undone == 1
+    assert_nothing_is_left(job)
+
+
+def test_creations_that_expire_before_they_are_sent_leave_no_rref(make_job: MakeJob) -> None:
+    job = make_job(2, limits=strict(pending_bytes=1))
+    with rpc.use_agent(job.agents[0]):
+        held = rpc.rpc_async("w1", pressure_code.push, (megabytes(1), "creations"))
+        wait_until("it is in", lambda: meter.inside == 1)
+        rref = rpc.remote("w1", pressure_code.Store, (megabytes(1),), timeout=0.05)
+        with pytest.raises(CallTimeoutError):
+            rref.to_here()
+        remote_code.release("creations")
+        assert held.wait() == 0
+        del rref
+
+        def gone() -> bool:
+            gc.collect()  # errors hold frames, and these the references that failed
+            return not any(
+                agent.statistics().user_rrefs + agent.statistics().owned_rrefs
+                for agent in job.agents
+            )
+
+        wait_until("RRefs are gone", gone)
+    assert_nothing_is_left(job)
+
+
+def test_garbage_about_admission_is_refused(make_job: MakeJob) -> None:
+    job = make_job(2, limits=strict(pending_bytes=10))
+    agent = job.agents[0]
+    peer = agent.worker("w1")
+    for kind in ("rpc.ask", "rpc.withdraw", "rpc.admit"):
+        for body in (None, -1, True, [1], [1, -2], [1, 2.0], ["x", 1], [1, 2**63], 2**63, "x"):
+            agent._post(peer, write_body(kind, body))
+    with rpc.use_agent(agent):
+        assert rpc.rpc_sync("w1", pressure_code.push, (megabytes(1, 1),)) == MIB
+    assert_nothing_is_left(job)
+
+
+def test_the_example_of_the_guide_runs() -> None:
+    failed, attempted = doctest.testfile(str(GUIDE), module_relative=False)
+    assert failed == 0
+    assert attempted > 0

@@ -1,0 +1,387 @@
+"""Big parts travel beside the control stream: whole, once, in turns, and never on the loop thread."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import gc
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from telegrad.testing import leaks
+from telegrad.transport import bulk_cargo, bulk_lane, bulk_thread, loopback, shared_loop_thread
+from telegrad.transport.bulk_lanes import LANES
+from telegrad.transport.bulk_thread import BulkThread
+from telegrad.transport.connection import FRUITLESS_CARRIERS
+from telegrad.types import WorkerInfo
+from telegrad.wire import Envelope
+from tests.transport.taps import Tap
+from tests.transport.workers import SECONDS, Floor, ManualClock, Worker, floor_of
+
+MIB = 2**20
+BULK = "telegrad-bulk"
+
+
+def pattern(size: int, seed: int = 0) -> bytes:
+    return np.random.default_rng(seed).bytes(size)
+
+
+def tapped_pair(floor: Floor, **options: Any) -> tuple[Worker, Worker, Tap]:
+    """Two workers of which the first dials, through the tap."""
+    tap = Tap(floor.transport())
+    alice = floor.worker("alice", transport=tap, **options)
+    bob = floor.worker("bob", **options)
+    alice.knows(bob)
+    bob.exchange.connect(alice.info, ())  # may post, and waits to be dialled
+    return alice, bob, tap
+
+
+def wait_until(what: str, condition: Callable[[], bool]) -> None:
+    leaks.wait_until_gone(what, lambda: [] if condition() else [what], SECONDS)
+
+
+def chunks_received(worker: Worker) -> int:
+    return worker.exchange.statistics().chunks_received
+
+
+# -- what moves --------------------------------------------------------------------------------
+
+
+def test_lanes_are_opened_when_there_is_something_big(floor: Floor) -> None:
+    alice, bob = floor.pair()
+    alice.post(bob, 1, buffers=[bytes(1000)])
+    bob.recorder.wait_envelopes(1)
+    assert alice.exchange.statistics().lanes == 0
+    bob.post(alice, 2, buffers=[pattern(3 * MIB)])  # bob accepted the stream: alice dials
+    alice.recorder.wait_envelopes(1)
+    alice.post(bob, 3, document=pattern(300_000))
+    bob.recorder.wait_envelopes(2)
+    here, there = alice.exchange.statistics(), bob.exchange.statistics()
+    assert here.connections == there.connections == 1
+    assert 1 <= here.lanes <= LANES
+    assert (here.chunks_received, there.chunks_received) == (3, 1)
+    assert 3 * MIB < here.bulk_bytes_received < 3 * MIB + 1000
+    assert here.bytes_received > here.bulk_bytes_received
+
+
+def test_big_ones_both_ways_at_once(floor: Floor) -> None:
+    alice, bob = floor.pair()
+    n = 6
+    data = [pattern(8 * MIB + call, call) for call in range(n)]
+    for call in range(n):
+        alice.post(bob, call, buffers=[data[call], b"small", data[call][: 2 * MIB]])
+        bob.post(alice, call, buffers=[data[call]], document=data[call][: MIB + 7])
+    for worker in (alice, bob):
+        got = worker.recorder.wait_envelopes(n)
+        assert sorted(one.call for one in got) == list(range(n))
+        assert all(bytes(one.buffers[0]) == data[one.call] for one in got)
+        assert worker.exchange.statistics().connections == 1
+    assert bytes(bob.recorder.envelopes[0][1].buffers[1]) == b"small"
+
+
+def test_a_smaller_one_is_not_behind_a_big_one(floor: Floor) -> None:
+    alice, bob = floor.pair()
+    seen: dict[int, int] = {}
+    bob.recorder.react = lambda _, got: seen.update({got.call: chunks_received(bob)})
+    alice.post(bob, 1, buffers=[bytes(64 * MIB)])
+    alice.post(bob, 2, buffers=[bytes(300 * 1024)])
+    bob.recorder.wait_envelopes(2)
+    assert bob.recorder.calls() == [2, 1]
+    assert seen[2] < 48
+    assert seen[1] == 65
+
+
+def test_who_only_dialled_gets_big_ones_too(floor: Floor) -> None:
+    """As on a worker's line to the coordinator: one side listens, the other introduces itself."""
+    host = floor.worker("coordinator")
+    client = floor.worker("alice", listen=False)
+    client.exchange.introduce(host.endpoints[0], timeout=SECONDS)
+    data = pattern(5 * MIB)
+    host.post(client, 1, buffers=[data])
+    (got,) = client.recorder.wait_envelopes(1)
+    assert bytes(got.buffers[0]) == data
+
+
+@pytest.mark.parametrize("round_", range(5))
+def test_of_crossed_dials_one_keeps_its_lanes(floor: Floor, round_: int) -> None:
+    alice, bob = floor.pair()
+    start = threading.Barrier(2)
+
+    def post(sender: Worker, receiver: Worker) -> None:
+        start.wait(SECONDS)
+        sender.post(receiver, round_, buffers=[bytes(2 * MIB)])
+
+    threads = [threading.Thread(target=post, args=p) for p in ((alice, bob), (bob, alice))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SECONDS)
+    for worker in (alice, bob):
+        worker.recorder.wait_envelopes(1)
+    wait_until("lanes", lambda: alice.exchange.statistics().lanes == LANES)
+    wait_until("lanes", lambda: bob.exchange.statistics().lanes == LANES)
+    for worker in (alice, bob):
+        assert worker.exchange.statistics().connections == 1
+
+
+# -- what breaks -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("purpose", ["bulk", "control"])
+@pytest.mark.parametrize("passed", [5, 6, 8, 11])
+def test_what_breaks_in_the_middle_is_replaced(floor: Floor, purpose: str, passed: int) -> None:
+    alice, bob, tap = tapped_pair(floor)
+    tap.kill[purpose] = passed
+    n = 5
+    data = [pattern(6 * MIB, call) for call in range(n)]
+    for call in range(n):
+        alice.post(bob, call, buffers=[data[call]])
+        bob.post(alice, call, buffers=[data[call]])
+    for worker in (alice, bob):
+        envelopes = worker.recorder.wait_envelopes(n)
+        assert sorted(one.call for one in envelopes) == list(range(n))
+        assert all(bytes(one.buffers[0]) == data[one.call] for one in envelopes)
+    if purpose == "bulk":
+        assert purpose not in tap.kill
+    assert not alice.recorder.lost
+    assert not bob.recorder.lost
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_lanes_break_again_and_again(floor: Floor, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    alice, bob, tap = tapped_pair(floor)
+    n = 10
+    data = [pattern(int(rng.integers(MIB, 5 * MIB)), call) for call in range(n)]
+    for call in range(n):
+        tap.kill["bulk"] = int(rng.integers(4, 12))
+        alice.post(bob, call, buffers=[data[call]])
+        bob.recorder.wait_envelopes(call + 1)
+    got = bob.recorder.wait_envelopes(n)
+    assert [one.call for one in got] == list(range(n))
+    assert all(bytes(one.buffers[0]) == data[one.call] for one in got)
+    assert alice.exchange.statistics().connections > 1
+
+
+def test_lanes_that_never_come_up_lose_the_peer_in_the_end(floor: Floor) -> None:
+    alice, bob, tap = tapped_pair(floor)
+    tap.refuse.add("bulk")
+    alice.post(bob, 1, buffers=[bytes(MIB)])
+    assert "bulk lanes in a row broke" in alice.recorder.wait_lost().reason
+    assert alice.exchange.statistics().connections == FRUITLESS_CARRIERS
+
+
+@pytest.mark.parametrize("end", ["kill", "fence", "silence"])
+def test_a_loss_in_the_middle_lets_go_of_memory(floor: Floor, end: str) -> None:
+    clock = ManualClock()
+    alice, bob, tap = tapped_pair(floor, clock=clock)
+    tap.hold["bulk"] = 2 * LANES + 5
+    outgoing = np.zeros(32 * MIB, np.uint8)
+    held = weakref.ref(outgoing)
+    alice.post(bob, 1, buffers=[outgoing.data])
+    del outgoing
+    wait_until("chunks", lambda: chunks_received(bob) == 5)
+    if end == "kill":
+        floor.kill(bob)
+    elif end == "fence":
+        bob.exchange.fence(alice.info, "enough")
+    else:
+        tap.hold["control"] = 0
+        while not alice.recorder.lost:
+            clock.now += 1.0
+            shared_loop_thread().run(asyncio.sleep(0.01))
+    assert alice.recorder.wait_lost().worker == "bob"
+    wait_until("memory", lambda: gc.collect() >= 0 and held() is None)
+    assert bob.recorder.calls() == []
+
+
+def test_lanes_that_stand_still_are_replaced(floor: Floor) -> None:
+    """The peer lives and nothing arrives: that must not last for ever."""
+    clock = ManualClock()
+    alice, bob, tap = tapped_pair(floor, clock=clock, lost_after=10.0)
+    tap.hold["bulk"] = 2 * LANES + 3
+    data = pattern(16 * MIB)
+    alice.post(bob, 1, buffers=[data])
+    wait_until("chunks", lambda: chunks_received(bob) == 3)
+    first = list(tap.carriers["bulk"])
+    began = clock.now
+
+    def writes() -> tuple[int, int]:
+        return alice.exchange.statistics().writes, bob.exchange.statistics().writes
+
+    def replaced() -> bool:
+        return all(carrier.closed.is_set() for carrier in first)
+
+    def beaten(before: tuple[int, int]) -> bool:
+        return replaced() or all(now > then for now, then in zip(writes(), before, strict=True))
+
+    while not replaced():
+        before = writes()
+        clock.now += 2.0
+        assert clock.now < began + 60.0
+        wait_until("beats", functools.partial(beaten, before))
+    assert clock.now > began + 10.0
+    del tap.hold["bulk"]
+    for carrier in tap.carriers["bulk"]:  # the next ones, if they ran into the hold
+        if carrier not in first:
+            shared_loop_thread().run(carrier.close())
+    (got,) = bob.recorder.wait_envelopes(1)
+    assert bytes(got.buffers[0]) == data
+    assert not alice.recorder.lost
+    assert not bob.recorder.lost
+
+
+# -- what ends ---------------------------------------------------------------------------------
+
+
+def test_both_close_with_big_ones_under_way(floor: Floor) -> None:
+    alice, bob = floor.pair()
+    data = pattern(12 * MIB)
+    alice.post(bob, 1, buffers=[data])
+    bob.post(alice, 1, buffers=[data, data])
+    threads = [
+        threading.Thread(target=worker.exchange.close, args=(SECONDS,)) for worker in (alice, bob)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SECONDS)
+        assert not thread.is_alive()
+    for worker in (alice, bob):
+        (got,) = worker.recorder.wait_envelopes(1)
+        assert bytes(got.buffers[0]) == data
+
+
+def test_leaving_lets_big_ones_arrive_first(floor: Floor) -> None:
+    alice, bob = floor.pair()
+    alice.post(bob, 1)
+    bob.recorder.wait_envelopes(1)
+    data = pattern(12 * MIB)
+    alice.post(bob, 2, buffers=[data])
+    alice.exchange.leave(bob.info, "enough")
+    assert bob.recorder.wait_lost().reason == "enough"
+    assert bytes(bob.recorder.wait_envelopes(2)[1].buffers[0]) == data
+
+
+def test_the_answer_to_a_goodbye_is_heard_though_lanes_end_before_it(floor: Floor) -> None:
+    """Whoever left took the end of a lane for a break, and waited until its time was over."""
+    host = floor.worker("coordinator")
+    client = floor.worker("alice", listen=False)
+    client.exchange.introduce(host.endpoints[0], timeout=SECONDS)
+    host.post(client, 1, buffers=[bytes(5 * MIB)])
+    client.recorder.wait_envelopes(1)
+    connection = host.exchange._connections["alice", 1]
+    host.exchange.leave(client.info)
+    assert host.exchange._loop.run(connection.ended.wait(), SECONDS)
+    assert client.recorder.wait_lost().reason == "it left"
+
+
+@pytest.mark.parametrize("kind", ["inproc", "grpc"])
+@pytest.mark.parametrize("held", [False, True])
+def test_nothing_is_left_open(kind: str, held: bool) -> None:
+    def use() -> None:
+        with floor_of(kind) as floor:
+            alice, bob, tap = tapped_pair(floor)
+            if held:  # closed with both ends in the middle of something
+                tap.hold["bulk"] = 2 * LANES + 3
+            alice.post(bob, 1, buffers=[bytes(8 * MIB)])
+            bob.post(alice, 1, buffers=[bytes(8 * MIB)])
+            if held:
+                wait_until("chunks", lambda: chunks_received(bob) == 3)
+            else:
+                bob.recorder.wait_envelopes(1)
+            alice.recorder.wait_envelopes(1)
+            alice.exchange.close(0.2)
+
+    use()
+    with leaks.no_leaked_descriptors(), leaks.no_leaked_threads():
+        use()
+
+
+# -- who touches bytes -------------------------------------------------------------------------
+
+
+def test_no_array_byte_is_copied_on_the_loop(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every copy of a chunk, and of a big document, is made by a thread that has no other job."""
+    copies: list[tuple[str, str]] = []
+
+    def noting(what: str, function: Callable[..., object]) -> Callable[..., object]:
+        def noted(*args: object) -> object:
+            copies.append((what, threading.current_thread().name))
+            return function(*args)
+
+        return noted
+
+    monkeypatch.setattr(bulk_lane, "make_chunk", noting("make", bulk_thread.make_chunk))
+    monkeypatch.setattr(bulk_cargo, "copy_into", noting("copy", bulk_thread.copy_into))
+    monkeypatch.setattr(loopback, "_copy", noting("own", loopback._copy))
+    alice, bob = floor.pair()
+    bob.recorder.react = lambda peer, got: bob.exchange.post(
+        peer, Envelope("test.reply", got.call, reply=True, buffers=got.buffers)
+    )
+    alice.recorder.react = lambda _, got: (
+        alice.post(alice, 2, buffers=got.buffers) if got.call == 1 else None
+    )
+    data = pattern(3 * MIB)
+    alice.post(bob, 1, buffers=[data], document=data)
+    echo, own = alice.recorder.wait_envelopes(2)
+    assert bytes(echo.buffers[0]) == bytes(own.buffers[0]) == data
+    assert bob.recorder.wait_envelopes(1)[0].document == data
+    assert sorted(copies) == [("copy", BULK)] * 9 + [("make", BULK)] * 9 + [("own", BULK)]
+
+
+def test_the_bulk_thread_starts_when_needed_and_ends_with_the_exchange() -> None:
+    def running() -> int:
+        return sum(thread.name == BULK for thread in threading.enumerate())
+
+    before = running()
+    with floor_of("inproc") as floor:
+        alice, bob = floor.pair()
+        alice.post(bob, 1)
+        bob.recorder.wait_envelopes(1)
+        assert running() == before
+        alice.post(bob, 2, buffers=[bytes(MIB)])
+        bob.recorder.wait_envelopes(2)
+        assert running() == before + 2
+    assert running() == before
+
+
+def test_the_bulk_thread_hands_back_results_and_errors() -> None:
+    loop, bulk = shared_loop_thread().acquire(), BulkThread()
+
+    async def use() -> None:
+        assert await bulk.run(divmod, 7, 2) == (3, 1)
+        with pytest.raises(ZeroDivisionError):
+            await bulk.run(divmod, 7, 0)
+        assert await bulk.run(len, "abc") == 3
+
+    async def use_closed() -> bool:
+        return bulk.run(len, "abc").cancelled()
+
+    try:
+        loop.run(use(), SECONDS)
+        bulk.close()
+        bulk.close()
+        assert loop.run(use_closed(), SECONDS)
+    finally:
+        loop.release()
+
+
+def test_what_cannot_be_put_together_for_lack_of_memory_loses_the_peer(
+    floor: Floor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(bulk_cargo, "copy_into", fail)
+    alice, bob = floor.pair()
+    alice.post(bob, 1, buffers=[bytes(MIB)])
+    assert "could not be put together: MemoryError" in bob.recorder.wait_lost().reason
+    assert "fenced" in alice.recorder.wait_lost().reason
+    with pytest.raises(ConnectionError):
+        bob.exchange.post(WorkerInfo("alice", 0, 1), Envelope("test.message"))
