@@ -64,7 +64,11 @@ class BlockingCallError(TelegradError, RuntimeError):
 
 
 class AgentForkedError(TelegradError, RuntimeError):
-    """The agent belongs to the parent of this process; it does not survive `fork()`."""
+    """The agent belongs to the parent of this process; it does not survive `fork()`.
+
+    Start processes with multiprocessing's `spawn` method. docs/architecture.md ("Starting and
+    ending") says what to set where a library forks.
+    """
 
 
 class RemoteError(TelegradError, RuntimeError):

@@ -9,7 +9,11 @@ from typing import final
 
 from telegrad.rpc import current_served_call, seconds
 
-__all__ = ["Clock", "Due", "time_limit"]
+__all__ = ["TELL_AFTER", "Clock", "Due", "time_limit"]
+
+
+# Who waits for so long says so; longer than ranks of one program mostly differ.
+TELL_AFTER = 2.0
 
 
 class Due(enum.Enum):
@@ -25,8 +29,8 @@ class Due(enum.Enum):
 class Clock:
     """When what is due, in seconds from now.
 
-    In the middle of the time to the warning or the deadline everyone who waits tells the others, so
-    that whoever speaks up then knows who is missing.
+    Everyone who waits tells the others so well before the warning or the deadline: whoever speaks
+    up then knows who is missing. It is due again each time that the wait has grown twice as long.
 
     Args:
         limit: Seconds until the deadline.
@@ -36,7 +40,7 @@ class Clock:
     def __init__(self, limit: float, warn_after: float) -> None:
         self.limit = limit
         self._began = time.monotonic()
-        self._tell_at = min(limit, warn_after) / 2
+        self._tell_at = min(limit / 2, warn_after / 2, TELL_AFTER)
         self._warn_at = warn_after
 
     @property
@@ -49,12 +53,12 @@ class Clock:
         return max(min(self._tell_at, self._warn_at, self.limit) - self.elapsed, 0.0)
 
     def due(self) -> Due:
-        """Returns what is due now, each but the last once."""
+        """Returns what is due now."""
         elapsed = self.elapsed
         if elapsed >= self.limit:
             return Due.EXPIRE
         if elapsed >= self._tell_at:
-            self._tell_at = math.inf
+            self._tell_at *= 2
             return Due.TELL
         if elapsed >= self._warn_at:
             self._warn_at = math.inf

@@ -8,10 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import final
 
+from telegrad.collectives.cross_wait import CrossWaits
 from telegrad.collectives.formations import Formations
 from telegrad.collectives.forming import digest_of
 from telegrad.collectives.messages import (
     ABORT,
+    DATA_WAITS,
     ENTERED,
     FORM,
     LEFT,
@@ -83,11 +85,12 @@ class Groups:
         self._table_lock = threading.Lock()  # guards all below and `world`
         self._groups: dict[GroupKey, ProcessGroup] = {}
         self._named = Counter[str]()
-        self._worlds = 0
+        self._worlds = Counter[str]()
         self._gone: set[GroupKey] = set()
         self._early: dict[GroupKey, list[Callable[[ProcessGroup], None]]] = {}
         self._closed = False
         self.formations = Formations(agent, self._over)
+        self._cross_waits = CrossWaits(agent, self._find)
 
     def current_world(self) -> ProcessGroup:
         """Returns the group of all workers.
@@ -118,8 +121,9 @@ class Groups:
                     f"worker {self._agent.name!r} has its process group already; call "
                     "destroy_process_group() before another init_process_group()"
                 )
-            self._worlds += 1
-            key = GroupKey(digest_of(members), -self._worlds)
+            digest = digest_of(members)
+            self._worlds[digest] += 1
+            key = GroupKey(digest, -self._worlds[digest])
             world = self.world = self._new(key, members, "world", timeout)
         self._open(world)
         return world
@@ -182,6 +186,7 @@ class Groups:
             name=name if self._named[name] == 1 else f"{name} #{self._named[name]}",
             timeout=timeout,
             warn_after=self.warn_after,
+            cross_waits=self._cross_waits,
         )
 
     def _open(self, group: ProcessGroup) -> None:
@@ -215,6 +220,8 @@ class Groups:
         self._hand(
             peer, message.group, lambda group, source: group.deliver(source, kind, message, data)
         )
+        if kind == ENTERED and message.number != DATA_WAITS:
+            self._cross_waits.on_told(peer, message)
 
     def on_abort(self, peer: WorkerInfo, envelope: Envelope) -> None:
         """Hears that a group is over."""
@@ -252,6 +259,10 @@ class Groups:
                 deliver(group, source)
 
         self._reach(key, hand_to)
+
+    def _find(self, key: GroupKey) -> ProcessGroup | None:
+        with self._table_lock:
+            return self._groups.get(key)
 
     def _reach(self, key: GroupKey, deliver: Callable[[ProcessGroup], None]) -> None:
         """Calls `deliver` with a group, now or when it is made; never once it was left."""

@@ -19,6 +19,7 @@ from typing import TypeAlias, final
 
 from telegrad.collectives.consistency import Signature
 from telegrad.collectives.messages import (
+    DATA_WAITS,
     ENTERED,
     PUSH,
     READY,
@@ -164,7 +165,7 @@ class Mailbox:
             slot.arrived[source, message.number] = data
         elif kind == READY:
             slot.ready.add(source)
-        elif kind == ENTERED and message.number:
+        elif kind == ENTERED and message.number == DATA_WAITS:
             slot.wanting.add(source)
         else:
             slot.asked = True

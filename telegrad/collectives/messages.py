@@ -1,7 +1,8 @@
 """What the members of a group say to each other, as plain wire values.
 
 collectives.push     data of one step of an operation, behind the body as a buffer
-collectives.entered  the sender is in the operation; and may have data that waits for `ready`
+collectives.entered  the sender is in the operation; may have data that waits for `ready`, or say
+                     that it can enter no other one
 collectives.ready    the receiver may send all its data of this operation to the sender
 collectives.abort    the group is over, from an operation on, with this cause
 collectives.left     the sender takes part in no later operation
@@ -24,8 +25,11 @@ from telegrad.wire import decode_exception, encode_exception
 
 __all__ = [
     "ABORT",
+    "BLOCKED",
+    "DATA_WAITS",
     "ENTERED",
     "FORM",
+    "HERE",
     "LEFT",
     "PUSH",
     "READY",
@@ -48,6 +52,11 @@ LEFT = "collectives.left"
 FORM = "collectives.form"
 UNFORMED = "collectives.unformed"
 
+# What `entered` says beside that.
+HERE = 0
+DATA_WAITS = 1
+BLOCKED = 2
+
 # Sender, receiver (ranks in the group) and tag of messages that are matched with each other;
 # None for what all members take part in.
 Channel: TypeAlias = tuple[int, int, int] | None
@@ -61,7 +70,7 @@ class GroupKey:
     Attributes:
         members: A digest of the members and their incarnations, in order.
         epoch: Tells the groups of the same members apart. For those of `new_group` it is the
-            number of the first member's call; for the world, how often it was made, below 0.
+            number of the first member's call; for the world, how often these have made it, below 0.
     """
 
     members: str
@@ -96,8 +105,8 @@ class OperationMessage:
         group: Which group.
         id: Which operation.
         signature: What the sender called.
-        number: push: the step, from 0 for data, below 0 for signals. entered: 1 if data waits,
-            else 0. ready: how many bytes of point-to-point data of the receiver's the sender has
+        number: push: the step, from 0 for data, below 0 for signals. entered: HERE, DATA_WAITS or
+            BLOCKED. ready: how many bytes of point-to-point data of the receiver's the sender has
             taken so far.
     """
 

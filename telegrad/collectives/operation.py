@@ -22,10 +22,10 @@ from telegrad.collectives.clock import Clock, Due
 from telegrad.collectives.consistency import Signature
 from telegrad.collectives.link import Arrival, Link
 from telegrad.collectives.mailbox import Slot
-from telegrad.collectives.messages import ENTERED, PUSH, READY, Channel
+from telegrad.collectives.messages import BLOCKED, DATA_WAITS, ENTERED, HERE, PUSH, READY, Channel
 from telegrad.errors import CallTimeoutError
 from telegrad.rpc import Future, new_future
-from telegrad.types import Shape
+from telegrad.types import Shape, WorkerInfo
 from telegrad.wire import Buffer
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ class Operation(Link, Generic[T]):
         warn_after: Seconds until a warning names who is missing.
 
     Attributes:
+        group: Whose it is.
         call: What is to be done.
         slot: What arrives for it.
         began: Whether it may send; set by the group, holding the lock.
@@ -96,7 +97,7 @@ class Operation(Link, Generic[T]):
         self.began = call.channel is not None  # two ranks alone take no turns with the others
         self.over = False
         self.unasked = 0
-        self._group = group
+        self.group = group
         self._clock = Clock(limit, warn_after)
         self._outbox: dict[int, list[tuple[int, Buffer]]] = {}  # by rank, until that is ready
         self._sent = Counter[int]()
@@ -105,12 +106,25 @@ class Operation(Link, Generic[T]):
         self._signals_received = Counter[int]()
         self._told_ready: set[int] = set()
         self._told_entered = False
+        self._told_blocked = False
         self._awaited: tuple[Callable[[], object], Future[None]] | None = None
         self._found: object = None
         self._cancel_timer: Callable[[], None] = _nothing
 
     def __str__(self) -> str:
-        return f"{self.call.signature}, number {self.slot.id.sequence} of {self._group.where}"
+        return f"{self.call.signature}, number {self.slot.id.sequence} of {self.group.where}"
+
+    @property
+    def described(self) -> str:
+        """What it is, in words that do not say where."""
+        name = self.group.name
+        return f"{self.call.signature}, number {self.slot.id.sequence} of group {name!r}"
+
+    def lacks(self, worker: WorkerInfo) -> bool:
+        """Tells whether it has said that it is blocked, and waits for a worker to enter it."""
+        rank = self.group.rank_of(worker)
+        with self.group.state_lock:
+            return self._told_blocked and rank in self._missing()
 
     async def run(self) -> T:
         """Waits for its turn, runs the algorithm, and waits until all is sent."""
@@ -124,27 +138,27 @@ class Operation(Link, Generic[T]):
     @property
     def rank(self) -> int:
         """This member's rank in the group."""
-        return self._group.rank
+        return self.group.rank
 
     @property
     def size(self) -> int:
         """How many members the group has."""
-        return self._group.size
+        return self.group.size
 
     def send(self, to: int, data: Buffer) -> None:
         """Sends small data at once, large data when the receiver is ready; never waits."""
         step = self._sent[to]
         self._sent[to] += 1
         nbytes = memoryview(data).nbytes
-        with self._group.state_lock:
+        with self.group.state_lock:
             at_once = to in self.slot.ready or self._may_push(to, nbytes)
             announced = to in self._outbox
             if not at_once:
                 self._outbox.setdefault(to, []).append((step, data))
         if at_once:
-            self._group.post(to, PUSH, self.slot, step, data)
+            self.group.post(to, PUSH, self.slot, step, data)
         elif not announced:
-            self._group.post(to, ENTERED, self.slot, 1)
+            self.group.post(to, ENTERED, self.slot, DATA_WAITS)
 
     async def receive(self, source: int) -> Buffer:
         """Waits for the next data of a rank."""
@@ -158,7 +172,7 @@ class Operation(Link, Generic[T]):
     def signal(self, to: int) -> None:
         """Sends a push without data, in an order of its own."""
         self._signals_sent[to] += 1
-        self._group.post(to, PUSH, self.slot, -self._signals_sent[to])
+        self.group.post(to, PUSH, self.slot, -self._signals_sent[to])
 
     async def signalled(self, source: int) -> None:
         """Waits for the next signal of a rank."""
@@ -172,23 +186,23 @@ class Operation(Link, Generic[T]):
 
     async def _until(self, find: Callable[[], R | None]) -> R:
         """Waits until `find`, which is called with the lock held, returns something."""
-        with self._group.state_lock:
-            self._group.check_alive(self.slot.id, self)
+        with self.group.state_lock:
+            self.group.check_alive(self.slot.id, self)
             found = find()
             if found is not None:
                 return found
             wake: Future[None] = new_future(None, self.call.signature.operation)
             self._awaited = find, wake
         await Arrival(wake)
-        with self._group.state_lock:
-            self._group.check_alive(self.slot.id, self)
+        with self.group.state_lock:
+            self.group.check_alive(self.slot.id, self)
             found, self._found = cast("R", self._found), None
         return found
 
     def _may_push(self, to: int, nbytes: int) -> bool:
         if nbytes > EAGER_BYTES:
             return False
-        return self.call.channel is None or self._group.may_push(to, nbytes)
+        return self.call.channel is None or self.group.may_push(to, nbytes)
 
     # What the group tells, holding the lock. What is returned is done without the lock.
 
@@ -206,7 +220,7 @@ class Operation(Link, Generic[T]):
         if self._awaited is not None:
             find, wake = self._awaited
             self._found = find()
-            if self._found is not None or self._group.is_over(self.slot.id):
+            if self._found is not None or self.group.is_over(self.slot.id):
                 self._awaited = None
                 actions.append(lambda: _resume(wake))
         return actions
@@ -214,7 +228,7 @@ class Operation(Link, Generic[T]):
     def watch(self) -> None:
         """Sets the timer for what is to be looked at next; none once it is over."""
         if not self.over:
-            self._cancel_timer = self._group.after(self._clock.next(), self._on_time)
+            self._cancel_timer = self.group.after(self._clock.next(), self._on_time)
 
     def end(self) -> None:
         """It is over."""
@@ -225,58 +239,70 @@ class Operation(Link, Generic[T]):
     # Without the lock.
 
     def _send_ready(self, to: int) -> None:
-        self._group.post(to, READY, self.slot, self._group.taken_from(to))
+        self.group.post(to, READY, self.slot, self.group.taken_from(to))
 
     def _push(self, to: int, waiting: list[tuple[int, Buffer]]) -> None:
         for step, data in waiting:
-            self._group.post(to, PUSH, self.slot, step, data)
+            self.group.post(to, PUSH, self.slot, step, data)
 
     def _send_entered(self) -> None:
+        number = BLOCKED if self._told_blocked else HERE
         for r in self._others():
-            self._group.post(r, ENTERED, self.slot, 0)
+            self.group.post(r, ENTERED, self.slot, number)
 
     def _others(self) -> list[int]:
         if self.call.partner is not None:
             return [self.call.partner]
         return [r for r in range(self.size) if r != self.rank]
 
-    # Time; on the loop. In the middle of the time to the warning or the deadline everyone says
-    # that it is here, so that whoever speaks then knows who is not.
+    def _missing(self) -> list[int]:
+        return [r for r in self._others() if r not in self.slot.heard]
+
+    # Time; on the loop. Well before the warning and the deadline everyone says that it is here, so
+    # that whoever speaks then knows who is not.
 
     def _on_time(self) -> None:
-        with self._group.state_lock:
+        with self.group.state_lock:
             if self.over:
                 return
             due = self._clock.due()
-            tell = due is Due.TELL and not self._told_entered
-            self._told_entered = self._told_entered or tell
-            missing = [r for r in self._others() if r not in self.slot.heard]
+            blocked = self.group.cross_waits.blocked_in() is self
+            tell = due is Due.TELL and not (self._told_entered and self._told_blocked >= blocked)
+            self._told_entered |= tell
+            self._told_blocked |= tell and blocked
+            missing = self._missing()
             if due is not Due.EXPIRE:
                 self.watch()
         if tell:
             self._send_entered()
+        if due is Due.TELL:
+            for r in missing:
+                self.group.cross_waits.check(self.group.members[r])
         elif due is Due.WARN:
             waited = self._clock.elapsed
-            self._group.submit(
+            self.group.submit(
                 _logger.warning, "%s waits for %.3g s: %s", self, waited, self._who(missing)
             )
         elif due is Due.EXPIRE:
-            self._group.fail(self._expired(missing), since=self.slot.id.since)
+            self.group.fail(self._expired(missing), since=self.slot.id.since)
 
     def _who(self, missing: list[int]) -> str:
         if missing:
-            names = ", ".join(self._group.describe(r) for r in missing)
-            return f"not entered by {names}"
+            return f"not entered by {', '.join(self._whereabouts(r) for r in missing)}"
         if self.call.partner is not None:
-            return f"entered by {self._group.describe(self.call.partner)} too, data under way"
+            return f"entered by {self.group.describe(self.call.partner)} too, data under way"
         return "entered by all ranks, data under way"
+
+    def _whereabouts(self, r: int) -> str:
+        elsewhere = self.group.cross_waits.told(self.group.members[r])
+        return self.group.describe(r) + (f", {elsewhere}" if elsewhere else "")
 
     def _expired(self, missing: list[int]) -> CallTimeoutError:
         elapsed = self._clock.elapsed
         return CallTimeoutError(
             f"{self} took longer than {self._clock.limit:.3g} s: {self._who(missing)}; "
             "give a longer timeout=, or math.inf",
-            worker=", ".join(self._group.members[r].name for r in missing),
+            worker=", ".join(self.group.members[r].name for r in missing),
             function=f"collectives.{self.call.signature.operation}",
             phase="waiting",
             elapsed=elapsed,

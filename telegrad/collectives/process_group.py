@@ -17,9 +17,11 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar, final
 
 from telegrad.collectives.clock import time_limit
+from telegrad.collectives.cross_wait import CrossWaits
 from telegrad.collectives.failure import Failure, cause_for_others
 from telegrad.collectives.link import run_here, run_in_pool
 from telegrad.collectives.mailbox import Mailbox, Slot
@@ -96,6 +98,7 @@ class ProcessGroup:
         name: For people.
         timeout: Seconds for an operation that names none.
         warn_after: Seconds after which an operation that waits is logged.
+        cross_waits: What the worker waits in, in all its groups.
     """
 
     def __init__(
@@ -107,11 +110,13 @@ class ProcessGroup:
         name: str,
         timeout: float,
         warn_after: float,
+        cross_waits: CrossWaits,
     ) -> None:
         self.key = key
         self.members = tuple(members)
         self.timeout = timeout
         self.warn_after = warn_after
+        self.cross_waits = cross_waits
         self._name = name
         self._agent = agent
         self._places = {member: r for r, member in enumerate(members)}
@@ -205,7 +210,8 @@ class ProcessGroup:
             )
         self._check_member(call)
         operation = self._enter(call, time_limit(timeout, self.timeout))
-        return run_here(self._run(operation))
+        with self.cross_waits.blocking(operation):
+            return run_here(self._run(operation))
 
     def start(self, call: Call[T], timeout: float | None) -> Work[T]:
         """Starts an operation; threads of the pool run it. Its Work raises whatever fails."""
@@ -225,9 +231,10 @@ class ProcessGroup:
             operation = self._enter(call, limit)
         except Exception as error:  # why the group is over, which may be seen now or later
             future.try_set_exception(error)
-        else:
-            run_in_pool(settle(operation), self._agent.submit)
-        return Work(future, str(call.signature), self.where)
+            return Work(future, str(call.signature), self.where)
+        run_in_pool(settle(operation), self._agent.submit)
+        blocking = partial(self.cross_waits.blocking, operation)
+        return Work(future, str(call.signature), self.where, blocking)
 
     async def _run(self, operation: Operation[T]) -> T:
         try:
@@ -239,6 +246,7 @@ class ProcessGroup:
             self._finish(operation)
 
     def _enter(self, call: Call[T], limit: float) -> Operation[T]:
+        self.cross_waits.note_caller()
         cause: CollectiveMismatchError | None = None
         with self.state_lock:
             operation_id = self._mailbox.next(call.channel)
@@ -355,6 +363,12 @@ class ProcessGroup:
     def taken_from(self, source: int) -> int:
         """Returns how much was taken of what a member has sent unasked."""
         return self._taken[source]
+
+    def may_enter(self, operation_id: OperationId) -> bool:
+        """Tells whether this member has not entered an operation, and others may wait in it."""
+        with self.state_lock:
+            ahead = operation_id.sequence > self._mailbox.entered(operation_id.channel)
+            return ahead and not self.is_over(operation_id)
 
     def is_over(self, operation_id: OperationId) -> bool:
         """Tells whether an operation cannot come to its end; with the lock."""

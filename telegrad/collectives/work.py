@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, TypeVar, final
 
 from telegrad.rpc import Future
@@ -25,12 +26,20 @@ class Work(Generic[T]):
         future: What is completed with the operation's value.
         operation: What was called, in words.
         rank: Where, in words.
+        blocking: Entered while a thread waits.
     """
 
-    def __init__(self, future: Future[T], operation: str, rank: str) -> None:
+    def __init__(
+        self,
+        future: Future[T],
+        operation: str,
+        rank: str,
+        blocking: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         self._future = future
         self._operation = operation
         self._rank = rank
+        self._blocking = blocking
         self._started = time.monotonic()
 
     def wait(self, timeout: float | None = None) -> T:
@@ -50,7 +59,8 @@ class Work(Generic[T]):
             WorkerLostError: A rank is lost.
             BlockingCallError: On an event loop that telegrad runs; write `await work`.
         """
-        return self._future.wait(timeout)
+        with self._blocking():
+            return self._future.wait(timeout)
 
     def done(self) -> bool:
         """Tells whether the operation is over, well or not."""

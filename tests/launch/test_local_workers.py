@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from telegrad import collectives as dist
 from telegrad import rpc
 from telegrad.errors import (
     DuplicateNameError,
@@ -54,6 +55,13 @@ def report(text: str) -> int:
     sys.stdout.write("one line")
     sys.stderr.write("to the other\n")
     return os.getpid()
+
+
+def sum_of_ranks() -> float:
+    group = dist.init_process_group()
+    array = np.full(2, float(group.rank))
+    dist.all_reduce(array)
+    return float(array[0])
 
 
 def stay() -> None:
@@ -186,6 +194,18 @@ def test_a_killed_worker_fails_its_calls_alone(
 
 def os_getpid() -> int:
     return os.getpid()
+
+
+@pytest.mark.usefixtures("agent")
+def test_a_world_is_made_again_when_others_have_joined() -> None:
+    """How often a worker had made one counted: those that came later waited for another one."""
+    assert sum_of_ranks() == 0.0
+    with LocalWorkers(2) as workers:
+        results = [rpc.rpc_async(each, sum_of_ranks) for each in workers.names]
+        dist.destroy_process_group()
+        assert sum_of_ranks() == 3.0
+        assert rpc.wait_all(results) == [3.0, 3.0]
+        dist.destroy_process_group()
 
 
 def start_in_a_session_of_its_own() -> int:

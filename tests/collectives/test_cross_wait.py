@@ -1,0 +1,83 @@
+"""Ranks that wait for each other in different operations are told so, long before a deadline."""
+
+from __future__ import annotations
+
+from tests.conftest import Programs
+
+CROSS_WAITS = """
+import threading
+import time
+import numpy as np
+from telegrad import collectives as dist
+from telegrad.errors import CallTimeoutError, CollectiveMismatchError
+
+world = dist.init_process_group()
+rank = world.rank
+ONE = np.ones(3)
+
+
+def two_groups():
+    a, b = dist.new_group([0, 1, 2]), dist.new_group([0, 1, 2])
+    dist.all_reduce(ONE.copy(), group=a if rank == 0 else b)
+
+
+def started_and_awaited():
+    a, b = dist.new_group([0, 1, 2]), dist.new_group([0, 1, 2])
+    dist.all_reduce(ONE.copy(), group=a if rank == 0 else b, async_op=True).wait()
+
+
+def one_receives():
+    group = dist.new_group([0, 1, 2])
+    if rank == 0:
+        dist.recv(ONE.copy(), src=1, group=group)
+    else:
+        dist.all_reduce(ONE.copy(), group=group)
+
+
+def both_receive():
+    group = dist.new_group([0, 1, 2])
+    if rank < 2:
+        dist.recv(ONE.copy(), src=1 - rank, group=group)
+    else:
+        dist.barrier(group)
+
+
+for case in (two_groups, started_and_awaited, one_receives, both_receive):
+    try:
+        case()
+    except CollectiveMismatchError as error:
+        print(f"{case.__name__}: {error}", flush=True)
+    dist.barrier()
+
+# Another thread calls operations here, too: it may still come, so that the deadline decides.
+a, b = dist.new_group([0, 1, 2]), dist.new_group([0, 1, 2])
+helps = threading.Event()
+helper = threading.Thread(target=lambda: (dist.new_group([rank]), dist.barrier(), helps.wait()))
+helper.start()
+try:
+    dist.all_reduce(ONE.copy(), group=a if rank == 0 else b, timeout=6.0)
+except CallTimeoutError as error:
+    print(f"deadline: {error}", flush=True)
+helps.set()
+helper.join()
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+WAITS = "waits in"
+REDUCE = "all_reduce(op=SUM, dtype=float64, shape=(3,)), number 1 of group '[0, 1, 2]"
+ADVICE = "each waits for the other; all ranks must call the same operations"
+
+
+def test_ranks_that_wait_for_each_other_are_told(programs: Programs) -> None:
+    for program in programs.ranks(programs.script(CROSS_WAITS), 3):
+        said = dict(line.split(": ", 1) for line in program.wait().splitlines() if ": " in line)
+        for case, number in (("two_groups", ""), ("started_and_awaited", " #3")):
+            assert f"rank 0 ('worker0') waits in {REDUCE}{number}', but rank " in said[case]
+            assert ADVICE in said[case]
+        assert "rank 0 ('worker0') waits in recv(" in said["one_receives"]
+        assert f"but rank 1 ('worker1') {WAITS} {REDUCE}" in said["one_receives"]
+        assert "rank 0 ('worker0') waits in recv(" in said["both_receive"]
+        assert "but rank 1 ('worker1') waits in recv(" in said["both_receive"]
+        assert "took longer than 6 s: not entered by rank" in said["deadline"]
+        assert f", which {WAITS} {REDUCE}" in said["deadline"]
