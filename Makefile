@@ -9,9 +9,10 @@ ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 export PYTHON
 PYTEST_ARGS ?=
 GPU_ARGS ?=
+BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-floors lint types unit protos protos-check size gpu lock clean demo-env env
+.PHONY: help demo test test-long test-uvloop test-floors lint types unit protos protos-check size gpu bench-rpc lock clean demo-env env
 
 help: ## says what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name what; do \
@@ -24,6 +25,10 @@ test: env lint types protos-check unit ## everything that decides: lint, types, 
 
 test-long: env ## the tests that take minutes
 	$(ONE_THREAD) $(BIN)/python -m pytest -m long -o faulthandler_timeout=0 $(PYTEST_ARGS)
+
+test-uvloop: env ## the tests of calls and transports on uvloop's event loop
+	@$(BIN)/python -m pip --quiet install --constraint constraints.txt --upgrade --target $(VENV)/uvloop uvloop
+	PYTHONPATH=$(VENV)/uvloop $(ONE_THREAD) $(BIN)/python -m pytest -m "not long" tests/rpc tests/transport $(PYTEST_ARGS)
 
 test-floors: ## the fast tests against the lowest versions that pyproject.toml allows
 	@sh scripts/environment.sh $(VENV) dev,examples
@@ -54,11 +59,15 @@ gpu: ## the tests of tests/gpu and the kernels' times, on this machine's GPU
 	@python=$(BIN)/python; [ -x "$$python" ] || python="$${PYTHON:-python3}"; \
 		"$$python" scripts/gpu.py --venv $(VENV) $(GPU_ARGS)
 
+bench-rpc: demo-env ## calls beside torch's, Ray's and xoscar's; makes an environment for each, takes minutes
+	@sh scripts/peers.sh $(VENV) telegrad-uvloop torch ray xoscar
+	$(BIN)/python benchmarks/rpc.py --json bench-rpc.json $(BENCH_ARGS)
+
 lock: env ## renews constraints.txt
 	sh scripts/lock.sh $(BIN)/uv
 
 clean: ## removes what the other targets made
-	rm -rf $(VENV) $(VENV)-floors .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+	rm -rf $(VENV) $(VENV)-floors $(VENV)-bench-* .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 env:

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import final
 
-from telegrad import collectives, dist_autograd
+from telegrad import collectives, dist_autograd, parallel
 from telegrad.errors import (
     AgentForkedError,
     AlreadyInitializedError,
@@ -32,8 +32,16 @@ from telegrad.rendezvous import (
 )
 from telegrad.rpc import (
     Agent,
+    MembershipEvents,
     RpcOptions,
+    WaitProbes,
+    attach_membership_events,
+    attach_published,
+    attach_retries,
     attach_rrefs,
+    attach_streams,
+    attach_unread_errors,
+    attach_wait_probes,
     current_agent,
     find_agent,
     on_own_loop,
@@ -58,6 +66,7 @@ __all__ = [
     "init_rpc",
     "invite",
     "is_project_module",
+    "join_as",
     "join_invited",
     "make_agent",
     "settle",
@@ -70,10 +79,13 @@ EXIT_SECONDS = 2.0  # a program that ends without shutdown() must not hang at it
 MODULE_ADVICE = (
     "a Module does not travel by value, its parameters would be copies; either make it on its "
     "worker and hand out rpc.RRef(model), or make it from here with "
-    "rpc.remote(to, ModelClass, args)"
+    "rpc.remote(to, ModelClass, args), or with parallel.RemoteModule(to, ModelClass, args)"
 )
 
 register_refusal(Module, MODULE_ADVICE)
+
+# What other workers call by name must have been imported on each, whatever its script imports.
+CALLED_BY_NAME = (parallel.RemoteModule, parallel.DistributedOptimizer)
 
 
 def init_rpc(
@@ -89,12 +101,39 @@ def init_rpc(
     if joined is not None:
         return joined
     _refuse_second()
+    address, own_name, chosen = _place(name, rank, world_size, init_method, options)
+    return _make_process_agent(address, own_name, chosen, _token(chosen))
+
+
+def join_as(
+    agent: Agent,
+    name: str | None,
+    *,
+    rank: int | None,
+    world_size: int | None,
+    init_method: str | None,
+    options: RpcOptions | None,
+) -> None:
+    """Joins a job as an agent that the program holds; see `telegrad.rpc.Agent`."""
+    address, own_name, chosen = _place(name, rank, world_size, init_method, options)
+    _make_grpc_agent(address, own_name, chosen, _token(chosen), agent=agent)
+
+
+def _place(
+    name: str | None,
+    rank: int | None,
+    world_size: int | None,
+    init_method: str | None,
+    options: RpcOptions | None,
+) -> tuple[JobAddress, str, RpcOptions]:
+    """Returns where the job is, under which name to join it, and the options."""
     chosen = RpcOptions() if options is None else options
     if not isinstance(chosen, RpcOptions):
         raise TypeError(f"options must be an RpcOptions, not {options!r}")
     address = parse_init_method(init_method, rank=rank, world_size=world_size, environ=os.environ)
-    own_name = check_name(name or address.name or f"worker{address.rank}")
-    return _make_process_agent(address, own_name, chosen, _token(chosen))
+    if address.late and name is None:  # the coordinator gives it one
+        return address, "", chosen
+    return address, check_name(name or address.name or f"worker{address.rank}"), chosen
 
 
 def init_process_group(
@@ -167,7 +206,7 @@ def _check_same(
     for what, given, found in (
         ("name", name, agent.name),
         ("rank", rank, agent.rank),
-        ("world_size", world_size, agent.world_size),
+        ("world_size", world_size, agent.attached(JoinedJob).world_size),
         ("options", options, agent.options),
     ):
         if given is not None and given != found:
@@ -246,13 +285,32 @@ def _make_process_agent(
     token: bytes | None,
     context: contextvars.Context | None = None,
 ) -> Agent:
+    agent = _make_grpc_agent(address, name, options, token, context=context)
+    try:
+        set_process_agent(agent)
+    except AlreadyInitializedError:
+        agent.shutdown(graceful=False)
+        raise
+    return agent
+
+
+def _make_grpc_agent(
+    address: JobAddress,
+    name: str,
+    options: RpcOptions,
+    token: bytes | None,
+    *,
+    context: contextvars.Context | None = None,
+    agent: Agent | None = None,
+) -> Agent:
+    """Joins a job over gRPC, with an agent that leaves at the exit of the process."""
     bind = options.bind or LOOPBACK
 
     def transport(host: str, port: int) -> Transport:
         return GrpcTransport(host, port, options.advertise, insecure=options.insecure)
 
     host = GrpcTransport(address.host, address.port, insecure=options.insecure)
-    agent = make_agent(
+    made = make_agent(
         address,
         name=name,
         options=options,
@@ -261,16 +319,12 @@ def _make_process_agent(
         control_transports=[transport(bind, 0)],
         host_transports=[transport(bind, 0) if address.file else host],
         context=context,
+        agent=agent,
     )
-    try:
-        set_process_agent(agent)
-    except AlreadyInitializedError:
-        agent.shutdown(graceful=False)
-        raise
-    at_exit = functools.partial(agent.leave_within, EXIT_SECONDS)
+    at_exit = functools.partial(made.leave_within, EXIT_SECONDS)
     atexit.register(at_exit)
-    agent.after_close(lambda: atexit.unregister(at_exit))
-    return agent
+    made.after_close(lambda: atexit.unregister(at_exit))
+    return made
 
 
 def shutdown(*, graceful: bool = True, timeout: float = math.inf) -> None:
@@ -291,6 +345,7 @@ def make_agent(
     host_transports: Sequence[Transport] | None = None,
     loop: LoopThread | None = None,
     context: contextvars.Context | None = None,
+    agent: Agent | None = None,
 ) -> Agent:
     """Joins a job with an agent of its own; many of them may live in one process.
 
@@ -306,6 +361,7 @@ def make_agent(
         host_transports: Where the coordinator listens if this worker hosts it.
         loop: The loop thread; the process' shared one by default.
         context: What user functions run in copies of; an empty one by default.
+        agent: Becomes the agent; a new object by default.
 
     Raises:
         RendezvousError: The job could not be joined; nothing is left behind.
@@ -313,6 +369,7 @@ def make_agent(
     """
     owned = shared_loop_thread() if loop is None else loop
     events = _MembershipEvents()
+    made = Agent.unassembled() if agent is None else agent
     opened: list[Agent] = []
 
     def publish(info: WorkerInfo, world_size: int) -> Sequence[str]:
@@ -330,7 +387,7 @@ def make_agent(
                 load=load,
             )
 
-        agent = Agent(
+        made.assemble(
             info,
             world_size=world_size,
             options=options,
@@ -338,12 +395,18 @@ def make_agent(
             open_exchange=open_exchange,
             context=context,
         )
-        attach_rrefs(agent)
-        dist_autograd.attach_to(agent)
-        collectives.attach_to(agent)
-        endpoints = agent.open()
-        opened.append(agent)
-        events.agent = agent
+        attach_unread_errors(made)
+        attach_membership_events(made)
+        attach_rrefs(made)
+        attach_published(made)
+        attach_retries(made)
+        attach_streams(made)
+        attach_wait_probes(made)
+        dist_autograd.attach_to(made)
+        collectives.attach_to(made)
+        endpoints = made.open()
+        opened.append(made)
+        events.agent = made
         return endpoints
 
     try:
@@ -355,21 +418,23 @@ def make_agent(
             publish=publish,
             listener=events,
             host_transports=host_transports,
+            start_when=options.waits_for,
             timeout=options.init_timeout,
             lost_after=options.lost_after,
             loop=owned,
         )
     except BaseException:
-        for agent in opened:
-            agent.shutdown(graceful=False)
+        for each in opened:
+            each.shutdown(graceful=False)
         raise
-    (agent,) = opened
-    agent.join(job)
-    agent.attach(job)
-    agent.attach(Invitation(job.coordinator_endpoint, address.job, token, options))
-    agent.learn((member.info, member.endpoints) for member in job.members)
-    agent.begin()
-    return agent
+    made.join(job)
+    made.attach(job)
+    made.attach(Invitation(job.coordinator_endpoint, address.job, token, options))
+    made.learn((member.info, member.endpoints) for member in job.members)
+    made.attached(MembershipEvents).begin(member.info for member in job.members)
+    made.begin()
+    made.attached(WaitProbes).begin()
+    return made
 
 
 @final
@@ -385,7 +450,7 @@ class Invitation:
 
 @final
 class _MembershipEvents:
-    """Tells the agent what the coordinator says; called on the loop, after the job is complete."""
+    """Tells the agent what the coordinator says, once this worker was welcomed."""
 
     def __init__(self) -> None:
         self.agent: Agent | None = None
@@ -393,14 +458,16 @@ class _MembershipEvents:
     def on_member_joined(self, member: Member) -> None:
         if self.agent is not None:
             self.agent.learn([(member.info, member.endpoints)])
+            self.agent.attached(MembershipEvents).joined(member.info)
 
-    def on_member_lost(self, info: WorkerInfo, reason: str) -> None:
+    def on_member_lost(self, info: WorkerInfo, reason: str, left: bool) -> None:
         if self.agent is not None and info != self.agent.info:
-            self.agent.fence(info, reason)
+            self.agent.fence(info, reason, left=left)
 
     def on_coordinator_lost(self, error: WorkerLostError) -> None:
         if self.agent is not None and isinstance(error, EvictedError):
             self.agent.evict(error)
+            self.agent.attached(MembershipEvents).evicted(error)
 
 
 def _refuse_second() -> None:

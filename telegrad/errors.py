@@ -3,10 +3,11 @@
     TelegradError
     ├─ NotInitializedError, AlreadyInitializedError, BlockingCallError, AgentForkedError,
     │  RemoteError, AutogradError, ContextError, ContextMismatchError,
-    │  PoolExhaustedError                                              (RuntimeError)
+    │  PoolExhaustedError, WaitCycleError, NotEnoughResultsError       (RuntimeError)
     ├─ RendezvousError, WorkerLostError                                (ConnectionError)
     │  └─ OwnerLostError, EvictedError                                 (WorkerLostError)
     ├─ CallTimeoutError, RendezvousTimeoutError                        (TimeoutError)
+    ├─ CallCancelledError                           (concurrent.futures.CancelledError)
     ├─ UnknownWorkerError, FunctionNotFoundError                       (LookupError)
     ├─ AuthenticationError, CallRefusedError                           (PermissionError)
     ├─ EncodeError                                                     (TypeError)
@@ -18,6 +19,7 @@ Every one takes its message first; what else it knows is keyword-only and kept a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import CancelledError
 
 __all__ = [
     "AgentForkedError",
@@ -25,6 +27,7 @@ __all__ = [
     "AuthenticationError",
     "AutogradError",
     "BlockingCallError",
+    "CallCancelledError",
     "CallRefusedError",
     "CallTimeoutError",
     "CollectiveMismatchError",
@@ -35,6 +38,7 @@ __all__ = [
     "EncodeError",
     "EvictedError",
     "FunctionNotFoundError",
+    "NotEnoughResultsError",
     "NotInitializedError",
     "OwnerLostError",
     "PoolExhaustedError",
@@ -43,6 +47,7 @@ __all__ = [
     "RendezvousTimeoutError",
     "TelegradError",
     "UnknownWorkerError",
+    "WaitCycleError",
     "WorkerLostError",
 ]
 
@@ -60,7 +65,10 @@ class AlreadyInitializedError(TelegradError, RuntimeError):
 
 
 class BlockingCallError(TelegradError, RuntimeError):
-    """A blocking verb was called on an event loop that telegrad runs; nothing was sent."""
+    """A blocking verb was called where it could never return; nothing was sent.
+
+    That is on an event loop that telegrad runs, or `shutdown()` in a call that is served.
+    """
 
 
 class AgentForkedError(TelegradError, RuntimeError):
@@ -96,7 +104,19 @@ class ContextMismatchError(TelegradError, RuntimeError):
 
 
 class PoolExhaustedError(TelegradError, RuntimeError):
-    """The callee's pool has as many threads as it may have and takes no further root call."""
+    """The callee's pool has as many threads as it may have and takes no further call."""
+
+
+class WaitCycleError(TelegradError, RuntimeError):
+    """Calls wait for each other, so that none of them can end.
+
+    Attributes:
+        chain: Who waits for what, one line for each wait; the last one waits for the first.
+    """
+
+    def __init__(self, message: str, *, chain: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.chain = tuple(chain)
 
 
 class RendezvousError(TelegradError, ConnectionError):
@@ -119,6 +139,8 @@ class WorkerLostError(TelegradError, ConnectionError):
         incarnation: Which incarnation of that name was lost.
         last_seen: Seconds since it was last heard when it was given up.
         reason: Why it was given up.
+        left: Whether it said goodbye, rather than fall silent or be gone.
+        fenced: Whether it was the other way round: it had given up this worker.
     """
 
     def __init__(
@@ -129,12 +151,16 @@ class WorkerLostError(TelegradError, ConnectionError):
         incarnation: int = 0,
         last_seen: float = 0.0,
         reason: str = "",
+        left: bool = False,
+        fenced: bool = False,
     ) -> None:
         super().__init__(message)
         self.worker = worker
         self.incarnation = incarnation
         self.last_seen = last_seen
         self.reason = reason
+        self.left = left
+        self.fenced = fenced
 
 
 class OwnerLostError(WorkerLostError):
@@ -169,6 +195,26 @@ class CallTimeoutError(TelegradError, TimeoutError):
         self.function = function
         self.phase = phase
         self.elapsed = elapsed
+
+
+class CallCancelledError(TelegradError, CancelledError):
+    """A call was cancelled: by `Future.cancel()`, or with the served call that had made it.
+
+    It is no `asyncio.CancelledError`: a task that awaits a cancelled call gets an exception like
+    any other, and is not itself taken for cancelled.
+    """
+
+
+class NotEnoughResultsError(TelegradError, RuntimeError):
+    """So many of several calls failed that too few are left to succeed.
+
+    Attributes:
+        failures: The errors of those that failed, in the order in which they did.
+    """
+
+    def __init__(self, message: str, *, failures: Sequence[BaseException] = ()) -> None:
+        super().__init__(message)
+        self.failures = list(failures)
 
 
 class RendezvousTimeoutError(RendezvousError, TimeoutError):

@@ -185,7 +185,13 @@ class Programs:
         return path
 
     def ranks(
-        self, script: Path, n: int, *, env: dict[str, str] | None = None, **options: Any
+        self,
+        script: Path,
+        n: int,
+        *,
+        env: dict[str, str] | None = None,
+        arguments: Sequence[str] = (),
+        **options: Any,
     ) -> list[Program]:
         """Starts a script n times with what `env://` reads; no launcher is involved."""
         job = {
@@ -198,7 +204,9 @@ class Programs:
         }
         return [
             self.start(
-                ["python", script], env={**job, "RANK": str(r), "LOCAL_RANK": str(r)}, **options
+                ["python", script, *arguments],
+                env={**job, "RANK": str(r), "LOCAL_RANK": str(r)},
+                **options,
             )
             for r in range(n)
         ]

@@ -22,24 +22,27 @@ DOCUMENTED: dict[str, str] = {
         tensor""",
     "telegrad.nn": "Linear Module Parameter ReLU Sequential functional",
     "telegrad.optim": "SGD",
-    "telegrad.rpc": """Agent Future Limits RRef RpcOptions RpcStatistics WorkerInfo collect_all expose
-        functions get_worker_info get_worker_infos init_rpc is_initialized register_type remote
-        remote_traceback rpc_async rpc_sync shutdown statistics to_thread wait_all""",
+    "telegrad.rpc": """Agent CurrentCall Future Limits RRef RpcOptions RpcStatistics WorkerInfo as_completed
+        collect_all current_call expose first_n functions gather get_worker_info get_worker_infos idempotent init_rpc
+        is_initialized lookup on_join on_leave on_loss publish register_type remote
+        remote_traceback rpc_async rpc_sync shutdown statistics Stream stream to_thread unpublish wait_all""",
     "telegrad.dist_autograd": "backward context get_gradients",
     "telegrad.collectives": """GroupStatistics ProcessGroup ReduceOp Work all_gather all_reduce barrier
         broadcast destroy_process_group get_rank get_world_size init_process_group new_group recv
         send world_group""",
-    "telegrad.parallel": "DistributedDataParallel DistributedOptimizer parameter_rrefs",
+    "telegrad.parallel": "DistributedDataParallel DistributedOptimizer RemoteModule parameter_rrefs",
     "telegrad.testing": """Cluster Fault FaultPlan FaultRule FaultStatistics FaultyNetwork
         FaultyTransport Injected LeakError faulty_network held_references no_leaked_children
         no_leaked_descriptors no_leaked_references no_leaked_tasks no_leaked_threads""",
     "telegrad.launch": "LocalWorkers",
     "telegrad.rendezvous": "FileStore MemoryStore PrefixStore Store TCPStore",
     "telegrad.errors": """AgentForkedError AlreadyInitializedError AuthenticationError AutogradError
-        BlockingCallError CallRefusedError CallTimeoutError CollectiveMismatchError ContextError
+        BlockingCallError CallCancelledError CallRefusedError CallTimeoutError CollectiveMismatchError ContextError
         ContextMismatchError DecodeError DuplicateNameError EncodeError EvictedError
-        FunctionNotFoundError NotInitializedError OwnerLostError PoolExhaustedError RemoteError
-        RendezvousError RendezvousTimeoutError TelegradError UnknownWorkerError WorkerLostError""",
+        FunctionNotFoundError NotEnoughResultsError NotInitializedError OwnerLostError
+        PoolExhaustedError RemoteError
+        RendezvousError RendezvousTimeoutError TelegradError UnknownWorkerError
+        WaitCycleError WorkerLostError""",
 }
 
 

@@ -47,6 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 # Doors: functions that import upwards, when they are called and not before.
 DOORS = {
+    ("rpc/agent.py", "__init__"),
     ("rpc/api.py", "init_rpc"),
     ("rpc/api.py", "shutdown"),
     ("collectives/api.py", "init_process_group"),
@@ -64,7 +65,11 @@ PURE = [
     "parallel/bucket.py",
     "rendezvous/membership.py",
     "rpc/admission.py",
+    "rpc/rref_owner.py",
     "rpc/rref_protocol.py",
+    "rpc/rref_user.py",
+    "rpc/stream_protocol.py",
+    "rpc/wait_cycle.py",
     "testing/fault_plan.py",
     "transport/bulk_standstill.py",
     "transport/liveness.py",

@@ -143,7 +143,7 @@ class AutogradInterceptor(Interceptor):
             state = message.call.state.get(NAME)
             if not isinstance(state, _CallState):
                 return _CallState(None, grad=True)  # its request could not be decoded
-            if state.ambient is not None:
+            if state.ambient is not None and message.final:
                 state.ambient.active = False
             return state
         state = _CallState(ambient_context(), is_grad_enabled())

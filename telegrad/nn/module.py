@@ -8,7 +8,7 @@ from typing import Any, Self
 from telegrad.arrays import as_array, device_name, device_of, namespace, to_device
 from telegrad.autograd import Tensor
 from telegrad.nn.parameter import Parameter
-from telegrad.types import Array
+from telegrad.types import Array, Shape
 
 __all__ = ["Module"]
 
@@ -130,7 +130,11 @@ class Module:
 
     def state_dict(self) -> dict[str, Array]:
         """Returns copies of the arrays of all parameters and buffers by dotted name."""
-        return {name: namespace(x.data).array(x.data) for name, x in self._named_state()}
+        state = {name: namespace(x.data).array(x.data) for name, x in self._named_state()}
+        for prefix, module in self.named_modules():
+            for name, array in module._state_elsewhere().items():
+                state[_dotted(prefix, name)] = array
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
         """Replaces the arrays of parameters and buffers by copies of those in `state`.
@@ -144,23 +148,37 @@ class Module:
         Raises:
             ValueError: Names (if strict) or shapes differ; the message lists them.
         """
-        own = dict(self._named_state())
+        shapes = self.state_shapes()
         problems = []
         if strict:
-            problems += [f"missing {name}" for name in own if name not in state]
-            problems += [f"unexpected {name}" for name in state if name not in own]
-        given = {name: _array(state[name]) for name in own if name in state}
+            problems += [f"missing {name}" for name in shapes if name not in state]
+            problems += [f"unexpected {name}" for name in state if name not in shapes]
+        given = {name: _array(state[name]) for name in shapes if name in state}
         problems += [
-            f"{name} has shape {array.shape}, {own[name].shape} needed"
+            f"{name} has shape {array.shape}, {shapes[name]} needed"
             for name, array in given.items()
-            if array.shape != own[name].shape
+            if array.shape != shapes[name]
         ]
         if problems:
             raise ValueError(f"state does not fit {type(self).__name__}: {'; '.join(problems)}")
+        for prefix, module in self.named_modules():
+            names = {name: _dotted(prefix, name) for name in module._shapes_elsewhere()}
+            part = {name: given.pop(dotted) for name, dotted in names.items() if dotted in given}
+            if part:
+                module._load_elsewhere(part)
+        own = dict(self._named_state())
         for name, array in given.items():
             target = own[name]
             copy = to_device(array, device_of(target.data))
             target.data = namespace(copy).array(copy, dtype=target.dtype, copy=True)
+
+    def state_shapes(self) -> dict[str, Shape]:
+        """Returns the shapes of what `state_dict()` returns, in its order."""
+        shapes = {name: x.shape for name, x in self._named_state()}
+        for prefix, module in self.named_modules():
+            for name, shape in module._shapes_elsewhere().items():
+                shapes[_dotted(prefix, name)] = shape
+        return shapes
 
     def _named_state(self) -> Iterator[tuple[str, Tensor]]:
         yield from self.named_parameters()
@@ -191,7 +209,7 @@ class Module:
     def train(self, mode: bool = True) -> Self:
         """Sets `training` here and in all modules inside, and returns this module."""
         for module in self.modules():
-            module.__dict__["training"] = mode
+            module._set_training(mode)
         return self
 
     def eval(self) -> Self:
@@ -203,12 +221,30 @@ class Module:
         for parameter in self.parameters():
             parameter.grad = None
 
+    # For modules with a part that is not in this process: `parallel.RemoteModule` overrides them.
+
+    def _set_training(self, mode: bool) -> None:
+        self.__dict__["training"] = mode
+
+    def _state_elsewhere(self) -> dict[str, Array]:
+        return {}
+
+    def _shapes_elsewhere(self) -> dict[str, Shape]:
+        return {}
+
+    def _load_elsewhere(self, state: dict[str, Array]) -> None:
+        raise NotImplementedError(f"{type(self).__name__} has no state elsewhere")
+
     def __repr__(self) -> str:
         inside = [f"({name}): {module!r}" for name, module in self.named_children()]
         if not inside:
             return f"{type(self).__name__}()"
         lines = "\n".join(inside).replace("\n", "\n  ")
         return f"{type(self).__name__}(\n  {lines}\n)"
+
+
+def _dotted(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix else name
 
 
 def _array(value: object) -> Array:

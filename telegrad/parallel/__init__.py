@@ -5,5 +5,6 @@ from __future__ import annotations
 from telegrad.parallel.ddp import DistributedDataParallel
 from telegrad.parallel.dist_optimizer import DistributedOptimizer
 from telegrad.parallel.parameter_rrefs import parameter_rrefs
+from telegrad.parallel.remote_module import RemoteModule
 
-__all__ = ["DistributedDataParallel", "DistributedOptimizer", "parameter_rrefs"]
+__all__ = ["DistributedDataParallel", "DistributedOptimizer", "RemoteModule", "parameter_rrefs"]

@@ -97,6 +97,9 @@ class ControlLine:
         on_message: Takes kind and body of what comes unasked; called on the loop.
         on_lost: Hears once that the coordinator is lost; called on the loop.
         loop: The loop thread; the process' shared one by default.
+
+    Attributes:
+        another: Makes a line like this one, which hears of nothing.
     """
 
     def __init__(
@@ -135,6 +138,17 @@ class ControlLine:
                 loop=loop,
             )
 
+        def another() -> ControlLine:
+            return ControlLine(
+                job=job,
+                rank=rank,
+                token=token,
+                transports=transports,
+                lost_after=lost_after,
+                loop=loop,
+            )
+
+        self.another = another
         self._open_exchange = open_exchange
         self._exchange = open_exchange()
         self._endpoints = self._exchange.start()
@@ -148,6 +162,11 @@ class ControlLine:
     def closed(self) -> threading.Event:
         """Set when the line is closed; what else a wait of its user may wait on."""
         return self._closed
+
+    @property
+    def coordinator(self) -> WorkerInfo | None:
+        """Who it is; None while it was not found."""
+        return self._coordinator
 
     @property
     def lost(self) -> WorkerLostError | None:
@@ -200,9 +219,9 @@ class ControlLine:
         )
         try:
             self._exchange.post(coordinator, envelope)
-        except WorkerLostError as error:
-            self._drop(pending)
-            raise lost_error(error) from error
+        except WorkerLostError:
+            # `on_lost` or `close` is about to fail it, once it is known what the loss means.
+            logger.debug("%s was not sent: the coordinator is lost", kind)
         return pending
 
     def ask(
@@ -279,8 +298,8 @@ class ControlLine:
             if self._closed.is_set() or self._coordinator != peer:
                 return
             self._lost = error
+        self._on_lost(error)  # first: whoever waits here finds that this worker was evicted
         self._fail_all(lost_error(error))
-        self._on_lost(error)
 
     def _renew(self) -> None:
         """Begins again under another incarnation: the last one may be fenced by now."""

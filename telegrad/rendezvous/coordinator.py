@@ -23,6 +23,7 @@ from telegrad.rendezvous.membership import (
     Released,
     Reserved,
     Running,
+    StartWhen,
     Welcome,
 )
 from telegrad.rendezvous.memory import MemoryStore
@@ -107,6 +108,7 @@ class Coordinator:
             messages.JOIN: self._on_join,
             messages.SHUTDOWN: self._on_shutdown,
             messages.LEAVE: self._on_leave,
+            messages.STANDING: self._on_standing,
             messages.STORE_GET: self._on_store_wait,
             messages.STORE_WAIT: self._on_store_wait,
             messages.STORE_FORGET: self._on_store_forget,
@@ -170,7 +172,8 @@ class Coordinator:
             self._shutdowns.pop(peer, None)
             forgotten = [key for key in self._waits if key[0] == peer]
             cancels = [self._waits.pop(key) for key in forgotten]
-            self._send(self._membership.lost(peer, error.reason or str(error)))
+            reason = error.reason or str(error)
+            self._send(self._membership.lost(peer, reason, left=error.left))
         for cancel in cancels:
             cancel()
 
@@ -204,8 +207,14 @@ class Coordinator:
         with self._lock:
             self._joins.pop(peer, None)
             self._shutdowns.pop(peer, None)
-            self._send(self._membership.lost(peer, str(reason or "left")))
+            self._send(self._membership.lost(peer, str(reason or "left"), left=True))
         self._answer(peer, envelope.call)
+
+    def _on_standing(self, peer: WorkerInfo, envelope: Envelope, body: object) -> None:
+        """Says whether an incarnation is a member; one that was cut off asks that when it can."""
+        incarnation = _integer(_fields(body), "incarnation")
+        known = any(member.info.incarnation == incarnation for member in self.members)
+        self._answer(peer, envelope.call, {"member": known})
 
     def _on_store_operation(self, peer: WorkerInfo, envelope: Envelope, body: object) -> None:
         fields = {} if body is None else _fields(body)
@@ -255,10 +264,11 @@ class Coordinator:
                     self._post(session, messages.ERROR, refusal, self._joins.pop(session, 0))
                 case Released(session):
                     self._answer(session, self._shutdowns.pop(session, 0))
-                case Progress(session, version, joined, world_size, errors):
+                case Progress(session, version, joined, world_size, errors, names):
                     progress = {
                         "version": version,
                         "joined": list(joined),
+                        "names": list(names),
                         "world_size": world_size,
                         "errors": [list(pair) for pair in errors],
                     }
@@ -268,8 +278,8 @@ class Coordinator:
                     self._post(session, messages.RUNNING, running)
                 case Joined(session, member):
                     self._post(session, messages.JOINED, _row(member))
-                case Lost(session, info, reason):
-                    row = [info.name, info.rank, info.incarnation, reason]
+                case Lost(session, info, reason, left):
+                    row = [info.name, info.rank, info.incarnation, reason, left]
                     self._post(session, messages.LOST, row)
 
     def _answer(self, peer: WorkerInfo, call: int, body: object = None) -> None:
@@ -311,6 +321,7 @@ def _read_join(body: object) -> tuple[JoinRequest, tuple[str, ...]]:
         _integer(fields, "world_size"),
         _integer(fields, "incarnation"),
         _endpoints(fields.get("endpoints")),
+        _start_when(fields.get("start_when")),
     )
     return request, _endpoints(fields.get("control"))
 
@@ -326,6 +337,14 @@ def _endpoints(value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise TypeError(f"endpoints must be a list of str (got {value!r:.60})")
     return tuple(value)
+
+
+def _start_when(value: object) -> StartWhen:
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return tuple(value)
+    raise TypeError(f"start_when must be an int, a list of str or None (got {value!r:.60})")
 
 
 def _operate(store: MemoryStore, kind: str, fields: Mapping[str, object]) -> object:

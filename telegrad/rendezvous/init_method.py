@@ -3,6 +3,7 @@
     env://                              RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TELEGRAD_JOB, TELEGRAD_NAME
     tcp://host:port?rank=&world_size=   the host and port of rank 0
     file:///path?rank=&world_size=      a file that all workers see, in which rank 0 says where it is
+    ...?late=1                          either: on top of a job that has started, which gives the rank
     None                                env:// where RANK is set, else a job of one on loopback
 
 The coordinator is `telegrad run` itself where TELEGRAD_JOB is in the environment, else rank 0.
@@ -13,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple, final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from telegrad.rendezvous.names import check_job
@@ -93,6 +94,8 @@ def parse_init_method(
 
     >>> parse_init_method("tcp://10.0.0.1:29500", rank=1, world_size=2).hosts_store
     False
+    >>> parse_init_method("tcp://10.0.0.1:29500?late=1").late
+    True
     >>> parse_init_method(None).world_size
     1
     """
@@ -168,11 +171,7 @@ def _from_url(
     url: str, rank: int | None, world_size: int | None, environ: Mapping[str, str]
 ) -> JobAddress:
     host, port, query = _split(url)
-    reader = _Reader(query, what="parameter ", where=f" of init_method {url!r}")
-    reader.refuse_unknown({"rank", "world_size", "job"})
-    found_rank = reader.integer("rank") if rank is None else rank
-    found_size = reader.integer("world_size") if world_size is None else world_size
-    reader.finish()
+    place = _place(url, query, rank, world_size)
     launched = (
         "TELEGRAD_JOB" in environ
         and environ.get("MASTER_ADDR") == host
@@ -181,10 +180,11 @@ def _from_url(
     return JobAddress(
         host=host,
         port=port,
-        rank=found_rank,
-        world_size=found_size,
+        rank=place.rank,
+        world_size=place.world_size,
         job=query.get("job", environ["TELEGRAD_JOB"] if launched else DEFAULT_JOB),
-        hosts_store=not launched and found_rank == 0,
+        hosts_store=not launched and place.rank == 0,
+        late=place.late,
     )
 
 
@@ -202,20 +202,42 @@ def _from_file(url: str, rank: int | None, world_size: int | None) -> JobAddress
     if not os.path.basename(path):
         raise ValueError(f"init_method {url!r} names no file; {example}")
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
-    reader = _Reader(query, what="parameter ", where=f" of init_method {url!r}")
-    reader.refuse_unknown({"rank", "world_size", "job"})
-    found_rank = reader.integer("rank") if rank is None else rank
-    found_size = reader.integer("world_size") if world_size is None else world_size
-    reader.finish()
+    place = _place(url, query, rank, world_size)
     return JobAddress(
         host=LOOPBACK,
         port=0,
-        rank=found_rank,
-        world_size=found_size,
+        rank=place.rank,
+        world_size=place.world_size,
         job=query.get("job", DEFAULT_JOB),
-        hosts_store=found_rank == 0,
+        hosts_store=place.rank == 0,
         file=os.path.normpath(path),
+        late=place.late,
     )
+
+
+class _Place(NamedTuple):
+    """Which place in its job a worker says that it has."""
+
+    rank: int
+    world_size: int
+    late: bool = False
+
+
+def _place(url: str, query: Mapping[str, str], rank: int | None, world_size: int | None) -> _Place:
+    """Reads the place out of an address; what was given as an argument goes first."""
+    reader = _Reader(query, what="parameter ", where=f" of init_method {url!r}")
+    reader.refuse_unknown({"rank", "world_size", "job", "late"})
+    if reader.flag("late"):
+        if rank is not None or world_size is not None or {"rank", "world_size"} & set(query):
+            reader.problem(
+                "who comes late gives no rank and no world_size, since the job does that"
+            )
+        reader.finish()
+        return _Place(-1, 0, late=True)
+    found_rank = reader.integer("rank") if rank is None else rank
+    found_size = reader.integer("world_size") if world_size is None else world_size
+    reader.finish()
+    return _Place(found_rank, found_size)
 
 
 def _split(url: str) -> tuple[str, int, dict[str, str]]:
@@ -274,6 +296,15 @@ class _Reader:
         if not malformed and not 1 <= port <= 65535:
             self._problems.append(f"{name} must be from 1 to 65535 (got {port})")
         return port
+
+    def flag(self, name: str) -> bool:
+        value = self._settings.get(name, "0")
+        if value not in ("0", "1"):
+            self.problem(f"{name} must be 0 or 1 (got {value!r})")
+        return value == "1"
+
+    def problem(self, words: str) -> None:
+        self._problems.append(words)
 
     def refuse_unknown(self, known: set[str]) -> None:
         for name in sorted(set(self._settings) - known):

@@ -4,7 +4,7 @@ host the coordinator if this is the worker for it; say in the file where it is, 
 dial it, again and again, until it listens
 reserve a place, if this worker comes on top of a complete job
 draw an incarnation from the store, publish endpoints under it
-member.join, and wait until every rank has come
+member.join, and wait until every rank has come, or whom else this worker waits for
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from telegrad.rendezvous.joined_job import (
     MemberEvents,
     as_member,
 )
-from telegrad.rendezvous.membership import Member
+from telegrad.rendezvous.membership import Member, StartWhen
 from telegrad.rendezvous.names import check_name
-from telegrad.rendezvous.progress import JoinProgress, name_ranks, unreached_line, unwritten_line
+from telegrad.rendezvous.progress import JoinProgress, unreached_line, unwritten_line
 from telegrad.rendezvous.store import check_timeout
 from telegrad.rendezvous.tcp import TCPStore
 from telegrad.transport import LoopThread, Transport
@@ -65,11 +65,12 @@ def join_job(
     publish: Publish,
     listener: JobListener,
     host_transports: Sequence[Transport] | None = None,
+    start_when: StartWhen = None,
     timeout: float = JOIN_TIMEOUT,
     lost_after: float = LOST_AFTER,
     loop: LoopThread | None = None,
 ) -> JoinedJob:
-    """Joins a job and waits until all its workers have.
+    """Joins a job and waits until all its workers have, or those of `start_when`.
 
     When it raises, nothing is left behind here or at the coordinator, and it may be called again
     at once. What `publish` opened is the caller's to close.
@@ -81,16 +82,18 @@ def join_job(
         transports: How the coordinator is reached; they listen as well, so with port 0.
         publish: Is given who this worker is and the world size, opens what the other workers
             dial, and returns the endpoints in order of preference. Called once, by this thread.
-        listener: Hears of arrivals and losses after the job is complete; called on the loop.
+        listener: Hears of arrivals and losses after this worker was welcomed; called on the loop.
         host_transports: Where the coordinator listens when `address.hosts_store`; `transports`
             by default.
+        start_when: How many workers, itself included, or which names it waits for; None for every
+            rank below the world size. Who comes on top of a job waits for nobody.
         timeout: Seconds for all of it, above 0.
         lost_after: Seconds of silence after which a worker is lost for the coordinator.
         loop: The loop thread; the process' shared one by default.
 
     Raises:
-        RendezvousTimeoutError: Not all workers came in time; `.missing` says which, each with
-            the last error known of it.
+        RendezvousTimeoutError: Not all whom it waits for came in time; `.missing` says which,
+            each with the last error known of it.
         DuplicateNameError: Another living worker has the name or the rank.
         AuthenticationError: One of both does not hold the other's token.
         RendezvousError: The coordinator is of another job, expects another world size, or was
@@ -102,7 +105,8 @@ def join_job(
     if name or not address.late:
         check_name(name)
     file = EndpointFile(address.file) if address.file else None
-    attempt = _Attempt(address, name, Deadline(check_timeout(timeout)), file)
+    waits_for = 1 if address.late else start_when
+    attempt = _Attempt(address, name, Deadline(check_timeout(timeout)), file, waits_for)
     coordinator: Coordinator | None = None
     line: ControlLine | None = None
     try:
@@ -162,6 +166,7 @@ class _Attempt:
     name: str
     deadline: Deadline
     file: EndpointFile | None = None
+    start_when: StartWhen = None
 
     def run(
         self, line: ControlLine, events: MemberEvents, endpoint: str, publish: Publish
@@ -186,6 +191,7 @@ class _Attempt:
         info = WorkerInfo(self.name, self.address.rank, incarnation)
         world_size = self.address.world_size
         events.follow(info)
+        wanted = self.start_when
         body = {
             "name": self.name,
             "rank": self.address.rank,
@@ -193,6 +199,7 @@ class _Attempt:
             "incarnation": incarnation,
             "endpoints": list(publish(info, world_size)),
             "control": list(line.endpoints),
+            "start_when": list(wanted) if isinstance(wanted, tuple) else wanted,
         }
         pending = line.request(messages.JOIN, body, time_left=self.deadline.left)
         members = self._wait_until_complete(line, pending, events, endpoint)
@@ -273,16 +280,16 @@ class _Attempt:
         while not pending.done():
             left = self.deadline.left
             if left <= 0:
-                raise self._incomplete(endpoint, events.progress or self._nothing_heard())
+                raise self._incomplete(endpoint, self._heard(events))
             events.changed.wait(min(report.pause, left, threading.TIMEOUT_MAX))
             events.changed.clear()
             if not pending.done():
-                progress = events.progress or self._nothing_heard()
+                progress = self._heard(events)
                 report.say(progress, progress.line(self.deadline.left))
         body = pending.wait()
         rows = body.get("members") if isinstance(body, dict) else None
         members = tuple(as_member(row) for row in rows) if isinstance(rows, list) else ()
-        logger.info("%d/%d joined; the job is complete", len(members), self.address.world_size)
+        logger.info("%d/%d joined; the job has started", len(members), self.address.world_size)
         return members
 
     def _unreached(
@@ -310,16 +317,17 @@ class _Attempt:
             missing=(f"rank 0: {where}" if self.address.rank else where,),
         )
 
-    def _nothing_heard(self) -> JoinProgress:
-        return JoinProgress(0, (self.address.rank,), self.address.world_size)
+    def _heard(self, events: MemberEvents) -> JoinProgress:
+        nothing = JoinProgress(0, (self.address.rank,), self.address.world_size, names=(self.name,))
+        return dataclasses.replace(events.progress or nothing, start_when=self.start_when)
 
     def _incomplete(self, endpoint: str, progress: JoinProgress) -> RendezvousTimeoutError:
         missing = progress.missing_with_errors(endpoint)
+        what = "was not complete" if self.start_when is None else "could not start"
         return RendezvousTimeoutError(
-            f"job {self.address.job!r} was not complete within {self.deadline.timeout:g} s: "
+            f"job {self.address.job!r} {what} within {self.deadline.timeout:g} s: "
             f"{len(progress.joined)}/{progress.world_size} joined; missing: "
-            f"{'; '.join(missing)}; start {name_ranks(progress.missing)}, or wait longer with "
-            "init_timeout=",
+            f"{'; '.join(missing)}; start {progress.wanted}, or wait longer with init_timeout=",
             missing=missing,
         )
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Protocol, final
 
 from telegrad.errors import (
@@ -23,6 +24,7 @@ from telegrad.rendezvous.endpoint_file import EndpointFile
 from telegrad.rendezvous.membership import Member
 from telegrad.rendezvous.progress import JoinProgress
 from telegrad.rendezvous.roster import Roster
+from telegrad.rendezvous.standing import Standing
 from telegrad.rendezvous.store import Store, check_timeout
 from telegrad.types import WorkerInfo
 
@@ -31,19 +33,24 @@ __all__ = ["JobListener", "JoinedJob"]
 logger = logging.getLogger(__name__)
 
 LEAVE_TIMEOUT = 1.0
+LEAST_TIMEOUT = 0.1  # what is closed last still says goodbye
 
 
 class JobListener(Protocol):
     """What the floor above gives `join_job`. Called on the loop; must not block or raise."""
 
     def on_member_joined(self, member: Member) -> None:
-        """Hears of a worker that joined after the job was complete."""
+        """Hears of a worker that joined after this one was welcomed."""
 
-    def on_member_lost(self, info: WorkerInfo, reason: str) -> None:
-        """Hears once that the coordinator dropped a member for good."""
+    def on_member_lost(self, info: WorkerInfo, reason: str, left: bool) -> None:
+        """Hears once that a member left, or was dropped by the coordinator, for good."""
 
     def on_coordinator_lost(self, error: WorkerLostError) -> None:
-        """Hears once that the coordinator is lost; an EvictedError if it fenced this worker."""
+        """Hears that the coordinator is lost; with an EvictedError if it has dropped this worker.
+
+        Where that is found out later, when the coordinator can be reached again, it is called
+        once more, on another thread.
+        """
 
 
 @final
@@ -64,6 +71,7 @@ class MemberEvents:
         self._self: WorkerInfo | None = None
         self._welcomed = False
         self._loss: WorkerLostError | None = None
+        self._when_lost: Callable[[WorkerLostError], None] | None = None
 
     @property
     def progress(self) -> JoinProgress | None:
@@ -109,14 +117,27 @@ class MemberEvents:
         else:
             logger.debug("the coordinator sent %s, which is not known here", kind)
 
+    def when_lost(self, function: Callable[[WorkerLostError], None]) -> None:
+        """Has `function` hear, too, of the loss of the coordinator, once; perhaps at once."""
+        with self._lock:
+            self._when_lost, loss = function, self._loss
+        if loss is not None:
+            function(loss)
+
     def on_coordinator_lost(self, error: WorkerLostError) -> None:
         """Takes the loss of the coordinator."""
         with self._lock:
             self._loss = error = self._evicted(error)
-            welcomed = self._welcomed
+            welcomed, when_lost = self._welcomed, self._when_lost
         self.changed.set()
         if welcomed:
             self._listener.on_coordinator_lost(error)
+        if when_lost is not None:
+            when_lost(error)
+
+    def on_evicted(self, error: EvictedError) -> None:
+        """Takes it that the coordinator, lost before, goes on without this worker."""
+        self._listener.on_coordinator_lost(error)
 
     def _on_progress(self, progress: JoinProgress) -> None:
         with self._lock:
@@ -138,24 +159,16 @@ class MemberEvents:
             self._listener.on_member_joined(member)
 
     def _on_lost(self, body: object) -> None:
-        info, reason = _as_loss(body)
+        info, reason, left = _as_loss(body)
         with self._lock:
             news = self._roster.lost(info) and self._welcomed
         if news:
-            self._listener.on_member_lost(info, reason)
+            self._listener.on_member_lost(info, reason, left)
 
     def _evicted(self, error: WorkerLostError) -> WorkerLostError:
-        if isinstance(error, EvictedError) or "fenced" not in error.reason:
+        if isinstance(error, EvictedError) or not error.fenced:
             return error
-        name = self._self.name if self._self is not None else "this worker"
-        return EvictedError(
-            f"the coordinator gave up {name!r} and the job goes on without it ({error.reason}); "
-            "start it again to join under a new incarnation",
-            worker=name,
-            incarnation=self._self.incarnation if self._self is not None else 0,
-            last_seen=error.last_seen,
-            reason=error.reason,
-        )
+        return eviction(self._self, error)
 
 
 @final
@@ -189,6 +202,10 @@ class JoinedJob:
         self._events = events
         self._coordinator: Coordinator | None = None
         self._file: EndpointFile | None = None
+        self._standing_lock = threading.Lock()  # guards the next two
+        self._standing: Standing | None = None
+        self._closed = False
+        events.when_lost(self._ask_standing)
 
     def with_coordinator(
         self, coordinator: Coordinator | None, file: EndpointFile | None = None
@@ -210,11 +227,25 @@ class JoinedJob:
         """Returns the members that are not known to be lost, by rank."""
         return self._events.members
 
-    def shutdown(self, timeout: float = math.inf) -> None:
+    def check_standing(self, checked: Callable[[], None]) -> None:
+        """Has `checked` called once the coordinator has shown whether this worker is a member.
+
+        If it is not, the listener hears of the eviction before. Does not block; `checked` is
+        called on the loop, or at once where the coordinator cannot be asked any more.
+        """
+        try:
+            pending = self._line.request(messages.STANDING, {"incarnation": self.info.incarnation})
+        except RendezvousError:
+            checked()
+        else:
+            pending.on_done(checked)
+
+    def shutdown(self, timeout: float = math.inf) -> bool:
         """Waits until every living member has called this; then all are members no longer.
 
-        Returns at once, with a warning in the log, when the coordinator is lost: nobody is left
-        to say who still lives.
+        Returns:
+            Whether that is so. False, at once and with a warning in the log, when the coordinator
+            is lost: nobody is left to say who still lives.
 
         Args:
             timeout: Seconds to wait at most, above 0; `math.inf` waits without a limit.
@@ -231,6 +262,7 @@ class JoinedJob:
             if self._line.lost is None:
                 raise
             logger.warning("shutdown goes on without the other workers: %s", error)
+            return False
         except TimeoutError:
             running = self._events.running
             named = ", ".join(running) or "some workers"
@@ -239,6 +271,7 @@ class JoinedJob:
                 "or leave at once with graceful=False",
                 missing=running,
             ) from None
+        return True
 
     def leave(self, reason: str = "left", timeout: float = LEAVE_TIMEOUT) -> None:
         """Leaves without the others, who hear that this worker is lost; never raises for them."""
@@ -252,11 +285,30 @@ class JoinedJob:
 
         Closing without `shutdown` or `leave` before counts as leaving.
         """
+        ends = time.monotonic() + timeout
+        with self._standing_lock:
+            self._closed, standing = True, self._standing
         if self._file is not None:
             self._file.withdraw()
-        self._line.close(min(timeout, CLOSE_TIMEOUT))
+        if standing is not None:
+            standing.close(timeout)
+        self._line.close(min(max(ends - time.monotonic(), LEAST_TIMEOUT), CLOSE_TIMEOUT))
         if self._coordinator is not None:
-            self._coordinator.close(timeout)
+            self._coordinator.close(max(ends - time.monotonic(), LEAST_TIMEOUT))
+
+    def _ask_standing(self, error: WorkerLostError) -> None:
+        """Finds out, where the coordinator fell silent, whether it has given up this worker."""
+        if isinstance(error, EvictedError) or error.left:
+            return
+
+        def evicted() -> None:
+            self._events.on_evicted(eviction(self.info, error))
+
+        with self._standing_lock:
+            if self._closed or self._standing is not None:
+                return
+            self._standing = Standing(self._line, self.coordinator_endpoint, self.info, evicted)
+            self._standing.start()
 
 
 def as_member(body: object) -> Member:
@@ -276,15 +328,30 @@ def as_progress(body: object) -> JoinProgress:
             "joined": list(joined),
             "world_size": int(world_size),
             "errors": list(pairs),
+            "names": list(found),
         }:
             ranks = tuple(rank for rank in joined if isinstance(rank, int))
+            names = tuple(name for name in found if isinstance(name, str))
             errors = {int(rank): str(problem) for rank, problem in pairs}
-            return JoinProgress(version, ranks, world_size, errors)
+            return JoinProgress(version, ranks, world_size, errors, names)
     raise DecodeError(f"the coordinator sent no progress (got {body!r:.120})")
 
 
-def _as_loss(body: object) -> tuple[WorkerInfo, str]:
+def eviction(info: WorkerInfo | None, error: WorkerLostError) -> EvictedError:
+    """Returns what a worker raises that the coordinator has given up."""
+    name = "this worker" if info is None else info.name
+    return EvictedError(
+        f"the coordinator gave up {name!r} and the job goes on without it ({error.reason}); "
+        "start it again to join under a new incarnation",
+        worker=name,
+        incarnation=0 if info is None else info.incarnation,
+        last_seen=error.last_seen,
+        reason=error.reason,
+    )
+
+
+def _as_loss(body: object) -> tuple[WorkerInfo, str, bool]:
     match body:
-        case [str(name), int(rank), int(incarnation), str(reason)]:
-            return WorkerInfo(name, rank, incarnation), reason
+        case [str(name), int(rank), int(incarnation), str(reason), bool(left)]:
+            return WorkerInfo(name, rank, incarnation), reason, left
     raise DecodeError(f"the coordinator sent no loss (got {body!r:.120})")

@@ -1,10 +1,10 @@
 """Who belongs to the job: the coordinator's side of membership, as a pure state machine.
 
-    (unknown) ──join──> waiting ──all ranks there──> member ──shutdown──> leaving ──all──> (gone)
-                          │                            │                     │
-                          └──────────── lost, leave ───┴─────────────────────┘ ──> (gone)
+    (unknown) ──join──> waiting ──who it waits for──> member ──shutdown──> leaving ──all──> (gone)
+                          │                             │                     │
+                          └──────────── lost, leave ────┴─────────────────────┘ ──> (gone)
 
-    (unknown) ──reserve──> reserved ──join──> member            on top of a complete job
+    (unknown) ──reserve──> reserved ──join──> member            on top of a job that has started
 
 Events come in by method, messages go out as the returned list, in the order in which they are
 to be posted. Each message names the session that it is for: a session is the control connection
@@ -13,8 +13,10 @@ of one worker, told apart by the WorkerInfo that opened it.
 Invariants: no two seats or reservations share a rank, or a name without case. A session holds at
 most one seat. Each reserve, join and shutdown is answered exactly once, unless its session is
 lost. Ranks below the world size belong to those who make the job complete, and to their
-replacements; those above it to who comes on top. When the last member is gone the job begins
-anew, so that the same processes may join again.
+replacements; those above it to who comes on top. A worker is welcomed once those are there whom it
+waits for: all ranks at once, unless it says a number or names. Whoever was welcomed hears of all
+who come after that, and of all who are lost. When the last member is gone the job begins anew, so
+that the same processes may join again.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ __all__ = [
     "Released",
     "Reserved",
     "Running",
+    "StartWhen",
     "Welcome",
 ]
 
@@ -55,20 +58,26 @@ class Member:
     endpoints: tuple[str, ...]
 
 
+# What a worker waits for when it joins: so many workers, itself included; workers of these names;
+# None for every rank below the world size.
+StartWhen: TypeAlias = int | tuple[str, ...] | None
+
+
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
-    """What a worker says of itself when it joins."""
+    """What a worker says of itself when it joins, and whom it waits for."""
 
     name: str
     rank: int
     world_size: int
     incarnation: int
     endpoints: tuple[str, ...] = ()
+    start_when: StartWhen = None
 
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """Answers a join: the job is complete, and these are its members, by rank."""
+    """Answers a join: those it waits for are there, and these are the members, by rank."""
 
     session: WorkerInfo
     members: tuple[Member, ...]
@@ -102,13 +111,14 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Tells whoever waits in join which ranks are there, and what is known of the others."""
+    """Tells whoever waits in join who is there, by rank, and what is known of other ranks."""
 
     session: WorkerInfo
     version: int
     joined: tuple[int, ...]
     world_size: int
     errors: tuple[tuple[int, str], ...]
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +132,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Tells a member that a worker joined after the job was complete."""
+    """Tells a member that a worker joined after it was welcomed itself."""
 
     session: WorkerInfo
     member: Member
@@ -130,11 +140,12 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Tells a member that another is gone for good."""
+    """Tells a member that another is gone for good; `left` when it said so itself."""
 
     session: WorkerInfo
     info: WorkerInfo
     reason: str
+    left: bool = False
 
 
 Message: TypeAlias = Welcome | Reserved | Refused | Released | Progress | Running | Joined | Lost
@@ -144,6 +155,7 @@ Message: TypeAlias = Welcome | Reserved | Refused | Released | Progress | Runnin
 class _Seat:
     session: WorkerInfo
     member: Member
+    start_when: StartWhen = None
     leaving: bool = False
     welcomed: bool = False
 
@@ -181,7 +193,7 @@ class Membership:
         )
 
     def reserve(self, session: WorkerInfo, name: str = "") -> list[Message]:
-        """A worker asks for a place on top of a complete job; it is answered at once.
+        """A worker asks for a place on top of a job that has started; it is answered at once.
 
         It gets the lowest rank from the world size on that is free, and where it brings no name
         `worker` and that rank. The place is kept until its session joins or is lost.
@@ -189,7 +201,8 @@ class Membership:
         problem = name_problem(name) if name else None
         if problem is not None:
             return [Refused(session, "ValueError", problem)]
-        if not self._complete or self.world_size is None:
+        started = self._complete or any(seat.welcomed for seat in self._seats.values())
+        if not started or self.world_size is None:
             text = "no worker can join on top of a job that is not complete; try again when it is"
             return [Refused(session, "RendezvousError", text)]
         self._reserved.pop(session, None)
@@ -204,7 +217,7 @@ class Membership:
         return [Reserved(session, *self._reserved[session], self.world_size)]
 
     def join(self, session: WorkerInfo, request: JoinRequest) -> list[Message]:
-        """A worker asks to join; it is answered at once, or when the job is complete."""
+        """A worker asks to join; it is answered when those are there whom it waits for."""
         seat = self._seats.get(session)
         if seat is not None:
             return self._join_again(seat, request)
@@ -216,17 +229,15 @@ class Membership:
             return [Refused(session, error, message)]
         self.world_size = request.world_size
         info = WorkerInfo(request.name, request.rank, request.incarnation)
-        seat = _Seat(session, Member(info, request.endpoints))
+        seat = _Seat(session, Member(info, request.endpoints), request.start_when)
         self._seats[session] = seat
         self._reserved.pop(session, None)
         self._errors.pop(request.rank, None)
-        if self._complete:
-            return self._replace(seat)
-        if len(self._seats) < request.world_size:
-            return self._progress()
-        self._complete = True
-        self._errors.clear()
-        return [self._welcome(seat) for seat in self._by_rank()]
+        ranks = {each.member.info.rank for each in self._seats.values()}
+        if not self._complete and ranks.issuperset(range(request.world_size)):
+            self._complete = True
+            self._errors.clear()
+        return self._arrived(seat)
 
     def shut_down(self, session: WorkerInfo) -> list[Message]:
         """A member waits until every living member has called this too."""
@@ -236,20 +247,19 @@ class Membership:
         seat.leaving = True
         return self._release()
 
-    def lost(self, session: WorkerInfo, reason: str) -> list[Message]:
-        """A session broke for good, or said goodbye; its seat is free again."""
+    def lost(self, session: WorkerInfo, reason: str, *, left: bool = False) -> list[Message]:
+        """A session broke for good, or said goodbye (`left`); its seat is free again."""
         self._reserved.pop(session, None)
         seat = self._seats.pop(session, None)
         if seat is None:
             return []
+        info = seat.member.info
         if not self._complete:
-            self._errors[seat.member.info.rank] = f"joined and was lost again: {reason}"
-            self._begin_anew_if_empty()
-            return self._progress()
+            self._errors[info.rank] = f"joined as {info.name!r} and was lost again: {reason}"
         others: list[Message] = [
-            Lost(other.session, seat.member.info, reason) for other in self._by_rank()
+            Lost(other.session, info, reason, left) for other in self._by_rank() if other.welcomed
         ]
-        messages = others + self._release()
+        messages = others + self._progress() + self._release()
         self._begin_anew_if_empty()
         return messages
 
@@ -276,7 +286,7 @@ class Membership:
                     "leave before joining as another worker",
                 )
             ]
-        return [self._welcome(seat)] if self._complete else []
+        return [self._welcome(seat)] if seat.welcomed else []
 
     def _refusal(self, session: WorkerInfo, request: JoinRequest) -> tuple[str, str] | None:
         on_top = self._reserved.get(session) == (request.name, request.rank)
@@ -298,13 +308,27 @@ class Membership:
         reserved = [place for other, place in self._reserved.items() if other != session]
         return sorted(seated + reserved, key=lambda place: place[1])
 
-    def _replace(self, seat: _Seat) -> list[Message]:
-        others = [other for other in self._by_rank() if other is not seat]
+    def _arrived(self, seat: _Seat) -> list[Message]:
+        """Welcomes whoever waited for this one, and tells the others of it."""
+        seats = self._by_rank()
+        told: list[Message] = [
+            Joined(other.session, seat.member) for other in seats if other.welcomed
+        ]
+        starting = [each for each in seats if not each.welcomed and self._may_start(each)]
         return [
-            self._welcome(seat),
-            *(Joined(other.session, seat.member) for other in others),
+            *(self._welcome(each) for each in starting),
+            *told,
+            *self._progress(),
             *self._running(),
         ]
+
+    def _may_start(self, seat: _Seat) -> bool:
+        wanted = seat.start_when
+        if wanted is None:
+            return self._complete
+        if isinstance(wanted, int):
+            return len(self._seats) >= wanted
+        return {each.member.info.name for each in self._seats.values()}.issuperset(wanted)
 
     def _welcome(self, seat: _Seat) -> Welcome:
         seat.welcomed = True
@@ -326,19 +350,22 @@ class Membership:
                 self.world_size = None
 
     def _progress(self) -> list[Message]:
-        self._version += 1
+        waiting = [seat for seat in self._by_rank() if not seat.welcomed]
+        self._version += bool(waiting)
         joined = tuple(member.info.rank for member in self.members)
+        names = tuple(member.info.name for member in self.members)
         errors = tuple(sorted(self._errors.items()))
         return [
-            Progress(seat.session, self._version, joined, self.world_size or 0, errors)
-            for seat in self._by_rank()
+            Progress(seat.session, self._version, joined, self.world_size or 0, errors, names)
+            for seat in waiting
         ]
 
     def _running(self) -> list[Message]:
-        self._version += 1
         seats = self._by_rank()
+        leaving = [seat for seat in seats if seat.leaving]
+        self._version += bool(leaving)
         names = tuple(seat.member.info.name for seat in seats if not seat.leaving)
-        return [Running(seat.session, self._version, names) for seat in seats if seat.leaving]
+        return [Running(seat.session, self._version, names) for seat in leaving]
 
     def _by_rank(self) -> Sequence[_Seat]:
         return sorted(self._seats.values(), key=lambda seat: seat.member.info.rank)
@@ -364,5 +391,11 @@ def _numbers_problem(request: JoinRequest, *, on_top: bool) -> str | None:
         return (
             f"rank {request.rank} is out of range for a world size of {request.world_size}; "
             f"ranks go from 0 to {request.world_size - 1}"
+        )
+    wanted = request.start_when
+    if isinstance(wanted, int) and not 1 <= wanted <= request.world_size:
+        return (
+            f"start_when={wanted} cannot be with a world size of {request.world_size}; "
+            f"give a number from 1 to {request.world_size}, or names"
         )
     return None

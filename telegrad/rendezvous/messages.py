@@ -4,9 +4,10 @@ worker -> coordinator   member.join       reply: the members, once the job is co
                         member.reserve    reply: name, rank and world size of one who comes on top
                         member.shutdown   reply: once every living member has sent it
                         member.leave      reply: at once; the others hear `member.lost`
+                        member.standing   reply: at once, whether an incarnation is a member
                         store.*           reply: the result; get and wait reply when set
                         store.forget      one-way: a waiting get or wait gave up
-coordinator -> worker   member.progress   one-way, before the job is complete
+coordinator -> worker   member.progress   one-way, before the worker is welcomed
                         member.joined     one-way, after it: a replacement or one more came
                         member.lost       one-way: a member is gone for good
                         member.running    one-way, to whoever waits in shutdown
@@ -39,6 +40,7 @@ RESERVE: Final = "member.reserve"
 JOIN: Final = "member.join"
 SHUTDOWN: Final = "member.shutdown"
 LEAVE: Final = "member.leave"
+STANDING: Final = "member.standing"
 PROGRESS: Final = "member.progress"
 JOINED: Final = "member.joined"
 LOST: Final = "member.lost"

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import final
 
+from telegrad.rendezvous.membership import StartWhen
+
 __all__ = ["JoinProgress"]
 
 SHOWN_RANKS = 8
@@ -21,18 +23,44 @@ class JoinProgress:
         joined: The ranks that are there.
         world_size: How many there will be.
         errors: What was last seen of ranks that are not there.
+        names: Of those who are there.
+        start_when: Whom this worker waits for: so many, or these names; None for all ranks.
     """
 
     version: int
     joined: tuple[int, ...]
     world_size: int
     errors: dict[int, str] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
+    start_when: StartWhen = None
 
     @property
     def missing(self) -> tuple[int, ...]:
         """The ranks that are not there."""
         there = set(self.joined)
         return tuple(r for r in range(self.world_size) if r not in there)
+
+    @property
+    def missing_names(self) -> tuple[str, ...]:
+        """The names that this worker waits for and that are not there."""
+        wanted = self.start_when if isinstance(self.start_when, tuple) else ()
+        return tuple(name for name in wanted if name not in self.names)
+
+    @property
+    def wanted(self) -> str:
+        """Who has to come, in words; empty when nobody has.
+
+        >>> JoinProgress(1, (0, 2), 5, start_when=3).wanted
+        'any 1 of ranks 1, 3, 4'
+        >>> JoinProgress(1, (0,), 5, names=("w0",), start_when=("ps", "w0")).wanted
+        "worker 'ps'"
+        """
+        if isinstance(self.start_when, tuple):
+            return ", ".join(f"worker {name!r}" for name in self.missing_names)
+        if self.start_when is None:
+            return name_ranks(self.missing) if self.missing else ""
+        lacking = self.start_when - len(self.joined)
+        return f"any {lacking} of {name_ranks(self.missing)}" if lacking > 0 else ""
 
     def line(self, seconds_left: float) -> str:
         """Returns one line for the log.
@@ -41,18 +69,22 @@ class JoinProgress:
         '2/3 joined; waiting for rank 1; 290 s left'
         """
         head = f"{len(self.joined)}/{self.world_size} joined"
-        if not self.missing:
+        if not self.wanted:
             return f"{head}; {time_left(seconds_left)}"
-        return f"{head}; waiting for {name_ranks(self.missing)}; {time_left(seconds_left)}"
+        return f"{head}; waiting for {self.wanted}; {time_left(seconds_left)}"
 
     def missing_with_errors(self, endpoint: str) -> tuple[str, ...]:
-        """Returns each missing rank with what is known of it.
+        """Returns each missing rank, or name, with what is known of it.
 
         >>> JoinProgress(1, (0,), 2).missing_with_errors("grpc://10.0.0.1:29500")
         ('rank 1: never reached the coordinator at grpc://10.0.0.1:29500',)
         """
         unseen = f"never reached the coordinator at {endpoint}"
-        return tuple(f"rank {r}: {self.errors.get(r, unseen)}" for r in self.missing)
+        if not isinstance(self.start_when, tuple):
+            return tuple(f"rank {r}: {self.errors.get(r, unseen)}" for r in self.missing)
+        # What is known is known by rank; which of them would have had the name is not.
+        known = tuple(f"rank {r}: {self.errors[r]}" for r in self.missing if r in self.errors)
+        return (*(f"worker {name!r}: {unseen}" for name in self.missing_names), *known)
 
 
 def name_ranks(ranks: tuple[int, ...]) -> str:

@@ -24,20 +24,41 @@ from telegrad.rpc.api import (
     statistics,
     to_thread,
 )
+from telegrad.rpc.current_call import CurrentCall, current_call
 from telegrad.rpc.fresh import fresh_copy
-from telegrad.rpc.future import Future, collect_all, new_future, wait_all
+from telegrad.rpc.future import Future, new_future
+from telegrad.rpc.future_sets import (
+    AsCompleted,
+    as_completed,
+    collect_all,
+    first_n,
+    wait_all,
+)
+from telegrad.rpc.gather import gather
 from telegrad.rpc.interceptor import CallRecord, Interceptor, Message
 from telegrad.rpc.limits import Limits
+from telegrad.rpc.membership_events import MembershipEvents, on_join, on_leave, on_loss
+from telegrad.rpc.membership_events import attach_to as attach_membership_events
 from telegrad.rpc.open_exchange import OpenExchange
 from telegrad.rpc.options import RpcOptions
+from telegrad.rpc.publish import attach_to as attach_published
+from telegrad.rpc.publish import lookup, publish, unpublish
 from telegrad.rpc.remote_failure import remote_traceback
+from telegrad.rpc.retry import attach_to as attach_retries
+from telegrad.rpc.retry import idempotent
 from telegrad.rpc.rref import RRef
 from telegrad.rpc.rref import attach_to as attach_rrefs
 from telegrad.rpc.served_call import ServedCall, current_served_call
 from telegrad.rpc.shutdown import CLOSE_SECONDS, Membership
 from telegrad.rpc.statistics import RpcStatistics
+from telegrad.rpc.stream import Stream, stream
+from telegrad.rpc.stream import attach_to as attach_streams
 from telegrad.rpc.timeouts import seconds
+from telegrad.rpc.unread import attach_to as attach_unread_errors
+from telegrad.rpc.unread import watched
 from telegrad.rpc.user_call import CallMode, UserCall
+from telegrad.rpc.wait_probe import WaitProbes
+from telegrad.rpc.wait_probe import attach_to as attach_wait_probes
 from telegrad.transport import on_own_loop
 from telegrad.types import WorkerInfo
 from telegrad.wire import expose, register_type
@@ -45,36 +66,57 @@ from telegrad.wire import expose, register_type
 __all__ = [
     "CLOSE_SECONDS",
     "Agent",
+    "AsCompleted",
     "CallMode",
     "CallRecord",
+    "CurrentCall",
     "Future",
     "Interceptor",
     "Limits",
     "Membership",
+    "MembershipEvents",
     "Message",
     "OpenExchange",
     "RRef",
     "RpcOptions",
     "RpcStatistics",
     "ServedCall",
+    "Stream",
     "UserCall",
+    "WaitProbes",
     "WorkerInfo",
+    "as_completed",
+    "attach_membership_events",
+    "attach_published",
+    "attach_retries",
     "attach_rrefs",
+    "attach_streams",
+    "attach_unread_errors",
+    "attach_wait_probes",
     "clear_process_agent",
     "collect_all",
     "current_agent",
+    "current_call",
     "current_served_call",
     "expose",
     "find_agent",
+    "first_n",
     "fresh_copy",
     "functions",
+    "gather",
     "get_worker_info",
     "get_worker_infos",
+    "idempotent",
     "init_rpc",
     "is_initialized",
+    "lookup",
     "new_future",
+    "on_join",
+    "on_leave",
+    "on_loss",
     "on_own_loop",
     "process_agent",
+    "publish",
     "register_type",
     "remote",
     "remote_traceback",
@@ -84,7 +126,10 @@ __all__ = [
     "set_process_agent",
     "shutdown",
     "statistics",
+    "stream",
     "to_thread",
+    "unpublish",
     "use_agent",
     "wait_all",
+    "watched",
 ]

@@ -1,64 +1,110 @@
-"""The agent: everything that one worker owns, and the face that upper packages build on."""
+"""The agent: everything that one worker owns, from its first listener to its goodbye."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from types import TracebackType
-from typing import Any, TypeVar, final
+from typing import Any, final
 
-from telegrad.errors import EvictedError, NotInitializedError, UnknownWorkerError, WorkerLostError
+from telegrad.errors import EvictedError, WorkerLostError
 from telegrad.rpc.admission_callee import CalleeAdmission
-from telegrad.rpc.ambient import clear_process_agent, enter_agent, switch_interval_at_most
+from telegrad.rpc.agent_seams import AgentSeams
+from telegrad.rpc.agent_verbs import AgentVerbs
+from telegrad.rpc.ambient import (
+    clear_process_agent,
+    enter_agent,
+    switch_interval_at_most,
+    use_agent,
+)
 from telegrad.rpc.calling import Calling
-from telegrad.rpc.codec import MessageCodec, read_body, write_body
+from telegrad.rpc.codec import MessageCodec
 from telegrad.rpc.deadlines import Deadlines
 from telegrad.rpc.executor import Executor
 from telegrad.rpc.future import Future
-from telegrad.rpc.inbox import Handler, Inbox, LossCallback
-from telegrad.rpc.interceptor import Interceptor
+from telegrad.rpc.inbox import Inbox
 from telegrad.rpc.members import Members
 from telegrad.rpc.open_exchange import OpenExchange
 from telegrad.rpc.options import RpcOptions
-from telegrad.rpc.remote_failure import describe_failure
-from telegrad.rpc.serving import CALL, ERROR, REPLY, Prepare, Serving
+from telegrad.rpc.served_call import current_served_call
+from telegrad.rpc.serving import CALL, Serving
 from telegrad.rpc.shutdown import Membership, Shutdown
 from telegrad.rpc.statistics import RpcStatistics
 from telegrad.rpc.timeouts import seconds
-from telegrad.rpc.user_call import UserCall, call_payload, prepare_call
+from telegrad.rpc.user_call import call_payload, prepare_call
 from telegrad.rpc.user_loop import UserLoop
 from telegrad.transport import LoopThread
 from telegrad.types import WorkerInfo
-from telegrad.wire import Buffer, CallablePolicy, Envelope, FunctionRef
+from telegrad.wire import CallablePolicy
 
 __all__ = ["Agent"]
 
-T = TypeVar("T")
-
 
 @final
-class Agent:
-    """One worker of the job; made by `init_rpc`, ended by `shutdown`.
+class Agent(AgentSeams, AgentVerbs):
+    """One worker of a job: what `init_rpc` makes for a process, or one that the program holds.
+
+    `Agent(...)` joins a job as `init_rpc` does and returns when all workers are there, but does
+    not become the default of this process. So several may live in one process, as workers of one
+    job (each made in a thread of its own, since each waits for the others) or of different jobs:
+
+        agent = rpc.Agent("trainer", rank=0, world_size=2, init_method="tcp://10.0.0.1:29500")
+        agent.rpc_sync("ps", fetch_weights)
+        with agent.as_current():
+            rref = rpc.remote("ps", Model)  # and dist_autograd, collectives, parallel
+
+    A function that another worker calls on this one finds it as the ambient agent. A thread that
+    the program starts does not: it enters `as_current()` itself.
 
     A context manager, sync and async: leaving the block shuts down gracefully, or at once when
-    an exception leaves it. All methods may be called from any thread unless they say otherwise.
+    an exception leaves it; entering it makes nothing ambient. One that is never shut down leaves
+    at the exit of the process. All methods may be called from any thread unless they say
+    otherwise.
 
     Args:
-        info: Who this worker is.
-        world_size: How many workers the job has.
-        options: As given to `init_rpc`.
-        loop: The loop thread that owns the sockets.
-        open_exchange: Makes the Exchange.
-        context: What user functions run in copies of; an empty one by default.
+        name: This worker's name, as for `init_rpc`.
+        rank: From 0; by default from the environment.
+        world_size: By default from the environment.
+        init_method: As for `init_rpc`; with none of it a job of its own.
+        options: Timeouts, addresses, credentials, threads.
+
+    Raises:
+        RendezvousTimeoutError: Not all workers came in time; `.missing` names them.
+        RendezvousError: The job could not be joined; nothing is left behind.
+        DuplicateNameError: Another living worker has the name or the rank.
+        AuthenticationError: One of both sides does not hold the other's token.
+        BlockingCallError: On an event loop that telegrad runs.
+        ValueError: An argument cannot be.
+        OSError: A port is in use.
     """
 
     def __init__(
+        self,
+        name: str | None = None,
+        *,
+        rank: int | None = None,
+        world_size: int | None = None,
+        init_method: str | None = None,
+        options: RpcOptions | None = None,
+    ) -> None:
+        from telegrad import distributed  # noqa: PLC0415 - a door
+
+        distributed.join_as(
+            self, name, rank=rank, world_size=world_size, init_method=init_method, options=options
+        )
+
+    @staticmethod
+    def unassembled() -> Agent:
+        """Returns an agent without parts, for the composition root to `assemble`."""
+        return object.__new__(Agent)
+
+    def assemble(
         self,
         info: WorkerInfo,
         *,
@@ -68,6 +114,16 @@ class Agent:
         open_exchange: OpenExchange,
         context: contextvars.Context | None = None,
     ) -> None:
+        """Plugs the parts together, once it is known who this worker is. For the composition root.
+
+        Args:
+            info: Who this worker is.
+            world_size: How many workers the job has.
+            options: As given to `init_rpc`.
+            loop: The loop thread that owns the sockets.
+            open_exchange: Makes the Exchange.
+            context: What user functions run in copies of; an empty one by default.
+        """
         self.info = info
         self.options = options
         self.pid = os.getpid()
@@ -75,8 +131,8 @@ class Agent:
         self._context = contextvars.Context() if context is None else context
         self._context.run(enter_agent, self)
         self._loop = loop
-        self._attached: dict[type[Any], Any] = {}
-        self._rref_counts: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        self._attached = {}
+        self._rref_counts = lambda: (0, 0)
         self._deadlines = Deadlines(loop)
         self._executor = Executor(info.name, options.num_threads, self._deadlines, self.new_context)
         self._user_loop = UserLoop(info.name, self._deadlines, self.submit)
@@ -98,6 +154,8 @@ class Agent:
         self._inbox = Inbox(self._members, self._calling, self._serving, self._post, self.submit)
         self._exchange = open_exchange(receiver=self._inbox, load=lambda: self._executor.busy)
         self._shutdown = Shutdown(info.name, self)
+        # First, and so called last: until then `shutdown` finds this agent, and waits for its end.
+        self.after_close(partial(clear_process_agent, self))
         self.serve(CALL, partial(prepare_call, self.resolve))
 
     # Who is who.
@@ -121,6 +179,14 @@ class Agent:
     def world_size(self) -> int:
         """How many ranks the job has, those of living workers that joined on top included."""
         return self._members.world_size
+
+    def as_current(self) -> AbstractContextManager[Agent]:
+        """Returns a block inside which this agent is the ambient one: `rpc.use_agent(agent)`.
+
+        It holds in the Context of the code that enters it, not in other threads. Blocks may be
+        nested, also those of several agents; each gives back what was ambient before.
+        """
+        return use_agent(self)
 
     def worker(self, to: str | int | WorkerInfo) -> WorkerInfo:
         """Returns the worker that a `to` argument means.
@@ -164,199 +230,6 @@ class Agent:
         name, payload = call_payload(func, args, kwargs)
         return self.send(peer, CALL, payload, function=name, timeout=timeout)
 
-    def send(
-        self,
-        to: WorkerInfo,
-        kind: str,
-        payload: object,
-        *,
-        function: str,
-        timeout: float | None = None,
-        at_once: bool = False,
-    ) -> Future[Any]:
-        """Sends a request of any kind that carries user values; see `serve` for the other end.
-
-        Args:
-            to: The callee.
-            kind: What the callee has registered with `serve`.
-            payload: Goes through the codec and the interceptors as it is now.
-            function: What is called, for errors and logs.
-            timeout: Seconds; None for the default. What the served call has left bounds it.
-            at_once: Whether it goes without admission (`Limits`) even by code that serves nobody.
-
-        Returns:
-            The future of the reply's value.
-
-        Raises:
-            EncodeError: The payload cannot travel; nothing was sent.
-            CallTimeoutError: The call that this code serves has no time left.
-            NotInitializedError: The agent was shut down.
-        """
-        limit = seconds(timeout, self.options.timeout)
-        return self._calling.send(to, kind, payload, function, limit, at_once=at_once)
-
-    def serve(self, kind: str, prepare: Prepare) -> None:
-        """Registers what serves requests of a kind that carry user values.
-
-        Args:
-            kind: The envelope's kind.
-            prepare: `prepare(caller, payload) -> UserCall` runs in the pool, in the Context of
-                the call, after the interceptors. The UserCall's value is the reply. What
-                `prepare` raises is the reply too.
-        """
-        self._inbox.register(
-            kind, lambda caller, envelope: self._serving.accept(prepare, caller, envelope)
-        )
-
-    def run(self, user_call: UserCall) -> Future[Any]:
-        """Runs a UserCall here and now, in its mode, inside the call that is served."""
-        return self._serving.run_to_future(user_call)
-
-    def resolve(
-        self, function: str, *, script: str = "", caller: WorkerInfo | None = None
-    ) -> Callable[..., Any]:
-        """Returns the function of this name, if others may call it.
-
-        Args:
-            function: `module:qualname`.
-            script: The caller's script, for the error.
-            caller: Who asks, for the error.
-
-        Raises:
-            FunctionNotFoundError: There is none.
-            CallRefusedError: `RpcOptions.callables` does not allow it.
-        """
-        ref = FunctionRef(function, script)
-        return self._policy.resolve(
-            ref, caller="" if caller is None else caller.name, worker=self.name
-        )
-
-    def check_method(self, value: object, method: str, caller: WorkerInfo) -> None:
-        """Checks that a caller may call a method of a value, through a reference to it.
-
-        Raises:
-            CallRefusedError: `RpcOptions.callables` does not allow it.
-        """
-        self._policy.check_method(value, method, caller=caller.name, worker=self.name)
-
-    # Protocol messages of upper packages: plain bodies, no interceptors.
-
-    def register_handler(self, kind: str, handler: Handler) -> None:
-        """Has `handler(peer, envelope)` called on the loop for each envelope of a kind.
-
-        It must not block: heavy work goes to `submit`.
-
-        Raises:
-            ValueError: The kind has a handler.
-        """
-        self._inbox.register(kind, handler)
-
-    def post(
-        self, to: WorkerInfo, kind: str, body: object = None, *, buffers: Sequence[Buffer] = ()
-    ) -> None:
-        """Sends a message that expects no reply.
-
-        Args:
-            to: The receiver.
-            kind: What the receiver has registered a handler for.
-            body: What `read` returns there; without arrays where there are buffers.
-            buffers: Bytes that arrive as the last `envelope.buffers`. They are not copied and
-                must not change until they were handed over.
-
-        Raises:
-            WorkerLostError: The worker is lost, or this agent was shut down.
-        """
-        self._post(to, write_body(kind, body, buffers=buffers))
-
-    def request(
-        self, to: WorkerInfo, kind: str, body: object = None, *, timeout: float = math.inf
-    ) -> Future[Any]:
-        """Sends a message whose handler replies with `reply` or `reply_error`.
-
-        Returns:
-            The future of the reply's body. It fails with WorkerLostError, CallTimeoutError or
-            the exception of the error reply; this method itself raises for bad arguments only.
-        """
-        return self._calling.request(to, kind, body, seconds(timeout, math.inf))
-
-    def reply(self, to: WorkerInfo, request: Envelope, body: object = None) -> None:
-        """Answers a request; dropped when the requester is lost."""
-        self._answer(to, request, write_body(REPLY, body, reply=True))
-
-    def reply_error(self, to: WorkerInfo, request: Envelope, exception: BaseException) -> None:
-        """Answers a request with an exception, which is raised at the requester."""
-        body = describe_failure(exception, self.name)
-        self._answer(to, request, write_body(ERROR, body, reply=True))
-
-    @staticmethod
-    def read(envelope: Envelope) -> Any:
-        """Decodes the body of a protocol message.
-
-        Raises:
-            DecodeError: It is none.
-        """
-        return read_body(envelope)
-
-    # Seams for upper packages.
-
-    def submit(self, func: Callable[..., Any], *args: Any) -> None:
-        """Runs `func(*args)` in the pool, in a fresh Context in which this agent is ambient."""
-        self._executor.submit(func, *args)
-
-    def submit_in(self, context: contextvars.Context, func: Callable[..., Any], *args: Any) -> None:
-        """Runs `func(*args)` in the pool, in the given Context."""
-        self._executor.submit_in(context, func, *args)
-
-    def new_context(self) -> contextvars.Context:
-        """Returns a Context that holds nothing but this agent as the ambient one."""
-        return self._context.copy()
-
-    def after(self, delay: float, callback: Callable[[], None]) -> Callable[[], None]:
-        """Has `callback` called on the loop in `delay` seconds; returns what cancels that."""
-        return self._deadlines.after(delay, callback).cancel
-
-    def on_lost(self, callback: LossCallback) -> None:
-        """Has `callback(worker, error)` called in the pool for each worker that is lost."""
-        self._inbox.on_loss(callback)
-
-    def on_leaving(self, callback: Callable[[], None]) -> None:
-        """Has `callback()` called in a graceful shutdown before it waits for the other workers."""
-        self._shutdown.on_leaving.append(callback)
-
-    def before_leaving(self, callback: Callable[[float], None]) -> None:
-        """Has `callback(seconds)` called in a graceful shutdown, when all calls are done.
-
-        It may block for the seconds given, while messages still travel.
-        """
-        self._shutdown.before_leaving.append(callback)
-
-    def after_close(self, callback: Callable[[], None]) -> None:
-        """Has `callback()` called at the end of every shutdown, the last registered first."""
-        self._shutdown.after_close.append(callback)
-
-    def add_interceptor(self, interceptor: Interceptor) -> None:
-        """Appends an interceptor to the chain that all user values pass."""
-        self._codec.add(interceptor)
-
-    def count_rrefs_with(self, counts: Callable[[], tuple[int, int]]) -> None:
-        """Says how `statistics` learns the numbers of owned and of user RRefs."""
-        self._rref_counts = counts
-
-    def attach(self, part: object) -> None:
-        """Keeps what an upper package owns on this agent; one of each class."""
-        self._attached[type(part)] = part
-
-    def attached(self, cls: type[T]) -> T:
-        """Returns the attached object of a class.
-
-        Raises:
-            NotInitializedError: None was attached.
-        """
-        part: T | None = self._attached.get(cls)
-        if part is None:
-            raise NotInitializedError(f"{cls.__name__} does not run on agent {self.name!r}")
-        return part
-
     # Life.
 
     def open(self) -> tuple[str, ...]:
@@ -389,17 +262,22 @@ class Agent:
         for peer, envelope in self._inbox.release():
             self._loop.call_soon(self._inbox.on_envelope, peer, envelope)
 
-    def fence(self, worker: WorkerInfo, reason: str) -> None:
-        """Takes a worker as lost because the coordinator says so."""
-        self._exchange.fence(worker, reason)
+    def fence(self, worker: WorkerInfo, reason: str, *, left: bool = False) -> None:
+        """Takes a worker as lost, or as gone by itself, because the coordinator says so."""
+        self._exchange.fence(worker, reason, left=left)
 
     def evict(self, error: EvictedError) -> None:
         """Takes it that the job goes on without this worker: every wait raises `error`."""
+        self._inbox.evict(error)
         self._calling.close(error)
+        for other in self.workers():
+            if other != self.info:
+                self._exchange.fence(other, error.reason)
 
     def join(self, membership: Membership) -> None:
         """Says through whom this agent shuts down together with the others."""
         self._shutdown.membership = membership
+        self._inbox.check_standing_with(membership.check_standing)
 
     def shutdown(self, *, graceful: bool = True, timeout: float = math.inf) -> None:
         """Ends this worker; idempotent, legal in any state.
@@ -468,30 +346,30 @@ class Agent:
 
     # For Shutdown.
 
-    def drain(self, deadline: float) -> bool:
+    def drain(self, deadline: float, *, given_up: bool = True) -> bool:
         """Waits until nothing is called or served here; tells whether that came true in time."""
-        while self._calling.wait_until_idle(deadline) and self._serving.wait_until_idle(deadline):
+        serving = self._serving
+        while self._calling.wait_until_idle(deadline) and serving.wait_until_idle(
+            deadline, given_up=given_up
+        ):
             if not self._calling.pending:
                 return True
         return False
 
+    def serves_this(self) -> bool:
+        """Tells whether the code that asks runs in a call that is served here."""
+        served = current_served_call()
+        return served is not None and self._serving.serves(served)
+
     def close(self, timeout: float, reason: str) -> None:
         """Says goodbye, flushes what was posted and ends the threads; use `shutdown`."""
-        clear_process_agent(self)
         try:
             self._exchange.close(timeout, reason)
         finally:
             self._calling.close()
+            self._serving.close()
             self._user_loop.close()
             self._deadlines.close()
             self._executor.close()
             switch_interval_at_most(self, None)
             self._loop.release()
-
-    def _post(self, to: WorkerInfo, envelope: Envelope) -> None:
-        self._exchange.post(to, envelope)
-
-    def _answer(self, to: WorkerInfo, request: Envelope, envelope: Envelope) -> None:
-        envelope.call = request.call
-        with contextlib.suppress(WorkerLostError, UnknownWorkerError):
-            self._post(to, envelope)

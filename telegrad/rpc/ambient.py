@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from telegrad.rpc.agent import Agent
 
 __all__ = [
+    "check_process",
     "clear_process_agent",
     "current_agent",
     "enter_agent",
@@ -62,19 +63,30 @@ def current_agent() -> Agent:
         if agent is None:
             raise NotInitializedError(
                 "no agent runs in this process; call rpc.init_rpc() first (and not after "
-                "rpc.shutdown())"
+                "rpc.shutdown()), or write `with agent.as_current():` around this where the "
+                "program holds an rpc.Agent"
             )
     if agent.ended:
         raise NotInitializedError(
-            f"the agent {agent.name!r} was shut down; call rpc.init_rpc() again"
+            f"the agent {agent.name!r} was shut down; call rpc.init_rpc() again, or make another "
+            "rpc.Agent"
         )
-    if agent.pid != os.getpid():
+    check_process(agent.name, agent.pid)
+    return agent
+
+
+def check_process(name: str, pid: int) -> None:
+    """Checks that an agent was made in this process.
+
+    Raises:
+        AgentForkedError: This process was forked from the one that the agent runs in.
+    """
+    if pid != os.getpid():
         raise AgentForkedError(
-            f"the agent {agent.name!r} belongs to process {agent.pid}, from which this process "
+            f"the agent {name!r} belongs to process {pid}, from which this process "
             f"({os.getpid()}) was forked; start processes with multiprocessing's 'spawn' method "
             "and call rpc.init_rpc() in each"
         )
-    return agent
 
 
 def find_agent() -> Agent | None:

@@ -5,18 +5,23 @@ from __future__ import annotations
 import contextvars
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from telegrad.errors import BlockingCallError
-from telegrad.rpc.agent import Agent
 from telegrad.rpc.ambient import current_agent, find_agent
+from telegrad.rpc.blocking import comes_from, pool_thread
 from telegrad.rpc.future import Future, new_future
 from telegrad.rpc.options import RpcOptions
+from telegrad.rpc.retry import call_again
 from telegrad.rpc.rref import RRef, create_rref
 from telegrad.rpc.statistics import RpcStatistics
+from telegrad.rpc.unread import watched
 from telegrad.rpc.user_call import call_name
 from telegrad.transport import on_own_loop
 from telegrad.types import WorkerInfo
+
+if TYPE_CHECKING:
+    from telegrad.rpc.agent import Agent
 
 __all__ = [
     "get_worker_info",
@@ -51,6 +56,8 @@ def init_rpc(
 ) -> Agent:
     """Joins the job and starts this process' agent; returns when all workers are there.
 
+    `RpcOptions.start_when` has it return when some of them are.
+
     Args:
         name: `[A-Za-z0-9._-]`, up to 63 characters, distinct without case; by default
             `TELEGRAD_NAME`, else `worker{rank}`.
@@ -58,7 +65,8 @@ def init_rpc(
         world_size: By default from the environment.
         init_method: `env://` (the default where RANK is set), `tcp://host:port` of rank 0, or
             `file:///path` of a file that all workers see and rank 0 writes; with none of it a job
-            of one on loopback, which `launch.LocalWorkers` may join.
+            of one on loopback, which `launch.LocalWorkers` may join. With `?late=1` behind the
+            address it joins on top of a job that has started, which gives it its rank.
         options: Timeouts, addresses, credentials, threads.
 
     Returns:
@@ -107,6 +115,7 @@ def rpc_sync(
     args: Args = (),
     kwargs: Kwargs = None,
     timeout: float | None = None,
+    retry: int = 0,
 ) -> T: ...
 @overload
 def rpc_sync(
@@ -115,6 +124,7 @@ def rpc_sync(
     args: Args = (),
     kwargs: Kwargs = None,
     timeout: float | None = None,
+    retry: int = 0,
 ) -> T: ...
 @overload
 def rpc_sync(
@@ -123,6 +133,7 @@ def rpc_sync(
     args: Args = (),
     kwargs: Kwargs = None,
     timeout: float | None = None,
+    retry: int = 0,
 ) -> T: ...
 def rpc_sync(
     to: To,
@@ -130,10 +141,11 @@ def rpc_sync(
     args: Args = (),
     kwargs: Kwargs = None,
     timeout: float | None = None,
+    retry: int = 0,
 ) -> Any:
     """Calls a function on a worker and waits for its value.
 
-    At most once, never retried. Arguments and value are copies, for a call to oneself too.
+    At most once, unless `retry` says otherwise. Arguments and value are copies, for a call to oneself too.
 
     Args:
         to: Name, rank or WorkerInfo.
@@ -143,9 +155,12 @@ def rpc_sync(
         kwargs: By name.
         timeout: Seconds above 0; None for `RpcOptions.timeout`; `math.inf` ends with the value
             or the callee's loss alone. What the served call has left bounds it.
+        retry: How often it is sent again at most where the callee is lost and comes back under its
+            name within the timeout; for functions marked `idempotent` alone.
 
     Raises:
         CallTimeoutError: The value was not there in time; the callee is told to stop.
+        CallCancelledError: The call that this code serves was cancelled, and this one with it.
         WorkerLostError: The callee is gone.
         UnknownWorkerError: There is no such worker.
         EncodeError: The function or an argument cannot travel; nothing was sent.
@@ -153,6 +168,7 @@ def rpc_sync(
         CallRefusedError: The callee does not allow it.
         PoolExhaustedError: The callee takes no further root call now.
         BlockingCallError: On an event loop that telegrad runs; write `await rpc_async(...)`.
+        ValueError: `retry` for a function that is not marked.
         NotInitializedError: No agent runs here.
         Exception: What the function raised, of its own class where that is imported here.
     """
@@ -161,7 +177,12 @@ def rpc_sync(
             f"rpc_sync of {call_name(func)} would block a loop of telegrad's, nothing was sent; "
             "write `await rpc.rpc_async(...)`"
         )
-    return current_agent().call(to, func, args, kwargs, timeout).wait()
+    future = _call(current_agent(), to, func, args, kwargs, timeout, retry)
+    try:
+        return future.wait()
+    except KeyboardInterrupt:
+        future.cancel()  # nobody else knows of it
+        raise
 
 
 @overload
@@ -171,6 +192,7 @@ def rpc_async(
     args: Args = (),
     kwargs: Kwargs = None,
     timeout: float | None = None,
+    retry: int = 0,
 ) -> Future[T]: ...
 @overload
 def rpc_async(
@@ -179,6 +201,7 @@ def rpc_async(
     args: Args = (),
     kwargs: Kwargs = None,
     timeout: float | None = None,
+    retry: int = 0,
 ) -> Future[T]: ...
 @overload
 def rpc_async(
@@ -187,6 +210,7 @@ def rpc_async(
     args: Args = (),
     kwargs: Kwargs = None,
     timeout: float | None = None,
+    retry: int = 0,
 ) -> Future[T]: ...
 def rpc_async(
     to: To,
@@ -194,14 +218,17 @@ def rpc_async(
     args: Args = (),
     kwargs: Kwargs = None,
     timeout: float | None = None,
+    retry: int = 0,
 ) -> Future[Any]:
     """Calls a function on a worker and returns the future of its value at once.
 
     It never blocks: a call that has to wait until the callee takes it (`Limits`) waits in its future.
     The arguments are encoded before this returns. Errors of the call's form are raised here, all
-    others (loss, timeout, what the function raised) by the future. See `rpc_sync`.
+    others (loss, timeout, what the function raised) by the future, whose `cancel()` ends the call.
+    See `rpc_sync`.
     """
-    return current_agent().call(to, func, args, kwargs, timeout)
+    agent = current_agent()
+    return watched(agent, _call(agent, to, func, args, kwargs, timeout, retry))
 
 
 @overload
@@ -251,6 +278,20 @@ def remote(
     return create_rref(current_agent(), to, func, args, kwargs, timeout)
 
 
+def _call(
+    agent: Agent,
+    to: To,
+    func: Callable[..., Any],
+    args: Args,
+    kwargs: Kwargs,
+    timeout: float | None,
+    retry: int,
+) -> Future[Any]:
+    if retry == 0:
+        return agent.call(to, func, args, kwargs, timeout)
+    return call_again(agent, to, func, args, kwargs, timeout, retry=retry)
+
+
 def to_thread(func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
     """Runs a blocking or slow function in the pool, for `async def` functions on the user loop.
 
@@ -266,6 +307,7 @@ def to_thread(func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Awaita
     future = new_future(agent.submit, f"to_thread of {call_name(func)}")
 
     def run() -> None:
+        comes_from(future, pool_thread())
         try:
             value = func(*args, **kwargs)
         except BaseException as error:  # around the user's function
@@ -274,7 +316,7 @@ def to_thread(func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Awaita
             future.try_set_result(value)
 
     agent.submit_in(contextvars.copy_context(), run)
-    return future
+    return watched(agent, future)
 
 
 # The job.

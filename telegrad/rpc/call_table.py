@@ -12,6 +12,7 @@ from typing import Any, final
 from telegrad.rpc.deadlines import Deadline
 from telegrad.rpc.future import Future
 from telegrad.rpc.interceptor import CallRecord
+from telegrad.rpc.served_call import ServedCall
 from telegrad.types import WorkerInfo
 
 __all__ = ["CallTable", "PendingCall"]
@@ -28,10 +29,11 @@ class PendingCall:
         values: Whether the reply carries user values, through the interceptors.
         limit: Its seconds, for the error.
         root: Whether it has a place in the window of its peer; see `admission`.
+        parent: The served call that made it, and whose end by cancellation is its own.
         number: Its id, drawn by the table.
         started: When, on the clock of `time.monotonic`.
         deadline: Its entry in the heap.
-        given_up: Whether its deadline passed; the reply is still expected, and dropped.
+        given_up: Whether it expired or was cancelled; the reply is still expected, and dropped.
     """
 
     peer: WorkerInfo
@@ -40,6 +42,7 @@ class PendingCall:
     values: bool
     limit: float
     root: bool = False
+    parent: ServedCall | None = None
     number: int = 0
     started: float = field(default_factory=time.monotonic)
     deadline: Deadline | None = None
@@ -81,6 +84,8 @@ class CallTable:
         with self._lock:
             call.number = next(self._numbers)
             self._calls[call.number] = call
+            if call.parent is not None:
+                call.parent.nested.add(call.future)
             if call.values:
                 self._waited_for += 1
                 self._sent += 1
@@ -96,8 +101,12 @@ class CallTable:
             self._settle(call)
         return call
 
+    def find(self, number: int) -> PendingCall | None:
+        """Returns a call that waits for its reply, given up or not."""
+        return self._calls.get(number)
+
     def give_up(self, call: PendingCall) -> bool:
-        """Marks a call whose deadline passed; False where its reply came first."""
+        """Marks a call whose value nobody wants any more; False where its reply came first."""
         with self._lock:
             if call.given_up or call.number not in self._calls:
                 return False
@@ -125,6 +134,8 @@ class CallTable:
         return True
 
     def _settle(self, call: PendingCall) -> None:
+        if call.parent is not None:
+            call.parent.nested.discard(call.future)
         if call.values and not call.given_up:
             self._waited_for -= 1
             if not self._waited_for:

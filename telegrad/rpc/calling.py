@@ -1,13 +1,15 @@
-"""The caller's end of calls: seal, post, wait, expire; each ends by reply, deadline or loss."""
+"""The caller's end of calls: each ends by its reply, its deadline, a loss, or is cancelled."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias, final
 
 from telegrad.errors import (
+    CallCancelledError,
     CallTimeoutError,
     EncodeError,
     NotInitializedError,
@@ -15,6 +17,7 @@ from telegrad.errors import (
     WorkerLostError,
 )
 from telegrad.rpc.admission_caller import ADMIT, CallerAdmission
+from telegrad.rpc.blocking import comes_from
 from telegrad.rpc.call_table import CallTable, PendingCall
 from telegrad.rpc.codec import MessageCodec, Sealed, read_body, write_body
 from telegrad.rpc.deadlines import Deadlines
@@ -23,8 +26,8 @@ from telegrad.rpc.future import Dispatch, Future, new_future
 from telegrad.rpc.interceptor import CallRecord
 from telegrad.rpc.limits import Limits
 from telegrad.rpc.remote_failure import rebuild_failure
-from telegrad.rpc.served_call import inherited
-from telegrad.rpc.serving import CANCEL, ERROR, Handler
+from telegrad.rpc.served_call import current_served_call, inherited
+from telegrad.rpc.serving import CANCEL, ERROR, EXPIRE, Handler
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 
@@ -142,8 +145,15 @@ class Calling:
         limit: float,
         *,
         at_once: bool,
+        record: CallRecord | None = None,
     ) -> Future[Any]:
         """Sends a request with user values; see `Agent.send`."""
+        parent = current_served_call()
+        if parent is not None and parent.cancelled:
+            raise CallCancelledError(
+                f"{function} on {to.name!r} was not sent: the call that makes it, "
+                f"{parent.record.function}, was cancelled by {parent.caller.name!r}"
+            )
         left, depth = inherited()
         if left <= 0:
             message = (
@@ -151,13 +161,18 @@ class Calling:
             )
             raise CallTimeoutError(message, worker=to.name, function=function, phase="sending")
         self._check_open()
-        record = CallRecord(function)
+        record = CallRecord(function) if record is None else record
         sealed = self._codec.seal(to, kind, record, payload, reply=False)
         sealed.envelope.depth = depth
         future = new_future(self._submit, f"the call of {function} on {to.name!r}")
         root = depth == 0 and not at_once and to.name != self._worker
-        call = PendingCall(to, record, future, values=True, limit=min(limit, left), root=root)
+        call = PendingCall(
+            to, record, future, values=True, limit=min(limit, left), root=root, parent=parent
+        )
         self._start(call, sealed)
+        if parent is not None and parent.cancelled:  # perhaps before it heard of this one
+            future.cancel()
+            self._cancel(call.number)
         return future
 
     def request(self, to: WorkerInfo, kind: str, body: object, limit: float) -> Future[Any]:
@@ -166,6 +181,10 @@ class Calling:
         future = new_future(self._submit, f"{kind} to {to.name!r}")
         self._start(PendingCall(to, CallRecord(kind), future, values=False, limit=limit), sealed)
         return future
+
+    def is_pending(self, call: PendingCall) -> bool:
+        """Tells whether a call is this worker's, and waits for its reply."""
+        return self._table.find(call.number) is call
 
     def on_reply(self, peer: WorkerInfo, envelope: Envelope) -> None:
         """Takes a reply; on the loop, decodes nothing."""
@@ -180,7 +199,8 @@ class Calling:
             if call.values:
                 self._codec.drop(peer, call.record, envelope)
             return
-        call.future.try_set_thunk(_Reply(self._codec, call, envelope, self._unread))
+        reply = _Reply(self._codec, call, envelope, self._unread)
+        call.future.try_set_thunk(reply, fails=envelope.kind == ERROR)
 
     def lose(self, peer: WorkerInfo, error: WorkerLostError) -> None:
         """Fails what waits for a lost worker."""
@@ -222,6 +242,8 @@ class Calling:
         """
         envelope = sealed.envelope
         envelope.call = self._table.add(call)
+        call.future.let_cancel(partial(self._cancel, call.number))  # and not the call: a circle
+        comes_from(call.future, call)  # until one of both ends
         envelope.time_left = call.limit
         call.deadline = self._deadlines.at(call.started + call.limit, lambda: self._expire(call))
         error: BaseException | None = None
@@ -286,9 +308,26 @@ class Calling:
                 elapsed=call.elapsed,
             )
         )
+        self._tell(call, EXPIRE)
+
+    def _cancel(self, number: int) -> None:
+        """Its future was cancelled; from any thread, idempotent."""
+        call = self._table.find(number)
+        if call is None:
+            return
+        sealed = self._admission.withdraw(call) if call.root else None
+        if sealed is not None:
+            self._end_unsent(call, sealed, CallCancelledError("it was cancelled"))
+        elif self._table.give_up(call):
+            if call.deadline is not None:
+                call.deadline.cancel()
+            self._tell(call, CANCEL)
+
+    def _tell(self, call: PendingCall, kind: str) -> None:
+        """Tells the callee that nobody wants the value any more."""
         if call.values:
             with contextlib.suppress(WorkerLostError, UnknownWorkerError):
-                self._post(peer, write_body(CANCEL, call.number))
+                self._post(call.peer, write_body(kind, call.number))
 
     def _fail(self, gone: Callable[[WorkerInfo], bool], error: BaseException) -> None:
         for call, sealed in self._admission.lose(gone):

@@ -6,17 +6,28 @@ value ◀──decode── document + externals ◀─incoming── headers �
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import final
 
 from telegrad.errors import DecodeError, EncodeError
 from telegrad.rpc.interceptor import CallRecord, Interceptor, Message
 from telegrad.types import WorkerInfo
-from telegrad.wire import Buffer, Encoded, Envelope, decode, describe, encode, rebuild
+from telegrad.wire import (
+    Buffer,
+    Encoded,
+    Envelope,
+    decode,
+    describe,
+    encode,
+    join_described,
+    rebuild,
+)
 
-__all__ = ["MessageCodec", "Sealed", "read_body", "write_body"]
+__all__ = ["MessageCodec", "Prepared", "Sealed", "read_body", "write_body"]
 
 _logger = logging.getLogger(__name__)
 
@@ -32,6 +43,61 @@ class Sealed:
 
     envelope: Envelope
     take_back: Callable[[], None]
+
+
+@final
+class Prepared:
+    """A value that is encoded once for any number of messages, and its arrays copied once.
+
+    Interceptors see each message all the same: what differs from one destination to the next, as
+    the forks of RRefs, is theirs and travels in headers.
+
+    Args:
+        encoded: The value as it was; its arrays are copied when the first message is sealed.
+    """
+
+    __slots__ = ("_described", "_frozen", "encoded")
+
+    def __init__(self, encoded: Encoded) -> None:
+        self.encoded = encoded
+        self._described: tuple[list[object], bytes, list[Buffer]] | None = None
+        self._frozen: dict[int, tuple[bytes, list[Buffer]]] = {}  # by the id of an external
+
+    @staticmethod
+    def of(value: object) -> Prepared:
+        """Encodes a value.
+
+        Raises:
+            EncodeError: It cannot travel.
+        """
+        return Prepared(encode(value))
+
+    def freeze(self) -> Prepared:
+        """Copies its arrays now: whoever owns them may write before the first message is sealed."""
+        for each in self.encoded.externals:
+            with contextlib.suppress(EncodeError):  # interceptors replace it, or sealing says so
+                metadata, own = describe([each])
+                self._frozen[id(each)] = metadata, _shared(own)
+        return self
+
+    def describe(self, externals: list[object]) -> tuple[bytes, list[Buffer]]:
+        """Describes the externals of one message; again only where interceptors replaced some."""
+        if not externals:
+            return b"", []
+        if self._frozen:
+            return join_described([self._frozen.get(id(e)) or describe([e]) for e in externals])
+        if self._described is None:
+            metadata, own = describe(externals)
+            self._described = list(externals), metadata, _shared(own)
+        known, metadata, buffers = self._described
+        if len(known) != len(externals) or not all(map(operator.is_, known, externals)):
+            return describe(externals)
+        return metadata, list(buffers)
+
+
+def _shared(buffers: list[Buffer]) -> list[Buffer]:
+    """Nobody may write into what several messages share."""
+    return [each if isinstance(each, bytes) else memoryview(each).toreadonly() for each in buffers]
 
 
 @final
@@ -57,19 +123,37 @@ class MessageCodec:
         self._chain = (*self._chain, interceptor)
 
     def seal(
-        self, peer: WorkerInfo, kind: str, record: CallRecord, value: object, *, reply: bool
+        self,
+        peer: WorkerInfo,
+        kind: str,
+        record: CallRecord,
+        value: object,
+        *,
+        reply: bool,
+        final: bool = True,
     ) -> Sealed:
         """Encodes a value as it is now; nothing refers to its memory afterwards.
+
+        Args:
+            peer: Where it goes.
+            kind: The envelope's kind.
+            record: This end's record of the call.
+            value: What is sent; may be `Prepared`, for several messages.
+            reply: Whether it answers a request.
+            final: Whether it is the last answer.
 
         Raises:
             EncodeError: It cannot travel; nothing was recorded. For a payload that is a dict, the
                 path begins with its key: `args[0]`.
         """
-        encoded = _encode_reply(record, value) if reply else encode(value)
-        message = Message(peer, reply, record, list(encoded.externals))
+        if isinstance(value, Prepared):
+            prepared = value
+        else:
+            prepared = Prepared(_encode_reply(record, value) if reply else encode(value))
+        message = Message(peer, reply, record, list(prepared.encoded.externals), final=final)
         self._outgoing(message)
         try:
-            externals, buffers = describe(message.externals) if message.externals else (b"", [])
+            externals, buffers = prepared.describe(message.externals)
             headers = {name: write_header(header) for name, header in message.headers.items()}
         except BaseException:
             self.undelivered(message)
@@ -77,7 +161,7 @@ class MessageCodec:
         envelope = Envelope(
             kind,
             reply=reply,
-            document=encoded.document,
+            document=prepared.encoded.document,
             externals=externals,
             headers=headers,
             buffers=buffers,
@@ -154,6 +238,8 @@ def _encode_reply(record: CallRecord, value: object) -> Encoded:
     try:
         return encode(value)
     except EncodeError as error:
+        if isinstance(value, Coroutine):
+            value.close()  # nobody else has it, and the advice to await it would be in vain
         message = f"the value of {record.function} is refused: {error}"
         raise EncodeError(message, path=error.path) from error.__cause__
 

@@ -1,9 +1,19 @@
 """The pool that runs plain user functions, concurrently.
 
 It grows at once when a wait of telegrad's blocks in it, and by one thread when work has waited
-20 ms while no thread took any; so calls nested deeper than `num_threads` never deadlock. A thread
-whose wait is over goes on at once, nothing waits to get back in, and threads above `num_threads`
-end when they are idle. The 20 ms are ticked by the agent's deadlines: there is no polling thread.
+20 ms while no thread took any: that one may be what the others wait for, with a lock or a condition
+that telegrad cannot see. A thread whose wait is over goes on at once, nothing waits to get back in,
+and threads above `num_threads` end when they are idle. The 20 ms are ticked by the agent's
+deadlines: there is no polling thread.
+
+Why it cannot deadlock: some work has no thread only while `num_threads` others are taken and none
+of them waits for telegrad; if one of them has not ended or waited 20 ms later, there is one thread
+more. What others wait for (nested calls, callbacks, the library's own work) is taken before what
+nobody waits for yet (root calls), and has room where those have none left:
+
+    threads   0 ........ num_threads ........ max_threads ............... 4 * max_threads
+    roots       started     when one waits      PoolExhaustedError
+    nested      started     when one waits      when one waits              PoolExhaustedError
 """
 
 from __future__ import annotations
@@ -11,6 +21,7 @@ from __future__ import annotations
 import contextvars
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, TypeAlias, final
@@ -22,6 +33,12 @@ __all__ = ["Executor"]
 
 # At this many threads a process is in trouble that more threads do not cure (each has a stack).
 MAX_THREADS = 1000
+# Root calls leave nested ones this many times their number: 64 chains of 20 calls between two
+# workers need 640 threads each. A recursion without an end stops here, and not at the kernel's limit.
+NESTED_SHARE = 4
+# So many pieces of nested work in a row are taken before a root call gets its turn: that one may be
+# what a thread waits for unseen, and nested work may never cease.
+TURNS = 8
 # How long work may wait while no thread takes any before one more is started: longer than most
 # calls run, shorter than anyone notices.
 STALLED_SECONDS = 0.02
@@ -40,7 +57,7 @@ class Executor:
         num_threads: How many run user code when none of them waits.
         deadlines: Where the 20 ms are ticked.
         new_context: Makes the Context of work that is submitted without one.
-        max_threads: Never more than this many.
+        max_threads: From so many on root calls are refused; nested ones from 4 times as many.
     """
 
     def __init__(
@@ -56,21 +73,23 @@ class Executor:
         self._max_threads = max_threads
         self._deadlines = deadlines
         self._new_context = new_context
-        self._queue: SimpleQueue[_Work | None] = SimpleQueue()
+        self._queue: SimpleQueue[bool] = SimpleQueue()  # one token a piece of work; False: end
         self._lock = threading.Lock()  # guards all below; held for a few instructions
+        self._nested: deque[_Work] = deque()
+        self._roots: deque[_Work] = deque()
+        self._in_a_row = 0  # nested work taken since a root call was
         self._threads = 0
         self._idle = 0  # threads in queue.get(), or on their way to it
         self._blocked = 0  # threads inside a wait of telegrad's
-        self._pending = 0  # work in the queue
         self._taken = 0
         self._started = 0
         self._watching = False
         self._closed = False
 
-    @property
-    def exhausted(self) -> bool:
-        """Whether no thread is free and none may be added."""
-        return self._threads >= self._max_threads and self._idle <= self._pending
+    def exhausted(self, *, nested: bool = False) -> bool:
+        """Tells whether no thread is free for one more call, and none may be added."""
+        most = self._max_threads * (NESTED_SHARE if nested else 1)
+        return self._threads >= most and self._idle <= self._pending
 
     @property
     def threads(self) -> int:
@@ -82,6 +101,10 @@ class Executor:
         """How much work is waiting or running."""
         return self._pending + self._threads - self._idle
 
+    @property
+    def _pending(self) -> int:
+        return len(self._nested) + len(self._roots)
+
     def submit(self, func: Callable[..., Any], *args: Any) -> None:
         """Runs `func(*args)` in a thread, in a Context of its own. From any thread."""
         self.submit_in(self._new_context(), func, *args)
@@ -91,12 +114,20 @@ class Executor:
 
         After `close` each piece of work still runs, in a thread of its own.
         """
-        work = (context, func, args)
+        self._enter(self._nested, (context, func, args))
+
+    def submit_root(
+        self, context: contextvars.Context, func: Callable[..., Any], *args: Any
+    ) -> None:
+        """Does what `submit_in` does, for a root call: it comes after what others wait for."""
+        self._enter(self._roots, (context, func, args))
+
+    def _enter(self, queue: deque[_Work], work: _Work) -> None:
         with self._lock:
             closed = self._closed
             if not closed:
-                self._pending += 1
-                self._queue.put(work)
+                queue.append(work)
+                self._queue.put(True)
                 grow = self._reserve()
                 watch = self._needs_watch()
         if closed:
@@ -117,11 +148,14 @@ class Executor:
             self._closed = True
             threads = self._threads
         for _ in range(threads):
-            self._queue.put(None)
+            self._queue.put(False)
 
     def _reserve(self, *, stalled: bool = False) -> bool:
         """Counts one more thread if one is needed and allowed; holds the lock."""
-        if self._pending <= self._idle or self._threads >= self._max_threads or self._closed:
+        if self._pending <= self._idle or self._closed:
+            return False
+        full = self._threads >= self._max_threads
+        if full and (len(self._nested) <= self._idle or self.exhausted(nested=True)):
             return False
         if not stalled and self._threads - self._blocked >= self._num_threads:
             return False
@@ -166,21 +200,29 @@ class Executor:
     # What the threads call.
 
     def _take(self) -> _Work | None:
-        work = self._queue.get()
+        more = self._queue.get()
         with self._lock:
             self._idle -= 1
-            if work is None:
+            if not more:
                 self._threads -= 1
-            else:
-                self._pending -= 1
-                self._taken += 1
-        return work
+                return None
+            self._taken += 1
+            if self._nested and not (self._roots and self._is_turn_of_roots()):
+                self._in_a_row += 1
+                return self._nested.popleft()
+            self._in_a_row = 0
+            return self._roots.popleft()
+
+    def _is_turn_of_roots(self) -> bool:
+        return self._in_a_row >= TURNS and self._threads <= self._max_threads
 
     def _goes_on(self) -> bool:
         """Whether a thread that has finished its work takes more, or ends."""
         with self._lock:
             surplus = self._threads - self._blocked > self._num_threads
-            if surplus and self._pending <= self._idle and not self._closed:
+            waiting = self._nested if self._threads > self._max_threads else None
+            left = self._pending if waiting is None else len(waiting)
+            if surplus and left <= self._idle and not self._closed:
                 self._threads -= 1
                 return False
             self._idle += 1

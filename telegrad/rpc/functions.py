@@ -11,12 +11,23 @@ F = TypeVar("F", bound="Callable[..., Any] | staticmethod[..., Any] | classmetho
 
 _MARK = "__telegrad_async_execution__"
 
+# Flags of a code object, as the module inspect names them.
+_CO_GENERATOR, _CO_COROUTINE, _CO_ASYNC_GENERATOR = 0x20, 0x80, 0x200
+
+_STREAM = "remove @async_execution and call it with rpc.stream"
+_UNMARKED = (
+    (_CO_COROUTINE, "async def and needs no mark", "remove @async_execution"),
+    (_CO_GENERATOR, "a generator function", _STREAM),
+    (_CO_ASYNC_GENERATOR, "an async generator function", _STREAM),
+)
+
 
 def async_execution(func: F) -> F:
     """Marks a function whose value is a Future: the reply is sent when that is completed.
 
-    No thread of the callee waits meanwhile. A local call is not changed. The mark may stand above
-    or below `@staticmethod` and `@classmethod`. `async def` functions need none.
+    No thread of the callee waits meanwhile; see docs/async-execution.md. A local call is not
+    changed. The mark may stand above or below `@staticmethod` and `@classmethod`, on methods that
+    are called through an RRef, and on the `__call__` of a class. `async def` functions need none.
 
     Args:
         func: Returns a `telegrad.rpc.Future`; anything else is a TypeError at the caller.
@@ -25,7 +36,7 @@ def async_execution(func: F) -> F:
         The same function.
 
     Raises:
-        TypeError: It is no function, or one that is `async def`.
+        TypeError: It is no function of Python's own kind, or one that is `async def` or a generator.
 
     Example:
         >>> from telegrad.rpc import Future
@@ -38,12 +49,12 @@ def async_execution(func: F) -> F:
         8
     """
     target = func.__func__ if isinstance(func, staticmethod | classmethod) else func
-    if not callable(target):
-        raise TypeError(f"async_execution marks functions, not {target!r}")
-    if getattr(getattr(target, "__code__", None), "co_flags", 0) & _CO_COROUTINE:
-        raise TypeError(
-            f"{target.__qualname__} is async def and needs no mark; remove @async_execution"
-        )
+    code = getattr(target, "__code__", None)
+    if code is None or not callable(target):
+        raise TypeError(f"async_execution marks functions written in Python, not {target!r}")
+    for flag, kind, advice in _UNMARKED:
+        if code.co_flags & flag:
+            raise TypeError(f"{target.__qualname__} is {kind}; {advice}")
     setattr(target, _MARK, True)
     return func
 
@@ -51,6 +62,3 @@ def async_execution(func: F) -> F:
 def is_async_execution(func: object) -> bool:
     """Tells whether a function, method or callable carries the mark."""
     return getattr(func, _MARK, False) is True
-
-
-_CO_COROUTINE = 0x80  # inspect.CO_COROUTINE, without importing inspect

@@ -15,20 +15,24 @@ import contextlib
 import contextvars
 import logging
 import math
+import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
-from queue import Empty, SimpleQueue
+from collections.abc import Callable, Generator
 from typing import Any, Generic, TypeVar, cast, final, overload
 
-from telegrad.errors import BlockingCallError, CallTimeoutError
-from telegrad.rpc.blocking import blocking_in_pool
+from telegrad.errors import BlockingCallError, CallCancelledError, CallTimeoutError
+from telegrad.rpc.ambient import find_agent
+from telegrad.rpc.blocking import awaiting, comes_from, pool_thread
 from telegrad.rpc.fresh import fresh_copy, without_frames
+from telegrad.rpc.gate import Gate
+from telegrad.rpc.listener import Waker, without_stale
 from telegrad.rpc.timeouts import seconds
+from telegrad.rpc.unread import Origin, Report, Reports, expect_reports, origin_of_caller
 from telegrad.transport import on_own_loop
 from telegrad.wire import register_refusal
 
-__all__ = ["Dispatch", "Future", "collect_all", "new_future", "wait_all"]
+__all__ = ["Dispatch", "Future", "new_future"]
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -61,28 +65,43 @@ class Future(Generic[T]):
         "_callbacks",
         "_dispatch",
         "_error",
+        "_fails",
         "_label",
         "_lock",
         "_made",
+        "_on_cancel",
         "_raised",
+        "_reports",
         "_resolved",
+        "_source",
         "_state",
         "_thunk",
+        "_unread",
         "_value",
         "_wakers",
     )
 
     def __init__(self) -> None:
+        self._begin()
+        # The library itself reads what it makes.
+        self._unread: Origin | None = origin_of_caller(sys._getframe(1))
+
+    def _begin(self) -> None:
         self._lock = threading.Lock()
         self._state = _PENDING
         self._value: T | None = None
         self._error: BaseException | None = None
         self._raised = False
         self._thunk: Callable[[], T] | None = None
+        self._fails = False  # what the thunk does
+        self._unread = None  # where it was made, until its error is read or handed on
+        self._reports: Reports | None = None
         self._resolved: threading.Event | None = None
-        self._wakers: list[Callable[[], None]] = []
+        self._source: object = None  # what will complete it; see `blocking`
+        self._wakers: list[Waker] = []
         self._callbacks: list[Callable[[], None]] = []
         self._dispatch: Dispatch | None = None
+        self._on_cancel: Callable[[], object] | None = None  # set while it is pending
         self._label = UNNAMED
         self._made = time.monotonic()
 
@@ -120,6 +139,7 @@ class Future(Generic[T]):
             BaseException: Whatever it was completed with.
         """
         state = self._settle()
+        self._unread = None
         if state == _VALUE:
             return cast("T", self._value)
         raise self._fresh_error()
@@ -131,6 +151,7 @@ class Future(Generic[T]):
             RuntimeError: It is not done.
         """
         self._settle()
+        self._unread = None
         return self._error
 
     def set_result(self, value: T) -> None:
@@ -154,6 +175,19 @@ class Future(Generic[T]):
         if not self._complete(_ERROR, error=error):
             raise RuntimeError(self._completed_twice("set_exception"))
 
+    def cancel(self) -> bool:
+        """Completes it with `CallCancelledError`, unless it is completed; tells whether it did.
+
+        A call is withdrawn where it was not sent yet; else the callee is told: it cancels the
+        coroutine, or marks the call that a thread runs (`rpc.current_call`), and cancels what
+        that one waits for. Its value, if there will be one, is dropped. Cancelling what `then`
+        returned spares its callback, and cancels nothing that comes before it. Never blocks.
+        """
+        self._unread = None  # whoever cancels knows of it
+        error = CallCancelledError(f"{self._label} was cancelled")
+        self._raised = True  # as in `try_set_exception`
+        return self._complete(_ERROR, error=error, cancelled=True)
+
     @overload
     def then(self, callback: Callable[[Future[T]], Future[U]]) -> Future[U]: ...
     @overload
@@ -169,8 +203,14 @@ class Future(Generic[T]):
         """
         _check_callback(callback)
         child: Future[Any] = new_future(self._dispatch, f"then() of {self._label}")
+        child._unread, child._reports = origin_of_caller(sys._getframe(1)), self._reports
+        self._unread = None
+        comes_from(child, self)
 
         def run() -> None:
+            if child.done():  # cancelled
+                return
+            comes_from(child, pool_thread())
             try:
                 outcome = callback(self)
             except BaseException as error:
@@ -212,7 +252,8 @@ class Future(Generic[T]):
 
             self.call_when_done(wake)
             try:
-                yield from arrived
+                with awaiting(self):
+                    yield from arrived
             finally:
                 self._forget(wake)
         return self.value()
@@ -244,20 +285,53 @@ class Future(Generic[T]):
         self._raised = True  # only copies are: by its frames a raised one refers to this future
         return self._complete(_ERROR, error=error)
 
-    def try_set_thunk(self, thunk: Callable[[], T]) -> bool:
-        """Completes it with a value that the first thread in need of it computes. For the library."""
-        return self._complete(_THUNK, thunk=thunk)
+    def try_set_thunk(self, thunk: Callable[[], T], *, fails: bool = False) -> bool:
+        """Completes it with a value that the first thread in need of it computes. For the library.
+
+        Args:
+            thunk: Computes it, or raises the error.
+            fails: Whether it is known beforehand that it will raise.
+        """
+        return self._complete(_THUNK, thunk=thunk, fails=fails)
+
+    @property
+    def failed(self) -> bool:
+        """Whether it is known to have failed; decodes nothing. For the library."""
+        return self._state == _ERROR or (self._state != _VALUE and self._fails)
+
+    def watch(self, origin: Origin, reports: Reports | None) -> None:
+        """Has its error told in the log if nobody reads it; see `unread`. For the library."""
+        self._reports = expect_reports() if reports is None and self.failed else reports
+        self._unread = origin
+
+    def hand_on(self) -> None:
+        """Says that somebody else answers for its error. For the library."""
+        self._unread = None
 
     def call_when_done(self, waker: Callable[[], None]) -> None:
         """Calls `waker` in whichever thread completes it, a loop included. For the library.
 
-        The waker must not block, raise or look at the value.
+        The waker must not block, raise or look at the value. A stale `Listener` is forgotten.
         """
         with self._lock:
             if self._state == _PENDING:
+                self._wakers = without_stale(self._wakers)
                 self._wakers.append(waker)
                 return
         waker()
+
+    def let_cancel(self, on_cancel: Callable[[], object]) -> None:
+        """Says what `cancel()` calls, once, when it has completed this. For the library.
+
+        It must not block or raise; it is forgotten when the future is completed otherwise.
+        """
+        with self._lock:
+            if self._state == _PENDING:
+                self._on_cancel = on_cancel
+
+    def lend(self, dispatch: Dispatch | None) -> None:
+        """Says where callbacks of a plain one run that a loop completes. For the library."""
+        self._dispatch = self._dispatch or dispatch
 
     def _forget(self, waker: Callable[[], None]) -> None:
         with self._lock, contextlib.suppress(ValueError):
@@ -265,14 +339,10 @@ class Future(Generic[T]):
 
     def _block(self, limit: float) -> None:
         started = time.monotonic()
-        gate = threading.Lock()
-        gate.acquire()
-        waker = gate.release
-        self.call_when_done(waker)
-        with blocking_in_pool():
-            arrived = gate.acquire(timeout=-1 if limit > threading.TIMEOUT_MAX else limit)
-        if not arrived:
-            self._forget(waker)
+        gate = Gate()
+        self.call_when_done(gate.open)
+        if not gate.wait(limit, self):
+            self._forget(gate.open)
             elapsed = time.monotonic() - started
             raise CallTimeoutError(
                 f"{self._label} was not done after {elapsed:.3g} s of wait(); "
@@ -288,14 +358,22 @@ class Future(Generic[T]):
         value: T | None = None,
         error: BaseException | None = None,
         thunk: Callable[[], T] | None = None,
+        fails: bool = False,
+        cancelled: bool = False,
     ) -> bool:
         with self._lock:
             if self._state != _PENDING:
                 return False
-            self._value, self._error, self._thunk = value, error, thunk
+            on_cancel, self._on_cancel = self._on_cancel, None  # it may refer to this future
+            self._source = None  # so may this
+            self._value, self._error, self._thunk, self._fails = value, error, thunk, fails
             self._state = state
             wakers, self._wakers = self._wakers, []
             callbacks, self._callbacks = self._callbacks, []
+        if cancelled and on_cancel is not None:
+            on_cancel()  # first: a callback may run for long
+        if error is not None and self._unread is not None and self._reports is None:
+            self._reports = expect_reports()
         for waker in wakers:
             waker()
         for callback in callbacks:
@@ -356,10 +434,21 @@ class Future(Generic[T]):
         self._run(callback)
 
     def _run(self, callback: Callable[[], None]) -> None:
-        if self._dispatch is not None and on_own_loop():
-            self._dispatch(callback)
-        else:
-            callback()
+        if on_own_loop():
+            if self._dispatch is None and (agent := find_agent()) is not None:
+                self._dispatch = agent.submit
+            if self._dispatch is not None:
+                self._dispatch(callback)
+                return
+        callback()
+
+    def __del__(self) -> None:
+        origin: Origin | None = getattr(self, "_unread", None)  # none where __init__ refused
+        if origin is None or self._reports is None or not self.failed:
+            return
+        error = self._error if self._error is not None else self._thunk
+        if error is not None:
+            self._reports.put(Report(self._label, origin, error))
 
     def _follow(self, child: Future[Any]) -> None:
         """Completes `child` with the outcome of this one."""
@@ -371,6 +460,7 @@ class Future(Generic[T]):
             else:
                 child.try_set_exception(error)
 
+        comes_from(child, self)
         self._subscribe(hand_on)
 
     def _completed_twice(self, verb: str) -> str:
@@ -384,98 +474,11 @@ def new_future(dispatch: Dispatch | None, label: str) -> Future[Any]:
         dispatch: Runs callbacks in the pool when it is completed on a loop of telegrad's.
         label: What it stands for, in errors.
     """
-    future: Future[Any] = Future()
+    future: Future[Any] = Future.__new__(Future)
+    future._begin()
     future._dispatch = dispatch
     future._label = label
     return future
-
-
-def collect_all(futures: Iterable[Future[T]]) -> Future[list[Future[T]]]:
-    """Returns a future of the list of `futures`, completed once all of them are, failed or not."""
-    collected = _checked(futures, "collect_all")
-    dispatch = next((f._dispatch for f in collected if f._dispatch is not None), None)
-    result: Future[list[Future[T]]] = new_future(dispatch, f"collect_all of {len(collected)}")
-    lock = threading.Lock()
-    missing = len(collected)
-
-    def count() -> None:
-        nonlocal missing
-        with lock:
-            missing -= 1
-            complete = missing == 0
-        if complete:
-            result.try_set_result(collected)
-
-    for future in collected:
-        future.call_when_done(count)
-    if not collected:
-        result.set_result(collected)
-    return result
-
-
-def wait_all(futures: Iterable[Future[T]], timeout: float | None = None) -> list[T]:
-    """Blocks until all futures are completed and returns their values, in order.
-
-    Args:
-        futures: What is waited for.
-        timeout: Seconds for all of them together; None waits until they are completed.
-
-    Raises:
-        CallTimeoutError: Some were not completed in time.
-        BlockingCallError: On an event loop that telegrad runs.
-        BaseException: The error of the first future that fails, as soon as it fails.
-    """
-    limit = seconds(timeout, math.inf)
-    waited = _checked(futures, "wait_all")
-    if on_own_loop() and not all(future.done() for future in waited):
-        raise BlockingCallError(
-            "wait_all() would block a loop of telegrad's; write `await rpc.collect_all(futures)`"
-        )
-    arrivals: SimpleQueue[int] = SimpleQueue()
-    announcers = [_announcer(arrivals, place) for place in range(len(waited))]
-    for future, announce in zip(waited, announcers, strict=True):
-        future.call_when_done(announce)
-    started = time.monotonic()
-    try:
-        with blocking_in_pool():
-            for arrived in range(len(waited)):
-                left = limit - (time.monotonic() - started)
-                try:
-                    place = arrivals.get(timeout=_queue_timeout(left))
-                except Empty:
-                    raise _not_all(waited, arrived, time.monotonic() - started) from None
-                waited[place].value()
-    except BaseException:
-        for future, announce in zip(waited, announcers, strict=True):
-            future._forget(announce)
-        raise
-    return [future.value() for future in waited]
-
-
-def _announcer(arrivals: SimpleQueue[int], place: int) -> Callable[[], None]:
-    return lambda: arrivals.put(place)
-
-
-def _queue_timeout(left: float) -> float | None:
-    return None if left > threading.TIMEOUT_MAX else max(left, 0.0)
-
-
-def _not_all(waited: Sequence[Future[Any]], arrived: int, elapsed: float) -> CallTimeoutError:
-    missing = next(future._label for future in waited if not future.done())
-    return CallTimeoutError(
-        f"{len(waited) - arrived} of {len(waited)} futures were not done after {elapsed:.3g} s "
-        f"of wait_all(), among them {missing}",
-        phase="waiting",
-        elapsed=elapsed,
-    )
-
-
-def _checked(futures: Iterable[Future[T]], verb: str) -> list[Future[T]]:
-    checked = list(futures)
-    for place, future in enumerate(checked):
-        if not isinstance(future, Future):
-            raise TypeError(f"{verb} takes futures, but item {place} is {future!r}")
-    return checked
 
 
 def _check_callback(callback: object) -> None:

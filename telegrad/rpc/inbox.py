@@ -7,9 +7,10 @@ import threading
 from collections.abc import Callable
 from typing import TypeAlias, final
 
-from telegrad.errors import DecodeError, UnknownWorkerError, WorkerLostError
+from telegrad.errors import DecodeError, EvictedError, UnknownWorkerError, WorkerLostError
 from telegrad.rpc.calling import Calling
 from telegrad.rpc.codec import write_body
+from telegrad.rpc.fresh import fresh_copy
 from telegrad.rpc.members import Members
 from telegrad.rpc.remote_failure import describe_failure
 from telegrad.rpc.serving import ERROR, Handler, Serving
@@ -52,9 +53,12 @@ class Inbox:
         self._submit = submit
         self._handlers: dict[str, Handler] = {**calling.handlers, **serving.handlers}
         self._losses: list[LossCallback] = []
+        self._losses_at_once: list[LossCallback] = []
         self._lock = threading.Lock()
         self._held: list[tuple[WorkerInfo, Envelope]] = []
         self._holding = True
+        self._check_standing: Callable[[Callable[[], None]], None] | None = None
+        self._evicted: EvictedError | None = None
 
     def register(self, kind: str, handler: Handler) -> None:
         """Registers what takes the envelopes of a kind.
@@ -70,6 +74,22 @@ class Inbox:
         """Registers what hears of losses, in the pool."""
         self._losses.append(callback)
 
+    def on_loss_at_once(self, callback: LossCallback) -> None:
+        """Registers what hears of losses where they are handled, in their order; it is quick."""
+        self._losses_at_once.append(callback)
+
+    def check_standing_with(self, check: Callable[[Callable[[], None]], None]) -> None:
+        """Says how to ask the coordinator whether this worker is a member.
+
+        Args:
+            check: Calls what it is given when that is known; an eviction is heard of before.
+        """
+        self._check_standing = check
+
+    def evict(self, error: EvictedError) -> None:
+        """The job goes on without this worker: each loss from now on is this one's own."""
+        self._evicted = error
+
     def release(self) -> list[tuple[WorkerInfo, Envelope]]:
         """Stops holding requests and returns those that were held."""
         with self._lock:
@@ -80,6 +100,7 @@ class Inbox:
     def on_envelope(self, peer: WorkerInfo, envelope: Envelope) -> None:
         """Hands an envelope to whom it concerns; garbage is logged, and answered if it asks."""
         try:
+            self._members.adopt(peer)  # its arrival is told by the coordinator, perhaps later
             if envelope.reply:
                 self._calling.on_reply(peer, envelope)
             elif not self._hold(peer, envelope):
@@ -89,10 +110,25 @@ class Inbox:
             self._refuse(peer, envelope, error)
 
     def on_lost(self, peer: WorkerInfo, error: WorkerLostError) -> None:
-        """Fails what waits for a lost worker, cancels what it called, tells the rest."""
+        """Fails what waits for a lost worker, cancels what it called, tells the rest.
+
+        Who is told by a peer that he was given up may have been so by all, since he was stopped
+        or cut off: that is asked first, so that his waits raise what is the matter.
+        """
+        if error.fenced and self._evicted is None and self._check_standing is not None:
+            self._check_standing(lambda: self._lose(peer, error))
+        else:
+            self._lose(peer, error)
+
+    def _lose(self, peer: WorkerInfo, error: WorkerLostError) -> None:
+        if self._evicted is not None:
+            own = fresh_copy(self._evicted)
+            error = own if isinstance(own, EvictedError) else error
         self._members.lose(peer, error)
         self._calling.lose(peer, error)
         self._serving.lose(peer)
+        for callback in self._losses_at_once:
+            callback(peer, error)
         for callback in self._losses:
             self._submit(callback, peer, error)
 

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from telegrad.types import WorkerInfo
+
+if TYPE_CHECKING:
+    from telegrad.rpc.future import Future
 
 __all__ = ["CallRecord", "Interceptor", "Message"]
 
@@ -23,10 +27,13 @@ class CallRecord:
     Attributes:
         function: What is called, for messages and logs.
         state: Whatever an interceptor wants to find again at the reply, under its own name.
+        starts_after: What the callee waits for, without a thread, before it runs the function; set
+            by `incoming`. Where it fails, the function does not run and the call fails with it.
     """
 
     function: str
     state: dict[str, object] = field(default_factory=dict)
+    starts_after: Future[Any] | None = None
 
 
 @dataclass(slots=True)
@@ -40,6 +47,7 @@ class Message:
         externals: The objects lifted out of the document; `incoming` may replace items in place.
         headers: By interceptor name, plain msgpack values that travel beside the document.
         cause: At `undelivered`, why an incoming message is not decoded, where that is known.
+        final: False for a reply that others will follow: an item of a stream.
     """
 
     peer: WorkerInfo
@@ -48,6 +56,7 @@ class Message:
     externals: list[object]
     headers: dict[str, object] = field(default_factory=dict)
     cause: BaseException | None = None
+    final: bool = True
 
 
 class Interceptor(ABC):

@@ -36,11 +36,25 @@ class Members:
         return max(self._world_size, self.living()[-1].rank + 1)
 
     def add(self, members: Iterable[WorkerInfo]) -> None:
-        """Adds members; one with a known name or rank replaces its predecessor."""
+        """Adds members; one with a known name or rank replaces its predecessor, never a successor.
+
+        Incarnations grow, so what is heard late does not undo what is known already.
+        """
         with self._lock:
             for member in members:
-                self._by_name[member.name] = member
-                self._by_rank[member.rank] = member
+                if self._replaces(member, self._by_name.get(member.name)):
+                    self._by_name[member.name] = member
+                if self._replaces(member, self._by_rank.get(member.rank)):
+                    self._by_rank[member.rank] = member
+
+    def adopt(self, peer: WorkerInfo) -> None:
+        """Adds who has sent something, and so has a session, before its arrival was heard of.
+
+        Cheap where the peer is known, since that is asked for every envelope.
+        """
+        known = self._by_name.get(peer.name)
+        if known is None or known.incarnation < peer.incarnation:
+            self.add((peer,))
 
     def lose(self, member: WorkerInfo, error: WorkerLostError) -> None:
         """Notes that a member is lost for good."""
@@ -65,7 +79,8 @@ class Members:
         elif isinstance(to, WorkerInfo):
             found = self._by_name.get(to.name)
             if found != to:
-                found = to if to in self._lost else None
+                replaced = _is_older(to, found)
+                found = to if replaced or to in self._lost else None
         elif not isinstance(to, bool) and isinstance(to, numbers.Integral):
             found = self._by_rank.get(int(to))
         else:
@@ -82,9 +97,28 @@ class Members:
         """Returns a fresh error where the member is lost."""
         error = self._lost.get(member)
         if error is None:
-            return None
+            return self._replaced(member)
         copy = fresh_copy(error)
         return copy if isinstance(copy, WorkerLostError) else error
+
+    def _replaces(self, member: WorkerInfo, known: WorkerInfo | None) -> bool:
+        """Holds the lock. Incarnations are drawn before joining, so a later one may join first."""
+        if not _is_older(member, known):
+            return True
+        return known in self._lost and member not in self._lost
+
+    def _replaced(self, member: WorkerInfo) -> WorkerLostError | None:
+        """Its loss was not heard of, but its successor is here."""
+        successor = self._by_name.get(member.name)
+        if successor is None or not _is_older(member, successor):
+            return None
+        reason = f"incarnation {successor.incarnation} has taken its place"
+        return WorkerLostError(
+            f"worker {member.name!r} (incarnation {member.incarnation}) is lost: {reason}",
+            worker=member.name,
+            incarnation=member.incarnation,
+            reason=reason,
+        )
 
     def _advice(self) -> str:
         if len(self._by_name) > 1:
@@ -98,3 +132,7 @@ class Members:
         with self._lock:
             ordered = sorted(self._by_name.values(), key=lambda info: info.rank)
         return ", ".join(f"{info.name!r} (rank {info.rank})" for info in ordered)
+
+
+def _is_older(member: WorkerInfo, known: WorkerInfo | None) -> bool:
+    return known is not None and member.incarnation < known.incarnation

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import final
 
+from telegrad.rendezvous import check_name
 from telegrad.rpc.limits import Limits, check_integer
 from telegrad.rpc.timeouts import seconds
 
@@ -14,6 +15,7 @@ __all__ = ["RpcOptions"]
 
 CALLABLES = ("project", "exposed", "importable")
 MAX_SWITCH_INTERVAL = 1.0
+MAX_WORKERS = 1_000_000  # a typing error and no job
 
 
 @final
@@ -23,7 +25,9 @@ class RpcOptions:
 
     Attributes:
         timeout: Seconds for a call that names none.
-        init_timeout: Seconds to wait in `init_rpc` until the job is complete.
+        init_timeout: Seconds to wait in `init_rpc` until those of `start_when` are there.
+        start_when: When `init_rpc` returns: with so many workers up, this one included, or with
+            workers of these names; None for all of the world size. The others join later.
         lost_after: Seconds of silence after which a worker is lost.
         num_threads: Plain user functions that run at once when none of them waits for a call.
         bind: Address to listen on; None for loopback.
@@ -39,6 +43,7 @@ class RpcOptions:
 
     timeout: float = 60.0  # long enough for a training step, short enough to notice a hang
     init_timeout: float = 300.0  # a cluster scheduler starts the last process minutes later
+    start_when: int | Sequence[str] | None = None  # a job of fixed size needs no other answer
     lost_after: float = 10.0  # a garbage collection or a swapped page takes seconds, not ten
     num_threads: int = 16  # as torch; it grows when calls wait
     bind: str | None = None
@@ -69,6 +74,7 @@ class RpcOptions:
         if self.insecure and self.token is not None:
             raise ValueError("RpcOptions.insecure=True does without a token; give one or the other")
         object.__setattr__(self, "callables", _checked_callables(self.callables))
+        object.__setattr__(self, "start_when", _checked_start_when(self.start_when))
         if not isinstance(self.limits, Limits):
             raise TypeError(f"RpcOptions.limits must be rpc.Limits(...), not {self.limits!r}")
         interval = self.switch_interval
@@ -81,6 +87,12 @@ class RpcOptions:
             )
 
     @property
+    def waits_for(self) -> int | tuple[str, ...] | None:
+        """What `start_when` says, its names as a tuple."""
+        wanted = self.start_when
+        return wanted if wanted is None or isinstance(wanted, int) else tuple(wanted)
+
+    @property
     def callable_mode(self) -> str:
         """The policy's mode; patterns widen "project"."""
         return self.callables if isinstance(self.callables, str) else "project"
@@ -89,6 +101,24 @@ class RpcOptions:
     def callable_patterns(self) -> tuple[str, ...]:
         """The policy's patterns; none for a bare mode."""
         return () if isinstance(self.callables, str) else tuple(self.callables)
+
+
+def _checked_start_when(start_when: object) -> int | tuple[str, ...] | None:
+    if start_when is None:
+        return None
+    if isinstance(start_when, int) and not isinstance(start_when, bool):
+        check_integer("RpcOptions.start_when", start_when, 1, MAX_WORKERS)
+        return start_when
+    names = start_when if isinstance(start_when, Sequence) else None
+    if names is None or isinstance(names, str | bytes):
+        advice = f"; write [{start_when!r}]" if isinstance(start_when, str) else ""
+        raise TypeError(
+            f"RpcOptions.start_when must be a number of workers or a list of names, not "
+            f"{start_when!r}{advice}"
+        )
+    if not names:
+        raise ValueError("RpcOptions.start_when is an empty list; to wait for nobody write 1")
+    return tuple(check_name(name) for name in names)
 
 
 def _checked_callables(callables: object) -> str | tuple[str, ...]:

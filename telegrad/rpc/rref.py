@@ -117,20 +117,28 @@ class RRef(Counted, Generic[T]):
         return value is not None and value.done() and value.exception() is None
 
     def rpc_sync(self, timeout: float | None = None) -> T:
-        """Returns a stand-in whose methods run on the owner's object: `r.rpc_sync().m(x)`.
+        """Returns a stand-in for the value: `r.rpc_sync().m(x)` runs a method on the owner.
 
-        Typed as the value. Any name is a method; one that the object lacks is an AttributeError
-        from the owner. Methods that are `async def` or marked `async_execution` run as functions
-        of that kind do.
+        Typed as the value, and `r.rpc_sync().a` is the value of its attribute or property. A name
+        that the object lacks is an AttributeError from the owner. Methods that are `async def` or
+        marked `async_execution` run as functions of that kind do. Where the class of the value is
+        not imported here, or says nothing of the name, the owner is asked once what it is; the
+        timeout holds for that and the call together.
         """
         return cast("T", SyncProxy(self._calls(), self.reference, timeout))
 
     def rpc_async(self, timeout: float | None = None) -> AsyncProxy:
-        """Returns a stand-in whose methods give a Future: `r.rpc_async().m(x).wait()`."""
+        """Returns a stand-in whose methods give a Future: `r.rpc_async().m(x).wait()`.
+
+        An attribute or property is read as a method without arguments is called: `.a().wait()`.
+        """
         return AsyncProxy(self._calls(), self.reference, timeout)
 
     def remote(self, timeout: float | None = None) -> RemoteProxy[RRef[Any]]:
-        """Returns a stand-in whose methods give an RRef to their value, which stays there."""
+        """Returns a stand-in whose methods give an RRef to their value, which stays there.
+
+        `.a()` gives one to an attribute or property.
+        """
         return RemoteProxy(self._calls(), self.reference, timeout, RRef.of)
 
     def release(self) -> None:

@@ -3,6 +3,7 @@
     rpc.remote   {func | rref + method, args, kwargs, creation}   answered once the value is there
     rref.fetch   {rref}                                           answered with the value
     rref.call    {rref, method, args, kwargs}                     answered with what it returns
+    rref.read    {rref, name}          answered with [False, the attribute] or [True, None]: a method
 
 The owner answers each from Futures: a fetch or a method call that arrives before its value is
 there waits without a thread.
@@ -17,13 +18,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 from telegrad.errors import CallRefusedError, CallTimeoutError, DecodeError, WorkerLostError
+from telegrad.rpc.blocking import comes_from
 from telegrad.rpc.fresh import fresh_copy
 from telegrad.rpc.future import Future, new_future
 from telegrad.rpc.rref_ids import ForkId, RRefId
-from telegrad.rpc.rref_reference import Reference, name_of_type, released_error
+from telegrad.rpc.rref_reference import Reference, name_of_class, name_of_type, released_error
 from telegrad.rpc.rref_registry import RRefRegistry
-from telegrad.rpc.served_call import inherited
+from telegrad.rpc.served_call import current_served_call, inherited
 from telegrad.rpc.timeouts import seconds
+from telegrad.rpc.unread import origin_here
 from telegrad.rpc.user_call import (
     CallMode,
     UserCall,
@@ -35,11 +38,12 @@ from telegrad.rpc.user_call import (
 if TYPE_CHECKING:
     from telegrad.types import WorkerInfo
 
-__all__ = ["CALL", "FETCH", "REMOTE", "Creation", "RRefCalls"]
+__all__ = ["CALL", "FETCH", "READ", "REMOTE", "Creation", "Method", "RRefCalls"]
 
 REMOTE = "rpc.remote"
 FETCH = "rref.fetch"
 CALL = "rref.call"
+READ = "rref.read"
 
 
 @final
@@ -90,6 +94,7 @@ class RRefCalls:
         self._agent.serve(REMOTE, self._prepare_creation)
         self._agent.serve(FETCH, self._prepare_fetch)
         self._agent.serve(CALL, self._prepare_method)
+        self._agent.serve(READ, self._prepare_read)
 
     # The caller's end.
 
@@ -103,7 +108,10 @@ class RRefCalls:
     ) -> Reference:
         """Asks `to` to call a function and keep what it returns."""
         name, payload = call_payload(func, args, kwargs)
-        return self._create(to, name, payload, timeout)
+        reference = self._create(to, name, payload, timeout)
+        if isinstance(func, type) and not reference.type_name:
+            reference.type_name = name_of_class(func)  # before the owner says so
+        return reference
 
     def create_by_method(self, method: Method, timeout: float | None) -> Reference:
         """Asks an owner to run a method of a value and keep what it returns."""
@@ -124,6 +132,16 @@ class RRefCalls:
         """Runs a method of a value where that lives."""
         return self._send(method.reference, CALL, method.payload(), method.label, timeout)
 
+    def read(self, reference: Reference, name: str, timeout: float | None) -> Future[Any]:
+        """Returns a future of [whether it is a method, the attribute of this name if it is none]."""
+        payload = {"rref": list(reference.rref), "name": name}
+        label = f"{reference.type_name or 'RRef'}.{name}"
+        return self._send(reference, READ, payload, label, timeout)
+
+    def limit(self, timeout: float | None) -> float:
+        """Returns the seconds that a timeout of a proxy means."""
+        return seconds(timeout, self._agent.options.timeout)
+
     def _create(
         self,
         to: WorkerInfo,
@@ -135,6 +153,7 @@ class RRefCalls:
     ) -> Reference:
         registry = self._registry
         reference = registry.own_later() if to == registry.me else registry.create(to)
+        reference.whence = origin_here() or reference.whence
         rref, fork = reference.rref, reference.fork
         if failure is not None:
             self._unuse(used)
@@ -213,9 +232,11 @@ class RRefCalls:
                 raise told from error
 
         def arrived() -> None:
-            outcome.try_set_thunk(value)
+            outcome.try_set_thunk(value, fails=reply.failed)
             self._unuse(used)
 
+        comes_from(outcome, reply)
+        outcome.let_cancel(reply.cancel)
         reply.call_when_done(arrived)
         creation = reference.creation
         if creation is not None and not creation.done():
@@ -238,6 +259,7 @@ class RRefCalls:
         limit = min(seconds(timeout, self._agent.options.timeout), inherited()[0])
         value = self._value(reference)
         outcome = new_future(self._agent.submit, "RRef.to_here at its owner")
+        comes_from(outcome, value)
         if value.done():
             _follow(outcome, value)
             return outcome
@@ -293,6 +315,7 @@ class RRefCalls:
 
         def fetched() -> Future[Any]:
             outcome = new_future(self._agent.submit, "RRef.to_here")
+            comes_from(outcome, value)
             # The reference keeps what is only expected until it is there.
             value.add_done_callback(lambda done: _hand_on(done, outcome, reference))
             return outcome
@@ -305,22 +328,47 @@ class RRefCalls:
         method, args, kwargs = (payload.get(key) for key in ("method", "args", "kwargs"))
         if not (isinstance(method, str) and isinstance(args, list) and isinstance(kwargs, dict)):
             raise DecodeError("the body of a method call is not {rref, method, args, kwargs}")
-        if method.startswith("_") and method != "__call__":
+        if method != "__call__":
+            self._check_public(method)
+
+        def check(value: object, found: object) -> None:
+            self._agent.check_found(value, method, found, caller)
+
+        def method_call(found: object) -> UserCall:
+            self._agent.check_method(found, method, caller)
+            return _method_call(found, method, args, kwargs, check)
+
+        return self._on_value(payload, method, method_call)
+
+    def _prepare_read(self, caller: WorkerInfo, payload: object) -> UserCall:
+        name = payload.get("name") if isinstance(payload, dict) else None
+        if not isinstance(name, str):
+            raise DecodeError("the body of a read is not {rref, name}")
+        self._check_public(name)
+
+        def read_call(found: object) -> UserCall:
+            self._agent.check_method(found, name, caller)
+            label = f"{name_of_type(found)}.{name}"
+            return UserCall(_read_attribute, (found, name), name=label)
+
+        return self._on_value(payload, name, read_call)
+
+    def _check_public(self, name: str) -> None:
+        if name.startswith("_"):
             raise CallRefusedError(
-                f"{method!r} begins with an underscore and is not called on an RRef's value "
+                f"{name!r} begins with an underscore and is not had of an RRef's value "
                 f"at {self._registry.me.name!r}"
             )
+
+    def _on_value(
+        self, payload: object, name: str, user_call: Callable[[object], UserCall]
+    ) -> UserCall:
+        """Returns what runs `user_call(value)` once the value that a request names is there."""
         reference = self._borrow(payload)
         value = self._value(reference)
         agent = self._agent
-
-        def method_call(value: Future[Any]) -> UserCall:
-            found = _result(value)
-            agent.check_method(found, method, caller)
-            return _method_call(found, method, args, kwargs)
-
         if value.done():
-            return method_call(value)
+            return user_call(_result(value))
 
         def run_later() -> Future[Any]:
             return value.then(lambda done: _in_pool(done, reference))
@@ -329,18 +377,21 @@ class RRefCalls:
             if (error := done.exception()) is not None:
                 return _failed(error)
             # Not in the thread that made the value: its reply need not wait for this call.
-            started: Future[Any] = new_future(agent.submit, f"RRef.{method}")
+            started: Future[Any] = new_future(agent.submit, f"RRef.{name}")
             context = contextvars.copy_context()
             agent.submit_in(context, lambda: started.set_result(kept))
-            return started.then(lambda _: agent.run(method_call(done)))
+            return started.then(lambda _: agent.run(user_call(_result(done))))
 
-        return UserCall(run_later, mode=CallMode.FUTURE, name=f"RRef.{method}")
+        return UserCall(run_later, mode=CallMode.FUTURE, name=f"RRef.{name}")
 
     def _prepare_creation(self, caller: WorkerInfo, payload: object) -> UserCall:
         if not isinstance(payload, dict) or not isinstance(payload.get("creation"), Creation):
             raise DecodeError("the body of a creation does not say what it creates")
         rref = payload.pop("creation").rref
         registry, agent = self._registry, self._agent
+        value = registry.value(rref)
+        if value is not None:
+            comes_from(value, current_served_call())
         try:
             if "method" in payload:
                 user_call = self._prepare_method(caller, payload)
@@ -379,16 +430,32 @@ class RRefCalls:
         return reference
 
 
-def _method_call(value: object, method: str, args: list[Any], kwargs: dict[str, Any]) -> UserCall:
+def _method_call(
+    value: object,
+    method: str,
+    args: list[Any],
+    kwargs: dict[str, Any],
+    check: Callable[[object, object], None],
+) -> UserCall:
     name = f"{name_of_type(value)}.{method}"
     found = value if method == "__call__" else getattr(value, method)
-    if not callable(found):
-        raise TypeError(f"{name} is no method but {type(found).__name__}; fetch it with a method")
-    return UserCall.of(found, args, kwargs, name)
+    if callable(found):
+        check(value, found)
+        return UserCall.of(found, args, kwargs, name)
+    if args or kwargs or method == "__call__":
+        raise TypeError(
+            f"{name} is no method but {type(found).__name__}; an attribute is read without arguments"
+        )
+    return UserCall(lambda: found, name=name)
+
+
+def _read_attribute(value: object, name: str) -> list[object]:
+    found = getattr(value, name)
+    return [True, None] if callable(found) else [False, found]
 
 
 def _follow(outcome: Future[Any], value: Future[Any]) -> None:
-    outcome.try_set_thunk(lambda: _result(value))
+    outcome.try_set_thunk(lambda: _result(value), fails=value.failed)
 
 
 def _failed(error: BaseException) -> Future[Any]:

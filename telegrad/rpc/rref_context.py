@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeAlias, TypeVar, final
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, final
 
 from telegrad.errors import DecodeError, UnknownWorkerError, WorkerLostError
 from telegrad.rpc.interceptor import Interceptor, Message
 from telegrad.rpc.rref_calls import Creation, RRefCalls
+from telegrad.rpc.rref_confirmation import when_confirmed
 from telegrad.rpc.rref_ids import ForkId, RRefId
+from telegrad.rpc.rref_leaks import Leaks
 from telegrad.rpc.rref_protocol import (
     ChildAccept,
     CreationAbandon,
@@ -30,6 +32,7 @@ from telegrad.wire import Buffer, Envelope, ExternalType, register_external
 
 if TYPE_CHECKING:
     from telegrad.rpc.agent import Agent
+    from telegrad.rpc.future import Future
 
 __all__ = ["RRefInterceptor", "attach_with", "describe_nothing", "rebuild_traveller"]
 
@@ -77,7 +80,8 @@ def attach_with(agent: Agent, make_rref: MakeRRef) -> None:
         agent.after(agent.options.lost_after, lambda: registry.expire(peer))
 
     agent.on_lost(lost)
-    agent.before_leaving(lambda seconds: registry.release_users())
+    agent.on_leaving(registry.drain)
+    agent.before_leaving(Leaks(agent, registry).leave)
     agent.after_close(registry.close)
 
 
@@ -122,6 +126,7 @@ class RRefInterceptor(Interceptor):
         """Puts RRefs in the place of what was sent for them."""
         header = _header(message)
         registry, externals = self._registry, message.externals
+        arrived: list[Reference] = []
         for place, rref, fork in _creation(header):
             registry.creation_arrived(_said_by(message.peer, rref, "creator"), fork, message.peer)
             externals[_checked(place, externals)] = Creation(rref, fork)
@@ -129,14 +134,33 @@ class RRefInterceptor(Interceptor):
             reference = registry.arrive(arrival, message.peer)
             if reference is None:
                 raise registry.gone(arrival.rref)
+            if message.reply:
+                reference.whence = f"the value of {message.call.function}"
             externals[_checked(place, externals)] = self._make_rref(reference)
+            arrived.append(reference)
         for external in externals:
             if isinstance(external, _Traveller):
                 raise DecodeError("an RRef in the message is missing from its header")
+        if arrived and not message.reply:
+            self._start_when_confirmed(message, arrived)
 
     def undelivered(self, message: Message) -> None:
         """Takes back forks that did not leave; gives back those that nobody will decode."""
         self._undo(_header(message), message.peer, message.cause)
+
+    def _start_when_confirmed(self, message: Message, arrived: list[Reference]) -> None:
+        registry = self._registry
+        starts_after = message.call.starts_after = when_confirmed(registry, arrived)
+        creations = [each.rref for each in message.externals if isinstance(each, Creation)]
+        if starts_after is None or not creations:
+            return
+
+        def settle(done: Future[Any]) -> None:
+            error = done.exception()
+            for rref in creations if error is not None else ():
+                registry.settle(rref, None, error)  # it does not run; who waits for it hears
+
+        starts_after.add_done_callback(settle)
 
     def _fork(self, place: int, rref: Counted, peer: WorkerInfo) -> Entry:
         reference, registry = rref.reference, self._registry

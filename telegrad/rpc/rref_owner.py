@@ -17,6 +17,7 @@ __all__ = ["OwnerTable"]
 class _Owned:
     handles: int = 0
     creating: bool = False
+    creator: WorkerInfo | None = None  # None while it is expected
     forks: dict[ForkId, WorkerInfo] = field(default_factory=dict)
 
 
@@ -50,12 +51,27 @@ class OwnerTable:
         """How many forks are counted."""
         return sum(len(owned.forks) for owned in self._owned.values())
 
+    def holders(self, rref: RRefId | None = None) -> set[WorkerInfo]:
+        """Returns the living others that hold a fork of a value, or of any."""
+        entries = self._owned.values() if rref is None else filter(None, [self._owned.get(rref)])
+        return {
+            user
+            for entry in entries
+            for user in entry.forks.values()
+            if user != self._me and user.incarnation not in self._lost
+        }
+
+    def creator(self, rref: RRefId) -> WorkerInfo | None:
+        """Returns who had a value created; None where it is gone, or its creation not arrived."""
+        owned = self._owned.get(rref)
+        return None if owned is None else owned.creator
+
     def new(self, *, creating: bool = False) -> RRefId:
         """Enters a value made here, or that a creation asked for here will make; one handle."""
         rref = RRefId(self._me.incarnation, self._me.incarnation, self._next_rref)
         self._next_rref += 1
         self._created[rref.creator].add(rref.number)
-        self._owned[rref] = _Owned(handles=1, creating=creating)
+        self._owned[rref] = _Owned(handles=1, creating=creating, creator=self._me)
         return rref
 
     def create(self, rref: RRefId, fork: ForkId, creator: WorkerInfo) -> bool:
@@ -65,6 +81,7 @@ class OwnerTable:
         self._created[rref.creator].add(rref.number)
         owned = self._owned.setdefault(rref, _Owned())
         owned.creating = True
+        owned.creator = creator
         self._count(owned, fork, creator)
         return True
 

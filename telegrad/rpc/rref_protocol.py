@@ -39,6 +39,9 @@ Guarantees, under any order of messages, and under repeated ones:
 - G6: what is known not to have been handed over takes its forks back (`undelivered`); what arrived
   and will never be decoded gives them back (`refused`).
 
+Where a call brings an RRef, its function starts once the fork is no longer PENDING, and only if it
+is CONFIRMED then (`rref_confirmation`).
+
 Neither table is thread-safe; whoever owns them holds one lock around each event.
 """
 

@@ -1,13 +1,28 @@
-"""Stand-ins for an RRef's value: every name is a method that runs on the owner's object."""
+"""Stand-ins for an RRef's value: its methods run, and its attributes are read, on the owner.
+
+    rref.rpc_sync().m(x)       the method's value          rref.rpc_sync().a      the attribute
+    rref.rpc_async().m(x)      a Future of it              rref.rpc_async().a()   a Future of it
+    rref.remote().m(x)         an RRef to it               rref.remote().a()      an RRef to it
+
+Whether a name is a method is seen from the value's class where that is imported here. Where it is
+not, or the class does not say (an attribute of the instance), `rpc_sync()` asks the owner, who
+answers with the attribute, or that it is a method, which the RRef then remembers. The other two
+may not wait, so the name alone sends nothing: `()` behind it reads an attribute as it calls a
+method, in one message.
+"""
 
 from __future__ import annotations
 
+import inspect
+import sys
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 from telegrad.errors import BlockingCallError
 from telegrad.rpc.rref_calls import Method, RRefCalls
 from telegrad.rpc.timeouts import seconds
+from telegrad.rpc.unread import watched
 from telegrad.transport import on_own_loop
 
 if TYPE_CHECKING:
@@ -17,6 +32,9 @@ if TYPE_CHECKING:
 __all__ = ["AsyncProxy", "RemoteProxy", "SyncProxy"]
 
 R = TypeVar("R")
+
+# What is left at least of a timeout that the question for a method has used up: above 0.
+LEAST_SECONDS = 1e-3
 
 
 class _Target:
@@ -33,65 +51,101 @@ class _Target:
     def method(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Method:
         return Method(self.reference, name, args, kwargs)
 
+    def knows_method(self, name: str) -> bool:
+        """Tells whether a name is known to be a method, without a message."""
+        reference = self.reference
+        if name not in reference.methods:
+            if not _has_method(reference.type_name, name):
+                return False
+            reference.methods |= {name}
+        return True
+
+    def read(self, name: str) -> tuple[bool, Any, float]:
+        """Asks the owner: whether the name is a method, else the attribute; and how long it took."""
+        began = time.monotonic()
+        is_method, value = self.calls.read(self.reference, name, self.timeout).wait()
+        if is_method:
+            self.reference.methods |= {name}
+        return is_method, value, time.monotonic() - began
+
+    def left(self, spent: float) -> float | None:
+        """Returns the timeout of a call for whose method the owner was asked first."""
+        if not spent:
+            return self.timeout
+        return max(self.calls.limit(self.timeout) - spent, LEAST_SECONDS)
+
+
+Run = Callable[[str, tuple[Any, ...], dict[str, Any], float], R]
+
 
 @final
 class UncalledMethod(Generic[R]):
-    """`proxy.m`, before it is called: nothing was sent, so nobody knows yet what `m` is.
+    """`proxy.m`, before it is called: nothing of it was sent.
 
-    Raises:
-        AttributeError: The name is not public.
+    Args:
+        target: Whose method.
+        name: Its name, public.
+        run: Calls it.
+        spent: Seconds that it took to learn that it is one; the first call has as much less.
     """
 
-    __slots__ = ("_name", "_run", "_target")
+    __slots__ = ("_name", "_run", "_spent", "_target")
 
-    def __init__(
-        self, target: _Target, name: str, run: Callable[[str, tuple[Any, ...], dict[str, Any]], R]
-    ) -> None:
-        if name.startswith("_"):
-            raise AttributeError(
-                f"{name!r} begins with an underscore and is not called through an RRef; "
-                "give the method a public name"
-            )
+    def __init__(self, target: _Target, name: str, run: Run[R], spent: float = 0.0) -> None:
         self._target = target
-        self._name = name
+        self._name = _public(name)
         self._run = run
+        self._spent = spent
 
     def __call__(self, *args: Any, **kwargs: Any) -> R:
-        """Calls it on the owner, which raises TypeError where it is no method."""
-        return self._run(self._name, args, kwargs)
+        """Calls it on the owner; an attribute, which takes no arguments, is read there."""
+        spent, self._spent = self._spent, 0.0
+        return self._run(self._name, args, kwargs, spent)
 
     def __repr__(self) -> str:
         reference = self._target.reference
         return (
             f"<method {reference.type_name or 'RRef'}.{self._name} at {reference.owner.name!r}, not "
-            "called; write (...) behind it, and read attributes through a method that returns them>"
+            "called; write (...) behind it, and () behind an attribute>"
         )
 
 
 @final
 class SyncProxy:
-    """`proxy.m(x)` runs `value.m(x)` on the owner and returns its result."""
+    """`proxy.m(x)` returns what `value.m(x)` returns on the owner, `proxy.a` the attribute there."""
 
     __slots__ = ("_target",)
 
     def __init__(self, calls: RRefCalls, reference: Reference, timeout: float | None) -> None:
         self._target = _Target(calls, reference, timeout)
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        return UncalledMethod(self._target, name, self._run)
+    def __getattr__(self, name: str) -> Any:
+        target = self._target
+        if target.knows_method(_public(name)):
+            return UncalledMethod(target, name, self._run)
+        self._check_may_block(name)
+        is_method, value, spent = target.read(name)
+        return UncalledMethod(target, name, self._run, spent) if is_method else value
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the value itself."""
         return self._run("__call__", args, kwargs)
 
-    def _run(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], spent: float = 0.0
+    ) -> Any:
+        self._check_may_block(name)
+        target = self._target
+        return target.calls.call(target.method(name, args, kwargs), target.left(spent)).wait()
+
+    @staticmethod
+    def _check_may_block(name: str) -> None:
         if on_own_loop():
             raise BlockingCallError(
-                f"rpc_sync().{name}() would block a loop of telegrad's; "
-                f"write `await rref.rpc_async().{name}(...)` in an async def function"
+                f"rpc_sync().{name} would block a loop of telegrad's; "
+                f"write `await rref.rpc_async().{name}(...)` in an async def function, with () "
+                "for an attribute too"
             )
-        target = self._target
-        return target.calls.call(target.method(name, args, kwargs), target.timeout).wait()
 
 
 @final
@@ -110,9 +164,12 @@ class AsyncProxy:
         """Calls the value itself."""
         return self._run("__call__", args, kwargs)
 
-    def _run(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[Any]:
+    def _run(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], spent: float = 0.0
+    ) -> Future[Any]:
         target = self._target
-        return target.calls.call(target.method(name, args, kwargs), target.timeout)
+        future = target.calls.call(target.method(name, args, kwargs), target.left(spent))
+        return watched(target.reference.registry.agent, future)
 
 
 @final
@@ -138,7 +195,45 @@ class RemoteProxy(Generic[R]):
         """Calls the value itself."""
         return self._run("__call__", args, kwargs)
 
-    def _run(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
+    def _run(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], spent: float = 0.0
+    ) -> R:
         target = self._target
         method = target.method(name, args, kwargs)
-        return self._make(target.calls.create_by_method(method, target.timeout))
+        return self._make(target.calls.create_by_method(method, target.left(spent)))
+
+
+def _public(name: str) -> str:
+    """Returns a name that may be asked for.
+
+    Raises:
+        AttributeError: It begins with an underscore. So no probe for `__array__` and its like
+            becomes a message.
+    """
+    if name.startswith("_"):
+        raise AttributeError(
+            f"{name!r} begins with an underscore and is not had through an RRef; "
+            "give it a public name"
+        )
+    return name
+
+
+def _has_method(type_name: str, name: str) -> bool:
+    """Tells whether a class of this name is imported here and defines a method of that name."""
+    cls = _class_here(type_name)
+    spaces = () if cls is None else map(vars, cls.__mro__)
+    found = next((space[name] for space in spaces if name in space), None)
+    return isinstance(found, staticmethod | classmethod) or inspect.isroutine(found)
+
+
+def _class_here(type_name: str) -> type | None:
+    parts = type_name.split(".")
+    if len(parts) == 1:
+        parts = ["builtins", *parts]
+    for end in range(len(parts) - 1, 0, -1):
+        found: object = sys.modules.get(".".join(parts[:end]))
+        if found is not None:
+            for part in parts[end:]:
+                found = inspect.getattr_static(found, part, None)
+            return found if isinstance(found, type) else None
+    return None

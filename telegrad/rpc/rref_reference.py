@@ -12,7 +12,14 @@ if TYPE_CHECKING:
     from telegrad.rpc.rref_registry import RRefRegistry
     from telegrad.types import WorkerInfo
 
-__all__ = ["Arrival", "Counted", "Reference", "name_of_type", "released_error"]
+__all__ = [
+    "Arrival",
+    "Counted",
+    "Reference",
+    "name_of_class",
+    "name_of_type",
+    "released_error",
+]
 
 
 @final
@@ -27,6 +34,8 @@ class Reference:
         type_name: The class of the value as `module.qualname` where known, else "".
         creation: The future of its creation where that was asked for here.
         made: When, on the monotonic clock.
+        methods: Names that are known to be methods of the value.
+        whence: Where the program got it, for the report of what is never let go; shown by `str`.
     """
 
     __slots__ = (
@@ -35,10 +44,12 @@ class Reference:
         "creation",
         "fork",
         "made",
+        "methods",
         "owner",
         "registry",
         "rref",
         "type_name",
+        "whence",
     )
 
     def __init__(
@@ -57,6 +68,8 @@ class Reference:
         self.type_name = type_name
         self.creation: Future[Any] | None = None
         self.made = time.monotonic()
+        self.methods: frozenset[str] = frozenset()
+        self.whence: object = "an argument of a call"
 
     @property
     def released(self) -> bool:
@@ -109,7 +122,11 @@ def released_error(reference: Reference) -> RuntimeError:
 
 def name_of_type(value: object) -> str:
     """Returns what is shown for a value's class."""
-    cls = type(value)
+    return name_of_class(type(value))
+
+
+def name_of_class(cls: type) -> str:
+    """Returns `module.qualname`, or the bare name of a builtin."""
     return (
         cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
     )

@@ -8,17 +8,18 @@ anywhere, inside our own lock too); the queue is drained by the next event and b
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
-from telegrad.errors import NotInitializedError, OwnerLostError, WorkerLostError
+from telegrad.errors import EvictedError, NotInitializedError, OwnerLostError, WorkerLostError
 from telegrad.rpc.fresh import fresh_copy
 from telegrad.rpc.future import Future, new_future
 from telegrad.rpc.rref_ids import ForkId, RRefId
 from telegrad.rpc.rref_owner import OwnerTable
-from telegrad.rpc.rref_protocol import Effect, Freed, Orphaned, ProtocolMessage, Send
+from telegrad.rpc.rref_protocol import Effect, Freed, Orphaned, ProtocolMessage, Send, Settled
 from telegrad.rpc.rref_reference import Arrival, Reference, name_of_type, released_error
 from telegrad.rpc.rref_user import ForkState, UserTable
 from telegrad.transport import on_own_loop
@@ -42,6 +43,7 @@ class _Outcome:
     sends: list[Send] = field(default_factory=list)
     freed: list[object] = field(default_factory=list)
     orphans: list[Future[Any]] = field(default_factory=list)
+    settled: list[Callable[[], None]] = field(default_factory=list)
 
 
 @final
@@ -59,10 +61,13 @@ class RRefRegistry:
         self.garbage: SimpleQueue[Released] = SimpleQueue()
         self._post = post
         self._lock = threading.Lock()  # guards all below
+        self._changed = threading.Condition(self._lock)  # told of every event while one leaves
+        self._leaving = False
         self._owners = OwnerTable(self.me)
         self._users = UserTable(self.me)
         self._values: dict[RRefId, Future[Any]] = {}
         self._failures: dict[ForkId, BaseException] = {}
+        self._waiting: defaultdict[ForkId, list[Callable[[], None]]] = defaultdict(list)
         self._lost: dict[WorkerInfo, WorkerLostError] = {}
         self._ticking = False
         self._closed = False
@@ -85,6 +90,17 @@ class RRefRegistry:
         self.drain()
         with self._lock:
             return self._owners.forks
+
+    def holders(self, rref: RRefId) -> set[WorkerInfo]:
+        """Returns the living others that hold forks of a value that lives here."""
+        with self._lock:
+            return self._owners.holders(rref)
+
+    def held(self) -> list[ForkId]:
+        """Returns the forks of others' values that a reference here holds."""
+        self.drain()
+        with self._lock:
+            return self._users.held()
 
     # References.
 
@@ -113,6 +129,15 @@ class RRefRegistry:
     def value(self, rref: RRefId) -> Future[Any] | None:
         """Returns the future of a value that is owned here; None when it is gone."""
         return self._values.get(rref)
+
+    def describe(self, rref: RRefId) -> str:
+        """Returns the class of a value that is owned here, and who had it created."""
+        value = self._values.get(rref)
+        there = value is not None and value.done() and value.exception() is None
+        what = name_of_type(value.value()) if value is not None and there else "a value"
+        with self._lock:
+            creator = self._owners.creator(rref)
+        return what if creator is None else f"{what}, created by {creator.name!r}"
 
     def borrow(self, rref: RRefId) -> Reference | None:
         """Returns one more reference to a value that is owned or expected here, else None."""
@@ -147,9 +172,11 @@ class RRefRegistry:
             "given up, or every worker that held it let go or was lost"
         )
 
-    def owner_lost(self, owner: WorkerInfo, lost: WorkerLostError | None = None) -> OwnerLostError:
-        """Returns a fresh OwnerLostError for a lost owner."""
+    def owner_lost(self, owner: WorkerInfo, lost: WorkerLostError | None = None) -> BaseException:
+        """Returns a fresh OwnerLostError for a lost owner; the eviction where this one was evicted."""
         lost = lost or self._lost.get(owner)
+        if isinstance(lost, EvictedError):
+            return fresh_copy(lost)
         reason = lost.reason if lost is not None else "lost"
         return OwnerLostError(
             f"worker {owner.name!r} (incarnation {owner.incarnation}) owned this RRef's value and "
@@ -159,6 +186,17 @@ class RRefRegistry:
             last_seen=0.0 if lost is None else lost.last_seen,
             reason=reason,
         )
+
+    def when_settled(self, fork: ForkId, waiter: Callable[[], None]) -> bool:
+        """Has `waiter` called once a fork is no longer pending; False where it is not so now.
+
+        It is called on any thread, a loop included, and must not block.
+        """
+        with self._lock:
+            if self._closed or self._users.state(fork) is not ForkState.PENDING:
+                return False
+            self._waiting[fork].append(waiter)
+            return True
 
     def use(self, fork: ForkId) -> bool:
         """Keeps a fork until `unuse`; False when it has left."""
@@ -306,11 +344,20 @@ class RRefRegistry:
 
         self._event(event)
 
+    def wait_until_unused(self, limit: float) -> None:
+        """Blocks until no living other holds anything of this worker's, or the limit is over."""
+        self._wait_until(lambda: not self._owners.holders(), limit)
+
+    def wait_until_let_go(self, limit: float) -> None:
+        """Blocks until no reference here holds a fork of another's value, or the limit is over."""
+        self._wait_until(lambda: not self._users.held(), limit)
+
     def close(self) -> None:
         """Drops the values and fails who waits for them: the agent is gone."""
         with self._lock:
             self._closed = True
             values, self._values = self._values, {}
+            self._waiting.clear()  # nothing starts any more
         for value in values.values():
             value.try_set_exception(self._shut_down())
 
@@ -339,15 +386,19 @@ class RRefRegistry:
     def _begin(self) -> None:
         self.check_open()
         self.drain()
-        if not self._ticking:
-            self._ticking = True
+        with self._lock:
+            start, self._ticking = not self._ticking, True
+        if start:
             self.agent.after(DRAIN_SECONDS, self._tick)
 
     def _tick(self) -> None:
-        self._ticking = False
-        self.drain()
-        if (len(self._owners) or len(self._users)) and not self._closed:
-            self._ticking = True
+        try:
+            self.drain()
+        finally:
+            with self._lock:  # until here `_begin` starts no second one
+                again = bool(len(self._owners) or len(self._users)) and not self._closed
+                self._ticking = again
+        if again:
             self.agent.after(DRAIN_SECONDS, self._tick)
 
     def _event(self, event: Callable[[], Sequence[Effect]]) -> None:
@@ -377,8 +428,12 @@ class RRefRegistry:
                 outcome.orphans.append(self._values[effect.rref])
             elif isinstance(effect, Freed):
                 outcome.freed.append(self._values.pop(effect.rref, None))
+            elif isinstance(effect, Settled):
+                outcome.settled += self._waiting.pop(effect.fork, ())
         for fork in [fork for fork in self._failures if fork not in self._users]:
             outcome.freed.append(self._failures.pop(fork))
+        if self._leaving:
+            self._changed.notify_all()
         return outcome
 
     def _carry_out(self, outcome: _Outcome) -> None:
@@ -388,8 +443,21 @@ class RRefRegistry:
             orphan.try_set_exception(
                 LookupError("the worker that was to create this value gave up or was lost")
             )
+        for waiter in outcome.settled:
+            waiter()
         if outcome.freed and on_own_loop():
-            self.agent.submit(outcome.freed.clear)  # a value's own finaliser must not hold the loop
+            self.agent.submit(self._forget, outcome.freed)  # a value's finaliser may take its time
+        elif outcome.freed:
+            self._forget(outcome.freed)
+
+    def _forget(self, freed: list[object]) -> None:
+        freed.clear()
+        self.drain()  # a value may have held RRefs
+
+    def _wait_until(self, predicate: Callable[[], bool], limit: float) -> None:
+        with self._changed:
+            self._leaving = True
+            self._changed.wait_for(predicate, limit)
 
     def _shut_down(self) -> NotInitializedError:
         return NotInitializedError(

@@ -10,12 +10,27 @@ import math
 import time
 from collections.abc import Callable
 from contextvars import ContextVar, Token
-from typing import final
+from typing import Protocol, final
 
+from telegrad.errors import CallCancelledError, CallTimeoutError, TelegradError
 from telegrad.rpc.interceptor import CallRecord
 from telegrad.types import WorkerInfo
 
-__all__ = ["ServedCall", "current_served_call", "enter_served_call", "inherited"]
+__all__ = [
+    "Cancellable",
+    "ServedCall",
+    "current_served_call",
+    "enter_served_call",
+    "inherited",
+    "last_served_call",
+]
+
+
+class Cancellable(Protocol):
+    """What ends when the call that made it is cancelled; a Future is one."""
+
+    def cancel(self) -> bool:
+        """Ends it, unless it has ended; idempotent, from any thread, never blocks."""
 
 
 @final
@@ -29,21 +44,29 @@ class ServedCall:
         deadline: On the clock of `time.monotonic`; `math.inf` without one.
         depth: Length of the call tree above it.
         active: Whether it still runs; false from the moment its reply is made.
-        cancelled: Whether the caller gave it up.
+        cancelled: Whether the caller gave it up, or is lost.
+        expired: Whether the caller did so because the deadline passed.
+        nested: What it has called and what is not answered yet. Added to and taken from under the
+            lock of the call table; one agent's, or several agents': each operation is atomic.
         release: Gives back the bytes that it was admitted with; None where it holds none.
+        runner: What it ends by: a thread or task, or the future that its value will be of; see
+            `blocking`. None before it starts.
     """
 
     __slots__ = (
         "__weakref__",
+        "_hooks",
         "active",
         "caller",
-        "cancel_task",
         "cancelled",
         "deadline",
         "depth",
+        "expired",
+        "nested",
         "number",
         "record",
         "release",
+        "runner",
     )
 
     def __init__(
@@ -56,15 +79,58 @@ class ServedCall:
         self.depth = depth
         self.active = True
         self.cancelled = False
-        self.cancel_task: Callable[[], None] | None = None
+        self.expired = False
+        self.nested: set[Cancellable] = set()
         self.release: Callable[[], None] | None = None
+        self.runner: object = None
+        self._hooks: list[Callable[[], None]] = []
 
-    def cancel(self) -> None:
-        """Marks it as given up; a coroutine is cancelled, a thread finishes for nobody."""
+    def cancel(self, *, expired: bool = False) -> None:
+        """Marks it as given up, cancels its coroutine, and then what it has called.
+
+        A thread that runs it finishes for nobody. From any thread; idempotent.
+        """
+        if not self.active:
+            return
+        self.expired = self.expired or expired
         self.cancelled = True
-        cancel_task = self.cancel_task
-        if cancel_task is not None:
-            cancel_task()
+        self._run_hooks()  # first: what awaits a nested call is to see its own cancellation
+        for nested in list(self.nested):
+            nested.cancel()
+
+    def on_cancel(self, hook: Callable[[], None]) -> None:
+        """Has `hook` called once when it is cancelled, or now if it was; it must not block."""
+        self._hooks.append(hook)
+        if self.cancelled:
+            self._run_hooks()
+
+    def end(self) -> None:
+        """Notes that its reply is being made: what it leaves behind inherits nothing."""
+        self.active = False
+        self.runner = None
+        if not self.cancelled:  # else they are being run, each one, by whoever cancels it
+            self._hooks.clear()
+
+    def given_up(self, worker: str) -> TelegradError:
+        """Returns what a call that was cancelled ends with on this worker."""
+        function = self.record.function
+        if self.expired or self.deadline <= time.monotonic():
+            return CallTimeoutError(
+                f"{function} was given up by {self.caller.name!r} before its value was there on "
+                f"{worker!r}: its time was over",
+                worker=worker,
+                function=function,
+                phase="serving",
+            )
+        return CallCancelledError(
+            f"{function} was cancelled by {self.caller.name!r} before its value was there on "
+            f"{worker!r}"
+        )
+
+    def runs_by(self, runner: object) -> None:
+        """Notes what it ends by; the last one counts."""
+        if self.active:
+            self.runner = runner
 
     def let_others_in(self) -> None:
         """Gives back what it was admitted with: it ended, or waits, perhaps for those others."""
@@ -72,11 +138,14 @@ class ServedCall:
         if release is not None:
             release()
 
-    def can_cancel(self, cancel_task: Callable[[], None]) -> None:
-        """Says how its coroutine is cancelled, once that has started."""
-        self.cancel_task = cancel_task
-        if self.cancelled:
-            cancel_task()
+    def _run_hooks(self) -> None:
+        hooks = self._hooks
+        while hooks:
+            try:
+                hook = hooks.pop()  # atomic: whoever has it calls it, once
+            except IndexError:
+                return
+            hook()
 
 
 _served: ContextVar[ServedCall | None] = ContextVar("telegrad_served_call", default=None)
@@ -86,6 +155,12 @@ def current_served_call() -> ServedCall | None:
     """Returns the call that this code serves, None where it serves none (any more)."""
     served = _served.get()
     return served if served is not None and served.active else None
+
+
+def last_served_call() -> ServedCall | None:
+    """Returns the call that this code serves, or has served when that was cancelled."""
+    served = _served.get()
+    return served if served is not None and (served.active or served.cancelled) else None
 
 
 def enter_served_call(served: ServedCall) -> Token[ServedCall | None]:

@@ -14,11 +14,11 @@ import contextvars
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, TypeAlias, final
 
 from telegrad.errors import (
-    CallTimeoutError,
     EncodeError,
     PoolExhaustedError,
     UnknownWorkerError,
@@ -26,6 +26,7 @@ from telegrad.errors import (
 )
 from telegrad.rpc.admission_callee import CalleeAdmission
 from telegrad.rpc.admission_caller import ASK, WITHDRAW
+from telegrad.rpc.blocking import comes_from, enter_task_run, pool_thread
 from telegrad.rpc.codec import MessageCodec, Sealed, read_body
 from telegrad.rpc.executor import Executor
 from telegrad.rpc.future import Future, new_future
@@ -37,16 +38,21 @@ from telegrad.rpc.user_loop import UserLoop
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 
-__all__ = ["CALL", "CANCEL", "ERROR", "REPLY", "Handler", "Prepare", "Serving"]
+__all__ = ["CALL", "CANCEL", "ERROR", "EXPIRE", "REPLY", "Handler", "Prepare", "Serving"]
 
 CALL = "rpc.call"
-CANCEL = "rpc.cancel"
+CANCEL = "rpc.cancel"  # call: its caller does not want its value any more
+EXPIRE = "rpc.expire"  # call: the same, since its time is over
 REPLY = "rpc.reply"
 ERROR = "rpc.error"
 
 Handler: TypeAlias = Callable[[WorkerInfo, Envelope], None]
 Prepare: TypeAlias = Callable[[WorkerInfo, object], UserCall]
 Settle: TypeAlias = Callable[[object, BaseException | None], None]
+
+# A cancellation overtakes a request whose arrays are still on their way, and crosses replies; which
+# of both it did nobody can tell, so the last ones are remembered. Numbers are never drawn again.
+EARLY_CANCELS = 1000
 
 _logger = logging.getLogger(__name__)
 
@@ -85,6 +91,8 @@ class Serving:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._calls: dict[tuple[WorkerInfo, int], ServedCall] = {}
+        # Cancellations that came without their request, the oldest first, and whether it expired.
+        self._early: dict[tuple[WorkerInfo, int], bool] = {}
         self._served = 0
 
     @property
@@ -103,7 +111,8 @@ class Serving:
         return {
             ASK: self._admission.on_ask,
             WITHDRAW: self._admission.on_withdraw,
-            CANCEL: self._on_cancel,
+            CANCEL: partial(self._on_cancel, expired=False),
+            EXPIRE: partial(self._on_cancel, expired=True),
         }
 
     def accept(self, prepare: Prepare, caller: WorkerInfo, envelope: Envelope) -> None:
@@ -111,19 +120,35 @@ class Serving:
         record = CallRecord(envelope.kind)
         call = ServedCall(caller, envelope.call, record, envelope.time_left, envelope.depth)
         call.release = self._admission.arrive(caller, envelope.call)
+        key = (caller, envelope.call)
         with self._lock:
-            self._calls[caller, envelope.call] = call
-        if envelope.depth == 0 and self._executor.exhausted:
+            self._calls[key] = call
+            expired = self._early.pop(key, None)
+        if expired is not None:
+            call.cancelled, call.expired = True, expired
+        nested = envelope.depth > 0
+        if self._executor.exhausted(nested=nested):
             message = (
                 f"the pool of worker {self.worker!r} has {self._executor.threads} threads, all "
-                "busy, and takes no further root call; call less at a time, or make the functions "
-                "async def"
+                f"busy, and takes no further {'nested' if nested else 'root'} call; call less at a "
+                "time, or make the functions async def"
             )
             exhausted = PoolExhaustedError(message)
             self._codec.drop(caller, record, envelope, exhausted)
             self._fail(call, exhausted)
             return
-        self._executor.submit_in(self._new_context(), self._serve, call, prepare, envelope)
+        submit = self._executor.submit_in if nested else self._executor.submit_root
+        submit(self._new_context(), self._serve, call, prepare, envelope)
+
+    def calls(self) -> list[ServedCall]:
+        """Returns the calls that are served now, the oldest first."""
+        with self._lock:
+            return list(self._calls.values())
+
+    def oldest(self) -> ServedCall | None:
+        """Returns the one of them that came first."""
+        with self._lock:
+            return next(iter(self._calls.values()), None)
 
     def refuse(self, caller: WorkerInfo, number: int) -> None:
         """Hears that a request was answered without being served."""
@@ -133,26 +158,50 @@ class Serving:
         """Gives up what a lost worker has called, or wants to."""
         self._admission.lose(caller)
         with self._lock:
+            kept = {key: expired for key, expired in self._early.items() if key[0] != caller}
+            self._early = kept
             orphans = [call for call in self._calls.values() if call.caller == caller]
         for call in orphans:
             call.cancel()
 
-    def wait_until_idle(self, deadline: float) -> bool:
-        """Blocks until no call is served but the one that this runs in; tells whether it is so."""
-        own = 1 if current_served_call() is not None else 0
+    def serves(self, call: ServedCall) -> bool:
+        """Tells whether a call is served by this agent, and not by another one of the process."""
+        with self._lock:
+            return self._calls.get((call.caller, call.number)) is call
+
+    def close(self) -> None:
+        """Gives up all that is served: no reply leaves this worker any more."""
+        with self._lock:
+            orphans = list(self._calls.values())
+        for call in orphans:
+            call.cancel()
+
+    def wait_until_idle(self, deadline: float, *, given_up: bool = True) -> bool:
+        """Blocks until no call is served but the one that this runs in; tells whether it is so.
+
+        Args:
+            deadline: Until when, on the clock of `time.monotonic`.
+            given_up: Whether those count that nobody waits for any more.
+        """
+        served = current_served_call()
+        own = 1 if served is not None and self.serves(served) else 0  # not another agent's
         with self._changed:
-            while len(self._calls) > own:
+            while sum(given_up or not call.cancelled for call in self._calls.values()) > own:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return False
                 self._changed.wait(min(left, threading.TIMEOUT_MAX))
         return True
 
-    def run(self, user_call: UserCall, settle: Settle) -> None:
-        """Runs a call in its mode; `settle(value, error)` is called once, where it ends."""
+    def run(self, user_call: UserCall, settle: Settle, runs_by: Callable[[object], None]) -> None:
+        """Runs a call in its mode; `settle(value, error)` is called once, where it ends.
+
+        `runs_by` hears by what it ends, as `ServedCall.runner` says, whenever that changes.
+        """
         if user_call.mode is CallMode.COROUTINE:
-            self._run_coroutine(user_call, settle)
+            self._run_coroutine(user_call, settle, runs_by)
             return
+        runs_by(pool_thread())
         try:
             value = user_call()
             if user_call.mode is CallMode.FUTURE:
@@ -163,8 +212,8 @@ class Serving:
             settle(None, error)
             return
         if user_call.mode is CallMode.FUTURE:
-            _let_others_in()
-            _when_done(future, settle)
+            runs_by(future)
+            self._settle_later(future, settle)
         else:
             settle(value, None)
 
@@ -178,51 +227,116 @@ class Serving:
             else:
                 outcome.try_set_exception(error)
 
-        self.run(user_call, settle)
+        self.run(user_call, settle, partial(comes_from, outcome))
         return outcome
 
     def _serve(self, call: ServedCall, prepare: Prepare, envelope: Envelope) -> None:
         """In the pool, inside the Context in which the function runs."""
         enter_served_call(call)
         if call.cancelled or call.deadline <= time.monotonic():
-            expired = self._expired(call)
-            self._codec.drop(call.caller, call.record, envelope, expired)
-            self._fail(call, expired)
+            given_up = call.given_up(self.worker)
+            self._codec.drop(call.caller, call.record, envelope, given_up)
+            self._fail(call, given_up)
             return
         try:
             payload = self._codec.open(call.caller, call.record, envelope)
+        except BaseException as error:  # at the top of a remote handler
+            self._fail(call, error)
+            return
+        del envelope
+        starts_after = call.record.starts_after
+        if starts_after is None:
+            self._start(call, prepare, payload)
+            return
+
+        def start(done: Future[Any]) -> None:
+            if (error := done.exception()) is not None:
+                self._fail(call, error)
+            else:
+                self._start(call, prepare, payload)
+
+        def give_up() -> None:
+            starts_after.try_set_exception(call.given_up(self.worker))
+
+        call.on_cancel(give_up)
+        starts_after.add_done_callback(start)
+
+    def _start(self, call: ServedCall, prepare: Prepare, payload: object) -> None:
+        try:
             user_call = prepare(call.caller, payload)
         except BaseException as error:  # at the top of a remote handler
             self._fail(call, error)
             return
-        del payload, envelope
+        del payload
         call.record.function = user_call.name
-        self.run(user_call, lambda value, error: self._settle(call, value, error))
+        self.run(user_call, lambda value, error: self._settle(call, value, error), call.runs_by)
 
-    def _on_cancel(self, caller: WorkerInfo, envelope: Envelope) -> None:
+    def _on_cancel(self, caller: WorkerInfo, envelope: Envelope, *, expired: bool) -> None:
         """Hears that the caller gave a call up; on the loop."""
         number = read_body(envelope)
         if not isinstance(number, int):
             return
         with self._lock:
             call = self._calls.get((caller, number))
+            if call is None:
+                self._remember_early((caller, number), expired=expired)
         if call is not None:
-            call.cancel()
+            call.cancel(expired=expired)
 
-    def _run_coroutine(self, user_call: UserCall, settle: Settle) -> None:
+    def _remember_early(self, key: tuple[WorkerInfo, int], *, expired: bool) -> None:
+        """Notes what was cancelled before it came, or after its reply; holds the lock."""
+        if key not in self._early and len(self._early) >= EARLY_CANCELS:
+            del self._early[next(iter(self._early))]
+        self._early[key] = self._early.get(key, False) or expired
+
+    def _settle_later(self, future: Future[Any], settle: Settle) -> None:
+        """Settles with what the future is completed with, or at once when the call is cancelled.
+
+        The future itself is not cancelled: other calls may wait for the same one.
+        """
+        ends = [settle]
+
+        def end(value: object, error: BaseException | None) -> None:
+            try:
+                settle = ends.pop()  # atomic: one of both has it
+            except IndexError:
+                return
+            settle(value, error)
+
+        served = current_served_call()
+        if served is not None:
+
+            def cancelled() -> None:  # perhaps on the loop, which encodes nothing
+                self._executor.submit(end, None, served.given_up(self.worker))
+
+            served.let_others_in()
+            served.on_cancel(cancelled)
+        _when_done(future, end)
+
+    def _run_coroutine(
+        self, user_call: UserCall, settle: Settle, runs_by: Callable[[object], None]
+    ) -> None:
+        def start() -> Coroutine[Any, Any, Any]:
+            runs_by(enter_task_run())
+            coroutine: Coroutine[Any, Any, Any] = user_call()
+            return coroutine
+
         def finished(task: asyncio.Task[Any]) -> None:
             if task.cancelled():
-                settle(None, asyncio.CancelledError(f"{user_call.name} was cancelled"))
+                if served is not None and served.cancelled:
+                    settle(None, served.given_up(self.worker))  # an RRef may keep it
+                else:
+                    settle(None, asyncio.CancelledError(f"{user_call.name} was cancelled"))
                 return
             error = task.exception()
             settle(None if error is not None else task.result(), error)
 
         served = current_served_call()
-        on_start = served.can_cancel if served is not None else _ignore
+        on_start = served.on_cancel if served is not None else _ignore
         try:
             # A copy: the task enters its Context while this thread is still inside its own.
             self._user_loop.spawn(
-                user_call.name, contextvars.copy_context(), user_call, on_start, finished
+                user_call.name, contextvars.copy_context(), start, on_start, finished
             )
         except RuntimeError as error:
             settle(None, error)
@@ -230,9 +344,9 @@ class Serving:
             _let_others_in()
 
     def _settle(self, call: ServedCall, value: object, error: BaseException | None) -> None:
-        call.active = False
+        call.end()
         if call.cancelled:
-            self._fail(call, self._expired(call))
+            self._fail(call, call.given_up(self.worker))
         elif error is not None:
             self._fail(call, error)
         else:
@@ -244,7 +358,7 @@ class Serving:
                 self._reply(call, sealed)
 
     def _fail(self, call: ServedCall, error: BaseException) -> None:
-        call.active = False
+        call.end()
         body = describe_failure(error, self.worker)
         try:
             sealed = self._codec.seal(call.caller, ERROR, call.record, body, reply=True)
@@ -274,15 +388,6 @@ class Serving:
         sealed.envelope.call = call.number
         with contextlib.suppress(WorkerLostError, UnknownWorkerError):
             self._post(call.caller, sealed.envelope)
-
-    def _expired(self, call: ServedCall) -> CallTimeoutError:
-        return CallTimeoutError(
-            f"{call.record.function} was given up by {call.caller.name!r} before its value was "
-            f"there on {self.worker!r}",
-            worker=self.worker,
-            function=call.record.function,
-            phase="serving",
-        )
 
 
 def _let_others_in() -> None:

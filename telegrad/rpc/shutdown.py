@@ -2,11 +2,14 @@
 
     graceful   serve until own calls are done ─▶ on_leaving (process groups are left)
                ─▶ every living worker has called shutdown
+               ─▶ what was given up by its caller may end (2.5 s)
                ─▶ before_leaving (RRefs are released) ─▶ goodbye and flush ─▶ torn down
     else       goodbye ─▶ torn down
 
 Why nothing is in flight once all have called it: a worker joins the barrier only when its own
 calls are answered and it serves none; a call that it serves later comes from one that has not.
+For that reason a function that another worker called cannot end its worker together with the
+others: its caller waits for it, and it would wait for its caller.
 """
 
 from __future__ import annotations
@@ -23,7 +26,6 @@ from telegrad.errors import (
     BlockingCallError,
     RendezvousError,
     RendezvousTimeoutError,
-    TelegradError,
 )
 from telegrad.transport import on_own_loop
 
@@ -36,6 +38,7 @@ HURRY_SECONDS = 0.1
 
 # What the peers hear in the goodbye, and from the coordinator where that comes first.
 GRACEFUL = "shutdown"
+ALONE = "shut down without waiting for the others, since it has lost the coordinator"
 UNGRACEFUL = (
     "left without a graceful shutdown; a worker that others still need calls rpc.shutdown() at the "
     "end of its program, or runs inside `with rpc.init_rpc():`"
@@ -47,8 +50,11 @@ _logger = logging.getLogger(__name__)
 class Membership(Protocol):
     """How the others are told; `rendezvous.JoinedJob` is one."""
 
-    def shutdown(self, timeout: float = math.inf) -> None:
+    def shutdown(self, timeout: float = math.inf) -> bool:
         """Waits until every living worker has called it.
+
+        Returns:
+            Whether that is so; False where nobody is left to say it.
 
         Raises:
             RendezvousTimeoutError: Some have not in time.
@@ -60,12 +66,23 @@ class Membership(Protocol):
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Closes the line to the coordinator, and the coordinator where it runs here."""
 
+    def check_standing(self, checked: Callable[[], None]) -> None:
+        """Has `checked` called once it is known whether this worker is a member."""
+
 
 class Steps(Protocol):
     """What the agent does at each step."""
 
-    def drain(self, deadline: float) -> bool:
-        """Waits until nothing is called or served; tells whether that came true in time."""
+    def drain(self, deadline: float, *, given_up: bool = True) -> bool:
+        """Waits until nothing is called or served; tells whether that came true in time.
+
+        Args:
+            deadline: Until when, on the clock of `time.monotonic`.
+            given_up: Whether calls count whose caller was lost or waits no more.
+        """
+
+    def serves_this(self) -> bool:
+        """Tells whether the code that asks runs in a call that is served here."""
 
     def close(self, timeout: float, reason: str) -> None:
         """Says goodbye, flushes, ends the threads; runs nothing afterwards."""
@@ -88,6 +105,7 @@ class Shutdown:
 
     Attributes:
         membership: How the others are told; None where there are none.
+        on_ending: Called first, before the own calls are waited for.
         on_leaving: Called when the own calls are done, before the others are waited for.
         before_leaving: Called when all calls are done, with the seconds that are left.
         after_close: Called at the end, the last one first.
@@ -98,10 +116,12 @@ class Shutdown:
         self._steps = steps
         self._lock = threading.Lock()
         self._state = _State.NEW
+        self._thread = 0  # the one that ends the agent
         self._closed = threading.Event()
         self._hurry = threading.Event()  # another thread wants to leave at once
         self._reason = GRACEFUL
         self.membership: Membership | None = None
+        self.on_ending: list[Callable[[], None]] = []
         self.on_leaving: list[Callable[[], None]] = []
         self.before_leaving: list[Callable[[float], None]] = []
         self.after_close: list[Callable[[], None]] = []
@@ -123,9 +143,12 @@ class Shutdown:
     def run(self, *, graceful: bool, timeout: float, close_seconds: float = CLOSE_SECONDS) -> None:
         """Ends the agent; whoever calls it while another thread does waits for that one.
 
+        Called once more inside itself, by a signal handler for instance, it waits for nothing.
+
         Raises:
             RendezvousTimeoutError: The others did not call it in time; it is closed all the same.
-            BlockingCallError: On an event loop that telegrad runs.
+            BlockingCallError: On an event loop that telegrad runs; gracefully, in a call that is
+                served here. It goes on as before.
         """
         if self._state is _State.CLOSED:
             return
@@ -133,11 +156,18 @@ class Shutdown:
             raise BlockingCallError(
                 "shutdown() would block a loop of telegrad's; call it from a thread"
             )
+        if graceful and self._steps.serves_this():
+            raise BlockingCallError(
+                f"shutdown() on {self._name!r} would wait for the very call that it is called in: "
+                "whoever called that cannot shut down before it is answered; return, and call "
+                "shutdown() at the end of the program, or leave at once with graceful=False"
+            )
         with self._lock:
             first = self._state in (_State.NEW, _State.OPEN)
             was_open = self._state is _State.OPEN
             if first:
                 self._state = _State.ENDING
+                self._thread = threading.get_ident()
         if not first:
             self._wait_for_other(graceful, timeout, close_seconds)
             return
@@ -154,15 +184,33 @@ class Shutdown:
             self._hurry.set()  # the one who drains goes on at once
             if self.membership is not None:
                 self.membership.close(close_seconds)  # and the one who waits in it
+        if self._thread == threading.get_ident():  # a signal handler or a finaliser inside it
+            return
         limit = timeout + close_seconds if graceful else close_seconds
         if not self._closed.wait(None if math.isinf(limit) else limit):
             _logger.warning("another thread still shuts down agent %r", self._name)
 
     def _leave_together(self, timeout: float) -> None:
-        started = time.monotonic()
-        deadline = started + timeout
-        if not self._drained(deadline):
+        try:
+            self._wait_for_all(timeout)
+        except BaseException:  # an interrupt too: to those who go on it must not look like the end
             self._leave_at_once(CLOSE_SECONDS)
+            raise
+        ends = time.monotonic() + CLOSE_SECONDS / 2
+        if not self._steps.drain(time.monotonic() + CLOSE_SECONDS / 4):
+            _logger.warning(
+                "agent %r ends with calls that still run, for callers that were lost or have given "
+                "them up",
+                self._name,
+            )
+        for callback in self.before_leaving:
+            _guarded(callback, max(ends - time.monotonic(), 0.001))
+
+    def _wait_for_all(self, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        for ending in self.on_ending:
+            _guarded(ending)
+        if not self._drained(deadline):
             if self._hurry.is_set():
                 raise RendezvousError(
                     f"agent {self._name!r} was left at once by another thread, with calls that "
@@ -176,19 +224,15 @@ class Shutdown:
         for leaving in self.on_leaving:
             _guarded(leaving)
         if self.membership is not None:
-            try:
-                self.membership.shutdown(max(deadline - time.monotonic(), 0.001))
-            except TelegradError:
-                self._leave_at_once(CLOSE_SECONDS)
-                raise
-        ends = time.monotonic() + CLOSE_SECONDS / 2
-        for callback in self.before_leaving:
-            _guarded(callback, max(ends - time.monotonic(), 0.001))
+            left = max(deadline - time.monotonic(), 0.001)
+            self._reason = GRACEFUL if self.membership.shutdown(left) else ALONE
 
     def _drained(self, deadline: float) -> bool:
         while not self._hurry.is_set():
-            if self._steps.drain(min(deadline, time.monotonic() + HURRY_SECONDS)):
-                return True
+            # What was given up may never end; a look at it every now and then is enough, too.
+            soon = min(deadline, time.monotonic() + HURRY_SECONDS)
+            if self._steps.drain(soon, given_up=False):
+                return not self._hurry.is_set()  # the calls may be lost just because of that
             if time.monotonic() >= deadline:
                 break
         return False

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol, TypeAlias, final
 
 from telegrad.errors import DecodeError
 from telegrad.rpc.functions import is_async_execution
+from telegrad.rpc.future import Future
 from telegrad.types import WorkerInfo
 from telegrad.wire import FunctionRef
 
@@ -75,8 +76,12 @@ class UserCall:
         return UserCall(func, args, kwargs or {}, mode_of(func), name or call_name(func))
 
     def __call__(self) -> Any:
-        """Calls the function; what it returns depends on the mode."""
-        return self.func(*self.args, **self.kwargs)
+        """Calls the function; what it returns depends on the mode.
+
+        A coroutine that returns a Future, which could not travel, has the value of that.
+        """
+        value = self.func(*self.args, **self.kwargs)
+        return _flattened(value) if self.mode is CallMode.COROUTINE else value
 
 
 def call_name(func: object) -> str:
@@ -85,19 +90,23 @@ def call_name(func: object) -> str:
     return name if isinstance(name, str) else repr(func)
 
 
+async def _flattened(coroutine: Awaitable[Any]) -> Any:
+    value = await coroutine
+    return await value if isinstance(value, Future) else value
+
+
 def mode_of(func: Callable[..., Any]) -> CallMode:
-    """Returns how a function gives its value."""
-    if is_async_execution(func):
-        return CallMode.FUTURE
-    if inspect.iscoroutinefunction(func):
-        return CallMode.COROUTINE
+    """Returns how a function gives its value.
+
+    What is `async def` is a coroutine function even with the mark of `async_execution`, which
+    `functools.wraps` copies from the function inside.
+    """
+    called = func
     if not inspect.isroutine(func) and not inspect.isclass(func):
-        method = vars(type(func)).get("__call__")
-        if inspect.iscoroutinefunction(method):
-            return CallMode.COROUTINE
-        if is_async_execution(method):
-            return CallMode.FUTURE
-    return CallMode.PLAIN
+        called = type(func).__call__  # of an object that can be called, perhaps inherited
+    if inspect.iscoroutinefunction(called):
+        return CallMode.COROUTINE
+    return CallMode.FUTURE if is_async_execution(called) else CallMode.PLAIN
 
 
 def check_arguments(args: object, kwargs: object) -> tuple[list[Any], dict[str, Any]]:

@@ -107,7 +107,7 @@ class _FaultyCarrier(Carrier):
         kinds = self._reader.sends(message)
         self._name = self._name or self._named()
         passing = Passing(self.here, self.there, self._name, self._reader.sent, kinds)
-        await self._wait_for_way(handshake=passing.handshake)
+        await self._wait_for_way(self.here, self.there, handshake=passing.handshake)
         verdict = self._network.judged(passing)
         if verdict is None:
             await self._pass(message)
@@ -120,10 +120,10 @@ class _FaultyCarrier(Carrier):
             message = await self._inner.receive()
         except CarrierClosedError:
             if self._reader.proved:  # who is cut off does not hear of the end either
-                await self._wait_for_way(handshake=False)
+                await self._wait_for_way(self.there, self.here, handshake=False)
             raise
         kinds = self._reader.receives(message)
-        await self._wait_for_way(handshake=is_handshake(kinds))
+        await self._wait_for_way(self.there, self.here, handshake=is_handshake(kinds))
         return message
 
     async def close(self) -> None:
@@ -173,16 +173,16 @@ class _FaultyCarrier(Carrier):
                 await self._ended.wait()
         self._check_open()
 
-    async def _wait_for_way(self, *, handshake: bool) -> None:
-        """Returns when the network between the two ends is whole; breaks a handshake."""
-        if not self._network.is_cut(self.here, self.there):
+    async def _wait_for_way(self, sender: str, receiver: str, *, handshake: bool) -> None:
+        """Returns when the network from one end to the other is whole; breaks a handshake."""
+        if not self._network.is_cut(sender, receiver):
             return
         if handshake:
             self._network.count("unreachable")
             self._break()
-            raise CarrierClosedError(f"the network is cut ({self.here!r}, {self.there!r})")
+            raise CarrierClosedError(f"the network is cut ({sender!r}, {receiver!r})")
         self._network.count("held")
-        while self._network.is_cut(self.here, self.there):
+        while self._network.is_cut(sender, receiver):
             self._check_open()
             self._looks.clear()
             await self._looks.wait()

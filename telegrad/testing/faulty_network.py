@@ -106,6 +106,22 @@ class FaultyEnd(Protocol):
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """What separates these workers from those; both ways, or only on the way from these."""
+
+    these: tuple[str, ...]
+    those: tuple[str, ...]
+    one_way: bool = False
+
+    def separates(self, sender: str, receiver: str) -> bool:
+        """Returns whether it lies on the way from one worker to another."""
+        if _among(sender, self.these) and _among(receiver, self.those):
+            return True
+        return not self.one_way and _among(sender, self.those) and _among(receiver, self.these)
+
+
+@final
 class FaultyNetwork:
     """The network of one job of tests, by a plan; shared by the faulty transports of its workers.
 
@@ -124,12 +140,12 @@ class FaultyNetwork:
         self._judge = Judge(self.plan)
         self._counts: Counter[str] = Counter()
         self._injected: list[Injected] = []
-        self._cuts: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
+        self._cuts: list[_Cut] = []
         self._numbers: Counter[str] = Counter()
         self._called: dict[str, str] = {}  # what a worker's line says: what the worker is called
         self._open: WeakSet[FaultyEnd] = WeakSet()
 
-    def partition(self, these: Names = "*", those: Names = "*") -> None:
+    def partition(self, these: Names = "*", those: Names = "*", *, one_way: bool = False) -> None:
         """Cuts the network between workers, until it is healed; cuts add up.
 
         Each of `these` is cut off from each of `those`: `partition("worker0")` leaves worker0
@@ -139,9 +155,10 @@ class FaultyNetwork:
         Args:
             these: Names, or patterns of names.
             those: Names, or patterns of names.
+            one_way: Whether only what `these` send to `those` is held back, and not the reverse.
         """
         with self._faults_lock:
-            self._cuts.append((_names(these), _names(those)))
+            self._cuts.append(_Cut(_names(these), _names(those), one_way))
 
     def heal(self) -> None:
         """Takes all cuts away; what was held back arrives."""
@@ -153,11 +170,11 @@ class FaultyNetwork:
 
     def kill(self, these: Names = "*", those: Names = "*") -> None:
         """Breaks the carriers between workers soon; they may dial again."""
-        cut = (_names(these), _names(those))
+        cut = _Cut(_names(these), _names(those))
         with self._faults_lock:
             opened = list(self._open)
         for carrier in opened:
-            if _separates(cut, carrier.here, carrier.there):
+            if cut.separates(carrier.here, carrier.there):
                 carrier.kill_soon()
 
     def statistics(self) -> FaultStatistics:
@@ -184,10 +201,10 @@ class FaultyNetwork:
             self._open.add(carrier)
             self._counts["carriers"] += 1
 
-    def is_cut(self, one: str, other: str) -> bool:
-        """Returns whether two workers are cut off from each other; an empty name is anybody's."""
+    def is_cut(self, sender: str, receiver: str) -> bool:
+        """Returns whether nothing gets from one worker to another; an empty name is anybody's."""
         with self._faults_lock:
-            return any(_separates(cut, one, other) for cut in self._cuts)
+            return any(cut.separates(sender, receiver) for cut in self._cuts)
 
     def count(self, name: str) -> None:
         """Counts one more in a field of the statistics."""
@@ -230,14 +247,6 @@ def faulty_network() -> FaultyNetwork:
 
 def _names(names: Names) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
-
-
-def _separates(cut: tuple[Sequence[str], Sequence[str]], one: str, other: str) -> bool:
-    """Returns whether a cut lies between two workers, whichever way round."""
-    these, those = cut
-    return (_among(one, these) and _among(other, those)) or (
-        _among(one, those) and _among(other, these)
-    )
 
 
 def _among(name: str, patterns: Sequence[str]) -> bool:

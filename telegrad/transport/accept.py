@@ -113,13 +113,13 @@ class Door:
             raise RefusedError(Reason.NOT_ADMITTED, why)
         connection = self._find(peer, True)
         if connection is None:
-            raise RefusedError(Reason.FENCED, f"{self._info.name} has shut down")
+            raise RefusedError(Reason.INCARNATION, f"{self._info.name} has shut down")
         loss = connection.loss
-        if loss is not None or connection.ended.is_set():
-            why = "it has left" if loss is None else loss.reason
-            raise RefusedError(
-                Reason.FENCED, f"fenced: {self._info.name} has given up this incarnation ({why})"
-            )
+        if loss is not None:
+            given_up = f"fenced: {self._info.name} has given up this incarnation ({loss.reason})"
+            raise RefusedError(Reason.FENCED, given_up)
+        if connection.ended.is_set():
+            raise RefusedError(Reason.INCARNATION, f"{self._info.name} has left")
         return connection
 
     def _check_crossed(self, connection: Connection, carriers: int) -> None:

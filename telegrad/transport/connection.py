@@ -124,13 +124,19 @@ class Connection:
         with self._session_lock:
             return self._left
 
-    def lose(self, reason: str) -> None:
-        """Gives the peer up, for good; `on_lost` follows on the loop. Idempotent."""
+    def lose(self, reason: str, *, left: bool = False, fenced: bool = False) -> None:
+        """Gives the peer up, for good; `on_lost` follows on the loop. Idempotent.
+
+        Args:
+            reason: In words.
+            left: Whether it said goodbye.
+            fenced: Whether it had given up this worker first.
+        """
         with self._session_lock:
             if self._loss is not None or self._left:
                 return
             silence = 0.0 if self.liveness is None else self.liveness.silence(self._terms.clock())
-            self._loss = Loss(reason, silence)
+            self._loss = Loss(reason, silence, left, fenced)
         self._terms.loop.call_soon(self._lost_on_loop)
 
     def statistics(self) -> SessionStatistics:
@@ -254,12 +260,12 @@ class Connection:
         else:
             self.wake_on_loop()
 
-    def gone_on_loop(self, reason: str) -> None:
+    def gone_on_loop(self, reason: str, *, fenced: bool = False) -> None:
         """Hears that the peer can never be reached again."""
         if self.left:
             self.end()
         else:
-            self.lose(reason)
+            self.lose(reason, fenced=fenced)
 
     def end(self) -> None:
         """Closes, whatever is still under way."""
@@ -362,7 +368,7 @@ class Connection:
         if left:
             self.end()
         else:
-            self.lose(goodbye.reason or "it left")
+            self.lose(goodbye.reason or "it left", left=True)
 
     async def _write(self, stream: Stream) -> None:
         """Writes what is queued, one frame at a time, until the stream breaks or is let go."""

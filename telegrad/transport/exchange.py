@@ -260,11 +260,11 @@ class Exchange:
         if connection is not None:
             self._loop.call_soon(connection.leave_on_loop, reason)
 
-    def fence(self, peer: WorkerInfo, reason: str) -> None:
-        """Declares a peer lost: `post` refuses at once, `on_lost` follows."""
+    def fence(self, peer: WorkerInfo, reason: str, *, left: bool = False) -> None:
+        """Declares a peer lost, or gone by itself: `post` refuses at once, `on_lost` follows."""
         connection = self._connection(peer, True)
         if connection is not None:
-            connection.lose(reason)
+            connection.lose(reason, left=left)
 
     def close(self, timeout: float, reason: str = "shutdown") -> None:
         """Says goodbye to every peer, waits until what was posted has arrived, closes.

@@ -8,8 +8,9 @@
 Bytes that merely arrive prove nothing: they may have been queued for long. A peer is lost after
 `lost_after` seconds without an echo of something new. Slow is not dead: what the peer said about
 the lag of its loop is added to the bound, up to once the bound. And who slept himself (a stopped
-process, a stalled loop) must not judge: after a late tick the next one decides, so that what has
-arrived meanwhile is read first. Pure: the time is always an argument.
+process, a stalled loop) must not judge: after a late tick the peer is spared for some more, so that
+what has arrived meanwhile is read first, and a peer that has given up this side can say so when it
+is dialled again. Pure: the time is always an argument.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from telegrad.wire import Heartbeat
 __all__ = ["BEATS_PER_BOUND", "Liveness"]
 
 BEATS_PER_BOUND = 5  # one lost or late beat must not matter; 0.5 beats/s and peer at the default
+# After a late one; 0.2 s with a bound of 1 s, 1 s with one of 10: a dial takes two round trips.
+SPARED_TICKS = 4
 MIN_STEP = 1e-6  # seconds; far above the resolution of a float at any uptime
 
 
@@ -44,7 +47,7 @@ class Liveness:
         self._heard = 0.0
         self._next_beat = now
         self._last_tick = now
-        self._overslept = False
+        self._spared = 0  # ticks before it judges again
 
     def due(self, now: float) -> bool:
         """Returns whether it is time for the next beat."""
@@ -75,8 +78,8 @@ class Liveness:
 
     def tick(self, now: float) -> bool:
         """Returns whether the peer is lost; to be called several times per interval."""
-        late = now - self._last_tick > self.interval and not self._overslept
+        late = now - self._last_tick > self.interval and not self._spared
         self._last_tick = now
-        self._overslept = late
+        self._spared = SPARED_TICKS if late else max(0, self._spared - 1)
         bound = self._lost_after + min(self.peer_lag, self._lost_after)
-        return not late and self.silence(now) > bound
+        return not self._spared and self.silence(now) > bound

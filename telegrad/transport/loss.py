@@ -14,10 +14,19 @@ __all__ = ["Loss"]
 @final
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Why a peer was given up; each who asks gets an exception of its own."""
+    """Why a peer was given up; each who asks gets an exception of its own.
+
+    Attributes:
+        reason: In words.
+        silence: Seconds since it was last heard.
+        left: Whether it said goodbye.
+        fenced: Whether it had given up this worker first.
+    """
 
     reason: str
     silence: float
+    left: bool = False
+    fenced: bool = False
 
     def error(self, peer: WorkerInfo) -> WorkerLostError:
         """Returns a new exception."""
@@ -28,4 +37,6 @@ class Loss:
             incarnation=peer.incarnation,
             last_seen=self.silence,
             reason=self.reason,
+            left=self.left,
+            fenced=self.fenced,
         )

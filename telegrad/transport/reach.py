@@ -76,7 +76,9 @@ class Reach:
         if not self._connection.wants_carrier:
             return True
         if failures and all(_is_final(failure) for failure in failures):
-            self._connection.gone_on_loop("; ".join(dict.fromkeys(map(_words, failures))))
+            self._connection.gone_on_loop(
+                "; ".join(dict.fromkeys(map(_words, failures))), fenced=any(map(_fences, failures))
+            )
             return True
         self._connection.last_failure = _words(failures[-1]) if failures else ""
         return False
@@ -160,6 +162,10 @@ def _is_final(failure: Exception) -> bool:
     if isinstance(failure, RefusedError):
         return failure.reason is not Reason.DUPLICATE
     return isinstance(failure, (ConnectionRefusedError, DecodeError))
+
+
+def _fences(failure: Exception) -> bool:
+    return isinstance(failure, RefusedError) and failure.reason is Reason.FENCED
 
 
 def _words(failure: Exception) -> str:

@@ -8,7 +8,7 @@ from telegrad.wire.decoder import decode, decode_exception
 from telegrad.wire.encoder import Encoded, encode, encode_exception
 from telegrad.wire.envelope import Buffer, Envelope
 from telegrad.wire.exceptions import add_note
-from telegrad.wire.external import describe, rebuild
+from telegrad.wire.external import describe, join_described, rebuild
 from telegrad.wire.frame import (
     INLINE_BYTES,
     MAX_ENVELOPE_BYTES,
@@ -57,6 +57,7 @@ __all__ = [
     "import_missing_with",
     "inline_parts",
     "inline_size",
+    "join_described",
     "name_of",
     "pack_frame",
     "read_chunk",

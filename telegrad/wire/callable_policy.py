@@ -13,6 +13,7 @@ import sysconfig
 import types
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, final
 
@@ -46,6 +47,16 @@ MODES = ("project", "exposed", "importable")
 
 _MARK = "__telegrad_exposed__"
 _OWN = Path(__file__).resolve().parent.parent
+
+# From these it is a step or two to all that the process holds, and their class is a builtin one.
+_INTERNALS = (types.ModuleType, types.FrameType, types.TracebackType, types.CodeType)
+
+_BUILTIN_METHODS = (
+    types.MethodDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.BuiltinFunctionType,
+)
 
 
 def expose(func: F) -> F:
@@ -155,7 +166,9 @@ class CallablePolicy:
 
         What holds for a function holds for the class that defines the method: it is of this
         project, marked, or named by a pattern (`"pathlib.*"`). Methods of plain values and arrays
-        that do no I/O may be called as well.
+        that do no I/O may be called as well. A module has no methods.
+
+        What the attribute gives may have to be checked as well: `check_found`.
 
         Args:
             value: Whose method.
@@ -174,18 +187,55 @@ class CallablePolicy:
         """
         if self.mode == "importable":
             return
-        definers = _definers(value, method)
-        if any(map(_is_marked, (type(value), *definers))):
-            return
-        dotted = _dotted(definers[0], method)
-        request = _Request(FunctionRef(dotted), caller, worker)
-        if self.mode == "exposed":
-            raise request.refused("only what is marked with rpc.expose may be called")
-        if not all(self._may_define(definer, method) for definer in definers):
-            raise request.refused(
-                "it is not of this project; mark the class with rpc.expose if it is yours, or"
-                f" start the worker with RpcOptions(callables=[{dotted!r}])"
+        if isinstance(value, _INTERNALS):
+            name = own_attributes(value).get("__name__") or type(value).__qualname__
+            raise _Request(FunctionRef(f"{name}.{method}"), caller, worker).refused(
+                f"nothing is called on a {type(value).__qualname__}, or read of one, through an"
+                " RRef; call a function of your own that uses it"
             )
+        definers = _definers(value, method)
+        if any(map(_is_marked, (type(value), *(definer for definer, _ in definers)))):
+            return
+        exposed = self.mode == "exposed"
+        foreign = next((each for each in definers if exposed or not self._may_define(*each)), None)
+        if foreign is None:
+            return
+        dotted = _dotted(*foreign)
+        request = _Request(FunctionRef(dotted), caller, worker)
+        if exposed:
+            raise request.refused("only what is marked with rpc.expose may be called")
+        raise request.refused(
+            "it is not of this project; mark the class with rpc.expose if it is yours, or"
+            f" start the worker with RpcOptions(callables=[{dotted!r}])"
+        )
+
+    def check_found(
+        self, value: object, name: str, found: object, *, caller: str = "", worker: str = ""
+    ) -> None:
+        """Checks that others may call what an attribute gave, after `check_method` of its name.
+
+        That judged a method by its class. What a slot, a property or `__getattr__` gives is known
+        only now, and judged as the function or object that it is.
+
+        Args:
+            value: Whose attribute.
+            name: Its name; `__call__` for the value itself.
+            found: What is about to be called.
+            caller: Who asks, for errors.
+            worker: Who is asked, for errors.
+
+        Raises:
+            CallRefusedError: It may not be called here.
+
+        Example:
+            >>> from types import SimpleNamespace
+            >>> policy = CallablePolicy("project")
+            >>> policy.check_found(SimpleNamespace(run=os.system), "run", os.system)
+            Traceback (most recent call last):
+            telegrad.errors.CallRefusedError: ...
+        """
+        if name != "__call__" and not _is_method(value, name):
+            self.check_method(found, "__call__", caller=caller, worker=worker)
 
     def _may_define(self, definer: object, method: str) -> bool:
         """Whether a class may give its objects this method, or a function may be called."""
@@ -211,13 +261,24 @@ class CallablePolicy:
             raise request.refused("only what is marked with rpc.expose may be called")
         if not self._may_import(module_name, parts):
             self._check_project(module_name, found, request)
-        elif module_of(module_name) is None:
+        if module_of(module_name) is None and self._imports(request.ref.name, parts):
             found = _find(_import(module_name, request), parts)
         if found is None:
             raise request.not_found()
         if not self._is_at_home(found, request.ref.name):
             raise request.refused("it is defined elsewhere, where it may not be called")
         return _callable(found, request)
+
+    def _imports(self, name: str, parts: tuple[str, ...]) -> bool:
+        """Whether the module of a name is imported for a call.
+
+        NumPy imports some of its own modules (`numpy.fft`) when they are first used; where it is
+        loaded, these are as good as loaded.
+        """
+        module = name.partition(":")[0]
+        if name in ALLOWED_NAMES and module_of(module.partition(".")[0]) is not None:
+            return True
+        return self._may_import(module, parts)
 
     def _may_import(self, module: str, parts: tuple[str, ...]) -> bool:
         return self.mode == "importable" or self._matches(f"{module}.{'.'.join(parts)}")
@@ -334,25 +395,58 @@ def _is_listed(name: str) -> bool:
     return name in ALLOWED_NAMES or name.startswith(ALLOWED_PACKAGES)
 
 
-def _definers(value: object, method: str) -> tuple[object, ...]:
+def _definers(value: object, method: str) -> tuple[tuple[object, str], ...]:
     """Returns what decides on a method: the class that defines it, and the function where known.
 
     What stands in an object's own dictionary, and a function or class that is called itself, is
-    judged as the function that it is.
+    judged as the function that it is; so is what a class holds and does not define.
+
+    Returns:
+        Each with the name by which it is used; `__call__` where it is called itself.
     """
-    if method == "__call__" and (is_class(value) or _has_home(value)):
-        return (value,)
+    if method == "__call__":
+        if type(value) is partial:
+            return _definers(value.func, method)
+        if isinstance(value, types.MethodType):
+            return _definers(value.__func__, method)
+        if is_class(value) or _has_home(value):
+            return ((value, method),)
     own = None if is_class(value) else own_attributes(value).get(method)
     if callable(own):
         return _definers(own, "__call__")
+    definer, raw = _defined(value, method)
+    if not callable(raw) or _is_builtin_method(definer, raw):
+        return ((definer, method),)
+    if not is_class(raw) and _has_home(raw) and raw.__module__ == definer.__module__:
+        return ((definer, method),)
+    return ((definer, method), *_definers(raw, "__call__"))  # defined elsewhere, only put there
+
+
+def _defined(value: object, name: str) -> tuple[type, object]:
+    """Returns the class that gives an object, or a class, this name, and what it defines."""
     cls = value if is_class(value) else type(value)
-    definer = next((base for base in bases(cls) if method in namespace(base)), cls)
-    raw = namespace(definer).get(method)
-    if isinstance(raw, staticmethod | classmethod):
-        raw = raw.__func__
-    if callable(raw) and _has_home(raw) and raw.__module__ != definer.__module__:
-        return (definer, raw)  # defined elsewhere, and only put there
-    return (definer,)
+    definer = next((base for base in bases(cls) if name in namespace(base)), cls)
+    raw = namespace(definer).get(name)
+    return definer, raw.__func__ if isinstance(raw, staticmethod | classmethod) else raw
+
+
+def _is_method(value: object, name: str) -> bool:
+    """Whether an object has from its class what it calls by this name, and only that."""
+    if not is_class(value):
+        _, looked_up_by = _defined(value, "__getattribute__")
+        if name in own_attributes(value) or isinstance(looked_up_by, types.FunctionType):
+            return False
+    definer, raw = _defined(value, name)
+    if not callable(raw) or is_class(raw):
+        return False
+    return _has_home(raw) or _is_builtin_method(definer, raw)
+
+
+def _is_builtin_method(definer: type, raw: object) -> bool:
+    """Whether it is a method of a class in C, which says no module, in the class that it is of."""
+    if not isinstance(raw, _BUILTIN_METHODS):
+        return False
+    return getattr(raw, "__objclass__", getattr(raw, "__self__", None)) is definer
 
 
 def _has_home(value: object) -> bool:

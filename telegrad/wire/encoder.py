@@ -7,7 +7,7 @@ item and replaced by its tagged form. Externals are lifted in first-seen order, 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
@@ -234,8 +234,13 @@ def _encoder_of(value: object, kind: type) -> _Encoder:
         return sparse_types.encode_sparse
     if callable(value):
         return _encode_function
-    if isinstance(value, Iterator):
-        raise Refused(f"a value of type {kind.__qualname__}; send a list of its items")
+    if isinstance(value, Iterator | AsyncIterator):
+        raise Refused(
+            f"a value of type {kind.__qualname__}; send a list of its items, or have them sent one"
+            " by one: rpc.stream(to, func, args)"
+        )
+    if isinstance(value, Coroutine):
+        raise Refused(f"a value of type {kind.__qualname__}; make what returns it async def")
     raise Refused(
         f"a value of type {kind.__module__}.{kind.__qualname__}; make it a dataclass, or register"
         f" it: rpc.register_type({kind.__qualname__}, encode=..., decode=...)"

@@ -16,7 +16,7 @@ from telegrad.wire.conversion import Refused
 from telegrad.wire.envelope import Buffer
 from telegrad.wire.registry import external_type, external_type_by_tag
 
-__all__ = ["describe", "rebuild"]
+__all__ = ["describe", "join_described", "rebuild"]
 
 _CUPY = "cupy"  # an array that was on a GPU; its meta and buffers are those of "array"
 
@@ -47,6 +47,12 @@ def describe(externals: Sequence[object]) -> tuple[bytes, list[Buffer]]:
         lines.append([tag, meta, len(own)])
         buffers.extend(own)
     return msgpack.packb(lines), buffers
+
+
+def join_described(parts: Sequence[tuple[bytes, list[Buffer]]]) -> tuple[bytes, list[Buffer]]:
+    """Joins what `describe` has returned for some externals each, as if for all of them at once."""
+    lines = [line for metadata, _ in parts for line in msgpack.unpackb(metadata)]
+    return msgpack.packb(lines), [buffer for _, own in parts for buffer in own]
 
 
 def _describe(external: Any) -> tuple[str, object, Sequence[Buffer]]:

@@ -10,10 +10,11 @@ import pytest
 
 from telegrad import collectives as dist
 from telegrad import rpc
+from telegrad.distributed import settle
 from telegrad.errors import AlreadyInitializedError, NotInitializedError
 from telegrad.testing import Cluster
 from tests.collectives import remote_code
-from tests.conftest import Programs
+from tests.conftest import Programs, unused_port
 
 
 @pytest.fixture(autouse=True)
@@ -99,6 +100,18 @@ def test_two_doors_that_say_different_things() -> None:
         dist.init_process_group(name="other")
     dist.init_process_group(rank=0, timeout=None)
     assert dist.world_group().timeout == 1800.0
+
+
+def test_the_world_size_is_the_same_when_somebody_joined_on_top() -> None:
+    address = f"tcp://127.0.0.1:{unused_port()}"
+    agent = rpc.init_rpc("me", rank=0, world_size=1, init_method=address)
+    late = rpc.Agent("late", init_method=address + "?late=1")
+    settle(agent)
+    assert agent.world_size == 2
+    with pytest.raises(AlreadyInitializedError, match="world_size=1"):
+        dist.init_process_group(world_size=3)
+    dist.init_process_group(world_size=1)
+    late.shutdown(graceful=False)
 
 
 def test_wrong_arguments_leave_nothing_behind() -> None:

@@ -319,6 +319,7 @@ def test_functions_of_a_script(script: Callable[..., Program]) -> None:
             assert rpc.rpc_sync("worker1", where) != os.getpid()
             kept = rpc.remote("worker1", Point)
             assert "__main__.Point" in repr(kept) or "value" in repr(kept)
+            kept.release()
             rpc.shutdown()
         print("well", sys.argv[1:])
         """,

@@ -118,3 +118,24 @@ def test_alone() -> None:
 def test_rank_is_an_int(rank: int) -> None:
     with pytest.raises(ValueError, match="rank must be an int"):
         parse_init_method("tcp://a:1", rank=rank, world_size=2)
+
+
+@pytest.mark.parametrize("url", ["tcp://h:1?late=1", "file:///tmp/job?late=1&job=j"])
+def test_who_comes_late_has_no_place_yet(url: str) -> None:
+    address = parse_init_method(url)
+    assert address.late
+    assert not address.hosts_store
+    assert not parse_init_method(url.replace("late=1", "late=0"), rank=0, world_size=1).late
+
+
+@pytest.mark.parametrize("place", [{"rank": 1}, {"world_size": 2}, {"rank": 0, "world_size": 1}])
+def test_who_comes_late_gives_no_place(place: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="who comes late gives no rank and no world_size"):
+        parse_init_method(
+            "tcp://h:1?late=1", rank=place.get("rank"), world_size=place.get("world_size")
+        )
+    query = "&".join(f"{name}={value}" for name, value in place.items())
+    with pytest.raises(ValueError, match="who comes late gives no rank"):
+        parse_init_method(f"tcp://h:1?late=1&{query}")
+    with pytest.raises(ValueError, match="late must be 0 or 1"):
+        parse_init_method("tcp://h:1?late=yes")

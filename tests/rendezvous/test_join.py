@@ -40,7 +40,7 @@ class Listener:
         self.joined.append(member.info.name)
         self.heard.set()
 
-    def on_member_lost(self, info: WorkerInfo, reason: str) -> None:
+    def on_member_lost(self, info: WorkerInfo, reason: str, left: bool) -> None:
         self.lost.append((info.name, reason))
         self.heard.set()
 
@@ -158,7 +158,7 @@ def test_shutdown_waits_for_all(job: Job) -> None:
     with pytest.raises(RendezvousTimeoutError, match=r"did not call shutdown within 0\.05 s"):
         first.shutdown(timeout=0.05)
     second.shutdown()
-    assert waiting.result(20) is None
+    assert waiting.result(20) is True
     assert job.coordinator.members == ()
 
 
@@ -169,7 +169,7 @@ def test_a_timeout_of_shutdown_names_who_still_runs(quick: Job) -> None:
         third.shutdown(timeout=0.2)
     assert caught.value.missing == ("w1",) or caught.value.missing == ("w0", "w1")
     quick.joined[[joined.info.name for joined in quick.joined].index("w1")].leave()
-    assert waiting.result(20) is None
+    assert waiting.result(20) is True
 
 
 def test_the_same_processes_may_join_again_after_shutdown(quick: Job) -> None:
@@ -253,7 +253,7 @@ def test_a_worker_whose_line_closes_is_told_to_the_others(job: Job) -> None:
     second.close()
     listener.wait()
     assert [name for name, _ in listener.lost] == ["w1"]
-    assert waiting.result(20) is None
+    assert waiting.result(20) is True
 
 
 def test_a_restarted_worker_is_told_to_the_others(quick: Job) -> None:
@@ -294,7 +294,9 @@ def test_timeout_says_what_became_of_a_missing_rank(quick: Job) -> None:
         quick.join(1, world_size=3, timeout=0.2)
     with pytest.raises(RendezvousTimeoutError) as caught:
         first.result(20)
-    assert caught.value.missing[0].startswith("rank 1: joined and was lost again: joining failed")
+    assert caught.value.missing[0].startswith(
+        "rank 1: joined as 'w1' and was lost again: joining failed"
+    )
 
 
 def test_a_failed_join_may_be_tried_again_at_once(job: Job) -> None:

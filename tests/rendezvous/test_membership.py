@@ -53,7 +53,9 @@ def only(messages: Sequence[Message], kind: type[Message]) -> list[Message]:
 
 def test_all_are_welcomed_when_the_last_one_comes() -> None:
     membership = Membership()
-    assert membership.join(session(2), request(2)) == [Progress(session(2), 1, (2,), 3, ())]
+    assert membership.join(session(2), request(2)) == [
+        Progress(session(2), 1, (2,), 3, (), ("w2",))
+    ]
     assert len(membership.join(session(0), request(0))) == 2
     members = (member(0), member(1), member(2))
     assert membership.join(session(1), request(1)) == [
@@ -136,7 +138,7 @@ def test_loss_before_complete_frees_the_place_and_is_remembered() -> None:
     [progress] = membership.lost(session(1), "dial refused")
     assert isinstance(progress, Progress)
     assert progress.joined == (0,)
-    assert progress.errors == ((1, "joined and was lost again: dial refused"),)
+    assert progress.errors == ((1, "joined as 'w1' and was lost again: dial refused"),)
     [first, _] = membership.join(session(8), request(1, incarnation=9))
     assert isinstance(first, Progress)
     assert first.errors == ()
@@ -285,7 +287,7 @@ def test_shutdown_waits_for_who_came_on_top() -> None:
     late = session(7)
     membership.reserve(late)
     membership.join(late, request(1, name="worker1", world_size=1))
-    assert membership.shut_down(session(0)) == [Running(session(0), 2, ("worker1",))]
+    assert membership.shut_down(session(0)) == [Running(session(0), 1, ("worker1",))]
     assert membership.shut_down(late) == [Released(session(0)), Released(late)]
 
 

@@ -73,18 +73,21 @@ class Job:
         ]
         for process in self.processes:
             process.start()
+        self._join: Callable[[int], rpc.Agent] = lambda rank: join(
+            rank, size, endpoint, token, options, transports
+        )
         with ThreadPoolExecutor(here) as pool:
-            self.agents = list(
-                pool.map(
-                    lambda rank: join(rank, size, endpoint, token, options, transports),
-                    range(here),
-                )
-            )
+            self.agents = list(pool.map(self._join, range(here)))
 
     def on(self, rank: int, func: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Runs a verb with the agent of this rank as the ambient one."""
         with rpc.use_agent(self.agents[rank]):
             return func(*args, **kwargs)
+
+    def rejoin(self, rank: int) -> rpc.Agent:
+        """Starts another incarnation of a worker that is gone."""
+        self.agents[rank] = self._join(rank)
+        return self.agents[rank]
 
     def shutdown(self) -> None:
         threads = [

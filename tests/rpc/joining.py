@@ -8,7 +8,7 @@ from telegrad import rpc
 from telegrad.distributed import make_agent
 from telegrad.rendezvous import JobAddress
 from telegrad.transport import GrpcTransport, Transport
-from tests.rpc import remote_code
+from tests.rpc import form_code, remote_code, stream_code  # noqa: F401 - what workers run
 
 __all__ = ["join", "join_and_serve"]
 

@@ -285,6 +285,22 @@ async def shuts_down() -> None:
     rpc.shutdown()
 
 
+def shuts_down_in_the_pool(graceful: bool) -> None:
+    rpc.shutdown(graceful=graceful)
+
+
+async def shuts_down_off_the_loop() -> None:
+    await rpc.to_thread(rpc.shutdown)
+
+
+def runs_what_was_kept() -> None:
+    gates("kept").payload()  # type: ignore[attr-defined]
+
+
+def shuts_down_in_a_nested_call(to: str) -> None:
+    rpc.rpc_sync(to, shuts_down_in_the_pool, (True,))
+
+
 class Wordless(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no words")
@@ -316,3 +332,26 @@ async def async_add(x: int, y: int) -> int:
 @rpc.expose
 def apply(function: Any, value: Any) -> Any:
     return function(value)
+
+
+async def hold_then_fail(name: str) -> None:
+    """Fails when it is released."""
+    assert await rpc.to_thread(gates(name).wait, 30)
+    raise CustomError(name, code=3)
+
+
+def hold_and_echo(name: str, *values: Any) -> list[Any]:
+    hold(name)
+    return list(values)
+
+
+def total(array: FloatArray, weights: dict[str, Any], *, bias: float) -> float:
+    return float(weights["scale"] * (array.sum() + weights["other"].sum()) + bias)
+
+
+def fetch_sum(rref: rpc.RRef[list[int]]) -> int:
+    return sum(rref.to_here())
+
+
+async def gather_names(workers: list[str]) -> list[str]:
+    return await rpc.gather([(to, who) for to in workers])

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextvars
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from telegrad.rpc.deadlines import Deadlines
-from telegrad.rpc.executor import Executor
+from telegrad.rpc.executor import NESTED_SHARE, TURNS, Executor
 from telegrad.rpc.future import Future
 from telegrad.transport import LoopThread
 
@@ -44,6 +44,7 @@ def test_work_runs_concurrently(deadlines: Deadlines) -> None:
 
 
 def test_it_grows_at_once_when_a_wait_of_ours_blocks(deadlines: Deadlines) -> None:
+    deadlines.close()  # nothing ticks: no thread is added because work has waited
     executor = make(deadlines, 1)
 
     def nested(depth: int) -> int:
@@ -91,13 +92,95 @@ def test_exhausted_at_the_limit(deadlines: Deadlines) -> None:
         entered.wait(20)
         gate.wait(20)
 
+    before = executor.exhausted()
     futures = [run(executor, hold) for _ in range(2)]
-    before = executor.exhausted
     entered.wait(20)
-    assert [before, executor.exhausted] == [False, True]
+    assert [before, executor.exhausted()] == [False, True]
+    assert not executor.exhausted(nested=True)
     gate.set()
     for future in futures:
         future.wait(10)
+    executor.close()
+
+
+def held(executor: Executor, gate: threading.Event) -> Future[object]:
+    """Occupies a thread in a wait that is not telegrad's; returns once it does."""
+    entered = threading.Event()
+
+    def hold() -> bool:
+        entered.set()
+        return gate.wait(20)
+
+    future = run_root(executor, hold)
+    assert entered.wait(20)
+    return future
+
+
+def run_root(executor: Executor, func: Callable[[], object]) -> Future[object]:
+    future: Future[object] = Future()
+    executor.submit_root(contextvars.Context(), lambda: future.set_result(func()))
+    return future
+
+
+def order_of(deadlines: Deadlines, *, nested: int, roots: int) -> list[str]:
+    """Returns the order in which one thread takes what waits; the roots were submitted first."""
+    deadlines.close()  # nothing ticks: there is never a second thread
+    executor = make(deadlines, 1)
+    order: list[str] = []
+    gate = threading.Event()
+    futures = [held(executor, gate)]
+    futures += [run_root(executor, lambda: order.append("root")) for _ in range(roots)]
+    futures += [run(executor, lambda: order.append("nested")) for _ in range(nested)]
+    gate.set()
+    for future in futures:
+        future.wait(20)
+    executor.close()
+    return order
+
+
+def test_what_others_wait_for_is_taken_before_root_calls(deadlines: Deadlines) -> None:
+    assert order_of(deadlines, nested=3, roots=2) == ["nested"] * 3 + ["root"] * 2
+
+
+def test_a_root_call_gets_its_turn_however_much_nested_work_there_is(deadlines: Deadlines) -> None:
+    """It may be what a thread waits for unseen, with a condition."""
+    order = order_of(deadlines, nested=3 * TURNS, roots=2)
+    assert [place for place, what in enumerate(order) if what == "root"] == [TURNS, 2 * TURNS + 1]
+
+
+def test_nested_work_gets_a_thread_where_root_calls_get_none(deadlines: Deadlines) -> None:
+    """Two roots fill the pool and wait, unseen, for work that comes behind a third one."""
+    executor = make(deadlines, 1, max_threads=2)
+    gate = threading.Event()
+    stuck = [held(executor, gate) for _ in range(2)]
+    third = run_root(executor, lambda: executor.threads)
+    assert (executor.exhausted(), executor.exhausted(nested=True)) == (True, False)
+    assert run(executor, lambda: executor.threads).wait(20) == 3
+    assert not third.done()
+    gate.set()
+    assert [future.wait(20) for future in stuck] == [True, True]
+    third.wait(20)
+    executor.close()
+
+
+def test_nested_work_has_its_limit_too(deadlines: Deadlines) -> None:
+    """A recursion over workers without an end must stop before the kernel's limit."""
+    executor = make(deadlines, 1, max_threads=2)
+    gate = threading.Event()
+    entered = threading.Barrier(2 * NESTED_SHARE + 1)
+
+    def hold() -> bool:
+        entered.wait(20)
+        return gate.wait(20)
+
+    futures = [run(executor, hold) for _ in range(2 * NESTED_SHARE)]
+    entered.wait(20)
+    assert executor.exhausted(nested=True)
+    later = run(executor, int)  # the library's own work waits, and is not refused
+    assert executor.threads == 2 * NESTED_SHARE
+    gate.set()
+    assert [future.wait(20) for future in futures] == [True] * len(futures)
+    assert later.wait(20) == 0
     executor.close()
 
 

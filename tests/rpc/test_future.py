@@ -10,8 +10,9 @@ from collections.abc import Callable
 
 import pytest
 
-from telegrad.errors import BlockingCallError, CallTimeoutError
-from telegrad.rpc.future import Future, collect_all, new_future, wait_all
+from telegrad.errors import BlockingCallError, CallCancelledError, CallTimeoutError
+from telegrad.rpc.future import Future, new_future
+from telegrad.rpc.future_sets import collect_all, wait_all
 from telegrad.transport import LoopThread
 
 
@@ -281,3 +282,21 @@ def test_wait_all_that_ends_early_leaves_nothing_with_those_that_are_pending() -
     with pytest.raises(KeyError):
         wait_all([failed, pending])
     assert not pending._wakers
+
+
+def test_wait_all_hands_on_the_other_errors_whatever_the_first_is() -> None:
+    late, other = failed(CallTimeoutError("a call's own", phase="serving")), failed(KeyError("no"))
+    assert other._unread is not None
+    with pytest.raises(CallTimeoutError, match="a call's own"):
+        wait_all([late, other])
+    assert other._unread is None
+
+
+def test_a_cancelled_future_is_in_no_circle_with_its_error() -> None:
+    future: Future[int] = Future()
+    future.cancel()
+    with pytest.raises(CallCancelledError):
+        future.wait()
+    kept = future.exception()
+    assert kept is not None
+    assert kept.__traceback__ is None

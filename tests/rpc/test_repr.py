@@ -81,8 +81,14 @@ def see_references() -> None:
     assert said(own) == "<RRef to numpy.ndarray at 'worker0': owner, N s old>"
     theirs = rpc.remote("worker1", Model)
     ours = rpc.remote("worker0", Model)
-    assert said(theirs) == "<RRef to a value at 'worker1': pending, being created, N s old>"
-    assert said(ours) == "<RRef to a value at 'worker0': owner, being created, N s old>"
+    assert (
+        said(theirs)
+        == "<RRef to tests.rpc.test_repr.Model at 'worker1': pending, being created, N s old>"
+    )
+    assert (
+        said(ours)
+        == "<RRef to tests.rpc.test_repr.Model at 'worker0': owner, being created, N s old>"
+    )
     GATE.open.set()
     assert theirs.rpc_sync().ready()
     assert ours.rpc_sync().ready()

@@ -15,6 +15,7 @@ from telegrad.errors import (
     RendezvousTimeoutError,
     WorkerLostError,
 )
+from telegrad.rpc.ambient import process_agent
 from telegrad.rpc.shutdown import _State
 from tests.rpc import remote_code
 from tests.rpc.conftest import Job, MakeJob
@@ -73,6 +74,46 @@ def test_it_is_idempotent_and_legal_from_several_threads(make_job: MakeJob) -> N
         thread.join()
     agent.shutdown()
     agent.shutdown(graceful=False)
+
+
+def test_the_verb_waits_for_another_thread_that_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that an `init_rpc` behind it finds the ports free."""
+    agent = rpc.init_rpc()
+    closing, may_close = threading.Event(), threading.Event()
+    close = agent.close
+
+    def close_slowly(timeout: float, reason: str) -> None:
+        close(timeout, reason)
+        closing.set()
+        assert may_close.wait(20)
+
+    monkeypatch.setattr(agent, "close", close_slowly)
+    first, _ = in_thread(rpc.shutdown)
+    assert closing.wait(20)
+    assert process_agent() is agent
+    second, outcome = in_thread(rpc.shutdown)
+    assert not outcome.done()
+    may_close.set()
+    assert outcome.wait(20) is None
+    assert agent.ended
+    assert process_agent() is None
+    for thread in (first, second):
+        thread.join()
+
+
+def test_once_more_inside_itself_it_waits_for_nothing() -> None:
+    """As when a signal handler or a finaliser calls it."""
+    agent = rpc.init_rpc()
+    called: list[str] = []
+
+    def again() -> None:
+        rpc.shutdown()
+        called.append("again")
+
+    agent.after_close(again)
+    agent.on_leaving(again)
+    rpc.shutdown()
+    assert called == ["again"] * 2
 
 
 def test_after_shutdown(make_job: MakeJob) -> None:

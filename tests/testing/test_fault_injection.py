@@ -250,6 +250,23 @@ def test_a_network_that_is_cut_holds_back_what_is_sent(play: Play, ends: tuple[A
     play(scene)
 
 
+def test_a_network_that_is_cut_one_way_lets_the_other_way_through(play: Play) -> None:
+    async def scene(pair: Pair) -> None:
+        pair.network.partition("a", "b", one_way=True)
+        there = asyncio.ensure_future(pair.receive(1))
+        sending = asyncio.ensure_future(pair.send(ONE))
+        await pair.listener.send(THREE)
+        assert await pair.dialler.receive() == THREE
+        await until(lambda: pair.network.statistics().held == 1)
+        assert not there.done()
+        assert not sending.done()
+        pair.network.heal()
+        await sending
+        assert await there == [ONE]
+
+    assert play(scene).statistics().held == 1
+
+
 @pytest.mark.parametrize("ends", [("c",), ("a", "c"), (["c", "d"], "b")], ids=repr)
 def test_a_cut_elsewhere_is_none_here(play: Play, ends: tuple[Any, ...]) -> None:
     async def scene(pair: Pair) -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from telegrad.transport.liveness import Liveness
+from telegrad.transport.liveness import SPARED_TICKS, Liveness
 from telegrad.wire import Heartbeat
 
 
@@ -76,8 +76,16 @@ def test_who_overslept_does_not_judge() -> None:
     assert not liveness.tick(160.5)
 
 
-def test_who_overslept_judges_at_the_next_tick() -> None:
+def test_who_overslept_judges_some_ticks_later() -> None:
+    """So that who has given up this side meanwhile can say so, when it is dialled again."""
     liveness = Liveness(100.0, lost_after=10.0)
     liveness.beat(100.0)
-    assert not liveness.tick(160.0)
-    assert liveness.tick(160.5)
+    assert not any(liveness.tick(160.0 + i / 2) for i in range(SPARED_TICKS))
+    assert liveness.tick(162.0)
+
+
+def test_who_oversleeps_again_and_again_judges_all_the_same() -> None:
+    liveness = Liveness(100.0, lost_after=10.0)
+    liveness.beat(100.0)
+    assert not any(liveness.tick(160.0 + 60.0 * i) for i in range(SPARED_TICKS))
+    assert liveness.tick(500.0)

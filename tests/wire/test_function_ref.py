@@ -253,6 +253,19 @@ def test_the_refusal_says_what_to_do() -> None:
         PROJECT.resolve("os:getpid", caller="w0", worker="ps")
 
 
+def test_what_numpy_imports_when_it_is_first_used_is_as_good_as_imported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(np, "fft", np.fft)  # put back afterwards, as is the module itself
+    monkeypatch.delitem(sys.modules, "numpy.fft")
+    assert PROJECT.resolve("numpy.fft:fft").__name__ == "fft"
+    for name in ("numpy.fft", "numpy"):
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(FunctionNotFoundError, match="has not imported 'numpy.fft'"):
+        PROJECT.resolve("numpy.fft:fft")
+    assert "numpy" not in sys.modules
+
+
 def test_patterns_widen_the_project() -> None:
     policy = CallablePolicy("project", ["math.*", "colorsys.rgb_to_hsv", "scipy.*"])
     assert policy.resolve("math:sqrt") is math.sqrt

@@ -251,6 +251,21 @@ def test_a_lost_user_lets_go_one_bound_later() -> None:
         del kept
 
 
+def test_a_lost_user_holds_its_values_for_one_bound() -> None:
+    """What it had sent on may still be on its way to be counted."""
+    with Cluster(N, options=rpc.RpcOptions(timeout=20.0)) as cluster:
+        kept = on(cluster, 1, lambda: rpc.rpc_sync("worker0", make_rref, ("kept",)))
+        owner, lost = registry(cluster, 0), kept.reference.registry.me
+        told = threading.Event()
+        on(cluster, 0, rpc.current_agent).on_lost(lambda *_: told.set())
+        cluster.kill(1)
+        assert told.wait(20.0)
+        assert owner.owned == 1
+        owner.expire(lost)
+        assert owner.owned == 0
+        del kept
+
+
 def test_an_owner_lost_while_it_creates() -> None:
     gates["slow"] = threading.Event()
 

@@ -1,6 +1,6 @@
 """References over a network that loses, repeats, reorders, delays and breaks: the same tests.
 
-Those of `test_rref.py` and of `test_rref_faults.py` that do not look at the clock.
+Those that neither look at the clock nor count messages.
 """
 
 from __future__ import annotations
@@ -23,6 +23,12 @@ from tests.rpc.rref.test_rref import (  # noqa: F401
     test_rrefs_as_arguments_and_results,
     test_to_here_copies_each_time,
 )
+from tests.rpc.rref.test_rref_attributes import (  # noqa: F401
+    test_a_stand_in_reads_what_is_no_method,
+    test_errors_of_attributes_are_those_of_the_owner,
+    test_the_other_stand_ins_read_with_empty_parentheses,
+)
+from tests.rpc.rref.test_rref_confirmation import test_what_arrives_is_confirmed  # noqa: F401
 from tests.rpc.rref.test_rref_faults import (  # noqa: F401
     test_a_failed_creation,
     test_a_reference_in_a_cycle_is_freed,
@@ -32,6 +38,11 @@ from tests.rpc.rref.test_rref_faults import (  # noqa: F401
     test_an_argument_that_cannot_travel_leaves_nothing,
     test_creations_that_cannot_start,
     test_release,
+)
+from tests.rpc.rref.test_rref_travels import (  # noqa: F401
+    test_in_every_container_there_and_back,
+    test_in_values_that_are_referred_to,
+    test_passed_on_by_users_in_circles,
 )
 
 LONG_SEEDS = [pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 12)]

@@ -1,0 +1,223 @@
+"""Measures telegrad's calls beside torch's, Ray's and xoscar's, all in one run on one machine.
+
+    make bench-rpc                                      # makes the peers' environments, then this
+    python benchmarks/rpc.py [--peers telegrad torch ...] [--rounds 3] [--seconds 2]
+                             [--workers 2 4 8 16] [--json bench-rpc.json]
+
+Each peer runs in a process tree of its own, from its own environment (`.venv-bench-torch` and so
+on; one that is not there is left out). A round runs every peer once, and starts with another one
+than the round before, so that a machine that grows slower is unfair to nobody. The table shows the
+median over the rounds, and how telegrad stands to torch; the JSON holds every round.
+
+What is measured (benchmarks/peers/measure.py): an empty call and its p99; empty calls per second
+with 1,000 in flight; a float32 array sent and sent back; a reference made at the callee, fetched
+and dropped. Each with an idle callee and with one in which a thread computes in pure Python; then
+empty calls of one caller to 1, 3, 7 and 15 callees. On a shared machine the figures mean
+little, the ratios of one run something.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import signal
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PEERS = ROOT / "benchmarks" / "peers"
+PROGRAMS = {
+    "telegrad": "telegrad_rpc.py",
+    "telegrad-uvloop": "telegrad_rpc.py",
+    "torch": "torch_rpc.py",
+    "ray": "ray_actors.py",
+    "xoscar": "xoscar_actors.py",
+}
+# One program's limit: the figures of two states, the start, and slow peers on slow machines.
+PROGRAM_SECONDS = 300.0
+ENVIRONMENT = {
+    "PYTHONPATH": str(PEERS),  # processes that a peer starts import its program
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else it warns of its future
+}
+# A row's name, and where its figure lies.
+ROWS = (
+    ("empty call, p50 us", ("call", "p50")),
+    ("empty call, p99 us", ("call", "p99")),
+    ("calls/s, 1,000 in flight", ("calls", "per_second")),
+    ("echo 1 KiB, p50 us", ("echo 1 KiB", "p50")),
+    ("echo 1 MiB, p50 us", ("echo 1 MiB", "p50")),
+    ("echo 64 MiB, p50 us", ("echo 64 MiB", "p50")),
+    ("reference, p50 us", ("reference", "p50")),
+)
+GROWTH_ROWS = (ROWS[0], ROWS[2], ("all workers up, ms", ("start", "ms")))
+Found = dict[str, dict[str, list[dict[str, Any]]]]
+
+
+def python_of(peer: str) -> Path:
+    """Returns the interpreter that has a peer."""
+    if peer == "telegrad":
+        return Path(sys.executable)
+    return ROOT / f".venv-bench-{peer}" / "bin" / "python"
+
+
+def run(peer: str, arguments: Sequence[str]) -> dict[str, Any]:
+    """Runs a peer's program to its end; returns what it reported, or what went wrong."""
+    process = subprocess.Popen(
+        [python_of(peer), PEERS / PROGRAMS[peer], *arguments],
+        env={**os.environ, **ENVIRONMENT},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, errors = process.communicate(timeout=PROGRAM_SECONDS)
+    except subprocess.TimeoutExpired:
+        return {"error": f"no end within {PROGRAM_SECONDS:g} s"}
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+    if process.returncode:
+        return {"error": "".join((errors or output).strip().splitlines()[-1:])}
+    reported: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return reported
+
+
+def rotated(peers: Sequence[str], round_number: int) -> list[str]:
+    """Returns the peers, beginning with another one each round."""
+    shift = round_number % len(peers)
+    return [*peers[shift:], *peers[:shift]]
+
+
+def measure(told: argparse.Namespace) -> Found:
+    """Runs all rounds; returns each program's report by peer and by what it ran."""
+    found: Found = {peer: {} for peer in told.peers}
+    plans = [("2 workers", ["--workers", "2"])]
+    plans += [(f"growth {n}", ["--workers", str(n), "--growth"]) for n in told.workers]
+    for name, arguments in plans:
+        for r in range(told.rounds):
+            for peer in rotated(told.peers, r):
+                say(f"round {r + 1} of {told.rounds}, {name}: {peer}")
+                reported = run(peer, [*arguments, "--seconds", str(told.seconds)])
+                found[peer].setdefault(name, []).append(reported)
+                if "error" in reported:
+                    say(f"  {peer}: {reported['error']}")
+    return found
+
+
+def median_of(reports: Sequence[dict[str, Any]], state: str, where: Sequence[str]) -> float | None:
+    """Returns the median over the rounds that have the figure."""
+    values = []
+    for reported in reports:
+        figure: Any = reported.get("figures", {}).get(state, {})
+        for key in where:
+            figure = figure.get(key, {})
+        if isinstance(figure, int | float):
+            values.append(float(figure))
+    return statistics.median(values) if values else None
+
+
+def lines(found: Found) -> Iterator[str]:
+    """Yields the table, as Markdown."""
+    peers = list(found)
+    header = ["", *[f"{peer} {version_of(found[peer])}".strip() for peer in peers]]
+    ratio = "telegrad" in peers and "torch" in peers
+    if ratio:
+        header.append("telegrad / torch")
+    yield "| " + " | ".join(header) + " |"
+    yield "|---" * len(header) + "|"
+    for label, plan, state, where in rows(found):
+        values = [median_of(found[peer].get(plan, ()), state, where) for peer in peers]
+        cells = ["–" if value is None else f"{value:,.0f}" for value in values]
+        if ratio:
+            by_peer = dict(zip(peers, values, strict=True))
+            ours, theirs = by_peer["telegrad"], by_peer["torch"]
+            cells.append(f"{ours / theirs:.2f}" if ours and theirs else "–")
+        yield "| " + " | ".join([label, *cells]) + " |"
+
+
+def rows(found: Found) -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
+    """Yields each row: its label, its plan and state, and where its figure lies."""
+    for state in ("idle", "busy"):
+        for name, where in ROWS:
+            yield f"{name}, {state} callee", "2 workers", state, where
+    plans = {plan: None for reports in found.values() for plan in reports}
+    for plan in plans:
+        if plan.startswith("growth"):
+            for name, where in GROWTH_ROWS:
+                yield f"{name}, {plan.split()[1]} workers", plan, "idle", where
+
+
+def version_of(reports: dict[str, list[dict[str, Any]]]) -> str:
+    """Returns the version that a peer's first good report names."""
+    versions = [each["version"] for some in reports.values() for each in some if "version" in each]
+    return versions[0] if versions else ""
+
+
+def machine() -> dict[str, Any]:
+    """Says what this was measured on."""
+    model = platform.processor() or platform.machine()
+    cpus = Path("/proc/cpuinfo")
+    if cpus.exists():
+        names = [line for line in cpus.read_text().splitlines() if line.startswith("model name")]
+        model = names[0].partition(":")[2].strip() if names else model
+    return {
+        "cpu": model,
+        "cores": len(os.sched_getaffinity(0)),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "load": os.getloadavg()[0],
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
+
+
+def say(text: str) -> None:
+    """Writes a line of progress, beside the table."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def main() -> None:
+    """Runs the command."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--peers", nargs="+", choices=list(PROGRAMS), default=list(PROGRAMS))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=2.0, help="for each figure")
+    parser.add_argument("--workers", type=int, nargs="*", default=[2, 4, 8, 16])
+    parser.add_argument("--json", type=Path, help="where the figures of every round go")
+    told = parser.parse_args()
+    for peer in [peer for peer in told.peers if not python_of(peer).exists()]:
+        say(f"{peer} is left out: {python_of(peer)} is not there; `make bench-rpc` makes it")
+        told.peers.remove(peer)
+    if not told.peers:
+        parser.error("none of these peers is installed")
+    here = machine()
+    if here["load"] > here["cores"] / 2:
+        say(f"this machine is busy with other things (load {here['load']:.1f}); mind the ratios")
+    found = measure(told)
+    sys.stdout.write(f"{here['date']}, {here['cores']} cores of {here['cpu']}, ")
+    sys.stdout.write(f"Python {here['python']}; median of {told.rounds} rounds\n\n")
+    sys.stdout.write("\n".join(lines(found)) + "\n")
+    if told.json:
+        settings = {"rounds": told.rounds, "seconds": told.seconds}
+        result = {"machine": here, "settings": settings, "peers": found}
+        told.json.write_text(json.dumps(result, indent=1) + "\n")
+    if any("error" in each for some in found.values() for many in some.values() for each in many):
+        raise SystemExit("not every program came to its end; see above")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,288 @@
+"""`RemoteModule`: a module that lives on another worker, used here like one of this process.
+
+trainer                                    ps
+RemoteModule("ps", Head, (64,)) ──remote──▶ Head(64), kept there
+head(x) ─────────────── x ────────────────▶ Head.forward(x)
+      y ◀────────────── y ─────────────────
+dist_autograd.backward ─── gradients ─────▶ through Head's graph, to its parameters' gradients
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Self, cast, final
+
+from telegrad.autograd import Tensor
+from telegrad.errors import BlockingCallError
+from telegrad.nn import Module, Parameter
+from telegrad.parallel.parameter_rrefs import RemotePart, make_parameter_rrefs
+from telegrad.rpc import (
+    Agent,
+    Future,
+    RRef,
+    expose,
+    on_own_loop,
+    register_type,
+    remote,
+    rpc_sync,
+    seconds,
+)
+from telegrad.types import Array, Shape, WorkerInfo
+
+__all__ = ["RemoteModule"]
+
+
+@final
+class RemoteModule(RemotePart):
+    """A handle on a module of another worker, which makes it and keeps it.
+
+    Calling it runs `forward` there. Inside a `dist_autograd.context()` gradients go through it in
+    both directions; outside of one a Tensor that needs a gradient arrives as one that needs none.
+    The parameters stay there: train them with `DistributedOptimizer`, given `remote_parameters()`.
+
+    As a part of another module it takes part in that one's `train()`, `eval()`, `state_dict()` and
+    `load_state_dict()`; that one's `parameters()` are those of this process alone, and
+    `parameter_rrefs` of it are all.
+
+    The handle may be sent to other workers, as an argument or a result: it arrives as a handle on
+    the same module. The owner keeps the module as long as there is one.
+
+    Args:
+        to: Where the module lives: name, rank or WorkerInfo; may be this worker.
+        module_class: A subclass of `nn.Module` that the owner finds by its name. For a module
+            that is made in another way: `RemoteModule.from_rref(rpc.remote(to, make_it))`.
+        args: For the class: a tuple or list. Arrays travel by value.
+        kwargs: For the class.
+        timeout: Seconds for making it, and for each later call through this handle; None for
+            `RpcOptions.timeout`.
+
+    Raises:
+        TypeError: `module_class` is no Module class.
+        CallRefusedError: The owner does not let this worker have the class.
+        WorkerLostError: The owner is lost.
+        BlockingCallError: On an event loop that telegrad runs, as from every method that waits.
+        Exception: What the class raised.
+
+    Attributes:
+        training: What `train()` or `eval()` of this handle said last, else the module's own when
+            the handle was made. Another handle may have said something else since.
+    """
+
+    def __init__(
+        self,
+        to: str | int | WorkerInfo,
+        module_class: type[Module],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        given: object = module_class
+        if not (isinstance(given, type) and issubclass(given, Module)):
+            raise TypeError(
+                f"module_class must be a subclass of telegrad.nn.Module, not {given!r}; for a "
+                "function that makes one write RemoteModule.from_rref(rpc.remote(to, func, args))"
+            )
+        _check_may_block("RemoteModule(...)", "`await rpc.to_thread(RemoteModule, ...)`")
+        rref = remote(to, module_class, args, kwargs, timeout)
+        self._hold(rref, timeout, training=_ask(rref, timeout))
+
+    @classmethod
+    def from_rref(cls, module_rref: RRef[Any], *, timeout: float | None = None) -> RemoteModule:
+        """Returns a handle on a module that lives already, wherever that is.
+
+        Args:
+            module_rref: A reference to a Module.
+            timeout: Seconds for each call through this handle; None for `RpcOptions.timeout`.
+
+        Raises:
+            TypeError: It is no RRef, or one of something else.
+            WorkerLostError: The owner is lost.
+            Exception: What making the module raised.
+        """
+        if not isinstance(module_rref, RRef):
+            raise TypeError(
+                f"from_rref takes an RRef of a Module, not {type(module_rref).__name__}; for a "
+                "module of this process write rpc.RRef(module)"
+            )
+        _check_may_block("from_rref()", "`await rpc.to_thread(RemoteModule.from_rref, rref)`")
+        return cls._of(module_rref, timeout, training=_ask(module_rref, timeout))
+
+    # Computing.
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns what the module's `forward` makes of the arguments there; waits for it.
+
+        Raises:
+            WorkerLostError: The owner is lost.
+            CallTimeoutError: The value was not there in time.
+            Exception: What `forward` raised.
+        """
+        _check_may_block("RemoteModule.forward()", "`await module.forward_async(...)`")
+        return self.forward_async(*args, **kwargs).wait()
+
+    def forward_async(self, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Runs `forward` there and returns the future of its value at once."""
+        return self._rref.rpc_async(self._timeout).forward(*args, **kwargs)
+
+    # The module there.
+
+    def get_module_rref(self) -> RRef[Any]:
+        """Returns the reference to the module that this handle holds."""
+        return self._rref
+
+    def remote_parameters(self) -> list[RRef[Parameter]]:
+        """Returns a reference to each parameter, made where the module lives, in its order.
+
+        Parts of the module that are RemoteModules there are included.
+        """
+        with _agent_of(self._rref).as_current():
+            return rpc_sync(
+                self._rref.owner(), make_parameter_rrefs, (self._rref,), timeout=self._timeout
+            )
+
+    def to(self, device: str) -> Self:
+        """Moves the module to a device of its worker; see `Module.to`. Returns this handle."""
+        self._run(move_module, device)
+        return self
+
+    def zero_grad(self) -> None:
+        """Sets the `grad` of every parameter to None, there."""
+        self._there().zero_grad()
+
+    # What needs the parameters themselves, which are not here.
+
+    def parameters(self) -> Iterator[Parameter]:
+        """Raises TypeError: write `remote_parameters()`."""
+        raise self._not_here("parameters()", "remote_parameters() gives references to them")
+
+    def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
+        """Raises TypeError: write `remote_parameters()`, or `state_dict()` for copies."""
+        raise self._not_here(
+            "named_parameters()",
+            "remote_parameters() gives references to them, state_dict() copies by name",
+        )
+
+    def buffers(self) -> Iterator[Tensor]:
+        """Raises TypeError: write `state_dict()`."""
+        raise self._not_here("buffers()", "state_dict() gives copies by name")
+
+    def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """Raises TypeError: write `state_dict()`."""
+        raise self._not_here("named_buffers()", "state_dict() gives copies by name")
+
+    def register_buffer(self, name: str, value: Tensor) -> None:
+        """Raises TypeError: a buffer belongs to the module, in its class."""
+        raise self._not_here(f"register_buffer({name!r})", "register it in the module's own class")
+
+    def add_module(self, name: str, module: Module) -> None:
+        """Raises TypeError: a part belongs to the module, in its class."""
+        raise self._not_here(f"add_module({name!r})", "add it in the module's own class")
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if isinstance(value, Tensor | Module):
+            raise self._not_here(f"the attribute {name!r}", "set it in the module's own class")
+        object.__setattr__(self, name, value)
+
+    def __repr__(self) -> str:
+        return f"RemoteModule({self._rref!r})"
+
+    def _set_training(self, mode: bool) -> None:
+        self._run(set_training, mode)
+        super()._set_training(mode)
+
+    def _state_elsewhere(self) -> dict[str, Array]:
+        return cast("dict[str, Array]", self._there().state_dict())
+
+    def _shapes_elsewhere(self) -> dict[str, Shape]:
+        return cast("dict[str, Shape]", self._there().state_shapes())
+
+    def _load_elsewhere(self, state: dict[str, Array]) -> None:
+        self._there().load_state_dict(state, strict=False)
+
+    def _named_state(self) -> Iterator[tuple[str, Tensor]]:
+        yield from ()  # all of it is elsewhere
+
+    def _there(self) -> Any:
+        return self._rref.rpc_sync(self._timeout)
+
+    def _run(self, func: Any, argument: object) -> None:
+        """Runs a function that returns nothing, where a method would return the module."""
+        with _agent_of(self._rref).as_current():
+            rpc_sync(self._rref.owner(), func, (self._rref, argument), timeout=self._timeout)
+
+    def _not_here(self, what: str, instead: str) -> TypeError:
+        return TypeError(
+            f"{what} of a RemoteModule: the module lives on worker {self._rref.owner_name()!r}; "
+            f"{instead}"
+        )
+
+    @classmethod
+    def _of(cls, rref: RRef[Any], timeout: float | None, *, training: bool) -> RemoteModule:
+        module = object.__new__(cls)
+        module._hold(rref, timeout, training=training)
+        return module
+
+    def _hold(self, rref: RRef[Any], timeout: float | None, *, training: bool) -> None:
+        seconds(timeout, 0.0)  # refuses 0, negatives and bools before any call
+        super().__init__()
+        self._rref = rref
+        self._timeout = timeout
+        super()._set_training(training)
+
+    def _encode(self) -> tuple[RRef[Any], float | None, bool]:
+        return self._rref, self._timeout, self.training
+
+    @staticmethod
+    def _decode(plain: tuple[RRef[Any], float | None, bool]) -> RemoteModule:
+        rref, timeout, training = plain
+        return RemoteModule._of(rref, timeout, training=training)
+
+
+register_type(RemoteModule, encode=RemoteModule._encode, decode=RemoteModule._decode)
+
+
+def _ask(rref: RRef[Any], timeout: float | None) -> bool:
+    """Waits until the module is there; returns whether it is in training mode."""
+    with _agent_of(rref).as_current():
+        return rpc_sync(rref.owner(), check_module, (rref,), timeout=timeout)
+
+
+def _agent_of(rref: RRef[Any]) -> Agent:
+    """Returns the agent that counts a reference, which need not be the ambient one."""
+    return rref.reference.registry.agent
+
+
+def _check_may_block(what: str, instead: str) -> None:
+    if on_own_loop():
+        raise BlockingCallError(
+            f"{what} would block a loop of telegrad's, nothing was sent; write {instead}"
+        )
+
+
+# What the owner runs.
+
+
+@expose
+def check_module(module_rref: RRef[Any]) -> bool:
+    """Raises what making the module raised; returns whether it is in training mode."""
+    return _module(module_rref).training
+
+
+@expose
+def set_training(module_rref: RRef[Any], mode: bool) -> None:
+    """Sets the mode and sends no module back, as `train` itself would."""
+    _module(module_rref).train(mode)
+
+
+@expose
+def move_module(module_rref: RRef[Any], device: str) -> None:
+    """Moves it and sends no module back, as `to` itself would."""
+    _module(module_rref).to(device)
+
+
+def _module(module_rref: RRef[Any]) -> Module:
+    module = module_rref.local_value()
+    if not isinstance(module, Module):
+        raise TypeError(f"the reference is to {type(module).__name__}, not to a Module")
+    return module

@@ -1,0 +1,307 @@
+"""What upper packages build on: messages of their own, callbacks, the parts that they attach."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from telegrad.errors import NotInitializedError, UnknownWorkerError, WorkerLostError
+from telegrad.rpc.ambient import check_process
+from telegrad.rpc.calling import Calling
+from telegrad.rpc.codec import MessageCodec, read_body, write_body
+from telegrad.rpc.deadlines import Deadlines
+from telegrad.rpc.executor import Executor
+from telegrad.rpc.future import Future
+from telegrad.rpc.inbox import Handler, Inbox, LossCallback
+from telegrad.rpc.interceptor import CallRecord, Interceptor
+from telegrad.rpc.members import Members
+from telegrad.rpc.options import RpcOptions
+from telegrad.rpc.remote_failure import describe_failure
+from telegrad.rpc.serving import ERROR, REPLY, Prepare, Serving
+from telegrad.rpc.shutdown import Shutdown
+from telegrad.rpc.timeouts import seconds
+from telegrad.rpc.user_call import UserCall
+from telegrad.transport import Exchange
+from telegrad.types import WorkerInfo
+from telegrad.wire import Buffer, CallablePolicy, Envelope, FunctionRef
+
+__all__ = ["AgentSeams"]
+
+T = TypeVar("T")
+
+
+class AgentSeams:
+    """The face that an agent shows to the packages above `rpc`; the agent fills in the parts.
+
+    All methods may be called from any thread unless they say otherwise.
+    """
+
+    info: WorkerInfo
+    options: RpcOptions
+    pid: int
+    _attached: dict[type[Any], Any]
+    _calling: Calling
+    _codec: MessageCodec
+    _context: contextvars.Context
+    _deadlines: Deadlines
+    _exchange: Exchange
+    _executor: Executor
+    _inbox: Inbox
+    _members: Members
+    _policy: CallablePolicy
+    _rref_counts: Callable[[], tuple[int, int]]
+    _serving: Serving
+    _shutdown: Shutdown
+
+    # Requests that carry user values: codec, interceptors, pool.
+
+    def send(
+        self,
+        to: WorkerInfo,
+        kind: str,
+        payload: object,
+        *,
+        function: str,
+        timeout: float | None = None,
+        at_once: bool = False,
+        record: CallRecord | None = None,
+    ) -> Future[Any]:
+        """Sends a request of any kind that carries user values; see `serve` for the other end.
+
+        Args:
+            to: The callee.
+            kind: What the callee has registered with `serve`.
+            payload: Goes through the codec and the interceptors as it is now.
+            function: What is called, for errors and logs.
+            timeout: Seconds; None for the default. What the served call has left bounds it.
+            at_once: Whether it goes without admission (`Limits`) even by code that serves nobody.
+            record: This end's record of the call, for who opens more replies than the last one.
+
+        Returns:
+            The future of the reply's value.
+
+        Raises:
+            EncodeError: The payload cannot travel; nothing was sent.
+            CallTimeoutError: The call that this code serves has no time left.
+            NotInitializedError: The agent was shut down.
+        """
+        limit = seconds(timeout, self.options.timeout)
+        check_process(self.info.name, self.pid)  # a child has none of the threads that answer
+        return self._calling.send(
+            to, kind, payload, function, limit, at_once=at_once, record=record
+        )
+
+    def serve(self, kind: str, prepare: Prepare) -> None:
+        """Registers what serves requests of a kind that carry user values.
+
+        Args:
+            kind: The envelope's kind.
+            prepare: `prepare(caller, payload) -> UserCall` runs in the pool, in the Context of
+                the call, after the interceptors. The UserCall's value is the reply. What
+                `prepare` raises is the reply too.
+        """
+        self._inbox.register(
+            kind, lambda caller, envelope: self._serving.accept(prepare, caller, envelope)
+        )
+
+    def run(self, user_call: UserCall) -> Future[Any]:
+        """Runs a UserCall here and now, in its mode, inside the call that is served."""
+        return self._serving.run_to_future(user_call)
+
+    def resolve(
+        self, function: str, *, script: str = "", caller: WorkerInfo | None = None
+    ) -> Callable[..., Any]:
+        """Returns the function of this name, if others may call it.
+
+        Args:
+            function: `module:qualname`.
+            script: The caller's script, for the error.
+            caller: Who asks, for the error.
+
+        Raises:
+            FunctionNotFoundError: There is none.
+            CallRefusedError: `RpcOptions.callables` does not allow it.
+        """
+        ref = FunctionRef(function, script)
+        return self._policy.resolve(
+            ref, caller="" if caller is None else caller.name, worker=self.info.name
+        )
+
+    def check_method(self, value: object, method: str, caller: WorkerInfo) -> None:
+        """Checks that a caller may call a method of a value, through a reference to it.
+
+        Raises:
+            CallRefusedError: `RpcOptions.callables` does not allow it.
+        """
+        self._policy.check_method(value, method, caller=caller.name, worker=self.info.name)
+
+    def check_found(self, value: object, name: str, found: object, caller: WorkerInfo) -> None:
+        """Checks that a caller may call what an attribute gave, after `check_method` of its name.
+
+        Raises:
+            CallRefusedError: `RpcOptions.callables` does not allow it.
+        """
+        self._policy.check_found(value, name, found, caller=caller.name, worker=self.info.name)
+
+    @property
+    def codec(self) -> MessageCodec:
+        """Seals and opens what carries user values and is neither a request nor a last reply."""
+        return self._codec
+
+    def post_envelope(self, to: WorkerInfo, envelope: Envelope) -> None:
+        """Sends an envelope that the codec has sealed.
+
+        Raises:
+            WorkerLostError: The worker is lost, or this agent was shut down.
+            UnknownWorkerError: It is not known any more.
+            EncodeError: It is too big for an envelope; nothing was sent.
+        """
+        self._post(to, envelope)
+
+    # Protocol messages of upper packages: plain bodies, no interceptors.
+
+    def register_handler(self, kind: str, handler: Handler) -> None:
+        """Has `handler(peer, envelope)` called on the loop for each envelope of a kind.
+
+        It must not block: heavy work goes to `submit`.
+
+        Raises:
+            ValueError: The kind has a handler.
+        """
+        self._inbox.register(kind, handler)
+
+    def post(
+        self, to: WorkerInfo, kind: str, body: object = None, *, buffers: Sequence[Buffer] = ()
+    ) -> None:
+        """Sends a message that expects no reply.
+
+        Args:
+            to: The receiver.
+            kind: What the receiver has registered a handler for.
+            body: What `read` returns there; without arrays where there are buffers.
+            buffers: Bytes that arrive as the last `envelope.buffers`. They are not copied and
+                must not change until they were handed over.
+
+        Raises:
+            WorkerLostError: The worker is lost, or this agent was shut down.
+        """
+        self._post(to, write_body(kind, body, buffers=buffers))
+
+    def request(
+        self, to: WorkerInfo, kind: str, body: object = None, *, timeout: float = math.inf
+    ) -> Future[Any]:
+        """Sends a message whose handler replies with `reply` or `reply_error`.
+
+        Returns:
+            The future of the reply's body. It fails with WorkerLostError, CallTimeoutError or
+            the exception of the error reply; this method itself raises for bad arguments only.
+        """
+        return self._calling.request(to, kind, body, seconds(timeout, math.inf))
+
+    def reply(self, to: WorkerInfo, request: Envelope, body: object = None) -> None:
+        """Answers a request; dropped when the requester is lost."""
+        self._answer(to, request, write_body(REPLY, body, reply=True))
+
+    def reply_error(self, to: WorkerInfo, request: Envelope, exception: BaseException) -> None:
+        """Answers a request with an exception, which is raised at the requester."""
+        body = describe_failure(exception, self.info.name)
+        self._answer(to, request, write_body(ERROR, body, reply=True))
+
+    @staticmethod
+    def read(envelope: Envelope) -> Any:
+        """Decodes the body of a protocol message.
+
+        Raises:
+            DecodeError: It is none.
+        """
+        return read_body(envelope)
+
+    # Seams for upper packages.
+
+    def submit(self, func: Callable[..., Any], *args: Any) -> None:
+        """Runs `func(*args)` in the pool, in a fresh Context in which this agent is ambient."""
+        self._executor.submit(func, *args)
+
+    def submit_in(self, context: contextvars.Context, func: Callable[..., Any], *args: Any) -> None:
+        """Runs `func(*args)` in the pool, in the given Context."""
+        self._executor.submit_in(context, func, *args)
+
+    def new_context(self) -> contextvars.Context:
+        """Returns a Context that holds nothing but this agent as the ambient one."""
+        return self._context.copy()
+
+    def after(self, delay: float, callback: Callable[[], None]) -> Callable[[], None]:
+        """Has `callback` called on the loop in `delay` seconds; returns what cancels that."""
+        return self._deadlines.after(delay, callback).cancel
+
+    def on_lost(self, callback: LossCallback) -> None:
+        """Has `callback(worker, error)` called in the pool for each worker that is lost."""
+        self._inbox.on_loss(callback)
+
+    def on_lost_at_once(self, callback: LossCallback) -> None:
+        """Has `callback(worker, error)` called where a loss is handled, in the order of losses.
+
+        That is on the loop, as a rule: it must not block or raise.
+        """
+        self._inbox.on_loss_at_once(callback)
+
+    def on_ending(self, callback: Callable[[], None]) -> None:
+        """Has `callback()` called when a graceful shutdown begins, before it waits for own calls."""
+        self._shutdown.on_ending.append(callback)
+
+    def on_leaving(self, callback: Callable[[], None]) -> None:
+        """Has `callback()` called in a graceful shutdown before it waits for the other workers."""
+        self._shutdown.on_leaving.append(callback)
+
+    def before_leaving(self, callback: Callable[[float], None]) -> None:
+        """Has `callback(seconds)` called in a graceful shutdown, when all calls are done.
+
+        It may block for the seconds given, while messages still travel.
+        """
+        self._shutdown.before_leaving.append(callback)
+
+    def after_close(self, callback: Callable[[], None]) -> None:
+        """Has `callback()` called at the end of every shutdown, the last registered first."""
+        self._shutdown.after_close.append(callback)
+
+    def add_interceptor(self, interceptor: Interceptor) -> None:
+        """Appends an interceptor to the chain that all user values pass."""
+        self._codec.add(interceptor)
+
+    def count_rrefs_with(self, counts: Callable[[], tuple[int, int]]) -> None:
+        """Says how `statistics` learns the numbers of owned and of user RRefs."""
+        self._rref_counts = counts
+
+    def attach(self, part: object) -> None:
+        """Keeps what an upper package owns on this agent; one of each class."""
+        self._attached[type(part)] = part
+
+    def attached(self, cls: type[T]) -> T:
+        """Returns the attached object of a class.
+
+        Raises:
+            NotInitializedError: None was attached.
+        """
+        part: T | None = self._attached.get(cls)
+        if part is None:
+            raise NotInitializedError(f"{cls.__name__} does not run on agent {self.info.name!r}")
+        return part
+
+    # The way out.
+
+    def _post(self, to: WorkerInfo, envelope: Envelope) -> None:
+        try:
+            self._exchange.post(to, envelope)
+        except UnknownWorkerError:  # an old incarnation was perhaps never met, but it is gone
+            lost = self._members.lost(to)
+            if lost is None:
+                raise
+            raise lost from None
+
+    def _answer(self, to: WorkerInfo, request: Envelope, envelope: Envelope) -> None:
+        envelope.call = request.call
+        with contextlib.suppress(WorkerLostError, UnknownWorkerError):
+            self._post(to, envelope)

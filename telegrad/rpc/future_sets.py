@@ -1,0 +1,334 @@
+"""Sets of futures: all of them, each as it is completed, or the first that succeed.
+
+The futures may be of calls and plain ones in any mixture, and used from any thread or loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, TypeVar, final
+
+from telegrad.errors import BlockingCallError, CallTimeoutError
+from telegrad.rpc.blocking import blocking_in_pool, comes_from
+from telegrad.rpc.future import Future, new_future
+from telegrad.rpc.gate import Gate
+from telegrad.rpc.listener import Listener, Waker
+from telegrad.rpc.race import Race, checked_k
+from telegrad.rpc.timeouts import seconds
+from telegrad.rpc.unread import origin_of_caller
+from telegrad.transport import on_own_loop
+
+__all__ = ["AsCompleted", "as_completed", "collect_all", "first_n", "wait_all"]
+
+T = TypeVar("T")
+
+
+def collect_all(futures: Iterable[Future[T]]) -> Future[list[Future[T]]]:
+    """Returns a future of the list of `futures`, completed once all of them are, failed or not."""
+    collected = _checked(futures, "collect_all")
+    dispatch = next((f._dispatch for f in collected if f._dispatch is not None), None)
+    result: Future[list[Future[T]]] = new_future(dispatch, f"collect_all of {len(collected)}")
+    comes_from(result, tuple(collected))
+    lock = threading.Lock()
+    missing = len(collected)
+
+    def count() -> None:
+        nonlocal missing
+        with lock:
+            missing -= 1
+            complete = missing == 0
+        if complete:
+            result.try_set_result(collected)
+
+    for future in collected:
+        future.hand_on()
+        future.call_when_done(count)
+    if not collected:
+        result.set_result(collected)
+    return result
+
+
+def wait_all(futures: Iterable[Future[T]], timeout: float | None = None) -> list[T]:
+    """Blocks until all futures are completed and returns their values, in order.
+
+    Args:
+        futures: What is waited for.
+        timeout: Seconds for all of them together; None waits until they are completed.
+
+    Raises:
+        CallTimeoutError: Some were not completed in time.
+        BlockingCallError: On an event loop that telegrad runs.
+        BaseException: The error of the first future that fails, as soon as it fails.
+    """
+    limit = seconds(timeout, math.inf)
+    waited = _checked(futures, "wait_all")
+    if on_own_loop() and not all(future.done() for future in waited):
+        raise BlockingCallError(
+            "wait_all() would block a loop of telegrad's; write `await rpc.collect_all(futures)`"
+        )
+    arrivals: SimpleQueue[int] = SimpleQueue()
+    announcers = [_announcer(arrivals, place) for place in range(len(waited))]
+    for future, announce in zip(waited, announcers, strict=True):
+        future.call_when_done(announce)
+    started, late = time.monotonic(), False
+    try:
+        with blocking_in_pool(*waited, ends_by_itself=limit < math.inf):
+            for arrived in range(len(waited)):
+                left = limit - (time.monotonic() - started)
+                try:
+                    place = arrivals.get(timeout=_queue_timeout(left))
+                except Empty:
+                    late = True
+                    raise _not_all(waited, arrived, time.monotonic() - started) from None
+                waited[place].value()
+    except BaseException:
+        for future, announce in zip(waited, announcers, strict=True):
+            future._forget(announce)
+            if not late:
+                future.hand_on()  # one error stands for all
+        raise
+    return [future.value() for future in waited]
+
+
+def as_completed(futures: Iterable[Future[T]], timeout: float | None = None) -> AsCompleted[T]:
+    """Returns an iterator over futures in the order in which they are completed, failed or not.
+
+    Plain (`for`) and asynchronous (`async for`), from any thread or loop; several may share one.
+
+    Args:
+        futures: One that occurs twice comes twice.
+        timeout: Seconds from now for all of them together; None waits until they are completed.
+
+    Raises:
+        TypeError: One of them is no Future. While it iterates: CallTimeoutError when they are not
+            completed in time, and BlockingCallError where `for` would block a loop that telegrad
+            runs.
+
+    Example:
+        >>> first, second = Future(), Future()
+        >>> second.set_result("second"), first.set_result("first")
+        (None, None)
+        >>> [future.value() for future in as_completed([first, second])]
+        ['first', 'second']
+    """
+    return AsCompleted(_checked(futures, "as_completed"), seconds(timeout, math.inf))
+
+
+def first_n(futures: Iterable[Future[T]], k: int) -> Future[list[Future[T]]]:
+    """Returns a future of the first `k` of `futures` that succeed, in the order in which they do.
+
+    The others are left alone. An error of one that was not needed is nobody's.
+
+    Args:
+        futures: Of calls, or plain ones.
+        k: From 0 to the number of futures.
+
+    Returns:
+        It fails with NotEnoughResultsError as soon as fewer than `k` can succeed.
+
+    Raises:
+        TypeError: One of them is no Future, or `k` no integer.
+        ValueError: `k` is negative, or more than there are futures.
+
+    Example:
+        >>> slow, fast = Future(), Future()
+        >>> fast.set_result("fast")
+        >>> first_n([slow, fast], 1).wait() == [fast]
+        True
+    """
+    raced = _checked(futures, "first_n")
+    result = Race(raced, checked_k(k, len(raced)), f"first_n of {len(raced)}").start()
+    origin = origin_of_caller(sys._getframe(1))
+    if origin is not None:
+        result.watch(origin, None)
+    return result
+
+
+@final
+class AsCompleted(Generic[T]):
+    """What `as_completed` returns.
+
+    Args:
+        futures: What is waited for.
+        limit: Seconds for all of them.
+    """
+
+    __slots__ = ("_arrivals", "_futures", "_limit", "_started")
+
+    def __init__(self, futures: list[Future[T]], limit: float) -> None:
+        self._arrivals = _Arrivals()
+        self._futures: dict[int, Future[T]] = dict(enumerate(futures))  # guarded by its lock
+        self._limit = limit
+        self._started = time.monotonic()
+        for place, future in enumerate(futures):
+            future.call_when_done(_Arrival(self._arrivals, place))
+
+    def __iter__(self) -> Iterator[Future[T]]:
+        return self
+
+    def __aiter__(self) -> AsyncIterator[Future[T]]:
+        return self
+
+    def __next__(self) -> Future[T]:
+        """Blocks until the next one is completed; see `as_completed`."""
+        while self._futures:
+            gate = Gate()
+            found = self._take(gate.open)
+            if found is not None:
+                return found
+            if on_own_loop():
+                self._forget(gate.open)
+                raise BlockingCallError(
+                    "as_completed() would block a loop of telegrad's; write "
+                    "`async for future in rpc.as_completed(futures)`"
+                )
+            if not gate.wait(max(self._seconds_left(), 0.0)):
+                self._forget(gate.open)
+                raise self._too_late()
+        raise StopIteration
+
+    async def __anext__(self) -> Future[T]:
+        """Waits on the running asyncio loop, whichever that is."""
+        loop = asyncio.get_running_loop()
+        while self._futures:
+            awakened: asyncio.Future[None] = loop.create_future()
+
+            def wake(awakened: asyncio.Future[None] = awakened) -> None:
+                with contextlib.suppress(RuntimeError):  # the awaiting loop was closed meanwhile
+                    loop.call_soon_threadsafe(_set_if_waiting, awakened)
+
+            found = self._take(wake)
+            if found is not None:
+                return found
+            left = self._seconds_left()
+            try:
+                async with asyncio.timeout(None if left == math.inf else left):
+                    await awakened
+            except TimeoutError:
+                raise self._too_late() from None
+            finally:
+                self._forget(wake)
+        raise StopAsyncIteration
+
+    def __del__(self) -> None:
+        self._arrivals.gone = True
+
+    def _take(self, wake: Waker) -> Future[T] | None:
+        """Returns one that is completed; else None.
+
+        Then `wake` is called once there is one, or none is left.
+        """
+        arrivals, found = self._arrivals, None
+        sleepers: list[Waker] = []
+        with arrivals.lock:
+            if arrivals.places:
+                found = self._futures.pop(arrivals.places.popleft())
+            else:
+                arrivals.sleepers.append(wake)
+            if not self._futures:  # nothing will come for those who share this, or for this one
+                sleepers, arrivals.sleepers = arrivals.sleepers, []
+        for each in sleepers:
+            each()
+        return found
+
+    def _forget(self, wake: Waker) -> None:
+        with self._arrivals.lock, contextlib.suppress(ValueError):
+            self._arrivals.sleepers.remove(wake)
+
+    def _seconds_left(self) -> float:
+        return self._limit - (time.monotonic() - self._started)
+
+    def _too_late(self) -> CallTimeoutError:
+        elapsed = time.monotonic() - self._started
+        with self._arrivals.lock:
+            pending = [future for future in self._futures.values() if not future.done()]
+        among = f", among them {pending[0]._label}" if pending else ""
+        return CallTimeoutError(
+            f"{len(pending)} futures were not done {elapsed:.3g} s after as_completed(){among}; "
+            "they go on",
+            phase="waiting",
+            elapsed=elapsed,
+        )
+
+
+@final
+class _Arrivals:
+    """What an iterator is told, apart from its futures: they refer to this, and not in a circle.
+
+    Attributes:
+        lock: Guards `places` and `sleepers`.
+        places: Of futures that are completed and were not taken, in order.
+        sleepers: Who wants to hear of the next one.
+        gone: Whether the iterator is garbage, or will be soon.
+    """
+
+    __slots__ = ("gone", "lock", "places", "sleepers")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.places: deque[int] = deque()
+        self.sleepers: list[Waker] = []
+        self.gone = False
+
+
+@final
+class _Arrival(Listener):
+    """Announces one future to an iterator."""
+
+    __slots__ = ("_arrivals", "_place")
+
+    def __init__(self, arrivals: _Arrivals, place: int) -> None:
+        self._arrivals = arrivals
+        self._place = place
+
+    def __call__(self) -> None:
+        arrivals = self._arrivals
+        with arrivals.lock:
+            arrivals.places.append(self._place)
+            sleepers, arrivals.sleepers = arrivals.sleepers, []
+        for wake in sleepers:
+            wake()
+
+    @property
+    def stale(self) -> bool:
+        """Whether the iterator is gone."""
+        return self._arrivals.gone
+
+
+def _announcer(arrivals: SimpleQueue[int], place: int) -> Callable[[], None]:
+    return lambda: arrivals.put(place)
+
+
+def _queue_timeout(left: float) -> float | None:
+    return None if left > threading.TIMEOUT_MAX else max(left, 0.0)
+
+
+def _not_all(waited: Sequence[Future[Any]], arrived: int, elapsed: float) -> CallTimeoutError:
+    missing = next(future._label for future in waited if not future.done())
+    return CallTimeoutError(
+        f"{len(waited) - arrived} of {len(waited)} futures were not done after {elapsed:.3g} s "
+        f"of wait_all(), among them {missing}",
+        phase="waiting",
+        elapsed=elapsed,
+    )
+
+
+def _checked(futures: Iterable[Future[T]], verb: str) -> list[Future[T]]:
+    checked = list(futures)
+    for place, future in enumerate(checked):
+        if not isinstance(future, Future):
+            raise TypeError(f"{verb} takes futures, but item {place} is {future!r}")
+    return checked
+
+
+def _set_if_waiting(arrived: asyncio.Future[None]) -> None:
+    if not arrived.done():
+        arrived.set_result(None)

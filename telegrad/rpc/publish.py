@@ -1,0 +1,225 @@
+"""Names for objects: one worker publishes, others look up and get an RRef.
+
+     rpc.lookup   {name}     answered with the RRef, once something is published under the name
+
+A lookup that comes first waits at the publisher, without a thread, as long as its caller does.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, final
+
+from telegrad.errors import BlockingCallError, DecodeError, DuplicateNameError
+from telegrad.rpc.ambient import current_agent
+from telegrad.rpc.future import Future, new_future
+from telegrad.rpc.rref import RRef
+from telegrad.rpc.rref_reference import Arrival
+from telegrad.rpc.rref_registry import RRefRegistry
+from telegrad.rpc.served_call import current_served_call
+from telegrad.rpc.unread import origin_here
+from telegrad.rpc.user_call import CallMode, UserCall
+from telegrad.transport import on_own_loop
+from telegrad.types import WorkerInfo
+
+if TYPE_CHECKING:
+    from telegrad.rpc.agent import Agent
+
+__all__ = ["attach_to", "lookup", "publish", "unpublish"]
+
+LOOKUP = "rpc.lookup"
+LONGEST_NAME = 200  # characters: it stands in errors and logs
+
+
+def publish(name: str, obj: object) -> None:
+    """Lets other workers find an object of this worker by a name: `rpc.lookup(worker, name)`.
+
+    The object stays here, and stays alive, until `unpublish` or the end of the agent; what others
+    looked up keeps it alive beyond that. Whoever is in the job may look it up, whatever
+    `RpcOptions.callables` says, and gets its value; which of its methods may be called through the
+    RRef, and which attributes read, still is what `callables` says of its class. Lookups that wait
+    for the name are answered before this returns.
+
+    Args:
+        name: Any text of up to 200 characters; each worker has names of its own.
+        obj: The object, or an RRef, which may be of a value of another worker: then who looks it
+            up gets an RRef to that. The name has a reference of its own; yours may be released.
+
+    Raises:
+        DuplicateNameError: Something is published here under this name.
+        ValueError: The name is empty or too long.
+        TypeError: The name is no text.
+        RuntimeError: `obj` is an RRef that was released, or of another agent.
+        NotInitializedError: No agent runs here.
+    """
+    current_agent().attached(_Published).add(_checked(name), obj)
+
+
+def unpublish(name: str) -> None:
+    """Takes a name back, which then may be published again; RRefs that were looked up stay good.
+
+    Raises:
+        LookupError: Nothing is published here under this name.
+        NotInitializedError: No agent runs here.
+    """
+    current_agent().attached(_Published).remove(_checked(name))
+
+
+def lookup(to: str | int | WorkerInfo, name: str, timeout: float | None = None) -> RRef[Any]:
+    """Returns an RRef to what a worker has published under a name; waits until it has.
+
+    Args:
+        to: Name, rank or WorkerInfo of the worker that publishes; may be this one.
+        name: As given to `publish`.
+        timeout: Seconds above 0 to wait for it; None for `RpcOptions.timeout`.
+
+    Raises:
+        CallTimeoutError: It was not published in time.
+        WorkerLostError: The worker is gone.
+        OwnerLostError: It has published an RRef whose owner is gone.
+        UnknownWorkerError: There is no such worker.
+        BlockingCallError: On an event loop that telegrad runs; write
+            `await rpc.to_thread(rpc.lookup, to, name)`.
+        ValueError: The name or the timeout cannot be.
+        NotInitializedError: No agent runs here.
+    """
+    if on_own_loop():
+        raise BlockingCallError(
+            f"lookup of {name!r} would block a loop of telegrad's, nothing was sent; "
+            "write `await rpc.to_thread(rpc.lookup, to, name)`"
+        )
+    agent = current_agent()
+    label, payload = f"rpc.lookup of {name!r}", {"name": _checked(name)}
+    peer = agent.worker(to)
+    future = agent.send(peer, LOOKUP, payload, function=label, timeout=timeout, at_once=True)
+    try:
+        found: RRef[Any] = future.wait()
+    except KeyboardInterrupt:
+        future.cancel()  # nobody else knows of it
+        raise
+    found.reference.whence = origin_here() or found.reference.whence
+    return found
+
+
+def attach_to(agent: Agent) -> None:
+    """Lets an agent publish; after `rref.attach_to`."""
+    published = _Published(agent)
+    agent.attach(published)
+    agent.serve(LOOKUP, published.prepare)
+    agent.after_close(published.close)
+
+
+@final
+class _Published:
+    """What one agent has published. From any thread."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._registry = agent.attached(RRefRegistry)
+        self._names_lock = threading.Lock()  # guards all below
+        self._rrefs: dict[str, RRef[Any]] = {}
+        self._waiting: defaultdict[str, list[Future[RRef[Any]]]] = defaultdict(list)
+
+    @property
+    def waiting(self) -> int:
+        """How many lookups wait for a name."""
+        with self._names_lock:
+            return sum(map(len, self._waiting.values()))
+
+    def add(self, name: str, value: object) -> None:
+        rref = self._rref(value, name)
+        with self._names_lock:
+            taken = name in self._rrefs
+            waiting = []
+            if not taken:
+                self._rrefs[name] = rref
+                waiting = self._waiting.pop(name, [])
+        if taken:
+            rref.release()
+            raise DuplicateNameError(
+                f"something is published as {name!r} on worker {self._agent.name!r} already; "
+                "choose another name, or rpc.unpublish() it first"
+            )
+        for future in waiting:
+            future.try_set_result(rref)
+
+    def remove(self, name: str) -> None:
+        with self._names_lock:
+            removed = self._rrefs.pop(name, None)
+            names = sorted(self._rrefs)
+        if removed is None:
+            listed = ", ".join(map(repr, names)) or "nothing"
+            raise LookupError(
+                f"nothing is published as {name!r} on worker {self._agent.name!r} "
+                f"(published: {listed})"
+            )
+
+    def prepare(self, caller: WorkerInfo, payload: object) -> UserCall:
+        """Serves a lookup."""
+        del caller
+        name = payload.get("name") if isinstance(payload, dict) else None
+        if not isinstance(name, str):
+            raise DecodeError("the body of a lookup is not {name}")
+        return UserCall(
+            self._find, (name,), mode=CallMode.FUTURE, name=f"rpc.lookup of {name[:LONGEST_NAME]!r}"
+        )
+
+    def close(self) -> None:
+        """Forgets all: the agent is gone."""
+        with self._names_lock:
+            self._rrefs.clear()
+            self._waiting.clear()
+
+    def _find(self, name: str) -> Future[RRef[Any]]:
+        future = new_future(self._agent.submit, f"what will be published as {name!r}")
+        with self._names_lock:
+            rref = self._rrefs.get(name)
+            if rref is None:
+                self._waiting[name].append(future)
+        if rref is not None:
+            future.set_result(rref)
+            return future
+        served = current_served_call()
+        if served is not None:
+            served.on_cancel(lambda: self._forget(name, future))
+        return future
+
+    def _forget(self, name: str, future: Future[RRef[Any]]) -> None:
+        """Hears that a caller waits no longer."""
+        with self._names_lock:
+            waiting = self._waiting.get(name, [])
+            if future in waiting:
+                waiting.remove(future)
+            if not waiting:
+                self._waiting.pop(name, None)
+
+    def _rref(self, value: object, name: str) -> RRef[Any]:
+        """Returns a new RRef, which nobody but the name holds."""
+        registry = self._registry
+        if not isinstance(value, RRef):
+            return RRef.of(registry.own(value))
+        given = value.reference
+        if given.registry is not registry:
+            raise RuntimeError(
+                f"this RRef belongs to the agent {given.registry.me.name!r} and cannot be "
+                f"published by {self._agent.name!r}, another agent of this process"
+            )
+        # Counted as one that this worker has sent to itself.
+        fork = registry.carry(given, registry.me)
+        arrival = Arrival(given.rref, fork, given.owner, given.type_name)
+        own = registry.arrive(arrival, registry.me)
+        if own is None:
+            raise registry.gone(given.rref)
+        own.whence = f"rpc.publish of {name!r}"
+        return RRef.of(own)
+
+
+def _checked(name: object) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"a published object is named by a str, not by {name!r}")
+    if not name or len(name) > LONGEST_NAME:
+        raise ValueError(
+            f"the name of a published object has 1 to {LONGEST_NAME} characters, not {len(name)}"
+        )
+    return name

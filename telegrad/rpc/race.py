@@ -1,0 +1,197 @@
+"""A race of futures: won when enough have succeeded, lost when too few are left that can."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, final
+
+from telegrad.errors import NotEnoughResultsError
+from telegrad.rpc.fresh import fresh_copy
+from telegrad.rpc.future import Dispatch, Future, new_future
+from telegrad.rpc.listener import Listener
+
+__all__ = ["Race"]
+
+NAMED_FAILURES = 10  # in one message; all of them are in its `failures`
+
+
+@final
+class Race:
+    """Completes one future by the first `wanted` of several that succeed.
+
+    A reply counts as what the callee says that it is: one that turns out to be undecodable raises
+    where its value is read.
+
+    Args:
+        futures: What runs.
+        wanted: How many must succeed; None for all of them, and then the first error is the
+            result's own.
+        label: What the result stands for.
+        as_values: Whether the result has their values, else the futures themselves.
+        in_order: Whether the items stand in the order of `futures`, else in that of success.
+        cancels: Whether those that are not needed, or no longer, are cancelled.
+        dispatch: Runs callbacks in a pool; None for that of the first future that has one.
+
+    Raises:
+        TypeError: `wanted` is no integer.
+        ValueError: `wanted` is negative or more than there are futures.
+    """
+
+    def __init__(
+        self,
+        futures: Sequence[Future[Any]],
+        wanted: int | None,
+        label: str,
+        *,
+        as_values: bool = False,
+        in_order: bool = False,
+        cancels: bool = False,
+        dispatch: Dispatch | None = None,
+    ) -> None:
+        self._wanted = len(futures) if wanted is None else checked_k(wanted, len(futures))
+        self._all = wanted is None
+        self._as_values = as_values
+        self._in_order = in_order
+        self._cancels = cancels
+        dispatch = dispatch or next((f._dispatch for f in futures if f._dispatch), None)
+        self._label = label
+        self._lock = threading.Lock()  # guards all below
+        # Both are given up when it is over, as who runs on still knows this race.
+        self._result: Future[list[Any]] | None = new_future(dispatch, label)
+        self._futures = tuple(futures)
+        self._count = len(futures)
+        self._succeeded: list[int] = []
+        self._failed: list[int] = []
+        self._over = False
+
+    @property
+    def over(self) -> bool:
+        """Whether it was won, lost or called off."""
+        return self._over
+
+    def start(self) -> Future[list[Any]]:
+        """Lets them run; returns the future of the result."""
+        result = self._result
+        assert result is not None
+        if self._cancels:
+            result.let_cancel(partial(self.call_off, None))
+        for place, future in enumerate(self._futures):
+            future.hand_on()
+            future.call_when_done(_Arrival(self, place))
+        if not self._wanted:
+            self._end()
+        return result
+
+    def call_off(self, error: BaseException | None) -> None:
+        """Ends it early; the result fails with `error`, where there is one. From any thread."""
+        with self._lock:
+            if self._over:
+                return
+            futures, result = self._close()
+        if error is not None:
+            result.try_set_exception(error)
+        self._cancel(futures, result)
+
+    def arrive(self, place: int) -> None:
+        """Hears that one is completed; in any thread, decodes nothing there."""
+        with self._lock:
+            if self._over:
+                return
+            failed = self._futures[place].failed
+            (self._failed if failed else self._succeeded).append(place)
+            won = len(self._succeeded) >= self._wanted
+            lost = len(self._failed) > self._count - self._wanted
+        if won or lost:
+            self._end()
+
+    def _end(self) -> None:
+        with self._lock:
+            if self._over:
+                return
+            futures, result = self._close()
+            won = len(self._succeeded) >= self._wanted
+            succeeded = self._succeeded[: self._wanted]
+        if not won:
+            failures = [futures[place] for place in self._failed]
+            result._run(partial(self._fail, result, failures))  # off the loop: it decodes replies
+        else:
+            places = sorted(succeeded) if self._in_order else succeeded
+            winners = [futures[place] for place in places]
+            if self._as_values:
+                result.try_set_thunk(lambda: [future.value() for future in winners])
+            else:
+                result.try_set_result(winners)
+        self._cancel(futures, result)
+
+    def _close(self) -> tuple[tuple[Future[Any], ...], Future[list[Any]]]:
+        """Takes what it was about; holds the lock."""
+        self._over = True
+        futures, self._futures = self._futures, ()
+        result, self._result = self._result, None
+        assert result is not None
+        return futures, result
+
+    def _cancel(self, futures: Sequence[Future[Any]], result: Future[Any]) -> None:
+        """Last of all, since callbacks of users may run here."""
+        if self._cancels:
+            for future in futures:
+                if not future.done():
+                    future.lend(result._dispatch)  # a plain one, and this may be a loop
+                    future.cancel()
+
+    def _fail(self, result: Future[list[Any]], failures: Sequence[Future[Any]]) -> None:
+        errors = [future.exception() or RuntimeError("no error") for future in failures]
+        if self._all:
+            first = fresh_copy(errors[0])
+            if first is not errors[0]:
+                first.add_note(f"it is that of {failures[0]._label}, in {self._label}")
+            result.try_set_exception(first)
+            return
+        named = [
+            f"{future._label}: {type(error).__name__}: {error}"
+            for future, error in zip(failures[:NAMED_FAILURES], errors, strict=False)
+        ]
+        if len(failures) > NAMED_FAILURES:
+            named.append(f"and {len(failures) - NAMED_FAILURES} more")
+        lost = NotEnoughResultsError(
+            f"{len(failures)} of {self._count} failed in {self._label}, so fewer than "
+            f"{self._wanted} can succeed: {'; '.join(named)}",
+            failures=errors,
+        )
+        lost.__cause__ = errors[0]
+        result.try_set_exception(lost)
+
+
+@final
+class _Arrival(Listener):
+    """Tells the race of one future."""
+
+    __slots__ = ("_place", "_race")
+
+    def __init__(self, race: Race, place: int) -> None:
+        self._race = race
+        self._place = place
+
+    def __call__(self) -> None:
+        self._race.arrive(self._place)
+
+    @property
+    def stale(self) -> bool:
+        """Whether the race is over."""
+        return self._race.over
+
+
+def checked_k(k: object, count: int) -> int:
+    """Returns how many are wanted.
+
+    Raises:
+        TypeError: It is no integer.
+        ValueError: It is negative, or more than there are.
+    """
+    if isinstance(k, bool) or not isinstance(k, int):
+        raise TypeError(f"k must be an integer, not {k!r} ({type(k).__name__})")
+    if not 0 <= k <= count:
+        raise ValueError(f"k must be from 0 to the number of futures (k: {k}, futures: {count})")
+    return k

@@ -1,0 +1,214 @@
+"""Pains of users: workers that die, come late, are slow, or cannot be reached."""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from telegrad import launch, rpc
+from telegrad.errors import OwnerLostError, RendezvousTimeoutError, WorkerLostError
+from telegrad.testing import Cluster
+from tests.conftest import Programs, unused_port
+from tests.pains import remote_code
+from tests.pains.listeners import listeners
+from tests.pains.remote_code import LIMIT, are_held, ask_who, leave_twice, waits_in_every_way, who
+
+TOKEN = "a token that only the tests use"
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No job around this process, and none left behind."""
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TELEGRAD_JOB"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TELEGRAD_TOKEN", TOKEN)
+    yield
+    rpc.shutdown(graceful=False)
+
+
+def test_pain_01_one_process_dies_and_the_rest_wait_for_ever() -> None:
+    """SIGKILL in the middle of a call, a creation and a nested call, none of which has a deadline."""
+    with Cluster(3, processes=True) as cluster, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(cluster.call, 0, waits_in_every_way, "worker1", "worker2")
+        cluster.call(1, are_held, 3)
+        cluster.kill(1)
+        assert waiting.result() == [
+            "WorkerLostError worker1",
+            "OwnerLostError worker1",
+            "WorkerLostError worker1",
+        ]
+        assert cluster.call(0, ask_who, "worker2") == "worker2"
+
+
+@pytest.mark.usefixtures("alone")
+def test_pain_02_init_fails_without_saying_who_is_missing() -> None:
+    options = rpc.RpcOptions(init_timeout=0.2)
+    address = f"tcp://127.0.0.1:{unused_port()}"
+    with pytest.raises(RendezvousTimeoutError, match="rank 1.*rank 2") as info:
+        rpc.init_rpc(rank=0, world_size=3, init_method=address, options=options)
+    assert [each.partition(":")[0] for each in info.value.missing] == ["rank 1", "rank 2"]
+
+
+@pytest.mark.usefixtures("alone")
+def test_pain_02_all_must_join_before_any_can_work() -> None:
+    """With `start_when` those who are there begin; the others join later."""
+    options = rpc.RpcOptions(start_when=1)
+    address = f"tcp://127.0.0.1:{unused_port()}"
+    with rpc.init_rpc("first", rank=0, world_size=3, init_method=address, options=options) as agent:
+        assert [info.name for info in rpc.get_worker_infos()] == ["first"]
+        assert agent.world_size == 3
+        assert rpc.rpc_sync(0, who) == "first"
+
+
+NEVER_READY = """
+import sys
+from telegrad import rpc
+from telegrad.errors import RendezvousTimeoutError
+
+rpc.shutdown()  # never initialised
+try:
+    rpc.init_rpc(
+        rank=0, world_size=2, init_method=sys.argv[1], options=rpc.RpcOptions(init_timeout=0.2)
+    )
+except RendezvousTimeoutError:
+    rpc.shutdown()  # half initialised
+rpc.init_rpc()
+print("ends")  # the interpreter's exit does the rest
+"""
+
+
+def test_pain_04_shutdown_hangs(programs: Programs) -> None:
+    """Before init, after a failed one, twice, with a dead peer, at the interpreter's exit."""
+    with Cluster(3) as cluster:
+        cluster.kill(2)
+        assert cluster.run(leave_twice) == ["left", "left"]
+    script = programs.script(NEVER_READY)
+    address = f"tcp://127.0.0.1:{unused_port()}"
+    output = programs.run(["python", script, address], env={"TELEGRAD_TOKEN": TOKEN}, limit=20.0)
+    assert output.splitlines() == ["ends"]
+
+
+@pytest.mark.usefixtures("alone")
+def test_pain_05_the_wrong_network_interface() -> None:
+    """What is bound and what is dialled are two settings; nobody guesses by the host's name."""
+    for bind, words in (("192.0.2.1", "192.0.2.1"), ("0.0.0.0", "refuses to listen")):
+        with pytest.raises((OSError, PermissionError), match=words):
+            rpc.init_rpc(options=rpc.RpcOptions(bind=bind))
+    with pytest.raises(ValueError, match="advertise="), pytest.warns(UserWarning, match="insecure"):
+        rpc.init_rpc(options=rpc.RpcOptions(bind="0.0.0.0", insecure=True))
+    options = rpc.RpcOptions(bind="127.0.0.2", advertise="127.0.0.2")
+    with rpc.init_rpc(options=options), launch.LocalWorkers(1) as workers:
+        assert rpc.rpc_sync(workers.names[0], ask_who, ("worker0",)) == "worker0"
+
+
+@pytest.mark.usefixtures("alone")
+def test_pain_06_containers_firewalls_and_many_ports() -> None:
+    """One port, of the user's choice; what another worker asks rides on what was dialled from here."""
+    port = unused_port()
+    with rpc.init_rpc(options=rpc.RpcOptions(port=port)), launch.LocalWorkers(1) as workers:
+        (name,) = workers.names
+        assert rpc.rpc_sync(name, who) == name  # dialled from here; the next comes back over it
+        assert rpc.rpc_sync(name, ask_who, ("worker0",)) == "worker0"
+        assert port in {each.port for each in listeners()}
+    assert port not in {each.port for each in listeners()}
+
+
+@pytest.mark.usefixtures("alone")
+def test_pain_11_the_world_is_fixed() -> None:
+    """Workers join a running job, one is killed, and another one takes up its name."""
+    rpc.init_rpc("me")
+    joined: queue.SimpleQueue[rpc.WorkerInfo] = queue.SimpleQueue()
+    lost: queue.SimpleQueue[rpc.WorkerInfo] = queue.SimpleQueue()
+    rpc.on_join(joined.put)
+    rpc.on_loss(lambda worker, error: lost.put(worker))
+    with launch.LocalWorkers(names=["ps"]):
+        assert joined.get(timeout=LIMIT).name == "ps"
+        first = rpc.get_worker_info("ps")
+        process = rpc.rpc_sync("ps", remote_code.process_id)
+        mine = rpc.remote("ps", remote_code.own_one).to_here()
+        os.kill(process, 9)
+        with pytest.raises(WorkerLostError):
+            rpc.rpc_sync("ps", remote_code.hold)
+        assert lost.get(timeout=LIMIT) == first
+    with launch.LocalWorkers(names=["ps", "late"]):
+        assert {joined.get(timeout=LIMIT).name for _ in range(2)} == {"ps", "late"}
+        assert rpc.get_worker_info("ps").incarnation != first.incarnation
+        assert rpc.rpc_sync("late", ask_who, ("ps",)) == "ps"
+        with pytest.raises(OwnerLostError):  # what its predecessor held is not looked for in it
+            mine.to_here()
+
+
+@pytest.mark.long
+def test_pain_28_slow_is_taken_for_dead() -> None:
+    """A worker computes in pure Python for longer than the bound of silence, and is kept."""
+    with Cluster(2, processes=True, options=rpc.RpcOptions(lost_after=1.0)) as cluster:
+        assert cluster.call(0, busy_beside, "worker1", 4.0) == ["worker1"] * 5
+
+
+def busy_beside(to: str, seconds: float) -> list[str]:
+    """Four threads that never wait, and a call of another one beside them."""
+    busy = [rpc.rpc_async(to, remote_code.compute, (seconds,)) for _ in range(4)]
+    beside = rpc.rpc_sync(to, who)
+    return [*rpc.wait_all(busy), beside]
+
+
+@pytest.mark.usefixtures("alone")
+def test_pain_37_a_lost_worker_is_made_again() -> None:
+    """The loss is an exception of its own type, and the value is made anew where its maker lives."""
+    rpc.init_rpc("me")
+    with launch.LocalWorkers(names=["ps"]):
+        model = rpc.remote("ps", remote_code.Ranges, (1,))
+        process = rpc.rpc_sync("ps", remote_code.process_id)
+        os.kill(process, 9)
+        with pytest.raises(OwnerLostError) as info:
+            model.to_here()
+        assert info.value.worker == "ps"
+    with launch.LocalWorkers(names=["ps"]):
+        again = rpc.remote(info.value.worker, remote_code.Ranges, (1,))
+        assert again.rpc_sync().add(np.ones(2)) == 3.0
+
+
+def test_pain_27_two_servers_share_a_port_in_silence() -> None:
+    """A busy port is an error that names it, also when its server would share it."""
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match=str(port)):
+            rpc.init_rpc(options=rpc.RpcOptions(port=port, token=TOKEN))
+    assert not rpc.is_initialized()
+
+
+@pytest.mark.usefixtures("alone")
+def test_pain_27_a_proxy_of_the_shell_eats_local_traffic(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "grpc_proxy", "HTTP_PROXY"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{unused_port()}")
+    with rpc.init_rpc("me"), launch.LocalWorkers(1) as workers:
+        assert rpc.rpc_sync(workers.names[0], ask_who, ("me",)) == "me"
+
+
+def serve(name: str) -> None:
+    rpc.publish(name, remote_code.Ranges(2))
+
+
+def find_and_use(to: str, name: str) -> float:
+    """Looks for it before it is there."""
+    found = rpc.lookup(to, name, timeout=LIMIT)
+    total: float = found.rpc_sync().add(np.ones(3))
+    return total
+
+
+def test_pain_38_ranks_in_place_of_roles() -> None:
+    """A service is found by its name, by whoever comes first."""
+    with Cluster(3) as cluster, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(cluster.call, 0, find_and_use, "worker1", "ranges")
+        cluster.call(1, serve, "ranges")
+        assert waiting.result() == 5.0
+        assert cluster.call(2, find_and_use, "worker1", "ranges") == 5.0

@@ -1,0 +1,234 @@
+"""Whom a worker waits for when it joins: all, so many, or names; and who is told of whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from telegrad.rendezvous import JoinProgress
+from telegrad.rendezvous.membership import (
+    Joined,
+    JoinRequest,
+    Lost,
+    Membership,
+    Message,
+    Progress,
+    Refused,
+    Released,
+    Reserved,
+    Running,
+    StartWhen,
+    Welcome,
+)
+from telegrad.types import WorkerInfo
+
+N = 4
+
+
+def session(number: int) -> WorkerInfo:
+    return WorkerInfo(f"store.{number}", number, 1000 + number)
+
+
+def join(membership: Membership, rank: int, start_when: StartWhen = None) -> list[Message]:
+    request = JoinRequest(f"w{rank}", rank, N, rank + 1, (), start_when)
+    return membership.join(session(rank), request)
+
+
+def told(messages: Sequence[Message], kind: type[Message]) -> list[int]:
+    return [message.session.rank for message in messages if isinstance(message, kind)]
+
+
+def test_a_number_of_workers_is_enough() -> None:
+    membership = Membership()
+    assert told(join(membership, 0, 2), Welcome) == []
+    assert told(join(membership, 3, 2), Welcome) == [0, 3]
+    assert not membership.complete
+    messages = join(membership, 1, 2)
+    assert told(messages, Welcome) == [1]
+    assert told(messages, Joined) == [0, 3]
+
+
+def test_names_are_enough() -> None:
+    membership = Membership()
+    assert told(join(membership, 0, ("w2",)), Welcome) == []
+    assert told(join(membership, 1, ("w2", "w3")), Welcome) == []
+    assert told(join(membership, 2, ("w2",)), Welcome) == [0, 2]
+    messages = join(membership, 3)
+    assert told(messages, Welcome) == [1, 3]
+    assert told(messages, Joined) == [0, 2]
+
+
+def test_each_waits_for_its_own() -> None:
+    membership = Membership()
+    assert told(join(membership, 0, 1), Welcome) == [0]
+    messages = join(membership, 1)
+    assert told(messages, Joined) == [0]
+    assert told(messages, Progress) == [1]
+    join(membership, 2)
+    assert told(join(membership, 3), Welcome) == [1, 2, 3]
+    assert membership.complete
+
+
+def test_who_waits_is_lost_for_those_who_have_started() -> None:
+    membership = Membership()
+    join(membership, 0, 1)
+    join(membership, 1)
+    join(membership, 2)
+    messages = membership.lost(session(1), "killed")
+    assert told(messages, Lost) == [0]
+    [progress] = [message for message in messages if isinstance(message, Progress)]
+    assert (progress.session, progress.joined, progress.names) == (session(2), (0, 2), ("w0", "w2"))
+    assert progress.errors == ((1, "joined as 'w1' and was lost again: killed"),)
+
+
+def test_shutdown_waits_for_who_still_joins() -> None:
+    membership = Membership()
+    join(membership, 0, 1)
+    join(membership, 1)
+    [running] = membership.shut_down(session(0))
+    assert isinstance(running, Running)
+    assert running.names == ("w1",)
+    assert told(membership.lost(session(1), "gave up"), Released) == [0]
+
+
+def test_shutdown_does_not_wait_for_who_never_came() -> None:
+    membership = Membership()
+    join(membership, 0, 2)
+    join(membership, 1, 2)
+    membership.shut_down(session(0))
+    assert told(membership.shut_down(session(1)), Released) == [0, 1]
+
+
+def test_on_top_of_a_job_that_has_started() -> None:
+    membership = Membership()
+    join(membership, 0, 2)
+    [refused] = membership.reserve(session(9))
+    assert isinstance(refused, Refused)
+    join(membership, 1, 2)
+    assert membership.reserve(session(9)) == [Reserved(session(9), f"worker{N}", N, N)]
+    request = JoinRequest(f"worker{N}", N, N, 99, (), 1)
+    assert told(membership.join(session(9), request), Welcome) == [9]
+    assert told(join(membership, 2, 4), Welcome) == [2]
+    assert not membership.complete
+    join(membership, 3)
+    assert membership.complete
+
+
+@pytest.mark.parametrize("wanted", [0, -1, N + 1])
+def test_a_number_that_cannot_be(wanted: int) -> None:
+    [refused] = join(Membership(), 0, wanted)
+    assert isinstance(refused, Refused)
+    assert refused.error == "ValueError"
+    assert f"start_when={wanted} cannot be with a world size of {N}" in refused.message
+
+
+CONDITIONS = st.one_of(
+    st.none(),
+    st.integers(1, N),
+    st.lists(st.sampled_from([f"w{r}" for r in range(N)]), min_size=1, max_size=2).map(tuple),
+)
+EVENTS = st.lists(
+    st.tuples(st.sampled_from(["join", "lost", "shutdown"]), st.integers(0, N - 1), CONDITIONS),
+    max_size=40,
+)
+
+
+@given(EVENTS)
+def test_who_was_welcomed_knows_exactly_who_is_there(
+    events: list[tuple[str, int, StartWhen]],
+) -> None:
+    """And nobody waits for those who are there; and all go when all have called shutdown."""
+    membership = Membership()
+    epoch = [0] * N
+    conditions: dict[WorkerInfo, StartWhen] = {}
+    knows: dict[WorkerInfo, set[WorkerInfo]] = {}
+    leaving: set[WorkerInfo] = set()
+    once_complete = False
+
+    def now(r: int) -> WorkerInfo:
+        return WorkerInfo(f"store.{r}", r, epoch[r])
+
+    def take(messages: Sequence[Message]) -> None:
+        for message in messages:
+            who = message.session
+            match message:
+                case Welcome():
+                    assert who not in knows
+                    knows[who] = {member.info for member in message.members}
+                case Joined():
+                    assert message.member.info not in knows[who]
+                    knows[who].add(message.member.info)
+                case Lost():
+                    knows[who].remove(message.info)
+                case Released():
+                    leaving.remove(who)
+                    del knows[who], conditions[who]
+                    epoch[who.rank] += 1
+                case Progress():
+                    assert who not in knows
+                case Running():
+                    assert who in leaving
+
+    for event, r, condition in events:
+        who = now(r)
+        if event == "join" and who not in conditions:
+            conditions[who] = condition
+            request = JoinRequest(f"w{r}", r, N, 10 * epoch[r] + r + 1, (), condition)
+            take(membership.join(who, request))
+        elif event == "shutdown" and who in knows and who not in leaving:
+            leaving.add(who)
+            take(membership.shut_down(who))
+        elif event == "lost":
+            known = conditions.pop(who, 0) != 0
+            knows.pop(who, None)
+            leaving.discard(who)
+            epoch[r] += 1
+            messages = membership.lost(who, "killed")
+            assert known or not messages
+            take(messages)
+        there = {member.info for member in membership.members}
+        assert all(found == there for found in knows.values())
+        assert not leaving or set(conditions) != leaving
+        once_complete = (once_complete and bool(there)) or len(there) == N
+        for waiting in set(conditions) - set(knows):
+            wanted = conditions[waiting]
+            if wanted is None:
+                assert not once_complete
+            elif isinstance(wanted, int):
+                assert len(there) < wanted
+            else:
+                assert not {info.name for info in there}.issuperset(wanted)
+
+
+@pytest.mark.parametrize(
+    ("start_when", "line", "missing"),
+    [
+        (
+            None,
+            "2/4 joined; waiting for ranks 1, 3; 9 s left",
+            ("rank 1: never reached", "rank 3: lost"),
+        ),
+        (
+            3,
+            "2/4 joined; waiting for any 1 of ranks 1, 3; 9 s left",
+            ("rank 1: never reached", "rank 3: lost"),
+        ),
+        (
+            ("w0", "ps"),
+            "2/4 joined; waiting for worker 'ps'; 9 s left",
+            ("worker 'ps': never reached", "rank 3: lost"),
+        ),
+        (("w0",), "2/4 joined; 9 s left", ("rank 3: lost",)),
+    ],
+)
+def test_the_words_say_who_is_missing(
+    start_when: StartWhen, line: str, missing: tuple[str, ...]
+) -> None:
+    progress = JoinProgress(1, (0, 2), N, {3: "lost"}, ("w0", "w2"), start_when)
+    assert progress.line(9.0) == line
+    found = progress.missing_with_errors("grpc://h:1")
+    assert len(found) == len(missing)
+    assert all(each.startswith(words) for each, words in zip(found, missing, strict=True))

@@ -1,0 +1,308 @@
+"""Functions that the tests of cancellation and retries call on other workers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from telegrad import rpc
+from telegrad.errors import CallCancelledError, CallTimeoutError
+from tests.rpc.remote_code import gates
+
+FloatArray = npt.NDArray[np.float64]
+
+
+class Notes:
+    """What functions write down, by name; all workers are one process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._queues: dict[str, SimpleQueue[Any]] = {}
+
+    def begin(self) -> None:
+        with self._lock:
+            self._queues = {}
+
+    def __call__(self, name: str) -> SimpleQueue[Any]:
+        with self._lock:
+            return self._queues.setdefault(name, SimpleQueue())
+
+
+notes = Notes()
+
+
+def here() -> rpc.CurrentCall:
+    call = rpc.current_call()
+    assert call is not None
+    return call
+
+
+def run_until_cancelled(name: str) -> str:
+    """A long computation that looks now and then whether it is wanted."""
+    gates(f"{name}-entered").set()
+    call, pause = here(), threading.Event()
+    while not call.cancelled:
+        pause.wait(0.001)
+    gates(f"{name}-cancelled").set()
+    return "for nobody"
+
+
+def check_until_it_raises(name: str) -> str:
+    gates(f"{name}-entered").set()
+    pause = threading.Event()
+    try:
+        while True:
+            here().check()
+            pause.wait(0.001)
+    except Exception as error:
+        notes(name).put(error)
+        raise
+
+
+async def awaits_forever(name: str) -> None:
+    gates(f"{name}-entered").set()
+    try:
+        await asyncio.Event().wait()
+    finally:
+        gates(f"{name}-cancelled").set()
+
+
+async def takes_no_cancellation(name: str) -> str:
+    gates(f"{name}-entered").set()
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        notes(name).put(here().cancelled)
+    return "for nobody"
+
+
+def nested_in_a_thread(to: str, name: str) -> str:
+    try:
+        return rpc.rpc_sync(to, run_until_cancelled, (name,))
+    except Exception as error:
+        notes(name).put(error)
+        raise
+
+
+async def nested_in_a_coroutine(to: str, name: str) -> None:
+    try:
+        await rpc.rpc_async(to, awaits_forever, (name,))
+    except BaseException as error:
+        notes(name).put(error)
+        raise
+
+
+@rpc.functions.async_execution
+def nested_in_a_future(to: str, name: str) -> rpc.Future[str]:
+    def written(done: rpc.Future[str]) -> str:
+        notes(name).put(done.exception())
+        return done.value()
+
+    return rpc.rpc_async(to, run_until_cancelled, (name,)).then(written)
+
+
+def nested_twice(to: str, further: str, name: str) -> str:
+    return rpc.rpc_sync(to, nested_in_a_thread, (further, name))
+
+
+def calls_until_refused(to: str, name: str) -> None:
+    """Calls another worker all the time; its calls are what ends it."""
+    gates(f"{name}-entered").set()
+    try:
+        while True:
+            rpc.rpc_sync(to, who)
+    except Exception as error:
+        notes(name).put(error)
+        raise
+
+
+def calls_when_cancelled(to: str, name: str) -> None:
+    run_until_cancelled(name)
+    try:
+        rpc.rpc_sync(to, who)
+    except CallCancelledError as error:
+        notes(name).put(error)
+
+
+def leaves_a_call_behind(to: str, name: str) -> None:
+    rpc.rpc_async(to, hold, (name,)).then(lambda done: notes(name).put(done.exception()))
+
+
+def counts_what_it_has_called(to: str) -> list[int]:
+    served = rpc.current_served_call()
+    assert served is not None
+    future = rpc.rpc_async(to, hold, ("counted",))
+    before = len(served.nested)
+    gates("counted").set()
+    future.wait()
+    return [before, len(served.nested)]
+
+
+def who() -> str:
+    return rpc.get_worker_info().name
+
+
+def hold(name: str) -> str:
+    """Blocks in a wait that is not telegrad's."""
+    gates(f"{name}-entered").set()
+    assert gates(name).wait(30)
+    return name
+
+
+shared: dict[str, rpc.Future[str]] = {}
+
+
+@rpc.functions.async_execution
+def waits_with_the_others(name: str) -> rpc.Future[str]:
+    """Calls that wait for one and the same future, as a server that collects a batch has them."""
+    future = shared.setdefault(name, rpc.Future())
+    notes(name).put("waits")
+    return future
+
+
+def describe() -> tuple[str, str, bool, float, str]:
+    call = here()
+    call.check()
+    return call.caller.name, call.function, call.cancelled, call.remaining, repr(call)
+
+
+async def describe_from_everywhere() -> list[tuple[str, str]]:
+    def look() -> tuple[str, str]:
+        return here().caller.name, here().function
+
+    return [
+        look(),
+        await rpc.to_thread(look),
+        await asyncio.to_thread(look),
+        await asyncio.create_task(in_a_task(look)),
+    ]
+
+
+async def in_a_task(look: Callable[[], tuple[str, str]]) -> tuple[str, str]:
+    return look()
+
+
+async def thread_of_a_cancelled_coroutine(name: str) -> None:
+    await rpc.to_thread(run_until_cancelled_looking_anew, name)
+
+
+def run_until_cancelled_looking_anew(name: str) -> None:
+    gates(f"{name}-entered").set()
+    pause = threading.Event()
+    while not here().cancelled:
+        pause.wait(0.001)
+    gates(f"{name}-cancelled").set()
+
+
+def leaves_a_context_behind(name: str) -> None:
+    notes(name).put(contextvars.copy_context())
+
+
+class Model:
+    def run(self, name: str) -> str:
+        return run_until_cancelled(name)
+
+
+def raises_timeout() -> None:
+    raise CallTimeoutError("of its own", phase="testing")
+
+
+# -- retries
+
+
+@rpc.idempotent
+def who_again() -> str:
+    return who()
+
+
+@rpc.idempotent
+def hold_again(name: str) -> str:
+    """Waits for its gate, which is opened between two attempts."""
+    notes(name).put(who())
+    gates(f"{name}-entered").set()
+    assert gates(name).wait(30)
+    return name
+
+
+@rpc.idempotent
+async def hold_again_async(name: str) -> str:
+    notes(name).put(who())
+    gates(f"{name}-entered").set()
+    await asyncio.to_thread(gates(name).wait, 30)
+    return name
+
+
+@rpc.idempotent
+@rpc.functions.async_execution
+def hold_again_later(name: str) -> rpc.Future[str]:
+    notes(name).put(who())
+    gates(f"{name}-entered").set()
+    future: rpc.Future[str] = rpc.Future()
+
+    def answer() -> None:
+        gates(name).wait(30)
+        future.set_result(name)
+
+    threading.Thread(target=answer, daemon=True).start()
+    return future
+
+
+@rpc.idempotent
+def total_again(name: str, array: FloatArray) -> float:
+    notes(name).put(float(array.sum()))
+    gates(f"{name}-entered").set()
+    assert gates(name).wait(30)
+    return float(array.sum())
+
+
+@rpc.idempotent
+def fail_again(name: str, error: BaseException) -> None:
+    notes(name).put("ran")
+    raise error
+
+
+@rpc.idempotent
+def relay_again(to: str, name: str) -> str:
+    notes(name).put("ran")
+    return rpc.rpc_sync(to, hold, (name,))
+
+
+def retries_for_another(to: str, name: str) -> str:
+    return rpc.rpc_sync(to, hold_again, (name,), retry=1)
+
+
+class Marked:
+    @rpc.idempotent
+    @staticmethod
+    def above() -> int:
+        return 1
+
+    @staticmethod
+    @rpc.idempotent
+    def below() -> int:
+        return 2
+
+    @rpc.idempotent
+    @classmethod
+    def of_the_class(cls) -> int:
+        return 3
+
+
+@rpc.idempotent
+def run_until_cancelled_again(name: str) -> str:
+    return run_until_cancelled(name)
+
+
+@rpc.idempotent
+def fetch_again(name: str, rref: rpc.RRef[Any]) -> Any:
+    value = rref.to_here()
+    gates(f"{name}-entered").set()
+    assert gates(name).wait(30)
+    return value

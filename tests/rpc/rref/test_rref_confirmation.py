@@ -1,0 +1,209 @@
+"""User code starts only when the owners have counted the RRefs that its call brought."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from telegrad import rpc
+from telegrad.errors import CallTimeoutError, OwnerLostError
+from telegrad.rpc import Future, RpcOptions, RRef, functions
+from telegrad.testing import Cluster, FaultPlan
+from telegrad.testing.leaks import wait_until_gone
+from tests.rpc.rref.programs import (
+    N,
+    drained,
+    gates,
+    give_back,
+    make_rref,
+    make_slowly,
+    on,
+    promises,
+    read_value,
+)
+
+started: list[str] = []
+
+
+def is_confirmed(rrefs: list[RRef[Any]]) -> bool:
+    started.append("is_confirmed")
+    return all(rref.confirmed_by_owner() for rref in rrefs)
+
+
+async def is_confirmed_later(rrefs: list[RRef[Any]]) -> bool:
+    return all(rref.confirmed_by_owner() for rref in rrefs)
+
+
+@functions.async_execution
+def is_confirmed_then(rrefs: list[RRef[Any]]) -> Future[bool]:
+    future: Future[bool] = Future()
+    future.set_result(all(rref.confirmed_by_owner() for rref in rrefs))
+    return future
+
+
+class Checker:
+    def __init__(self, rrefs: list[RRef[Any]]) -> None:
+        self.at_birth = all(rref.confirmed_by_owner() for rref in rrefs)
+
+    def check(self, rrefs: list[RRef[Any]]) -> bool:
+        return self.at_birth and all(rref.confirmed_by_owner() for rref in rrefs)
+
+
+@pytest.fixture
+def cut() -> Iterator[Cluster]:
+    """Three workers whose network can be cut."""
+    started.clear()
+    gates.clear()
+    promises.clear()
+    options = RpcOptions(timeout=20.0)
+    with Cluster(N, options=options, faults=FaultPlan()) as made:
+        yield made
+        made.network.heal()
+
+
+def answered(cluster: Cluster, r: int, count: int) -> None:
+    """Waits until a worker serves no more than `count` calls."""
+    wait_until_gone("calls", lambda: ["a call"] * (rpc_calls(cluster, r) - count))
+
+
+def rpc_calls(cluster: Cluster, r: int) -> int:
+    return len(cluster.call(r, lambda: rpc.current_agent()._serving._calls))
+
+
+def parked(cluster: Cluster, r: int) -> None:
+    """Waits until a worker has decoded a call that it does not start yet."""
+
+    def missing() -> list[str]:
+        agent = cluster.call(r, rpc.current_agent)
+        calls = list(agent._serving._calls.values())
+        return [] if any(call.record.starts_after for call in calls) else ["a parked call"]
+
+    wait_until_gone("wait for", missing)
+    cluster.call(r, rpc.rpc_sync, f"worker{r}", give_back, (1,))  # the pool goes on
+
+
+@pytest.mark.parametrize("func", [is_confirmed, is_confirmed_later, is_confirmed_then])
+def test_what_arrives_is_confirmed(cluster: Cluster, func: Callable[..., bool]) -> None:
+    gates["slow"] = threading.Event()
+
+    def body() -> None:
+        mine, theirs = RRef("zero"), rpc.remote("worker1", str, ("one",))
+        pending = rpc.remote("worker1", make_slowly, ("slow", "two"))  # its creator need not wait
+        for _ in range(20):
+            given = rpc.rpc_sync("worker1", make_rref, ("three",))
+            assert rpc.rpc_sync("worker2", func, ([mine, theirs, given],))
+            assert rpc.rpc_sync("worker2", func, ([pending, pending],))
+            checker = rpc.remote("worker2", Checker, ([theirs, pending],))
+            assert checker.rpc_sync().check([given, pending])
+        gates["slow"].set()
+        assert pending.to_here() == "two"
+
+    on(cluster, 0, body)
+    drained(cluster)
+
+
+def test_nothing_starts_before_the_owner_has_counted(cut: Cluster) -> None:
+    def call() -> tuple[Future[bool], RRef[Checker]]:
+        theirs = rpc.remote("worker1", str, ("one",))
+        assert theirs.to_here() == "one"
+        cut.network.partition("worker1", "worker2")
+        made = rpc.remote("worker2", Checker, ([theirs],))
+        return rpc.rpc_async("worker2", is_confirmed, ([theirs],)), made
+
+    future, made = on(cut, 0, call)
+    parked(cut, 2)
+    assert not started
+    assert not future.done()
+    assert not made.confirmed_by_owner()
+    cut.network.heal()
+    assert future.wait()
+    assert on(cut, 0, made.rpc_sync().check, [])
+    assert started == ["is_confirmed"]
+    del future, made
+    drained(cut)
+
+
+def test_a_parked_call_ends_at_its_deadline(cut: Cluster) -> None:
+    def call() -> None:
+        theirs = rpc.remote("worker1", str, ("one",))
+        theirs.to_here()
+        cut.network.partition("worker1", "worker2")
+        with pytest.raises(CallTimeoutError):
+            rpc.rpc_sync("worker2", is_confirmed, ([theirs],), timeout=0.2)
+
+    on(cut, 0, call)
+    answered(cut, 2, 0)
+    cut.network.heal()
+    drained(cut)
+    assert not started
+
+
+def test_a_parked_call_is_cancelled(cut: Cluster) -> None:
+    def call() -> Future[bool]:
+        theirs = rpc.remote("worker1", str, ("one",))
+        theirs.to_here()
+        cut.network.partition("worker1", "worker2")
+        return rpc.rpc_async("worker2", is_confirmed, ([theirs],))
+
+    future = on(cut, 0, call)
+    parked(cut, 2)
+    assert future.cancel()
+    answered(cut, 2, 0)
+    cut.network.heal()
+    del future
+    drained(cut)
+    assert not started
+
+
+def test_a_parked_call_hears_of_the_loss_of_the_owner() -> None:
+    """It does not start: the RRef that it brought will never be confirmed."""
+    started.clear()
+    options = RpcOptions(timeout=20.0)
+    with Cluster(N, options=options, faults=FaultPlan()) as cluster:
+
+        def call() -> tuple[RRef[str], Future[bool], RRef[Checker]]:
+            theirs = rpc.remote("worker1", str, ("one",))
+            theirs.to_here()
+            cluster.network.partition("worker1", "worker2")
+            future = rpc.rpc_async("worker2", is_confirmed, ([theirs],))
+            return theirs, future, rpc.remote("worker2", Checker, ([theirs],))
+
+        theirs, future, made = on(cluster, 0, call)
+        parked(cluster, 2)
+        cluster.kill(1)
+        cluster.network.heal()
+        with pytest.raises(OwnerLostError, match="worker1"):
+            future.wait()
+        with pytest.raises(OwnerLostError, match="worker1"):
+            on(cluster, 0, made.to_here)
+        with pytest.raises(OwnerLostError, match="worker1"):
+            on(cluster, 0, theirs.to_here)
+        assert not made.confirmed_by_owner()
+        assert not started
+        del theirs, future, made
+        drained(cluster)
+
+
+def test_a_creation_that_never_starts_tells_whoever_waits_for_its_value() -> None:
+    """A third worker's fetch of it is parked at the worker that will never create it."""
+    options = RpcOptions(timeout=20.0)
+    with Cluster(4, options=options, faults=FaultPlan()) as cluster:
+
+        def call() -> tuple[RRef[Checker], Future[Any]]:
+            theirs = rpc.remote("worker1", str, ("one",))
+            theirs.to_here()
+            cluster.network.partition("worker1", "worker2")
+            made = rpc.remote("worker2", Checker, ([theirs],))
+            return made, rpc.rpc_async("worker3", read_value, (made,))
+
+        made, fetched = on(cluster, 0, call)
+        parked(cluster, 2)
+        cluster.kill(1)
+        cluster.network.heal()
+        with pytest.raises(OwnerLostError, match="worker1"):
+            fetched.wait()
+        del made, fetched
+        drained(cluster)

@@ -1,0 +1,231 @@
+"""What is said of RRefs that are alive when all workers have called shutdown."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from telegrad import rpc
+from telegrad.rpc import RRef, rref_leaks
+from telegrad.rpc.rref_leaks import MOST_TOLD
+from telegrad.testing import Cluster
+from tests.conftest import Programs
+from tests.rpc.rref.programs import Model, give_back, make_rref, on, registry
+
+kept: dict[Any, Any] = {}
+
+
+class Holder:
+    def __init__(self, rref: RRef[Any]) -> None:
+        self.rref = rref
+        self.other: RRef[Any] | None = None
+
+    def hold(self, other: RRef[Any]) -> None:
+        self.other = other
+
+    def let_go(self) -> None:
+        self.other = None
+
+
+def keep(name: str, rref: RRef[Any]) -> None:
+    kept[name, rpc.get_worker_info().name] = rref
+
+
+@pytest.fixture(autouse=True)
+def _nothing_kept() -> Iterator[None]:
+    kept.clear()
+    yield
+    kept.clear()
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "telegrad.rpc.rref_leaks" and record.levelno == logging.WARNING
+    ]
+
+
+def test_what_others_still_hold_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    def body() -> None:
+        rref = rpc.remote("worker1", Model, (4,))
+        rref.rpc_sync().me()
+        kept["here"] = rref
+        rpc.rpc_sync("worker2", keep, ("there", rref))
+
+    with Cluster(3) as cluster:
+        on(cluster, 0, body)
+    (told,) = warnings_of(caplog)
+    assert "worker 'worker1' ends while others still hold RRefs to 1 of its values" in told
+    assert "release() them" in told
+    assert re.search(r"Model, created by 'worker0', held by '", told)
+    assert re.search(rf"'worker0' \(from {re.escape(__file__)}:\d+\)", told)
+    assert "'worker2' (from an argument of a call)" in told
+
+
+def test_where_a_reference_came_from(caplog: pytest.LogCaptureFixture) -> None:
+    def body() -> None:
+        kept["value"] = rpc.rpc_sync("worker1", make_rref, ("text",))
+        rpc.rpc_sync("worker1", publish_list, ("board",))
+        kept["found"] = rpc.lookup("worker1", "board")
+
+    with Cluster(2) as cluster:
+        on(cluster, 0, body)
+    (told,) = warnings_of(caplog)
+    assert "RRefs to 2 of its values" in told
+    assert re.search(r"str, created by 'worker1', held by 'worker0' \(from the value of", told)
+    assert "programs:make_rref)" in told
+    assert re.search(
+        rf"list, created by 'worker1', held by 'worker0' \(from {re.escape(__file__)}", told
+    )
+
+
+def publish_list(name: str) -> None:
+    rpc.publish(name, [1, 2])
+
+
+def test_what_is_no_leak(caplog: pytest.LogCaptureFixture) -> None:
+    """An owner's own references, names, garbage that nobody has collected, what was released."""
+
+    def body() -> None:
+        mine = RRef("mine")
+        kept["own"] = mine
+        assert rpc.rpc_sync("worker1", give_back, (mine,)).is_owner()
+        kept["made here"] = rpc.remote("worker0", Model, (4,))
+        kept["released"] = rpc.remote("worker1", Model, (4,))
+        kept["released"].release()
+        cycle: list[Any] = [rpc.remote("worker1", Model, (4,))]
+        cycle.append(cycle)
+        rpc.publish("mine", mine)
+        with rpc.remote("worker1", Model, (4,)) as inside:
+            assert inside.rpc_sync().me() == "worker1"
+        for _ in range(20):
+            rpc.remote("worker1", Model, (4,))
+        kept["unread"] = rpc.rpc_async("worker1", make_rref, ("never decoded",))
+
+    with Cluster(2) as cluster:
+        on(cluster, 0, body)
+    assert warnings_of(caplog) == []
+
+
+def test_a_circle_through_two_workers_is_told_and_may_be_broken(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counting frees no such circle: each value keeps the other."""
+
+    def body() -> None:
+        first = rpc.remote("worker1", Holder, (RRef("start"),))
+        second = rpc.remote("worker2", Holder, (first,))
+        first.rpc_sync().hold(second)
+
+    def broken() -> None:
+        first = rpc.remote("worker1", Holder, (RRef("start"),))
+        second = rpc.remote("worker2", Holder, (first,))
+        first.rpc_sync().hold(second)
+        first.rpc_sync().let_go()
+
+    with Cluster(3) as cluster:
+        on(cluster, 0, body)
+    told = "\n".join(warnings_of(caplog))
+    # Once one end has left, the other is free.
+    assert re.search("Holder, created by 'worker0', held by 'worker[12]'", told)
+    caplog.clear()
+    monkeypatch.setattr(rref_leaks, "SETTLE_SECONDS", 4.0)  # less is enough, mostly
+    with Cluster(3) as cluster:
+        on(cluster, 0, broken)  # each value is freed by a message that is on its way
+    assert warnings_of(caplog) == []
+
+
+def test_many_are_counted_and_some_named(caplog: pytest.LogCaptureFixture) -> None:
+    def body() -> None:
+        kept["all"] = [rpc.remote("worker1", Model, (4,)) for _ in range(MOST_TOLD + 5)]
+
+    with Cluster(2) as cluster:
+        on(cluster, 0, body)
+    (told,) = warnings_of(caplog)
+    assert f"RRefs to {MOST_TOLD + 5} of its values" in told
+    assert told.count("Model") == MOST_TOLD
+    assert told.endswith("and 5 more")
+
+
+def test_a_worker_that_died_with_references_holds_nothing_up(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def body() -> None:
+        kept["one"] = rpc.rpc_sync("worker0", make_rref, ("kept",))
+        kept["two"] = rpc.rpc_sync("worker0", make_rref, ("kept",))
+
+    with Cluster(3) as cluster:
+        on(cluster, 1, body)
+        on(cluster, 2, body)
+        cluster.kill(1)
+    (told,) = warnings_of(caplog)
+    assert "worker 'worker0'" in told
+    assert "worker1" not in told
+
+
+def test_leaving_at_once_tells_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = Cluster(2)
+    on(cluster, 0, lambda: kept.update(one=rpc.remote("worker1", Model, (4,))))
+    cluster.close(graceful=False)
+    assert warnings_of(caplog) == []
+
+
+def test_who_lies_about_holding_is_not_heard(caplog: pytest.LogCaptureFixture) -> None:
+    with Cluster(2) as cluster:
+        secret = on(cluster, 1, lambda: RRef("secret"))
+
+        def lie() -> None:
+            agent, peer = rpc.current_agent(), rpc.get_worker_info("worker1")
+            agent.post(peer, "rref.held", [list(secret.reference.rref), "a lie"])
+            agent.post(peer, "rref.held", "garbage")
+            assert rpc.rpc_sync("worker1", give_back, (1,)) == 1
+
+        on(cluster, 0, lie)
+    assert warnings_of(caplog) == []
+    assert "is not [RRef, where it came from]" in caplog.text
+
+
+def test_a_holder_that_hangs_holds_the_owner_up_for_a_bounded_time() -> None:
+    """It counts as holding until the owner's patience ends; the rest of the shutdown goes on."""
+    with Cluster(2) as cluster:
+        on(cluster, 0, lambda: kept.update(one=rpc.rpc_sync("worker1", make_rref, ("kept",))))
+        owner = registry(cluster, 1)
+        waited = threading.Thread(target=owner.wait_until_unused, args=(0.05,))
+        waited.start()
+        waited.join(20.0)
+        assert not waited.is_alive()
+        assert owner.owned == 1
+
+
+SCRIPT = """
+from telegrad import rpc
+
+class Model:
+    def where(self):
+        return rpc.get_worker_info().name
+
+def main():
+    with rpc.init_rpc():
+        if rpc.get_worker_info().rank == 0:
+            model = rpc.remote("worker1", Model)
+            assert model.rpc_sync().where() == "worker1"
+            LEFT
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize(("left", "told"), [("pass", True), ("model.release()", False)])
+def test_over_processes(programs: Programs, left: str, told: bool) -> None:
+    script = programs.script(SCRIPT.replace("LEFT", left))
+    outputs = [program.wait() for program in programs.ranks(script, 2)]
+    assert ("Model, created by 'worker0', held by 'worker0' (from " in outputs[1]) is told
+    assert ("script.py:1" in outputs[1]) is told
+    assert "RRefs" not in outputs[0]

@@ -1,0 +1,341 @@
+"""Sets of futures: as_completed and first_n, from threads and loops, over calls and plain futures."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+
+from telegrad import rpc
+from telegrad.errors import BlockingCallError, CallTimeoutError, NotEnoughResultsError
+from telegrad.rpc import future_sets
+from telegrad.rpc.future import Future, new_future
+from telegrad.rpc.future_sets import as_completed, collect_all, first_n, wait_all
+from telegrad.rpc.gate import Gate
+from telegrad.rpc.listener import MANY_WAKERS
+from telegrad.transport import LoopThread
+from tests.rpc import remote_code
+from tests.rpc.conftest import Job
+
+
+def pending(count: int) -> list[Future[int]]:
+    return [Future() for _ in range(count)]
+
+
+def done(value: int) -> Future[int]:
+    future: Future[int] = Future()
+    future.set_result(value)
+    return future
+
+
+def failed(error: BaseException) -> Future[int]:
+    future: Future[int] = Future()
+    future.set_exception(error)
+    return future
+
+
+def start(func: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=func)
+    thread.start()
+    return thread
+
+
+# -- as_completed ------------------------------------------------------------------------------
+
+
+@hypothesis.given(st.permutations(range(6)), st.integers(0, 6))
+def test_as_completed_yields_in_the_order_of_completion(order: list[int], early: int) -> None:
+    futures = pending(6)
+    for place in order[:early]:
+        futures[place].set_result(place)
+    iterator = as_completed(futures)
+    for place in order[early:]:
+        futures[place].set_result(place)
+    found = [future.value() for future in iterator]
+    # Those that were done before come first, in the order in which they were given.
+    assert found == [*sorted(order[:early]), *order[early:]]
+
+
+def test_as_completed_blocks_until_another_thread_completes_one() -> None:
+    futures = pending(2)
+    iterator = iter(as_completed(futures))
+    waiting = [threading.Event(), threading.Event()]
+
+    def complete() -> None:
+        for event, future in zip(waiting, reversed(futures), strict=True):
+            assert event.wait(20)
+            future.set_result(0)
+
+    thread = start(complete)
+    found = []
+    for event in waiting:
+        event.set()
+        found.append(next(iterator))
+    assert found == futures[::-1]
+    assert list(iterator) == []
+    thread.join()
+
+
+def test_as_completed_ends_for_one_that_comes_when_another_has_taken_the_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    iterator = as_completed([done(1)], timeout=5.0)
+    taken: list[Future[int] | None] = []
+
+    def gate_after_another() -> Gate:
+        if not taken:
+            taken.append(iterator._take(lambda: None))
+        return Gate()
+
+    monkeypatch.setattr(future_sets, "Gate", gate_after_another)
+    assert list(iterator) == []
+    assert taken != [None]
+
+
+def test_as_completed_takes_failed_futures_and_none_at_all() -> None:
+    (found,) = as_completed([failed(KeyError("x"))])
+    assert isinstance(found.exception(), KeyError)
+    assert list(as_completed([])) == []
+    same = done(1)
+    assert list(as_completed([same, same])) == [same, same]
+    wrong: list[Any] = [same, 3]
+    with pytest.raises(TypeError, match="item 1"):
+        as_completed(wrong)
+
+
+def test_as_completed_times_out_for_all_of_them_together() -> None:
+    futures = [done(1), *pending(2)]
+    iterator = as_completed(futures, timeout=0.001)
+    assert next(iterator).value() == 1
+    for _ in range(2):
+        with pytest.raises(CallTimeoutError, match=r"2 futures were not done .* they go on"):
+            next(iterator)
+    futures[2].set_result(2)
+    assert next(iterator) is futures[2]
+    with pytest.raises(ValueError, match="above 0"):
+        as_completed([], timeout=0)
+
+
+def test_async_for_over_as_completed_on_two_loops_at_once() -> None:
+    futures = pending(20)
+    ready = threading.Barrier(3)
+
+    async def consume() -> list[int]:
+        iterator = as_completed(futures)
+        await asyncio.to_thread(ready.wait)
+        return [future.value() async for future in iterator]
+
+    with ThreadPoolExecutor(2) as pool:
+        runs = [pool.submit(lambda: asyncio.run(consume())) for _ in range(2)]
+        ready.wait()
+        for place, future in enumerate(reversed(futures)):
+            future.set_result(place)
+        for run in runs:
+            assert run.result() == list(range(20))
+
+
+@pytest.mark.asyncio
+async def test_async_for_times_out_and_may_be_cancelled() -> None:
+    (future,) = pending(1)
+    with pytest.raises(CallTimeoutError, match="1 futures were not done"):
+        async for _ in as_completed([future], timeout=0.001):
+            pass
+    iterator = as_completed([future])
+    task = asyncio.ensure_future(anext(iterator))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not iterator._arrivals.sleepers
+    future.set_result(3)
+    assert (await anext(iterator)).value() == 3
+    with pytest.raises(StopAsyncIteration):
+        await anext(iterator)
+
+
+def test_one_iterator_shared_by_threads_and_loops_gives_each_future_once() -> None:
+    futures = pending(200)
+    iterator = as_completed(futures)
+
+    async def consume() -> list[int]:
+        return [future.value() async for future in iterator]
+
+    with ThreadPoolExecutor(4) as pool:
+        runs = [pool.submit(lambda: [f.value() for f in iterator]) for _ in range(2)]
+        runs += [pool.submit(lambda: asyncio.run(consume())) for _ in range(2)]
+        for place, future in enumerate(futures):
+            future.set_result(place)
+        found = [value for run in runs for value in run.result()]
+    assert sorted(found) == list(range(200))
+
+
+def test_for_on_a_loop_of_telegrads_says_to_write_async_for() -> None:
+    loop = LoopThread("test-loop").acquire()
+    futures = [done(1), *pending(1)]
+    found: list[int] = []
+
+    async def consume() -> None:
+        found.extend(future.value() for future in as_completed(futures))
+
+    try:
+        with pytest.raises(BlockingCallError, match="async for"):
+            loop.run(consume())
+    finally:
+        loop.release()
+
+
+def test_iterators_that_were_left_leave_nothing_with_what_is_pending() -> None:
+    (future,) = pending(1)
+    ready = done(1)
+    for _ in range(10 * MANY_WAKERS):  # the pattern of a polling loop
+        for found in as_completed([ready, future]):
+            assert found is ready
+            break
+    assert len(future._wakers) <= MANY_WAKERS
+    iterator = as_completed([future])
+    kept = [as_completed([future]) for _ in range(2 * MANY_WAKERS)]
+    future.set_result(2)
+    assert next(iterator).value() == 2
+    assert [next(each).value() for each in kept] == [2] * len(kept)
+
+
+def test_an_iterator_keeps_no_future_that_it_gave() -> None:
+    (left,) = futures = pending(1)
+    taken = done(1)
+    gone = weakref.ref(taken)
+    iterator = as_completed([taken, *futures])
+    next(iterator)
+    del taken
+    gc.collect()
+    assert gone() is None
+    left.set_result(0)
+
+
+# -- first_n -----------------------------------------------------------------------------------
+
+
+@hypothesis.given(
+    st.lists(st.booleans(), max_size=7).flatmap(
+        lambda good: st.tuples(
+            st.just(good), st.integers(0, len(good)), st.permutations(range(len(good)))
+        )
+    ),
+    st.integers(0, 7),
+)
+def test_first_n_under_every_order(case: tuple[list[bool], int, list[int]], early: int) -> None:
+    good, k, order = case
+
+    def complete(place: int) -> None:
+        if good[place]:
+            futures[place].set_result(place)
+        else:
+            futures[place].set_exception(KeyError(place))
+
+    futures = pending(len(good))
+    for place in order[:early]:
+        complete(place)
+    result = first_n(futures, k)
+    heard = [*sorted(order[:early]), *order[early:]]
+    for place in order[early:]:
+        succeeded = [p for p in heard[: heard.index(place)] if good[p]]
+        failures = heard.index(place) - len(succeeded)
+        assert result.done() == (len(succeeded) >= k or failures > len(good) - k)
+        complete(place)
+    wanted = [futures[p] for p in heard if good[p]][:k]
+    if len(wanted) == k:
+        assert result.value() == wanted
+        return
+    with pytest.raises(NotEnoughResultsError) as info:
+        result.value()
+    needed = len(good) - k + 1
+    assert [e.args[0] for e in info.value.failures] == [p for p in heard if not good[p]][:needed]
+
+
+def test_first_n_names_what_failed() -> None:
+    futures = [failed(ValueError("one")), done(1), failed(KeyError("two"))]
+    with pytest.raises(NotEnoughResultsError) as info:
+        first_n(futures, 2).wait()
+    assert str(info.value) == (
+        "2 of 3 failed in first_n of 3, so fewer than 2 can succeed: "
+        "a future: ValueError: one; a future: KeyError: 'two'"
+    )
+    assert isinstance(info.value.__cause__, ValueError)
+
+
+def test_first_n_refuses_counts_that_cannot_be() -> None:
+    assert first_n([], 0).value() == []
+    for k in (-1, 2):
+        with pytest.raises(ValueError, match="k must be from 0"):
+            first_n([done(1)], k)
+    for wrong in (True, 1.0, None):
+        with pytest.raises(TypeError, match="k must be an integer"):
+            first_n([done(1)], wrong)  # type: ignore[arg-type]
+
+
+def test_first_n_leaves_the_others_alone_and_forgets_them() -> None:
+    slow, fast = pending(2)
+    unused = weakref.ref(fast)
+    result = first_n([slow, fast], 1)
+    fast.set_result(1)
+    assert result.value() == [fast]
+    del result, fast
+    gc.collect()
+    assert unused() is None  # the race is over: who runs on keeps no winner alive
+    assert not slow.done()
+    slow.set_result(2)
+
+
+def test_first_n_decodes_no_reply_to_learn_who_succeeded() -> None:
+    decoded = []
+
+    def reply() -> int:
+        decoded.append(1)
+        return 1
+
+    first, second = new_future(None, "a reply"), new_future(None, "a reply")
+    result = first_n([first, second], 1)
+    first.try_set_thunk(reply)
+    assert result.value() == [first]
+    assert not decoded
+    assert first.value() == 1
+    second.try_set_thunk(reply)
+
+
+def test_sets_of_calls_and_plain_futures_mixed(job: Job) -> None:
+    plain: Future[int] = Future()
+    calls = job.on(
+        0, lambda: [rpc.rpc_async(f"w{rank}", remote_code.add, (rank, 10)) for rank in range(3)]
+    )
+    bad: Future[Any] = job.on(0, lambda: rpc.rpc_async("w1", remote_code.fail, ("no",)))
+    futures: list[Future[Any]] = [*calls, plain]
+    found: list[Future[Any]] = []
+    for future in as_completed([*futures, bad]):
+        found.append(future)
+        if len(found) == 4:
+            plain.set_result(5)
+    assert found[-1] is plain
+    assert set(map(id, found)) == set(map(id, [*futures, bad]))
+    assert wait_all(futures) == [10, 11, 12, 5]
+    assert first_n([bad, *futures], 4).wait() == futures
+    with pytest.raises(NotEnoughResultsError, match="add on 'w1'|fail on 'w1'.*CustomError: no"):
+        first_n([bad, *futures], 5).wait()
+    assert collect_all([bad, *futures]).wait() == [bad, *futures]
+
+
+@pytest.mark.asyncio
+async def test_sets_awaited_on_a_loop_of_the_users(job: Job) -> None:
+    calls = job.on(
+        0, lambda: [rpc.rpc_async(f"w{rank}", remote_code.async_who) for rank in range(3)]
+    )
+    names = {future.value() async for future in as_completed(calls)}
+    assert names == {"w0", "w1", "w2"}
+    assert len(await first_n(calls, 2)) == 2
+    assert await collect_all(calls) == calls

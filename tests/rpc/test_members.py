@@ -1,0 +1,170 @@
+"""What a worker knows of the others when news of them come late or in an unlucky order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from telegrad import rpc
+from telegrad.errors import UnknownWorkerError, WorkerLostError
+from telegrad.rpc.members import Members
+from telegrad.rpc.membership_events import MembershipEvents, _Kind
+from telegrad.rpc.shutdown import GRACEFUL
+from tests.rpc import remote_code
+from tests.rpc.membership_world import LIMIT, Heard, World
+
+OWN = rpc.WorkerInfo("w0", 0, 1)
+OLD = rpc.WorkerInfo("w1", 1, 2)
+NEW = rpc.WorkerInfo("w1", 1, 3)
+NEWEST = rpc.WorkerInfo("w1", 1, 4)
+
+
+def lost(worker: rpc.WorkerInfo, **more: Any) -> WorkerLostError:
+    return WorkerLostError("gone", worker=worker.name, incarnation=worker.incarnation, **more)
+
+
+@pytest.fixture
+def members() -> Members:
+    return Members(OWN, 2)
+
+
+def test_an_old_incarnation_does_not_replace_its_replacement(members: Members) -> None:
+    members.add([NEW])
+    members.add([OWN, OLD])
+    assert members.find("w1") == members.find(1) == NEW
+    assert members.living() == [OWN, NEW]
+
+
+def test_who_lives_replaces_who_is_lost_whatever_was_drawn_first(members: Members) -> None:
+    other = rpc.WorkerInfo("other", 1, 3)
+    members.add([other])
+    members.lose(other, lost(other))
+    members.add([OLD])
+    assert members.find(1) == OLD
+
+
+def test_an_incarnation_that_was_replaced_is_lost_and_not_unknown(members: Members) -> None:
+    members.add([NEW])
+    assert members.find(OLD) == OLD
+    loss = members.lost(OLD)
+    assert isinstance(loss, WorkerLostError)
+    assert (loss.worker, loss.incarnation) == ("w1", 2)
+    assert members.lost(NEW) is None
+    with pytest.raises(UnknownWorkerError):
+        members.find(NEWEST)
+
+
+def test_who_sends_something_is_adopted(members: Members) -> None:
+    for peer, known in ((OLD, OLD), (NEWEST, NEWEST), (NEW, NEWEST)):
+        members.adopt(peer)
+        assert members.find("w1") == members.find(1) == known
+
+
+class Told:
+    """Events, and what their callbacks were told, with a pool that runs when it is asked to."""
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+        self._work: list[Callable[..., None]] = []
+        self.events = MembershipEvents(OWN, self._work.append)
+        for kind in _Kind:
+            self.events.add(kind, lambda worker, *_, kind=kind: self._note(kind, worker))
+
+    def _note(self, kind: _Kind, worker: rpc.WorkerInfo) -> None:
+        self.words.append(f"{kind.value} {worker.incarnation}")
+
+    def run(self) -> list[str]:
+        while self._work:
+            self._work.pop()()
+        return self.words
+
+
+def test_one_that_comes_back_is_told_after_the_loss_of_its_predecessor() -> None:
+    told = Told()
+    told.events.begin([OWN, OLD])
+    told.events.joined(NEW)
+    told.events.joined(NEWEST)
+    assert told.run() == []
+    told.events.lost(OLD, lost(OLD))
+    assert told.run() == ["on_loss 2", "on_join 3"]
+    told.events.lost(NEW, lost(NEW, left=True))
+    assert told.run() == ["on_loss 2", "on_join 3", "on_leave 3", "on_join 4"]
+
+
+def test_one_that_is_lost_before_it_was_told_is_never_told() -> None:
+    told = Told()
+    told.events.begin([OWN, OLD])
+    told.events.joined(NEW)
+    told.events.lost(NEW, lost(NEW))
+    told.events.joined(NEW)
+    told.events.lost(OLD, lost(OLD))
+    assert told.run() == ["on_loss 2"]
+
+
+def test_after_a_goodbye_that_is_not_told_the_next_one_is() -> None:
+    told = Told()
+    told.events.begin([OWN, OLD])
+    told.events.joined(NEW)
+    told.events.lost(OLD, lost(OLD, left=True, reason=GRACEFUL))
+    assert told.run() == ["on_join 3"]
+
+
+@pytest.fixture(params=["inproc", "grpc"])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    made = World(request.param, 2)
+    yield made
+    made.close()
+
+
+def call_back() -> str:
+    """Calls the caller, as one does who was not told that it has joined."""
+    call = rpc.current_call()
+    assert call is not None
+    by_info = rpc.rpc_sync(call.caller, remote_code.who, timeout=LIMIT)
+    return f"{by_info} {rpc.rpc_sync(call.caller.name, remote_code.who, timeout=LIMIT)}"
+
+
+def test_a_caller_whose_arrival_was_not_heard_yet_can_be_called(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = world.join_all()
+    unheard: list[Any] = []
+    monkeypatch.setattr(first, "learn", unheard.append)  # what Joined would do
+    late = world.join(7, late=True)
+    assert late.call("w0", call_back).wait(LIMIT) == "w7 w7"
+    old = second.info
+    second.shutdown(graceful=False)
+    back = world.join(1)
+    assert back.call("w0", call_back).wait(LIMIT) == "w1 w1"
+    assert first.worker("w1") == back.info
+    assert first.worker(old) == old
+    assert isinstance(first.lost(old), WorkerLostError)
+    monkeypatch.undo()
+    for members in unheard:
+        first.learn(members)
+    assert first.call("w7", remote_code.who).wait(LIMIT) == "w7"
+    assert first.worker("w1") == back.info
+
+
+def test_a_loss_is_noted_where_it_is_handled_and_not_later_in_the_pool(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = world.join_all()
+    heard = Heard(first)
+    monkeypatch.setattr(first._inbox, "_submit", lambda *work: None)  # later, when it is too late
+    old = second.info
+    world.kill(second)
+    what, (worker, _) = heard.next()
+    assert (what, worker) == ("loss", old)
+
+
+def test_an_old_incarnation_that_was_never_met_is_lost(world: World) -> None:
+    _, second = world.join_all()
+    old = second.info
+    second.shutdown(graceful=False)
+    world.join(1)
+    late = world.join(7, late=True)
+    with pytest.raises(WorkerLostError, match="has taken its place"):
+        late.call(old, remote_code.who).wait(LIMIT)

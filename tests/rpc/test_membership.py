@@ -1,0 +1,431 @@
+"""Workers that come late, leave, are lost and come back; who is told; who is evicted."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from telegrad import rpc
+from telegrad.errors import (
+    DuplicateNameError,
+    EvictedError,
+    RendezvousTimeoutError,
+    WorkerLostError,
+)
+from telegrad.testing import leaks
+from tests.rpc import remote_code
+from tests.rpc.membership_world import LIMIT, Heard, World
+
+QUICK = 3.0  # lost_after where a test waits for silence; a loaded machine is not silent so long
+
+
+@pytest.fixture(params=["inproc", "grpc"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def worlds() -> Iterator[list[World]]:
+    made: list[World] = []
+    remote_code.gates.begin()
+    yield made
+    remote_code.gates.open_all()
+    for world in made:
+        world.close()
+
+
+@pytest.fixture
+def make_world(worlds: list[World], kind: str) -> functools.partial[World]:
+    def make(size: int, **options: object) -> World:
+        world = World(kind, size, **options)
+        worlds.append(world)
+        return world
+
+    return functools.partial(make)
+
+
+MakeWorld = functools.partial[World]
+
+
+def who(agent: rpc.Agent, to: str | rpc.WorkerInfo) -> object:
+    return agent.call(to, remote_code.who).wait(LIMIT)
+
+
+# -- start when ----------------------------------------------------------------------------------
+
+
+def test_it_starts_with_a_quorum_and_the_others_join_later(make_world: MakeWorld) -> None:
+    world = make_world(4)
+    early = [world.start(r, start_when=2) for r in (0, 2)]
+    first, second = (each.result(LIMIT) for each in early)
+    assert [info.name for info in first.workers()] == ["w0", "w2"]
+    heard = [Heard(first), Heard(second)]
+    third = world.join(1, start_when=2)
+    for each in heard:
+        assert each.next() == ("join", third.info)
+    assert who(first, "w1") == "w1"
+    assert who(third, "w2") == "w2"
+    fourth = world.join(3)
+    assert [each.next() for each in heard] == [("join", fourth.info)] * 2
+    assert who(fourth, "w0") == "w0"
+    assert [info.rank for info in fourth.workers()] == [0, 1, 2, 3]
+    assert fourth.world_size == 4
+
+
+def test_it_starts_with_the_workers_that_were_named(make_world: MakeWorld) -> None:
+    world = make_world(3)
+    waiting = world.start(1, start_when=["w0"])
+    server = world.join(0, start_when=["w0"])
+    trainer = waiting.result(LIMIT)
+    assert who(trainer, "w0") == "w0"
+    assert who(server, "w1") == "w1"
+
+
+def test_who_has_started_may_call_one_that_still_waits(make_world: MakeWorld) -> None:
+    """The call is served when the callee has started, too."""
+    world = make_world(3)
+    first = world.join(0, start_when=1)
+    heard = Heard(first)
+    waiting = world.start(1)
+    assert heard.next()[1].name == "w1"
+    future = first.call("w1", remote_code.who)
+    assert not future.done()
+    world.join(2)
+    assert future.wait(LIMIT) == "w1"
+    waiting.result(LIMIT)
+
+
+@pytest.mark.parametrize(
+    ("start_when", "words", "missing"),
+    [
+        (2, r"start any 1 of ranks 0, 2", ("rank 0: never", "rank 2: never")),
+        (["w2", "w1"], r"start worker 'w2'", ("worker 'w2': never",)),
+        (None, r"start ranks 0, 2", ("rank 0: never", "rank 2: never")),
+    ],
+    ids=repr,
+)
+def test_who_is_missing_is_said(
+    make_world: MakeWorld, start_when: object, words: str, missing: tuple[str, ...]
+) -> None:
+    world = make_world(3)
+    with pytest.raises(RendezvousTimeoutError, match=words) as info:
+        world.join(1, start_when=start_when, init_timeout=0.2)
+    assert all(map(str.startswith, info.value.missing, missing))
+    assert len(info.value.missing) == len(missing)
+    assert world.coordinator.members == ()
+
+
+def test_more_workers_than_there_can_be(make_world: MakeWorld) -> None:
+    with pytest.raises(ValueError, match="start_when=3 cannot be with a world size of 2"):
+        make_world(2).join(0, start_when=3)
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "words"),
+    [
+        (0, ValueError, "from 1 to"),
+        (True, TypeError, "a number of workers or a list of names"),
+        ("ps", TypeError, r"write \['ps'\]"),
+        ([], ValueError, "empty list; to wait for nobody write 1"),
+        (["no blanks"], ValueError, "worker name 'no blanks'"),
+        (1.5, TypeError, "a number of workers"),
+    ],
+)
+def test_what_start_when_may_not_be(value: object, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        rpc.RpcOptions(start_when=value)  # type: ignore[arg-type]
+    assert rpc.RpcOptions(start_when=["ps", "w0"]).waits_for == ("ps", "w0")
+
+
+def test_shutdown_waits_for_who_is_there_and_not_for_who_never_came(make_world: MakeWorld) -> None:
+    world = make_world(3)
+    first, second = (each.result(LIMIT) for each in [world.start(r, start_when=2) for r in (0, 1)])
+    ending = world.submit(first.shutdown)
+    assert who(second, "w0") == "w0"
+    second.shutdown()
+    ending.result(LIMIT)
+
+
+# -- who is told -------------------------------------------------------------------------------
+
+
+def test_a_worker_that_is_killed_and_comes_back(make_world: MakeWorld) -> None:
+    world = make_world(3)
+    first, second, third = world.join_all()
+    heard = [Heard(first), Heard(third)]
+    old = second.info
+    waiting = first.call("w1", remote_code.hold, ("killed",), timeout=math.inf)
+    assert remote_code.entered("killed")
+    world.kill(second)
+    for each in heard:
+        what, (worker, error) = each.next()
+        assert (what, worker) == ("loss", old)
+        assert isinstance(error, WorkerLostError)
+        assert (error.worker, error.incarnation, error.left) == ("w1", old.incarnation, False)
+    with pytest.raises(WorkerLostError, match="'w1'"):
+        waiting.wait(LIMIT)
+    again = world.join(1)
+    assert (again.name, again.rank) == (old.name, old.rank)
+    assert again.info.incarnation > old.incarnation
+    for each in heard:
+        assert each.next() == ("join", again.info)
+    for agent in (first, third):
+        assert who(agent, "w1") == "w1"
+        assert agent.worker("w1") == agent.worker(1) == again.info
+        with pytest.raises(WorkerLostError):
+            who(agent, old)
+    assert again.statistics().calls_served == 2
+    assert who(again, "w2") == "w2"
+
+
+def test_a_worker_that_leaves(make_world: MakeWorld) -> None:
+    world = make_world(3)
+    first, second, third = world.join_all()
+    heard = [Heard(first), Heard(second)]
+    assert who(first, "w2") == "w2"
+    gone = third.info
+    third.shutdown(graceful=False)
+    assert [each.next() for each in heard] == [("leave", gone)] * 2
+    with pytest.raises(WorkerLostError, match="left without a graceful shutdown") as info:
+        who(first, "w2")
+    assert info.value.left
+    back = world.join(2)
+    assert [each.next() for each in heard] == [("join", back.info)] * 2
+
+
+def test_nobody_is_told_when_all_shut_down_together(make_world: MakeWorld) -> None:
+    world = make_world(3)
+    agents = world.join_all()
+    heard = [Heard(agent) for agent in agents]
+    for agent in agents:
+        assert who(agents[0], agent.name) == agent.name
+    for ending in [world.submit(agent.shutdown) for agent in agents]:
+        ending.result(LIMIT)
+    assert [each.names() for each in heard] == [[]] * 3
+
+
+def test_who_goes_alone_since_the_coordinator_is_lost_has_left(make_world: MakeWorld) -> None:
+    """The goodbye of a graceful shutdown must not look like the end of the job."""
+    world = make_world(2)
+    first, second = world.join_all()
+    assert who(first, "w1") == "w1"
+    heard = Heard(first)
+    world.coordinator.close()
+    second.shutdown()
+    assert heard.next() == ("leave", second.info)
+    with pytest.raises(WorkerLostError, match="since it has lost the coordinator"):
+        who(first, "w1")
+
+
+def test_a_worker_on_top(make_world: MakeWorld) -> None:
+    world = make_world(2)
+    first, _ = world.join_all()
+    heard = Heard(first)
+    late = world.join(7, late=True)
+    assert (late.name, late.rank) == ("w7", 2)
+    assert heard.next() == ("join", late.info)
+    assert who(first, "w7") == "w7"
+    assert first.world_size == 3
+
+
+def test_a_name_is_free_again_only_when_its_worker_is_gone(make_world: MakeWorld) -> None:
+    world = make_world(2)
+    _, second = world.join_all()
+    with pytest.raises(DuplicateNameError, match="rank 1 is taken by 'w1'"):
+        world.join(1)
+    second.shutdown(graceful=False)
+    world.join(1)
+
+
+# -- callbacks -----------------------------------------------------------------------------------
+
+
+def test_callbacks_run_in_order_and_may_call_and_fail(
+    make_world: MakeWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = make_world(4)
+    first = world.join(0, start_when=1)
+    order: list[str] = []
+    done = threading.Event()
+
+    def joined(worker: rpc.WorkerInfo) -> None:
+        order.append(f"begin {worker.name}")
+        order.append(rpc.rpc_sync(worker, remote_code.who))
+        raise RuntimeError("not today")
+
+    def lost(worker: rpc.WorkerInfo, error: WorkerLostError) -> None:
+        order.append(f"lost {worker.name}")
+        done.set()
+
+    with rpc.use_agent(first):
+        rpc.on_join(joined)
+        rpc.on_loss(lost)
+    others = [world.join(r, start_when=1) for r in (1, 2, 3)]
+    leaks.wait_until_gone("joins", lambda: [] if len(order) == 6 else order)
+    world.kill(others[0])
+    assert done.wait(LIMIT)
+    names = ["w1", "w2", "w3"]
+    assert order == [word for name in names for word in (f"begin {name}", name)] + ["lost w1"]
+    assert [each.levelno for each in caplog.records if "callback" in each.message] == [
+        logging.ERROR
+    ] * 3
+
+
+def test_a_callback_that_was_removed_is_not_called(make_world: MakeWorld) -> None:
+    world = make_world(3)
+    first = world.join(0, start_when=1)
+    removed, kept = Heard(first), Heard(first)
+    for remove in removed.remove * 2:
+        remove()
+    world.join(1, start_when=1)
+    assert kept.next()[0] == "join"
+    assert removed.names() == []
+
+
+def test_a_callback_may_shut_the_agent_down(make_world: MakeWorld) -> None:
+    world = make_world(2)
+    first, second = world.join_all()
+    done = threading.Event()
+
+    def lost(worker: rpc.WorkerInfo, error: WorkerLostError) -> None:
+        rpc.shutdown()
+        done.set()
+
+    with rpc.use_agent(first):
+        rpc.on_loss(lost)
+    world.kill(second)
+    assert done.wait(LIMIT)
+    assert first.ended
+
+
+def test_what_is_no_callback(make_world: MakeWorld) -> None:
+    agent = make_world(1).join(0)
+
+    async def later(worker: rpc.WorkerInfo) -> None: ...
+
+    with rpc.use_agent(agent):
+        for wrong in (later, None):
+            with pytest.raises(TypeError, match="on_join takes a plain function"):
+                rpc.on_join(wrong)  # type: ignore[arg-type]
+
+
+# -- eviction, cuts ------------------------------------------------------------------------------
+
+
+def test_who_comes_back_after_a_cut_is_evicted(make_world: MakeWorld) -> None:
+    """It has lost everybody by silence; once it can, it asks, and hears that it was given up."""
+    world = make_world(3, lost_after=QUICK)
+    first, _, third = world.join_all()
+    assert who(third, "w1") == "w1"
+    heard = Heard(third)
+    others = Heard(first)
+    waiting = third.call("w0", remote_code.hold, ("cut",), timeout=math.inf)
+    assert remote_code.entered("cut")
+    world.network.partition("w2")
+    what, (worker, _) = others.next()
+    assert (what, worker) == ("loss", third.info)
+    with pytest.raises(WorkerLostError, match="'w0'"):
+        waiting.wait(LIMIT)
+    lost = [heard.next() for _ in range(2)]
+    assert {(what, each[0].name) for what, each in lost} == {("loss", "w0"), ("loss", "w1")}
+    world.network.heal()
+    what, (worker, error) = heard.next()
+    assert (what, worker) == ("loss", third.info)
+    assert isinstance(error, EvictedError)
+    with pytest.raises(EvictedError, match="gave up 'w2'.*start it again"):
+        who(third, "w0")
+    back = world.submit(third.shutdown)
+    back.result(LIMIT)
+    again = world.join(2)
+    assert others.next() == ("join", again.info)
+    assert who(again, "w0") == "w0"
+    assert heard.names() == []
+
+
+def test_every_wait_of_an_evicted_worker_says_so(make_world: MakeWorld) -> None:
+    """Those for a worker that has heard of it, too: what it says is held until it is known why."""
+    world = make_world(3)
+    first, second, third = world.join_all()
+    with rpc.use_agent(third):
+        fetched = rpc.remote("w0", remote_code.who)
+        assert fetched.to_here() == "w0"
+        created = rpc.remote("w1", remote_code.hold, ("creating",))
+        fetching = world.submit(created.to_here)
+    heard, others = Heard(third), [Heard(first), Heard(second)]
+    waiting = [
+        third.call(name, remote_code.hold, (f"evicted {name}",), timeout=math.inf)
+        for name in ("w0", "w1", "w2")
+    ]
+    served = first.call("w2", remote_code.hold, ("served",), timeout=math.inf)
+    for name in ("evicted w0", "evicted w1", "evicted w2", "served", "creating"):
+        assert remote_code.entered(name)
+    world.drop(third)
+    for each in others:
+        what, (worker, _) = each.next()
+        assert (what, worker) == ("loss", third.info)
+    with pytest.raises(WorkerLostError, match="'w2'"):
+        served.wait(LIMIT)
+    for wait in (*(future.wait for future in waiting), fetching.result):
+        with pytest.raises(EvictedError, match="gave up 'w2'"):
+            wait(LIMIT)
+    what, (worker, error) = heard.next()
+    assert (what, worker) == ("loss", third.info)
+    assert isinstance(error, EvictedError)
+    with rpc.use_agent(third):
+        for verb in (
+            functools.partial(rpc.rpc_sync, "w0", remote_code.who),
+            functools.partial(rpc.remote, "w1", remote_code.who),
+            fetched.to_here,
+            created.to_here,
+        ):
+            with pytest.raises(EvictedError, match="gave up 'w2'"):
+                verb()
+    assert who(first, "w1") == "w1"
+    remote_code.gates.open_all()  # it serves them to the end, for nobody
+    third.shutdown()
+    assert heard.names() == []
+
+
+@pytest.mark.parametrize("cut", [("w0", "w1"), ("w1", "w0")], ids=["to", "fro"])
+def test_a_one_way_cut_is_a_loss_at_both_ends(make_world: MakeWorld, cut: tuple[str, str]) -> None:
+    """What still arrives does not echo what was said: the way there and back is broken."""
+    world = make_world(3, lost_after=QUICK)
+    agents = world.join_all()
+    heard = [Heard(agent) for agent in agents]
+    waiting = []
+    for here, there in ((0, 1), (1, 0)):
+        gate = f"one way {cut} {here}"
+        future = agents[here].call(f"w{there}", remote_code.hold, (gate,), timeout=math.inf)
+        assert remote_code.entered(gate)
+        waiting.append(future)
+    world.network.partition(*cut, one_way=True)
+    for future, lost in zip(waiting, ("w1", "w0"), strict=True):
+        with pytest.raises(WorkerLostError, match=rf"worker '{lost}'.*silent for"):
+            future.wait(LIMIT)
+    for rank, lost in ((0, "w1"), (1, "w0")):
+        what, (worker, _) = heard[rank].next()
+        assert (what, worker.name) == ("loss", lost)
+        assert who(agents[rank], "w2") == "w2"
+        assert who(agents[2], f"w{rank}") == f"w{rank}"
+    assert heard[2].names() == []
+
+
+def test_connections_that_break_lose_nothing_and_repeat_nothing(make_world: MakeWorld) -> None:
+    world = make_world(2)
+    first, second = world.join_all()
+    heard = Heard(first)
+    calls = 200
+    futures = []
+    for i in range(calls):
+        futures.append(first.call("w1", remote_code.echo, (i,)))
+        if i % 20 == 10:
+            world.network.kill("w0", "w1")
+    assert [future.wait(LIMIT) for future in futures] == list(range(calls))
+    assert first.statistics().calls_sent == second.statistics().calls_served == calls
+    assert world.network.statistics().killed > 0
+    assert heard.names() == []

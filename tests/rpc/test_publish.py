@@ -1,0 +1,278 @@
+"""Objects that are found by a name."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from telegrad import rpc
+from telegrad.errors import (
+    BlockingCallError,
+    CallRefusedError,
+    CallTimeoutError,
+    DuplicateNameError,
+    NotInitializedError,
+    OwnerLostError,
+    UnknownWorkerError,
+    WorkerLostError,
+)
+from telegrad.rpc import RRef
+from telegrad.rpc.publish import _Published
+from telegrad.testing import Cluster, no_leaked_references
+from telegrad.testing.leaks import wait_until_gone
+from tests.rpc.conftest import Job, MakeJob
+
+OVER_FAULTS_TOO = True
+
+
+class Board:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def write(self, line: str) -> int:
+        self.lines.append(line)
+        return len(self.lines)
+
+    def where(self) -> str:
+        return rpc.get_worker_info().name
+
+
+def publish_board(name: str) -> None:
+    rpc.publish(name, Board())
+
+
+def look_up(to: str, name: str) -> RRef[Any]:
+    return rpc.lookup(to, name)
+
+
+async def look_up_on_the_user_loop(to: str, name: str) -> tuple[str, str]:
+    try:
+        rpc.lookup(to, name)
+    except BlockingCallError as error:
+        said = str(error)
+    found = await rpc.to_thread(rpc.lookup, to, name)
+    return said, await found.rpc_async().where()
+
+
+def published(job: Job, rank: int) -> _Published:
+    return job.agents[rank].attached(_Published)
+
+
+def counted(agent: rpc.Agent) -> int:
+    statistics = agent.statistics()
+    return statistics.owned_rrefs + statistics.user_rrefs
+
+
+def test_what_is_published_is_found_by_everyone(job: Job) -> None:
+    board = Board()
+    job.on(0, rpc.publish, "board", board)
+    for rank, to in ((1, "w0"), (2, 0), (0, "w0"), (1, job.agents[0].info)):
+        found = job.on(rank, rpc.lookup, to, "board")
+        assert found.owner_name() == "w0"
+        assert job.on(rank, found.rpc_sync().where) == "w0"
+        job.on(rank, found.rpc_sync().write, f"from {rank}")
+    assert board.lines == ["from 1", "from 2", "from 0", "from 1"]
+    own = job.on(0, rpc.lookup, "w0", "board")
+    assert own.is_owner()
+    assert own.local_value() is board
+
+
+def test_a_lookup_waits_until_it_is_published(job: Job) -> None:
+    """Without a thread, and each is answered once."""
+    found: list[str] = []
+
+    def wait() -> None:
+        rref = job.on(1, rpc.lookup, "w0", "late")
+        found.append(job.on(1, rref.to_here))
+
+    threads = [threading.Thread(target=wait) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    wait_until_gone("wait for lookups", lambda: [5] * (5 - published(job, 0).waiting))
+    assert not found
+    job.on(0, rpc.publish, "late", "a value")
+    for thread in threads:
+        thread.join()
+    assert found == ["a value"] * 5
+    assert published(job, 0).waiting == 0
+
+
+def test_a_lookup_gives_up_and_leaves_nothing(job: Job) -> None:
+    with pytest.raises(CallTimeoutError, match="rpc.lookup of 'never'"):
+        job.on(1, rpc.lookup, "w0", "never", timeout=0.1)
+    wait_until_gone("lookups", lambda: ["one"] * published(job, 0).waiting)
+    assert not published(job, 0)._waiting
+    job.on(0, rpc.publish, "never", 1)
+    assert job.on(1, lambda: rpc.lookup("w0", "never").to_here()) == 1
+
+
+def test_a_name_is_published_once(job: Job) -> None:
+    job.on(0, rpc.publish, "x", 1)
+    with pytest.raises(DuplicateNameError, match=r"'x' on worker 'w0' already.*unpublish"):
+        job.on(0, rpc.publish, "x", 2)
+    job.on(1, rpc.publish, "x", 3)  # each worker has names of its own
+    first = job.on(2, rpc.lookup, "w0", "x")
+    assert job.on(2, lambda: rpc.lookup("w1", "x").to_here()) == 3
+    job.on(0, rpc.unpublish, "x")
+    with pytest.raises(LookupError, match=r"nothing is published as 'x'.*published: nothing"):
+        job.on(0, rpc.unpublish, "x")
+    job.on(0, rpc.publish, "x", 4)
+    assert job.on(2, first.to_here) == 1
+    assert job.on(2, lambda: rpc.lookup("w0", "x").to_here()) == 4
+
+
+def test_an_rref_is_published_as_what_it_refers_to(job: Job) -> None:
+    def publish() -> None:
+        rpc.publish("theirs", rpc.remote("w1", Board))
+        rpc.publish("mine", RRef(np.arange(3)))
+
+    job.on(0, publish)
+    theirs = job.on(2, rpc.lookup, "w0", "theirs")
+    assert theirs.owner_name() == "w1"
+    assert job.on(2, theirs.rpc_sync().where) == "w1"
+    np.testing.assert_array_equal(job.on(2, lambda: rpc.lookup(0, "mine").to_here()), [0, 1, 2])
+
+
+@pytest.mark.parametrize("owner", ["w0", "w1"])
+def test_what_becomes_of_the_published_rref_is_nothing_to_the_name(job: Job, owner: str) -> None:
+    def publish() -> None:
+        with rpc.remote(owner, Board) as board:
+            rpc.publish("board", board)
+
+    job.on(0, publish)
+    found = job.on(2, rpc.lookup, "w0", "board")
+    assert job.on(2, found.rpc_sync().where) == owner
+    with pytest.raises(DuplicateNameError):
+        job.on(0, rpc.publish, "board", found_again := job.on(0, rpc.lookup, "w0", "board"))
+    found_again.release()
+    assert job.on(1, lambda: rpc.lookup("w0", "board").rpc_sync().where()) == owner
+    job.on(0, rpc.unpublish, "board")
+    assert job.on(2, found.rpc_sync().where) == owner
+    found.release()
+    wait_until_gone("values and forks", lambda: [each for each in job.agents if counted(each)])
+
+
+def test_the_name_keeps_the_object_and_so_does_who_found_it(job: Job) -> None:
+    job.on(0, rpc.publish, "board", Board())
+    found = job.on(1, rpc.lookup, "w0", "board")
+    job.on(0, rpc.unpublish, "board")
+    assert job.on(1, found.rpc_sync().write, "still here") == 1
+    found.release()
+    wait_until_gone("values", lambda: ["one"] * job.agents[0].statistics().owned_rrefs)
+
+
+def test_published_through_a_call_and_found_in_one(job: Job) -> None:
+    job.on(0, rpc.rpc_sync, "w1", publish_board, ("board",))
+    found = job.on(0, rpc.rpc_sync, "w2", look_up, ("w1", "board"))
+    assert job.on(0, found.rpc_sync().where) == "w1"
+    said, where = job.on(0, rpc.rpc_sync, "w2", look_up_on_the_user_loop, ("w1", "board"))
+    assert "await rpc.to_thread(rpc.lookup" in said
+    assert where == "w1"
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "match"),
+    [("", ValueError, "1 to 200"), ("x" * 201, ValueError, "not 201"), (3, TypeError, "not by 3")],
+)
+def test_names_that_cannot_be(job: Job, name: Any, error: type[Exception], match: str) -> None:
+    for verb in (lambda: rpc.publish(name, 1), lambda: rpc.lookup("w0", name)):
+        with pytest.raises(error, match=match):
+            job.on(0, verb)
+    with pytest.raises(error, match=match):
+        job.on(0, rpc.unpublish, name)
+
+
+def test_what_cannot_be_published(job: Job) -> None:
+    released = job.on(0, lambda: RRef(1))
+    released.release()
+    with pytest.raises(RuntimeError, match="released"):
+        job.on(0, rpc.publish, "x", released)
+    foreign = job.on(1, lambda: RRef(1))
+    with pytest.raises(RuntimeError, match="belongs to the agent 'w1'"):
+        job.on(0, rpc.publish, "x", foreign)
+    assert not published(job, 0)._rrefs
+
+
+def test_the_policy_says_what_may_be_called_on_it(make_job: MakeJob) -> None:
+    job = make_job(2, callables="exposed")
+    job.on(0, rpc.publish, "board", Board())
+    found = job.on(1, rpc.lookup, "w0", "board")
+    with pytest.raises(CallRefusedError, match=r"only what is marked"):
+        job.on(1, found.rpc_sync().write, "no")
+
+
+def test_nobody_to_ask(job: Job) -> None:
+    with pytest.raises(UnknownWorkerError):
+        job.on(0, rpc.lookup, "nobody", "x")
+    for verb in (
+        lambda: rpc.publish("x", 1),
+        lambda: rpc.unpublish("x"),
+        lambda: rpc.lookup(0, "x"),
+    ):
+        with pytest.raises(NotInitializedError):
+            verb()
+
+
+def test_a_lookup_hears_of_losses() -> None:
+    with Cluster(3, options=rpc.RpcOptions(timeout=20.0)) as cluster:
+        cluster.call(
+            0, rpc.publish, "theirs", cluster.call(0, lambda: rpc.remote("worker1", Board))
+        )
+        waiting: list[BaseException] = []
+
+        def wait() -> None:
+            try:
+                cluster.call(2, rpc.lookup, "worker1", "never")
+            except BaseException as error:
+                waiting.append(error)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        agent = cluster.call(1, rpc.current_agent)
+        wait_until_gone("wait", lambda: [1] * (1 - agent.attached(_Published).waiting))
+        cluster.kill(1)
+        thread.join()
+        assert isinstance(waiting[0], WorkerLostError)
+        with pytest.raises(OwnerLostError):
+            cluster.call(2, rpc.lookup, "worker0", "theirs")
+
+
+def test_a_caller_that_dies_waits_no_longer() -> None:
+    with Cluster(2, options=rpc.RpcOptions(timeout=20.0)) as cluster:
+        thread = threading.Thread(target=_look_in_vain, args=(cluster,))
+        thread.start()
+        agent = cluster.call(0, rpc.current_agent)
+        found = agent.attached(_Published)
+        wait_until_gone("wait", lambda: [1] * (1 - found.waiting))
+        cluster.kill(1)
+        wait_until_gone("lookups", lambda: [1] * found.waiting)
+        thread.join()
+
+
+def _look_in_vain(cluster: Cluster) -> None:
+    with pytest.raises(WorkerLostError):
+        cluster.call(1, rpc.lookup, "worker0", "never")
+
+
+def test_over_processes() -> None:
+    with Cluster(2, processes=True) as cluster, no_leaked_references(cluster):
+        assert cluster.run(publish_and_find) == ["worker1", "worker0"]
+
+
+def publish_and_find() -> str:
+    """Each looks up what the other may not have published yet."""
+    peer = f"worker{1 - rpc.get_worker_info().rank}"
+    rpc.publish("board", Board())
+    found = rpc.lookup(peer, "board")
+    assert found.rpc_sync().write("a line") == 1
+    assert found.rpc_sync().lines == ["a line"]
+    where: str = found.rpc_sync().where()
+    rpc.rpc_sync(peer, take_back, ("board",))
+    return where
+
+
+def take_back(name: str) -> None:
+    rpc.unpublish(name)

@@ -1,0 +1,354 @@
+"""Calls that are made again: of marked functions, to workers that come back, within their time."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import math
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from telegrad import rpc
+from telegrad.errors import (
+    CallCancelledError,
+    CallTimeoutError,
+    EncodeError,
+    EvictedError,
+    NotInitializedError,
+    UnknownWorkerError,
+    WorkerLostError,
+)
+from telegrad.rpc.retry import Retries, is_idempotent
+from telegrad.testing import leaks
+from tests.rpc import cancel_code, remote_code
+from tests.rpc.cancel_code import notes
+from tests.rpc.conftest import Job, MakeJob
+
+OVER_FAULTS_TOO = True
+
+gates = remote_code.gates
+
+
+@pytest.fixture(autouse=True)
+def _fresh_notes() -> Iterator[None]:
+    notes.begin()
+    yield
+    notes.begin()
+
+
+@pytest.fixture
+def job(make_job: MakeJob) -> Job:
+    """Three workers whose calls do not expire while a test waits."""
+    return make_job(3, timeout=120.0)
+
+
+def call(job: Job, rank: int, func: Callable[..., Any], *args: Any, **how: Any) -> rpc.Future[Any]:
+    """Calls a function on w1 from the worker of this rank; again once, unless told otherwise."""
+    how = {"to": "w1", "retry": 1, **how}
+    return job.on(rank, rpc.rpc_async, how.pop("to"), func, args, **how)
+
+
+def entered(name: str) -> bool:
+    return gates(f"{name}-entered").wait(20)
+
+
+def lose(job: Job, rank: int) -> None:
+    job.agents[rank].shutdown(graceful=False)
+
+
+def known_as_lost(job: Job, rank: int) -> None:
+    """Loses a worker; returns once w0 knows."""
+    info = job.agents[rank].info
+    lose(job, rank)
+    leaks.wait_until_gone("is there", lambda: [] if job.agents[0].lost(info) else ["w0 thinks so"])
+
+
+def waits_for_a_return(job: Job, rank: int = 0) -> None:
+    retries = job.agents[rank].attached(Retries)
+    leaks.wait_until_gone("waits", lambda: [] if retries.waiting else ["no call waits"])
+
+
+def none_waits(job: Job, rank: int = 0) -> bool:
+    return job.agents[rank].attached(Retries).waiting == 0
+
+
+# -- the mark
+
+
+def test_the_mark_and_where_it_may_stand() -> None:
+    assert is_idempotent(cancel_code.who_again)
+    assert is_idempotent(cancel_code.hold_again_async)
+    assert is_idempotent(cancel_code.Marked.above)
+    assert is_idempotent(cancel_code.Marked.below)
+    assert is_idempotent(cancel_code.Marked.of_the_class)
+    assert not is_idempotent(cancel_code.who)
+    assert cancel_code.Marked.above() == 1
+    assert cancel_code.Marked.of_the_class() == 3
+
+
+@pytest.mark.parametrize("what", [operator.add, cancel_code.Model, 3])
+def test_what_takes_no_mark(what: Any) -> None:
+    with pytest.raises(TypeError, match="mark"):
+        rpc.idempotent(what)
+
+
+def test_functions_that_are_not_marked_are_never_retried(job: Job) -> None:
+    with pytest.raises(ValueError, match=r"hold, which is not marked.*@rpc\.idempotent"):
+        call(job, 0, cancel_code.hold, "never")
+    with rpc.use_agent(job.agents[0]), pytest.raises(ValueError, match="not marked"):
+        rpc.rpc_sync("w1", operator.add, (1, 2), retry=3)
+    assert call(job, 0, operator.add, 1, 2, retry=0).wait() == 3
+
+
+@pytest.mark.parametrize(
+    ("retry", "error"),
+    [(-1, ValueError), ("1", TypeError), (1.0, TypeError), (True, TypeError), (None, TypeError)],
+)
+def test_how_often_is_a_number(job: Job, retry: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="retry must be"):
+        call(job, 0, cancel_code.who_again, retry=retry)
+
+
+def test_errors_of_the_form_are_raised_at_once(job: Job) -> None:
+    with pytest.raises(UnknownWorkerError):
+        call(job, 0, cancel_code.who_again, to="nobody")
+    with pytest.raises(EncodeError):
+        call(job, 0, cancel_code.hold_again, object())
+    assert none_waits(job)
+
+
+# -- what is retried
+
+
+def test_a_call_that_is_answered_is_made_once(job: Job) -> None:
+    served = job.agents[1].statistics().calls_served
+    with rpc.use_agent(job.agents[0]):
+        assert rpc.rpc_sync("w1", cancel_code.who_again, retry=5) == "w1"
+        assert rpc.rpc_sync("w0", cancel_code.who_again, retry=5) == "w0"
+        assert rpc.rpc_sync(1, cancel_code.Marked.above, retry=5) == 1
+        assert rpc.rpc_sync(job.agents[1].info, cancel_code.Marked.below, retry=5) == 2
+    assert job.agents[1].statistics().calls_served == served + 3
+
+
+@pytest.mark.parametrize(
+    "func",
+    [cancel_code.hold_again, cancel_code.hold_again_async, cancel_code.hold_again_later],
+    ids=["plain", "coroutine", "future"],
+)
+def test_a_call_whose_callee_comes_back(job: Job, func: Callable[..., Any]) -> None:
+    future = call(job, 0, func, "back")
+    assert entered("back")
+    lose(job, 1)
+    waits_for_a_return(job)
+    gates("back").set()
+    job.rejoin(1)
+    assert future.wait() == "back"
+    assert [notes("back").get(timeout=20) for _ in range(2)] == ["w1", "w1"]
+    assert notes("back").empty()
+    assert none_waits(job)
+
+
+@pytest.mark.parametrize("to", ["name", "rank", "info"])
+def test_to_name_rank_or_info(job: Job, to: str) -> None:
+    targets: dict[str, Any] = {"name": "w1", "rank": 1, "info": job.agents[1].info}
+    future = call(job, 0, cancel_code.hold_again, "form", to=targets[to])
+    assert entered("form")
+    lose(job, 1)
+    waits_for_a_return(job)
+    gates("form").set()
+    job.rejoin(1)
+    assert future.wait() == "form"
+
+
+def test_a_worker_that_is_lost_already_is_waited_for(job: Job) -> None:
+    lose(job, 1)
+    first = job.agents[0]
+    gone = job.agents[1].info
+    leaks.wait_until_gone("waits", lambda: [] if first.lost(gone) else ["not lost"])
+    future = call(job, 0, cancel_code.who_again)
+    waits_for_a_return(job)
+    job.rejoin(1)
+    assert future.wait() == "w1"
+
+
+def test_it_is_awaited_like_any_other(job: Job) -> None:
+    future = call(job, 0, cancel_code.hold_again, "awaited")
+
+    async def main() -> str:
+        return str(await future)
+
+    assert entered("awaited")
+    lose(job, 1)
+    gates("awaited").set()
+    job.rejoin(1)
+    assert asyncio.run(main()) == "awaited"
+
+
+def test_the_arguments_are_those_of_the_call(job: Job) -> None:
+    array = np.arange(5.0)
+    future = call(job, 0, cancel_code.total_again, "total", array)
+    assert entered("total")
+    array[:] = -1.0
+    lose(job, 1)
+    waits_for_a_return(job)
+    gates("total").set()
+    job.rejoin(1)
+    assert future.wait() == 10.0
+    assert [notes("total").get(timeout=20) for _ in range(2)] == [10.0, 10.0]
+
+
+def test_references_travel_again(job: Job) -> None:
+    with rpc.use_agent(job.agents[0]):
+        rref = rpc.RRef({"lr": 0.1})
+    future = call(job, 0, cancel_code.fetch_again, "rref", rref)
+    assert entered("rref")
+    lose(job, 1)
+    waits_for_a_return(job)
+    gates("rref").set()
+    job.rejoin(1)
+    assert future.wait() == {"lr": 0.1}
+    with rpc.use_agent(job.agents[0]):
+        rref.release()
+
+
+# -- what is not
+
+
+def test_what_the_function_raises_is_its_answer(job: Job) -> None:
+    lost = WorkerLostError("of its own", incarnation=job.agents[1].info.incarnation, worker="w1")
+    for error in (ConnectionError("of its own"), lost):
+        with pytest.raises(type(error), match="of its own"):
+            call(job, 0, cancel_code.fail_again, "raises", error).wait()
+        assert notes("raises").get(timeout=20) == "ran"
+        assert notes("raises").empty()
+    assert none_waits(job)
+
+
+def test_the_loss_of_somebody_else_is_an_answer_too(job: Job) -> None:
+    future = call(job, 0, cancel_code.relay_again, "w2", "relay")
+    assert entered("relay")
+    lose(job, 2)
+    with pytest.raises(WorkerLostError) as info:
+        future.wait()
+    assert info.value.worker == "w2"
+    assert notes("relay").get(timeout=20) == "ran"
+    assert notes("relay").empty()
+    assert none_waits(job)
+
+
+@pytest.mark.parametrize("to", ["w0", "w1"])
+def test_eviction_is_no_loss_of_the_callee(job: Job, to: str) -> None:
+    future = call(job, 0, cancel_code.hold_again, "evicted", to=to)
+    assert entered("evicted")
+    own = job.agents[0].info
+    job.agents[0].evict(EvictedError("given up", worker="w0", incarnation=own.incarnation))
+    with pytest.raises(EvictedError):
+        future.wait()
+    assert none_waits(job)
+
+
+def test_no_more_often_than_it_was_told(job: Job) -> None:
+    future = call(job, 0, cancel_code.hold_again, "often")
+    assert notes("often").get(timeout=20) == "w1"
+    lose(job, 1)
+    waits_for_a_return(job)
+    job.rejoin(1)
+    assert notes("often").get(timeout=20) == "w1"
+    lose(job, 1)
+    with pytest.raises(WorkerLostError) as info:
+        future.wait()
+    assert any("sent 2 times" in note for note in info.value.__notes__)
+    assert none_waits(job)
+
+
+# -- its end
+
+
+def test_arguments_are_those_of_the_call_where_the_callee_was_lost_before(job: Job) -> None:
+    known_as_lost(job, 1)
+    array = np.arange(5.0)
+    gates("early").set()
+    future = call(job, 0, cancel_code.total_again, "early", array)
+    array[:] = -1.0
+    waits_for_a_return(job)
+    job.rejoin(1)
+    assert future.wait() == 10.0
+
+
+def test_a_worker_that_never_comes_back(job: Job) -> None:
+    known_as_lost(job, 1)
+    future = call(job, 0, cancel_code.hold_again, "never", timeout=0.5)
+    with pytest.raises(CallTimeoutError, match="'w1' did not come back") as info:
+        future.wait()
+    assert isinstance(info.value.__cause__, WorkerLostError)
+    assert info.value.worker == "w1"
+    assert info.value.phase == "waiting for the worker to come back"
+    assert none_waits(job)
+
+
+def test_a_call_without_a_deadline_waits_as_long_as_a_join_may_take(job: Job) -> None:
+    first = job.agents[0]
+    first.options = dataclasses.replace(first.options, init_timeout=0.2)
+    future = call(job, 0, cancel_code.hold_again, "endless", timeout=math.inf)
+    assert entered("endless")
+    lose(job, 1)
+    with pytest.raises(WorkerLostError) as info:
+        future.wait()
+    assert any("did not come back" in note for note in info.value.__notes__)
+
+
+def test_cancelled_while_it_waits(job: Job) -> None:
+    future = call(job, 0, cancel_code.hold_again, "waiting")
+    assert notes("waiting").get(timeout=20) == "w1"
+    lose(job, 1)
+    waits_for_a_return(job)
+    assert future.cancel()
+    assert none_waits(job)
+    with pytest.raises(CallCancelledError):
+        future.wait()
+    second = job.rejoin(1)
+    assert call(job, 0, cancel_code.who_again).wait() == "w1"
+    assert second.statistics().calls_served == 1
+    assert notes("waiting").empty()
+
+
+def test_cancelled_at_the_second_attempt(job: Job) -> None:
+    future = call(job, 0, cancel_code.run_until_cancelled_again, "second")
+    assert entered("second")
+    lose(job, 1)
+    waits_for_a_return(job)
+    gates("second-entered").clear()
+    gates("second-cancelled").clear()
+    job.rejoin(1)
+    assert entered("second")
+    assert future.cancel()
+    assert gates("second-cancelled").wait(20)
+    leaks.wait_until_gone("calls", lambda: list(job.agents[1]._serving._calls))
+
+
+def test_cancelled_with_the_call_that_made_it(make_job: MakeJob) -> None:
+    job = make_job(3)
+    future = call(job, 0, cancel_code.retries_for_another, "w2", "outer", retry=0)
+    assert entered("outer")
+    lose(job, 2)
+    waits_for_a_return(job, 1)
+    future.cancel()
+    leaks.wait_until_gone("calls", lambda: list(job.agents[1]._serving._calls))
+    assert none_waits(job, 1)
+
+
+@pytest.mark.parametrize("graceful", [True, False])
+def test_a_shutdown_ends_the_wait(make_job: MakeJob, graceful: bool) -> None:
+    job = make_job(2)
+    future = call(job, 0, cancel_code.hold_again, "shutdown")
+    assert entered("shutdown")
+    lose(job, 1)
+    waits_for_a_return(job)
+    job.agents[0].shutdown(graceful=graceful)
+    with pytest.raises(NotInitializedError, match="come back"):
+        future.wait()
+    assert none_waits(job)

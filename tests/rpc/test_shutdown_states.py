@@ -1,0 +1,298 @@
+"""Shutting down in every state: in a call, interrupted, at exit, before and after all else, forked."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from telegrad import rpc
+from telegrad.errors import BlockingCallError, CallTimeoutError, WorkerLostError
+from tests.conftest import Programs, unused_port
+from tests.rpc import remote_code
+from tests.rpc.conftest import Job, MakeJob
+
+TOKEN = {"TELEGRAD_TOKEN": "a token that only the tests use"}
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "ends"),
+    [
+        (remote_code.shuts_down_in_the_pool, (True,), "w1"),
+        (remote_code.shuts_down_off_the_loop, (), "w1"),
+        (remote_code.shuts_down_in_a_nested_call, ("w0",), "w0"),
+        (remote_code.shuts_down_in_a_nested_call, ("w1",), "w1"),
+    ],
+)
+def test_in_a_call_that_is_served_it_is_refused(
+    job: Job, function: Callable[..., object], arguments: tuple[object, ...], ends: str
+) -> None:
+    """It would wait for its caller, which waits for it: until the deadline of the call."""
+    with rpc.use_agent(job.agents[0]):
+        with pytest.raises(BlockingCallError, match=f"on '{ends}' would wait for the very call"):
+            rpc.rpc_sync("w1", function, arguments)
+        assert rpc.rpc_sync("w1", remote_code.who) == "w1"
+    assert not any(agent.ended for agent in job.agents)
+
+
+def test_in_a_call_that_is_served_one_may_leave_at_once(job: Job) -> None:
+    with rpc.use_agent(job.agents[0]):
+        with pytest.raises(WorkerLostError, match="left without a graceful shutdown"):
+            rpc.rpc_sync("w1", remote_code.shuts_down_in_the_pool, (False,))
+        assert rpc.rpc_sync("w2", remote_code.who) == "w2"
+    job.agents[1].shutdown()  # waits for the thread that still ends it
+    assert job.agents[1].ended
+
+
+def test_a_call_that_another_agent_serves_is_no_reason(make_job: MakeJob) -> None:
+    job, other = make_job(2), make_job(1).agents[0]
+    remote_code.gates("kept").payload = other.shutdown  # type: ignore[attr-defined]
+    with rpc.use_agent(job.agents[0]):
+        assert rpc.rpc_sync("w1", remote_code.runs_what_was_kept) is None
+    assert other.ended
+
+
+def test_an_interrupt_does_not_look_like_the_end_of_the_job(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job(2)
+    first, second = job.agents
+    assert first.call("w1", remote_code.who).wait(20) == "w1"
+    pending = second.call("w0", remote_code.hold, ("interrupt",), timeout=float("inf"))
+    assert remote_code.entered("interrupt")
+
+    def interrupted(agent: rpc.Agent, deadline: float, given_up: bool) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(rpc.Agent, "drain", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        first.shutdown()
+    monkeypatch.undo()
+    assert first.ended
+    with pytest.raises(WorkerLostError, match="left without a graceful shutdown"):
+        pending.wait(20)
+    remote_code.release("interrupt")
+
+
+def test_a_call_that_was_given_up_holds_nobody_up(
+    make_job: MakeJob, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A thread cannot be cancelled, and the function may never return."""
+    job = make_job(2)
+    first, second = job.agents
+    given_up = first.call("w1", remote_code.hold, ("given up",), timeout=0.1)
+    assert remote_code.entered("given up")
+    with pytest.raises(CallTimeoutError):
+        given_up.wait(20)
+    with ThreadPoolExecutor(2) as pool:
+        for ending in [pool.submit(agent.shutdown) for agent in (first, second)]:
+            ending.result(20)
+    assert [each.getMessage() for each in caplog.records if "still run" in each.message] == [
+        "agent 'w1' ends with calls that still run, for callers that were lost or have given them up"
+    ]
+    remote_code.release("given up")
+
+
+# -- in programs ---------------------------------------------------------------------------------
+
+
+EVERY_STATE = """
+import sys
+from telegrad import rpc
+from telegrad.errors import NotInitializedError, RendezvousTimeoutError
+
+rpc.shutdown()                      # never initialised
+rpc.shutdown(graceful=False)
+try:
+    rpc.init_rpc(rank=0, world_size=2, init_method=sys.argv[1],
+                 options=rpc.RpcOptions(init_timeout=0.2))
+except RendezvousTimeoutError:
+    print("incomplete")
+rpc.shutdown()                      # after one that failed
+agent = rpc.init_rpc()
+rpc.shutdown()
+rpc.shutdown()                      # twice
+agent.shutdown()
+rpc.shutdown(graceful=False)
+with rpc.init_rpc() as agent:       # inside a block that ends it again
+    rpc.shutdown()
+try:
+    rpc.get_worker_info()
+except NotInitializedError:
+    print("ended")
+"""
+
+
+def test_in_every_state_of_one_worker(programs: Programs) -> None:
+    script = programs.script(EVERY_STATE)
+    address = f"tcp://127.0.0.1:{unused_port()}"
+    output = programs.run(["python", script, address], env=TOKEN, limit=30.0)
+    assert output.split() == ["incomplete", "ended"]
+
+
+AT_EXIT = """
+import atexit, os
+from telegrad import rpc
+
+def who():
+    return rpc.get_worker_info().name
+
+if __name__ == "__main__":
+    rpc.init_rpc()
+    rpc.on_leave(lambda worker: print("left", worker.name, flush=True))
+    atexit.register(rpc.shutdown)
+    if os.environ["RANK"] == "1":
+        # Rank 0 is at its exit by now, or soon: it serves there.
+        for _ in range(20):
+            assert rpc.rpc_sync("worker0", who) == "worker0"
+        print("served", flush=True)
+"""
+
+
+def test_from_atexit_it_serves_until_all_are_there(programs: Programs) -> None:
+    ranks = programs.ranks(programs.script(AT_EXIT), 2)
+    outputs = [rank.wait() for rank in ranks]
+    assert outputs == ["", "served\n"]
+
+
+INTERRUPTED = """
+import os, sys, time
+from telegrad import rpc
+
+def who():
+    return rpc.get_worker_info().name
+
+if __name__ == "__main__":
+    rpc.init_rpc()
+    if os.environ["RANK"] == "1":
+        assert rpc.rpc_sync("worker0", who) == "worker0"
+        try:
+            print("waiting", flush=True)
+            rpc.shutdown()
+        except KeyboardInterrupt:
+            print("interrupted, initialized:", rpc.is_initialized(), flush=True)
+        rpc.shutdown()
+        rpc.init_rpc("alone", rank=0, world_size=1, init_method=sys.argv[1])
+        print(rpc.rpc_sync("alone", who))
+    else:
+        left = rpc.Future()
+        rpc.on_leave(lambda worker: left.set_result(worker.name))
+        rpc.on_loss(lambda worker, error: left.set_exception(error))
+        print("left:", left.wait())
+    rpc.shutdown()
+"""
+
+
+def test_an_interrupt_ends_it_and_the_others_hear(programs: Programs) -> None:
+    address = f"tcp://127.0.0.1:{unused_port()}"
+    ranks = programs.ranks(programs.script(INTERRUPTED), 2, arguments=[address])
+    ranks[1].wait_for("waiting")
+    ranks[1].process.send_signal(signal.SIGINT)
+    assert ranks[1].wait().splitlines() == [
+        "waiting",
+        "interrupted, initialized: False",
+        "alone",
+    ]
+    assert ranks[0].wait() == "left: worker1\n"
+
+
+INTERRUPTED_INIT = """
+import logging, sys
+from telegrad import rpc
+
+logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
+try:
+    rpc.init_rpc(rank=0, world_size=2, init_method=sys.argv[1])
+except KeyboardInterrupt:
+    print("interrupted, initialized:", rpc.is_initialized(), flush=True)
+rpc.shutdown()
+with rpc.init_rpc("again", rank=0, world_size=1, init_method=sys.argv[1]) as agent:
+    print(agent.name, flush=True)
+"""
+
+
+def test_an_interrupt_of_init_rpc_leaves_nothing_behind(programs: Programs) -> None:
+    """The port of the coordinator is free again, too."""
+    address = f"tcp://127.0.0.1:{unused_port()}"
+    program = programs.start(["python", programs.script(INTERRUPTED_INIT), address], env=TOKEN)
+    program.wait_for("waiting for rank 1")
+    program.process.send_signal(signal.SIGINT)
+    output = program.wait()
+    assert "interrupted, initialized: False" in output
+    assert output.splitlines()[-1] == "again"
+
+
+INTERRUPTED_CALL = """
+import threading
+from telegrad import rpc
+
+def hold():
+    print("held", flush=True)
+    threading.Event().wait(60)
+
+if __name__ == "__main__":
+    rpc.init_rpc()
+    rpc.rpc_sync("worker0", hold)
+"""
+
+
+def test_a_program_that_is_interrupted_in_a_call_ends(programs: Programs) -> None:
+    program = programs.start(["python", programs.script(INTERRUPTED_CALL)], env=TOKEN, limit=30.0)
+    program.wait_for("held")
+    program.process.send_signal(signal.SIGINT)
+    output = program.wait(code=-signal.SIGINT)
+    assert "KeyboardInterrupt" in output
+
+
+# gRPC's own fork handlers, on by default, now and then crash the child (grpcio 1.85).
+FORKED = """
+import os
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+import operator, signal
+from telegrad import dist_autograd, rpc
+from telegrad.errors import AgentForkedError
+
+agent = rpc.init_rpc()
+rref = rpc.remote(0, operator.neg, (3,))
+assert rref.to_here() == -3
+proxy = rref.rpc_sync()
+verbs = {
+    "rpc_sync": lambda: rpc.rpc_sync(0, operator.neg, (3,)),
+    "rpc_async": lambda: rpc.rpc_async(0, operator.neg, (3,)),
+    "remote": lambda: rpc.remote(0, operator.neg, (3,)),
+    "RRef": lambda: rpc.RRef(3),
+    "on_join": lambda: rpc.on_join(print),
+    "get_worker_infos": rpc.get_worker_infos,
+    "statistics": rpc.statistics,
+    "init_rpc": rpc.init_rpc,
+    "context": lambda: dist_autograd.context().__enter__(),
+    "a proxy": lambda: proxy.bit_length(),
+    "the agent": lambda: agent.call(0, operator.neg, (3,)),
+}
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    for name, verb in verbs.items():
+        try:
+            verb()
+            print(name, "went through", flush=True)
+        except AgentForkedError:
+            print(name, "told", flush=True)
+    rpc.shutdown()
+    agent.shutdown()
+    print("end", flush=True)
+    os._exit(0)
+_, status = os.waitpid(child, 0)
+print("child", status, rpc.rpc_sync(0, operator.neg, (3,)), flush=True)
+rpc.shutdown()
+"""
+
+
+def test_a_forked_child_is_told_by_every_verb(programs: Programs) -> None:
+    output = programs.run(["python", programs.script(FORKED)], env=TOKEN)
+    lines = output.splitlines()
+    assert [line for line in lines if "went" in line] == []
+    assert len([line for line in lines if "told" in line]) == 11
+    assert lines[-2:] == ["end", "child 0 -3"]

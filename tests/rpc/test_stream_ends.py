@@ -1,0 +1,516 @@
+"""How far a stream runs ahead, and all the ways in which it may end, from either side."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import math
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from telegrad import rpc
+from telegrad.errors import (
+    CallCancelledError,
+    CallTimeoutError,
+    DecodeError,
+    NotInitializedError,
+    WorkerLostError,
+)
+from telegrad.rpc.stream_messages import ITEM, MORE
+from telegrad.rpc.stream_protocol import WINDOW_BYTES, WINDOW_ITEMS
+from telegrad.rpc.stream_readers import StreamReaders
+from telegrad.rpc.stream_serving import StreamProducers
+from telegrad.testing import leaks
+from telegrad.wire import Envelope
+from tests.rpc import remote_code, stream_code
+from tests.rpc.conftest import Job, MakeJob
+
+FOREVER: list[Callable[..., Any]] = [stream_code.forever, stream_code.aforever]
+HOLDS: list[Callable[..., Any]] = [stream_code.holds, stream_code.aholds]
+
+counts = stream_code.counts
+gates = remote_code.gates
+
+
+@pytest.fixture(autouse=True)
+def _counts() -> None:
+    counts.begin()
+
+
+def wait_for(what: str, holds: Callable[[], bool]) -> None:
+    leaks.wait_until_gone(what, lambda: [] if holds() else [what])
+
+
+def rests(job: Job, rank: int) -> Callable[[], bool]:
+    return lambda: job.agents[rank].attached(StreamProducers).resting == 1
+
+
+def left(job: Job) -> list[str]:
+    """Ends of streams, calls, threads that work, on all workers."""
+    found = []
+    for agent in job.agents:
+        if not agent.ended:
+            ends = len(agent.attached(StreamReaders)), len(agent.attached(StreamProducers))
+            calls = agent.statistics().pending_calls
+            work = agent._executor.busy
+            if any((*ends, calls, work)):
+                found.append(f"{agent.name}: {ends} ends, {calls} calls, {work} threads")
+    return found
+
+
+# Back-pressure ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("func", FOREVER)
+def test_a_generator_rests_when_it_is_ahead(job: Job, func: Callable[..., Any]) -> None:
+    producer = job.agents[1]
+    with rpc.use_agent(job.agents[0]), rpc.stream("w1", func, ("ahead",)) as items:
+        wait_for("rest", rests(job, 1))
+        assert counts.yielded("ahead") == WINDOW_ITEMS
+        wait_for("no thread", lambda: producer._executor.busy == 0)
+        read = [next(items) for _ in range(WINDOW_ITEMS // 2 - 1)]
+        assert counts.yielded("ahead") == WINDOW_ITEMS
+        read.append(next(items))
+        assert counts.wait_yielded("ahead", WINDOW_ITEMS + WINDOW_ITEMS // 2)
+        wait_for("rest", rests(job, 1))
+        assert counts.yielded("ahead") == WINDOW_ITEMS + WINDOW_ITEMS // 2
+        assert read == list(range(WINDOW_ITEMS // 2))
+    assert counts.wait_closed("ahead")
+    leaks.wait_until_gone("streams", lambda: left(job))
+
+
+def test_big_items_are_fewer_ahead(job: Job) -> None:
+    size = WINDOW_BYTES // 4
+    with rpc.use_agent(job.agents[0]):
+        arguments = (10, size // 8, "big")
+        with rpc.stream("w1", stream_code.arrays, arguments) as items:
+            wait_for("rest", rests(job, 1))
+            assert counts.yielded("big") == 4
+            assert next(items)[0] == 0
+            assert counts.yielded("big") == 4
+            assert next(items)[0] == 1
+            assert counts.wait_yielded("big", 6)
+            assert [each[0] for each in items] == list(range(2, 10))
+        one = rpc.stream("w1", stream_code.arrays, (3, 2 * WINDOW_BYTES // 8, "huge"))
+        wait_for("rest", rests(job, 1))
+        assert counts.yielded("huge") == 1  # an item that is larger comes alone
+        assert [each[0] for each in one] == [0, 1, 2]
+
+
+def test_what_a_stream_costs(job: Job) -> None:
+    """One request, one reply, one message each half window."""
+    consumer, producer = job.agents[0], job.agents[1]
+    n = 10 * WINDOW_ITEMS
+    with rpc.use_agent(consumer):
+        rpc.rpc_sync("w1", remote_code.who)
+        before = consumer._exchange.statistics(), producer._exchange.statistics()
+        assert sum(rpc.stream("w1", stream_code.count, (n,))) == n * (n - 1) // 2
+        after = consumer._exchange.statistics(), producer._exchange.statistics()
+    sent = [b.envelopes_sent - a.envelopes_sent for a, b in zip(before, after, strict=True)]
+    assert 1 < sent[0] <= 1 + n // (WINDOW_ITEMS // 2)
+    assert sent[1] == n + 1
+
+
+# Leaving early ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("func", [*FOREVER, stream_code.aholds_in_finally])
+def test_closing_runs_the_finally_blocks(job: Job, func: Callable[..., Any]) -> None:
+    with rpc.use_agent(job.agents[0]):
+        with rpc.stream("w1", func, ("left",)) as items:
+            for each in items:
+                if each == 40:
+                    break
+        assert list(items) == []
+        items.close()
+        assert not items.cancel()
+    assert counts.wait_closed("left")
+    leaks.wait_until_gone("streams", lambda: left(job))
+    assert counts.closed("left") == 1
+
+
+@pytest.mark.parametrize("func", FOREVER)
+def test_leaving_an_async_block(job: Job, func: Callable[..., Any]) -> None:
+    async def main() -> None:
+        async with rpc.stream("w1", func, ("left",)) as items:
+            async for each in items:
+                if each == 40:
+                    break
+        assert [each async for each in items] == []
+        await items.aclose()
+
+    with rpc.use_agent(job.agents[0]):
+        asyncio.run(main())
+    assert counts.wait_closed("left")
+    leaks.wait_until_gone("streams", lambda: left(job))
+
+
+@pytest.mark.parametrize("func", FOREVER)
+def test_one_that_nobody_holds_any_more(job: Job, func: Callable[..., Any]) -> None:
+    with rpc.use_agent(job.agents[0]):
+        for each in rpc.stream("w1", func, ("garbage",)):
+            if each == 3:
+                break
+        gc.collect()
+    assert counts.wait_closed("garbage")
+    leaks.wait_until_gone("streams", lambda: left(job))
+
+
+@pytest.mark.parametrize("func", HOLDS)
+def test_cancelling_wakes_who_reads(job: Job, func: Callable[..., Any]) -> None:
+    with rpc.use_agent(job.agents[0]), ThreadPoolExecutor(1) as pool:
+        items = rpc.stream("w1", func, ("held", 2))
+        assert [next(items), next(items)] == [0, 1]
+        reading = pool.submit(next, items)
+        wait_for("a reader", lambda: bool(items._reader._waiters))
+        assert items.cancel()
+        with pytest.raises(CallCancelledError, match=r"holds on 'w1' was cancelled"):
+            reading.result()
+        with pytest.raises(CallCancelledError):
+            next(items)
+        assert not items.cancel()
+    gates("held").set()
+    assert counts.wait_closed("held")
+    leaks.wait_until_gone("streams", lambda: left(job))
+
+
+def test_closing_ends_it_for_who_reads_in_another_thread(job: Job) -> None:
+    with rpc.use_agent(job.agents[0]), ThreadPoolExecutor(1) as pool:
+        items = rpc.stream("w1", stream_code.holds, ("held", 0))
+        reading = pool.submit(list, items)
+        wait_for("a reader", lambda: bool(items._reader._waiters))
+        items.close()
+        assert reading.result() == []
+    gates("held").set()
+    leaks.wait_until_gone("streams", lambda: left(job))
+
+
+def test_a_task_that_is_cancelled_loses_no_item(job: Job) -> None:
+    async def main() -> list[int]:
+        async with rpc.stream("w1", stream_code.holds, ("task", 1)) as items:
+            first = await anext(items)
+            waiting = asyncio.ensure_future(anext(items))
+            await asyncio.sleep(0)  # the task runs as far as it can
+            assert items._reader._waiters
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            assert not items._reader._waiters
+            gates("task").set()
+            return [first, *[each async for each in items]]
+
+    with rpc.use_agent(job.agents[0]):
+        assert asyncio.run(main()) == [0, 1]
+    leaks.wait_until_gone("streams", lambda: left(job))
+
+
+def test_cancelling_before_it_has_begun(job: Job) -> None:
+    with rpc.use_agent(job.agents[0]):
+        for _ in range(20):
+            items = rpc.stream("w1", stream_code.forever, ("early",))
+            assert items.cancel()
+            with pytest.raises(CallCancelledError):
+                next(items)
+    leaks.wait_until_gone("streams", lambda: left(job))
+
+
+def test_a_generator_that_takes_no_cancellation(job: Job) -> None:
+    with rpc.use_agent(job.agents[0]):
+        items = rpc.stream("w1", stream_code.aswallows, ("swallows",))
+        assert gates("swallows-entered").wait(20)
+        items.close()
+    assert counts.wait_closed("swallows")
+    leaks.wait_until_gone("streams", lambda: left(job))
+
+
+def test_a_generator_that_refuses_to_close(job: Job, caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        rpc.use_agent(job.agents[0]),
+        rpc.stream("w1", stream_code.refuses_to_close, ("stubborn",)) as items,
+    ):
+        assert next(items) == 1
+    assert counts.wait_yielded("stubborn-refused", 1)
+    leaks.wait_until_gone("streams", lambda: left(job))
+    wait_for("the log", lambda: "closing the generator" in caplog.text)
+    assert "ignored GeneratorExit" in caplog.text
+
+
+def test_a_closed_outer_stream_closes_the_inner_one(job: Job) -> None:
+    with (
+        rpc.use_agent(job.agents[0]),
+        rpc.stream("w1", stream_code.relayed_forever, ("w2", "inner")) as items,
+    ):
+        assert [next(items) for _ in range(3)] == [0, 1, 2]
+    assert counts.wait_closed("inner-outer")
+    assert counts.wait_closed("inner")
+    leaks.wait_until_gone("streams", lambda: left(job))
+
+
+# Deadlines ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("func", HOLDS)
+def test_the_time_for_the_next_item(job: Job, func: Callable[..., Any]) -> None:
+    with rpc.use_agent(job.agents[0]):
+        items = rpc.stream("w1", func, ("late", 2), timeout=60.0)
+        assert [next(items), next(items)] == [0, 1]
+        items._reader._limit = 0.5
+        for _ in range(2):
+            with pytest.raises(CallTimeoutError, match=r"next item of .*within 0.5 s") as info:
+                next(items)
+        error = info.value
+        assert (error.worker, error.phase) == ("w1", "waiting for the next item")
+        assert error.function.endswith("holds")
+    if func is stream_code.holds:
+        assert not counts.closed("late")
+        gates("late").set()
+    assert counts.wait_closed("late")
+    leaks.wait_until_gone("streams", lambda: left(job))
+
+
+def test_the_time_for_the_next_item_on_a_loop(job: Job) -> None:
+    async def main() -> list[int]:
+        items = rpc.stream("w1", stream_code.aholds, ("late", 2), timeout=60.0)
+        read = [await anext(items), await anext(items)]
+        items._reader._limit = 0.5
+        with pytest.raises(CallTimeoutError):
+            await anext(items)
+        return read
+
+    with rpc.use_agent(job.agents[0]):
+        assert asyncio.run(main()) == [0, 1]
+    assert counts.wait_closed("late")
+    leaks.wait_until_gone("streams", lambda: left(job))
+
+
+@pytest.mark.parametrize("func", HOLDS)
+def test_what_a_served_call_has_left_bounds_all_of_it(job: Job, func: Callable[..., Any]) -> None:
+    with rpc.use_agent(job.agents[0]), pytest.raises(CallTimeoutError):
+        rpc.rpc_sync("w1", stream_code.read_first_of, ("w2", func, "bound", 60.0), timeout=0.5)
+    gates("bound").set()
+    leaks.wait_until_gone("streams", lambda: left(job))
+    if gates("bound-entered").is_set():  # else the time was over before
+        assert counts.wait_closed("bound")
+
+
+def test_nobody_is_late_while_another_reader_gets_items(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading = job.agents[0]
+    timers: list[Callable[[], None]] = []
+    stopped: list[int] = []
+
+    def after(_: float, callback: Callable[[], None]) -> Callable[[], None]:
+        timers.append(callback)
+        place = len(timers)
+        return lambda: stopped.append(place)
+
+    with rpc.use_agent(reading):
+        items = rpc.stream("w1", stream_code.count, (3,))
+        reader = items._reader
+        wait_for("all", lambda: reader._ended)
+        monkeypatch.setattr(reading, "after", after)
+        forget = reader._expire_later()
+        timers[0]()  # the next item is here
+        assert next(items) == 0
+        timers[1]()  # one was taken
+        assert list(items) == [1, 2]
+        assert len(timers) == 3
+        forget()
+        assert stopped == [3]
+
+
+# Losses and the end of agents ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("func", FOREVER)
+def test_a_lost_producer_after_what_has_come(job: Job, func: Callable[..., Any]) -> None:
+    with rpc.use_agent(job.agents[0]):
+        items = rpc.stream("w1", func, ("lost",))
+        wait_for("rest", rests(job, 1))
+        assert [next(items) for _ in range(3)] == [0, 1, 2]
+        job.agents[1].shutdown(graceful=False)
+        read: list[int] = []
+        with pytest.raises(WorkerLostError) as info:
+            read.extend(items)
+        assert info.value.worker == "w1"
+        with pytest.raises(WorkerLostError):
+            next(items)
+    assert read == list(range(3, 3 + len(read)))
+    assert counts.wait_closed("lost")  # there, too
+    leaks.wait_until_gone("streams", lambda: left(job))
+
+
+@pytest.mark.parametrize("read", [0, 2])
+def test_a_producer_that_is_lost_when_its_end_has_overtaken_items(
+    job: Job, monkeypatch: pytest.MonkeyPatch, read: int
+) -> None:
+    """Big items take longer than the reply: they may still be on their way."""
+    producer = job.agents[1]
+    post = producer.post_envelope
+
+    def never_arrives(to: rpc.WorkerInfo, envelope: Envelope) -> None:
+        if numbers.pop() < 2:
+            post(to, envelope)
+
+    numbers = list(reversed(range(5)))
+    monkeypatch.setattr(producer, "post_envelope", never_arrives)
+    with rpc.use_agent(job.agents[0]), ThreadPoolExecutor(1) as pool:
+        items = rpc.stream("w1", stream_code.count, (5,), timeout=math.inf)
+        wait_for("the end", lambda: items._reader._ended)
+        assert [next(items) for _ in range(read)] == list(range(read))
+        if read:
+            reading = pool.submit(next, items)
+            wait_for("a reader", lambda: bool(items._reader._waiters))
+        producer.shutdown(graceful=False)
+        if read:
+            with pytest.raises(WorkerLostError):
+                reading.result(20)
+        else:
+            wait_for("the loss", lambda: items._reader._lost is not None)
+            assert [next(items), next(items)] == [0, 1]
+        with pytest.raises(WorkerLostError):
+            next(items)
+    leaks.wait_until_gone("streams", lambda: left(job))
+
+
+@pytest.mark.parametrize("func", FOREVER)
+def test_a_lost_consumer(job: Job, func: Callable[..., Any]) -> None:
+    with rpc.use_agent(job.agents[1]):
+        items = rpc.stream("w2", func, ("orphan",))
+        assert next(items) == 0
+        job.agents[1].shutdown(graceful=False)
+        with pytest.raises((NotInitializedError, WorkerLostError)):
+            list(items)
+    assert counts.wait_closed("orphan")
+    leaks.wait_until_gone("streams", lambda: left(job))
+
+
+@pytest.mark.parametrize("func", FOREVER)
+def test_a_shutdown_ends_what_is_not_read(make_job: MakeJob, func: Callable[..., Any]) -> None:
+    job = make_job(2)
+    with rpc.use_agent(job.agents[0]):
+        items = rpc.stream("w1", func, ("open",))
+        assert next(items) == 0
+        job.shutdown()  # would last for ever
+        with pytest.raises(NotInitializedError, match=r"not read to its end before rpc.shutdown"):
+            next(items)
+    assert counts.closed("open") == 1
+
+
+def test_a_shutdown_serves_on(make_job: MakeJob) -> None:
+    """A call that is served in a worker's shutdown() reads its stream to the end."""
+    job = make_job(3)
+    ending = threading.Thread(target=job.agents[1].shutdown, kwargs={"timeout": 20.0})
+    with rpc.use_agent(job.agents[0]):
+        items = rpc.stream("w1", stream_code.relayed, (["w2"], 2 * WINDOW_ITEMS))
+        assert next(items) == 0
+        ending.start()
+        wait_for("shutdown", lambda: "shutting down" in repr(job.agents[1]))
+        assert list(items) == list(range(1, 2 * WINDOW_ITEMS))
+        assert rpc.rpc_sync("w1", stream_code.total, ("w2", stream_code.count, 100)) == 4950
+    job.shutdown()
+    ending.join()
+
+
+# References and garbage ---------------------------------------------------------------------------
+
+
+def test_references_in_items(job: Job) -> None:
+    producer, consumer = job.agents[1], job.agents[0]
+    with rpc.use_agent(consumer):
+        read = list(rpc.stream("w1", stream_code.references, (20,)))
+        assert producer.statistics().owned_rrefs == 20
+        assert all(each.owner_name() == "w1" for each in read)
+        del read
+        wait_for("references", lambda: not producer.statistics().owned_rrefs)
+        mine = rpc.RRef("mine")
+        assert [each.to_here() for each in rpc.stream("w1", stream_code.echo_rref, (mine, 3))] == [
+            "mine"
+        ] * 3
+        del mine
+    wait_for("references", lambda: not consumer.statistics().owned_rrefs)
+
+
+@pytest.mark.parametrize("read", [0, 5])
+def test_references_in_items_that_nobody_reads(job: Job, read: int) -> None:
+    producer, consumer = job.agents[1], job.agents[0]
+    with rpc.use_agent(consumer):
+        for _ in range(10):
+            with rpc.stream("w1", stream_code.references, (10**6,)) as items:
+                wait_for("rest", rests(job, 1))
+                kept = [next(items) for _ in range(read)]
+                assert len(kept) == read
+            del kept
+            leaks.wait_until_gone("streams", lambda: left(job))
+        del items
+    wait_for("references", lambda: not producer.statistics().owned_rrefs)
+    assert not consumer.statistics().user_rrefs
+
+
+def test_garbage(job: Job, caplog: pytest.LogCaptureFixture) -> None:
+    """Messages that no stream here has caused are logged, and change nothing."""
+    stranger, consumer, producer = job.agents[2], job.agents[0], job.agents[1]
+    with rpc.use_agent(consumer), rpc.stream("w1", stream_code.forever, ("calm",)) as items:
+        wait_for("rest", rests(job, 1))
+        stranger.post(producer.info, MORE, [1, 10**6])  # of another one's stream
+        stranger.post(producer.info, MORE, "nonsense")
+        stranger.post(consumer.info, ITEM, 5)
+        consumer.post(producer.info, MORE, [1, 10**6])  # more than were sent
+        wait_for("the log", lambda: caplog.text.count("is garbage") == 3)
+        assert counts.yielded("calm") == WINDOW_ITEMS
+        assert [next(items) for _ in range(100)] == list(range(100))
+
+
+def test_items_beyond_the_window_end_the_stream(job: Job) -> None:
+    consumer = job.agents[0]
+    with rpc.use_agent(consumer):
+        items = rpc.stream("w1", stream_code.holds, ("beyond", 1))
+        assert next(items) == 0
+        reader = items._reader
+        from telegrad.wire import Envelope  # noqa: PLC0415
+
+        with pytest.raises(DecodeError):
+            reader.arrive(WINDOW_ITEMS, 1, Envelope(ITEM))
+        with pytest.raises(DecodeError, match="none that was to come"):
+            next(items)
+    gates("beyond").set()
+    assert counts.wait_closed("beyond")
+    leaks.wait_until_gone("streams", lambda: left(job))
+
+
+def test_items_that_come_when_it_was_given_up_are_no_garbage(job: Job) -> None:
+    with rpc.use_agent(job.agents[0]):
+        closed = rpc.stream("w1", stream_code.holds, ("late", 1))
+        closed.close()
+        assert not closed._reader.arrive(1, 1, Envelope(ITEM))
+        cancelled = rpc.stream("w1", stream_code.holds, ("late", 1))
+        cancelled.cancel()
+        assert not cancelled._reader.arrive(1, 1, Envelope(ITEM))
+        expired = rpc.stream("w1", stream_code.holds, ("late", 0), timeout=0.01)
+        with pytest.raises(CallTimeoutError):
+            next(expired)
+        assert not expired._reader.arrive(0, 1, Envelope(ITEM))
+    gates("late").set()
+    leaks.wait_until_gone("streams", lambda: left(job))
+
+
+def test_nobody_is_warned_of_streams_that_end_early(
+    job: Job, caplog: pytest.LogCaptureFixture
+) -> None:
+    with rpc.use_agent(job.agents[0]):
+        for func in FOREVER:
+            rpc.stream("w1", func, ("quiet",)).close()
+            rpc.stream("w1", func, ("quiet",)).cancel()
+            next(rpc.stream("w1", func, ("quiet",)))
+        with rpc.stream("w1", stream_code.fails_after, (0,)):
+            pass
+        gc.collect()
+        leaks.wait_until_gone("streams", lambda: left(job))
+        job.shutdown()
+    assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []

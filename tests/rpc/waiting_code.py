@@ -1,0 +1,207 @@
+"""Functions of which some wait for each other; what they share, they share by name."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+from telegrad import rpc
+from telegrad.errors import CallTimeoutError, WaitCycleError
+from tests.rpc import remote_code
+
+
+class Boxes:
+    """Things handed over by name between calls of one process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._boxes: dict[str, SimpleQueue[Any]] = {}
+
+    def __call__(self, name: str) -> SimpleQueue[Any]:
+        with self._lock:
+            return self._boxes.setdefault(name, SimpleQueue())
+
+
+boxes = Boxes()
+
+
+def put(name: str, value: Any) -> None:
+    boxes(name).put(value)
+
+
+def take(name: str) -> Any:
+    return boxes(name).get(timeout=20)
+
+
+def noted(name: str, func: Callable[..., Any], *args: Any) -> Any:
+    """Calls a function and hands over the cycle that it ran into."""
+    try:
+        return func(*args)
+    except WaitCycleError as error:
+        put(f"{name}-noted", error)
+        raise
+
+
+# -- a circle of calls: starts ─▶ passes_on on w2 ─▶ closes on w1 ─▶ the future of passes_on --------
+
+
+def starts(name: str, how: str) -> str:
+    future = rpc.rpc_async("w2", passes_on, (name, how))
+    put(name, future)
+    return future.wait()
+
+
+def passes_on(name: str, how: str) -> str:
+    func: Callable[..., str] = WAYS[how]
+    return str(noted(name, rpc.rpc_sync, "w1", func, (name,)))
+
+
+def waits(name: str) -> str:
+    return str(noted(name, take(name).wait))
+
+
+def waits_for_what_follows(name: str) -> str:
+    return str(noted(name, take(name).then(lambda done: done.value()).wait))
+
+
+def waits_inside_a_callback(name: str) -> str:
+    child = rpc.rpc_async("w2", remote_code.who).then(lambda _: take(name).wait())
+    return str(noted(name, child.wait))
+
+
+def waits_for_all(name: str) -> str:
+    done = rpc.rpc_async("w2", remote_code.who)
+    return str(noted(name, rpc.wait_all, [done, take(name)]))
+
+
+def waits_for_a_collection(name: str) -> str:
+    collected = rpc.collect_all([rpc.rpc_async("w2", remote_code.who), take(name)])
+    return str(noted(name, collected.wait))
+
+
+def gathers(name: str) -> str:
+    gathered = rpc.gather([("w2", remote_code.who), take(name)])
+    return str(noted(name, gathered.wait))
+
+
+async def awaits(name: str) -> str:
+    try:
+        return str(await (await rpc.to_thread(take, name)))
+    except WaitCycleError as error:
+        put(f"{name}-noted", error)
+        raise
+
+
+async def awaits_a_thread(name: str) -> str:
+    future = await rpc.to_thread(take, name)
+    try:
+        return str(await rpc.to_thread(future.wait))
+    except WaitCycleError as error:
+        put(f"{name}-noted", error)
+        raise
+
+
+@rpc.functions.async_execution
+def gives(name: str) -> rpc.Future[str]:
+    future: rpc.Future[str] = take(name)
+
+    def note(done: rpc.Future[str]) -> str:
+        return str(noted(name, done.value))
+
+    return future.then(note)
+
+
+# -- waits that end by themselves -----------------------------------------------------------------
+
+
+def waits_for_a_while(name: str) -> str:
+    try:
+        return str(noted(name, take(name).wait, 3.0))
+    except CallTimeoutError:
+        return "gave up"
+
+
+async def awaits_for_a_while(name: str) -> str:
+    future = await rpc.to_thread(take, name)
+    try:
+        async with asyncio.timeout(3.0):
+            return str(await future)
+    except TimeoutError:
+        return "gave up"
+
+
+async def awaits_in_a_task_for_a_while(name: str) -> str:
+    future = await rpc.to_thread(take, name)
+    try:
+        return str(await asyncio.wait_for(future, 3.0))
+    except TimeoutError:
+        return "gave up"
+
+
+def waits_for_one_that_fails(name: str) -> str:
+    fails = rpc.rpc_async("w2", fails_later, (name,))
+    try:
+        rpc.wait_all([take(name), fails])
+    except KeyError:
+        return "gave up"
+    return "never"
+
+
+def fails_later(name: str) -> None:
+    remote_code.hold(name)
+    raise KeyError(name)
+
+
+WAYS: dict[str, Callable[..., Any]] = {
+    func.__name__: func
+    for func in (
+        waits,
+        waits_for_what_follows,
+        waits_inside_a_callback,
+        waits_for_all,
+        waits_for_a_collection,
+        gathers,
+        awaits,
+        awaits_a_thread,
+        gives,
+        waits_for_a_while,
+        awaits_for_a_while,
+        awaits_in_a_task_for_a_while,
+        waits_for_one_that_fails,
+    )
+}
+
+
+# -- circles of values ------------------------------------------------------------------------------
+
+
+class Thing:
+    def method(self) -> str:
+        return "done"
+
+
+def make_from_itself(name: str) -> Any:
+    return noted(name, take(name).to_here)
+
+
+def make_by_its_own_method(name: str) -> Any:
+    return noted(name, lambda rref: rref.rpc_sync().method(), take(name))
+
+
+async def make_from_itself_async(name: str) -> Any:
+    rref = await rpc.to_thread(take, name)
+    try:
+        return await rref
+    except WaitCycleError as error:
+        put(f"{name}-noted", error)
+        raise
+
+
+def chain_of_waits(path: list[str], name: str) -> str:
+    """Calls along a path of workers, and holds at its end."""
+    if not path:
+        return remote_code.hold(name)
+    return rpc.rpc_sync(path[0], chain_of_waits, (path[1:], name))

@@ -1,0 +1,28 @@
+"""The benchmark of calls still runs against the library as it is; what it finds is not judged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Programs
+
+
+@pytest.mark.long
+def test_the_benchmark_of_calls_runs_and_writes_what_it_found(
+    programs: Programs, tmp_path: Path
+) -> None:
+    path = tmp_path / "found.json"
+    few = ["--peers", "telegrad", "--rounds", "1", "--seconds", "0.05", "--workers", "3"]
+    output = programs.run(["python", "benchmarks/rpc.py", *few, "--json", path])
+    reports = json.loads(path.read_text())["peers"]["telegrad"]
+    for state in ("idle", "busy"):
+        figures = reports["2 workers"][0]["figures"][state]
+        for what in ("call", "echo 1 KiB", "echo 1 MiB", "echo 64 MiB", "reference"):
+            assert 0 < figures[what]["p50"] <= figures[what]["p99"]
+        assert figures["calls"]["per_second"] > 0
+    assert reports["growth 3"][0]["figures"]["idle"]["start"]["ms"] > 0
+    for row in ("echo 64 MiB, p50 us, busy callee", "all workers up, ms, 3 workers"):
+        assert f"| {row} | " in output
