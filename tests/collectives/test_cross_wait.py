@@ -54,8 +54,9 @@ a, b = dist.new_group([0, 1, 2]), dist.new_group([0, 1, 2])
 helps = threading.Event()
 helper = threading.Thread(target=lambda: (dist.new_group([rank]), dist.barrier(), helps.wait()))
 helper.start()
+dist.barrier()
 try:
-    dist.all_reduce(ONE.copy(), group=a if rank == 0 else b, timeout=6.0)
+    dist.all_reduce(ONE.copy(), group=a if rank == 0 else b, timeout=12.0)
 except CallTimeoutError as error:
     print(f"deadline: {error}", flush=True)
 helps.set()
@@ -79,5 +80,5 @@ def test_ranks_that_wait_for_each_other_are_told(programs: Programs) -> None:
         assert f"but rank 1 ('worker1') {WAITS} {REDUCE}" in said["one_receives"]
         assert "rank 0 ('worker0') waits in recv(" in said["both_receive"]
         assert "but rank 1 ('worker1') waits in recv(" in said["both_receive"]
-        assert "took longer than 6 s: not entered by rank" in said["deadline"]
+        assert "took longer than 12 s: not entered by rank" in said["deadline"]
         assert f", which {WAITS} {REDUCE}" in said["deadline"]
