@@ -56,7 +56,7 @@ helper = threading.Thread(target=lambda: (dist.new_group([rank]), dist.barrier()
 helper.start()
 dist.barrier()
 try:
-    dist.all_reduce(ONE.copy(), group=a if rank == 0 else b, timeout=12.0)
+    dist.all_reduce(ONE.copy(), group=a if rank == 0 else b, timeout=8.0)
 except CallTimeoutError as error:
     print(f"deadline: {error}", flush=True)
 helps.set()
@@ -71,6 +71,7 @@ ADVICE = "each waits for the other; all ranks must call the same operations"
 
 
 def test_ranks_that_wait_for_each_other_are_told(programs: Programs) -> None:
+    deadlines = []
     for program in programs.ranks(programs.script(CROSS_WAITS), 3):
         said = dict(line.split(": ", 1) for line in program.wait().splitlines() if ": " in line)
         for case, number in (("two_groups", ""), ("started_and_awaited", " #3")):
@@ -80,5 +81,7 @@ def test_ranks_that_wait_for_each_other_are_told(programs: Programs) -> None:
         assert f"but rank 1 ('worker1') {WAITS} {REDUCE}" in said["one_receives"]
         assert "rank 0 ('worker0') waits in recv(" in said["both_receive"]
         assert "but rank 1 ('worker1') waits in recv(" in said["both_receive"]
-        assert "took longer than 12 s: not entered by rank" in said["deadline"]
-        assert f", which {WAITS} {REDUCE}" in said["deadline"]
+        assert "took longer than 8 s: not entered by rank" in said["deadline"]
+        deadlines.append(said["deadline"])
+    # Who comes to its deadline first ends the other's wait: that one waits in nothing any more.
+    assert any(f", which {WAITS} {REDUCE}" in each for each in deadlines), deadlines

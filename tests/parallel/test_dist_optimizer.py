@@ -241,6 +241,7 @@ def train_from(rank: int, steps: int) -> Array:
     return train_on_shared_head(rpc.rpc_sync("worker0", shared_head), steps, rank)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(200)
 def test_two_trainers_share_a_head_for_a_thousand_steps_each() -> None:
     with Cluster(3, limit=180.0) as cluster:
