@@ -424,8 +424,9 @@ def test_connections_that_break_lose_nothing_and_repeat_nothing(make_world: Make
     for i in range(calls):
         futures.append(first.call("w1", remote_code.echo, (i,)))
         if i % 20 == 10:
+            futures[i - 10].wait(LIMIT)  # called after the last break: there is a connection again
             world.network.kill("w0", "w1")
     assert [future.wait(LIMIT) for future in futures] == list(range(calls))
     assert first.statistics().calls_sent == second.statistics().calls_served == calls
-    assert world.network.statistics().killed > 0
+    assert world.network.statistics().killed >= calls // 20
     assert heard.names() == []
