@@ -37,6 +37,12 @@ hypothesis.settings.load_profile("telegrad")
 PROGRAM_SECONDS = 45.0
 
 
+def pytest_configure() -> None:
+    """Has Ctrl-C mean what it means in a terminal: a shell's `&` starts programs deaf to it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.fixture(autouse=True)
 def _no_leaks() -> Iterator[None]:
     """Fails a test that leaves a thread or a child process behind."""
