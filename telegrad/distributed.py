@@ -58,7 +58,7 @@ from telegrad.transport import (
     shared_loop_thread,
 )
 from telegrad.types import WorkerInfo
-from telegrad.wire import CallablePolicy, decode, encode, import_missing_with, register_refusal
+from telegrad.wire import Project, decode, encode, import_missing_with, register_refusal
 
 __all__ = [
     "destroy_process_group",
@@ -149,14 +149,14 @@ def init_process_group(
     agent = find_agent()
     if agent is not None:
         _check_same(agent, name, rank, world_size, options, "init_process_group")
-        return agent.attached(collectives.Groups).make_world(timeout)
+        return agent.attached(collectives.Groups).make_world(timeout, world_size)
     agent = init_rpc(
         name, rank=rank, world_size=world_size, init_method=init_method, options=options
     )
     groups = agent.attached(collectives.Groups)
     groups.owns_agent = True
     try:
-        return groups.make_world(timeout)
+        return groups.make_world(timeout, world_size)
     except BaseException:
         agent.shutdown(graceful=False)
         raise
@@ -206,7 +206,6 @@ def _check_same(
     for what, given, found in (
         ("name", name, agent.name),
         ("rank", rank, agent.rank),
-        ("world_size", world_size, agent.attached(JoinedJob).world_size),
         ("options", options, agent.options),
     ):
         if given is not None and given != found:
@@ -215,6 +214,12 @@ def _check_same(
                 f"was called with {what}={given!r}; write {first}({what}={given!r}), or leave "
                 f"{what} out of {verb}()"
             )
+    complete, now = agent.attached(JoinedJob).world_size, agent.world_size
+    if world_size is not None and not complete <= world_size <= now:
+        raise AlreadyInitializedError(
+            f"{first}() has joined a job with world_size={complete}, of {now} ranks now, and {verb}() "
+            f"was called with world_size={world_size!r}; write that in {first}(), or start the rest"
+        )
 
 
 def invite() -> tuple[Agent, bytes]:
@@ -270,7 +275,7 @@ def join_invited(
 
 def is_project_module(name: str) -> bool:
     """Tells whether this process has imported a module that is of the user's own project."""
-    return CallablePolicy().is_project(name)
+    return Project().has(name)
 
 
 def settle(agent: Agent) -> None:

@@ -254,7 +254,7 @@ class DecodeError(TelegradError, ValueError):
 
 
 class DuplicateNameError(TelegradError, ValueError):
-    """Another living worker has this name or rank."""
+    """A name is taken: another living worker has it, or its rank; or another object or codec does."""
 
 
 class CollectiveMismatchError(TelegradError, ValueError):

@@ -31,3 +31,6 @@ class WorkerInfo:
     name: WorkerName
     rank: Rank
     incarnation: int
+
+    def __hash__(self) -> int:
+        return self.incarnation  # distinct, and each message is looked up by it several times

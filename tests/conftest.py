@@ -161,6 +161,7 @@ class Programs:
         *,
         env: dict[str, str] | None = None,
         limit: float = PROGRAM_SECONDS,
+        pass_fds: Sequence[int] = (),
     ) -> Program:
         """Starts a command in the repository's root; `python` means this interpreter."""
         words = [sys.executable if word == "python" else str(word) for word in command]
@@ -175,6 +176,7 @@ class Programs:
                 stderr=subprocess.STDOUT,
                 text=True,
                 start_new_session=True,
+                pass_fds=pass_fds,
             )
         program = Program(process, path, limit)
         self.started.append(program)

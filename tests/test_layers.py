@@ -65,6 +65,7 @@ PURE = [
     "parallel/bucket.py",
     "rendezvous/membership.py",
     "rpc/admission.py",
+    "rpc/early_cancels.py",
     "rpc/rref_owner.py",
     "rpc/rref_protocol.py",
     "rpc/rref_user.py",

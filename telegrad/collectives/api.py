@@ -62,7 +62,9 @@ def init_process_group(
     Args:
         name: This worker's; by default `TELEGRAD_NAME`, else `worker{rank}`.
         rank: From 0; by default from the environment.
-        world_size: By default from the environment.
+        world_size: By default from the environment. Where this worker has joined already: how many
+            ranks the group has, from 0; by default all that it has heard of until now. Where others
+            join on top of the job (`LocalWorkers`, late workers), write it, so that all mean one.
         init_method: As for `init_rpc`.
         timeout: Seconds above 0 for an operation that names none; None for 30 minutes;
             `math.inf` for no limit.

@@ -106,14 +106,26 @@ class Groups:
             )
         return world
 
-    def make_world(self, timeout: float) -> ProcessGroup:
+    def make_world(self, timeout: float, world_size: int | None = None) -> ProcessGroup:
         """Makes the group of all workers; waits for nobody.
+
+        Args:
+            timeout: Seconds for each of its operations.
+            world_size: How many they are, whoever else has joined; None for all that have joined
+                until now, as far as this worker has heard of them.
 
         Raises:
             AlreadyInitializedError: There is one.
+            ValueError: This worker is none of so many.
             WorkerLostError: A worker is lost.
         """
-        members = [self._agent.worker(r) for r in range(self._agent.world_size)]
+        count = self._agent.world_size if world_size is None else world_size
+        if self._agent.rank >= count:
+            raise ValueError(
+                f"worker {self._agent.name!r} has rank {self._agent.rank} and is in no group of "
+                f"{count}; write a larger world_size, or leave it out"
+            )
+        members = [self._agent.worker(r) for r in range(count)]
         self._check_living(members, "the group of all workers needs every one of them")
         with self._table_lock:
             if self.world is not None:

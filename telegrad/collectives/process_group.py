@@ -59,6 +59,7 @@ T = TypeVar("T")
 ALLOWANCE_BYTES = 4 * 2**20
 
 REMEDY = "make a new group with new_group()"
+FOR_GOOD = "this incarnation of the worker takes part in no other group either"
 
 _WITH_ASYNC_OP = frozenset({"all_reduce", "broadcast", "all_gather"})
 
@@ -314,6 +315,9 @@ class ProcessGroup:
     def _check_open(self, call: Call[Any], operation_id: OperationId) -> None:
         if self._failure is not None and self._failure.ends(operation_id):
             what = f"{call.signature} on {self.where}"
+            evicted = self._agent.eviction()
+            if evicted is not None:  # perhaps since, and whoever was lost before
+                raise Failure(evicted, 0).refusal(what, FOR_GOOD)
             raise self._failure.refusal(what, REMEDY)
 
     def _absence(self, operation: Operation[Any]) -> CollectiveMismatchError | None:

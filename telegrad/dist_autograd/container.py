@@ -5,6 +5,9 @@ with context(): ──create──▶ Context ◀──enter── first message
      leaving the block, or a release from a peer, or the creator's loss
                                ▼
                  released: told on to every peer it touched; never revived
+
+A worker that is lost hands no release on. So the creator tells every living worker itself: at the
+loss, of what was released before, and later of each context that was open then.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from telegrad.dist_autograd.released import (
     make_context_id,
     number_of,
 )
-from telegrad.errors import ContextError, WorkerLostError
+from telegrad.errors import ContextError, UnknownWorkerError, WorkerLostError
 from telegrad.rpc import Agent
 from telegrad.types import Array, WorkerInfo
 
@@ -49,6 +52,7 @@ class Container:
         self._next_pass = itertools.count(1)
         self._next_message = itertools.count(1)
         self._created = 0
+        self._for_all = 0  # own contexts up to this number may be where a lost worker led them
 
     def __len__(self) -> int:
         """How many contexts are open here."""
@@ -150,11 +154,12 @@ class Container:
             lowest: What the creator said of its lowest open number.
         """
         creator = creator_of(context_id)
-        own = creator == self.agent.info.incarnation
+        own, to_all = creator == self.agent.info.incarnation, False
         with self._lock:
             dropped = [self._contexts.pop(context_id, None)]
             if own:
                 lowest = self._lowest()
+                to_all = number_of(context_id) <= self._for_all
             else:
                 self._released.add(context_id)
                 self._released.rise(creator, lowest)
@@ -163,13 +168,15 @@ class Container:
                 dropped += [self._contexts.pop(each) for each in over]
         for context in dropped:
             if context is not None:
-                self._close(context, lowest, told_by, ContextError(self.absence(context.id)))
+                error = ContextError(self.absence(context.id))
+                self._close(context, lowest, told_by, error, to_all=to_all)
 
     def on_lost(self, worker: WorkerInfo, error: WorkerLostError) -> None:
         """Hears that a worker is lost: its contexts are over, its passes are aborted."""
         with self._lock:
             self._released.lose(worker.incarnation)
             contexts = list(self._contexts.values())
+            self._for_all, lowest = self._created, self._lowest()
         for context in contexts:
             for runner in context.passes():
                 runner.lose(worker, error)
@@ -177,6 +184,9 @@ class Container:
                 with self._lock:
                     self._contexts.pop(context.id, None)
                 self._close(context, None, worker, error)  # all hear of the loss themselves
+        if lowest > 1:
+            released = make_context_id(self.agent.info.incarnation, lowest - 1)
+            self._tell(set(self.agent.workers()), ReleaseMessage(released, lowest))
 
     def _lowest(self) -> int:
         own = self.agent.info.incarnation
@@ -189,13 +199,20 @@ class Container:
         lowest: int | None,
         told_by: WorkerInfo | None,
         cause: BaseException,
+        *,
+        to_all: bool = False,
     ) -> None:
         touched, passes = context.release()
         for runner in passes:
             runner.abort_if_running(cause)
         if lowest is None:
             return
-        message = ReleaseMessage(context.id, lowest).to_wire()
-        for peer in touched - {told_by, self.agent.info}:
-            with suppress(WorkerLostError):
-                self.agent.post(peer, RELEASE, message)
+        if to_all or any(self.agent.lost(peer) is not None for peer in touched):
+            touched = {*touched, *self.agent.workers()}
+        self._tell(touched - {told_by}, ReleaseMessage(context.id, lowest))
+
+    def _tell(self, peers: set[WorkerInfo], message: ReleaseMessage) -> None:
+        body = message.to_wire()
+        for peer in peers - {self.agent.info}:
+            with suppress(WorkerLostError, UnknownWorkerError):
+                self.agent.post(peer, RELEASE, body)

@@ -92,6 +92,8 @@ class AutogradInterceptor(Interceptor):
     def outgoing(self, message: Message) -> None:
         """Says which context the message is in and records what it carries."""
         state = self._state_of(message)
+        if state.context_id is None and state.grad and not message.externals:
+            return
         context = self._touch(state, message)
         number = 0
         slots: tuple[int, ...] = ()
@@ -111,6 +113,8 @@ class AutogradInterceptor(Interceptor):
 
     def incoming(self, message: Message) -> None:
         """Enters the context of a request; puts received Tensors into the graph."""
+        if NAME not in message.headers:
+            return
         header = _Header.read(message)
         context = None
         if message.reply:
@@ -142,7 +146,7 @@ class AutogradInterceptor(Interceptor):
         if message.reply:
             state = message.call.state.get(NAME)
             if not isinstance(state, _CallState):
-                return _CallState(None, grad=True)  # its request could not be decoded
+                return _CallState(None, grad=True)  # its request said nothing, or was garbage
             if state.ambient is not None and message.final:
                 state.ambient.active = False
             return state

@@ -38,7 +38,12 @@ from telegrad.dist_autograd.messages import (
 )
 from telegrad.dist_autograd.pass_gradients import PassGradients
 from telegrad.dist_autograd.pass_protocol import Action, Cut, FunctionKey, PassProtocol, Phase
-from telegrad.errors import AutogradError, ContextMismatchError, WorkerLostError
+from telegrad.errors import (
+    AutogradError,
+    ContextMismatchError,
+    UnknownWorkerError,
+    WorkerLostError,
+)
 from telegrad.rpc import Agent, Future, new_future
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
@@ -194,7 +199,7 @@ class PassRunner:
             self._queue(self._ran)
 
     def _ran(self) -> list[Action[Gradients]]:
-        """Resolves what came to none, all at once; tells when the graph is done."""
+        """Resolves what came to none, all at once; looks whether the graph is done."""
         task = self._task
         if task is None:
             return []
@@ -203,15 +208,20 @@ class PassRunner:
         with suppress(Empty):
             while True:
                 nones.append((self._nones.get_nowait(), None))
-        actions = self._protocol.resolve(nones) if nones else []
-        if done:  # every send was fed, every receive resolved
-            self._task = self._functions = None
-            if self.gradients.has_ends:
-                self._finishing = True
-                self._agent.submit(self._finish)
-            else:
-                actions += self._protocol.finished()
-        return actions
+        if done:  # behind the gradients that its sinks have queued: this may stand before them
+            self._events.put(self._graph_done)
+        return self._protocol.resolve(nones) if nones else []
+
+    def _graph_done(self) -> list[Action[Gradients]]:
+        """Every send was fed, every receive resolved; comes once for each who saw it so."""
+        if self._task is None:
+            return []
+        self._task = self._functions = None
+        if not self.gradients.has_ends:
+            return self._protocol.finished()
+        self._finishing = True
+        self._agent.submit(self._finish)
+        return []
 
     def _finish(self) -> None:
         """What hooks left for the end of the pass, in the pool: events go on being handled."""
@@ -293,7 +303,7 @@ class PassRunner:
                     self._end(cause)
                 case _:
                     # A lost peer is also told of by the agent; what was for it is in vain.
-                    with suppress(WorkerLostError):
+                    with suppress(WorkerLostError, UnknownWorkerError):
                         self._send(action)
 
     def _feed(self, key: FunctionKey, gradients: Gradients | None) -> None:

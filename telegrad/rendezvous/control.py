@@ -14,6 +14,7 @@ from typing import TypeAlias, final
 from telegrad.errors import (
     AuthenticationError,
     BlockingCallError,
+    EvictedError,
     RendezvousError,
     WorkerLostError,
 )
@@ -173,6 +174,10 @@ class ControlLine:
         """Why the coordinator is lost; None while it is not."""
         return self._lost
 
+    def evicted(self, error: EvictedError) -> None:
+        """Takes it that the coordinator has given up this worker: who waits or asks hears so."""
+        self._lost = error
+
     def connect(self, endpoint: str, timeout: float) -> WorkerInfo:
         """Finds the coordinator; may be tried again when it raised.
 
@@ -209,6 +214,7 @@ class ControlLine:
 
         Raises:
             RendezvousError: The line is closed, not connected, or the coordinator is lost.
+            EvictedError: The coordinator has given up this worker.
         """
         pending = Pending(next(self._calls), kind)
         with self._lock:
@@ -238,6 +244,7 @@ class ControlLine:
         Raises:
             TimeoutError: The reply has not come in time.
             RendezvousError: The line is closed, or the coordinator is lost.
+            EvictedError: The coordinator has given up this worker.
         """
         refuse_on_loop(kind)
         check_timeout(timeout)
@@ -299,7 +306,7 @@ class ControlLine:
                 return
             self._lost = error
         self._on_lost(error)  # first: whoever waits here finds that this worker was evicted
-        self._fail_all(lost_error(error))
+        self._fail_all(lost_error(self._lost))
 
     def _renew(self) -> None:
         """Begins again under another incarnation: the last one may be fenced by now."""
@@ -329,8 +336,16 @@ class ControlLine:
             pending.fail(error)
 
 
-def lost_error(error: WorkerLostError) -> RendezvousError:
-    """Builds a new error for each waiter of a lost coordinator."""
+def lost_error(error: WorkerLostError) -> RendezvousError | EvictedError:
+    """Builds a new error for each waiter of a lost coordinator, or of one that gave up this worker."""
+    if isinstance(error, EvictedError):
+        return EvictedError(
+            str(error),
+            worker=error.worker,
+            incarnation=error.incarnation,
+            last_seen=error.last_seen,
+            reason=error.reason,
+        )
     return RendezvousError(
         f"the coordinator is lost ({error.reason or error}); nobody can join this job any more, "
         "start it anew"

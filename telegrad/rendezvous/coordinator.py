@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from telegrad.errors import RendezvousError, WorkerLostError
+from telegrad.errors import RendezvousError, UnknownWorkerError, WorkerLostError
 from telegrad.rendezvous import messages
 from telegrad.rendezvous.membership import (
+    GivenUp,
     Joined,
     JoinRequest,
     Lost,
@@ -48,12 +49,14 @@ class CoordinatorStatistics:
         members: Living members.
         joining: Workers that wait for the job to be complete.
         leaving: Members that wait in shutdown.
+        splits: Pairs of members that are lost to each other, while both still live.
         keys: Keys in the store.
     """
 
     members: int
     joining: int
     leaving: int
+    splits: int
     keys: int
 
 
@@ -109,6 +112,7 @@ class Coordinator:
             messages.SHUTDOWN: self._on_shutdown,
             messages.LEAVE: self._on_leave,
             messages.STANDING: self._on_standing,
+            messages.GAVE_UP: self._on_gave_up,
             messages.STORE_GET: self._on_store_wait,
             messages.STORE_WAIT: self._on_store_wait,
             messages.STORE_FORGET: self._on_store_forget,
@@ -145,6 +149,7 @@ class Coordinator:
                 members=len(self._membership.members),
                 joining=len(self._joins),
                 leaving=len(self._shutdowns),
+                splits=self._membership.splits,
                 keys=self._store.num_keys(),
             )
 
@@ -193,6 +198,7 @@ class Coordinator:
     def _on_join(self, peer: WorkerInfo, envelope: Envelope, body: object) -> None:
         request, control = _read_join(body)
         self._exchange.connect(peer, control)
+        self._exchange.spare(peer, _seconds(_fields(body), "lost_after"))
         with self._lock:
             self._joins[peer] = envelope.call
             self._send(self._membership.join(peer, request))
@@ -215,6 +221,18 @@ class Coordinator:
         incarnation = _integer(_fields(body), "incarnation")
         known = any(member.info.incarnation == incarnation for member in self.members)
         self._answer(peer, envelope.call, {"member": known})
+
+    def _on_gave_up(self, peer: WorkerInfo, envelope: Envelope, body: object) -> None:
+        match body:
+            case [str(name), int(rank), int(incarnation), str(reason)]:
+                info = WorkerInfo(name, rank, incarnation)
+            case _:
+                raise TypeError(f"a loss that cannot be read (got {body!r:.60})")
+        with self._lock:
+            told = self._membership.gave_up(peer, info, reason)
+            self._send(told)
+        if told:
+            logger.info("%s has given up %s, a member still: %s", peer.name, name, reason)
 
     def _on_store_operation(self, peer: WorkerInfo, envelope: Envelope, body: object) -> None:
         fields = {} if body is None else _fields(body)
@@ -281,6 +299,9 @@ class Coordinator:
                 case Lost(session, info, reason, left):
                     row = [info.name, info.rank, info.incarnation, reason, left]
                     self._post(session, messages.LOST, row)
+                case GivenUp(session, by, reason):
+                    told = [by.name, by.rank, by.incarnation, reason]
+                    self._post(session, messages.GIVEN_UP, told)
 
     def _answer(self, peer: WorkerInfo, call: int, body: object = None) -> None:
         if call:
@@ -294,7 +315,7 @@ class Coordinator:
         envelope = Envelope(kind, call=call, reply=call != 0, document=encode(body).document)
         try:
             self._exchange.post(peer, envelope)
-        except WorkerLostError:
+        except (WorkerLostError, UnknownWorkerError):  # it may be lost so long that it is forgotten
             logger.debug("%s for %s was not sent: it is lost", kind, peer.name)
 
 
@@ -330,6 +351,13 @@ def _integer(fields: Mapping[str, object], key: str) -> int:
     value = fields.get(key)
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{key} must be an int (got {value!r:.60})")
+    return value
+
+
+def _seconds(fields: Mapping[str, object], key: str) -> float:
+    value = fields.get(key, 0.0)
+    if not isinstance(value, float) or not value >= 0:
+        raise TypeError(f"{key} must be seconds, as a float (got {value!r:.60})")
     return value
 
 

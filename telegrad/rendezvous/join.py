@@ -14,12 +14,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeAlias, final
 
 from telegrad.errors import (
     AuthenticationError,
     DecodeError,
     DuplicateNameError,
+    EvictedError,
     RendezvousError,
     RendezvousTimeoutError,
     WorkerLostError,
@@ -88,7 +90,8 @@ def join_job(
         start_when: How many workers, itself included, or which names it waits for; None for every
             rank below the world size. Who comes on top of a job waits for nobody.
         timeout: Seconds for all of it, above 0.
-        lost_after: Seconds of silence after which a worker is lost for the coordinator.
+        lost_after: Seconds of silence after which the coordinator is lost for this worker, and
+            this worker, if that is later than others, for the coordinator.
         loop: The loop thread; the process' shared one by default.
 
     Raises:
@@ -98,6 +101,7 @@ def join_job(
         AuthenticationError: One of both does not hold the other's token.
         RendezvousError: The coordinator is of another job, expects another world size, or was
             lost; the file that says where it is cannot be used.
+        EvictedError: The coordinator gave this worker up before it was welcomed.
         ValueError: The name or the timeout cannot be.
         OSError: The coordinator was to run here and its port is in use.
     """
@@ -106,7 +110,8 @@ def join_job(
         check_name(name)
     file = EndpointFile(address.file) if address.file else None
     waits_for = 1 if address.late else start_when
-    attempt = _Attempt(address, name, Deadline(check_timeout(timeout)), file, waits_for)
+    deadline = Deadline(check_timeout(timeout))
+    attempt = _Attempt(address, name, deadline, file, waits_for, lost_after)
     coordinator: Coordinator | None = None
     line: ControlLine | None = None
     try:
@@ -167,6 +172,7 @@ class _Attempt:
     deadline: Deadline
     file: EndpointFile | None = None
     start_when: StartWhen = None
+    lost_after: float = LOST_AFTER
 
     def run(
         self, line: ControlLine, events: MemberEvents, endpoint: str, publish: Publish
@@ -191,6 +197,7 @@ class _Attempt:
         info = WorkerInfo(self.name, self.address.rank, incarnation)
         world_size = self.address.world_size
         events.follow(info)
+        events.when_lost(partial(_note_eviction, line))
         wanted = self.start_when
         body = {
             "name": self.name,
@@ -199,6 +206,7 @@ class _Attempt:
             "incarnation": incarnation,
             "endpoints": list(publish(info, world_size)),
             "control": list(line.endpoints),
+            "lost_after": float(self.lost_after),
             "start_when": list(wanted) if isinstance(wanted, tuple) else wanted,
         }
         pending = line.request(messages.JOIN, body, time_left=self.deadline.left)
@@ -355,6 +363,11 @@ class _Report:
         elif state != self._last:
             logger.info("%s", line)
         self._last = state
+
+
+def _note_eviction(line: ControlLine, error: WorkerLostError) -> None:
+    if isinstance(error, EvictedError):
+        line.evicted(error)
 
 
 def _clean_up(line: ControlLine | None, coordinator: Coordinator | None, reason: str) -> None:

@@ -43,7 +43,7 @@ class JobListener(Protocol):
         """Hears of a worker that joined after this one was welcomed."""
 
     def on_member_lost(self, info: WorkerInfo, reason: str, left: bool) -> None:
-        """Hears once that a member left, or was dropped by the coordinator, for good."""
+        """Hears that a member left or was dropped by the coordinator, or gave up this worker."""
 
     def on_coordinator_lost(self, error: WorkerLostError) -> None:
         """Hears that the coordinator is lost; with an EvictedError if it has dropped this worker.
@@ -70,6 +70,7 @@ class MemberEvents:
         self._running: tuple[int, tuple[str, ...]] = (0, ())
         self._self: WorkerInfo | None = None
         self._welcomed = False
+        self._given_up: list[tuple[WorkerInfo, str]] = []  # heard of before the welcome
         self._loss: WorkerLostError | None = None
         self._when_lost: Callable[[WorkerLostError], None] | None = None
 
@@ -99,7 +100,9 @@ class MemberEvents:
             for member in members:
                 self._roster.joined(member)
             self._welcomed = True
-            living, loss = self._roster.members, self._loss
+            living, loss, given_up = self._roster.members, self._loss, self._given_up
+        for by, reason in given_up:
+            self._listener.on_member_lost(by, reason, False)
         if loss is not None:
             self._listener.on_coordinator_lost(loss)
         return living
@@ -114,6 +117,8 @@ class MemberEvents:
             self._on_joined(as_member(body))
         elif kind == messages.LOST:
             self._on_lost(body)
+        elif kind == messages.GIVEN_UP:
+            self._on_given_up(body)
         else:
             logger.debug("the coordinator sent %s, which is not known here", kind)
 
@@ -164,6 +169,19 @@ class MemberEvents:
             news = self._roster.lost(info) and self._welcomed
         if news:
             self._listener.on_member_lost(info, reason, left)
+
+    def _on_given_up(self, body: object) -> None:
+        match body:
+            case [str(name), int(rank), int(incarnation), str(reason)]:
+                by = WorkerInfo(name, rank, incarnation)
+                reason = f"it has given up this worker: {reason}"
+            case _:
+                raise DecodeError(f"the coordinator sent no loss (got {body!r:.120})")
+        with self._lock:
+            if not self._welcomed:
+                self._given_up.append((by, reason))
+                return
+        self._listener.on_member_lost(by, reason, False)
 
     def _evicted(self, error: WorkerLostError) -> WorkerLostError:
         if isinstance(error, EvictedError) or not error.fenced:
@@ -235,10 +253,22 @@ class JoinedJob:
         """
         try:
             pending = self._line.request(messages.STANDING, {"incarnation": self.info.incarnation})
-        except RendezvousError:
+        except (RendezvousError, EvictedError):
             checked()
         else:
             pending.on_done(checked)
+
+    def gave_up(self, worker: WorkerInfo, error: WorkerLostError) -> None:
+        """Tells the coordinator that a worker is lost to this one; does not block.
+
+        If it is a member still, it is told so: both agree, whatever each can hear of the other.
+        """
+        if error.left or isinstance(error, EvictedError):
+            return
+        if any(member.info == worker for member in self._events.members):
+            reason = error.reason or str(error)
+            body = [worker.name, worker.rank, worker.incarnation, reason]
+            self._line.tell(messages.GAVE_UP, body)
 
     def shutdown(self, timeout: float = math.inf) -> bool:
         """Waits until every living member has called this; then all are members no longer.
@@ -258,7 +288,7 @@ class JoinedJob:
         check_timeout(timeout)
         try:
             self._line.ask(messages.SHUTDOWN, timeout=timeout)
-        except RendezvousError as error:
+        except (RendezvousError, EvictedError) as error:
             if self._line.lost is None:
                 raise
             logger.warning("shutdown goes on without the other workers: %s", error)
@@ -298,11 +328,15 @@ class JoinedJob:
 
     def _ask_standing(self, error: WorkerLostError) -> None:
         """Finds out, where the coordinator fell silent, whether it has given up this worker."""
+        if isinstance(error, EvictedError):
+            self._line.evicted(error)
         if isinstance(error, EvictedError) or error.left:
             return
 
         def evicted() -> None:
-            self._events.on_evicted(eviction(self.info, error))
+            told = eviction(self.info, error)
+            self._line.evicted(told)
+            self._events.on_evicted(told)
 
         with self._standing_lock:
             if self._closed or self._standing is not None:

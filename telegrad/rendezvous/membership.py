@@ -17,6 +17,10 @@ replacements; those above it to who comes on top. A worker is welcomed once thos
 waits for: all ranks at once, unless it says a number or names. Whoever was welcomed hears of all
 who come after that, and of all who are lost. When the last member is gone the job begins anew, so
 that the same processes may join again.
+
+That a peer is lost each worker decides alone, and tells here. A pair of which both still reach the
+coordinator stay members; the other one of the two is told, so that both agree at once, whatever
+each of them can hear of the other. Nobody else is concerned.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ from telegrad.rendezvous.names import name_problem
 from telegrad.types import WorkerInfo
 
 __all__ = [
+    "GivenUp",
     "JoinRequest",
     "Joined",
     "Lost",
@@ -148,7 +153,18 @@ class Lost:
     left: bool = False
 
 
-Message: TypeAlias = Welcome | Reserved | Refused | Released | Progress | Running | Joined | Lost
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """Tells a member that another one has given it up: they are lost to each other for good."""
+
+    session: WorkerInfo
+    by: WorkerInfo
+    reason: str
+
+
+Message: TypeAlias = (
+    Welcome | Reserved | Refused | Released | Progress | Running | Joined | Lost | GivenUp
+)
 
 
 @dataclass(slots=True)
@@ -176,6 +192,8 @@ class Membership:
     _seats: dict[WorkerInfo, _Seat] = field(init=False, default_factory=dict)
     _errors: dict[int, str] = field(init=False, default_factory=dict)
     _reserved: dict[WorkerInfo, tuple[str, int]] = field(init=False, default_factory=dict)
+    # Who was given up, by whom, and why; of living members alone.
+    _given_up: dict[tuple[WorkerInfo, WorkerInfo], str] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self._fixed = self.world_size is not None
@@ -191,6 +209,11 @@ class Membership:
         return tuple(
             sorted((s.member for s in self._seats.values()), key=lambda member: member.info.rank)
         )
+
+    @property
+    def splits(self) -> int:
+        """How many pairs of living members have given each other up."""
+        return len({frozenset(pair) for pair in self._given_up})
 
     def reserve(self, session: WorkerInfo, name: str = "") -> list[Message]:
         """A worker asks for a place on top of a job that has started; it is answered at once.
@@ -254,6 +277,7 @@ class Membership:
         if seat is None:
             return []
         info = seat.member.info
+        self._given_up = {pair: why for pair, why in self._given_up.items() if info not in pair}
         if not self._complete:
             self._errors[info.rank] = f"joined as {info.name!r} and was lost again: {reason}"
         others: list[Message] = [
@@ -262,6 +286,17 @@ class Membership:
         messages = others + self._progress() + self._release()
         self._begin_anew_if_empty()
         return messages
+
+    def gave_up(self, session: WorkerInfo, info: WorkerInfo, reason: str) -> list[Message]:
+        """A member has given up another; if that one still lives it is told, once."""
+        by = self._seats.get(session)
+        seat = next((s for s in self._seats.values() if s.member.info == info), None)
+        if by is None or seat is None or by is seat:
+            return []
+        pair, reverse = (info, by.member.info), (by.member.info, info)
+        known = pair in self._given_up or reverse in self._given_up
+        self._given_up.setdefault(pair, reason)
+        return [] if known or not seat.welcomed else [GivenUp(seat.session, pair[1], reason)]
 
     def note(self, rank: int, problem: str) -> list[Message]:
         """Records what was last seen of a rank that has not joined."""
@@ -286,7 +321,7 @@ class Membership:
                     "leave before joining as another worker",
                 )
             ]
-        return [self._welcome(seat)] if seat.welcomed else []
+        return self._welcome(seat) if seat.welcomed else []
 
     def _refusal(self, session: WorkerInfo, request: JoinRequest) -> tuple[str, str] | None:
         on_top = self._reserved.get(session) == (request.name, request.rank)
@@ -316,7 +351,7 @@ class Membership:
         ]
         starting = [each for each in seats if not each.welcomed and self._may_start(each)]
         return [
-            *(self._welcome(each) for each in starting),
+            *(message for each in starting for message in self._welcome(each)),
             *told,
             *self._progress(),
             *self._running(),
@@ -330,15 +365,24 @@ class Membership:
             return len(self._seats) >= wanted
         return {each.member.info.name for each in self._seats.values()}.issuperset(wanted)
 
-    def _welcome(self, seat: _Seat) -> Welcome:
+    def _welcome(self, seat: _Seat) -> list[Message]:
         seat.welcomed = True
-        return Welcome(seat.session, self.members)
+        own = seat.member.info
+        return [
+            Welcome(seat.session, self.members),
+            *(
+                GivenUp(seat.session, by, reason)
+                for (info, by), reason in self._given_up.items()
+                if info == own
+            ),
+        ]
 
     def _release(self) -> list[Message]:
         seats = self._by_rank()
         if not all(seat.leaving for seat in seats):
             return self._running()
         self._seats.clear()
+        self._given_up.clear()
         self._begin_anew_if_empty()
         return [Released(seat.session) for seat in seats]
 

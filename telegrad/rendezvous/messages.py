@@ -5,11 +5,13 @@ worker -> coordinator   member.join       reply: the members, once the job is co
                         member.shutdown   reply: once every living member has sent it
                         member.leave      reply: at once; the others hear `member.lost`
                         member.standing   reply: at once, whether an incarnation is a member
+                        member.gave_up    one-way: the sender has given up a member
                         store.*           reply: the result; get and wait reply when set
                         store.forget      one-way: a waiting get or wait gave up
 coordinator -> worker   member.progress   one-way, before the worker is welcomed
                         member.joined     one-way, after it: a replacement or one more came
                         member.lost       one-way: a member is gone for good
+                        member.given_up   one-way: another member has given up this one
                         member.running    one-way, to whoever waits in shutdown
 both                    control.reply, control.error   envelopes with `reply` set
 """
@@ -41,9 +43,11 @@ JOIN: Final = "member.join"
 SHUTDOWN: Final = "member.shutdown"
 LEAVE: Final = "member.leave"
 STANDING: Final = "member.standing"
+GAVE_UP: Final = "member.gave_up"
 PROGRESS: Final = "member.progress"
 JOINED: Final = "member.joined"
 LOST: Final = "member.lost"
+GIVEN_UP: Final = "member.given_up"
 RUNNING: Final = "member.running"
 
 STORE_SET: Final = "store.set"

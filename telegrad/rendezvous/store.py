@@ -17,7 +17,8 @@ class Store(ABC):
     """Keys and values, for a handful of small things: addresses, counters, names.
 
     All methods may be called from any thread and block until the answer is there. Each is
-    atomic. A wait ends with its deadline at the latest.
+    atomic. A wait ends with its deadline at the latest. The store of a job raises EvictedError
+    at a worker that the coordinator has given up.
     """
 
     @abstractmethod

@@ -48,11 +48,11 @@ from telegrad.rpc.retry import attach_to as attach_retries
 from telegrad.rpc.retry import idempotent
 from telegrad.rpc.rref import RRef
 from telegrad.rpc.rref import attach_to as attach_rrefs
+from telegrad.rpc.rref_stream import attach_to as attach_streams
 from telegrad.rpc.served_call import ServedCall, current_served_call
 from telegrad.rpc.shutdown import CLOSE_SECONDS, Membership
 from telegrad.rpc.statistics import RpcStatistics
 from telegrad.rpc.stream import Stream, stream
-from telegrad.rpc.stream import attach_to as attach_streams
 from telegrad.rpc.timeouts import seconds
 from telegrad.rpc.unread import attach_to as attach_unread_errors
 from telegrad.rpc.unread import watched

@@ -187,6 +187,8 @@ class Budget:
 
     def arrive(self, peer: WorkerInfo, call: int) -> bool:
         """A call came; tells whether it is one that had asked."""
+        if not self._coming:
+            return False
         size = self._coming.pop((peer, call), None)
         if size is None:
             return False

@@ -22,6 +22,7 @@ from telegrad.rpc.ambient import (
     enter_agent,
     switch_interval_at_most,
     use_agent,
+    watch_forks,
 )
 from telegrad.rpc.calling import Calling
 from telegrad.rpc.codec import MessageCodec
@@ -142,6 +143,7 @@ class Agent(AgentSeams, AgentVerbs):
         self._calling = Calling(
             info.name, self._codec, self._deadlines, self.submit, self._post, options.limits
         )
+        self._own_calls = [self._calling]
         self._serving = Serving(
             info.name,
             self._codec,
@@ -205,6 +207,10 @@ class Agent(AgentSeams, AgentVerbs):
         """Returns why a worker is lost, as a fresh error; None while it is not."""
         return self._members.lost(worker)
 
+    def eviction(self) -> EvictedError | None:
+        """Returns why the job goes on without this worker, as a fresh error; None while it does not."""
+        return self._members.eviction()
+
     # Calls that carry user values: codec, interceptors, pool.
 
     def call(
@@ -245,6 +251,7 @@ class Agent(AgentSeams, AgentVerbs):
             self._loop.release()
             raise
         switch_interval_at_most(self, self.options.switch_interval)
+        watch_forks()
         self._shutdown.opened()
         self._calling.keep_house()
         return endpoints
@@ -268,6 +275,7 @@ class Agent(AgentSeams, AgentVerbs):
 
     def evict(self, error: EvictedError) -> None:
         """Takes it that the job goes on without this worker: every wait raises `error`."""
+        self._members.evict(error)
         self._inbox.evict(error)
         self._calling.close(error)
         for other in self.workers():
@@ -278,6 +286,9 @@ class Agent(AgentSeams, AgentVerbs):
         """Says through whom this agent shuts down together with the others."""
         self._shutdown.membership = membership
         self._inbox.check_standing_with(membership.check_standing)
+        self._inbox.on_loss_at_once(membership.gave_up)
+        for worker, error in self._members.losses():  # of before; hearing twice of one does no harm
+            membership.gave_up(worker, error)
 
     def shutdown(self, *, graceful: bool = True, timeout: float = math.inf) -> None:
         """Ends this worker; idempotent, legal in any state.
@@ -310,7 +321,7 @@ class Agent(AgentSeams, AgentVerbs):
             calls_served=self._serving.served,
             bytes_sent=traffic.bytes_sent,
             bytes_received=traffic.bytes_received,
-            pending_calls=self._calling.pending,
+            pending_calls=sum(calls.pending for calls in self._own_calls),
             waiting_calls=self._calling.waiting,
             admitted_bytes=self._serving.admitted_bytes,
             owned_rrefs=owned,
@@ -349,12 +360,13 @@ class Agent(AgentSeams, AgentVerbs):
     def drain(self, deadline: float, *, given_up: bool = True) -> bool:
         """Waits until nothing is called or served here; tells whether that came true in time."""
         serving = self._serving
-        while self._calling.wait_until_idle(deadline) and serving.wait_until_idle(
-            deadline, given_up=given_up
-        ):
-            if not self._calling.pending:
+        while self._calls_end(deadline) and serving.wait_until_idle(deadline, given_up=given_up):
+            if self._calls_end(0.0):
                 return True
         return False
+
+    def _calls_end(self, deadline: float) -> bool:
+        return all(calls.wait_until_idle(deadline) for calls in self._own_calls)
 
     def serves_this(self) -> bool:
         """Tells whether the code that asks runs in a call that is served here."""

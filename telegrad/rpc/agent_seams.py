@@ -6,7 +6,7 @@ import contextlib
 import contextvars
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from telegrad.errors import NotInitializedError, UnknownWorkerError, WorkerLostError
 from telegrad.rpc.ambient import check_process
@@ -28,9 +28,20 @@ from telegrad.transport import Exchange
 from telegrad.types import WorkerInfo
 from telegrad.wire import Buffer, CallablePolicy, Envelope, FunctionRef
 
-__all__ = ["AgentSeams"]
+__all__ = ["AgentSeams", "OwnCalls"]
 
 T = TypeVar("T")
+
+
+class OwnCalls(Protocol):
+    """Calls that this worker makes, as far as one part of it knows them."""
+
+    @property
+    def pending(self) -> int:
+        """How many wait for their reply, or to be sent."""
+
+    def wait_until_idle(self, deadline: float) -> bool:
+        """Blocks until none goes on; tells whether that is so at the deadline."""
 
 
 class AgentSeams:
@@ -51,6 +62,7 @@ class AgentSeams:
     _executor: Executor
     _inbox: Inbox
     _members: Members
+    _own_calls: list[OwnCalls]
     _policy: CallablePolicy
     _rref_counts: Callable[[], tuple[int, int]]
     _serving: Serving
@@ -274,6 +286,10 @@ class AgentSeams:
     def count_rrefs_with(self, counts: Callable[[], tuple[int, int]]) -> None:
         """Says how `statistics` learns the numbers of owned and of user RRefs."""
         self._rref_counts = counts
+
+    def count_calls_of(self, calls: OwnCalls) -> None:
+        """Has `statistics` count further calls, and a graceful shutdown wait for their end."""
+        self._own_calls.append(calls)
 
     def attach(self, part: object) -> None:
         """Keeps what an upper package owns on this agent; one of each class."""

@@ -10,6 +10,7 @@ import contextlib
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, final
@@ -25,10 +26,12 @@ __all__ = [
     "current_agent",
     "enter_agent",
     "find_agent",
+    "forked_at",
     "process_agent",
     "set_process_agent",
     "switch_interval_at_most",
     "use_agent",
+    "watch_forks",
 ]
 
 
@@ -39,7 +42,8 @@ class _Process:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.agent: Agent | None = None
-        self.pid = 0
+        self.watches_forks = False
+        self.forked_at = 0.0
         self.intervals: dict[object, float] = {}
         self.original_interval = 0.0
 
@@ -87,6 +91,27 @@ def check_process(name: str, pid: int) -> None:
             f"({os.getpid()}) was forked; start processes with multiprocessing's 'spawn' method "
             "and call rpc.init_rpc() in each"
         )
+
+
+def watch_forks() -> None:
+    """Has every process that is forked from this one know that, and when; once is enough."""
+    process = _process.get()
+    with process.lock:
+        first, process.watches_forks = not process.watches_forks, True
+    if first and sys.platform != "win32":
+        os.register_at_fork(after_in_child=_note_fork)
+
+
+def _note_fork() -> None:
+    _process.get().forked_at = time.monotonic()
+
+
+def forked_at() -> float:
+    """Returns when this process was forked from one with an agent; 0 where it was not.
+
+    On the clock of `time.monotonic`.
+    """
+    return _process.get().forked_at
 
 
 def find_agent() -> Agent | None:

@@ -76,6 +76,7 @@ def init_rpc(
         AlreadyInitializedError: An agent runs in this process.
         RendezvousTimeoutError: Not all workers came in time; `.missing` names them.
         RendezvousError: The job could not be joined.
+        EvictedError: The coordinator gave this worker up before it was complete.
         DuplicateNameError: Another living worker has the name or the rank.
         AuthenticationError: One of both sides does not hold the other's token.
         ValueError: An argument cannot be.

@@ -13,21 +13,26 @@ import threading
 import time
 import weakref
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, TypeAlias, final
+from typing import TYPE_CHECKING, Any, TypeAlias, cast, final
 
-from telegrad.rpc.served_call import current_served_call
+from telegrad.errors import AgentForkedError
+from telegrad.rpc.ambient import forked_at
+from telegrad.rpc.served_call import ServedCall, last_served_call
 
 if TYPE_CHECKING:
     from telegrad.rpc.future import Future
 
 __all__ = [
+    "NextItem",
     "PoolThread",
     "TaskRun",
     "Wait",
     "awaiting",
-    "blocking_in_pool",
+    "blocking",
+    "check_not_inherited",
     "comes_from",
     "enter_task_run",
     "pool_thread",
@@ -53,6 +58,22 @@ class Wait:
     def __init__(self, futures: tuple[Awaited, ...]) -> None:
         self.futures = futures
         self.started = time.monotonic_ns()
+
+
+@final
+class NextItem:
+    """What a reader of a stream waits for; the source of the future that wakes it.
+
+    Attributes:
+        reply: Of the request for the stream: its end.
+        number: How many items came before it.
+    """
+
+    __slots__ = ("number", "reply")
+
+    def __init__(self, reply: Awaited, number: int) -> None:
+        self.reply = reply
+        self.number = number
 
 
 class PoolThread(threading.Thread, ABC):
@@ -102,23 +123,38 @@ def enter_task_run() -> TaskRun | None:
     return run
 
 
-def blocking_in_pool(
-    *futures: Awaited, ends_by_itself: bool = True
+def blocking(
+    wake: Callable[[], None], *futures: Awaited, ends_by_itself: bool = True
 ) -> AbstractContextManager[None]:
-    """Returns a block around a blocking wait; costs next to nothing outside a pool thread.
+    """Returns a block around a blocking wait; costs next to nothing outside served calls.
+
+    A wait of a served call ends when that is cancelled: the block is left with its error, unless
+    all futures were completed until then.
 
     Args:
+        wake: Ends the wait early; from any thread, perhaps when it has ended.
         futures: What is waited for, all of them.
         ends_by_itself: Whether the wait has a limit of its own, or may end for another reason.
+
+    Raises:
+        AgentForkedError: One of the futures is of an agent of the process that this was forked from.
     """
-    thread = threading.current_thread()
-    if not isinstance(thread, PoolThread):
+    check_not_inherited(futures)
+    current = threading.current_thread()
+    thread = current if isinstance(current, PoolThread) else None
+    served = last_served_call()  # a thread may outlive the coroutine that it works for
+    if thread is None and served is None:
         return _NOTHING
-    return _Blocking(thread, None if ends_by_itself else Wait(futures))
+    return _Blocking(thread, served, wake, futures, None if ends_by_itself else Wait(futures))
 
 
 def awaiting(future: Awaited) -> AbstractContextManager[None]:
-    """Returns a block around a wait of a task."""
+    """Returns a block around a wait of a task.
+
+    Raises:
+        AgentForkedError: See `blocking`.
+    """
+    check_not_inherited((future,))
     run = _task_run.get()
     if run is None or run.task() is not asyncio.current_task():  # a task that it started
         return _NOTHING
@@ -129,24 +165,53 @@ def awaiting(future: Awaited) -> AbstractContextManager[None]:
 class _Blocking(AbstractContextManager[None]):
     """Classes, not generators: every call waits, and those take three times as long."""
 
-    __slots__ = ("_outer", "_thread", "_wait")
+    __slots__ = ("_futures", "_outer", "_served", "_thread", "_wait", "_wake", "_woken")
 
-    def __init__(self, thread: PoolThread, wait: Wait | None) -> None:
+    def __init__(
+        self,
+        thread: PoolThread | None,
+        served: ServedCall | None,
+        wake: Callable[[], None],
+        futures: tuple[Awaited, ...],
+        wait: Wait | None,
+    ) -> None:
         self._thread = thread
+        self._served = served
+        self._wake = wake
+        self._futures = futures
         self._wait = wait
         self._outer: Wait | None = None
+        self._woken = False
+
+    def cancel(self) -> bool:
+        """Hears that the call was cancelled in which this waits."""
+        self._woken = True
+        self._wake()
+        return True
 
     def __enter__(self) -> None:
-        thread = self._thread
-        served = current_served_call()
+        served, thread = self._served, self._thread
         if served is not None:
             served.let_others_in()
-        self._outer, thread.wait = thread.wait, self._wait
-        thread.enter_wait()
+            served.waits.add(self)
+            if served.cancelled:  # perhaps before it knew of this
+                self.cancel()
+        if thread is not None:
+            self._outer, thread.wait = thread.wait, self._wait
+            thread.enter_wait()
 
-    def __exit__(self, *_: object) -> None:
-        self._thread.leave_wait()
-        self._thread.wait = self._outer
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        served, thread = self._served, self._thread
+        if thread is not None:
+            thread.leave_wait()
+            thread.wait = self._outer
+        if served is not None:
+            served.waits.discard(self)
+            if self._woken and kind is None and not self._is_done():
+                served.check()
+
+    def _is_done(self) -> bool:
+        return bool(self._futures) and all(future.done() for future in self._futures)
 
 
 @final
@@ -176,11 +241,46 @@ def comes_from(future: Awaited, source: object) -> None:
     Args:
         future: Pending, or just completed.
         source: The future or futures whose completion it waits for (as a `Wait` where the first
-            failure of one will do), the `PendingCall` whose reply it stands for, the `ServedCall`
-            that makes its value, or the thread or task that does.
+            failure of one will do), the `PendingCall` whose reply it stands for, the `NextItem` of
+            a stream, the `ServedCall` that makes its value, or the thread or task that does. None
+            while nothing is at work on it.
     """
     if type(source) is type(future):
         source = weakref.ref(source)  # it knows this one already: no circle
     with future._lock:
         if not future.done():
             future._source = source
+
+
+def check_not_inherited(futures: Iterable[Awaited]) -> None:
+    """Checks that nothing is waited for that only the parent of this process will ever hear of.
+
+    What is of an agent of this process, or of none, may be waited for; so may what is completed.
+
+    Raises:
+        AgentForkedError: An agent of the parent made one of the futures, or one that it comes from.
+    """
+    forked = forked_at()
+    if not forked:
+        return
+    places: list[object] = list(futures)
+    kinds = {type(future) for future in places}
+    while places:
+        thing = places.pop()
+        if isinstance(thing, weakref.ReferenceType):
+            thing = thing()
+        if isinstance(thing, tuple):
+            places += thing
+        elif isinstance(thing, Wait):
+            places += thing.futures
+        elif type(thing) in kinds:
+            future: Awaited = cast("Awaited", thing)
+            if future.done():
+                continue
+            if future._dispatch is not None and future._made <= forked:
+                raise AgentForkedError(
+                    f"{future._label} was made before this process was forked, by an agent of its "
+                    "parent, which alone hears of it; wait for it there, and start processes with "
+                    "multiprocessing's 'spawn' method"
+                )
+            places.append(future._source)

@@ -79,23 +79,25 @@ class CallTable:
         """How many calls with user values wait for their reply."""
         return self._waited_for
 
-    def add(self, call: PendingCall) -> int:
-        """Enters a call and draws its number."""
+    def draw(self) -> int:
+        """Returns a number that no other call has."""
+        return next(self._numbers)
+
+    def add(self, call: PendingCall) -> None:
+        """Enters a call by its number."""
         with self._lock:
-            call.number = next(self._numbers)
             self._calls[call.number] = call
             if call.parent is not None:
                 call.parent.nested.add(call.future)
             if call.values:
                 self._waited_for += 1
                 self._sent += 1
-        return call.number
 
     def take(self, peer: WorkerInfo, number: int) -> PendingCall | None:
         """Takes out the call that a reply from `peer` belongs to; None where there is none."""
         with self._lock:
             call = self._calls.get(number)
-            if call is None or call.peer != peer:
+            if call is None or (call.peer is not peer and call.peer != peer):
                 return None
             del self._calls[number]
             self._settle(call)

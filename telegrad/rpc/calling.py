@@ -17,7 +17,6 @@ from telegrad.errors import (
     WorkerLostError,
 )
 from telegrad.rpc.admission_caller import ADMIT, CallerAdmission
-from telegrad.rpc.blocking import comes_from
 from telegrad.rpc.call_table import CallTable, PendingCall
 from telegrad.rpc.codec import MessageCodec, Sealed, read_body, write_body
 from telegrad.rpc.deadlines import Deadlines
@@ -26,7 +25,7 @@ from telegrad.rpc.future import Dispatch, Future, new_future
 from telegrad.rpc.interceptor import CallRecord
 from telegrad.rpc.limits import Limits
 from telegrad.rpc.remote_failure import rebuild_failure
-from telegrad.rpc.served_call import current_served_call, inherited
+from telegrad.rpc.served_call import current_served_call, left_by
 from telegrad.rpc.serving import CANCEL, ERROR, EXPIRE, Handler
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
@@ -154,7 +153,7 @@ class Calling:
                 f"{function} on {to.name!r} was not sent: the call that makes it, "
                 f"{parent.record.function}, was cancelled by {parent.caller.name!r}"
             )
-        left, depth = inherited()
+        left, depth = left_by(parent)
         if left <= 0:
             message = (
                 f"{function} on {to.name!r} was not sent: the call that makes it has no time left"
@@ -241,11 +240,11 @@ class Calling:
             EncodeError: It is too big for an envelope; nothing was sent and nothing waits.
         """
         envelope = sealed.envelope
-        envelope.call = self._table.add(call)
-        call.future.let_cancel(partial(self._cancel, call.number))  # and not the call: a circle
-        comes_from(call.future, call)  # until one of both ends
+        call.number = envelope.call = self._table.draw()
+        call.future.stands_for(call, partial(self._cancel, call.number))  # not the call: a circle
+        self._table.add(call)
         envelope.time_left = call.limit
-        call.deadline = self._deadlines.at(call.started + call.limit, lambda: self._expire(call))
+        call.deadline = self._deadlines.at(call.started + call.limit, partial(self._expire, call))
         error: BaseException | None = None
         theirs = call.root  # the message: the admission's, or once it is posted the callee's
         try:

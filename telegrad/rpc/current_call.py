@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import final
 
-from telegrad.errors import CallCancelledError, CallTimeoutError
 from telegrad.rpc.served_call import ServedCall, last_served_call
 from telegrad.types import WorkerInfo
 
@@ -51,19 +50,7 @@ class CurrentCall:
             CallTimeoutError: The call's time is over.
             CallCancelledError: The caller has cancelled the call, or is lost.
         """
-        served = self._served
-        if served.expired or served.deadline <= time.monotonic():
-            raise CallTimeoutError(
-                f"{self.function} has no time left; {served.caller.name!r}, who called it, has "
-                "given it up",
-                function=self.function,
-                phase="serving",
-            )
-        if served.cancelled:
-            raise CallCancelledError(
-                f"{self.function} was cancelled by {served.caller.name!r}, or {served.caller.name!r} "
-                "is lost: nobody waits for its value"
-            )
+        self._served.check()
 
     def __repr__(self) -> str:
         state = "cancelled" if self.cancelled else f"{self.remaining:.3g} s left"

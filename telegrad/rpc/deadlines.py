@@ -27,24 +27,17 @@ _logger = logging.getLogger(__name__)
 class Deadline:
     """One entry; `cancel()` from any thread, idempotent."""
 
-    __slots__ = ("_owner", "callback", "order", "when")
+    __slots__ = ("_owner", "callback")
 
-    def __init__(
-        self, owner: Deadlines, when: float, order: int, callback: Callable[[], None]
-    ) -> None:
+    def __init__(self, owner: Deadlines, callback: Callable[[], None] | None) -> None:
         self._owner = owner
-        self.when = when
-        self.order = order
-        self.callback: Callable[[], None] | None = callback
+        self.callback = callback
 
     def cancel(self) -> None:
         """Forgets it; the callback may just be running."""
         if self.callback is not None:
             self.callback = None
             self._owner._note_cancelled()
-
-    def __lt__(self, other: Deadline) -> bool:
-        return (self.when, self.order) < (other.when, other.order)
 
 
 @final
@@ -58,7 +51,9 @@ class Deadlines:
     def __init__(self, loop: LoopThread) -> None:
         self._loop = loop
         self._lock = threading.Lock()
-        self._heap: list[Deadline] = []
+        self._heap: list[
+            tuple[float, int, Deadline]
+        ] = []  # orders differ: nothing else is compared
         self._order = itertools.count()
         self._armed = math.inf  # when the loop's timer fires, or will once `_arm` has run
         self._timer: asyncio.TimerHandle | None = None  # touched on the loop alone
@@ -70,14 +65,13 @@ class Deadlines:
 
         Wakes the loop only when no earlier moment is waited for. From any thread.
         """
-        deadline = Deadline(self, when, next(self._order), callback)
         if when == math.inf:
-            deadline.callback = None
-            return deadline
+            return Deadline(self, None)
+        deadline = Deadline(self, callback)
         with self._lock:
             if self._closed:
                 return deadline
-            heapq.heappush(self._heap, deadline)
+            heapq.heappush(self._heap, (when, next(self._order), deadline))
             earlier = when < self._armed
             if earlier:
                 self._armed = when
@@ -102,7 +96,7 @@ class Deadlines:
         with self._lock:
             self._cancelled += 1
             if self._cancelled > COMPACT_FROM and 2 * self._cancelled > len(self._heap):
-                self._heap = [entry for entry in self._heap if entry.callback is not None]
+                self._heap = [entry for entry in self._heap if entry[2].callback is not None]
                 heapq.heapify(self._heap)
                 self._cancelled = 0
 
@@ -112,7 +106,7 @@ class Deadlines:
             if self._closed or not self._heap:
                 self._armed = math.inf
                 return
-            self._armed = self._heap[0].when
+            self._armed = self._heap[0][0]
             delay = max(0.0, self._armed - time.monotonic())
         self._timer = self._loop.loop.call_later(delay, self._tick)
 
@@ -125,8 +119,8 @@ class Deadlines:
         due: list[Callable[[], None]] = []
         now = time.monotonic()
         with self._lock:
-            while self._heap and self._heap[0].when <= now:
-                entry = heapq.heappop(self._heap)
+            while self._heap and self._heap[0][0] <= now:
+                _, _, entry = heapq.heappop(self._heap)
                 if entry.callback is not None:
                     due.append(entry.callback)
                     entry.callback = None

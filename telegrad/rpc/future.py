@@ -26,7 +26,7 @@ from telegrad.rpc.ambient import find_agent
 from telegrad.rpc.blocking import awaiting, comes_from, pool_thread
 from telegrad.rpc.fresh import fresh_copy, without_frames
 from telegrad.rpc.gate import Gate
-from telegrad.rpc.listener import Waker, without_stale
+from telegrad.rpc.listener import Waker, set_if_waiting, without_stale
 from telegrad.rpc.timeouts import seconds
 from telegrad.rpc.unread import Origin, Report, Reports, expect_reports, origin_of_caller
 from telegrad.transport import on_own_loop
@@ -248,7 +248,7 @@ class Future(Generic[T]):
 
             def wake() -> None:
                 with contextlib.suppress(RuntimeError):  # the awaiting loop was closed meanwhile
-                    loop.call_soon_threadsafe(_set_if_waiting, arrived)
+                    loop.call_soon_threadsafe(set_if_waiting, arrived)
 
             self.call_when_done(wake)
             try:
@@ -320,6 +320,10 @@ class Future(Generic[T]):
                 return
         waker()
 
+    def stands_for(self, call: object, on_cancel: Callable[[], object]) -> None:
+        """Does what `comes_from` and `let_cancel` do, while nobody else has it. For the library."""
+        self._source, self._on_cancel = call, on_cancel
+
     def let_cancel(self, on_cancel: Callable[[], object]) -> None:
         """Says what `cancel()` calls, once, when it has completed this. For the library.
 
@@ -390,6 +394,7 @@ class Future(Generic[T]):
             thunk, self._thunk = self._thunk, None
             if self._state == _THUNK:
                 self._state = _RESOLVING
+            elif self._state == _RESOLVING and self._resolved is None:
                 self._resolved = threading.Event()
             resolved = self._resolved
         if thunk is None:
@@ -400,18 +405,18 @@ class Future(Generic[T]):
         return self._state
 
     def _resolve(self, thunk: Callable[[], T]) -> None:
+        state = _VALUE
         try:
             self._value = thunk()
         except BaseException as error:
             self._error = without_frames(error)
             self._raised = True
-            self._state = _ERROR
-        else:
-            self._state = _VALUE
-        finally:
-            resolved = self._resolved
-            if resolved is not None:
-                resolved.set()
+            state = _ERROR
+        with self._lock:
+            self._state = state
+            resolved = self._resolved  # made by who waits, while this was not the state yet
+        if resolved is not None:
+            resolved.set()
 
     def _fresh_error(self) -> BaseException:
         """Each raise has an exception of its own, since a raise writes into its traceback."""
@@ -484,11 +489,6 @@ def new_future(dispatch: Dispatch | None, label: str) -> Future[Any]:
 def _check_callback(callback: object) -> None:
     if not callable(callback):
         raise TypeError(f"a callback must be callable, not {callback!r}")
-
-
-def _set_if_waiting(arrived: asyncio.Future[None]) -> None:
-    if not arrived.done():
-        arrived.set_result(None)
 
 
 register_refusal(

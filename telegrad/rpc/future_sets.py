@@ -12,15 +12,15 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from queue import Empty, SimpleQueue
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar, final
 
 from telegrad.errors import BlockingCallError, CallTimeoutError
-from telegrad.rpc.blocking import blocking_in_pool, comes_from
+from telegrad.rpc.blocking import blocking, check_not_inherited, comes_from
 from telegrad.rpc.future import Future, new_future
 from telegrad.rpc.gate import Gate
-from telegrad.rpc.listener import Listener, Waker
+from telegrad.rpc.listener import Listener, Waker, set_if_waiting
 from telegrad.rpc.race import Race, checked_k
 from telegrad.rpc.timeouts import seconds
 from telegrad.rpc.unread import origin_of_caller
@@ -74,28 +74,25 @@ def wait_all(futures: Iterable[Future[T]], timeout: float | None = None) -> list
         raise BlockingCallError(
             "wait_all() would block a loop of telegrad's; write `await rpc.collect_all(futures)`"
         )
-    arrivals: SimpleQueue[int] = SimpleQueue()
-    announcers = [_announcer(arrivals, place) for place in range(len(waited))]
-    for future, announce in zip(waited, announcers, strict=True):
-        future.call_when_done(announce)
+    countdown = _Countdown(len(waited))
+    told = [partial(countdown.tell, future) for future in waited]
+    for future, tell in zip(waited, told, strict=True):
+        future.call_when_done(tell)
     started, late = time.monotonic(), False
     try:
-        with blocking_in_pool(*waited, ends_by_itself=limit < math.inf):
-            for arrived in range(len(waited)):
-                left = limit - (time.monotonic() - started)
-                try:
-                    place = arrivals.get(timeout=_queue_timeout(left))
-                except Empty:
-                    late = True
-                    raise _not_all(waited, arrived, time.monotonic() - started) from None
-                waited[place].value()
+        with blocking(countdown.stop, *waited, ends_by_itself=limit < math.inf):
+            late = not countdown.wait(limit)
+        if late:
+            raise _not_all(waited, countdown.left, time.monotonic() - started)
+        if countdown.failed is not None:
+            countdown.failed.value()
+        return [future.value() for future in waited]
     except BaseException:
-        for future, announce in zip(waited, announcers, strict=True):
-            future._forget(announce)
+        for future, tell in zip(waited, told, strict=True):
+            future._forget(tell)
             if not late:
                 future.hand_on()  # one error stands for all
         raise
-    return [future.value() for future in waited]
 
 
 def as_completed(futures: Iterable[Future[T]], timeout: float | None = None) -> AsCompleted[T]:
@@ -184,15 +181,19 @@ class AsCompleted(Generic[T]):
             found = self._take(gate.open)
             if found is not None:
                 return found
+            check_not_inherited(self._futures.values())
             if on_own_loop():
                 self._forget(gate.open)
                 raise BlockingCallError(
                     "as_completed() would block a loop of telegrad's; write "
                     "`async for future in rpc.as_completed(futures)`"
                 )
-            if not gate.wait(max(self._seconds_left(), 0.0)):
+            try:
+                if not gate.wait(max(self._seconds_left(), 0.0)):
+                    raise self._too_late()
+            except BaseException:
                 self._forget(gate.open)
-                raise self._too_late()
+                raise
         raise StopIteration
 
     async def __anext__(self) -> Future[T]:
@@ -203,11 +204,12 @@ class AsCompleted(Generic[T]):
 
             def wake(awakened: asyncio.Future[None] = awakened) -> None:
                 with contextlib.suppress(RuntimeError):  # the awaiting loop was closed meanwhile
-                    loop.call_soon_threadsafe(_set_if_waiting, awakened)
+                    loop.call_soon_threadsafe(set_if_waiting, awakened)
 
             found = self._take(wake)
             if found is not None:
                 return found
+            check_not_inherited(self._futures.values())
             left = self._seconds_left()
             try:
                 async with asyncio.timeout(None if left == math.inf else left):
@@ -303,18 +305,50 @@ class _Arrival(Listener):
         return self._arrivals.gone
 
 
-def _announcer(arrivals: SimpleQueue[int], place: int) -> Callable[[], None]:
-    return lambda: arrivals.put(place)
+@final
+class _Countdown:
+    """Wakes one thread once: when all futures are completed, or the first of them has failed.
+
+    Attributes:
+        left: How many are not completed.
+        failed: The first that is known to have failed.
+    """
+
+    __slots__ = ("_lock", "_over", "failed", "left")
+
+    def __init__(self, count: int) -> None:
+        self._lock = threading.Lock()
+        self._over = threading.Lock()  # a bare lock, as in `gate`
+        self.left = count
+        self.failed: Future[Any] | None = None
+        if count:
+            self._over.acquire()
+
+    def tell(self, future: Future[Any]) -> None:
+        """Hears that one is completed; from any thread."""
+        with self._lock:
+            self.left -= 1
+            first = self.failed is None
+            if first and future.failed:
+                self.failed = future
+            over = first and (self.failed is not None or not self.left)
+        if over:
+            self.stop()
+
+    def stop(self) -> None:
+        """Ends the wait; from any thread, idempotent."""
+        with contextlib.suppress(RuntimeError):
+            self._over.release()
+
+    def wait(self, limit: float) -> bool:
+        """Blocks until it is over; tells whether that came true within `limit` seconds."""
+        return self._over.acquire(timeout=-1 if limit > threading.TIMEOUT_MAX else max(limit, 0.0))
 
 
-def _queue_timeout(left: float) -> float | None:
-    return None if left > threading.TIMEOUT_MAX else max(left, 0.0)
-
-
-def _not_all(waited: Sequence[Future[Any]], arrived: int, elapsed: float) -> CallTimeoutError:
-    missing = next(future._label for future in waited if not future.done())
+def _not_all(waited: Sequence[Future[Any]], left: int, elapsed: float) -> CallTimeoutError:
+    missing = next((future._label for future in waited if not future.done()), "none any more")
     return CallTimeoutError(
-        f"{len(waited) - arrived} of {len(waited)} futures were not done after {elapsed:.3g} s "
+        f"{left} of {len(waited)} futures were not done after {elapsed:.3g} s "
         f"of wait_all(), among them {missing}",
         phase="waiting",
         elapsed=elapsed,
@@ -327,8 +361,3 @@ def _checked(futures: Iterable[Future[T]], verb: str) -> list[Future[T]]:
         if not isinstance(future, Future):
             raise TypeError(f"{verb} takes futures, but item {place} is {future!r}")
     return checked
-
-
-def _set_if_waiting(arrived: asyncio.Future[None]) -> None:
-    if not arrived.done():
-        arrived.set_result(None)

@@ -6,7 +6,7 @@ import math
 import threading
 from typing import TYPE_CHECKING, Any, final
 
-from telegrad.rpc.blocking import blocking_in_pool
+from telegrad.rpc.blocking import blocking
 
 if TYPE_CHECKING:
     from telegrad.rpc.future import Future
@@ -25,8 +25,11 @@ class Gate:
         self._lock.acquire()
 
     def open(self) -> None:
-        """Lets the thread go on; in any thread, once."""
-        self._lock.release()
+        """Lets the thread go on; in any thread, idempotent."""
+        try:  # noqa: SIM105 - every reply opens one, and `suppress` costs as much as all the rest
+            self._lock.release()
+        except RuntimeError:  # it is open: the call was cancelled in which the thread waits
+            pass
 
     def wait(self, limit: float, *futures: Future[Any]) -> bool:
         """Blocks until it is open; tells whether that came true within `limit` seconds.
@@ -34,6 +37,17 @@ class Gate:
         Args:
             limit: `math.inf` for no limit.
             futures: What is waited for, where all of them open the gate.
+
+        Raises:
+            CallCancelledError: The call that this thread serves was cancelled.
+            CallTimeoutError: Its time is over.
+            AgentForkedError: A future belongs to the parent of this process.
         """
-        with blocking_in_pool(*futures, ends_by_itself=limit < math.inf or not futures):
-            return self._lock.acquire(timeout=-1 if limit > threading.TIMEOUT_MAX else limit)
+        ends_by_itself = limit < math.inf or not futures
+        try:
+            with blocking(self.open, *futures, ends_by_itself=ends_by_itself):
+                return self._lock.acquire(timeout=-1 if limit > threading.TIMEOUT_MAX else limit)
+        except BaseException:
+            for future in futures:
+                future._forget(self.open)
+            raise

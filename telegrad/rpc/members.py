@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable
 from typing import final
 
-from telegrad.errors import UnknownWorkerError, WorkerLostError
+from telegrad.errors import EvictedError, UnknownWorkerError, WorkerLostError
 from telegrad.rpc.fresh import fresh_copy
 from telegrad.types import WorkerInfo
 
@@ -29,6 +29,7 @@ class Members:
         self._by_name = {own.name: own}
         self._by_rank = {own.rank: own}
         self._lost: dict[WorkerInfo, WorkerLostError] = {}
+        self._evicted: EvictedError | None = None
 
     @property
     def world_size(self) -> int:
@@ -61,6 +62,20 @@ class Members:
         with self._lock:
             self._lost[member] = error
 
+    def evict(self, error: EvictedError) -> None:
+        """Notes that the job goes on without this worker, whoever it had lost before."""
+        self._evicted = error
+
+    def eviction(self) -> EvictedError | None:
+        """Returns a fresh error where the job goes on without this worker."""
+        copy = None if self._evicted is None else fresh_copy(self._evicted)
+        return copy if isinstance(copy, EvictedError) else self._evicted
+
+    def losses(self) -> list[tuple[WorkerInfo, WorkerLostError]]:
+        """Returns the members that are known to be lost, and why."""
+        with self._lock:
+            return list(self._lost.items())
+
     def living(self) -> list[WorkerInfo]:
         """Returns the members that are not known to be lost, by rank."""
         with self._lock:
@@ -81,6 +96,8 @@ class Members:
             if found != to:
                 replaced = _is_older(to, found)
                 found = to if replaced or to in self._lost else None
+        elif type(to) is int:
+            found = self._by_rank.get(to)
         elif not isinstance(to, bool) and isinstance(to, numbers.Integral):
             found = self._by_rank.get(int(to))
         else:
@@ -94,10 +111,12 @@ class Members:
         return found
 
     def lost(self, member: WorkerInfo) -> WorkerLostError | None:
-        """Returns a fresh error where the member is lost."""
+        """Returns a fresh error where the member is lost; the eviction where this worker is."""
         error = self._lost.get(member)
         if error is None:
             return self._replaced(member)
+        if self._evicted is not None:
+            return self.eviction()
         copy = fresh_copy(error)
         return copy if isinstance(copy, WorkerLostError) else error
 

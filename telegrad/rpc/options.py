@@ -28,7 +28,8 @@ class RpcOptions:
         init_timeout: Seconds to wait in `init_rpc` until those of `start_when` are there.
         start_when: When `init_rpc` returns: with so many workers up, this one included, or with
             workers of these names; None for all of the world size. The others join later.
-        lost_after: Seconds of silence after which a worker is lost.
+        lost_after: Seconds without an answer after which a worker is lost. Raise it, on all workers,
+            above the longest call into C that holds the interpreter's lock (docs/membership.md).
         num_threads: Plain user functions that run at once when none of them waits for a call.
         bind: Address to listen on; None for loopback.
         advertise: Address that the others dial; None for the one that is bound.

@@ -17,6 +17,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar, final
 
 from telegrad.errors import (
@@ -147,15 +148,36 @@ class Retries:
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
-        self._lock = threading.Lock()  # guards both below
+        self._lock = threading.Lock()  # guards all below
+        self._changed = threading.Condition(self._lock)
+        self._calls: set[_Call] = set()
         self._waiting: set[_Call] = set()
+        self._ending = False
         self._closed = False
+        agent.count_calls_of(self)
+        agent.on_ending(self._end)
         agent.after_close(self._close)
 
     @property
     def waiting(self) -> int:
         """How many calls wait for the return of their callee."""
         return len(self._waiting)
+
+    @property
+    def pending(self) -> int:
+        """How many calls have no attempt under way: no table of calls knows of those."""
+        with self._lock:
+            return sum(not call.in_flight for call in self._calls)
+
+    def wait_until_idle(self, deadline: float) -> bool:
+        """Blocks until none of the calls goes on; tells whether that is so at the deadline."""
+        with self._changed:
+            while self._calls:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                self._changed.wait(min(left, threading.TIMEOUT_MAX))
+        return True
 
     def call(
         self,
@@ -172,8 +194,12 @@ class Retries:
         name, payload = call_payload(func, args, kwargs)
         # Where the served call has no time left at all, `send` is the one to say it.
         limit = max(min(seconds(timeout, agent.options.timeout), inherited()[0]), 1e-6)
-        call = _Call(self, agent, peer, name, Prepared.of(payload).freeze(), limit, retry)
         parent = current_served_call()
+        prepared = Prepared.of(payload).freeze()
+        call = _Call(self, agent, peer, name, prepared, limit, retry, root=parent is None)
+        with self._lock:
+            self._calls.add(call)
+        call.future.call_when_done(partial(self._forget, call))
         if parent is not None:  # between two attempts no table knows of it
             parent.nested.add(call.future)
             call.future.call_when_done(lambda: parent.nested.discard(call.future))
@@ -185,9 +211,10 @@ class Retries:
     def enter(self, call: _Call) -> bool:
         """Keeps a call that waits; False where nothing is waited for any more."""
         with self._lock:
-            if not self._closed:
+            ends = self._closed or (self._ending and call.root)
+            if not ends:
                 self._waiting.add(call)
-            return not self._closed
+            return not ends
 
     def leave(self, call: _Call) -> bool:
         """Takes out a call; False where it did not wait. Whoever takes it goes on with it."""
@@ -196,12 +223,30 @@ class Retries:
             self._waiting.discard(call)
         return waited
 
+    def _end(self) -> None:
+        """Ends the waits of code that serves no call: a graceful shutdown begins.
+
+        It would wait for who is lost. What this worker serves it still serves.
+        """
+        with self._lock:
+            self._ending = True
+            waiting = {call for call in self._waiting if call.root}
+            self._waiting -= waiting
+        for call in waiting:
+            call.end_closed()
+
     def _close(self) -> None:
         with self._lock:
             self._closed = True
             waiting, self._waiting = self._waiting, set()
         for call in waiting:
             call.end_closed()
+
+    def _forget(self, call: _Call) -> None:
+        with self._changed:
+            self._calls.discard(call)
+            if not self._calls:
+                self._changed.notify_all()
 
 
 @final
@@ -217,7 +262,10 @@ class _Call:
         payload: Prepared,
         limit: float,
         retry: int,
+        *,
+        root: bool,
     ) -> None:
+        self.root = root
         self.future = new_future(agent.submit, f"the call of {function} on {peer.name!r}")
         self._retries = retries
         self._agent = agent
@@ -235,6 +283,11 @@ class _Call:
         self._pause = FIRST_LOOK_SECONDS
         self._stop_looking: Callable[[], None] | None = None
         self.future.let_cancel(self._cancelled)
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether an attempt waits for its reply."""
+        return self._inner is not None and not self._inner.done()
 
     def begin(self) -> None:
         """Makes the first attempt, in the thread of the caller."""

@@ -14,6 +14,7 @@ from telegrad.rpc.rref_context import attach_with, describe_nothing, rebuild_tra
 from telegrad.rpc.rref_proxy import AsyncProxy, RemoteProxy, SyncProxy
 from telegrad.rpc.rref_reference import Counted, Reference, name_of_type
 from telegrad.rpc.rref_registry import RRefRegistry
+from telegrad.rpc.rref_stream import StreamProxy
 from telegrad.rpc.rref_user import ForkState
 from telegrad.transport import on_own_loop
 from telegrad.wire import ExternalType, register_external
@@ -140,6 +141,15 @@ class RRef(Counted, Generic[T]):
         `.a()` gives one to an attribute or property.
         """
         return RemoteProxy(self._calls(), self.reference, timeout, RRef.of)
+
+    def rpc_stream(self, timeout: float | None = None) -> StreamProxy:
+        """Returns a stand-in whose methods give a Stream: `for x in r.rpc_stream().m(n): ...`.
+
+        The method is a generator or an async generator, or returns another iterator; it runs on
+        the owner, a little ahead of whoever reads, as for `rpc.stream`. `timeout` bounds the wait
+        for each next item.
+        """
+        return StreamProxy(self._calls(), self.reference, timeout)
 
     def release(self) -> None:
         """Lets go of the value now, instead of when this object is garbage; idempotent."""

@@ -13,18 +13,20 @@ from __future__ import annotations
 
 import contextvars
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 from telegrad.errors import CallRefusedError, CallTimeoutError, DecodeError, WorkerLostError
+from telegrad.rpc.ambient import check_process
 from telegrad.rpc.blocking import comes_from
 from telegrad.rpc.fresh import fresh_copy
 from telegrad.rpc.future import Future, new_future
 from telegrad.rpc.rref_ids import ForkId, RRefId
+from telegrad.rpc.rref_methods import Method, RunMethod, call_method, read_attribute
 from telegrad.rpc.rref_reference import Reference, name_of_class, name_of_type, released_error
 from telegrad.rpc.rref_registry import RRefRegistry
-from telegrad.rpc.served_call import current_served_call, inherited
+from telegrad.rpc.served_call import current_served_call, inherited, last_served_call
 from telegrad.rpc.timeouts import seconds
 from telegrad.rpc.unread import origin_here
 from telegrad.rpc.user_call import (
@@ -38,7 +40,7 @@ from telegrad.rpc.user_call import (
 if TYPE_CHECKING:
     from telegrad.types import WorkerInfo
 
-__all__ = ["CALL", "FETCH", "READ", "REMOTE", "Creation", "Method", "RRefCalls"]
+__all__ = ["CALL", "FETCH", "READ", "REMOTE", "Creation", "RRefCalls"]
 
 REMOTE = "rpc.remote"
 FETCH = "rref.fetch"
@@ -53,31 +55,6 @@ class Creation:
 
     rref: RRefId
     fork: ForkId | None
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Method:
-    """One method of an RRef's value, with its arguments."""
-
-    reference: Reference
-    name: str
-    args: Sequence[Any]
-    kwargs: Mapping[str, Any]
-
-    @property
-    def label(self) -> str:
-        """What it is called in messages."""
-        return f"{self.reference.type_name or 'RRef'}.{self.name}"
-
-    def payload(self) -> dict[str, object]:
-        """What travels."""
-        return {
-            "rref": list(self.reference.rref),
-            "method": self.name,
-            "args": list(self.args),
-            "kwargs": dict(self.kwargs),
-        }
 
 
 @final
@@ -116,7 +93,7 @@ class RRefCalls:
     def create_by_method(self, method: Method, timeout: float | None) -> Reference:
         """Asks an owner to run a method of a value and keep what it returns."""
         source = method.reference
-        used, failure = self._use(source), self._registry.failure(source)
+        used, failure = self.use(source), self._registry.failure(source)
         return self._create(
             source.owner, method.label, method.payload(), timeout, used=used, failure=failure
         )
@@ -156,14 +133,14 @@ class RRefCalls:
         reference.whence = origin_here() or reference.whence
         rref, fork = reference.rref, reference.fork
         if failure is not None:
-            self._unuse(used)
+            self.unuse(used)
             self._creation_failed(rref, fork, failure, delivered=False)
             return reference
         try:
             creation = {**payload, "creation": Creation(rref, fork)}
             future = self._agent.send(to, REMOTE, creation, function=name, timeout=timeout)
         except BaseException:
-            self._unuse(used)
+            self.unuse(used)
             # Nobody sees this reference; keeping the error would keep the caller's frames alive.
             unsent = RuntimeError(f"the creation by {name} could not be sent")
             self._creation_failed(rref, fork, unsent, delivered=False)
@@ -172,14 +149,14 @@ class RRefCalls:
         watched = weakref.ref(reference)
 
         def created(done: Future[Any]) -> None:
-            self._unuse(used)
+            self.unuse(used)
             error = done.exception()
             kept = watched()
             if kept is not None:
                 kept.creation = None
                 kept.type_name = str(done.value()) if error is None else ""
             if error is not None:
-                self._creation_failed(rref, fork, self._of_owner(to, error))
+                self._creation_failed(rref, fork, self.of_owner(to, error))
             elif fork is not None:
                 registry.created(fork)
 
@@ -202,11 +179,11 @@ class RRefCalls:
         function: str,
         timeout: float | None,
     ) -> Future[Any]:
-        used = self._use(reference)
+        used = self.use(reference)
         outcome = new_future(self._agent.submit, f"{function} at {reference.owner.name!r}")
         failure = self._registry.failure(reference)
         if failure is not None:
-            self._unuse(used)
+            self.unuse(used)
             outcome.set_exception(failure)
             return outcome
         try:
@@ -219,26 +196,31 @@ class RRefCalls:
                 at_once=kind == FETCH,
             )
         except BaseException:
-            self._unuse(used)
+            self.unuse(used)
             raise
 
         def value() -> Any:
             try:
                 return reply.value()
             except WorkerLostError as error:
-                told = self._of_owner(reference.owner, error)
+                told = self.of_owner(reference.owner, error)
                 if told is error:
                     raise
                 raise told from error
+            except LookupError:
+                if creation is not None and creation.failed:
+                    creation.value()  # why there is nothing: the owner only knows that there is not
+                raise
+
+        creation = reference.creation
 
         def arrived() -> None:
             outcome.try_set_thunk(value, fails=reply.failed)
-            self._unuse(used)
+            self.unuse(used)
 
         comes_from(outcome, reply)
         outcome.let_cancel(reply.cancel)
         reply.call_when_done(arrived)
-        creation = reference.creation
         if creation is not None and not creation.done():
             # Nothing may ever be created: whoever waits for the value hears when that is known.
             creation.add_done_callback(lambda done: self._fail_with(outcome, reference.owner, done))
@@ -247,9 +229,9 @@ class RRefCalls:
     def _fail_with(self, outcome: Future[Any], owner: WorkerInfo, creation: Future[Any]) -> None:
         error = creation.exception()
         if error is not None:
-            outcome.try_set_exception(fresh_copy(self._of_owner(owner, error)))
+            outcome.try_set_exception(fresh_copy(self.of_owner(owner, error)))
 
-    def _of_owner(self, owner: WorkerInfo, error: BaseException) -> BaseException:
+    def of_owner(self, owner: WorkerInfo, error: BaseException) -> BaseException:
         """Says of a lost worker that it was the owner, where it was."""
         if isinstance(error, WorkerLostError) and error.incarnation == owner.incarnation:
             return self._registry.owner_lost(owner, error)
@@ -263,6 +245,7 @@ class RRefCalls:
         if value.done():
             _follow(outcome, value)
             return outcome
+        check_process(self._agent.info.name, self._agent.pid)  # a child makes no value
 
         def expire() -> None:
             outcome.try_set_exception(
@@ -288,7 +271,7 @@ class RRefCalls:
             raise self._registry.gone(reference.rref)
         return value
 
-    def _use(self, reference: Reference) -> ForkId | None:
+    def use(self, reference: Reference) -> ForkId | None:
         """Keeps the fork while a call names it.
 
         Raises:
@@ -302,7 +285,8 @@ class RRefCalls:
             raise released_error(reference)
         return reference.fork
 
-    def _unuse(self, used: ForkId | None) -> None:
+    def unuse(self, used: ForkId | None) -> None:
+        """Hears that the call is over for which `use` kept a fork."""
         if used is not None:
             self._registry.unuse(used)
 
@@ -323,6 +307,21 @@ class RRefCalls:
         return UserCall(fetched, mode=CallMode.FUTURE, name="RRef.to_here")
 
     def _prepare_method(self, caller: WorkerInfo, payload: object) -> UserCall:
+        return self.on_method(caller, payload, call_method)
+
+    def on_method(self, caller: WorkerInfo, payload: object, run: RunMethod) -> UserCall:
+        """Returns what calls `run` once the value that a request names is there.
+
+        Args:
+            caller: Who asks; what it may call is checked.
+            payload: What `Method.payload` made.
+            run: `run(value, method, args, kwargs, check)`; calls `check(value, found)` with what
+                it has found under that name, before that is called.
+
+        Raises:
+            DecodeError: It is something else.
+            CallRefusedError: The name is not public.
+        """
         if not isinstance(payload, dict):
             raise DecodeError("the body of a method call is not a dict")
         method, args, kwargs = (payload.get(key) for key in ("method", "args", "kwargs"))
@@ -336,7 +335,7 @@ class RRefCalls:
 
         def method_call(found: object) -> UserCall:
             self._agent.check_method(found, method, caller)
-            return _method_call(found, method, args, kwargs, check)
+            return run(found, method, args, kwargs, check)
 
         return self._on_value(payload, method, method_call)
 
@@ -349,7 +348,7 @@ class RRefCalls:
         def read_call(found: object) -> UserCall:
             self._agent.check_method(found, name, caller)
             label = f"{name_of_type(found)}.{name}"
-            return UserCall(_read_attribute, (found, name), name=label)
+            return UserCall(read_attribute, (found, name), name=label)
 
         return self._on_value(payload, name, read_call)
 
@@ -380,7 +379,12 @@ class RRefCalls:
             started: Future[Any] = new_future(agent.submit, f"RRef.{name}")
             context = contextvars.copy_context()
             agent.submit_in(context, lambda: started.set_result(kept))
-            return started.then(lambda _: agent.run(user_call(_result(done))))
+            return started.then(lambda _: run_now(done))
+
+        def run_now(done: Future[Any]) -> Future[Any]:
+            if (served := last_served_call()) is not None:
+                served.check()  # it waited for long, perhaps for longer than it was wanted
+            return agent.run(user_call(_result(done)))
 
         return UserCall(run_later, mode=CallMode.FUTURE, name=f"RRef.{name}")
 
@@ -428,30 +432,6 @@ class RRefCalls:
         if reference is None:
             raise self._registry.gone(rref)
         return reference
-
-
-def _method_call(
-    value: object,
-    method: str,
-    args: list[Any],
-    kwargs: dict[str, Any],
-    check: Callable[[object, object], None],
-) -> UserCall:
-    name = f"{name_of_type(value)}.{method}"
-    found = value if method == "__call__" else getattr(value, method)
-    if callable(found):
-        check(value, found)
-        return UserCall.of(found, args, kwargs, name)
-    if args or kwargs or method == "__call__":
-        raise TypeError(
-            f"{name} is no method but {type(found).__name__}; an attribute is read without arguments"
-        )
-    return UserCall(lambda: found, name=name)
-
-
-def _read_attribute(value: object, name: str) -> list[object]:
-    found = getattr(value, name)
-    return [True, None] if callable(found) else [False, found]
 
 
 def _follow(outcome: Future[Any], value: Future[Any]) -> None:

@@ -67,6 +67,14 @@ class NumberSet:
 
     def add(self, number: int) -> None:
         """Adds a number; does nothing when it is there already."""
+        ends = self._ends
+        if not ends or number > ends[-1]:  # most come in order
+            self._starts.append(number)
+            ends.append(number + 1)
+            return
+        if number == ends[-1]:
+            ends[-1] = number + 1
+            return
         if number in self:
             return
         at = bisect_right(self._starts, number)
@@ -82,3 +90,9 @@ class NumberSet:
         else:
             self._starts.insert(at, number)
             self._ends.insert(at, number + 1)
+
+    def close_gaps(self, most: int) -> None:
+        """Adds the lowest numbers that are missing, until no more than `most` runs are left."""
+        closed = len(self._starts) - most
+        if closed > 0:
+            del self._starts[1 : closed + 1], self._ends[:closed]

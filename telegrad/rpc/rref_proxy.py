@@ -20,7 +20,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 from telegrad.errors import BlockingCallError
-from telegrad.rpc.rref_calls import Method, RRefCalls
+from telegrad.rpc.rref_calls import RRefCalls
+from telegrad.rpc.rref_methods import Method
 from telegrad.rpc.timeouts import seconds
 from telegrad.rpc.unread import watched
 from telegrad.transport import on_own_loop
@@ -37,7 +38,7 @@ R = TypeVar("R")
 LEAST_SECONDS = 1e-3
 
 
-class _Target:
+class Target:
     """What the three stand-ins share: whose methods, through what, for how long."""
 
     __slots__ = ("calls", "reference", "timeout")
@@ -91,7 +92,7 @@ class UncalledMethod(Generic[R]):
 
     __slots__ = ("_name", "_run", "_spent", "_target")
 
-    def __init__(self, target: _Target, name: str, run: Run[R], spent: float = 0.0) -> None:
+    def __init__(self, target: Target, name: str, run: Run[R], spent: float = 0.0) -> None:
         self._target = target
         self._name = _public(name)
         self._run = run
@@ -117,7 +118,7 @@ class SyncProxy:
     __slots__ = ("_target",)
 
     def __init__(self, calls: RRefCalls, reference: Reference, timeout: float | None) -> None:
-        self._target = _Target(calls, reference, timeout)
+        self._target = Target(calls, reference, timeout)
 
     def __getattr__(self, name: str) -> Any:
         target = self._target
@@ -155,7 +156,7 @@ class AsyncProxy:
     __slots__ = ("_target",)
 
     def __init__(self, calls: RRefCalls, reference: Reference, timeout: float | None) -> None:
-        self._target = _Target(calls, reference, timeout)
+        self._target = Target(calls, reference, timeout)
 
     def __getattr__(self, name: str) -> Callable[..., Future[Any]]:
         return UncalledMethod(self._target, name, self._run)
@@ -185,7 +186,7 @@ class RemoteProxy(Generic[R]):
         timeout: float | None,
         make: Callable[[Reference], R],
     ) -> None:
-        self._target = _Target(calls, reference, timeout)
+        self._target = Target(calls, reference, timeout)
         self._make = make
 
     def __getattr__(self, name: str) -> Callable[..., R]:

@@ -154,6 +154,8 @@ class RRefRegistry:
         if fork is None:
             return None
         error = self._failures.get(fork)
+        if isinstance(error, WorkerLostError):
+            return self.agent.eviction() or fresh_copy(error)
         if error is not None:
             return fresh_copy(error)
         state = self._users.state(fork)
@@ -174,6 +176,9 @@ class RRefRegistry:
 
     def owner_lost(self, owner: WorkerInfo, lost: WorkerLostError | None = None) -> BaseException:
         """Returns a fresh OwnerLostError for a lost owner; the eviction where this one was evicted."""
+        evicted = self.agent.eviction()
+        if evicted is not None:  # perhaps since, and whoever was lost before
+            return evicted
         lost = lost or self._lost.get(owner)
         if isinstance(lost, EvictedError):
             return fresh_copy(lost)

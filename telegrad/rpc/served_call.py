@@ -23,11 +23,12 @@ __all__ = [
     "enter_served_call",
     "inherited",
     "last_served_call",
+    "left_by",
 ]
 
 
 class Cancellable(Protocol):
-    """What ends when the call that made it is cancelled; a Future is one."""
+    """What ends when the call that made it is cancelled; a Future is one, and a blocking wait."""
 
     def cancel(self) -> bool:
         """Ends it, unless it has ended; idempotent, from any thread, never blocks."""
@@ -48,7 +49,9 @@ class ServedCall:
         expired: Whether the caller did so because the deadline passed.
         nested: What it has called and what is not answered yet. Added to and taken from under the
             lock of the call table; one agent's, or several agents': each operation is atomic.
+        waits: The blocking waits of its threads; each operation is atomic.
         release: Gives back the bytes that it was admitted with; None where it holds none.
+        items: Of a stream: how many it has sent.
         runner: What it ends by: a thread or task, or the future that its value will be of; see
             `blocking`. None before it starts.
     """
@@ -62,11 +65,13 @@ class ServedCall:
         "deadline",
         "depth",
         "expired",
+        "items",
         "nested",
         "number",
         "record",
         "release",
         "runner",
+        "waits",
     )
 
     def __init__(
@@ -81,12 +86,14 @@ class ServedCall:
         self.cancelled = False
         self.expired = False
         self.nested: set[Cancellable] = set()
+        self.waits: set[Cancellable] = set()
         self.release: Callable[[], None] | None = None
+        self.items = 0
         self.runner: object = None
         self._hooks: list[Callable[[], None]] = []
 
     def cancel(self, *, expired: bool = False) -> None:
-        """Marks it as given up, cancels its coroutine, and then what it has called.
+        """Marks it as given up, cancels its coroutine, what it has called, and what it waits for.
 
         A thread that runs it finishes for nobody. From any thread; idempotent.
         """
@@ -97,6 +104,8 @@ class ServedCall:
         self._run_hooks()  # first: what awaits a nested call is to see its own cancellation
         for nested in list(self.nested):
             nested.cancel()
+        for wait in list(self.waits):  # last: who waits for a nested call hears what became of it
+            wait.cancel()
 
     def on_cancel(self, hook: Callable[[], None]) -> None:
         """Has `hook` called once when it is cancelled, or now if it was; it must not block."""
@@ -126,6 +135,26 @@ class ServedCall:
             f"{function} was cancelled by {self.caller.name!r} before its value was there on "
             f"{worker!r}"
         )
+
+    def check(self) -> None:
+        """Returns if its value is still wanted.
+
+        Raises:
+            CallTimeoutError: Its time is over.
+            CallCancelledError: The caller has cancelled it, or is lost.
+        """
+        function, caller = self.record.function, self.caller.name
+        if self.expired or self.deadline <= time.monotonic():
+            raise CallTimeoutError(
+                f"{function} has no time left; {caller!r}, who called it, has given it up",
+                function=function,
+                phase="serving",
+            )
+        if self.cancelled:
+            raise CallCancelledError(
+                f"{function} was cancelled by {caller!r}, or {caller!r} is lost: nobody waits for "
+                "its value"
+            )
 
     def runs_by(self, runner: object) -> None:
         """Notes what it ends by; the last one counts."""
@@ -170,7 +199,11 @@ def enter_served_call(served: ServedCall) -> Token[ServedCall | None]:
 
 def inherited() -> tuple[float, int]:
     """Returns the seconds that the served call leaves to a nested one, and that one's depth."""
-    served = current_served_call()
+    return left_by(current_served_call())
+
+
+def left_by(served: ServedCall | None) -> tuple[float, int]:
+    """Returns what a call, or None, leaves to a nested one; see `inherited`."""
     if served is None:
         return math.inf, 0
     return served.deadline - time.monotonic(), served.depth + 1

@@ -28,6 +28,7 @@ from telegrad.rpc.admission_callee import CalleeAdmission
 from telegrad.rpc.admission_caller import ASK, WITHDRAW
 from telegrad.rpc.blocking import comes_from, enter_task_run, pool_thread
 from telegrad.rpc.codec import MessageCodec, Sealed, read_body
+from telegrad.rpc.early_cancels import EarlyCancels
 from telegrad.rpc.executor import Executor
 from telegrad.rpc.future import Future, new_future
 from telegrad.rpc.interceptor import CallRecord
@@ -49,10 +50,6 @@ ERROR = "rpc.error"
 Handler: TypeAlias = Callable[[WorkerInfo, Envelope], None]
 Prepare: TypeAlias = Callable[[WorkerInfo, object], UserCall]
 Settle: TypeAlias = Callable[[object, BaseException | None], None]
-
-# A cancellation overtakes a request whose arrays are still on their way, and crosses replies; which
-# of both it did nobody can tell, so the last ones are remembered. Numbers are never drawn again.
-EARLY_CANCELS = 1000
 
 _logger = logging.getLogger(__name__)
 
@@ -91,8 +88,7 @@ class Serving:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._calls: dict[tuple[WorkerInfo, int], ServedCall] = {}
-        # Cancellations that came without their request, the oldest first, and whether it expired.
-        self._early: dict[tuple[WorkerInfo, int], bool] = {}
+        self._early = EarlyCancels()
         self._served = 0
 
     @property
@@ -123,7 +119,7 @@ class Serving:
         key = (caller, envelope.call)
         with self._lock:
             self._calls[key] = call
-            expired = self._early.pop(key, None)
+            expired = self._early.come(caller, envelope.call)
         if expired is not None:
             call.cancelled, call.expired = True, expired
         nested = envelope.depth > 0
@@ -153,13 +149,14 @@ class Serving:
     def refuse(self, caller: WorkerInfo, number: int) -> None:
         """Hears that a request was answered without being served."""
         self._admission.release(caller, number)
+        with self._lock:
+            self._early.come(caller, number)
 
     def lose(self, caller: WorkerInfo) -> None:
         """Gives up what a lost worker has called, or wants to."""
         self._admission.lose(caller)
         with self._lock:
-            kept = {key: expired for key, expired in self._early.items() if key[0] != caller}
-            self._early = kept
+            self._early.lose(caller)
             orphans = [call for call in self._calls.values() if call.caller == caller]
         for call in orphans:
             call.cancel()
@@ -279,15 +276,9 @@ class Serving:
         with self._lock:
             call = self._calls.get((caller, number))
             if call is None:
-                self._remember_early((caller, number), expired=expired)
+                self._early.cancelled(caller, number, expired=expired)
         if call is not None:
             call.cancel(expired=expired)
-
-    def _remember_early(self, key: tuple[WorkerInfo, int], *, expired: bool) -> None:
-        """Notes what was cancelled before it came, or after its reply; holds the lock."""
-        if key not in self._early and len(self._early) >= EARLY_CANCELS:
-            del self._early[next(iter(self._early))]
-        self._early[key] = self._early.get(key, False) or expired
 
     def _settle_later(self, future: Future[Any], settle: Settle) -> None:
         """Settles with what the future is completed with, or at once when the call is cancelled.

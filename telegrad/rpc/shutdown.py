@@ -26,8 +26,10 @@ from telegrad.errors import (
     BlockingCallError,
     RendezvousError,
     RendezvousTimeoutError,
+    WorkerLostError,
 )
 from telegrad.transport import on_own_loop
+from telegrad.types import WorkerInfo
 
 __all__ = ["CLOSE_SECONDS", "Membership", "Shutdown", "Steps"]
 
@@ -68,6 +70,9 @@ class Membership(Protocol):
 
     def check_standing(self, checked: Callable[[], None]) -> None:
         """Has `checked` called once it is known whether this worker is a member."""
+
+    def gave_up(self, worker: WorkerInfo, error: WorkerLostError) -> None:
+        """Hears whom this worker has lost, where that happens: must not block."""
 
 
 class Steps(Protocol):

@@ -16,7 +16,8 @@ class RpcStatistics:
         calls_served: Those answered here, with a value or an error.
         bytes_sent: Written to other workers, protocol included.
         bytes_received: Read from other workers, protocol included.
-        pending_calls: Calls that wait for their reply now, those not admitted yet included.
+        pending_calls: Calls that wait for their reply now, those included that are not admitted
+            yet, or wait for the return of a lost callee (`retry=`).
         waiting_calls: Of those, root calls that wait for admission; see `Limits`.
         admitted_bytes: Of calls of others that had to ask, what is here or on its way now.
         owned_rrefs: RRefs whose value lives here now.

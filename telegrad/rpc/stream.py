@@ -26,7 +26,7 @@ To = str | int | WorkerInfo
 
 @final
 class Stream(Generic[T]):
-    """The items of a generator on another worker, in order; made by `rpc.stream`.
+    """The items of a generator on another worker, in order; made by `rpc.stream`, `rref.rpc_stream()`.
 
     An iterator, plain (`for`) and async (`async for`); a context manager, sync and async, that
     closes it. From any thread; where several read, each item goes to one of them. One that is

@@ -1,7 +1,7 @@
 """What the two ends of a stream say to each other.
 
     rpc.stream   {func, script, args, kwargs, stream}     a request; its one reply is the end:
-                                                          {items, failure}
+    rref.stream  {rref, method, args, kwargs, stream}     {items, failure}
     rpc.item     a value, as the reply of a call has it   to the consumer
                  header "stream": [stream, number, size]
     rpc.more     [stream, taken]                          to the producer
@@ -28,6 +28,7 @@ __all__ = [
     "ItemHeader",
     "read_item",
     "read_more",
+    "read_number",
     "size_of",
     "write_item",
 ]
@@ -117,6 +118,18 @@ def read_item(envelope: Envelope) -> ItemHeader:
     if isinstance(parts, list) and len(parts) == 3 and all(map(_is_natural, parts)):
         return ItemHeader(*parts)
     raise DecodeError("an item of a stream does not say [stream, number, size]")
+
+
+def read_number(payload: object) -> int:
+    """Returns what the consumer calls the stream that it asks for.
+
+    Raises:
+        DecodeError: It does not say.
+    """
+    number = payload.get("stream") if isinstance(payload, dict) else None
+    if isinstance(number, int) and _is_natural(number):
+        return number
+    raise DecodeError("a request for a stream does not say which stream it is")
 
 
 def read_more(envelope: Envelope) -> tuple[int, int]:

@@ -28,6 +28,10 @@ __all__ = ["StreamReaders"]
 HOUSEKEEPING_SECONDS = 1.0
 
 
+def _as_it_is(error: BaseException) -> BaseException:
+    return error
+
+
 @final
 class StreamReaders:
     """The streams that this worker reads. From any thread; handlers run on the loop.
@@ -53,30 +57,38 @@ class StreamReaders:
         return len(self._readers)
 
     def open(
-        self, peer: WorkerInfo, name: str, payload: dict[str, Any], limit: float
+        self,
+        peer: WorkerInfo,
+        name: str,
+        payload: dict[str, Any],
+        limit: float,
+        *,
+        kind: str = STREAM,
+        told: Callable[[BaseException], BaseException] = _as_it_is,
     ) -> StreamReader:
         """Asks a worker for a stream.
 
         Args:
             peer: The producer.
             name: What is called.
-            payload: What `call_payload` made.
+            payload: What `call_payload` made, or the like.
             limit: Seconds to wait for each next item.
+            kind: What the producer serves it by.
+            told: Says of an error of the request what is raised where the stream is read.
 
         Raises:
             EncodeError: The payload cannot travel; nothing was sent.
             CallTimeoutError: The call that this code serves has no time left.
             NotInitializedError: The agent was shut down.
         """
-        number = next(self._numbers)
-        root = current_served_call() is None
-        reader = StreamReader(self, number, peer, CallRecord(name), limit, root=root)
+        reader = self._new(peer, name, limit, told)
+        number = reader.number
         with self._lock:
             self._readers[number] = reader
         try:
             reply = self.agent.send(
                 peer,
-                STREAM,
+                kind,
                 {**payload, "stream": number},
                 function=name,
                 timeout=math.inf,
@@ -88,6 +100,22 @@ class StreamReaders:
         reader.start(reply)
         self._keep_house()
         return reader
+
+    def failed(self, peer: WorkerInfo, name: str, error: BaseException) -> StreamReader:
+        """Returns a stream that was not asked for, since it is known how it would end."""
+        reader = self._new(peer, name, math.inf, _as_it_is)
+        reader.fail(error)
+        return reader
+
+    def _new(
+        self,
+        peer: WorkerInfo,
+        name: str,
+        limit: float,
+        told: Callable[[BaseException], BaseException],
+    ) -> StreamReader:
+        number, root = next(self._numbers), current_served_call() is None
+        return StreamReader(self, number, peer, CallRecord(name), limit, told, root=root)
 
     def drop(self, reader: StreamReader) -> None:
         """Hears from a finaliser that nobody reads a stream any more."""

@@ -23,6 +23,8 @@ from telegrad.errors import (
     UnknownWorkerError,
     WorkerLostError,
 )
+from telegrad.rpc.ambient import check_process
+from telegrad.rpc.blocking import NextItem, comes_from
 from telegrad.rpc.fresh import fresh_copy, without_frames
 from telegrad.rpc.future import Future, new_future
 from telegrad.rpc.interceptor import CallRecord
@@ -59,6 +61,7 @@ class StreamReader:
         peer: The producer.
         record: This end's record of the request.
         limit: Seconds that a reader waits for the next item.
+        told: Says of an error of the request what is raised where the stream is read.
         root: Whether code that serves no call reads it.
     """
 
@@ -69,6 +72,7 @@ class StreamReader:
         peer: WorkerInfo,
         record: CallRecord,
         limit: float,
+        told: Callable[[BaseException], BaseException],
         *,
         root: bool,
     ) -> None:
@@ -79,6 +83,7 @@ class StreamReader:
         self._readers = readers
         self._agent = readers.agent
         self._limit = limit
+        self._told = told
         self._lock = threading.Lock()  # guards all below but the reply
         self._receiver: Receiver[Envelope] = Receiver()
         self._waiters: list[Future[None]] = []
@@ -111,6 +116,11 @@ class StreamReader:
         reply.call_when_done(self._on_reply)
         if self._stopped:  # the agent has ended meanwhile
             self._give_up_reply()
+
+    def call_when_ended(self, waker: Callable[[], None]) -> None:
+        """Has `waker` called when the reply is here, or given up; see `Future.call_when_done`."""
+        assert self._reply is not None
+        self._reply.call_when_done(waker)
 
     # What the reader calls.
 
@@ -190,6 +200,10 @@ class StreamReader:
         _wake(waiters)
         return was_open
 
+    def fail(self, error: BaseException) -> None:
+        """Ends it with an error, once what is here and in order was read."""
+        self._break_off(error)
+
     def cancel(self) -> bool:
         """Gives it up: who reads it gets CallCancelledError. Tells whether it was open."""
         return self.close(CallCancelledError(f"{self.label} was cancelled"))
@@ -209,7 +223,7 @@ class StreamReader:
                 self._receiver.arrive(number, size, envelope)
                 waiters = self._take_waiters() if self._receiver.has_next else []
         except DecodeError as error:
-            self._break_off(error)
+            self.fail(error)
             raise
         _wake(waiters)
         return True
@@ -252,6 +266,7 @@ class StreamReader:
 
     def _poll(self) -> Any:
         """Returns the next value, OVER or _NOTHING; raises what the stream has ended with."""
+        check_process(self._agent.info.name, self._agent.pid)
         while True:
             with self._lock:
                 envelope = self._receiver.take()
@@ -295,7 +310,7 @@ class StreamReader:
             error, end = garbage, None
         if end is None:
             assert error is not None
-            self._break_off(error)
+            self.fail(self._told(error))
             return
         failure = None if end.failure is None else without_frames(rebuild_failure(end.failure))
         with self._lock:
@@ -321,7 +336,7 @@ class StreamReader:
         """
         if self._lost is None or not self._read_end or self._receiver.is_whole:
             return None
-        self._failure = without_frames(fresh_copy(self._lost))
+        self._failure = without_frames(fresh_copy(self._told(self._lost)))
         return self._break_receiver()
 
     def _break_receiver(self) -> list[Envelope]:
@@ -364,6 +379,8 @@ class StreamReader:
             if receiver.has_next or receiver.is_over or (self._ended and not self._read_end):
                 return None
             waiter = new_future(self._agent.submit, f"the next item of {self.label}")
+            if self._reply is not None:
+                comes_from(waiter, NextItem(self._reply, receiver.taken))
             self._waiters.append(waiter)
         return waiter
 

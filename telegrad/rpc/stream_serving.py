@@ -21,6 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 from telegrad.errors import DecodeError, EncodeError, UnknownWorkerError, WorkerLostError
+from telegrad.rpc.blocking import comes_from, pool_thread
 from telegrad.rpc.future import Future, new_future
 from telegrad.rpc.remote_failure import describe_failure
 from telegrad.rpc.served_call import current_served_call
@@ -32,6 +33,7 @@ from telegrad.rpc.stream_messages import (
     End,
     ItemHeader,
     read_more,
+    read_number,
     size_of,
     write_item,
 )
@@ -71,8 +73,7 @@ class Production:
         self.consumer = consumer
         self.number = number
         self.name = name
-        self._on_cancel = served.on_cancel
-        self._record = served.record
+        self._served = served
         self._producers = producers
         self._agent = producers.agent
         self._context = contextvars.copy_context()
@@ -87,20 +88,20 @@ class Production:
         """Whether it waits until something was read."""
         return self._resting is not None
 
-    def begin(self, func: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def begin(self, call: UserCall) -> Any:
         """Calls the function and begins to run what it returns; returns the future of the end.
 
         Raises:
             TypeError: It returned no iterator.
         """
         try:
-            source = func(*args, **kwargs)
+            source = call()
             if isinstance(source, Iterator):
-                self._on_cancel(self.stop)
+                self._served.on_cancel(self.stop)
                 self._work(source)
                 return self._end
             if isinstance(source, AsyncIterator):
-                self._on_cancel(self.stop)  # it may swallow the cancellation of its task
+                self._served.on_cancel(self.stop)  # it may swallow the cancellation of its task
                 produce = partial(self._produce_async, source)
                 task = UserCall(produce, mode=CallMode.COROUTINE, name=self.name)
                 outcome = self._agent.run(task)
@@ -145,6 +146,7 @@ class Production:
         def wake() -> None:
             self._agent.submit(self._work, source)
 
+        comes_from(self._end, pool_thread())
         while True:
             end = self._context.run(self._produce, source)
             if end is not None:
@@ -153,6 +155,7 @@ class Production:
                 return
             with self._lock:  # outside of the Context, which the next thread enters
                 if self._wanted and not self._sender.has_room:
+                    comes_from(self._end, None)  # who waits for it waits for its reader
                     self._resting = wake
                     return
 
@@ -240,10 +243,12 @@ class Production:
 
     def _send(self, value: object) -> None:
         codec, consumer = self._agent.codec, self.consumer
-        sealed = codec.seal(consumer, ITEM, self._record, value, reply=True, final=False)
+        record = self._served.record
+        sealed = codec.seal(consumer, ITEM, record, value, reply=True, final=False)
         size = size_of(sealed.envelope)
         with self._lock:
             number = self._sender.send(size)
+            self._served.items = self._sender.sent
         write_item(sealed.envelope, ItemHeader(self.number, number, size))
         try:
             self._agent.post_envelope(consumer, sealed.envelope)
@@ -254,6 +259,7 @@ class Production:
             sealed.take_back()
             with self._lock:
                 self._sender.unsend()
+                self._served.items = self._sender.sent
             raise
 
     def _describe(self, error: BaseException | None) -> dict[str, object]:
@@ -328,16 +334,27 @@ class StreamProducers:
 
     def _prepare(self, caller: WorkerInfo, payload: object) -> UserCall:
         name, args, kwargs = read_call_payload(payload)
-        number = payload.get("stream") if isinstance(payload, dict) else None
-        if type(number) is not int:
-            raise DecodeError("the body of rpc.stream does not say which stream it is")
+        number = read_number(payload)
         func = self.agent.resolve(name, script=read_script(payload), caller=caller)
+        return self.produce(caller, number, UserCall(func, args, kwargs, name=name))
+
+    def produce(self, caller: WorkerInfo, number: int, call: UserCall) -> UserCall:
+        """Returns what runs a generator for a consumer, inside the call that is served now.
+
+        Args:
+            caller: Who reads it.
+            number: What both ends call the stream.
+            call: Returns the generator.
+
+        Raises:
+            DecodeError: The consumer has a stream of this number.
+        """
+        name = call.name
         production = Production(self, caller, number, name)
         with self._lock:
             if self._productions.setdefault((caller, number), production) is not production:
                 raise DecodeError(f"{caller.name!r} has a stream of number {number} already")
-        begin = partial(production.begin, func, args, kwargs)
-        return UserCall(begin, mode=CallMode.FUTURE, name=name)
+        return UserCall(partial(production.begin, call), mode=CallMode.FUTURE, name=name)
 
     def _on_more(self, peer: WorkerInfo, envelope: Envelope) -> None:
         number, taken = read_more(envelope)

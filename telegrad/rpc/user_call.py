@@ -143,7 +143,9 @@ def call_payload(
         raise TypeError(f"func must be callable, not {func!r} ({type(func).__name__})")
     positional, named = check_arguments(args, kwargs)
     ref = FunctionRef.of(func)
-    payload = {"func": ref.name, "script": ref.script, "args": positional, "kwargs": named}
+    payload = {"func": ref.name, "args": positional, "kwargs": named}
+    if ref.script:
+        payload["script"] = ref.script
     return ref.name, payload
 
 

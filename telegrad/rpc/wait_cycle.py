@@ -52,12 +52,14 @@ Token: TypeAlias = tuple[int, ...]
 class ServedId(NamedTuple):
     """A served call: on which worker, by whom it was called, and the number that one drew.
 
-    Both workers are incarnations.
+    Both workers are incarnations. A stream that has yielded so many items is another one after the
+    next of them: who waits for item 3 waits for no generator that has sent that already.
     """
 
     worker: int
     caller: int
     number: int
+    items: int = 0
 
 
 class Step(NamedTuple):

@@ -6,6 +6,7 @@
             ──▶ all of several (collect_all, gather)                  │
             ──▶ the thread that is computing it (to_thread, then)     │
             ──▶ a PendingCall: a call of this worker's, served elsewhere
+            ──▶ the NextItem of a stream: the call that yields it, if it has yielded all before
             ──▶ a ServedCall: the value of an RRef, being made here
 
 Where the library does not know what completes a future, and where a wait may end for another reason
@@ -20,7 +21,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
-from telegrad.rpc.blocking import PoolThread, TaskRun, Wait
+from telegrad.rpc.blocking import NextItem, PoolThread, TaskRun, Wait
 from telegrad.rpc.call_table import PendingCall
 from telegrad.rpc.future import Future
 from telegrad.rpc.served_call import ServedCall
@@ -69,7 +70,7 @@ _Place: TypeAlias = tuple[object, _Path]
 
 def served_id(me: WorkerInfo, call: ServedCall) -> ServedId:
     """Returns how workers name a call that is served here."""
-    return ServedId(me.incarnation, call.caller.incarnation, call.number)
+    return ServedId(me.incarnation, call.caller.incarnation, call.number, call.items)
 
 
 def ways(
@@ -106,13 +107,24 @@ def ways(
             places += [(each, path) for each in reversed(thing)]
         elif isinstance(thing, Wait):
             places += [(each, path) for each in _alone(thing)]
+        elif isinstance(thing, NextItem):
+            pending = thing.reply._source
+            if isinstance(pending, PendingCall) and is_mine(pending):
+                to = _callee(me, pending)._replace(items=thing.number)
+                what = f"item {thing.number} of the stream of {pending.record.function}"
+                what = f"{what[:MAX_TEXT]} on {pending.peer.name!r}"
+                found.append(_way(me, call, path, to, pending.peer, what))
         elif isinstance(thing, PendingCall) and is_mine(thing):
-            to = ServedId(thing.peer.incarnation, me.incarnation, thing.number)
+            to = _callee(me, thing)
             found.append(_way(me, call, path, to, thing.peer, thing.future._label))
         elif isinstance(thing, ServedCall) and is_mine(thing):
             what = f"the value that {thing.record.function} makes on {me.name!r}"
             found.append(_way(me, call, path, served_id(me, thing), me, what))
     return found
+
+
+def _callee(me: WorkerInfo, call: PendingCall) -> ServedId:
+    return ServedId(call.peer.incarnation, me.incarnation, call.number)
 
 
 def _way(

@@ -268,7 +268,7 @@ def _hop(call: object, token: object, worker: object, text: object) -> Hop:
 
 
 def _served(value: object) -> ServedId:
-    return ServedId(*_integers(_fields(value, 3)))
+    return ServedId(*_integers(_fields(value, 4)))
 
 
 def _integers(values: object) -> list[int]:

@@ -28,7 +28,9 @@ class Door:
         terms: What all connections share.
         admit: Says why a peer may not come in, or None when it may.
         on_refused: Hears of a dialler that did not prove itself: who it claimed to be, and why.
-        find: Returns the connection to a worker; makes one when told to, unless all is closed.
+        find: Returns the connection to a worker; makes one when told to, unless all is closed or
+            the one there was is forgotten.
+        forgotten: Whether a worker has ended so long ago that its connection is.
         dialling: Whether a handshake that this side began with that peer is under way.
     """
 
@@ -39,6 +41,7 @@ class Door:
         admit: Callable[[WorkerInfo], str | None],
         on_refused: Callable[[WorkerInfo, str], None],
         find: Callable[[WorkerInfo, bool], Connection | None],
+        forgotten: Callable[[WorkerInfo], bool],
         dialling: Callable[[Connection], bool],
     ) -> None:
         self._terms = terms
@@ -46,6 +49,7 @@ class Door:
         self._admit = admit
         self._on_refused = on_refused
         self._find = find
+        self._forgotten = forgotten
         self._dialling = dialling
 
     async def take(self, carrier: Carrier) -> None:
@@ -112,6 +116,9 @@ class Door:
         if (why := self._admit(peer)) is not None:
             raise RefusedError(Reason.NOT_ADMITTED, why)
         connection = self._find(peer, True)
+        if connection is None and self._forgotten(peer):
+            gone = f"fenced: {self._info.name} has no session with this incarnation any more"
+            raise RefusedError(Reason.FENCED, gone)
         if connection is None:
             raise RefusedError(Reason.INCARNATION, f"{self._info.name} has shut down")
         loss = connection.loss

@@ -73,6 +73,8 @@ class Connection:
         self._left = False
         self._stream: Stream | None = None  # this and what follows: on the loop alone
         self._beat_due = False
+        self._acknowledged = 0  # up to where the peer had receipts at the last tick
+        self._lost_after = terms.lost_after
         self._fruitless = 0  # carriers in a row that brought no frame
         self._fruitless_lanes = 0  # streams in a row whose lanes broke and had moved no chunk
         self._patience = terms.lost_after  # with lanes that move nothing
@@ -236,6 +238,11 @@ class Connection:
         """Beats and judges; called by the exchange several times per beat."""
         if self.liveness is None or self.ended.is_set() or self.loss is not None:
             return
+        with self._session_lock:
+            acknowledged = self._session.acknowledged
+        if acknowledged > self._acknowledged:
+            self._acknowledged = acknowledged
+            self.liveness.acknowledged(now)
         if self.liveness.tick(now):
             self.lose(self._silence_words(now))
         elif self._stream is not None:
@@ -245,6 +252,12 @@ class Connection:
             if self._stream.lanes.stand_still(now):
                 self._patience = min(2 * self._patience, MOST_PATIENCE * self._terms.lost_after)
                 self._broken(self._stream, CarrierClosedError("its lanes stand still"))
+
+    def spare_on_loop(self, seconds: float) -> None:
+        """Has the peer given up after so many seconds of silence, if that is later."""
+        self._lost_after = max(self._lost_after, seconds)
+        if self.liveness is not None:
+            self.liveness.lost_after = self._lost_after
 
     def leave_on_loop(self, reason: str) -> None:
         """Has a goodbye follow what was posted; `ended` is set when the peer has it all."""
@@ -276,7 +289,7 @@ class Connection:
 
     def _start_life(self) -> Liveness:
         if self.liveness is None:
-            self.liveness = Liveness(self._terms.clock(), lost_after=self._terms.lost_after)
+            self.liveness = Liveness(self._terms.clock(), lost_after=self._lost_after)
         return self.liveness
 
     def _check_living(self) -> None:
@@ -331,6 +344,8 @@ class Connection:
         if frame.heartbeat is not None and self.liveness is not None:
             self.liveness.heard(frame.heartbeat, self._terms.clock())
             stream.lanes.heard(frame.heartbeat.chunks)
+            if self.liveness.owes:
+                due = self._beat_due = True
         if frame.goodbye is not None:
             self._peer_left(stream, frame.goodbye)
         elif due:

@@ -40,6 +40,10 @@ TICKS_PER_BEAT = 4
 CANCEL_SECONDS = 1.0  # for a task that was cancelled to end; it takes a turn of the loop
 CROSSED_SECONDS = 0.05  # between looks whether a peer that dials us, too, has come through
 LONGEST_TICK_SECONDS = 0.25  # also how soon a lag of the loop is noticed
+LAG_FADES = 0.9  # a tick; to a half within two beats
+ENDED_PEERS = (
+    256  # kept whole, at 4 KB each; of those before them the name, by which to refuse them
+)
 
 
 class Waiter(Protocol):
@@ -162,11 +166,14 @@ class Exchange:
             admit=admit,
             on_refused=on_refused,
             find=self._connection,
+            forgotten=self._is_forgotten,
             dialling=self._is_dialling,
         )
         self._loopback = Loopback(self.info, self._loop, self._terms.bulk, receiver)
-        self._peers_lock = threading.Lock()  # guards the next three
+        self._peers_lock = threading.Lock()  # guards the next five
         self._connections: dict[tuple[str, int], Connection] = {}
+        self._forgotten: set[tuple[str, int]] = set()  # once lost is lost for good
+        self._forget_at = 2 * ENDED_PEERS  # connections, ended ones included
         self._started = False
         self._closed = False
         self._listeners: list[Listener] = []  # this and what follows: on the loop alone
@@ -260,6 +267,15 @@ class Exchange:
         if connection is not None:
             self._loop.call_soon(connection.leave_on_loop, reason)
 
+    def spare(self, peer: WorkerInfo, seconds: float) -> None:
+        """Has a peer given up after so many seconds of silence, if that is later than the others.
+
+        For a peer that said so: it may be silent for longer than most.
+        """
+        connection = self._connection(peer, True)
+        if connection is not None:
+            self._loop.call_soon(connection.spare_on_loop, seconds)
+
     def fence(self, peer: WorkerInfo, reason: str, *, left: bool = False) -> None:
         """Declares a peer lost, or gone by itself: `post` refuses at once, `on_lost` follows."""
         connection = self._connection(peer, True)
@@ -316,12 +332,30 @@ class Exchange:
 
     def _connection(self, peer: WorkerInfo, make: bool) -> Connection | None:
         key = peer.name, peer.incarnation
+        known = self._connections.get(key)  # without the lock: it is asked for every envelope
+        if known is not None:
+            return known
         with self._peers_lock:
             connection = self._connections.get(key)
-            if connection is None and make and not self._closed:
+            if connection is None and make and not self._closed and key not in self._forgotten:
                 connection = self._connections[key] = Connection(peer, self._terms)
                 connection.on_reach(self._reach)
+                self._forget_ended()
             return connection
+
+    def _is_forgotten(self, peer: WorkerInfo) -> bool:
+        with self._peers_lock:
+            return (peer.name, peer.incarnation) in self._forgotten
+
+    def _forget_ended(self) -> None:
+        """Forgets whom it met first of those that ended, when they are many. Holds the lock."""
+        if len(self._connections) < self._forget_at:
+            return
+        ended = [key for key, known in self._connections.items() if known.ended.is_set()]
+        for key in ended[:-ENDED_PEERS]:
+            del self._connections[key]
+            self._forgotten.add(key)
+        self._forget_at = len(self._connections) + ENDED_PEERS
 
     # On the loop.
 
@@ -351,7 +385,8 @@ class Exchange:
         loop = asyncio.get_running_loop()
         now = loop.time()
         if self._next_tick:
-            self._terms.counters.lag = max(0.0, now - self._next_tick)
+            faded = LAG_FADES * self._terms.counters.lag  # what was late lately may be so again
+            self._terms.counters.lag = max(now - self._next_tick, faded)
         beat = self._terms.lost_after / BEATS_PER_BOUND
         self._next_tick = now + min(beat / TICKS_PER_BEAT, LONGEST_TICK_SECONDS)
         self._ticker = loop.call_at(self._next_tick, self._tick)

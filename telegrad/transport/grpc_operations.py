@@ -10,8 +10,7 @@ that, which waits for the end of the operation.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any, final
 
 import grpc.aio
@@ -39,8 +38,7 @@ class Operations:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._abandoned: set[asyncio.Task[Any]] = set()
 
-    @contextlib.contextmanager
-    def one(self) -> Iterator[None]:
+    def one(self) -> AbstractContextManager[None]:
         """Stands around one operation, in the task that awaits it.
 
         Raises:
@@ -48,25 +46,48 @@ class Operations:
         """
         task = asyncio.current_task()
         assert task is not None
-        self._tasks.add(task)
-        try:
-            yield
-        except STREAM_ERRORS as error:
-            raise closed(self._description, error) from error
-        except asyncio.CancelledError as error:
-            keep_polling()
-            if task in self._abandoned:
-                task.uncancel()
-            if task.cancelling():
-                raise
-            # A read that is under way when its channel closes ends like this, too.
-            raise closed(self._description) from error
-        finally:
-            self._tasks.discard(task)
-            self._abandoned.discard(task)
+        return _Operation(self, task)
 
     def abandon(self) -> None:
         """Gives up what is under way: it raises CarrierClosedError."""
         for task in self._tasks - self._abandoned:
             self._abandoned.add(task)
             task.cancel()
+
+    def begin(self, task: asyncio.Task[Any]) -> None:
+        """Notes an operation."""
+        self._tasks.add(task)
+
+    def end(self, task: asyncio.Task[Any], error: BaseException | None) -> None:
+        """Forgets an operation, and raises what stands for its error, if that is another one."""
+        abandoned = task in self._abandoned
+        self._tasks.discard(task)
+        self._abandoned.discard(task)
+        if error is None:
+            return
+        if isinstance(error, STREAM_ERRORS):
+            raise closed(self._description, error) from error
+        if isinstance(error, asyncio.CancelledError):
+            keep_polling()
+            if abandoned:
+                task.uncancel()
+            if not task.cancelling():
+                # A read that is under way when its channel closes ends like this, too.
+                raise closed(self._description) from error
+
+
+@final
+class _Operation(AbstractContextManager[None]):
+    """A class, not a generator: every message passes two, and those take three times as long."""
+
+    __slots__ = ("_operations", "_task")
+
+    def __init__(self, operations: Operations, task: asyncio.Task[Any]) -> None:
+        self._operations = operations
+        self._task = task
+
+    def __enter__(self) -> None:
+        self._operations.begin(self._task)
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self._operations.end(self._task, error)

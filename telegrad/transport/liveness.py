@@ -1,16 +1,30 @@
-"""Whether a peer lives: heartbeats that echo, and only an echo counts as life.
+"""Whether a peer lives: questions that have to be answered, and only an answer counts as life.
 
     here                                there
-     beat(sent=7) ──────────────────────▶ remembers 7
-                  ◀────────────────────── beat(sent=3, echo=7)
+     question(sent=7) ──────────────────▶ answers at once, whenever its own next question is due
+                  ◀────────────────────── beat(sent=0, echo=7)
      7 was heard: alive at this moment, and the way there and back works
 
-Bytes that merely arrive prove nothing: they may have been queued for long. A peer is lost after
-`lost_after` seconds without an echo of something new. Slow is not dead: what the peer said about
-the lag of its loop is added to the bound, up to once the bound. And who slept himself (a stopped
-process, a stalled loop) must not judge: after a late tick the peer is spared for some more, so that
-what has arrived meanwhile is read first, and a peer that has given up this side can say so when it
-is dialled again. Pure: the time is always an argument.
+Every fifth of the bound each side asks; an answer asks, too, when the answerer's own next question
+is near. Bytes that merely arrive prove nothing: they may have been queued for long. But a receipt
+for something new is an answer, too: it is heard even while a beat is queued behind much else.
+
+A peer is lost when a question stayed without an answer for `lost_after` seconds, counted from when
+it was asked or due, so that waiting to ask is never held against the peer. Slow is not dead, on either side:
+
+L1. What the peer said about the lag of its loop is added to the bound, once for each turn of the
+    loop that an answer takes, up to once the bound.
+L2. A judge that runs late must not count time in which it could not read: whatever time passed
+    between two ticks, a twentieth of the bound is counted at most. So it has run at least twenty
+    times since it asked before it gives anyone up, and read what came in.
+L3. After a late tick the peer is spared for some more, also at the very end of the bound: what has
+    arrived meanwhile is read first.
+
+By this a peer is never given up, however late the judge is, if its loop takes up whatever comes
+within X seconds and the network delivers within Y, with 3 X + 2 Y < lost_after: a fifth of the
+bound for each will do. Once it has said that it is so late, X may be 3/10 of the bound, and Y a
+half. A judge that is punctual gives up who is dead after 6/5 of the bound. Pure: the time is
+always an argument.
 """
 
 from __future__ import annotations
@@ -19,9 +33,12 @@ from typing import final
 
 from telegrad.wire import Heartbeat
 
-__all__ = ["BEATS_PER_BOUND", "Liveness"]
+__all__ = ["ANSWER_TURNS", "BEATS_PER_BOUND", "LEAST_TICKS", "Liveness"]
 
-BEATS_PER_BOUND = 5  # one lost or late beat must not matter; 0.5 beats/s and peer at the default
+BEATS_PER_BOUND = 5  # one lost or late beat must not matter; 1 beat/s and peer at the default
+LEAST_TICKS = 20  # before a peer is given up; reading a message takes two turns of the loop
+# A message is taken from gRPC in one turn of the loop, read in the next, answered in the third.
+ANSWER_TURNS = 3
 # After a late one; 0.2 s with a bound of 1 s, 1 s with one of 10: a dial takes two round trips.
 SPARED_TICKS = 4
 MIN_STEP = 1e-6  # seconds; far above the resolution of a float at any uptime
@@ -33,7 +50,7 @@ class Liveness:
 
     Args:
         now: The time at which the session opened; the peer was alive then.
-        lost_after: Seconds of silence after which it is lost.
+        lost_after: Seconds without an answer after which it is lost.
     """
 
     def __init__(self, now: float, *, lost_after: float) -> None:
@@ -41,35 +58,60 @@ class Liveness:
         self.last_echo = now
         self.peer_lag = 0.0
         self.peer_busy = 0
-        self._lost_after = lost_after
+        self.lost_after = lost_after  # may grow later
         self._sent = 0.0
         self._echoed = 0.0
         self._heard = 0.0
+        self._owes = False
         self._next_beat = now
+        self._waited: float | None = None  # for an answer; None while nothing is asked
         self._last_tick = now
         self._spared = 0  # ticks before it judges again
 
+    @property
+    def owes(self) -> bool:
+        """Whether the peer has asked and was not answered yet."""
+        return self._owes
+
     def due(self, now: float) -> bool:
-        """Returns whether it is time for the next beat."""
+        """Returns whether it is time for the next question."""
         return now >= self._next_beat
 
     def beat(self, now: float, *, lag: float = 0.0, busy: int = 0, chunks: int = 0) -> Heartbeat:
-        """Returns the beat to write now; its `sent` grows even while the clock stands."""
-        self._sent = max(now, self._sent + MIN_STEP)
-        self._next_beat = now + self.interval
-        return Heartbeat(self._sent, self._heard, lag, busy, chunks)
+        """Returns the beat to write now: a question, an answer, or both.
+
+        The `sent` of a question grows even while the clock stands. An answer alone has none, and
+        owes the peer nothing: otherwise two peers would answer each other for ever.
+        """
+        sent = 0.0
+        if not self._owes or now >= self._next_beat - self.interval / 2:
+            sent = self._sent = max(now, self._sent + MIN_STEP)
+            self._next_beat = now + self.interval
+            self._waited = self._waited or 0.0
+        self._owes = False
+        return Heartbeat(sent, self._heard, lag, busy, chunks)
 
     def heard(self, beat: Heartbeat, now: float) -> None:
         """Takes a beat of the peer."""
-        self._heard = beat.sent
+        if beat.sent:
+            self._heard = beat.sent
+            self._owes = True
         self.peer_lag, self.peer_busy = max(0.0, beat.lag), beat.busy
         if self._echoed < beat.echo <= self._sent:
             self._echoed = beat.echo
             self.last_echo = now
+            self._waited = None if beat.echo >= self._sent else 0.0
+
+    def acknowledged(self, now: float) -> None:
+        """Hears that the peer has a receipt for something new: it read what this side wrote."""
+        self.last_echo = max(self.last_echo, now)
+        self._waited = None if self._waited is None else 0.0
 
     def opened(self, now: float) -> None:
         """Hears that the peer proved itself on a new carrier: that is life, too."""
         self.last_echo = max(self.last_echo, now)
+        self._waited = None
+        self._owes = False  # who asked on the last carrier asks again on this one
         self._next_beat = now
 
     def silence(self, now: float) -> float:
@@ -78,8 +120,16 @@ class Liveness:
 
     def tick(self, now: float) -> bool:
         """Returns whether the peer is lost; to be called several times per interval."""
-        late = now - self._last_tick > self.interval and not self._spared
-        self._last_tick = now
+        gap, self._last_tick = max(0.0, now - self._last_tick), now
+        longest = self.lost_after / LEAST_TICKS
+        late = gap > 2 * longest and not self._spared
         self._spared = SPARED_TICKS if late else max(0, self._spared - 1)
-        bound = self._lost_after + min(self.peer_lag, self._lost_after)
-        return not self._spared and self.silence(now) > bound
+        if self._waited is not None:
+            self._waited += min(gap, longest)
+        elif self.due(now):
+            self._waited = 0.0
+        return not self._spared and (self._waited or 0.0) > self._bound
+
+    @property
+    def _bound(self) -> float:
+        return self.lost_after + min(ANSWER_TURNS * self.peer_lag, self.lost_after)

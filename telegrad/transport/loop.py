@@ -20,11 +20,9 @@ from typing import Any, TypeVar, TypeVarTuple, final
 from telegrad.errors import BlockingCallError
 
 try:
-    import uvloop
+    from uvloop import new_event_loop
 except ImportError:
-    new_event_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
-else:
-    new_event_loop = uvloop.new_event_loop
+    from asyncio import new_event_loop
 
 __all__ = ["LoopThread", "on_own_loop", "shared_loop_thread"]
 

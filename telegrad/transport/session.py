@@ -97,6 +97,11 @@ class Session:
         return self._received
 
     @property
+    def acknowledged(self) -> int:
+        """The number up to which the peer has said that every envelope is complete there."""
+        return self._acknowledged
+
+    @property
     def connected(self) -> bool:
         """Whether there is a carrier to write to."""
         return self._connected

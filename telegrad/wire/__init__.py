@@ -23,6 +23,7 @@ from telegrad.wire.frame import (
 from telegrad.wire.function_ref import FunctionRef, name_of
 from telegrad.wire.lookup import import_missing_with
 from telegrad.wire.piece import PIECE_BYTES, Piece, chunk_header, cut, read_chunk
+from telegrad.wire.project import Project
 from telegrad.wire.registry import (
     ExternalType,
     register_external,
@@ -45,6 +46,7 @@ __all__ = [
     "Goodbye",
     "Heartbeat",
     "Piece",
+    "Project",
     "add_note",
     "chunk_header",
     "cut",

@@ -6,16 +6,12 @@ Nothing is imported, looked up through a property, or built for a name that is r
 from __future__ import annotations
 
 import importlib
-import os
-import site
-import sys
-import sysconfig
 import types
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, final
+from typing import Any, NamedTuple, TypeVar, final
 
 from telegrad.errors import CallRefusedError, FunctionNotFoundError
 from telegrad.wire.allowed_functions import (
@@ -38,6 +34,7 @@ from telegrad.wire.lookup import (
     split,
     wire_module,
 )
+from telegrad.wire.project import Project, is_foreign_name
 
 __all__ = ["CallablePolicy", "expose"]
 
@@ -111,7 +108,7 @@ class CallablePolicy:
         4.0
     """
 
-    __slots__ = ("_foreign", "_verdicts", "mode", "patterns")
+    __slots__ = ("_known", "_project", "mode", "patterns")
 
     def __init__(self, mode: str = "project", patterns: Sequence[str] = ()) -> None:
         if mode not in MODES:
@@ -122,8 +119,8 @@ class CallablePolicy:
             )
         self.mode = mode
         self.patterns = tuple(patterns)
-        self._foreign = _foreign_directories()
-        self._verdicts: dict[str, bool] = {}
+        self._project = Project()
+        self._known: dict[str, _Known] = {}  # functions that may be called, by name
 
     def __repr__(self) -> str:
         return f"CallablePolicy({self.mode!r}, {list(self.patterns)!r})"
@@ -142,10 +139,15 @@ class CallablePolicy:
             CallRefusedError: It may not be called here.
             FunctionNotFoundError: There is none of that name here.
         """
-        request = _Request(
-            ref if isinstance(ref, FunctionRef) else FunctionRef(ref), caller, worker
-        )
-        return self._resolve(request, called=True)
+        ref = ref if isinstance(ref, FunctionRef) else FunctionRef(ref)
+        known = self._known.get(ref.name) if type(ref.name) is str else None
+        if known is not None and known.is_there():
+            return known.function
+        function = self._resolve(_Request(ref, caller, worker), called=True)
+        if type(function) is types.FunctionType:
+            module, _, path = ref.name.partition(":")
+            self._known[ref.name] = _Known(module, path, function)
+        return function
 
     def resolve_value(self, name: str) -> Callable[..., Any]:
         """Returns the function or class of a name that is sent as a value: an argument, a dtype.
@@ -228,6 +230,7 @@ class CallablePolicy:
             CallRefusedError: It may not be called here.
 
         Example:
+            >>> import os
             >>> from types import SimpleNamespace
             >>> policy = CallablePolicy("project")
             >>> policy.check_found(SimpleNamespace(run=os.system), "run", os.system)
@@ -243,7 +246,7 @@ class CallablePolicy:
         if not isinstance(home, str):
             return False
         dotted = _dotted(definer, method)
-        if self.is_project(home) or home.startswith(ALLOWED_PACKAGES) or self._matches(dotted):
+        if self._project.has(home) or home.startswith(ALLOWED_PACKAGES) or self._matches(dotted):
             return True
         if is_class(definer) and method != "__call__":
             return home in VALUE_MODULES and method not in REFUSED_METHODS
@@ -287,11 +290,11 @@ class CallablePolicy:
         return any(fnmatchcase(dotted, pattern) for pattern in self.patterns)
 
     def _check_project(self, module_name: str, found: Found | None, request: _Request) -> None:
-        if request.ref.name in ALLOWED_NAMES or self.is_project(module_name):
+        if request.ref.name in ALLOWED_NAMES or self._project.has(module_name):
             return
         if module_name.startswith(ALLOWED_PACKAGES):
             return
-        if module_of(module_name) is None and not _is_foreign_name(module_name):
+        if module_of(module_name) is None and not is_foreign_name(module_name):
             raise request.not_found()
         dotted = request.ref.name.replace(":", ".")
         raise request.refused(
@@ -311,21 +314,22 @@ class CallablePolicy:
         return (
             wire_module(home) == name.partition(":")[0]
             or home.startswith(ALLOWED_PACKAGES)
-            or self.is_project(home)
+            or self._project.has(home)
             or self._matches(f"{home}.{path}")
         )
 
-    def is_project(self, name: str) -> bool:
-        """Tells whether a module is imported, and of the user's own project or the script."""
-        if name in MAIN_NAMES:
-            return True
-        module = module_of(name)
-        path = vars(module).get("__file__") if module is not None else None
-        if not isinstance(path, str):
-            return False
-        if path not in self._verdicts:
-            self._verdicts[path] = not _is_below(path, self._foreign)
-        return self._verdicts[path]
+
+class _Known(NamedTuple):
+    """A function that was found and judged once; most are called again."""
+
+    module: str
+    path: str
+    function: types.FunctionType
+
+    def is_there(self) -> bool:
+        """Whether its name still leads to it, at the top of its module."""
+        module = module_of(self.module)
+        return module is not None and vars(module).get(self.path) is self.function
 
 
 @final
@@ -466,25 +470,3 @@ def _import(name: str, request: _Request) -> types.ModuleType:
         return importlib.import_module(name)
     except ImportError as error:
         raise request.not_found() from error
-
-
-def _foreign_directories() -> tuple[str, ...]:
-    """Returns where modules lie that are not the user's: the library's, packages', ours."""
-    paths = sysconfig.get_paths()
-    directories = [paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")]
-    directories += [*site.getsitepackages(), site.getusersitepackages(), str(_OWN)]
-    directories.append(str(Path(os.__file__).parent))
-    resolved = [os.path.realpath(directory) for directory in directories]
-    return tuple(dict.fromkeys(f"{each}{os.sep}" for each in (*directories, *resolved)))
-
-
-def _is_below(path: str, directories: tuple[str, ...]) -> bool:
-    parts = path.split(os.sep)
-    if "site-packages" in parts or "dist-packages" in parts:
-        return True
-    return path.startswith(directories) or os.path.realpath(path).startswith(directories)
-
-
-def _is_foreign_name(module: str) -> bool:
-    root = module.partition(".")[0]
-    return root in sys.stdlib_module_names or root == "telegrad"

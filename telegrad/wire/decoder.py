@@ -99,8 +99,13 @@ def _check_lengths(document: bytes) -> None:
 
 def _limits(document: bytes) -> dict[str, int]:
     size = len(document)
-    names = ("str", "bin", "array", "map", "ext")
-    return {f"max_{name}_len": size for name in names}
+    return {
+        "max_str_len": size,
+        "max_bin_len": size,
+        "max_array_len": size,
+        "max_map_len": size,
+        "max_ext_len": size,
+    }
 
 
 def _unpack(document: bytes, extension: Any, array: Any) -> Any:

@@ -25,6 +25,7 @@ __all__ = [
     "Heartbeat",
     "inline_parts",
     "inline_size",
+    "is_bare",
     "pack_frame",
     "unpack_frame",
 ]
@@ -99,6 +100,12 @@ def size_of(part: Buffer) -> int:
     return part.nbytes if isinstance(part, memoryview) else len(part)
 
 
+def is_bare(envelope: Envelope) -> bool:
+    """Tells whether it has no buffers and all of it travels in-line; most have none."""
+    small = len(envelope.document) <= INLINE_BYTES and len(envelope.externals) <= INLINE_BYTES
+    return small and not envelope.buffers
+
+
 def inline_parts(envelope: Envelope) -> list[bool]:
     """Says for each part whether it travels in the envelope; the others come as pieces."""
     left = INLINE_TOTAL
@@ -117,6 +124,9 @@ def inline_size(envelope: Envelope) -> int:
     Raises:
         EncodeError: Its parts are bigger than any receiver takes.
     """
+    headers = sum([len(name) + len(value) for name, value in envelope.headers.items()])
+    if is_bare(envelope):
+        return _OVERHEAD + headers + len(envelope.document) + len(envelope.externals)
     sizes = [size_of(part) for part in parts_of(envelope)]
     if (total := sum(sizes)) > MAX_ENVELOPE_BYTES:
         raise EncodeError(
@@ -124,7 +134,6 @@ def inline_size(envelope: Envelope) -> int:
             f"{MAX_ENVELOPE_BYTES}); send less in one call"
         )
     parts = zip(sizes, inline_parts(envelope), strict=True)
-    headers = sum(len(name) + len(value) for name, value in envelope.headers.items())
     return _OVERHEAD + headers + sum(size for size, inline in parts if inline)
 
 
@@ -147,12 +156,17 @@ def _pack_envelope(packed: pb.Envelope, envelope: Envelope) -> None:
     packed.number = envelope.number
     packed.kind = envelope.kind
     packed.call = envelope.call
-    packed.reply = envelope.reply
-    packed.depth = envelope.depth
+    if envelope.reply:
+        packed.reply = True
+    if envelope.depth:
+        packed.depth = envelope.depth
     if envelope.time_left != math.inf:
         packed.time_left = max(envelope.time_left, _SHORTEST_TIME)
     for name, value in envelope.headers.items():
         packed.headers[name] = value
+    if is_bare(envelope):
+        packed.document, packed.externals = envelope.document, envelope.externals
+        return
     inline = inline_parts(envelope)
     if inline[0]:
         packed.document = envelope.document

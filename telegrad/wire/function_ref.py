@@ -27,6 +27,8 @@ from telegrad.wire.lookup import (
 
 __all__ = ["FunctionRef", "name_of"]
 
+MAX_SHORT_NAME = 200  # characters; longer names take the general search, which knows the limit
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class FunctionRef:
 
     Attributes:
         name: `module:qualname`.
-        script: What the caller's `__main__` is, for the error where the name is not found.
+        script: Of a name in `__main__`, what the caller's is, for the error where it is not found.
     """
 
     name: str
@@ -44,7 +46,8 @@ class FunctionRef:
     @classmethod
     def of(cls, func: object) -> FunctionRef:
         """Refers to a function or class; raises EncodeError as `name_of` does."""
-        return cls(name_of(func), main_script())
+        name = name_of(func)
+        return cls(name, main_script() if name.startswith("__main__:") else "")
 
 
 def name_of(func: object) -> str:
@@ -65,6 +68,8 @@ def name_of(func: object) -> str:
         >>> name_of(math.sqrt)
         'math:sqrt'
     """
+    if type(func) is types.FunctionType and (known := _name_at_top(func)):
+        return known
     owner, target = _owner_of(func)
     path = _qualname(target)
     if owner is not None:
@@ -75,6 +80,31 @@ def name_of(func: object) -> str:
         if _leads_to(name, func):
             return name
     raise EncodeError(_no_way_back(module, path))
+
+
+def _name_at_top(func: types.FunctionType) -> str:
+    """Returns the name of a public function at the top of its module; "" for any other, and maybe.
+
+    What most calls name, found without the general search.
+    """
+    module, path = func.__module__, func.__qualname__
+    if type(module) is not str or not 0 < len(module) + len(path) <= MAX_SHORT_NAME:
+        return ""
+    if path[:1] == "_":
+        return ""
+    if module in MAIN_NAMES:
+        home, module = main_module(), "__main__"
+        if home is None or "__file__" not in vars(home):  # a notebook, or a prompt
+            return ""
+    elif module[:1] == "_" or "._" in module or not module.replace(".", "_").isidentifier():
+        return ""
+    else:
+        home = sys.modules.get(module)
+    if not isinstance(home, types.ModuleType) or not path.isidentifier():
+        return ""
+    if vars(home).get(path) is not func:
+        return ""
+    return f"{module}:{path}"
 
 
 def _owner_of(func: Any) -> tuple[type | None, object]:

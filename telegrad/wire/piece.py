@@ -15,7 +15,7 @@ from typing import Final
 
 from telegrad.errors import DecodeError
 from telegrad.wire.envelope import Buffer, Envelope
-from telegrad.wire.frame import inline_parts, parts_of
+from telegrad.wire.frame import inline_parts, is_bare, parts_of
 
 __all__ = ["PIECE_BYTES", "Piece", "chunk_header", "cut", "read_chunk"]
 
@@ -46,6 +46,8 @@ def cut(envelope: Envelope) -> Iterator[Piece]:
 
     The pieces are views: no byte is copied, and the envelope must not change meanwhile.
     """
+    if is_bare(envelope):
+        return
     parts = zip(parts_of(envelope), inline_parts(envelope), strict=True)
     for part, (data, inline) in enumerate(parts):
         if not inline:

@@ -6,10 +6,14 @@ read by every thread and hold nothing of any agent.
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any, TypeVar, final
 
+from telegrad.errors import DuplicateNameError
 from telegrad.wire.envelope import Buffer
 
 __all__ = [
@@ -98,7 +102,9 @@ def register_type(
 ) -> None:
     """Teaches the codec a type; call it at import, in a module that both ends import.
 
-    It holds for objects of exactly this class.
+    It holds for objects of exactly this class. The same once more changes nothing; a class that its
+    module has defined anew, as a notebook does whose cell is run again, takes the place of the old
+    one. In `__main__` a function stands for whatever had its name there before.
 
     Args:
         cls: The class.
@@ -107,6 +113,7 @@ def register_type(
 
     Raises:
         TypeError: `cls` is not a class, or one that the codec itself treats.
+        DuplicateNameError: The class, or another one of its name, has another codec.
 
     Example:
         >>> class Interval:
@@ -122,8 +129,49 @@ def register_type(
         raise TypeError(f"the codec has its own way with {cls.__qualname__}; register a subclass")
     name = f"{cls.__module__}:{cls.__qualname__}".replace("__mp_main__", "__main__")
     registered = RegisteredType(name, encode, decode)
+    mine = _REGISTERED.get(cls)
+    known = mine if mine or _is_defined_now(cls) else _REGISTERED_BY_NAME.get(name)
+    if known is not None and not _are_same(known, registered, of_one_class=mine is not None):
+        raise DuplicateNameError(
+            f"the type {name} has another codec already, of {getattr(known.encode, '__module__', None)}; register it "
+            "once, in the module that defines the class"
+        )
     _REGISTERED[cls] = registered
     _REGISTERED_BY_NAME[name] = registered
+
+
+def _is_defined_now(cls: type) -> bool:
+    """Tells whether a class is what its module has under its name, and no other of that name."""
+    found: object = sys.modules.get(cls.__module__)
+    for part in cls.__qualname__.split("."):
+        found = inspect.getattr_static(found, part, None)
+    return found is cls
+
+
+def _are_same(old: RegisteredType, new: RegisteredType, *, of_one_class: bool) -> bool:
+    pairs = ((old.encode, new.encode), (old.decode, new.decode))
+    return all(_is_same(first, second, closed=of_one_class) for first, second in pairs)
+
+
+def _is_same(old: object, new: object, *, closed: bool) -> bool:
+    """Tells whether two functions are one, or were made by one line; for what is run again.
+
+    Args:
+        old: One function.
+        new: Another one.
+        closed: Whether they must have closed over the same, too. Those of a class that is made
+            anew in a function have closed over that class.
+    """
+    if old == new:
+        return True
+    if not (isinstance(old, FunctionType) and isinstance(new, FunctionType)):
+        return False
+    if old.__module__ != new.__module__ or old.__qualname__ != new.__qualname__:
+        return False
+    if old.__module__ == "__main__":
+        return True
+    cells = [[cell.cell_contents for cell in each.__closure__ or ()] for each in (old, new)]
+    return old.__code__ == new.__code__ and (not closed or cells[0] == cells[1])
 
 
 def external_type(cls: type) -> ExternalType | None:

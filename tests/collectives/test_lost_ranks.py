@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -15,7 +14,8 @@ from telegrad.testing import Cluster
 from tests.collectives import remote_code
 from tests.collectives.remote_code import LARGE
 
-AT_ONCE = 5.0  # far below the 10 s of silence that a refused dial need not wait for
+# A process that is gone refuses dials, so that nobody need wait for its silence.
+NEVER_SILENT = RpcOptions(lost_after=1000.0)
 
 
 @pytest.fixture
@@ -54,19 +54,17 @@ def test_an_agent_that_is_killed(pool: ThreadPoolExecutor, what: str) -> None:
 
 
 def test_a_process_that_is_killed_where_it_should_have_come(pool: ThreadPoolExecutor) -> None:
-    with Cluster(3, processes=True) as cluster:
+    with Cluster(3, processes=True, options=NEVER_SILENT) as cluster:
         cluster.run(remote_code.meet)
         waiting = start(pool, cluster, f"all_reduce {LARGE}")
         cluster.kill(1)
-        killed = time.monotonic()
         for future in waiting.values():
             check_lost(future.result(), "is lost")
-        assert time.monotonic() - killed < AT_ONCE
         assert cluster.run(remote_code.go_on_without, 1) == [2.0, 2.0]
 
 
 def test_a_process_that_is_killed_while_data_is_under_way(pool: ThreadPoolExecutor) -> None:
-    with Cluster(3, processes=True) as cluster:
+    with Cluster(3, processes=True, options=NEVER_SILENT) as cluster:
         cluster.run(remote_code.meet)
         what = f"all_reduce {LARGE * 10}"
         running = {
@@ -74,17 +72,15 @@ def test_a_process_that_is_killed_while_data_is_under_way(pool: ThreadPoolExecut
         }
         cluster.call(1, remote_code.entered, 4)
         cluster.kill(1)
-        killed = time.monotonic()
         for r in (0, 2):
             check_lost(running[r].result(), "is lost")
-        assert time.monotonic() - killed < AT_ONCE
         assert running[1].exception() is not None
         assert cluster.run(remote_code.go_on_without, 1) == [2.0, 2.0]
 
 
 def test_a_process_that_stands_still(pool: ThreadPoolExecutor) -> None:
     """It is given up after the bound; when it goes on it hears so too."""
-    with Cluster(3, processes=True, options=RpcOptions(lost_after=1.0)) as cluster:
+    with Cluster(3, processes=True, options=RpcOptions(lost_after=4.0)) as cluster:
         pid = cluster.run(remote_code.meet)[1]
         what = f"all_reduce {LARGE * 10}"
         running = {
@@ -92,11 +88,9 @@ def test_a_process_that_stands_still(pool: ThreadPoolExecutor) -> None:
         }
         cluster.call(1, remote_code.entered, 4)
         os.kill(pid, signal.SIGSTOP)
-        stopped = time.monotonic()
         try:
             for r in (0, 2):
                 check_lost(running[r].result(), "silent for")
-            assert time.monotonic() - stopped < 8.0
         finally:
             os.kill(pid, signal.SIGCONT)
         woken, later = running[1].result()
@@ -123,7 +117,11 @@ def test_a_lost_rank_while_groups_are_formed(pool: ThreadPoolExecutor) -> None:
 def test_an_interrupted_rank(pool: ThreadPoolExecutor) -> None:
     """Whatever ends an operation on one rank ends it on the others."""
     with Cluster(2) as cluster:
-        waiting, aborted = cluster.run(remote_code.aborts)
+        cluster.run(remote_code.meet)
+        future = pool.submit(cluster.call, 0, remote_code.do_refused, "all_reduce")
+        cluster.call(0, remote_code.entered, 2)
+        aborted = cluster.call(1, remote_code.aborts)
+        waiting = future.result()
     assert waiting[0].startswith("ValueError: no more data")
     assert "raised in" in waiting[0]
     assert waiting[1].startswith("ValueError: no more data")

@@ -10,7 +10,7 @@ import pytest
 
 from telegrad import collectives as dist
 from telegrad import tensor
-from telegrad.collectives import ReduceOp
+from telegrad.collectives import ReduceOp, clock
 from telegrad.testing import Cluster
 from tests.collectives import remote_code
 from tests.collectives.remote_code import LARGE
@@ -107,6 +107,13 @@ def test_messages_are_matched_by_tag() -> None:
         assert cluster.run(remote_code.tagged) == [[], [[2.0], [1.0], [3.0]]]
 
 
+@pytest.fixture
+def _nobody_tells_that_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for long says so, in messages that a test which counts does not know of."""
+    monkeypatch.setattr(clock, "TELL_AFTER", 1000.0)
+
+
+@pytest.mark.usefixtures("_nobody_tells_that_it_waits")
 @pytest.mark.parametrize("size", [1000, 25_000, LARGE])
 def test_more_messages_than_may_go_unasked(size: int) -> None:
     count = 50
@@ -303,6 +310,7 @@ def counted() -> tuple[Any, ...]:
     return (*seen, repr(work), repr(group), chained.wait(), group.statistics().in_flight)
 
 
+@pytest.mark.usefixtures("_nobody_tells_that_it_waits")
 def test_what_is_counted_and_shown() -> None:
     with Cluster(3) as cluster:
         for r, (small, large, work, group, chained, in_flight) in enumerate(cluster.run(counted)):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextvars
 import gc
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 
 import numpy as np
@@ -16,7 +18,7 @@ from telegrad.autograd import Tensor, tensor
 from telegrad.dist_autograd.context import Context, Functions, ambient_context
 from telegrad.dist_autograd.interceptor import NAME, AutogradInterceptor
 from telegrad.rpc import CallRecord, Message
-from telegrad.testing import Cluster
+from telegrad.testing import Cluster, FaultPlan
 from telegrad.testing.leaks import wait_until_gone
 
 
@@ -137,8 +139,8 @@ def nothing_is_inherited() -> None:
     with dist_autograd.context():
         rpc.rpc_sync("worker1", leave_something)
         leave_something()
-        assert left_behind.get(timeout=5)() is None  # the served call has ended
-        own = left_behind.get(timeout=5)
+        assert left_behind.get(timeout=20)() is None  # the served call has ended
+        own = left_behind.get(timeout=20)
         assert own() is not None
     assert own() is None
 
@@ -151,7 +153,7 @@ go_on = threading.Event()
 
 
 def slow_relay(x: Tensor) -> Tensor:
-    go_on.wait(20)
+    go_on.wait(40)
     return rpc.rpc_sync("worker2", double, (x,))
 
 
@@ -166,7 +168,7 @@ def test_a_late_call_does_not_revive_a_context(cluster: Cluster) -> None:
     future = cluster.call(0, leave_early)
     none_left(cluster)
     go_on.set()
-    assert not future.wait(10).requires_grad
+    assert not future.wait(20).requires_grad
     none_left(cluster)
 
 
@@ -181,6 +183,75 @@ def test_a_context_of_a_lost_creator_is_released(cluster: Cluster) -> None:
     assert cluster.call(2, open_contexts) == 1
     cluster.kill(0)
     none_left(cluster)
+
+
+# -- a worker that is lost between the creator and others ------------------------------------------
+
+
+def open_along(name: str, *names: str) -> None:
+    """Keeps a context open, which others hear of through others alone, until it is told to leave."""
+    told, left = threading.Event(), threading.Event()
+    leaving[name] = (told, left)
+    with dist_autograd.context():
+        rpc.rpc_sync(names[0], relay, (vector(), *names[1:]))
+        opened[name].set()
+        assert told.wait(20)
+    left.set()
+
+
+leaving: dict[str, tuple[threading.Event, threading.Event]] = {}
+opened: defaultdict[str, threading.Event] = defaultdict(threading.Event)
+
+
+@pytest.fixture
+def opener() -> Iterator[Callable[..., tuple[threading.Event, threading.Event]]]:
+    """Opens a context in a thread, and returns what has it left, and what says that it is."""
+    with ThreadPoolExecutor(4) as pool:
+
+        def start(cluster: Cluster, *names: str) -> tuple[threading.Event, threading.Event]:
+            name = f"{len(leaving)}"
+            pool.submit(cluster.call, 0, open_along, name, *names)
+            assert opened[name].wait(20)
+            return leaving[name]
+
+        yield start
+
+
+Opener = Callable[..., tuple[threading.Event, threading.Event]]
+
+
+def test_a_context_whose_way_is_lost_while_it_is_open(opener: Opener) -> None:
+    """The creator never called worker2 or worker3, and who did is gone."""
+    with Cluster(4) as cluster:
+        told, _ = opener(cluster, "worker1", "worker2", "worker3")
+        assert cluster.call(3, open_contexts) == 1
+        cluster.kill(1)
+        told.set()
+        none_left(cluster)
+
+
+def test_a_context_whose_way_is_lost_behind_the_first(opener: Opener) -> None:
+    with Cluster(4) as cluster:
+        told, _ = opener(cluster, "worker1", "worker2", "worker3")
+        cluster.kill(2)
+        told.set()
+        none_left(cluster)
+
+
+def test_a_release_that_a_lost_worker_does_not_hand_on(opener: Opener) -> None:
+    """It is on its way to worker1 when that is lost; another context stays open meanwhile."""
+    with Cluster(3, faults=FaultPlan()) as cluster:
+        first, first_left = opener(cluster, "worker1", "worker2")
+        second, _ = opener(cluster, "worker1", "worker2")
+        assert cluster.call(2, open_contexts) == 2
+        cluster.network.partition("worker0", "worker1")
+        first.set()
+        assert first_left.wait(20)
+        assert cluster.call(2, open_contexts) == 2
+        cluster.kill(1)
+        wait_until_gone("the first", lambda: ["2"] if cluster.call(2, open_contexts) == 2 else [])
+        second.set()
+        none_left(cluster)
 
 
 # -- the interceptor by itself -------------------------------------------------------------------

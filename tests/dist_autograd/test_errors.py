@@ -24,10 +24,13 @@ from telegrad.errors import (
     WorkerLostError,
 )
 from telegrad.testing import Cluster
+from tests.patience import with_more_time
 
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
+    while not reached.empty():
+        reached.get()
     with Cluster(3) as cluster:
         yield cluster
 
@@ -242,20 +245,21 @@ def wait_backwards(x: Tensor) -> Tensor:
     return y * 1.0
 
 
-def late_backward() -> None:
+def late_backward(timeout: float) -> None:
     go_on.clear()
     x = vector()
     with dist_autograd.context() as context_id:
         loss = rpc.rpc_sync("worker1", wait_backwards, (x,)).sum()
         with pytest.raises(CallTimeoutError, match=r"backward was not done after .*'worker1'"):
-            dist_autograd.backward(context_id, [loss], timeout=0.2)
+            dist_autograd.backward(context_id, [loss], timeout=timeout)
         go_on.set()
         assert dist_autograd.get_gradients(context_id) == {}
-    reached.get(timeout=10)
+    assert not reached.empty(), "the pass was over before it had come there"
+    reached.get()
 
 
 def test_a_pass_that_takes_too_long(cluster: Cluster) -> None:
-    cluster.call(0, late_backward)
+    with_more_time(lambda timeout: cluster.call(0, late_backward, timeout), 0.2, 2.0, 12.0)
 
 
 def released_while_it_runs() -> None:
@@ -265,7 +269,7 @@ def released_while_it_runs() -> None:
     with context as context_id:
         loss = rpc.rpc_sync("worker1", wait_backwards, (x,)).sum()
         future = rpc.rpc_async(rpc.get_worker_info(), start_it, (context_id, loss))
-        reached.get(timeout=10)
+        reached.get(timeout=20)
     with pytest.raises(ContextError, match="released"):
         future.wait()
     go_on.set()
@@ -335,7 +339,7 @@ def test_a_callee_lost_before_backward(cluster: Cluster) -> None:
     results: list[Any] = []
     thread = threading.Thread(target=lambda: results.append(cluster.call(0, lost_before)))
     thread.start()
-    reached.get(timeout=10)
+    reached.get(timeout=20)
     cluster.kill(1)
     go_on.set()
     thread.join()
@@ -367,7 +371,7 @@ def test_a_callee_lost_in_the_middle_of_backward(cluster: Cluster) -> None:
 
     thread = threading.Thread(target=run)
     thread.start()
-    reached.get(timeout=10)
+    reached.get(timeout=20)
     cluster.kill(1)
     thread.join()
     go_on.set()

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from telegrad import dist_autograd, rpc
-from telegrad.autograd import Completion, GradientTarget, PassEnd, Tensor, tensor
+from telegrad.autograd import Completion, GradientTarget, PassEnd, Sink, Tensor, tensor
+from telegrad.dist_autograd.pass_runner import PassRunner
 from telegrad.errors import CallTimeoutError, WorkerLostError
 from telegrad.rpc import Future
 from telegrad.testing import Cluster
+from tests.patience import with_more_time
 
 
 @pytest.fixture
@@ -62,6 +64,9 @@ class Head:
 
     def forward(self, x: Tensor) -> Tensor:
         return x * self.weight
+
+    def doubled(self, x: Tensor) -> Tensor:
+        return x * 2.0
 
     def let(self) -> None:
         assert self.end.finishing.wait(20.0)
@@ -166,14 +171,14 @@ def test_an_end_that_cannot_finish_fails_the_pass(cluster: Cluster) -> None:
     cluster.call(0, raising_end)
 
 
-def late_end() -> None:
+def late_end(timeout: float) -> None:
     x = tensor(2.0, requires_grad=True)
     end = Doubling(x)
     with dist_autograd.context() as context_id:
         with pytest.raises(
             CallTimeoutError, match="while worker 'worker0' waited for the end of the pass"
         ):
-            dist_autograd.backward(context_id, [x * 3.0], timeout=0.05)
+            dist_autograd.backward(context_id, [x * 3.0], timeout=timeout)
         assert isinstance(end.cause, CallTimeoutError)
         assert not dist_autograd.get_gradients(context_id)
         end.done.set_result(None)  # too late: changes nothing
@@ -181,7 +186,7 @@ def late_end() -> None:
 
 
 def test_an_end_that_takes_too_long_is_abandoned(cluster: Cluster) -> None:
-    cluster.call(0, late_end)
+    with_more_time(lambda timeout: cluster.call(0, late_end, timeout), 0.05, 2.0, 12.0)
 
 
 def begin_then_wait(loss: Tensor, end: Doubling, context_id: int) -> Future[None]:
@@ -237,3 +242,43 @@ def gradients_kept_apart() -> None:
 
 def test_a_target_knows_the_earlier_passes_of_its_context(cluster: Cluster) -> None:
     cluster.call(0, gradients_kept_apart)
+
+
+def through_a_call() -> None:
+    x = tensor(2.0, requires_grad=True)
+    head = rpc.remote("worker1", Head)
+    with dist_autograd.context() as context_id:
+        dist_autograd.backward(context_id, [head.rpc_sync().doubled(x)])
+        assert dist_autograd.get_gradients(context_id)[x].item() == 2.0
+
+
+def test_a_look_at_the_graph_that_stands_before_its_last_gradient(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taken late, it found the graph done, and the gradient behind it was called unresolved."""
+    on_sink = PassRunner._on_sink
+    others: list[threading.Thread] = []
+
+    def behind_a_look(runner: PassRunner, sink: Sink, gradients: Any) -> None:
+        task = runner._task
+        if runner._agent.name != "worker1" or task is None:
+            on_sink(runner, sink, gradients)
+            return
+        runner._events.put(runner._ran)  # of a thread that found this one in the graph
+        assert runner._working.acquire(timeout=20.0)  # another one goes on when the graph is done
+        on_sink(runner, sink, gradients)
+
+        def go_on() -> None:
+            nothing = threading.Event()
+            while not task.done:
+                nothing.wait(0.001)
+            runner._working.release()
+            runner._handle(list)
+
+        others.append(threading.Thread(target=go_on))
+        others[-1].start()
+
+    monkeypatch.setattr(PassRunner, "_on_sink", behind_a_look)
+    cluster.call(0, through_a_call)
+    assert len(others) == 1
+    others[0].join(20.0)

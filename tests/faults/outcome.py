@@ -9,6 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+# Far below the time-outs that would end what waits in vain, of 20 s and more; far above what a
+# machine takes that is slow, or stands still for some seconds.
+SOON = 15.0
+
 FIELDS = ("worker", "function", "phase", "elapsed", "path", "reason", "last_seen", "type_name")
 
 
@@ -32,7 +36,7 @@ class Failure:
     seconds: float
     value: Any = None
 
-    def check(self, error: type[BaseException], *words: str, within: float = 5.0) -> Failure:
+    def check(self, error: type[BaseException], *words: str, within: float = SOON) -> Failure:
         """Checks the exact class, the words of message and notes, and the time that it took."""
         assert self.kind == name_of_class(error), f"{error.__name__} expected, not {self}"
         for word in words:

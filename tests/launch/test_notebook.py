@@ -7,23 +7,32 @@ import re
 from tests.conftest import Programs
 from tests.launch.test_run import wait_until_gone
 
-# Runs cells in one kernel, prints what each shows, interrupts the one that says so.
+# Runs cells in one kernel, prints what each shows, interrupts the one that says so. What a worker
+# writes is shown when it comes, perhaps between two cells.
 SESSION = """
 import asyncio, sys
 from jupyter_client.asynchronous import AsyncKernelClient
 from jupyter_client.manager import AsyncKernelManager
 
+shown = []
+
+async def show(kc):
+    message = await kc.get_iopub_msg(timeout=40)
+    content = message["content"]
+    shown.append(content.get("text") or content.get("data", {}).get("text/plain") or "")
+    print(shown[-1], flush=True)
+    return message
+
 async def run(km, kc, cell):
-    shown = []
-    def take(message):
-        content = message["content"]
-        shown.append(content.get("text") or content.get("data", {}).get("text/plain")
-                     or content.get("evalue") or "")
+    request, idle = kc.execute(cell), False
+    while not idle:
+        message = await show(kc)
         if "waiting" in shown[-1] and "interrupt" in cell:
-            asyncio.ensure_future(km.interrupt_kernel())
-    reply = await kc.execute_interactive(cell, output_hook=take, timeout=40)
-    status = reply["content"]
-    print(status["status"], status.get("ename", ""), "".join(shown), flush=True)
+            await km.interrupt_kernel()
+        idle = (message["parent_header"].get("msg_id") == request
+                and message["content"].get("execution_state") == "idle")
+    status = (await kc.get_shell_msg(timeout=40))["content"]
+    print(status["status"], status.get("ename", ""), status.get("evalue", ""), flush=True)
 
 async def main():
     km = AsyncKernelManager(kernel_name="python3")
@@ -33,7 +42,9 @@ async def main():
     await kc.wait_for_ready(timeout=40)
     for cell in open(sys.argv[2]).read().split("#---\\n"):
         await run(km, kc, cell)
-    await km.shutdown_kernel(now="kill" in sys.argv)
+    while "[worker1] last words" not in "".join(shown):
+        await show(kc)
+    await km.shutdown_kernel()
 
 asyncio.run(main())
 """
@@ -54,12 +65,12 @@ rpc.rpc_sync("worker1", double, (1,))
 %%writefile code_of_cell.py
 import os, sys
 def double(x): return 2 * x.x
-def speak():
-    print("hello from a worker"); sys.stdout.flush()
+def speak(words):
+    print(words); sys.stdout.flush()
     return os.getpid()
 #---
 import code_of_cell
-print(f"result {rpc.rpc_sync(1, code_of_cell.speak)}")
+print(f"result {rpc.rpc_sync(1, code_of_cell.speak, ('hello from a worker',))}")
 #---
 rpc.rpc_sync("worker1", code_of_cell.double, (Config(1),))
 #---
@@ -70,7 +81,8 @@ never = rpc.Future()
 print("waiting, interrupt", flush=True)
 never.wait()
 #---
-print(f"still {rpc.rpc_sync(1, np.square, (4,))} pid={rpc.rpc_sync(1, code_of_cell.speak)}")
+print(f"still {rpc.rpc_sync(1, np.square, (4,))}")
+print(f"pid={rpc.rpc_sync(1, code_of_cell.speak, ('last words',))}")
 """
 
 

@@ -205,12 +205,24 @@ def test_exit_code_of_a_signal(run: Callable[..., Run]) -> None:
     assert lines[-1] == "telegrad run: rank 0 was killed by SIGSEGV"
 
 
+FAILS_AFTER_THE_OTHERS = (
+    "import pathlib, time\n"
+    "rank = os.environ['RANK']\n"
+    "if rank == '1':\n"
+    "    while not all(pathlib.Path(f'ready{r}').exists() for r in '02'): time.sleep(0.01)\n"
+    "    sys.exit(7)\n"
+    "print(f'pid={os.getpid()}')\n"
+    "pathlib.Path(f'ready{rank}').touch()\n"
+)
+
+
 def test_the_others_end_when_one_fails(run: Callable[..., Run]) -> None:
-    started = run("if os.environ['RANK'] == '1': sys.exit(7)\n" + WAIT, 3)
+    started = run(FAILS_AFTER_THE_OTHERS + WAIT, 3)
     code, lines = started.finish()
     assert code == 7
     assert "telegrad run: rank 1 failed with exit code 7; the others get 5 s to end" in lines
     assert lines[-1] == "telegrad run: rank 1 failed with exit code 7"
+    assert len(started.pids()) >= 2
     wait_until_gone(started.pids())
 
 

@@ -14,10 +14,20 @@ import pytest
 from telegrad import launch, rpc
 from telegrad.errors import OwnerLostError, RendezvousTimeoutError, WorkerLostError
 from telegrad.testing import Cluster
+from telegrad.testing.leaks import wait_until_gone
 from tests.conftest import Programs, unused_port
 from tests.pains import remote_code
 from tests.pains.listeners import listeners
-from tests.pains.remote_code import LIMIT, are_held, ask_who, leave_twice, waits_in_every_way, who
+from tests.pains.remote_code import (
+    LIMIT,
+    are_held,
+    ask_who,
+    leave_twice,
+    outcome,
+    waits_in_every_way,
+    who,
+)
+from tests.patience import with_more_time
 
 TOKEN = "a token that only the tests use"
 
@@ -48,11 +58,15 @@ def test_pain_01_one_process_dies_and_the_rest_wait_for_ever() -> None:
 
 @pytest.mark.usefixtures("alone")
 def test_pain_02_init_fails_without_saying_who_is_missing() -> None:
-    options = rpc.RpcOptions(init_timeout=0.2)
     address = f"tcp://127.0.0.1:{unused_port()}"
-    with pytest.raises(RendezvousTimeoutError, match="rank 1.*rank 2") as info:
-        rpc.init_rpc(rank=0, world_size=3, init_method=address, options=options)
-    assert [each.partition(":")[0] for each in info.value.missing] == ["rank 1", "rank 2"]
+
+    def wait_in_vain(limit: float) -> None:
+        options = rpc.RpcOptions(init_timeout=limit)
+        with pytest.raises(RendezvousTimeoutError, match="rank 1.*rank 2") as info:
+            rpc.init_rpc(rank=0, world_size=3, init_method=address, options=options)
+        assert [each.partition(":")[0] for each in info.value.missing] == ["rank 1", "rank 2"]
+
+    with_more_time(wait_in_vain, 0.2, 2.0, 10.0)  # to start the coordinator and reach it
 
 
 @pytest.mark.usefixtures("alone")
@@ -116,7 +130,7 @@ def test_pain_06_containers_firewalls_and_many_ports() -> None:
         assert rpc.rpc_sync(name, who) == name  # dialled from here; the next comes back over it
         assert rpc.rpc_sync(name, ask_who, ("worker0",)) == "worker0"
         assert port in {each.port for each in listeners()}
-    assert port not in {each.port for each in listeners()}
+    wait_until_gone("ports", lambda: [each for each in listeners() if each.port == port])
 
 
 @pytest.mark.usefixtures("alone")
@@ -147,15 +161,20 @@ def test_pain_11_the_world_is_fixed() -> None:
 @pytest.mark.long
 def test_pain_28_slow_is_taken_for_dead() -> None:
     """A worker computes in pure Python for longer than the bound of silence, and is kept."""
-    with Cluster(2, processes=True, options=rpc.RpcOptions(lost_after=1.0)) as cluster:
-        assert cluster.call(0, busy_beside, "worker1", 4.0) == ["worker1"] * 5
+
+    def work(lost_after: float) -> None:
+        options = rpc.RpcOptions(lost_after=lost_after)
+        with Cluster(2, processes=True, options=options) as cluster:
+            found = cluster.call(0, busy_beside, "worker1", 4.0 * lost_after)
+            assert found == ["worker1"] * 5
+
+    with_more_time(work, 1.0, 4.0)
 
 
 def busy_beside(to: str, seconds: float) -> list[str]:
     """Four threads that never wait, and a call of another one beside them."""
     busy = [rpc.rpc_async(to, remote_code.compute, (seconds,)) for _ in range(4)]
-    beside = rpc.rpc_sync(to, who)
-    return [*rpc.wait_all(busy), beside]
+    return [outcome(wait) for wait in (lambda: rpc.rpc_sync(to, who), *(one.wait for one in busy))]
 
 
 @pytest.mark.usefixtures("alone")

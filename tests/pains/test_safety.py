@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import os
 import pickle
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 
 import telegrad
 from telegrad import launch, rpc
-from telegrad.errors import AuthenticationError, CallRefusedError, EncodeError, RendezvousError
+from telegrad.errors import AuthenticationError, CallRefusedError, EncodeError
 from telegrad.testing import Cluster
 from tests.conftest import Programs, unused_port
 from tests.pains.listeners import listeners
@@ -39,22 +39,19 @@ def test_pain_07_no_authentication_and_every_interface() -> None:
     with rpc.init_rpc(), launch.LocalWorkers(1):
         assert {each.host for each in listeners(os.getpid())} == {"127.0.0.1"}
     address = f"tcp://127.0.0.1:{unused_port()}"
-    waited: list[BaseException] = []
 
-    def host() -> None:
-        try:
-            options = rpc.RpcOptions(init_timeout=3.0)
-            rpc.init_rpc(rank=0, world_size=2, init_method=address, options=options)
-        except RendezvousError as error:
-            waited.append(error)
+    def join(rank: int, token: str) -> rpc.Agent:
+        options = rpc.RpcOptions(token=token, init_timeout=20.0)
+        name = f"worker{rank}"
+        return rpc.Agent(name, rank=rank, world_size=2, init_method=address, options=options)
 
-    thread = threading.Thread(target=host)
-    thread.start()
-    with pytest.raises(AuthenticationError):
-        stranger = rpc.RpcOptions(token="a token of somebody else's", init_timeout=20.0)
-        rpc.init_rpc(rank=1, world_size=2, init_method=address, options=stranger)
-    thread.join()
-    assert len(waited) == 1
+    with ThreadPoolExecutor(1) as pool:
+        hosting = pool.submit(join, 0, TOKEN)
+        with pytest.raises(AuthenticationError):
+            join(1, "a token of somebody else's")
+        assert not hosting.done()
+        for agent in (join(1, TOKEN), hosting.result()):
+            agent.shutdown(graceful=False)
 
 
 ran: list[str] = []

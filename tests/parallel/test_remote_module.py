@@ -242,18 +242,21 @@ def test_train_and_eval_are_honoured_and_send_no_module(cluster: Cluster) -> Non
         head = RemoteModule(1, Head, (3,))
         proxy = head.get_module_rref().rpc_sync()
         assert head.training
-        before = rpc.statistics().bytes_received
         modes: list[tuple[Callable[[], RemoteModule], bool]] = [
             (lambda: head.train(False), False),
             (head.train, True),
             (head.eval, False),
             (lambda: head.train(True), True),
         ]
-        for set_mode, expected in modes:
-            assert set_mode() is head
-            assert head.training is expected
+        received = []
+        for _ in range(3):  # the least counts: beats come in between
+            before = rpc.statistics().bytes_received
+            for set_mode, expected in modes:
+                assert set_mode() is head
+                assert head.training is expected
+            received.append(rpc.statistics().bytes_received - before)
         # A module of 4 * 4 + 4 + 4 * 3 + 3 numbers would be 280 bytes and more, four times.
-        assert rpc.statistics().bytes_received - before < 4 * 200
+        assert min(received) < 4 * 200, received
         for set_mode, expected in ((head.eval, False), (head.train, True)):
             set_mode()
             assert proxy.modes() == [expected] * 4
@@ -478,8 +481,7 @@ def test_what_is_no_module_is_refused(cluster: Cluster) -> None:
 
 
 def test_a_lost_owner_is_an_error_of_every_method() -> None:
-    options = rpc.RpcOptions(lost_after=1.0, timeout=20.0)
-    with Cluster(2, options=options) as cluster:
+    with Cluster(2, options=rpc.RpcOptions(timeout=20.0)) as cluster:
         held: list[RemoteModule] = []
 
         def make() -> None:

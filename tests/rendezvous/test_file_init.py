@@ -15,6 +15,7 @@ from telegrad.rendezvous import Coordinator, JoinedJob, join_job, parse_init_met
 from telegrad.rendezvous.endpoint_file import EndpointFile, Published
 from telegrad.transport import GrpcTransport
 from tests.conftest import Programs
+from tests.patience import with_more_time
 from tests.rendezvous.test_join import TOKEN, Listener
 
 PROGRAM = """
@@ -134,8 +135,12 @@ def test_a_worker_at_the_stale_address_is_no_coordinator(path: Path) -> None:
         agent = rpc.init_rpc("me", options=rpc.RpcOptions(token=TOKEN))
         endpoint = agent._exchange._listeners[0].endpoint  # no public way to a worker's address
         leave_stale(path, endpoint)
-        with pytest.raises(RendezvousTimeoutError, match="worker 'me' of this job answers at"):
-            join(path, 1, timeout=0.5)
+
+        def check(timeout: float) -> None:
+            with pytest.raises(RendezvousTimeoutError, match="worker 'me' of this job answers at"):
+                join(path, 1, timeout=timeout)
+
+        with_more_time(check, 0.3, 3.0, 12.0)
         agent.shutdown()
         assemble(path, pool)
 
@@ -150,13 +155,17 @@ def test_the_error_says_what_was_read_and_the_remedy(path: Path) -> None:
     assert caught.value.missing == (f"rank 0: has not written {str(path)!r}",)
     endpoint = dead_endpoint()
     leave_stale(path, endpoint)
-    with pytest.raises(RendezvousTimeoutError) as caught:
-        join(path, 1, timeout=0.2)
-    assert (
-        f"{str(path)!r} says {endpoint} (written by process 1 on h at noon), last error there: "
-        "connection refused; if an earlier job has left it, start rank 0 of this one, which writes "
-        "it anew"
-    ) in str(caught.value)
+
+    def check(timeout: float) -> None:
+        with pytest.raises(RendezvousTimeoutError) as caught:
+            join(path, 1, timeout=timeout)
+        assert (
+            f"{str(path)!r} says {endpoint} (written by process 1 on h at noon), last error there: "
+            "connection refused; if an earlier job has left it, start rank 0 of this one, which "
+            "writes it anew"
+        ) in str(caught.value)
+
+    with_more_time(check, 0.2, 3.0, 12.0)
 
 
 def test_an_earlier_job_that_still_runs_is_named(path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+from collections import deque
 from collections.abc import Sequence
 
 import pytest
@@ -9,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from telegrad.rendezvous.membership import (
+    GivenUp,
     Joined,
     JoinRequest,
     Lost,
@@ -398,3 +402,141 @@ def test_a_roster_is_right_in_any_order(events: list[tuple[str, int]]) -> None:
     assert len(reported) == len(set(reported))
     for i in (2, 9):
         assert ("joined", i) not in reported[reported.index(("lost", i)) :]
+
+
+# -- who gave up whom -------------------------------------------------------------------------
+
+
+def test_who_was_given_up_is_told_and_nobody_else() -> None:
+    membership = full()
+    told = membership.gave_up(session(0), member(1).info, "silent")
+    assert told == [GivenUp(session(1), member(0).info, "silent")]
+    assert membership.members == (member(0), member(1), member(2))
+    assert membership.splits == 1
+
+
+def test_a_pair_is_told_once() -> None:
+    """The other one says the same, once it was told, or has found out by itself."""
+    membership = full()
+    membership.gave_up(session(0), member(1).info, "silent")
+    assert membership.gave_up(session(0), member(1).info, "silent") == []
+    assert membership.gave_up(session(1), member(0).info, "it has given up this worker") == []
+    assert membership.splits == 1
+
+
+def test_what_says_nothing_of_two_members() -> None:
+    membership = full()
+    for who, whom in ((3, 1), (0, 3), (0, 0)):
+        assert membership.gave_up(session(who), member(whom).info, "silent") == []
+    assert membership.gave_up(session(0), member(1, incarnation=99).info, "silent") == []
+    assert membership.splits == 0
+
+
+def test_who_still_joins_is_told_after_the_welcome() -> None:
+    membership = Membership()
+    early = dataclasses.replace(request(0), start_when=1)
+    membership.join(session(0), early)
+    membership.join(session(1), request(1))
+    assert membership.gave_up(session(0), member(1).info, "refused") == []
+    told = membership.join(session(2), request(2))
+    to_one = [message for message in told if message.session == session(1)]
+    assert [type(message) for message in to_one] == [Welcome, GivenUp]
+
+
+def test_a_replacement_was_given_up_by_nobody() -> None:
+    membership = full()
+    membership.gave_up(session(0), member(1).info, "silent")
+    membership.lost(session(1), "killed")
+    assert membership.splits == 0
+    again = WorkerInfo("store.again", 1, 7)
+    told = membership.join(again, request(1, incarnation=50))
+    assert not only(told, GivenUp)
+    assert membership.gave_up(session(0), member(1, 50).info, "silent") == [
+        GivenUp(again, member(0).info, "silent")
+    ]
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["give up", "give up", "die", "join", "to it", "from it"]),
+        st.integers(0, 3),
+        st.integers(0, 3),
+    ),
+    max_size=60,
+)
+
+
+@given(STEPS)
+def test_all_pairs_agree_under_every_order(steps: list[tuple[str, int, int]]) -> None:
+    """Four workers give each other up, die and come back; each line keeps its order, no more.
+
+    Once all was heard that was said, each pair of members agrees whether it is lost to each other.
+    """
+    membership = Membership(4)
+    number = [0] * 4  # of the process that has this rank
+    said: list[deque[WorkerInfo]] = [deque() for _ in range(4)]  # not heard by the coordinator
+    told: list[deque[Message]] = [deque() for _ in range(4)]  # not heard by the worker
+    lost: list[set[WorkerInfo]] = [set() for _ in range(4)]  # what each has given up
+    heard: list[list[WorkerInfo]] = [[] for _ in range(4)]
+
+    def line(r: int) -> WorkerInfo:
+        return WorkerInfo(f"store.{r}", r, number[r])
+
+    def info(r: int) -> WorkerInfo:
+        return member(r, 100 * number[r] + r + 1).info
+
+    def send(messages: Sequence[Message]) -> None:
+        for message in messages:
+            r = message.session.rank
+            if message.session == line(r):
+                told[r].append(message)
+
+    def join(r: int) -> None:
+        send(membership.join(line(r), request(r, world_size=4, incarnation=info(r).incarnation)))
+
+    def give_up(r: int, whom: WorkerInfo) -> None:
+        if whom not in lost[r]:
+            lost[r].add(whom)
+            said[r].append(whom)
+
+    def to_it(r: int) -> None:
+        send(membership.gave_up(line(r), said[r].popleft(), "silent"))
+
+    def from_it(r: int) -> None:
+        message = told[r].popleft()
+        if isinstance(message, GivenUp):
+            heard[r].append(message.by)
+            give_up(r, message.by)
+        elif isinstance(message, Lost):
+            lost[r].add(message.info)
+
+    for r in range(4):
+        join(r)
+    for step, r, other in steps:
+        if step == "give up" and r != other:
+            give_up(r, info(other))
+        elif step == "die":
+            gone = line(r)
+            number[r] += 1
+            for table in (said[r], told[r], lost[r], heard[r]):
+                table.clear()
+            send(membership.lost(gone, "killed"))
+        elif step == "join" and info(r) not in [m.info for m in membership.members]:
+            join(r)
+        elif step == "to it" and said[r]:
+            to_it(r)
+        elif step == "from it" and told[r]:
+            from_it(r)
+    while any(said) or any(told):
+        for r in range(4):
+            if said[r]:
+                to_it(r)
+            if told[r]:
+                from_it(r)
+    seated = [m.info.rank for m in membership.members]
+    pairs = {frozenset((a, b)) for a in seated for b in seated if info(b) in lost[a]}
+    for a, b in itertools.permutations(seated, 2):
+        assert (info(b) in lost[a]) == (info(a) in lost[b])
+    for r in range(4):
+        assert len(heard[r]) == len(set(heard[r]))
+    assert membership.splits == len(pairs)

@@ -235,7 +235,7 @@ def hold_again(name: str) -> str:
 async def hold_again_async(name: str) -> str:
     notes(name).put(who())
     gates(f"{name}-entered").set()
-    await asyncio.to_thread(gates(name).wait, 30)
+    await rpc.to_thread(gates(name).wait, 30)  # which, unlike asyncio's, holds up no shutdown
     return name
 
 

@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 import pytest
 
 from telegrad import rpc
+from telegrad.errors import DuplicateNameError
 from telegrad.rendezvous import Coordinator
-from telegrad.testing import FaultPlan, FaultyNetwork, FaultyTransport
+from telegrad.testing import FaultPlan, FaultyNetwork, FaultyTransport, leaks
 from telegrad.transport import (
     GrpcTransport,
     InprocNetwork,
@@ -34,6 +35,7 @@ T = TypeVar("T")
 # missed at the next heartbeat, of which there are five in `lost_after`.
 FAULTS = FaultPlan(drop=0.03, delay=0.1, duplicate=0.03, reorder=0.03, kill=0.05, most=6)
 LOST_AFTER_FAULTS = 3.0
+THE_END = "the end of a module"  # a gate
 
 
 class Job:
@@ -44,6 +46,7 @@ class Job:
         options: For each of them.
         transports: Makes the transports of one worker.
         processes: Whether all but rank 0 are processes of their own; over gRPC.
+        gate: Where those wait before they shut down.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Job:
         transports: Callable[[], Sequence[Transport]],
         *,
         processes: bool = False,
+        gate: str | None = None,
     ) -> None:
         token = make_token()
         self.coordinator = Coordinator(
@@ -67,7 +71,9 @@ class Job:
         here = 1 if processes else size
         self.processes = [
             spawn.Process(
-                target=join_and_serve, args=(rank, size, endpoint, token, options), daemon=True
+                target=join_and_serve,
+                args=(rank, size, endpoint, token, options, gate),
+                daemon=True,
             )
             for rank in range(here, size)
         ]
@@ -84,10 +90,34 @@ class Job:
         with rpc.use_agent(self.agents[rank]):
             return func(*args, **kwargs)
 
+    def expire(self, rank: int, future: rpc.Future[Any]) -> None:
+        """Ends a call of this worker's as its deadline does, when the test wants it."""
+        calling = self.agents[rank]._calling
+        (call,) = [each for each in list(calling._table._calls.values()) if each.future is future]
+        calling._expire(call)
+
     def rejoin(self, rank: int) -> rpc.Agent:
         """Starts another incarnation of a worker that is gone."""
         self.agents[rank] = self._join(rank)
         return self.agents[rank]
+
+    def visit(self) -> None:
+        """Has another w0 join, which all others know when this returns."""
+
+        def wait_for_the_name() -> list[str]:
+            try:
+                self.rejoin(0)
+            except DuplicateNameError as error:  # the last one is still on its way out
+                return [str(error)]
+            return []
+
+        leaks.wait_until_gone("workers", wait_for_the_name)
+        for rank in range(1, len(self.processes) + 1):
+            self.on(0, rpc.rpc_sync, rank, remote_code.who)  # who is called knows its caller
+
+    def leave(self) -> None:
+        """Ends w0 alone."""
+        self.agents[0].shutdown(graceful=False)
 
     def shutdown(self) -> None:
         threads = [
@@ -126,10 +156,29 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("make_job", places, indirect=True)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def processes(request: pytest.FixtureRequest) -> Iterator[Job | None]:
+    """What the tests of a module over processes visit: to start those takes a second each time."""
+    if not getattr(request.module, "OVER_PROCESSES_TOO", False):
+        yield None
+        return
+    job = Job(3, options_of_job(), lambda: [GrpcTransport()], processes=True, gate=THE_END)
+    job.leave()
+    yield job
+    job.visit()
+    for rank in (1, 2):
+        job.on(0, rpc.rpc_sync, rank, remote_code.release, (THE_END,))
+    job.shutdown()
+
+
+def options_of_job(**options: Any) -> rpc.RpcOptions:
+    return rpc.RpcOptions(**{"timeout": 20.0, "init_timeout": 40.0, **options})
+
+
 @pytest.fixture
-def make_job(request: pytest.FixtureRequest) -> Iterator[MakeJob]:
+def make_job(request: pytest.FixtureRequest, processes: Job | None) -> Iterator[MakeJob]:
     """Makes jobs: `make_job(3, timeout=5.0)`; they are shut down at the end."""
-    jobs: list[Job] = []
+    ends: list[Callable[[], None]] = []
     remote_code.gates.begin()
     network = InprocNetwork()
     place, _, faults = request.param.partition(" with ")
@@ -143,17 +192,20 @@ def make_job(request: pytest.FixtureRequest) -> Iterator[MakeJob]:
         return [FaultyTransport(inner, faulty) if faults else inner]
 
     def make(size: int, **options: Any) -> Job:
+        if processes is not None and place == "processes" and size == 3 and not options:
+            processes.visit()
+            ends.append(processes.leave)
+            return processes
         if faults:
             options = {"lost_after": LOST_AFTER_FAULTS, **options}
-        chosen = rpc.RpcOptions(**{"timeout": 20.0, "init_timeout": 20.0, **options})
-        job = Job(size, chosen, transports, processes=request.param == "processes")
-        jobs.append(job)
+        job = Job(size, options_of_job(**options), transports, processes=place == "processes")
+        ends.append(job.shutdown)
         return job
 
     yield make
     remote_code.gates.open_all()
-    for job in jobs:
-        job.shutdown()
+    for end in ends:
+        end()
 
 
 @pytest.fixture

@@ -42,9 +42,19 @@ def join(
 
 
 def join_and_serve(
-    rank: int, size: int, endpoint: str, token: bytes, options: rpc.RpcOptions
+    rank: int,
+    size: int,
+    endpoint: str,
+    token: bytes,
+    options: rpc.RpcOptions,
+    gate: str | None = None,
 ) -> None:
-    """The main function of a spawned worker: serves until all have shut down."""
+    """The main function of a spawned worker: serves until all have shut down.
+
+    Before it does so itself, it waits until the gate is open, if there is one.
+    """
     remote_code.gates.begin()
     agent = join(rank, size, endpoint, token, options, lambda: [GrpcTransport()])
+    if gate is not None:
+        remote_code.gates(gate).wait()
     agent.shutdown()

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from telegrad import rpc
 from telegrad.distributed import make_agent
 from telegrad.rendezvous import Coordinator, JobAddress
-from telegrad.testing import FaultyNetwork, FaultyTransport
+from telegrad.testing import FaultyNetwork, FaultyTransport, leaks
 from telegrad.testing.killable import KillableTransport
 from telegrad.transport import (
     GrpcTransport,
@@ -128,6 +128,13 @@ class World:
         seats = self.coordinator._membership._seats.items()
         (session,) = [each for each, seat in seats if seat.member.info == agent.info]
         self.coordinator._exchange.fence(session, "silent for longer than a test would wait")
+
+    def wait_until_dropped(self, name: str) -> None:
+        """Waits until the coordinator has given a worker up; its peers may have so before."""
+        leaks.wait_until_gone(
+            "members",
+            lambda: [each for each in self.coordinator.members if each.info.name == name],
+        )
 
     def close(self) -> None:
         """Ends all."""

@@ -221,11 +221,12 @@ def test_without_an_agent() -> None:
 
 def test_statistics(job: Job) -> None:
     with rpc.use_agent(job.agents[0]):
+        before = rpc.rpc_sync("w1", remote_code.calls_served)
+        sent = rpc.statistics().calls_sent
         rpc.rpc_sync("w1", remote_code.who)
         rpc.rpc_sync("w0", remote_code.who)
         own = rpc.statistics()
-    assert (own.calls_sent, own.calls_served, own.pending_calls) == (2, 1, 0)
+        assert rpc.rpc_sync("w1", remote_code.calls_served) == before + 2
+    assert (own.calls_sent - sent, own.calls_served, own.pending_calls) == (2, 1, 0)
     assert own.bytes_sent > 0
     assert own.bytes_received > 0
-    with rpc.use_agent(job.agents[0]):
-        assert rpc.rpc_sync("w1", remote_code.calls_served) == 1

@@ -6,10 +6,12 @@ import asyncio
 import concurrent.futures
 import contextvars
 import hashlib
+import itertools
 import math
 import random
 import re
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,10 +25,11 @@ from telegrad import rpc
 from telegrad.errors import CallCancelledError, CallTimeoutError, WorkerLostError
 from telegrad.rpc import Limits
 from telegrad.rpc.codec import write_body
+from telegrad.rpc.early_cancels import EARLY_CANCELS
 from telegrad.rpc.interceptor import CallRecord
 from telegrad.rpc.rref_registry import RRefRegistry
 from telegrad.rpc.served_call import ServedCall, enter_served_call, last_served_call
-from telegrad.rpc.serving import CANCEL, EARLY_CANCELS, EXPIRE
+from telegrad.rpc.serving import CANCEL, EXPIRE
 from telegrad.testing import leaks
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
@@ -68,6 +71,10 @@ def entered(name: str) -> bool:
 
 def cancelled(name: str) -> bool:
     return gates(f"{name}-cancelled").wait(20)
+
+
+def early(agent: rpc.Agent) -> dict[tuple[WorkerInfo, int], bool]:
+    return agent._serving._early.remembered
 
 
 def assert_nothing_is_left(job: Job) -> None:
@@ -249,7 +256,7 @@ def test_the_callee_is_told_which_of_both_it_is(job: Job) -> None:
     calling._post = post
     future = call(job, 0, cancel_code.check_until_it_raises, "told")
     assert entered("told")
-    number = max(calling._table._calls)
+    (number,) = [n for n, each in calling._table._calls.items() if each.future is future]
     job.agents[0]._post(job.agents[1].info, write_body(EXPIRE, number))
     assert isinstance(notes("told").get(timeout=20), CallTimeoutError)
     with pytest.raises(CallTimeoutError):
@@ -290,8 +297,15 @@ def test_an_interrupted_rpc_sync_cancels_its_call(job: Job) -> None:
     main = threading.main_thread().ident
     assert main is not None
 
+    def waits() -> bool:
+        frame = sys._current_frames().get(main)
+        while frame is not None and frame.f_code is not rpc.Future.wait.__code__:
+            frame = frame.f_back
+        return frame is not None
+
     def interrupt() -> None:
-        assert entered("interrupt")
+        assert entered("interrupt")  # which is perhaps before the call was handed to who waits
+        leaks.wait_until_gone("call", lambda: [] if waits() else ["no wait"])
         signal.pthread_kill(main, signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
@@ -334,17 +348,36 @@ def test_a_cancellation_that_overtakes_its_call(
     number = 10_000
     for _ in range(2 * EARLY_CANCELS):  # one entry, which drives nothing out
         first._post(second.info, write_body(kind, number))
-    leaks.wait_until_gone("waits", lambda: [] if second._serving._early else ["not there"])
+    leaks.wait_until_gone("waits", lambda: [] if early(second) else ["not there"])
     job.on(0, rpc.rpc_sync, "w1", remote_code.who)
     served += 1
-    first._calling._table._numbers = iter([number])  # type: ignore[assignment]
+    first._calling._table._numbers = itertools.count(number)
     future = call(job, 0, cancel_code.run_until_cancelled, "overtaken")
     with pytest.raises(error, match="by 'w0'"):
         future.wait()
     assert not gates("overtaken-entered").is_set()
     assert second.statistics().calls_served == served + 1
-    assert not second._serving._early
-    first._calling._table._numbers = iter(range(number + 1, number + 1000))  # type: ignore[assignment]
+    assert not early(second)
+
+
+def test_a_cancellation_after_the_end_of_its_call_is_not_remembered(job: Job) -> None:
+    """It was on its way together with the reply."""
+    first, second = job.agents[0], job.agents[1]
+    table = first._calling._table
+    before = next(table._numbers)
+    calls = [call(job, 0, remote_code.add, i, 1) for i in range(20)]
+    elsewhere = [call(job, 0, remote_code.add, i, 1, to="w2") for i in range(20)]
+    calls += [call(job, 0, remote_code.add, i, 1) for i in range(20)]
+    assert rpc.wait_all([*calls, *elsewhere])
+    after = next(table._numbers)
+    leaks.wait_until_gone("calls", lambda: list(second._serving._calls))
+    for number in range(before + 1, after):
+        for kind in (CANCEL, EXPIRE):
+            first._post(second.info, write_body(kind, number))
+    assert job.on(0, rpc.rpc_sync, "w1", remote_code.who) == "w1"
+    of_others = {number for _, number in early(second)}
+    assert len(of_others) == 20  # those that w2 has served, which it was never asked about
+    assert min(of_others) > before + 20
 
 
 def test_what_is_remembered_of_cancellations_is_bounded(job: Job) -> None:
@@ -352,9 +385,9 @@ def test_what_is_remembered_of_cancellations_is_bounded(job: Job) -> None:
     for number in range(2 * EARLY_CANCELS):
         first._post(second.info, write_body(CANCEL, 100_000 + number))
     assert job.on(0, rpc.rpc_sync, "w1", remote_code.who) == "w1"
-    assert len(second._serving._early) <= EARLY_CANCELS
+    assert len(early(second)) <= EARLY_CANCELS
     second._serving.lose(first.info)
-    assert not second._serving._early
+    assert not early(second)
 
 
 def test_the_oldest_of_what_is_remembered_goes_first(job: Job) -> None:
@@ -362,8 +395,9 @@ def test_the_oldest_of_what_is_remembered_goes_first(job: Job) -> None:
     for number in range(EARLY_CANCELS + 1):
         serving._on_cancel(first.info, write_body(CANCEL, 100_000 + number), expired=False)
         serving._on_cancel(first.info, write_body(CANCEL, 100_000 + number), expired=True)
-    assert list(serving._early) == [(first.info, 100_001 + n) for n in range(EARLY_CANCELS)]
-    assert all(serving._early.values())
+    remembered = early(job.agents[1])
+    assert list(remembered) == [(first.info, 100_001 + n) for n in range(EARLY_CANCELS)]
+    assert all(remembered.values())
 
 
 # -- admission
@@ -706,7 +740,11 @@ def test_who_waits_until_another_agent_is_idle_is_none_of_its_calls(job: Job) ->
 
 
 def test_a_value_that_was_not_made_in_time_says_so_to_all_who_ask(job: Job) -> None:
-    rref = job.on(0, rpc.remote, "w1", remote_code.hold_async, ("in-time",), timeout=0.5)
+    rref = job.on(0, rpc.remote, "w1", remote_code.hold_async, ("in-time",))
+    assert entered("in-time")
+    creation = rref.reference.creation
+    assert creation is not None
+    job.expire(0, creation)
     with pytest.raises(CallTimeoutError):
         rref.to_here()
     (owned,) = job.agents[1].attached(RRefRegistry)._values.values()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import queue
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -22,20 +24,39 @@ def deadlines() -> Iterator[Deadlines]:
     loop.release()
 
 
+@contextmanager
+def held_up(deadlines: Deadlines) -> Iterator[None]:
+    """Has the loop tick nothing before the block is left: its moments may be over by then."""
+    entered, leave = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        entered.set()
+        leave.wait(20)
+
+    deadlines._loop.call_soon(hold)
+    assert entered.wait(20)
+    try:
+        yield
+    finally:
+        leave.set()
+
+
 def test_in_order_whatever_the_order_of_entry(deadlines: Deadlines) -> None:
     heard: queue.SimpleQueue[str] = queue.SimpleQueue()
     now = time.monotonic()
-    deadlines.at(now + 0.03, lambda: heard.put("late"))
-    deadlines.at(now + 0.01, lambda: heard.put("early"))
+    with held_up(deadlines):
+        deadlines.at(now + 0.03, lambda: heard.put("late"))
+        deadlines.at(now + 0.01, lambda: heard.put("early"))
     assert [heard.get(timeout=10), heard.get(timeout=10)] == ["early", "late"]
 
 
 def test_cancelled_ones_are_not_called(deadlines: Deadlines) -> None:
     heard: queue.SimpleQueue[str] = queue.SimpleQueue()
-    cancelled = deadlines.after(0.005, lambda: heard.put("cancelled"))
-    cancelled.cancel()
-    cancelled.cancel()
-    deadlines.after(0.01, lambda: heard.put("kept"))
+    with held_up(deadlines):
+        cancelled = deadlines.after(0.005, lambda: heard.put("cancelled"))
+        cancelled.cancel()
+        cancelled.cancel()
+        deadlines.after(0.01, lambda: heard.put("kept"))
     assert heard.get(timeout=10) == "kept"
     deadlines.at(math.inf, lambda: heard.put("never")).cancel()
 

@@ -193,6 +193,7 @@ def test_each_piece_of_work_has_a_context_of_its_own(deadlines: Deadlines) -> No
 
 
 def test_what_work_raises_is_logged(deadlines: Deadlines, caplog: pytest.LogCaptureFixture) -> None:
+    deadlines.close()  # nothing ticks: one thread, so that the log is written before it goes on
     executor = make(deadlines, 1)
 
     def leave() -> None:

@@ -99,7 +99,9 @@ def test_timeout(job: Job) -> None:
 
 def test_expiry_cancels_a_coroutine(job: Job) -> None:
     with rpc.use_agent(job.agents[0]):
-        future = rpc.rpc_async("w1", remote_code.hold_async, ("cancel",), timeout=0.2)
+        future = rpc.rpc_async("w1", remote_code.hold_async, ("cancel",))
+        assert remote_code.entered("cancel")
+        job.expire(0, future)
         with pytest.raises(CallTimeoutError):
             future.wait()
     assert remote_code.gates("cancel-cancelled").wait(20)
@@ -171,7 +173,9 @@ def test_a_late_reply_is_given_back(job: Job) -> None:
     for agent, recorder in zip(job.agents, recorders, strict=True):
         agent.add_interceptor(recorder)
     with rpc.use_agent(job.agents[0]):
-        future = rpc.rpc_async("w1", remote_code.hold, ("late",), timeout=0.05)
+        future = rpc.rpc_async("w1", remote_code.hold, ("late",))
+        assert remote_code.entered("late")
+        job.expire(0, future)
         with pytest.raises(CallTimeoutError):
             future.wait()
         remote_code.release("late")

@@ -253,10 +253,11 @@ def test_a_finaliser_takes_no_lock_and_decodes_nothing(log: Log) -> None:
     with rpc.use_agent(log.job.agents[0]):
         future: Future[Any] = failing()
         until_done(future)
+        rpc.rpc_sync("w1", remote_code.who)  # its reply done with, the loop holds the first no more
         lock, reply = future._lock, future._thunk
         with lock:
             del future
-        report = log._unread.reports.get_nowait()
+        report = log._unread.reports.get(timeout=20)
         assert report.error is reply
         assert isinstance(report.read(), remote_code.CustomError)
 

@@ -6,6 +6,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -92,23 +93,22 @@ def test_a_port_in_use() -> None:
 
 
 def test_a_wrong_token() -> None:
+    """Who has it is refused; the others wait on for one that has theirs."""
     address = f"tcp://127.0.0.1:{unused_port()}"
-    failures: list[BaseException] = []
 
-    def host() -> None:
-        try:
-            options = rpc.RpcOptions(token=TOKEN, init_timeout=2.0)
-            rpc.init_rpc(rank=0, world_size=2, init_method=address, options=options)
-        except BaseException as error:
-            failures.append(error)
+    def join(rank: int) -> rpc.Agent:
+        options = rpc.RpcOptions(token=TOKEN, init_timeout=20.0)
+        name = f"worker{rank}"
+        return rpc.Agent(name, rank=rank, world_size=2, init_method=address, options=options)
 
-    thread = threading.Thread(target=host)
-    thread.start()
-    options = rpc.RpcOptions(token="another token than theirs", init_timeout=10.0)
-    with pytest.raises(AuthenticationError):
-        rpc.init_rpc(rank=1, world_size=2, init_method=address, options=options)
-    thread.join()
-    assert isinstance(failures[0], RendezvousTimeoutError)
+    with ThreadPoolExecutor(1) as pool:
+        hosting = pool.submit(join, 0)
+        options = rpc.RpcOptions(token="another token than theirs", init_timeout=20.0)
+        with pytest.raises(AuthenticationError):
+            rpc.init_rpc(rank=1, world_size=2, init_method=address, options=options)
+        assert not hosting.done()
+        for agent in (join(1), hosting.result()):
+            agent.shutdown(graceful=False)
 
 
 def test_wrong_arguments() -> None:

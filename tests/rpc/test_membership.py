@@ -10,14 +10,19 @@ from collections.abc import Iterator
 
 import pytest
 
+from telegrad import collectives as dist
 from telegrad import rpc
 from telegrad.errors import (
     DuplicateNameError,
     EvictedError,
+    OwnerLostError,
+    RendezvousError,
     RendezvousTimeoutError,
     WorkerLostError,
 )
+from telegrad.rendezvous import JoinedJob
 from telegrad.testing import leaks
+from tests.patience import with_more_time
 from tests.rpc import remote_code
 from tests.rpc.membership_world import LIMIT, Heard, World
 
@@ -113,11 +118,15 @@ def test_who_is_missing_is_said(
     make_world: MakeWorld, start_when: object, words: str, missing: tuple[str, ...]
 ) -> None:
     world = make_world(3)
-    with pytest.raises(RendezvousTimeoutError, match=words) as info:
-        world.join(1, start_when=start_when, init_timeout=0.2)
-    assert all(map(str.startswith, info.value.missing, missing))
-    assert len(info.value.missing) == len(missing)
-    assert world.coordinator.members == ()
+
+    def join(limit: float) -> None:
+        with pytest.raises(RendezvousTimeoutError, match=words) as info:
+            world.join(1, start_when=start_when, init_timeout=limit)
+        assert all(map(str.startswith, info.value.missing, missing))
+        assert len(info.value.missing) == len(missing)
+
+    with_more_time(join, 0.2, 2.0, 10.0)  # to reach the coordinator
+    leaks.wait_until_gone("members", lambda: world.coordinator.members)
 
 
 def test_more_workers_than_there_can_be(make_world: MakeWorld) -> None:
@@ -333,6 +342,7 @@ def test_who_comes_back_after_a_cut_is_evicted(make_world: MakeWorld) -> None:
         waiting.wait(LIMIT)
     lost = [heard.next() for _ in range(2)]
     assert {(what, each[0].name) for what, each in lost} == {("loss", "w0"), ("loss", "w1")}
+    world.wait_until_dropped("w2")
     world.network.heal()
     what, (worker, error) = heard.next()
     assert (what, worker) == ("loss", third.info)
@@ -391,6 +401,50 @@ def test_every_wait_of_an_evicted_worker_says_so(make_world: MakeWorld) -> None:
     assert heard.names() == []
 
 
+def test_who_was_cut_off_hears_of_its_eviction_whomever_it_lost_before(
+    make_world: MakeWorld,
+) -> None:
+    """Every verb says so: by rights it is this worker that is lost, and not the others."""
+    world = make_world(3, lost_after=QUICK)
+    first, _, third = world.join_all()
+    heard = Heard(third)
+    forming = [world.submit(form, each) for each in (first, third)]
+    _, group = (each.result(LIMIT) for each in forming)
+    store = third.attached(JoinedJob).store
+    with rpc.use_agent(third):
+        fetched = rpc.remote("w0", remote_code.who)
+        assert fetched.to_here() == "w0"
+        created = rpc.remote("w1", remote_code.hold, ("creating",), timeout=math.inf)
+        asking = world.submit(store.get, "what nobody sets", LIMIT)
+        assert remote_code.entered("creating")
+        world.network.partition("w2")
+        assert {heard.next()[1][0].name for _ in range(2)} == {"w0", "w1"}
+        with pytest.raises(OwnerLostError):
+            created.to_here()
+        world.wait_until_dropped("w2")
+        world.network.heal()
+        _, (worker, error) = heard.next()
+        assert (worker, type(error)) == (third.info, EvictedError)
+        for verb in (
+            fetched.to_here,
+            created.to_here,
+            fetched.rpc_async().upper().wait,
+            functools.partial(dist.barrier, group),
+            functools.partial(dist.new_group, [0, 2]),
+            functools.partial(store.set, "a", b"1"),
+            functools.partial(store.get, "a", LIMIT),
+        ):
+            with pytest.raises(EvictedError, match="gave up 'w2'"):
+                verb()
+    with pytest.raises((RendezvousError, EvictedError)):
+        asking.result(LIMIT)
+
+
+def form(agent: rpc.Agent) -> dist.ProcessGroup:
+    with rpc.use_agent(agent):
+        return dist.new_group([0, 2])
+
+
 @pytest.mark.parametrize("cut", [("w0", "w1"), ("w1", "w0")], ids=["to", "fro"])
 def test_a_one_way_cut_is_a_loss_at_both_ends(make_world: MakeWorld, cut: tuple[str, str]) -> None:
     """What still arrives does not echo what was said: the way there and back is broken."""
@@ -413,6 +467,69 @@ def test_a_one_way_cut_is_a_loss_at_both_ends(make_world: MakeWorld, cut: tuple[
         assert who(agents[rank], "w2") == "w2"
         assert who(agents[2], f"w{rank}") == f"w{rank}"
     assert heard[2].names() == []
+
+
+@pytest.mark.parametrize("cut", [("w0", "w1", False), ("w0", "w1", True), ("w1", "w0", True)])
+def test_a_cut_between_two_that_reach_the_coordinator(
+    make_world: MakeWorld, cut: tuple[str, str, bool]
+) -> None:
+    """The one that waits longer is told by the coordinator; the third one hears nothing of it."""
+    these, those, one_way = cut
+    world = make_world(3)
+    patient = {"lost_after": 1000.0}
+    joining = [world.start(0, lost_after=QUICK), *(world.start(r, **patient) for r in (1, 2))]
+    first, second, third = (each.result(LIMIT) for each in joining)
+    heard = [Heard(agent) for agent in (first, second, third)]
+    waiting = second.call("w0", remote_code.hold, ("split",), timeout=math.inf)
+    assert remote_code.entered("split")
+    world.network.partition(these, those, one_way=one_way)
+    what, (worker, _) = heard[0].next()
+    assert (what, worker) == ("loss", second.info)
+    what, (worker, error) = heard[1].next()
+    assert (what, worker) == ("loss", first.info)
+    assert "has given up this worker: silent for" in error.reason
+    with pytest.raises(WorkerLostError, match="'w0'.*has given up this worker"):
+        waiting.wait(LIMIT)
+    statistics = world.coordinator.statistics()
+    assert (statistics.members, statistics.splits) == (3, 1)
+    for agent, others in ((first, "w2"), (second, "w2"), (third, "w0"), (third, "w1")):
+        assert who(agent, others) == others
+    world.network.heal()
+    for agent, lost in ((first, "w1"), (second, "w0")):  # for good
+        with pytest.raises(WorkerLostError, match=f"'{lost}'"):
+            who(agent, lost)
+    for ending in [world.submit(agent.shutdown) for agent in (first, second, third)]:
+        ending.result(LIMIT)
+    assert [each.names() for each in heard] == [[]] * 3
+
+
+def test_the_coordinator_waits_as_long_as_a_worker_says(make_world: MakeWorld) -> None:
+    """The launcher's knows no options; a worker that computes for long in C would be dropped."""
+    world = make_world(2)
+    joining = [world.start(r, lost_after=seconds) for r, seconds in ((0, 1000.0), (1, 1.0))]
+    for each in joining:
+        each.result(LIMIT)
+    connections = world.coordinator._exchange._connections.values()
+    waits = {each.peer.rank: each._lost_after for each in connections}
+    assert waits == {0: 1000.0, 1: 10.0}
+
+
+def test_who_is_given_up_while_it_joins(make_world: MakeWorld) -> None:
+    """It is told once it has joined."""
+    world = make_world(3)
+    first = world.join(0, start_when=1)
+    heard = Heard(first)
+    joining = world.start(1)
+    what, second = heard.next()
+    assert what == "join"
+    first.fence(second, "as a test wants it")
+    assert heard.next()[0] == "loss"
+    third = world.join(2)
+    agent = joining.result(LIMIT)
+    with pytest.raises(WorkerLostError, match="has given up this worker: as a test wants it"):
+        who(agent, "w0")
+    assert who(agent, "w2") == "w2"
+    assert who(third, "w0") == "w0"
 
 
 def test_connections_that_break_lose_nothing_and_repeat_nothing(make_world: MakeWorld) -> None:

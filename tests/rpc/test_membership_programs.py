@@ -9,9 +9,11 @@ import time
 import pytest
 
 from telegrad import rpc
+from telegrad.errors import WorkerLostError
 from telegrad.testing import Cluster
 from tests.conftest import Program, Programs, unused_port
 from tests.faults.remote_code import call_everybody
+from tests.patience import with_more_time
 
 TOKEN = {"TELEGRAD_TOKEN": "a token that only the tests use"}
 
@@ -109,16 +111,25 @@ def calls_busy(to: str, seconds: float) -> list[str]:
     """Waits for a busy worker; returns whom it lost meanwhile."""
     lost: list[str] = []
     rpc.on_loss(lambda worker, error: lost.append(str(error)))
-    assert rpc.rpc_sync(to, busy, (seconds,), timeout=math.inf) > 0
+    try:
+        assert rpc.rpc_sync(to, busy, (seconds,), timeout=math.inf) > 0
+    except WorkerLostError as error:
+        lost.append(str(error))
     return lost
 
 
 @pytest.mark.parametrize(
-    "seconds",
-    [3.0, pytest.param(60.0, marks=[pytest.mark.long, pytest.mark.timeout(150)])],
+    "bounds",
+    [3.0, pytest.param(60.0, marks=[pytest.mark.long, pytest.mark.timeout(400)])],
 )
-def test_a_worker_that_is_busy_in_python_is_not_lost(seconds: float) -> None:
-    with Cluster(2, processes=True, options=rpc.RpcOptions(lost_after=1.0), limit=120.0) as cluster:
-        cluster.run(call_everybody)
-        assert cluster.call(0, calls_busy, "worker1", seconds) == []
-        assert cluster.run(call_everybody) == [["worker0", "worker1"]] * 2
+def test_a_worker_that_is_busy_in_python_is_not_lost(bounds: float) -> None:
+    """Nor is it silent, however long it is busy: unless the machine itself stands still."""
+
+    def work(lost_after: float) -> None:
+        options = rpc.RpcOptions(lost_after=lost_after)
+        with Cluster(2, processes=True, options=options, limit=300.0) as cluster:
+            cluster.run(call_everybody)
+            assert cluster.call(0, calls_busy, "worker1", bounds * lost_after) == []
+            assert cluster.run(call_everybody) == [["worker0", "worker1"]] * 2
+
+    with_more_time(work, 1.0, 4.0)

@@ -11,6 +11,7 @@ import pytest
 from telegrad import rpc
 from telegrad.errors import PoolExhaustedError
 from telegrad.rpc import WaitProbes
+from telegrad.testing.leaks import wait_until_gone
 from tests.rpc import remote_code, waiting_code
 from tests.rpc.conftest import MakeJob
 
@@ -98,4 +99,6 @@ def test_a_recursion_without_an_end_is_an_error(make_job: MakeJob) -> None:
         agent._executor._max_threads = 10
     with pytest.raises(PoolExhaustedError, match="takes no further nested call"):
         job.on(0, rpc.rpc_sync, "w1", remote_code.chain, (["w0", "w1"] * 100,))
+    pool = job.agents[1]._executor  # its threads end when they have answered
+    wait_until_gone("threads", lambda: ["no room"] * pool.exhausted())
     assert job.on(0, rpc.rpc_sync, "w1", remote_code.who) == "w1"

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import math
 import operator
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -73,7 +74,10 @@ def waits_for_a_return(job: Job, rank: int = 0) -> None:
 
 
 def none_waits(job: Job, rank: int = 0) -> bool:
-    return job.agents[rank].attached(Retries).waiting == 0
+    """Tells so once none does: the loop may just be looking after one that has ended."""
+    retries = job.agents[rank].attached(Retries)
+    leaks.wait_until_gone("waits", lambda: ["a call"] * retries.waiting)
+    return True
 
 
 # -- the mark
@@ -352,3 +356,43 @@ def test_a_shutdown_ends_the_wait(make_job: MakeJob, graceful: bool) -> None:
     with pytest.raises(NotInitializedError, match="come back"):
         future.wait()
     assert none_waits(job)
+
+
+def test_a_wait_for_a_return_is_counted(make_job: MakeJob) -> None:
+    job = make_job(2)
+    agent = job.agents[0]
+    assert agent.statistics().pending_calls == 0
+    future = call(job, 0, cancel_code.hold_again, "counted")
+    assert entered("counted")
+    assert agent.statistics().pending_calls == 1  # and not twice
+    lose(job, 1)
+    waits_for_a_return(job)
+    assert agent.statistics().pending_calls == 1
+    assert not agent.drain(0.0)
+    future.cancel()
+    assert agent.statistics().pending_calls == 0
+    assert agent.drain(0.0)
+
+
+def test_a_shutdown_waits_for_what_a_served_call_retries(make_job: MakeJob) -> None:
+    """The call that w1 serves goes on, and so does what it waits for."""
+    job = make_job(3)
+    future = call(job, 0, cancel_code.retries_for_another, "w2", "served", retry=0)
+    assert entered("served")
+    lose(job, 2)
+    waits_for_a_return(job, 1)
+    leaving = threading.Thread(target=job.agents[1].shutdown)
+    leaving.start()
+    leaks.wait_until_gone(
+        "the job", lambda: [] if job.agents[1]._shutdown.state != "running" else [1]
+    )
+    assert job.agents[1].statistics().pending_calls == 1
+    gates("served").set()
+    job.rejoin(2)
+    assert future.wait() is not None
+    others = [threading.Thread(target=job.agents[rank].shutdown) for rank in (0, 2)]
+    for each in others:
+        each.start()
+    for each in (leaving, *others):
+        each.join(20)
+        assert not each.is_alive()

@@ -82,8 +82,9 @@ def test_a_call_that_was_given_up_holds_nobody_up(
     """A thread cannot be cancelled, and the function may never return."""
     job = make_job(2)
     first, second = job.agents
-    given_up = first.call("w1", remote_code.hold, ("given up",), timeout=0.1)
+    given_up = first.call("w1", remote_code.hold, ("given up",))
     assert remote_code.entered("given up")
+    job.expire(0, given_up)
     with pytest.raises(CallTimeoutError):
         given_up.wait(20)
     with ThreadPoolExecutor(2) as pool:
@@ -158,7 +159,7 @@ def test_from_atexit_it_serves_until_all_are_there(programs: Programs) -> None:
 
 
 INTERRUPTED = """
-import os, sys, time
+import os, sys
 from telegrad import rpc
 
 def who():
@@ -168,8 +169,8 @@ if __name__ == "__main__":
     rpc.init_rpc()
     if os.environ["RANK"] == "1":
         assert rpc.rpc_sync("worker0", who) == "worker0"
+        rpc.current_agent().on_leaving(lambda: print("waiting", flush=True))
         try:
-            print("waiting", flush=True)
             rpc.shutdown()
         except KeyboardInterrupt:
             print("interrupted, initialized:", rpc.is_initialized(), flush=True)
@@ -296,3 +297,91 @@ def test_a_forked_child_is_told_by_every_verb(programs: Programs) -> None:
     assert [line for line in lines if "went" in line] == []
     assert len([line for line in lines if "told" in line]) == 11
     assert lines[-2:] == ["end", "child 0 -3"]
+
+
+# What the parent waits for is pending in the child for good: its threads are not there.
+FORKED_WHILE_IT_WAITS = """
+import os
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+import asyncio, operator, signal, threading
+from telegrad import rpc
+from telegrad.errors import AgentForkedError
+
+gate = threading.Event()
+
+
+def held(value):
+    gate.wait(60)
+    return value
+
+
+def held_items(n):
+    for i in range(n):
+        gate.wait(60) if i else None
+        yield i
+
+
+async def awaits(future):
+    return await future
+
+
+async def first_completed(futures):
+    return await anext(rpc.as_completed(futures))
+
+
+async def next_item(stream):
+    return await anext(stream)
+
+
+agent = rpc.init_rpc()
+done = rpc.rpc_async(0, operator.neg, (3,))
+done.wait()
+pending = rpc.rpc_async(0, held, (3,))
+then = pending.then(lambda done: done.value())
+mine = rpc.remote(0, held, (4,))
+stream = rpc.stream(0, held_items, (2,))
+assert next(stream) == 0
+plain = rpc.Future()
+waits = {
+    "a call": pending.wait,
+    "a call, with a limit": lambda: pending.wait(30),
+    "what follows it": then.wait,
+    "what is made to follow it": lambda: pending.then(lambda done: 1).wait(),
+    "await": lambda: asyncio.run(awaits(pending)),
+    "wait_all": lambda: rpc.wait_all([done, pending]),
+    "collect_all": lambda: rpc.collect_all([plain, pending]).wait(),
+    "gather": lambda: rpc.gather([done, pending]).wait(),
+    "as_completed": lambda: next(rpc.as_completed([pending])),
+    "async as_completed": lambda: asyncio.run(first_completed([pending])),
+    "to_here": mine.to_here,
+    "local_value": mine.local_value,
+    "a stream": lambda: next(stream),
+    "an async stream": lambda: asyncio.run(next_item(stream)),
+}
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    for name, wait in waits.items():
+        try:
+            wait()
+            print(name, "went through", flush=True)
+        except AgentForkedError:
+            print(name, "told", flush=True)
+    assert done.wait() == -3
+    threading.Timer(0.01, plain.set_result, (5,)).start()
+    assert plain.wait() == 5  # it is of no agent: the child may complete it
+    print("end", flush=True)
+    os._exit(0)
+_, status = os.waitpid(child, 0)
+gate.set()
+print("child", status, pending.wait(), mine.to_here(), next(stream), flush=True)
+rpc.shutdown()
+"""
+
+
+def test_a_forked_child_waits_for_nothing_of_its_parents(programs: Programs) -> None:
+    output = programs.run(["python", programs.script(FORKED_WHILE_IT_WAITS)], env=TOKEN)
+    lines = output.splitlines()
+    assert [line for line in lines if "went" in line] == []
+    assert len([line for line in lines if "told" in line]) == 14
+    assert lines[-2:] == ["end", "child 0 3 4 1"]

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import assert_type
+from typing import Any, assert_type
 
 import pytest
 
@@ -23,6 +23,10 @@ class Counter:
         """Returns the sum."""
         self.value += more
         return self.value
+
+    def count(self, n: int) -> Iterator[int]:
+        """Yields the next values."""
+        yield from range(self.value, self.value + n)
 
 
 def plain(x: int) -> str:
@@ -90,6 +94,9 @@ def references(agent: rpc.Agent) -> None:
     assert_type(rref.rpc_sync(), Counter)
     assert_type(rref.rpc_sync().add(2), int)
     assert_type(rref.local_value(), Counter)
+    assert_type(rref.rpc_async().add(2), rpc.Future[Any])
+    assert_type(rref.remote().add(2), rpc.RRef[Any])
+    assert_type(rref.rpc_stream().count(2), rpc.Stream[Any])
     rref.release()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from queue import SimpleQueue
 from typing import Any
 
@@ -205,3 +205,101 @@ def chain_of_waits(path: list[str], name: str) -> str:
     if not path:
         return remote_code.hold(name)
     return rpc.rpc_sync(path[0], chain_of_waits, (path[1:], name))
+
+
+# -- circles through streams ------------------------------------------------------------------------
+
+
+def reads_what_waits_for_it(name: str, made: str, first: int) -> list[Any]:
+    """Its generator waits for this call: for a future that its caller has."""
+    items = []
+    with rpc.stream("w2", GENERATORS[made], (name, first)) as stream:
+        try:
+            while True:
+                items.append(next(stream))
+        except StopIteration:
+            return items
+        except WaitCycleError as error:
+            put(f"{name}-noted", error)
+            raise
+
+
+async def reads_asynchronously(name: str, made: str, first: int) -> list[Any]:
+    try:
+        async with rpc.stream("w2", GENERATORS[made], (name, first)) as stream:
+            return [each async for each in stream]
+    except WaitCycleError as error:
+        put(f"{name}-noted", error)
+        raise
+
+
+def yields_then_waits(name: str, first: int) -> Iterator[Any]:
+    yield from range(first)
+    yield noted(name, take(name).wait)
+
+
+async def ayields_then_waits(name: str, first: int) -> AsyncIterator[Any]:
+    for i in range(first):
+        yield i
+    future = await rpc.to_thread(take, name)
+    try:
+        yield await future
+    except WaitCycleError as error:
+        put(f"{name}-noted", error)
+        raise
+
+
+def waits_before_it_yields(name: str, first: int) -> Iterator[Any]:
+    found = noted(name, take(name).wait)
+    return iter([found] * first)
+
+
+def yields_then_calls(name: str, first: int) -> Iterator[Any]:
+    """The wait is one call further away."""
+    yield from range(first)
+    yield noted(name, rpc.rpc_sync, "w0", waits, (f"{name}-calls",))
+
+
+GENERATORS: dict[str, Callable[..., Any]] = {
+    func.__name__: func
+    for func in (yields_then_waits, ayields_then_waits, waits_before_it_yields, yields_then_calls)
+}
+
+
+READERS: dict[str, Callable[..., Any]] = {
+    func.__name__: func for func in (reads_what_waits_for_it, reads_asynchronously)
+}
+
+
+def has_it_read(name: str, reader: str, made: str, first: int) -> Any:
+    """On w2, so that the generator there may wait for the call that reads it."""
+    future = rpc.rpc_async("w1", READERS[reader], (name, made, first))
+    put(name, future)
+    return future.wait()
+
+
+# -- streams that only seem to wait -----------------------------------------------------------------
+
+
+def reads_slowly(name: str) -> list[int]:
+    """Waits for items, time and again, of a generator that waits for something else."""
+    with rpc.stream("w2", yields_one_at_a_time, (name,)) as stream:
+        return list(stream)
+
+
+def yields_one_at_a_time(name: str) -> Iterator[int]:
+    for i in range(3):
+        rpc.rpc_sync("w0", remote_code.hold, (f"{name}-{i}",))
+        yield i
+
+
+def reads_half(name: str) -> int:
+    """Takes few of many items: the generator rests, and this waits for it to be allowed to go on."""
+    with rpc.stream("w2", counts, (10**6,)) as stream:
+        first = next(stream)
+        rpc.rpc_sync("w2", remote_code.hold, (name,))
+        return int(first + next(stream))
+
+
+def counts(n: int) -> Iterator[int]:
+    yield from range(n)

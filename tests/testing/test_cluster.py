@@ -70,9 +70,19 @@ def wait_for_worker1() -> str:
     return "it answered"
 
 
-@pytest.fixture(params=[False, True], ids=["agents", "processes"])
-def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    with Cluster(2, processes=request.param) as made:
+@pytest.fixture(scope="module", autouse=True)
+def two_processes() -> Iterator[Cluster]:
+    """Two processes for all tests, of which none ends one."""
+    with Cluster(2, processes=True) as made:
+        yield made
+
+
+@pytest.fixture(params=["agents", "processes"])
+def cluster(request: pytest.FixtureRequest, two_processes: Cluster) -> Iterator[Cluster]:
+    if request.param == "processes":
+        yield two_processes
+        return
+    with Cluster(2) as made:
         yield made
 
 

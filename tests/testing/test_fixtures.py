@@ -33,8 +33,10 @@ def test_a_program_gets_the_limit_and_shows_its_output(programs: Programs) -> No
     script = programs.script(
         "print('so far', flush=True)\nimport threading\nthreading.Event().wait()"
     )
-    program = programs.start(["python", script], limit=1.0)
-    with pytest.raises(pytest.fail.Exception, match="ran longer than 1 s; its output:\nso far"):
+    program = programs.start(["python", script])
+    program.wait_for("so far")
+    program.limit = 0.2
+    with pytest.raises(pytest.fail.Exception, match="ran longer than 0.2 s; its output:\nso far"):
         program.wait()
     assert program.process.returncode is not None
 

@@ -11,6 +11,7 @@ import pytest
 import telegrad as tg
 from telegrad import dist_autograd, rpc
 from telegrad.testing import Cluster, LeakError, no_leaked_references
+from telegrad.testing.leaks import wait_until_gone
 
 KEPT: list[object] = []
 
@@ -20,7 +21,9 @@ def double(x: tg.Tensor) -> tg.Tensor:
 
 
 def keep_a_reference() -> None:
-    KEPT.append(rpc.remote("worker1", double, (np.ones(2),)))
+    rref = rpc.remote("worker1", double, (np.ones(2),))
+    wait_until_gone("creations", lambda: [] if rref.confirmed_by_owner() else [rref])
+    KEPT.append(rref)
 
 
 def drop_it() -> None:

@@ -35,7 +35,7 @@ def test_run_and_call_soon() -> None:
     try:
         assert loop.run(where()) == ("test-loop", True)
         loop.call_soon(called.set)
-        assert called.wait(5)
+        assert called.wait(20)
         assert not loop.is_loop_thread()
         assert not on_own_loop()
     finally:
@@ -62,18 +62,20 @@ def test_blocking_on_it_is_refused() -> None:
 
 def test_a_time_out_cancels() -> None:
     loop = LoopThread("test-loop").acquire()
-    cancelled = threading.Event()
+    started, cancelled = threading.Event(), threading.Event()
 
     async def forever() -> None:
+        started.set()
         try:
             await asyncio.Event().wait()
         finally:
             cancelled.set()
 
     try:
-        with pytest.raises(TimeoutError):
-            loop.run(forever(), 0.01)
-        assert cancelled.wait(5)
+        while not started.is_set():  # what has not begun when the time is over never does
+            with pytest.raises(TimeoutError):
+                loop.run(forever(), 0.01)
+        assert cancelled.wait(20)
     finally:
         loop.release()
 
@@ -90,7 +92,7 @@ def test_what_still_runs_is_cancelled_at_the_end() -> None:
             cancelled.set()
 
     loop.call_soon(lambda: asyncio.ensure_future(forever()))
-    assert started.wait(5)
+    assert started.wait(20)
     loop.release()
     assert cancelled.is_set()
 
@@ -110,6 +112,6 @@ def test_a_kept_loop_takes_what_comes_after_its_end() -> None:
     assert not loop.is_closed()
     thread.acquire()
     assert thread.loop is loop
-    assert late.wait(10)
+    assert late.wait(20)
     thread.release()
     loop.close()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import threading
-import time
 import weakref
 from collections.abc import Awaitable, Callable
 
@@ -21,7 +21,15 @@ from telegrad.errors import (
 from telegrad.transport import Carrier, CarrierClosedError, Listener, Transport
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
-from tests.transport.workers import SECONDS, Floor, ManualClock, Worker, deadline
+from tests.transport.workers import (
+    SECONDS,
+    Floor,
+    ManualClock,
+    Worker,
+    hears_beats,
+    let_pass,
+    wait_until,
+)
 
 KIB, MIB = 2**10, 2**20
 SIZES = [0, 1, 64 * KIB - 1, 64 * KIB, 64 * KIB + 1, MIB - 1, MIB, MIB + 1, 5 * MIB]
@@ -79,10 +87,12 @@ def test_headers_that_fit_no_write_are_refused_at_once(floor: Floor) -> None:
 
 
 def test_small_ones_pass_a_big_one(floor: Floor) -> None:
-    alice, bob = floor.pair()
+    alice, bob = floor.worker("alice"), floor.worker("bob")
+    alice.exchange.connect(bob.info, ())  # may post; nothing leaves before all are there
     alice.post(bob, 0, buffers=[pattern(8 * MIB)])
     for call in range(1, 51):
         alice.post(bob, call)
+    alice.knows(bob)
     bob.recorder.wait_envelopes(51)
     assert bob.recorder.calls()[-1] == 0
     assert sorted(bob.recorder.calls()) == list(range(51))
@@ -144,7 +154,7 @@ def test_carriers_break_in_the_middle_again_and_again(floor: Floor, seed: int) -
         got = worker.recorder.wait_envelopes(n)
         assert sorted(envelope.call for envelope in got) == list(range(n))
         assert all(bytes(e.buffers[0]) == data.get(e.call, b"") for e in got)
-    assert alice.exchange.statistics().connections > 3
+    assert alice.exchange.statistics().connections > 1  # how many depends on what goes together
     assert not alice.recorder.lost
     assert not bob.recorder.lost
 
@@ -253,30 +263,33 @@ def test_another_name_is_a_loss(floor: Floor) -> None:
 
 
 def test_silence_is_a_loss_after_the_bound(floor: Floor) -> None:
-    clock = ManualClock()
-    alice = floor.worker("alice", clock=clock, lost_after=10.0)
-    mute = floor.worker("bob", clock=ManualClock(), lost_after=1e9)  # beats once, then never
-    alice.knows(mute)
-    alice.post(mute, 1)
-    mute.recorder.wait_envelopes(1)
-    clock.now += 9.0
-    alice.post(mute, 2)
-    mute.recorder.wait_envelopes(2)
+    clock, slow = ManualClock(), Slow(floor.transport())
+    bob = floor.worker("bob", clock=ManualClock(), lost_after=1e9)
+    loop = bob.exchange._loop
+    loop.call_soon(slow.go.set)
+    alice = floor.worker("alice", transport=slow, clock=clock, lost_after=10.0).knows(bob)
+    alice.post(bob, 1)
+    bob.recorder.wait_envelopes(1)
+    loop.run(slow.get_stuck(), SECONDS)  # nothing that alice asks arrives any more
+    let_pass(clock, 9.0, alice)
     assert not alice.recorder.lost
-    clock.now += 12.0
+    let_pass(clock, 4.0, alice)
     error = alice.recorder.wait_lost()
     assert "silent for" in error.reason
     assert error.last_seen >= 10.0
+    loop.call_soon(slow.go.set)
+    assert slow.closed.wait(SECONDS)
 
 
 def test_idle_peers_keep_each_other_alive(floor: Floor) -> None:
-    alice, bob = floor.pair(lost_after=0.5)
+    clock = ManualClock()
+    alice, bob = floor.pair(clock=clock, lost_after=1.25)
     alice.post(bob, 1)
     bob.recorder.wait_envelopes(1)
-    nothing, end = threading.Event(), deadline()
-    while alice.exchange.statistics().writes < 15:  # two bounds and more
-        assert time.monotonic() < end
-        nothing.wait(0.01)
+    for _ in range(15):  # from beat to beat, for three bounds
+        clock.now += 0.25
+        for worker, peer in ((alice, bob), (bob, alice)):
+            wait_until("beats", lambda: hears_beats(worker, peer, clock))  # noqa: B023
     assert not alice.recorder.lost
     assert not bob.recorder.lost
 
@@ -297,7 +310,7 @@ def test_a_loss_lets_go_of_what_was_posted(floor: Floor) -> None:
     alice.post(bob, 1, buffers=[buffer.data])
     del buffer
     alice.recorder.wait_lost()
-    assert held() is None
+    wait_until("memory", lambda: gc.collect() >= 0 and held() is None)
 
 
 def test_a_goodbye_follows_what_was_posted_and_is_a_loss_with_its_reason(floor: Floor) -> None:
@@ -475,6 +488,11 @@ class Slow(Transport):
     async def listen(self, accept: Callable[[Carrier], Awaitable[None]]) -> Listener:
         return await self.inner.listen(accept)
 
+    async def get_stuck(self) -> None:
+        """In one step of the loop: a beat may be due in between."""
+        self.go.clear()
+        self.stuck = True
+
     async def dial(self, endpoint: str) -> Carrier:
         self.dialling.set()
         await self.go.wait()
@@ -525,8 +543,7 @@ def test_a_goodbye_that_cannot_be_answered_closes_the_carrier(floor: Floor) -> N
     alice = floor.worker("alice", transport=slow).knows(bob)
     alice.post(bob, 1)
     bob.recorder.wait_envelopes(1)
-    loop.call_soon(slow.go.clear)
-    slow.stuck = True
+    loop.run(slow.get_stuck(), SECONDS)
     alice.post(bob, 2)
     assert slow.writing.wait(SECONDS)
     bob.exchange.leave(alice.info, "enough")

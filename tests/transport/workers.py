@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 from telegrad.errors import WorkerLostError
+from telegrad.testing import leaks
 from telegrad.transport import (
     Carrier,
     CarrierClosedError,
@@ -23,6 +24,8 @@ from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 
 SECONDS = 20.0  # no wait of these tests takes so long unless something is wrong
+TICK = 0.25  # how often an exchange looks, with a bound of 10 s
+SETTLES = 30  # turns of the loop in which whatever is under way in this process arrives
 TOKEN = b"a token that only the tests use"
 
 
@@ -233,6 +236,40 @@ def floor_of(kind: str) -> Iterator[Floor]:
         floor.close()
 
 
-def deadline() -> float:
-    """Returns when a test that polls has to give up."""
-    return time.monotonic() + SECONDS
+def wait_until(what: str, condition: Callable[[], bool]) -> None:
+    """Waits for what others bring about."""
+    leaks.wait_until_gone(what, lambda: [] if condition() else [what], SECONDS)
+
+
+def hears_beats(worker: Worker, peer: Worker, clock: ManualClock) -> bool:
+    """Returns whether a worker has heard a beat that its peer sent when it was as late as now.
+
+    Before that the clock must not go on: the peers would fall silent for each other.
+    """
+    liveness = worker.exchange._connections[peer.info.name, peer.info.incarnation].liveness
+    return liveness is not None and liveness._heard >= clock.now
+
+
+def let_pass(clock: ManualClock, seconds: float, *workers: Worker) -> None:
+    """Has so much time pass for these workers, tick by tick."""
+
+    async def on_loop() -> None:
+        await settled()
+        for _ in range(round(seconds / TICK)):
+            clock.now += TICK
+            for worker in workers:
+                ticked(worker.exchange, clock.now)
+            await settled()
+
+    workers[0].exchange._loop.run(on_loop(), SECONDS)
+
+
+def ticked(exchange: Exchange, now: float) -> None:
+    """Has all connections look at the time; on the loop."""
+    for connection in list(exchange._connections.values()):
+        connection.tick(now)
+
+
+async def settled() -> None:
+    for _ in range(SETTLES):
+        await asyncio.sleep(0)

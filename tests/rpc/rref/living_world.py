@@ -46,8 +46,8 @@ class Thing:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        Thing.made.add(number)
         Thing.alive[number] = self
+        Thing.made.add(number)  # last: from now on `check` asks whether it lives
 
 
 class Keeper:

@@ -148,6 +148,11 @@ def drained(cluster: Cluster) -> None:
     wait_until_gone("RRefs", left)
 
 
+def confirmed(rref: RRef[Any]) -> None:
+    """Waits until the owner's answer to the creation is here; that to a fetch may come before it."""
+    wait_until_gone("creations", lambda: [] if rref.confirmed_by_owner() else [rref])
+
+
 def on(cluster: Cluster, r: int, body: Callable[..., Any], *args: Any) -> Any:
     return cluster.call(r, body, *args)
 

@@ -19,6 +19,7 @@ from tests.rpc.rref.programs import (
     N,
     await_it,
     block_the_loop,
+    confirmed,
     drained,
     gates,
     give_back,
@@ -79,7 +80,7 @@ def test_to_here_copies_each_time(cluster: Cluster) -> None:
         first = rref.to_here()
         first += 1
         np.testing.assert_array_equal(rref.to_here(), np.zeros(3))
-        assert rref.confirmed_by_owner()
+        confirmed(rref)
 
     on(cluster, 0, body)
 
@@ -165,7 +166,7 @@ def test_a_reference_travels_before_its_value_exists(cluster: Cluster) -> None:
         assert rref.to_here() == 5
         assert on_third.wait() == on_owner.wait() == 5
         assert bits.wait() == sums.to_here() == 3
-        assert rref.confirmed_by_owner()
+        confirmed(rref)
 
     on(cluster, 0, body)
     drained(cluster)

@@ -20,6 +20,7 @@ from telegrad.rpc import Future, RRef
 from telegrad.rpc.rref_calls import Creation
 from telegrad.rpc.user_call import call_payload
 from telegrad.testing import Cluster
+from telegrad.testing.leaks import wait_until_gone
 from tests.rpc.rref.programs import (
     GateError,
     Model,
@@ -62,7 +63,7 @@ def test_a_failed_creation(cluster: Cluster, to: str) -> None:
         assert not rref.confirmed_by_owner()
         with pytest.raises(GateError):
             rpc.rpc_sync("worker2", read_value, (rref,))
-        assert "failed" in repr(rref)
+        wait_until_gone("creations", lambda: [] if "failed" in repr(rref) else [rref])
 
     on(cluster, 0, body)
     drained(cluster)
@@ -300,7 +301,7 @@ def test_a_worker_that_speaks_for_others_is_not_heard(
         assert rpc.rpc_sync("worker1", give_back, (1,)) == 1
 
     on(cluster, 2, lie, kept)
-    assert "is not its child" in caplog.text
+    wait_until_gone("log", lambda: [] if "is not its child" in caplog.text else ["no line"])
     assert on(cluster, 0, kept.to_here) == "kept"
     del kept
     caplog.clear()

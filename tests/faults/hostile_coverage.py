@@ -1,0 +1,117 @@
+"""Which public names the table of hostile cases covers, and why it says nothing of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import ModuleType
+
+from telegrad import collectives, dist_autograd, parallel, rpc
+from tests.faults.hostile_table import ROWS
+
+__all__ = ["ELSEWHERE", "WAITS_FOR_NOBODY", "covered", "public_verbs", "table"]
+
+MODULES: tuple[ModuleType, ...] = (rpc, dist_autograd, collectives, parallel)
+# Whose methods wait; what else is exported is a value, or a part of an agent.
+CLASSES: tuple[type, ...] = (
+    rpc.AsCompleted,
+    rpc.Future,
+    rpc.RRef,
+    rpc.Stream,
+    collectives.Work,
+    parallel.DistributedDataParallel,
+    parallel.DistributedOptimizer,
+    parallel.RemoteModule,
+)
+SPECIAL = {"__await__", "__anext__", "__next__"}
+
+# What waits for other workers, but not in a job that is complete and goes on.
+ELSEWHERE = {
+    "rpc.init_rpc": "test_hostile_ends.py::test_a_worker_lost_while_others_join",
+    "collectives.init_process_group": "test_hostile_ends.py::test_a_worker_lost_while_others_join",
+    "rpc.shutdown": "test_hostile_ends.py::test_a_worker_lost_while_others_shut_down",
+    "rpc.Agent": "test_hostile_ends.py::test_a_worker_lost_while_others_shut_down",
+    "collectives.destroy_process_group": (
+        "test_hostile_ends.py::test_a_worker_lost_while_others_shut_down"
+    ),
+    "rpc.idempotent": "tests/rpc/test_retry.py",
+    "rpc.publish": "tests/rpc/test_publish.py",
+}
+
+WAITS_FOR_NOBODY = {
+    "a value, its class, or a constant": """
+        rpc.CLOSE_SECONDS rpc.CallMode rpc.CallRecord rpc.CurrentCall rpc.Limits rpc.Message
+        rpc.RpcOptions rpc.RpcStatistics rpc.UserCall rpc.WorkerInfo
+        dist_autograd.TENSOR dist_autograd.RecvFunction dist_autograd.SendFunction
+        collectives.GroupStatistics collectives.ReduceOp""",
+    "a part of an agent, for the packages above": """
+        rpc.Interceptor rpc.Membership rpc.MembershipEvents rpc.OpenExchange rpc.ServedCall
+        rpc.WaitProbes rpc.attach_membership_events rpc.attach_published rpc.attach_retries
+        rpc.attach_rrefs rpc.attach_streams rpc.attach_unread_errors
+        rpc.attach_wait_probes rpc.clear_process_agent rpc.current_agent rpc.current_served_call
+        rpc.find_agent rpc.fresh_copy rpc.new_future rpc.on_own_loop rpc.process_agent rpc.seconds
+        rpc.set_process_agent rpc.use_agent rpc.watched
+        dist_autograd.AutogradContext dist_autograd.Container dist_autograd.attach_to
+        collectives.Groups collectives.attach_to""",
+    "answered by this worker": """
+        rpc.current_call rpc.expose rpc.get_worker_info rpc.get_worker_infos rpc.is_initialized
+        rpc.on_join rpc.on_leave rpc.on_loss rpc.register_type rpc.remote_traceback rpc.statistics
+        rpc.unpublish
+        dist_autograd.context dist_autograd.get_gradients
+        collectives.get_rank collectives.get_world_size collectives.world_group
+        rpc.Future.add_done_callback rpc.Future.call_when_done rpc.Future.cancel rpc.Future.done
+        rpc.Future.exception rpc.Future.hand_on rpc.Future.lend rpc.Future.let_cancel
+        rpc.Future.set_exception rpc.Future.set_result rpc.Future.stands_for
+        rpc.Future.try_set_exception rpc.Future.try_set_result rpc.Future.try_set_thunk
+        rpc.Future.value rpc.Future.watch
+        rpc.RRef.confirmed_by_owner rpc.RRef.is_owner rpc.RRef.of rpc.RRef.owner
+        rpc.RRef.owner_name rpc.RRef.release
+        rpc.Stream.aclose rpc.Stream.cancel rpc.Stream.close
+        collectives.Work.add_done_callback collectives.Work.done collectives.Work.exception
+        parallel.RemoteModule.get_module_rref
+        parallel.DistributedDataParallel.forward parallel.DistributedDataParallel.no_sync
+        parallel.DistributedDataParallel.named_children""",
+    "refused, since what it is about is elsewhere": """
+        parallel.RemoteModule.add_module parallel.RemoteModule.buffers
+        parallel.RemoteModule.named_buffers parallel.RemoteModule.named_parameters
+        parallel.RemoteModule.parameters parallel.RemoteModule.register_buffer""",
+}
+
+
+def public_verbs() -> set[str]:
+    """Returns every public name of the modules, and every public method of the classes."""
+    names = {f"{_short(module)}.{name}" for module in MODULES for name in module.__all__}
+    for cls in CLASSES:
+        (place,) = {f"{_short(each)}" for each in MODULES if getattr(each, cls.__name__, None)}
+        names |= {f"{place}.{cls.__name__}.{method}" for method in _methods(cls)}
+    return names
+
+
+def covered() -> set[str]:
+    """Returns the names that rows of the table stand for."""
+    return {name for row in ROWS.values() for name in row.covers}
+
+
+def table() -> str:
+    """Returns the table as the README shows it."""
+    lines = [
+        "| Verb | Case | Waits | Ended by the loss of | Told there: nobody waits any more |",
+        "|---|---|---|---|---|",
+    ]
+    for row in ROWS.values():
+        verbs = ", ".join(f"`{name}`" for name in row.covers)
+        ends = ", ".join(f"{who} (`{error.__name__}`)" for who, error in row.ends.items())
+        told = dict.fromkeys(who for each in row.cancels.values() for who in each)
+        cells = (verbs, row.name, ", ".join(row.at), ends or "nobody", ", ".join(told))
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _methods(cls: type) -> Iterator[str]:
+    for name, value in vars(cls).items():
+        is_method = callable(value) or isinstance(value, classmethod | staticmethod)
+        if (is_method and not name.startswith("_")) or name in SPECIAL:
+            yield name
+
+
+def _short(module: ModuleType) -> str:
+    return module.__name__.rpartition(".")[2]

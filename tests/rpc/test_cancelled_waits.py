@@ -1,0 +1,237 @@
+"""A wait in a served call ends with the call, whatever it is for; what it waits for is left alone."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from telegrad import rpc
+from telegrad.errors import CallCancelledError, CallTimeoutError
+from telegrad.rpc.interceptor import CallRecord
+from telegrad.rpc.served_call import ServedCall, enter_served_call
+from telegrad.testing import leaks
+from telegrad.types import WorkerInfo
+from tests.rpc import remote_code
+from tests.rpc.conftest import Job
+
+gates = remote_code.gates
+
+
+class Shared:
+    """What the calls of a test wait for and what they raised, by name; all workers are one process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._futures: dict[str, rpc.Future[Any]] = {}
+        self._raised: dict[str, BaseException] = {}
+
+    def begin(self) -> None:
+        with self._lock:
+            self._futures, self._raised = {}, {}
+
+    def future(self, name: str) -> rpc.Future[Any]:
+        with self._lock:
+            return self._futures.setdefault(name, rpc.Future())
+
+    def note(self, name: str, error: BaseException) -> None:
+        with self._changed:
+            self._raised[name] = error
+            self._changed.notify_all()
+
+    def raised(self, name: str) -> BaseException:
+        with self._changed:
+            assert self._changed.wait_for(lambda: name in self._raised, 20)
+            return self._raised[name]
+
+
+shared = Shared()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_shared() -> None:
+    shared.begin()
+
+
+def waits(name: str, how: str) -> Any:
+    try:
+        return HOW[how](shared.future(name))
+    except BaseException as error:
+        shared.note(name, error)
+        raise
+
+
+async def waits_in_a_thread(name: str, how: str) -> Any:
+    run: Callable[..., Any] = rpc.to_thread if how == "wait" else asyncio.to_thread
+    return await run(waits, name, "wait")
+
+
+def waits_in_a_finally(name: str) -> None:
+    """Is cancelled before it begins to wait."""
+    gates(f"{name}-entered").set()
+    try:
+        while True:
+            call = rpc.current_call()
+            assert call is not None
+            call.check()
+            threading.Event().wait(0.001)
+    finally:
+        waits(name, "wait")
+
+
+async def leaves_a_thread_behind(name: str) -> None:
+    """Is cancelled, and ends, while its thread still computes; then that waits."""
+    await rpc.to_thread(waits_late, name)
+
+
+def waits_late(name: str) -> None:
+    gates(f"{name}-entered").set()
+    assert gates(f"{name}-go").wait(20)
+    waits(name, "wait")
+
+
+HOW: dict[str, Callable[[rpc.Future[Any]], Any]] = {
+    "wait": lambda future: future.wait(),
+    "wait with a limit": lambda future: future.wait(60.0),
+    "wait_all": lambda future: rpc.wait_all([rpc.Future(), future]),
+    "wait_all with a limit": lambda future: rpc.wait_all([future], timeout=60.0),
+    "then": lambda future: future.then(lambda done: done.value()).wait(),
+    "as_completed": lambda future: next(rpc.as_completed([future])),
+    "first_n": lambda future: rpc.first_n([future, rpc.Future()], 1).wait(),
+}
+
+
+def begun(job: Job, count: int) -> None:
+    """Waits until so many waits of calls that w1 serves are known to those."""
+
+    def missing() -> list[str]:
+        calls = job.agents[1]._serving.calls()
+        return ["a wait"] * (count - sum(len(call.waits) for call in calls))
+
+    leaks.wait_until_gone("waits that have not begun", missing)
+
+
+def ended(job: Job) -> None:
+    leaks.wait_until_gone("work", lambda: ["a thread"] * job.agents[1]._executor.busy)
+    leaks.wait_until_gone("calls", lambda: job.agents[1]._serving.calls())
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_wait_for_a_plain_future_ends_with_its_call(job: Job, how: str) -> None:
+    name = how
+    call = job.on(0, rpc.rpc_async, "w1", waits, (name, how))
+    begun(job, 1)
+    call.cancel()
+    error = shared.raised(name)
+    assert isinstance(error, CallCancelledError)
+    assert "waits was cancelled by 'w0'" in str(error)
+    ended(job)
+    future = shared.future(name)
+    assert not future.done()
+    if how.startswith("wait"):
+        assert future._wakers == []
+    future.set_result(3)  # wakes nobody
+    assert future.wait() == 3
+
+
+@pytest.mark.parametrize("how", ["wait", "wait_all", "as_completed"])
+def test_a_wait_for_a_plain_future_ends_at_the_deadline_of_its_call(job: Job, how: str) -> None:
+    name = f"late-{how}"
+    call = job.on(0, rpc.rpc_async, "w1", waits, (name, how), timeout=0.3)
+    with pytest.raises(CallTimeoutError):
+        call.wait()
+    error = shared.raised(name)
+    assert isinstance(error, CallTimeoutError)
+    assert "waits has no time left" in str(error)
+    ended(job)
+
+
+@pytest.mark.parametrize("how", ["wait", "asyncio"])
+def test_a_wait_in_a_thread_of_a_coroutine_ends_with_its_call(job: Job, how: str) -> None:
+    name = f"thread-{how}"
+    call = job.on(0, rpc.rpc_async, "w1", waits_in_a_thread, (name, how))
+    begun(job, 1)
+    call.cancel()
+    assert isinstance(shared.raised(name), CallCancelledError)
+    ended(job)
+
+
+def test_a_wait_that_begins_after_the_cancellation_ends_at_once(job: Job) -> None:
+    name = "finally"
+    call = job.on(0, rpc.rpc_async, "w1", waits_in_a_finally, (name,))
+    assert gates(f"{name}-entered").wait(20)
+    call.cancel()
+    assert isinstance(shared.raised(name), CallCancelledError)
+    ended(job)
+
+
+def test_a_wait_for_the_call_of_another_call_ends_alone(job: Job) -> None:
+    """Two calls wait for one future, of a third: only the one that is cancelled hears of it."""
+    name = "other"
+    held = job.on(1, rpc.rpc_async, "w2", remote_code.hold, (name,))
+    with shared._lock:
+        shared._futures[name] = shared._futures[f"{name}-stays"] = held
+    stays = job.on(0, rpc.rpc_async, "w1", waits, (f"{name}-stays", "wait"))
+    goes = job.on(0, rpc.rpc_async, "w1", waits, (name, "wait"))
+    begun(job, 2)
+    goes.cancel()
+    assert isinstance(shared.raised(name), CallCancelledError)
+    assert not held.done()
+    gates(name).set()
+    assert stays.wait() == name
+    ended(job)
+
+
+def test_what_is_completed_before_the_cancellation_is_returned(job: Job) -> None:
+    """Any number of waits at once, cancelled and completed in any order: each ends, one way."""
+    count = 50
+    names = [f"race-{i}" for i in range(count)]
+    calls = [job.on(0, rpc.rpc_async, "w1", waits, (name, "wait")) for name in names]
+    begun(job, count)
+    with ThreadPoolExecutor(2) as pool:
+        cancels = pool.submit(lambda: [each.cancel() for each in calls])
+        completes = pool.submit(
+            lambda: [shared.future(name).try_set_result(name) for name in reversed(names)]
+        )
+        cancels.result(20)
+        completes.result(20)
+    ended(job)
+
+
+def test_a_wait_prefers_what_it_waits_for() -> None:
+    """Completed and cancelled at one moment, as a nested call is by the cancellation itself."""
+    worker = WorkerInfo("w0", 0, 1)
+    served = ServedCall(worker, 1, CallRecord("f"), 60.0, 0)
+    future: rpc.Future[int] = rpc.Future()
+    entered = threading.Event()
+
+    def wait() -> int:
+        enter_served_call(served)
+        entered.set()
+        return future.wait()
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(wait)
+        assert entered.wait(20)
+        leaks.wait_until_gone("no wait", lambda: [] if served.waits else ["the wait"])
+        served.nested.add(future)
+        served.cancel()
+        with pytest.raises(CallCancelledError, match="a future was cancelled"):
+            waiting.result(20)
+    assert not served.waits
+
+
+def test_a_thread_whose_coroutine_has_ended_waits_for_nothing(job: Job) -> None:
+    name = "left behind"
+    future = job.on(0, rpc.rpc_async, "w1", leaves_a_thread_behind, (name,))
+    assert gates(f"{name}-entered").wait(20)
+    assert future.cancel()
+    leaks.wait_until_gone("calls", job.agents[1]._serving.calls)
+    gates(f"{name}-go").set()
+    assert isinstance(shared.raised(name), CallCancelledError)
+    assert not shared.future(name).done()

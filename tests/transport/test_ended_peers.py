@@ -1,0 +1,102 @@
+"""What is kept of peers that have ended: so much that a job whose workers come and go is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from telegrad.errors import UnknownWorkerError, WorkerLostError
+from telegrad.transport import Carrier, Listener, Transport, exchange
+from telegrad.types import WorkerInfo
+from telegrad.wire import Envelope
+from tests.transport.workers import SECONDS, Floor, Worker, wait_until
+
+KEPT = 8
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "ENDED_PEERS", KEPT)
+
+
+def meet_and_lose(worker: Worker, count: int) -> list[WorkerInfo]:
+    """Has a worker lose so many incarnations, one after the other."""
+    lost = [WorkerInfo("comes.and.goes", 1, incarnation) for incarnation in range(1, count + 1)]
+    for each in lost:
+        worker.exchange.fence(each, "killed")
+        wait_until("the loss", lambda: each in dict(worker.recorder.lost))  # noqa: B023
+    return lost
+
+
+def test_those_that_ended_first_are_forgotten(floor: Floor) -> None:
+    alice, bob = floor.pair()
+    alice.post(bob, 1)
+    bob.recorder.wait_envelopes(1)
+    gone = meet_and_lose(alice, 5 * KEPT)
+    assert len(alice.exchange._connections) <= 2 * KEPT + 2
+    for late in gone[-KEPT:]:
+        with pytest.raises(WorkerLostError, match="killed"):
+            alice.exchange.post(late, Envelope("test.message"))
+    with pytest.raises(UnknownWorkerError):
+        alice.exchange.post(gone[0], Envelope("test.message"))
+    alice.post(bob, 2)  # who lives is never forgotten, however long ago it was met
+    bob.recorder.wait_envelopes(2)
+
+
+class Gate(Transport):
+    """Dials only while it is open."""
+
+    def __init__(self, inner: Transport) -> None:
+        self._inner = inner
+        self.open = asyncio.Event()
+
+    @property
+    def scheme(self) -> str:
+        return self._inner.scheme
+
+    async def listen(self, accept: Callable[[Carrier], Awaitable[None]]) -> Listener:
+        return await self._inner.listen(accept)
+
+    async def dial(self, endpoint: str) -> Carrier:
+        await self.open.wait()
+        return await self._inner.dial(endpoint)
+
+
+def test_who_was_forgotten_and_comes_back_is_refused(floor: Floor) -> None:
+    """Otherwise it would go on with a session of which the other end knows nothing."""
+    alice, gate = floor.worker("alice"), Gate(floor.transport())
+    bob = floor.worker("bob", transport=gate).knows(alice)
+    loop = bob.exchange._loop
+    loop.call_soon(gate.open.set)
+    bob.post(alice, 1)
+    alice.recorder.wait_envelopes(1)
+
+    async def shut() -> None:
+        gate.open.clear()
+
+    loop.run(shut(), SECONDS)
+    alice.exchange.fence(bob.info, "killed")
+    meet_and_lose(alice, 3 * KEPT)
+    assert (bob.info.name, bob.info.incarnation) not in alice.exchange._connections
+    loop.call_soon(gate.open.set)
+    error = bob.recorder.wait_lost()
+    assert error.fenced
+    assert "alice has no session with this incarnation any more" in error.reason
+    bob_again = floor.worker("bob", incarnation=2).knows(alice)
+    bob_again.post(alice, 7)
+    assert [each.call for each in alice.recorder.wait_envelopes(2)] == [1, 7]
+
+
+def test_who_was_lost_before_it_ever_dialled_is_refused_too(floor: Floor) -> None:
+    alice, gate = floor.worker("alice"), Gate(floor.transport())
+    bob = floor.worker("bob", transport=gate).knows(alice)
+    bob.post(alice, 1)
+    alice.exchange.fence(bob.info, "killed")
+    meet_and_lose(alice, 3 * KEPT)
+    alice.exchange.fence(bob.info, "killed once more")
+    bob.exchange._loop.call_soon(gate.open.set)
+    assert bob.recorder.wait_lost().fenced
+    assert [worker for worker, _ in alice.recorder.lost].count(bob.info) == 1
+    assert not alice.recorder.envelopes

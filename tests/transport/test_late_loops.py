@@ -1,0 +1,163 @@
+"""Loops that run late, backlogs and different bounds, between whole exchanges on a manual clock.
+
+Time passes in steps of a tick; in between the loop runs until nothing moves any more, so what is
+lost is lost by the clock alone, however loaded the machine is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+
+from telegrad.transport import Carrier, Listener, Transport
+from tests.transport.workers import (
+    SECONDS,
+    Floor,
+    ManualClock,
+    Worker,
+    floor_of,
+    let_pass,
+    ticked,
+)
+
+
+@pytest.fixture
+def floor() -> Iterator[Floor]:
+    with floor_of("inproc") as workers:
+        yield workers
+
+
+def oversleep(clock: ManualClock, seconds: float, *workers: Worker) -> None:
+    """Has so much time pass in one turn of the loop."""
+
+    async def on_loop() -> None:
+        clock.now += seconds
+        for worker in workers:
+            ticked(worker.exchange, clock.now)
+
+    workers[0].exchange._loop.run(on_loop(), SECONDS)
+
+
+def lost(*workers: Worker) -> list[str]:
+    return [str(error) for worker in workers for _, error in worker.recorder.lost]
+
+
+def met(floor: Floor, clock: ManualClock, first: float, second: float) -> tuple[Worker, Worker]:
+    """Returns two workers with a session and with these bounds."""
+    alice = floor.worker("alice", clock=clock, lost_after=first)
+    bob = floor.worker("bob", clock=clock, lost_after=second)
+    alice.knows(bob)
+    alice.post(bob, 1)
+    bob.recorder.wait_envelopes(1)
+    return alice, bob
+
+
+def test_who_beats_seldom_answers_who_asks_often(floor: Floor) -> None:
+    """With bounds of 10 s and 1000 s the one asks every 2 s, the other every 200 s."""
+    clock = ManualClock()
+    alice, bob = met(floor, clock, 10.0, 1000.0)
+    let_pass(clock, 100.0, alice, bob)
+    assert lost(alice, bob) == []
+
+
+def test_a_loop_that_oversleeps_again_and_again(floor: Floor) -> None:
+    clock = ManualClock()
+    alice, bob = met(floor, clock, 10.0, 10.0)
+    for seconds in (60.0, 9.0, 11.0, 3600.0, 15.0):
+        let_pass(clock, 3.0, alice, bob)
+        oversleep(clock, seconds, alice, bob)
+    let_pass(clock, 20.0, alice, bob)
+    assert lost(alice, bob) == []
+
+
+class Slow(Transport):
+    """Its carriers bring all at once, or one message for each permit."""
+
+    def __init__(self, inner: Transport) -> None:
+        self._inner = inner
+        self.is_slow = False
+        self.permits = asyncio.Semaphore(0)
+
+    @property
+    def scheme(self) -> str:
+        return self._inner.scheme
+
+    async def listen(self, accept: Callable[[Carrier], Awaitable[None]]) -> Listener:
+        return await self._inner.listen(lambda carrier: accept(_SlowCarrier(carrier, self)))
+
+    async def dial(self, endpoint: str) -> Carrier:
+        return await self._inner.dial(endpoint)
+
+
+class _SlowCarrier(Carrier):
+    def __init__(self, inner: Carrier, slow: Slow) -> None:
+        self._inner = inner
+        self._slow = slow
+
+    @property
+    def description(self) -> str:
+        return self._inner.description
+
+    async def send(self, message: bytes) -> None:
+        await self._inner.send(message)
+
+    async def receive(self) -> bytes:
+        message = await self._inner.receive()
+        if self._slow.is_slow:
+            await self._slow.permits.acquire()
+        return message
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+def test_a_question_behind_a_long_backlog(floor: Floor) -> None:
+    """Its answer comes after three bounds; that the backlog is worked through is seen before."""
+    clock = ManualClock()
+    slow = Slow(floor.transport())
+    alice = floor.worker("alice", clock=clock, lost_after=10.0)
+    bob = floor.worker("bob", clock=clock, lost_after=40.0, transport=slow)
+    alice.knows(bob)
+    alice.post(bob, 1)
+    bob.recorder.wait_envelopes(1)
+    slow.is_slow = True
+    for call in range(2, 18):  # as many as wait in a carrier of this transport
+        alice.post(bob, call)
+        let_pass(clock, 0.0, alice)
+    for _ in range(16):
+        let_pass(clock, 2.0, alice, bob)
+        assert lost(alice, bob) == []
+        alice.exchange._loop.call_soon(slow.permits.release)
+    assert len(bob.recorder.wait_envelopes(16)) < 18
+
+
+def test_a_backlog_that_nobody_works_through(floor: Floor) -> None:
+    clock = ManualClock()
+    slow = Slow(floor.transport())
+    alice = floor.worker("alice", clock=clock, lost_after=10.0)
+    bob = floor.worker("bob", clock=clock, lost_after=40.0, transport=slow)
+    alice.knows(bob)
+    alice.post(bob, 1)
+    bob.recorder.wait_envelopes(1)
+    slow.is_slow = True
+    let_pass(clock, 15.0, alice, bob)
+    assert "silent for" in alice.recorder.wait_lost().reason
+
+
+def test_a_peer_that_said_so_may_be_silent_for_longer(floor: Floor) -> None:
+    """As a worker tells the coordinator, which another program may have started."""
+    clock = ManualClock()
+    slow = Slow(floor.transport())
+    alice = floor.worker("alice", clock=clock, lost_after=10.0)
+    bob = floor.worker("bob", clock=clock, lost_after=100.0, transport=slow)
+    alice.knows(bob)
+    alice.post(bob, 1)
+    bob.recorder.wait_envelopes(1)
+    alice.exchange.spare(bob.info, 100.0)
+    slow.is_slow = True
+    let_pass(clock, 99.0, alice, bob)
+    assert lost(alice) == []
+    let_pass(clock, 4.0, alice, bob)
+    assert "silent for" in alice.recorder.wait_lost().reason
