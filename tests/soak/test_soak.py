@@ -18,14 +18,16 @@ LIMIT_SECONDS = 900.0
 MOST_RESIDENT = 2**20
 # Of objects of one class: a call of the sampling itself may just be under way, or not.
 SLACK = 20
-# Deadlines that were cancelled stay in their heap until there are so many of them.
-DEADLINES = ("telegrad.rpc.deadlines.Deadline", 3 * COMPACT_FROM)
+# Deadlines that were cancelled stay in their heap, each in a tuple, until there are so many of them.
+DEADLINES = ("telegrad.rpc.deadlines.Deadline", "builtins.tuple")
+MOST_DEADLINES = 3 * COMPACT_FROM
 
 
 def grown(before: Sample, after: Sample) -> dict[str, int]:
     """Returns the classes of which there are more."""
     more = {name: after.objects[name] - before.objects.get(name, 0) for name in after.objects}
-    more[DEADLINES[0]] = more.get(DEADLINES[0], 0) - DEADLINES[1]
+    for name in DEADLINES:
+        more[name] = more.get(name, 0) - MOST_DEADLINES
     return {name: count for name, count in more.items() if count > SLACK}
 
 
