@@ -81,7 +81,7 @@ def wait_all(futures: Iterable[Future[T]], timeout: float | None = None) -> list
     started, late = time.monotonic(), False
     try:
         with blocking(countdown.stop, *waited, ends_by_itself=limit < math.inf):
-            late = not countdown.wait(limit)
+            late = not countdown.wait(limit) and countdown.left > 0
         if late:
             raise _not_all(waited, countdown.left, time.monotonic() - started)
         if countdown.failed is not None:
