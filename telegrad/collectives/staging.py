@@ -9,7 +9,7 @@ import numpy as np
 from telegrad.arrays import copy_into, is_array, is_cupy, to_host
 from telegrad.errors import DecodeError
 from telegrad.types import Array, Shape
-from telegrad.wire import Buffer
+from telegrad.wire import Buffer, copy_of
 
 __all__ = ["Staged", "as_bytes", "check_array", "from_bytes"]
 
@@ -87,5 +87,5 @@ def from_bytes(data: Buffer, dtype: np.dtype[Any], shape: Shape) -> Array:
     if view.nbytes != dtype.itemsize * int(np.prod(shape, dtype=np.int64)):
         raise DecodeError(f"{view.nbytes} bytes arrived for an array of shape {shape} and {dtype}")
     if view.readonly:
-        view = memoryview(bytearray(view))
+        view = memoryview(copy_of(view))
     return np.ndarray(shape, dtype, view)

@@ -11,7 +11,7 @@ from telegrad.transport.base import Receiver
 from telegrad.transport.bulk_thread import BulkThread
 from telegrad.transport.loop import LoopThread
 from telegrad.types import WorkerInfo
-from telegrad.wire import Envelope, inline_parts
+from telegrad.wire import Envelope, copy_of, inline_parts
 
 __all__ = ["Loopback"]
 
@@ -81,5 +81,5 @@ def _copy(envelope: Envelope) -> Envelope:
         envelope.document,
         envelope.externals,
         dict(envelope.headers),
-        [bytearray(buffer) for buffer in envelope.buffers],
+        [copy_of(buffer) for buffer in envelope.buffers],
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from telegrad.wire.assembly import Assembly
 from telegrad.wire.callable_policy import CallablePolicy, expose
+from telegrad.wire.copies import copy_of
 from telegrad.wire.decoder import decode, decode_exception
 from telegrad.wire.encoder import Encoded, encode, encode_exception
 from telegrad.wire.envelope import Buffer, Envelope
@@ -49,6 +50,7 @@ __all__ = [
     "Project",
     "add_note",
     "chunk_header",
+    "copy_of",
     "cut",
     "decode",
     "decode_exception",

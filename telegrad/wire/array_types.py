@@ -6,12 +6,13 @@ import math
 import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from telegrad.errors import DecodeError
 from telegrad.wire.conversion import MARKERS, Conversion, Reading, Refused
+from telegrad.wire.copies import bytes_of, copy_of
 from telegrad.wire.envelope import Buffer
 from telegrad.wire.registry import ExternalType, register_external
 from telegrad.wire.tags import Tag
@@ -152,9 +153,9 @@ def describe_array(array: np.ndarray[Any, Any]) -> tuple[object, Sequence[Buffer
     Returns:
         `[dtype, "C" or "F", *shape]`, and one buffer.
     """
-    order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
-    buffer = array.tobytes("F" if order == "F" else "C")
-    return [encode_dtype(array.dtype), order, *array.shape], [buffer]
+    flags = array.flags
+    order: Literal["C", "F"] = "F" if flags.f_contiguous and not flags.c_contiguous else "C"
+    return [encode_dtype(array.dtype), order, *array.shape], [bytes_of(array, order)]
 
 
 def describe_own_array(array: np.ndarray[Any, Any]) -> tuple[object, Sequence[Buffer]]:
@@ -181,7 +182,7 @@ def rebuild_array(meta: Any, buffers: Sequence[Buffer]) -> np.ndarray[Any, Any]:
             f" with {view.nbytes} bytes"
         )
     if view.readonly:
-        view = memoryview(bytearray(view))
+        view = memoryview(copy_of(view))
     try:
         return np.ndarray(tuple(shape), dtype, view, order="F" if order == "F" else "C")
     except (ValueError, TypeError) as error:

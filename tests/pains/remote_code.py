@@ -177,3 +177,8 @@ def leave_twice() -> str:
     rpc.shutdown(timeout=20.0)
     rpc.shutdown(timeout=20.0)
     return "left"
+
+
+def size_and_last(array: npt.NDArray[np.uint8]) -> tuple[int, int]:
+    """How many there are, and the one that comes last."""
+    return array.size, int(array[-1])

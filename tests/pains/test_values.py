@@ -14,9 +14,9 @@ from telegrad import rpc
 from telegrad.errors import OwnerLostError
 from telegrad.testing import Cluster
 from telegrad.testing.leaks import wait_until_gone
-from tests.pains.remote_code import echo, keeps, kept, own_one, owned_by_me
+from tests.pains.remote_code import echo, keeps, kept, own_one, owned_by_me, size_and_last
 
-MIB = 2**20
+MIB, GIB = 2**20, 2**30
 # Around gRPC's default limit of a message, and beyond.
 SIZES = (0, 1, 4 * MIB - 1, 4 * MIB, 4 * MIB + 1, 9 * MIB)
 
@@ -97,6 +97,21 @@ def test_pain_22_messages_have_a_limit() -> None:
     with Cluster(2, options=rpc.RpcOptions(limits=limits)) as cluster:
         assert cluster.call(0, sizes_come_back, "worker1") == []
         assert cluster.call(0, many_at_once, "worker1") == 40.0 * MIB
+
+
+def push_more_than_2_gib(to: str) -> tuple[int, int]:
+    """Lets go of its array before it is told of a loss, if there was one."""
+    array = np.ones(2 * GIB + 1, np.uint8)
+    return rpc.rpc_sync(to, size_and_last, (array,), timeout=300)
+
+
+@pytest.mark.long
+def test_pain_22_more_than_2_gib_and_nobody_is_taken_for_dead() -> None:
+    """A copy under the interpreter's lock would take as long as silence may last here."""
+    options = rpc.RpcOptions(lost_after=1.5)
+    with Cluster(2, processes=True, options=options) as cluster:
+        assert cluster.call(0, push_more_than_2_gib, "worker1") == (2 * GIB + 1, 1)
+
 
 
 ARRAYS: list[npt.NDArray[np.generic]] = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from telegrad.errors import DecodeError, EncodeError
-from telegrad.wire import describe, encode, rebuild
+from telegrad.wire import copies, describe, encode, rebuild
 from tests.wire.samples import Pair, round_trip
 
 dtypes = (
@@ -36,11 +37,21 @@ def assert_same(arrived: Any, sent: Any) -> None:
     assert arrived.flags.writeable
 
 
+# Big arrays are copied in another way than small ones: by either, whatever their size.
+@pytest.fixture(params=[1, copies.BIG_BYTES], ids=["as big ones", "as small ones"], scope="module")
+def big_bytes(request: pytest.FixtureRequest) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(copies, "BIG_BYTES", request.param)
+        yield
+
+
+@pytest.mark.usefixtures("big_bytes")
 @given(hnp.arrays(dtypes, shapes))
 def test_arrays_of_every_dtype(array: Any) -> None:
     assert_same(round_trip(array), array)
 
 
+@pytest.mark.usefixtures("big_bytes")
 @given(st.data())
 def test_arrays_of_every_layout(data: st.DataObject) -> None:
     array = data.draw(hnp.arrays(hnp.floating_dtypes() | hnp.integer_dtypes(), shapes))
@@ -48,6 +59,32 @@ def test_arrays_of_every_layout(data: st.DataObject) -> None:
     order = data.draw(st.permutations(range(view.ndim)))
     view = np.asarray(view).transpose(order) if np.ndim(view) == len(order) else np.asarray(view)
     assert_same(round_trip(view), view)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(2**17, dtype=np.float32).reshape(2**9, -1),
+        np.asfortranarray(np.arange(2**17, dtype=">i4").reshape(2**9, -1)),
+        np.arange(2**18, dtype=np.int32)[::-2],
+        np.arange(2**17).astype("M8[s]"),
+        np.ones(2**17, ml_dtypes.bfloat16).reshape(2, -1)[:, ::-1],
+        np.zeros(2**16, [("a", np.int8), ("b", np.float64)]),
+    ],
+    ids=["C", "F, big-endian", "negative stride", "datetime", "bfloat16", "records"],
+)
+def test_big_arrays(array: np.ndarray[Any, Any]) -> None:
+    assert array.nbytes >= copies.BIG_BYTES
+    assert_same(round_trip(array), array)
+
+
+def test_a_copy_of_bytes_is_its_own() -> None:
+    for size in (3, copies.BIG_BYTES):
+        original = bytearray(b"a" * size)
+        copy = memoryview(copies.copy_of(original))
+        original[0] = 0
+        assert not copy.readonly
+        assert bytes(copy) == b"a" * size
 
 
 @given(dtypes)
