@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import math
 import os
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from typing import final
@@ -17,21 +18,22 @@ from telegrad.errors import (
     AgentForkedError,
     AlreadyInitializedError,
     BlockingCallError,
-    EvictedError,
     RendezvousError,
-    WorkerLostError,
 )
 from telegrad.nn import Module
 from telegrad.rendezvous import (
+    COORDINATOR_NAME,
     JobAddress,
+    JobPort,
     JoinedJob,
-    Member,
     check_name,
     join_job,
     parse_init_method,
+    secured,
 )
 from telegrad.rpc import (
     Agent,
+    JobEvents,
     MembershipEvents,
     RpcOptions,
     WaitProbes,
@@ -42,6 +44,7 @@ from telegrad.rpc import (
     attach_streams,
     attach_unread_errors,
     attach_wait_probes,
+    connection_limits,
     current_agent,
     find_agent,
     on_own_loop,
@@ -54,6 +57,7 @@ from telegrad.transport import (
     LoopThread,
     Receiver,
     Transport,
+    find_tls,
     find_token,
     shared_loop_thread,
 )
@@ -73,7 +77,6 @@ __all__ = [
     "shutdown",
 ]
 
-LOOPBACK = "127.0.0.1"
 EXIT_SECONDS = 2.0  # a program that ends without shutdown() must not hang at its end
 
 MODULE_ADVICE = (
@@ -133,7 +136,9 @@ def _place(
     address = parse_init_method(init_method, rank=rank, world_size=world_size, environ=os.environ)
     if address.late and name is None:  # the coordinator gives it one
         return address, "", chosen
-    return address, check_name(name or address.name or f"worker{address.rank}"), chosen
+    if name is None:
+        name = address.name or f"worker{address.rank}"
+    return address, check_name(name), chosen
 
 
 def init_process_group(
@@ -233,11 +238,12 @@ def invite() -> tuple[Agent, bytes]:
     """
     agent = current_agent()
     invitation = agent.attached(Invitation)
-    if not invitation.endpoint.startswith("grpc://"):
+    if not invitation.endpoint.startswith(("grpc://", "grpcs://", "unix://")):
         raise RendezvousError(
             f"no other process can join the job at {invitation.endpoint}; start the agent with "
             "rpc.init_rpc()"
         )
+    agent.main_stays_here = "__file__" not in vars(sys.modules["__main__"])
     return agent, bytes(encode(invitation).document)
 
 
@@ -255,7 +261,9 @@ def join_invited(
     Raises:
         RendezvousError: The job could not be joined; nothing is left behind.
     """
-    known = decode(invitation, [])
+    context = contextvars.Context()
+    context.run(import_missing_with, importer)
+    known = context.run(decode, invitation, [])  # its options may name a function that decides
     assert isinstance(known, Invitation)
     address = JobAddress(
         host="",
@@ -267,9 +275,7 @@ def join_invited(
         endpoint=known.endpoint,
         late=True,
     )
-    context = contextvars.Context()
-    context.run(import_missing_with, importer)
-    options = dataclasses.replace(known.options, port=0)
+    options = dataclasses.replace(known.options, port=0, listen=True)
     return _make_process_agent(address, name, options, known.token, context)
 
 
@@ -309,20 +315,26 @@ def _make_grpc_agent(
     agent: Agent | None = None,
 ) -> Agent:
     """Joins a job over gRPC, with an agent that leaves at the exit of the process."""
-    bind = options.bind or LOOPBACK
-
-    def transport(host: str, port: int) -> Transport:
-        return GrpcTransport(host, port, options.advertise, insecure=options.insecure)
-
-    host = GrpcTransport(address.host, address.port, insecure=options.insecure)
+    tls = None if options.insecure else find_tls(options.tls, os.environ, name)
+    if tls is not None:
+        name = name or tls.only_name()
+        if address.hosts_store:
+            tls.check_name(COORDINATOR_NAME, "this worker hosts the coordinator, whose name")
+    address = secured(address, mutual=tls is not None, insecure=options.insecure)
+    port = JobPort(
+        address,
+        functools.partial(GrpcTransport, tls=tls, insecure=options.insecure),
+        bind=options.bind,
+        advertise=options.advertise,
+        ports=options.ports,
+    )
     made = make_agent(
         address,
         name=name,
         options=options,
         token=token,
-        transports=[transport(bind, options.port)],
-        control_transports=[transport(bind, 0)],
-        host_transports=[transport(bind, 0) if address.file else host],
+        transports=[port.transport],
+        on_found=port.found,
         context=context,
         agent=agent,
     )
@@ -347,7 +359,7 @@ def make_agent(
     token: bytes | None,
     transports: Sequence[Transport],
     control_transports: Sequence[Transport] | None = None,
-    host_transports: Sequence[Transport] | None = None,
+    on_found: Callable[[str], None] | None = None,
     loop: LoopThread | None = None,
     context: contextvars.Context | None = None,
     agent: Agent | None = None,
@@ -363,7 +375,7 @@ def make_agent(
         token: The job's token; None only when insecure.
         transports: Where this worker listens and how it reaches the others.
         control_transports: How it reaches the coordinator; `transports` by default.
-        host_transports: Where the coordinator listens if this worker hosts it.
+        on_found: Hears the coordinator's endpoint before this worker listens; where another hosts it.
         loop: The loop thread; the process' shared one by default.
         context: What user functions run in copies of; an empty one by default.
         agent: Becomes the agent; a new object by default.
@@ -373,7 +385,7 @@ def make_agent(
         OSError: A port is in use.
     """
     owned = shared_loop_thread() if loop is None else loop
-    events = _MembershipEvents()
+    events = JobEvents()
     made = Agent.unassembled() if agent is None else agent
     opened: list[Agent] = []
 
@@ -390,6 +402,9 @@ def make_agent(
                 lost_after=options.lost_after,
                 loop=owned,
                 load=load,
+                prove_within=options.limits.handshake_seconds,
+                listens=options.listen,
+                limits=connection_limits(options.limits),
             )
 
         made.assemble(
@@ -422,7 +437,8 @@ def make_agent(
             transports=transports if control_transports is None else control_transports,
             publish=publish,
             listener=events,
-            host_transports=host_transports,
+            on_found=on_found,
+            listens=options.listen,
             start_when=options.waits_for,
             timeout=options.init_timeout,
             lost_after=options.lost_after,
@@ -453,28 +469,6 @@ class Invitation:
     options: RpcOptions
 
 
-@final
-class _MembershipEvents:
-    """Tells the agent what the coordinator says, once this worker was welcomed."""
-
-    def __init__(self) -> None:
-        self.agent: Agent | None = None
-
-    def on_member_joined(self, member: Member) -> None:
-        if self.agent is not None:
-            self.agent.learn([(member.info, member.endpoints)])
-            self.agent.attached(MembershipEvents).joined(member.info)
-
-    def on_member_lost(self, info: WorkerInfo, reason: str, left: bool) -> None:
-        if self.agent is not None and info != self.agent.info:
-            self.agent.fence(info, reason, left=left)
-
-    def on_coordinator_lost(self, error: WorkerLostError) -> None:
-        if self.agent is not None and isinstance(error, EvictedError):
-            self.agent.evict(error)
-            self.agent.attached(MembershipEvents).evicted(error)
-
-
 def _refuse_second() -> None:
     running = process_agent()
     if running is None:
@@ -494,7 +488,8 @@ def _token(options: RpcOptions) -> bytes | None:
     if not options.insecure:
         return find_token(options.token, os.environ)
     warnings.warn(
-        "insecure=True: whoever reaches this worker's port may call functions in it",
+        "insecure=True: whoever reaches this worker's port may call functions in it, and read and "
+        "alter what it sends",
         stacklevel=4,
     )
     return None

@@ -5,7 +5,7 @@
     │  RemoteError, AutogradError, ContextError, ContextMismatchError,
     │  PoolExhaustedError, WaitCycleError, NotEnoughResultsError       (RuntimeError)
     ├─ RendezvousError, WorkerLostError                                (ConnectionError)
-    │  └─ OwnerLostError, EvictedError                                 (WorkerLostError)
+    │  └─ OwnerLostError, EvictedError, UnreachableWorkerError         (WorkerLostError)
     ├─ CallTimeoutError, RendezvousTimeoutError                        (TimeoutError)
     ├─ CallCancelledError                           (concurrent.futures.CancelledError)
     ├─ UnknownWorkerError, FunctionNotFoundError                       (LookupError)
@@ -47,6 +47,7 @@ __all__ = [
     "RendezvousTimeoutError",
     "TelegradError",
     "UnknownWorkerError",
+    "UnreachableWorkerError",
     "WaitCycleError",
     "WorkerLostError",
 ]
@@ -169,6 +170,13 @@ class OwnerLostError(WorkerLostError):
 
 class EvictedError(WorkerLostError):
     """The coordinator gave up this worker; the job goes on without it."""
+
+
+class UnreachableWorkerError(WorkerLostError):
+    """Neither this worker nor the other one listens, so that no call can pass between them.
+
+    Both are members of the job, and others reach them; nothing was sent. See `RpcOptions.listen`.
+    """
 
 
 class CallTimeoutError(TelegradError, TimeoutError):

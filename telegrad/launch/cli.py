@@ -6,32 +6,26 @@ import argparse
 import importlib.metadata
 import importlib.util
 import os
-import re
-import secrets
-import shutil
-import signal
 import sys
-import tempfile
 from collections.abc import Sequence
-from io import FileIO
 from pathlib import Path
-from typing import NoReturn, TextIO, final
+from typing import NoReturn, final
 
-from telegrad.errors import TelegradError
-from telegrad.launch.env import JobEnvironment, available_cores, thread_limits
-from telegrad.launch.log_relay import LogRelay, Screen
-from telegrad.launch.supervisor import Supervisor, Watcher
-from telegrad.rendezvous import Coordinator
-from telegrad.transport import GrpcTransport, write_token_file
+from telegrad.launch.certs import add_certs, certs
+from telegrad.launch.run import RunOptions, run
 
 __all__ = ["main"]
 
 LOOPBACK = "127.0.0.1"
 BAD_USAGE = 2
-COULD_NOT_START = 1
+HIGHEST_PORT = 65535
 EXAMPLE = """\
 example:
   telegrad run --nproc-per-node 3 train.py --epochs 10
+
+on two hosts, with one token in ~/.config/telegrad/token of both:
+  telegrad run --nnodes 2 --node-rank 0 --master-addr 10.0.0.1 --master-port 29500 train.py
+  telegrad run --nnodes 2 --node-rank 1 --master-addr 10.0.0.1 --master-port 29500 train.py
 
 Each worker finds RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment, so that
 rpc.init_rpc() needs no arguments. Ctrl-C interrupts the workers; a second one kills them.
@@ -57,12 +51,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = parser.parse_args(arguments)
         if options.command is None:
             parser.error("a command is missing, write: telegrad run SCRIPT")
+        if options.command == "certs":
+            return certs(options)
         problem = _problem_with(options)
         if problem is not None:
             parser.exit(BAD_USAGE, f"telegrad run: {problem}\n")
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else BAD_USAGE
-    return _run(options)
+    return run(_options(options))
 
 
 def _build_parser() -> argparse.ArgumentParser:
@@ -71,23 +67,36 @@ def _build_parser() -> argparse.ArgumentParser:
         "--version", action="version", version=f"telegrad {importlib.metadata.version('telegrad')}"
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
-    run = commands.add_parser(
+    run_parser = commands.add_parser(
         "run",
-        help="run a script in several workers on this host",
-        description="Runs a script in several workers on this host, as one job.",
+        help="run a script in several workers, on this host or on several",
+        description="Runs a script in several workers, as one job.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    run.add_argument(
-        "--nproc-per-node", type=int, default=1, metavar="N", help="how many workers (default: 1)"
+    run_parser.add_argument(
+        "--nproc-per-node",
+        type=int,
+        default=1,
+        metavar="N",
+        help="how many workers on this host (default: 1)",
     )
-    run.add_argument(
+    for name, kind, metavar, words in (
+        ("--nnodes", int, "N", "how many hosts, on each of which this command runs (default: 1)"),
+        ("--node-rank", int, "R", "which of them this one is, from 0"),
+        ("--master-addr", str, "ADDR", "where the others reach host 0"),
+        ("--master-port", int, "PORT", "a port of host 0 that is free"),
+        ("--bind", str, "ADDR", "on host 0: the address to listen on, if not --master-addr"),
+    ):
+        run_parser.add_argument(name, type=kind, metavar=metavar, help=words)
+    run_parser.add_argument(
         "-m", dest="module", action="store_true", help="SCRIPT is a module, as with python -m"
     )
-    run.add_argument("script", metavar="SCRIPT", help="the program that each worker runs")
-    run.add_argument(
+    run_parser.add_argument("script", metavar="SCRIPT", help="the program that each worker runs")
+    run_parser.add_argument(
         "arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="its arguments, as they are"
     )
+    add_certs(commands)
     return parser
 
 
@@ -95,6 +104,9 @@ def _problem_with(options: argparse.Namespace) -> str | None:
     """Returns what is wrong with the options of `run`, in words."""
     if options.nproc_per_node < 1:
         return f"--nproc-per-node must be at least 1 (got {options.nproc_per_node})"
+    problem = _problem_with_nodes(options)
+    if problem is not None:
+        return problem
     if options.module:
         top = options.script.partition(".")[0]
         if not _module_exists(top):
@@ -102,6 +114,22 @@ def _problem_with(options: argparse.Namespace) -> str | None:
         return None
     if not Path(options.script).exists():
         return f"there is no script {options.script!r} here; check its path (a module needs -m)"
+    return None
+
+
+def _problem_with_nodes(options: argparse.Namespace) -> str | None:
+    nodes = options.nnodes = 1 if options.nnodes is None else options.nnodes
+    if nodes < 1:
+        return f"--nnodes must be at least 1 (got {nodes})"
+    needed = ("node_rank", "master_addr", "master_port")
+    missing = [name for name in needed if getattr(options, name) is None]
+    if nodes > 1 and missing:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
+        return f"--nnodes {nodes} needs {flags} as well; the others must say the same host and port"
+    if not 0 <= (options.node_rank or 0) < nodes:
+        return f"--node-rank must be from 0 to {nodes - 1} (got {options.node_rank})"
+    if options.master_port is not None and not 1 <= options.master_port <= HIGHEST_PORT:
+        return f"--master-port must be from 1 to {HIGHEST_PORT} (got {options.master_port})"
     return None
 
 
@@ -116,72 +144,18 @@ def _module_exists(name: str) -> bool:
         sys.path.pop(0)
 
 
-def _run(options: argparse.Namespace) -> int:
-    relay = LogRelay(_screen(sys.stdout), _screen(sys.stderr))
-    job = _job_name(options.script)
-    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
-    directory = tempfile.mkdtemp(prefix="telegrad-")  # 0700
-    watcher = Watcher(directory)
-    try:
-        token_file = os.path.join(directory, "token")
-        token = write_token_file(token_file)
-        coordinator = Coordinator(
-            [GrpcTransport(LOOPBACK)], job=job, token=token, world_size=options.nproc_per_node
-        )
-        try:
-            port = int(coordinator.start()[0].rpartition(":")[2])
-            environment = _environment(options.nproc_per_node, port, job, token_file)
-            _say_limits(relay, environment)
-            return Supervisor(_command(options), environment, relay, watcher).run()
-        finally:
-            coordinator.close()
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
-    except (OSError, TelegradError) as error:
-        relay.say(f"could not start: {error}")
-        return COULD_NOT_START
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-        watcher.dismiss()
-        signal.signal(signal.SIGINT, previous)
-
-
-def _screen(stream: TextIO) -> Screen:
-    terminal = stream.isatty()
-    columns = shutil.get_terminal_size().columns if terminal else 80
-    return Screen(FileIO(stream.fileno(), "w", closefd=False), terminal=terminal, columns=columns)
-
-
-def _job_name(script: str) -> str:
-    """Makes a name that says what runs and that no other run has."""
-    stem = re.sub(r"[^A-Za-z0-9._-]", "-", Path(script).stem)[:40] or "job"
-    return f"{stem}-{secrets.token_hex(4)}"
-
-
-def _command(options: argparse.Namespace) -> list[str]:
-    what = ["-m", options.script] if options.module else [options.script]
-    return [sys.executable, "-u", *what, *options.arguments]
-
-
-def _environment(workers: int, port: int, job: str, token_file: str) -> JobEnvironment:
-    return JobEnvironment(
-        base=os.environ,
-        workers=workers,
-        host=LOOPBACK,
-        port=port,
-        job=job,
-        token_file=token_file,
-        limits=thread_limits(os.environ, workers, available_cores()),
+def _options(found: argparse.Namespace) -> RunOptions:
+    what = ["-m", found.script] if found.module else [found.script]
+    return RunOptions(
+        command=[sys.executable, "-u", *what, *found.arguments],
+        script=found.script,
+        workers=found.nproc_per_node,
+        nodes=found.nnodes,
+        node=found.node_rank or 0,
+        host=found.master_addr or LOOPBACK,
+        port=found.master_port or 0,
+        bind=found.bind,
     )
-
-
-def _say_limits(relay: LogRelay, environment: JobEnvironment) -> None:
-    if environment.limits:
-        share = next(iter(environment.limits.values()))
-        relay.say(
-            f"{', '.join(environment.limits)} = {share} for each worker (workers: "
-            f"{environment.workers}, cores: {available_cores()}); set them to choose otherwise"
-        )
 
 
 if __name__ == "__main__":

@@ -12,8 +12,7 @@ __all__ = ["FORK_SUPPORT", "THREAD_VARIABLES", "JobEnvironment", "thread_limits"
 # Each worker's BLAS would take all cores: three workers on two cores run 6 times slower.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
-# gRPC's own fork handlers, on by default, crash a forked child in a third of the cases (1.85). It
-# reads this when it is imported.
+# telegrad sets it as well, before it imports gRPC: too late where a program imports gRPC first.
 FORK_SUPPORT = {"GRPC_ENABLE_FORK_SUPPORT": "0"}
 
 
@@ -39,7 +38,9 @@ class JobEnvironment:
 
     Attributes:
         base: The launcher's own environment.
-        workers: How many workers there are.
+        workers: How many workers this host has.
+        first_rank: The rank of the first of them.
+        world_size: How many workers there are on all hosts; None: those of this one.
         host: Where the coordinator is.
         port: Its port.
         job: The job's name.
@@ -54,6 +55,13 @@ class JobEnvironment:
     job: str
     token_file: str
     limits: Mapping[str, str]
+    first_rank: int = 0
+    world_size: int | None = None
+
+    @property
+    def ranks(self) -> range:
+        """The ranks of this host's workers."""
+        return range(self.first_rank, self.first_rank + self.workers)
 
     def of(self, rank: int) -> dict[str, str]:
         """Returns the environment of one worker."""
@@ -62,8 +70,8 @@ class JobEnvironment:
         environment.update(self.limits)
         environment.update(
             RANK=str(rank),
-            LOCAL_RANK=str(rank),
-            WORLD_SIZE=str(self.workers),
+            LOCAL_RANK=str(rank - self.first_rank),
+            WORLD_SIZE=str(self.workers if self.world_size is None else self.world_size),
             LOCAL_WORLD_SIZE=str(self.workers),
             MASTER_ADDR=self.host,
             MASTER_PORT=str(self.port),

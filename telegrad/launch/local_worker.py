@@ -38,13 +38,13 @@ from telegrad.distributed import join_invited, settle
 from telegrad.errors import TelegradError
 from telegrad.launch.line_channel import LineChannel
 from telegrad.launch.script import load_script
-from telegrad.rendezvous import JoinedJob
 from telegrad.transport import shared_loop_thread
 
 __all__ = ["main"]
 
 ANSWER_SECONDS = 10.0  # the program answers from a thread of its own, whatever else it does
 DRAIN_SECONDS = 2.0  # what a call that is being served gets when the workers are closed
+CLOSE_SECONDS = 5.0  # from then on; before that the program ends the process
 LEFT = "its LocalWorkers were closed"
 
 
@@ -157,8 +157,7 @@ class _Worker:
                 self._channel.send("settled")
             elif order["verb"] == "leave":
                 agent.drain(time.monotonic() + DRAIN_SECONDS)
-                agent.attached(JoinedJob).leave(LEFT)
-                agent.shutdown(graceful=False)
+                agent.leave_within(CLOSE_SECONDS, LEFT)
         serving.join()
 
     def _serve(self, shut_down: Callable[[], None]) -> None:

@@ -12,7 +12,9 @@ A line of one worker is never broken by another's. Nothing here decodes: bytes a
 from __future__ import annotations
 
 import select
+import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from io import BytesIO, RawIOBase
 from typing import final
@@ -23,6 +25,7 @@ __all__ = ["LineSplitter", "LogRelay", "Piece", "Screen"]
 
 LONGEST_LINE = 1 << 20  # a worker that never writes a newline must not fill our memory
 TAIL_LINES = 200  # what is kept of each worker's stderr; a traceback with its causes fits
+LAST_LINES = 20  # of a worker that failed without a traceback
 TRACEBACK = b"Traceback (most recent call last):"
 CHAIN_LINKS = (  # what stands before a traceback that belongs to the one above it
     b"direct cause of the following",
@@ -156,6 +159,7 @@ class _Stream:
     splitter: LineSplitter = field(default_factory=LineSplitter)
     shortener: InterruptShortener = field(default_factory=InterruptShortener)
     tail: deque[tuple[int, bytes]] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
+    traceback_at: float | None = None  # when its last one began
 
 
 @final
@@ -199,19 +203,31 @@ class LogRelay:
                 return number
         return None
 
+    def traceback_age(self, rank: int) -> float:
+        """Returns the seconds since a worker's last traceback began; 0 where there is none."""
+        source = self._streams.get((rank, "stderr"))
+        began = None if source is None else source.traceback_at
+        return 0.0 if began is None else time.monotonic() - began
+
     @property
     def lines(self) -> int:
         """How many lines of workers were written so far, to both streams."""
         return self._lines
 
-    def show_traceback_last(self, rank: int, rest: int = 20) -> None:
+    def show_traceback_last(self, rank: int) -> None:
         """Repeats the last traceback of a worker, or its last lines, unless they stand last."""
-        tail = self._stderr(rank)
-        began = _first_of_chain(tail)
-        kept = tail[began:] if began is not None else tail[-rest:]
+        kept = self._end_of(rank)
         if not kept or kept[0][0] == self._lines - len(kept) + 1:
             return
-        for _, line in kept:
+        self.show(rank, [line for _, line in kept])
+
+    def end_of(self, rank: int) -> list[bytes]:
+        """Returns the last traceback of a worker, or its last lines."""
+        return [line for _, line in self._end_of(rank)]
+
+    def show(self, rank: int, lines: Sequence[bytes]) -> None:
+        """Writes lines of a worker, of another host's perhaps, to stderr."""
+        for line in lines:
             self._clear_others("stderr")
             if self._screens["stderr"].write(Piece(line), b"[%d] " % rank):
                 self._lines += 1
@@ -220,6 +236,11 @@ class LogRelay:
         """Takes away what stands in place."""
         for screen in self._screens.values():
             screen.clear()
+
+    def _end_of(self, rank: int) -> list[tuple[int, bytes]]:
+        tail = self._stderr(rank)
+        began = _first_of_chain(tail)
+        return tail[began:] if began is not None else tail[-LAST_LINES:]
 
     def _stderr(self, rank: int) -> list[tuple[int, bytes]]:
         source = self._streams.get((rank, "stderr"))
@@ -237,6 +258,8 @@ class LogRelay:
         if self._screens[stream].write(piece, b"[%d] " % rank):
             self._lines += 1
             source.tail.append((self._lines, piece.text))
+            if piece.text.startswith(TRACEBACK):
+                source.traceback_at = time.monotonic()
 
     def _clear_others(self, stream: str) -> None:
         for name, screen in self._screens.items():

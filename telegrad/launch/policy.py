@@ -1,6 +1,6 @@
 """What the launcher does when a worker fails or a signal comes; pure.
 
-running ──a worker fails──> 5 s ──> SIGTERM ──> 5 s ──> kill
+running ──a worker fails, here or on another host──> 5 s ──> SIGTERM ──> 5 s ──> kill
    │
    ├──SIGINT──> SIGINT to each, once ──second SIGINT──> kill
    └──SIGTERM, SIGHUP──> SIGTERM to each ──> 5 s ──> kill
@@ -53,6 +53,7 @@ class Policy:
     _failures: list[Failure] = field(init=False, default_factory=list)
     _steps: list[tuple[float, int]] = field(init=False, default_factory=list)
     _told: bool = field(init=False, default=False)
+    _ending: bool = field(init=False, default=False)
     _reason: int | None = field(init=False, default=None)
 
     def exited(self, rank: int, code: int, now: float, place: int) -> bool:
@@ -62,10 +63,11 @@ class Policy:
         if code == 0 or self._told:
             return False
         self._failures.append(Failure(rank, code, place))
-        if len(self._failures) > 1:
-            return False
-        self._steps = [(now + GRACE, signal.SIGTERM), (now + 2 * GRACE, signal.SIGKILL)]
-        return True
+        return self._end_soon(now)
+
+    def failed_elsewhere(self, now: float) -> bool:
+        """Takes it that a worker of another host failed; returns whether that is news here."""
+        return not self._told and self._end_soon(now)
 
     def signalled(self, number: int, now: float) -> list[Send]:
         """Takes a signal that the launcher got; returns what to send."""
@@ -101,6 +103,14 @@ class Policy:
         if self._reason is not None and any(self._codes.values()):
             return exit_status(-self._reason)
         return 0
+
+    def _end_soon(self, now: float) -> bool:
+        """Sets the end, at the first failure of the run."""
+        if self._ending:
+            return False
+        self._ending = True
+        self._steps = [(now + GRACE, signal.SIGTERM), (now + 2 * GRACE, signal.SIGKILL)]
+        return True
 
     def _tell(self, number: int) -> list[Send]:
         self._told = True

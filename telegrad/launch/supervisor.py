@@ -8,6 +8,8 @@ another process while there may be members of the session to end.
 from __future__ import annotations
 
 import contextlib
+import functools
+import math
 import os
 import selectors
 import signal
@@ -15,14 +17,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import final
 
 from telegrad.launch import worker_process
 from telegrad.launch.env import JobEnvironment
 from telegrad.launch.log_relay import LogRelay
-from telegrad.launch.policy import Policy, Send, describe
+from telegrad.launch.nodes import DONE, ENDED, FAILED, GONE, SIGNAL, Event, Nodes
+from telegrad.launch.policy import Policy, Send, describe, exit_status
 
 __all__ = ["Supervisor", "Watcher"]
 
@@ -30,6 +33,8 @@ READ_BYTES = 1 << 16
 DRAIN_READS = 64  # a pipe holds 64 KiB; what still writes into it after that will be ended
 LEFTOVER_GRACE = 2.0  # multiprocessing's resource tracker needs milliseconds
 LEFTOVER_POLL = 0.02
+SAY_AFTER = 2.0  # most nodes end together
+NODE_LOST = 1  # the exit code when a launcher is lost, which had no code
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 BOOTSTRAP = (sys.executable, "-I", "-S", str(Path(worker_process.__file__)))
 
@@ -76,6 +81,9 @@ class Supervisor:
         environment: What each worker gets.
         relay: Where its output goes.
         watcher: Is told of each worker.
+        nodes: The launchers of the other hosts; None where there are none.
+        on_ended: Hears of each rank that has exited with 0, and left no process behind that could
+            still join for it; of those on other hosts too. Only where the coordinator is.
     """
 
     def __init__(
@@ -84,32 +92,42 @@ class Supervisor:
         environment: JobEnvironment,
         relay: LogRelay,
         watcher: Watcher,
+        nodes: Nodes | None = None,
+        on_ended: Callable[[int], None] | None = None,
     ) -> None:
         self._command = list(command)
         self._environment = environment
         self._relay = relay
         self._watcher = watcher
-        self._policy = Policy(set(range(environment.workers)))
+        self._nodes = nodes
+        self._on_ended = on_ended
+        self._policy = Policy(set(environment.ranks))
         self._workers: dict[int, subprocess.Popen[bytes]] = {}
+        self._signals = 0  # how many this launcher got itself
+        self._told: set[int] = set()  # whose failure the other launchers know of
         self._unread = False  # whether our own stdout or stderr was closed by its reader
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> int:
         """Starts the workers and returns when all have ended: the exit code to exit with."""
         with self._selector, _signal_socket() as signals:
-            self._selector.register(signals, selectors.EVENT_READ, None)
+            take = functools.partial(self._take_signals, signals)
+            self._selector.register(signals, selectors.EVENT_READ, take)
+            if self._nodes is not None:
+                self._selector.register(self._nodes.wake, selectors.EVENT_READ, self._take_events)
             try:
                 self._start()
                 while self._policy.living:
                     self._step(self._pause())
                 self._finish()
+                self._wait_for_nodes()
             finally:
                 self._end_everything()
         self._report()
-        return self._policy.exit_code
+        return self._exit_code()
 
     def _start(self) -> None:
-        for rank in range(self._environment.workers):
+        for rank in self._environment.ranks:
             worker = subprocess.Popen(
                 [*BOOTSTRAP, "exec", str(os.getpid()), *self._command],
                 env=self._environment.of(rank),
@@ -133,18 +151,67 @@ class Supervisor:
     def _step(self, pause: float | None) -> None:
         """Waits for what happens next and deals with it."""
         for key, _ in self._selector.select(pause):
-            if key.data is None:
-                self._take_signals(key.fileobj)
+            if callable(key.data):
+                key.data()
             else:
                 self._guarded_read(key)
         self._send(self._policy.tick(time.monotonic()))
 
-    def _take_signals(self, source: object) -> None:
-        assert isinstance(source, socket.socket)
+    def _take_signals(self, source: socket.socket) -> None:
         for number in source.recv(256):
             if number in SIGNALS:
+                self._signals += 1
+                self._tell(SIGNAL, code=number)
                 self._take_signal(number)
         self._collect()
+
+    def _tell(self, kind: str, rank: int = -1, code: int = 0) -> None:
+        """Tells the launchers of other hosts, if there are any."""
+        if self._nodes is None:
+            return
+        node = self._nodes.node
+        if kind != FAILED:
+            self._nodes.tell(Event(kind, node, code=code))
+        elif rank not in self._told:
+            self._told.add(rank)
+            text = tuple(line.decode(errors="replace") for line in self._relay.end_of(rank))
+            self._nodes.tell(
+                Event(kind, node, rank, code, text, age=self._relay.traceback_age(rank))
+            )
+
+    def _wait_for_nodes(self) -> None:
+        """Waits until the workers of all hosts have ended; a second signal ends that, too."""
+        if self._nodes is None:
+            return
+        culprit = self._policy.culprit
+        if culprit is not None:
+            self._tell(FAILED, culprit.rank, culprit.code)
+        self._tell(DONE)
+        say_at = time.monotonic() + SAY_AFTER
+        while not self._nodes.all_done and self._signals < 2:
+            left = say_at - time.monotonic()
+            if left <= 0:
+                self._say("the workers here have ended; waiting for those of the other nodes")
+                say_at = math.inf
+            pause = self._pause()
+            due = math.inf if pause is None else pause
+            wait = min(due, max(left, 0.0))
+            self._step(None if math.isinf(wait) else wait)
+
+    def _take_events(self) -> None:
+        """Does what the launchers of other hosts say."""
+        assert self._nodes is not None
+        for event in self._nodes.take():
+            if event.node == self._nodes.node:
+                continue
+            if event.kind == SIGNAL:
+                self._say(f"node {event.node} got {signal.Signals(event.code).name}")
+                self._take_signal(event.code)
+            elif event.kind == ENDED and self._on_ended is not None:
+                self._on_ended(event.rank)
+            elif event.kind in (FAILED, GONE) and self._policy.failed_elsewhere(time.monotonic()):
+                end = "; the workers here get 5 s to end" if self._policy.living else ""
+                self._say(f"{event.words}{end}")
 
     def _take_signal(self, number: int) -> None:
         sends = self._policy.signalled(number, time.monotonic())
@@ -172,13 +239,24 @@ class Supervisor:
             began = self._relay.traceback_began(rank)
             place = self._relay.lines if began is None else began
             first = self._policy.exited(rank, code, time.monotonic(), place)
+            if code == 0 and not worker_process.session_members([pid]):
+                self._ended(rank)
+            if first:
+                self._tell(FAILED, rank, code)
             if first and self._policy.living:
                 self._say(f"rank {rank} {describe(code)}; the others get 5 s to end")
+
+    def _ended(self, rank: int) -> None:
+        """Lets nobody wait for a rank that will not join any more."""
+        if self._on_ended is not None:
+            self._on_ended(rank)
+        elif self._nodes is not None:
+            self._nodes.tell(Event(ENDED, self._nodes.node, rank))
 
     def _drain(self, rank: int) -> None:
         """Reads what a worker that exited has left in its pipes."""
         for key in list(self._selector.get_map().values()):
-            if key.data is not None and key.data[0] == rank:
+            if not callable(key.data) and key.data[0] == rank:
                 for _ in range(DRAIN_READS):
                     if not self._guarded_read(key):
                         break
@@ -203,6 +281,7 @@ class Supervisor:
         except BrokenPipeError:
             if not self._unread:
                 self._unread = True
+                self._tell(SIGNAL, code=signal.SIGTERM)
                 self._send(self._policy.signalled(signal.SIGPIPE, time.monotonic()))
         return bool(data)
 
@@ -226,7 +305,7 @@ class Supervisor:
         for rank in self._workers:
             self._drain(rank)
         for key in list(self._selector.get_map().values()):
-            if key.data is not None:
+            if not callable(key.data):
                 rank, stream = key.data
                 with contextlib.suppress(BrokenPipeError):
                     self._relay.feed(rank, stream, b"")
@@ -243,12 +322,28 @@ class Supervisor:
 
     def _report(self) -> None:
         """Shows last why the run failed."""
-        culprit = self._policy.culprit
+        culprit, elsewhere = self._policy.culprit, self._failure_elsewhere()
         with contextlib.suppress(BrokenPipeError):
             self._relay.clear()
-            if culprit is not None:
+            if elsewhere is not None:
+                self._relay.show(elsewhere.rank, [line.encode() for line in elsewhere.text])
+                self._say(elsewhere.words)
+            elif culprit is not None:
                 self._relay.show_traceback_last(culprit.rank)
                 self._say(f"rank {culprit.rank} {describe(culprit.code)}")
+
+    def _failure_elsewhere(self) -> Event | None:
+        """Returns what ended the job, if that was on another host."""
+        first = None if self._nodes is None else self._nodes.first_failure
+        if first is None or self._nodes is None or first.node == self._nodes.node:
+            return None
+        return first
+
+    def _exit_code(self) -> int:
+        elsewhere = self._failure_elsewhere()
+        if elsewhere is None:
+            return self._policy.exit_code
+        return exit_status(elsewhere.code) if elsewhere.kind == FAILED else NODE_LOST
 
     def _say(self, text: str) -> None:
         with contextlib.suppress(BrokenPipeError):

@@ -8,6 +8,7 @@ import logging
 import math
 import secrets
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import TypeAlias, final
 
@@ -18,11 +19,12 @@ from telegrad.errors import (
     RendezvousError,
     WorkerLostError,
 )
-from telegrad.rendezvous.messages import COORDINATOR_RANK, ERROR, decode_error
+from telegrad.rendezvous.messages import COORDINATOR_RANK, ERROR, decode_error, line_name
+from telegrad.rendezvous.reminder import Reminder
 from telegrad.rendezvous.store import check_timeout
 from telegrad.transport import Exchange, LoopThread, Transport, on_own_loop
 from telegrad.types import WorkerInfo
-from telegrad.wire import Envelope, decode, encode
+from telegrad.wire import Envelope, read_body, write_body
 
 __all__ = ["ControlLine", "Pending"]
 
@@ -86,8 +88,8 @@ class Pending:
 class ControlLine:
     """One session with the coordinator, on an Exchange of its own.
 
-    It listens as well, so that the coordinator dials it when the connection breaks and hears at
-    once when this process is gone. All methods may be called from any thread but the loop's.
+    Once told to it listens as well, so that the coordinator dials it when the connection breaks and
+    hears at once when this process is gone. All methods may be called from any thread but the loop's.
 
     Args:
         job: The job's name.
@@ -97,10 +99,13 @@ class ControlLine:
         lost_after: Seconds of silence after which the coordinator is lost.
         on_message: Takes kind and body of what comes unasked; called on the loop.
         on_lost: Hears once that the coordinator is lost; called on the loop.
+        owner: Name of the worker that it belongs to, which its certificate has to prove; "" where
+            that has none yet.
         loop: The loop thread; the process' shared one by default.
 
     Attributes:
         another: Makes a line like this one, which hears of nothing.
+        lost_after: As given.
     """
 
     def __init__(
@@ -113,8 +118,10 @@ class ControlLine:
         lost_after: float = LOST_AFTER,
         on_message: Message = _ignore_message,
         on_lost: Callable[[WorkerLostError], None] = _ignore_loss,
+        owner: str = "",
         loop: LoopThread | None = None,
     ) -> None:
+        self.lost_after = lost_after
         self._on_message = on_message
         self._on_lost = on_lost
         self._lock = threading.Lock()
@@ -129,7 +136,7 @@ class ControlLine:
             incarnation = secrets.randbits(62)
             return Exchange(
                 job=job,
-                name=f"store.{rank}.{incarnation:x}",
+                name=line_name(rank, incarnation, owner),
                 rank=rank,
                 incarnation=incarnation,
                 token=token,
@@ -146,18 +153,22 @@ class ControlLine:
                 token=token,
                 transports=transports,
                 lost_after=lost_after,
+                owner=owner,
                 loop=loop,
             )
 
         self.another = another
         self._open_exchange = open_exchange
         self._exchange = open_exchange()
-        self._endpoints = self._exchange.start()
+        self._exchange.start(listen=False)
 
-    @property
-    def endpoints(self) -> tuple[str, ...]:
-        """Where the coordinator may dial this line."""
-        return self._endpoints
+    def listen(self) -> tuple[str, ...]:
+        """Opens the line at this end, too; returns where the coordinator may dial it.
+
+        Raises:
+            OSError: An address or port cannot be had.
+        """
+        return self._exchange.listen()
 
     @property
     def closed(self) -> threading.Event:
@@ -220,9 +231,8 @@ class ControlLine:
         with self._lock:
             coordinator = self._usable()
             self._pending[pending.call] = pending
-        envelope = Envelope(
-            kind, call=pending.call, time_left=time_left, document=encode(body).document
-        )
+        envelope = write_body(kind, body)
+        envelope.call, envelope.time_left = pending.call, time_left
         try:
             self._exchange.post(coordinator, envelope)
         except WorkerLostError:
@@ -231,7 +241,13 @@ class ControlLine:
         return pending
 
     def ask(
-        self, kind: str, body: object = None, *, timeout: float = math.inf, forget: str = ""
+        self,
+        kind: str,
+        body: object = None,
+        *,
+        timeout: float = math.inf,
+        forget: str = "",
+        remind: Callable[[], None] | None = None,
     ) -> object:
         """Posts a request and waits for its reply.
 
@@ -240,6 +256,7 @@ class ControlLine:
             body: Its body.
             timeout: Seconds to wait at most.
             forget: The kind of the message that tells the coordinator of a wait given up.
+            remind: Called here after a long wait, and then rarely.
 
         Raises:
             TimeoutError: The reply has not come in time.
@@ -250,7 +267,7 @@ class ControlLine:
         check_timeout(timeout)
         pending = self.request(kind, body, time_left=timeout)
         try:
-            return pending.wait(timeout)
+            return pending.wait(timeout) if remind is None else _wait(pending, timeout, remind)
         finally:
             if not pending.done():
                 self._drop(pending)
@@ -264,7 +281,7 @@ class ControlLine:
         if coordinator is None or self._lost is not None or self._closed.is_set():
             return
         try:
-            self._exchange.post(coordinator, Envelope(kind, document=encode(body).document))
+            self._exchange.post(coordinator, write_body(kind, body))
         except WorkerLostError:
             logger.debug("%s was not sent: the coordinator is lost", kind)
 
@@ -282,7 +299,7 @@ class ControlLine:
             logger.warning("%r is not the coordinator and is not heard", peer.name)
             return
         try:
-            body = decode(envelope.document, [])
+            body = read_body(envelope)
             if not envelope.reply:
                 self._on_message(envelope.kind, body)
                 return
@@ -313,7 +330,7 @@ class ControlLine:
         self._exchange.close(RENEW_TIMEOUT, "it begins again")
         if not self._closed.is_set():
             self._exchange = self._open_exchange()
-            self._endpoints = self._exchange.start()
+            self._exchange.start(listen=False)
 
     def _usable(self) -> WorkerInfo:
         if self._closed.is_set():
@@ -334,6 +351,21 @@ class ControlLine:
             self._pending.clear()
         for pending in waiting:
             pending.fail(error)
+
+
+def _wait(pending: Pending, timeout: float, remind: Callable[[], None]) -> object:
+    ends, reminder = time.monotonic() + timeout, Reminder()
+    while True:
+        left = max(ends - time.monotonic(), 0.0)
+        try:
+            return pending.wait(min(left, reminder.left))
+        except TimeoutError:
+            if pending.done():  # with that error, or just now
+                return pending.wait()
+            if time.monotonic() >= ends:
+                raise
+        if reminder.is_due():
+            remind()
 
 
 def lost_error(error: WorkerLostError) -> RendezvousError | EvictedError:

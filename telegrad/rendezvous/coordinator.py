@@ -9,29 +9,34 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from telegrad.errors import RendezvousError, UnknownWorkerError, WorkerLostError
+from telegrad.errors import (
+    AuthenticationError,
+    RendezvousError,
+    UnknownWorkerError,
+    WorkerLostError,
+)
 from telegrad.rendezvous import messages
-from telegrad.rendezvous.membership import (
+from telegrad.rendezvous.membership import JoinRequest, Membership, StartWhen
+from telegrad.rendezvous.membership_messages import (
+    Ended,
     GivenUp,
     Joined,
-    JoinRequest,
     Lost,
     Member,
-    Membership,
     Message,
     Progress,
     Refused,
     Released,
     Reserved,
     Running,
-    StartWhen,
+    Stands,
     Welcome,
 )
 from telegrad.rendezvous.memory import MemoryStore
 from telegrad.rendezvous.names import check_job
 from telegrad.transport import Exchange, LoopThread, Transport
 from telegrad.types import WorkerInfo
-from telegrad.wire import Envelope, decode, encode
+from telegrad.wire import Envelope, read_body, write_body
 
 __all__ = ["Coordinator", "CoordinatorStatistics"]
 
@@ -39,6 +44,11 @@ logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT = 10.0
 LOST_AFTER = 10.0
+# A job's incarnations begin at a random multiple: a worker that an ended job has left over, and
+# that finds another one of the same token at its port, does not meet its own name and number there.
+INCARNATIONS_APART = 1000
+FIRST_INCARNATIONS = 1_000_000
+MOST_SECONDS = 10**9  # written as an integer; who wants more writes infinity
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +60,8 @@ class CoordinatorStatistics:
         joining: Workers that wait for the job to be complete.
         leaving: Members that wait in shutdown.
         splits: Pairs of members that are lost to each other, while both still live.
+        abandoned_by: Workers that have given up this coordinator and go on without it; from the
+            first one on nobody can join.
         keys: Keys in the store.
     """
 
@@ -57,6 +69,7 @@ class CoordinatorStatistics:
     joining: int
     leaving: int
     splits: int
+    abandoned_by: int
     keys: int
 
 
@@ -65,14 +78,18 @@ class Coordinator:
     """Serves the store and the membership of one job until it is closed.
 
     Everything that it does, it does on the loop thread in the order of arrival; nothing there
-    blocks. Losing it does not stop the workers: they go on, and no one can join.
+    blocks. Losing it does not stop the workers: they go on, and no one can join. If it comes back,
+    since it was only stopped or cut off, it has no say any more about those that gave it up.
 
     Args:
         transports: Where it listens.
         job: The job's name; workers of another are refused.
         token: The job's token; None only when insecure.
         world_size: How many workers make the job complete; None: as the first that joins says.
+        host: The rank of the worker in whose process it runs; None where it has its own.
         lost_after: Seconds of silence after which a worker is lost.
+        on_session_lost: Hears of each session that ended, of members and of others that use the
+            store, with the WorkerInfo that opened it. Called on the loop.
         loop: The loop thread; the process' shared one by default.
     """
 
@@ -83,16 +100,21 @@ class Coordinator:
         job: str,
         token: bytes | None,
         world_size: int | None = None,
+        host: int | None = None,
         lost_after: float = LOST_AFTER,
+        on_session_lost: Callable[[WorkerInfo, WorkerLostError], None] | None = None,
         loop: LoopThread | None = None,
     ) -> None:
         if world_size is not None and world_size < 1:
             raise ValueError(f"world_size must be at least 1 (got {world_size})")
+        self._on_session_lost = on_session_lost
         self._store = MemoryStore()
-        self._membership = Membership(world_size)
-        self._lock = threading.Lock()  # guards the membership and the two tables of calls
+        self._membership = Membership(world_size, host)
+        self._lock = threading.Lock()  # guards the membership and the tables of calls
         self._joins: dict[WorkerInfo, int] = {}
         self._shutdowns: dict[WorkerInfo, int] = {}
+        self._standings: dict[WorkerInfo, int] = {}
+        self._said_abandoned = False
         self._waits: dict[tuple[WorkerInfo, int], Callable[[], None]] = {}
         self._exchange = Exchange(
             job=check_job(job),
@@ -105,6 +127,7 @@ class Coordinator:
             lost_after=lost_after,
             loop=loop,
             on_refused=self._on_refused,
+            certified=messages.line_owner,
         )
         self._handlers: Mapping[str, Callable[[WorkerInfo, Envelope, object], None]] = {
             messages.RESERVE: self._on_reserve,
@@ -150,8 +173,17 @@ class Coordinator:
                 joining=len(self._joins),
                 leaving=len(self._shutdowns),
                 splits=self._membership.splits,
+                abandoned_by=len(self._membership.abandoned_by),
                 keys=self._store.num_keys(),
             )
+
+    def ended(self, rank: int, how: str) -> None:
+        """Hears from whoever started a rank's process how that has ended; from any thread.
+
+        Workers that wait for this rank to join are refused.
+        """
+        with self._lock:
+            self._send(self._membership.ended(rank, how))
 
     def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
         """Hands over what was posted, says goodbye and closes, within `timeout`; idempotent."""
@@ -164,23 +196,32 @@ class Coordinator:
         try:
             if handler is None:
                 raise RendezvousError(f"the coordinator does not know {envelope.kind!r}")
-            handler(peer, envelope, decode(envelope.document, []))
+            handler(peer, envelope, read_body(envelope))
         except Exception as error:
             if not messages.is_ours(error):
                 logger.exception("the coordinator failed to serve %s", envelope.kind)
             self._answer_error(peer, envelope.call, error)
 
     def on_lost(self, peer: WorkerInfo, error: WorkerLostError) -> None:
-        """Drops a member whose session is lost; called on the loop by the Exchange."""
+        """Drops a member that is lost, unless it was the first to give up the other one.
+
+        Called on the loop by the Exchange.
+        """
         with self._lock:
             self._joins.pop(peer, None)
             self._shutdowns.pop(peer, None)
             forgotten = [key for key in self._waits if key[0] == peer]
             cancels = [self._waits.pop(key) for key in forgotten]
             reason = error.reason or str(error)
-            self._send(self._membership.lost(peer, reason, left=error.left))
+            if error.fenced:
+                self._send(self._membership.abandoned(peer, reason))
+            else:
+                self._send(self._membership.lost(peer, reason, left=error.left))
+            self._say_if_abandoned()
         for cancel in cancels:
             cancel()
+        if self._on_session_lost is not None:
+            self._on_session_lost(peer, error)
 
     def _on_refused(self, claimed: WorkerInfo, words: str) -> None:
         """Remembers a worker that did not prove itself, for the words of a time-out."""
@@ -191,12 +232,14 @@ class Coordinator:
         name = _fields(body).get("name")
         if not isinstance(name, str):
             raise TypeError(f"name must be a str (got {type(name).__name__})")
+        _check_owner(peer, name)
         with self._lock:
             self._joins[peer] = envelope.call
             self._send(self._membership.reserve(peer, name))
 
     def _on_join(self, peer: WorkerInfo, envelope: Envelope, body: object) -> None:
         request, control = _read_join(body)
+        _check_owner(peer, request.name)
         self._exchange.connect(peer, control)
         self._exchange.spare(peer, _seconds(_fields(body), "lost_after"))
         with self._lock:
@@ -219,8 +262,10 @@ class Coordinator:
     def _on_standing(self, peer: WorkerInfo, envelope: Envelope, body: object) -> None:
         """Says whether an incarnation is a member; one that was cut off asks that when it can."""
         incarnation = _integer(_fields(body), "incarnation")
-        known = any(member.info.incarnation == incarnation for member in self.members)
-        self._answer(peer, envelope.call, {"member": known})
+        with self._lock:
+            self._standings[peer] = envelope.call
+            self._send(self._membership.asks(peer, incarnation))
+            self._say_if_abandoned()
 
     def _on_gave_up(self, peer: WorkerInfo, envelope: Envelope, body: object) -> None:
         match body:
@@ -236,6 +281,9 @@ class Coordinator:
 
     def _on_store_operation(self, peer: WorkerInfo, envelope: Envelope, body: object) -> None:
         fields = {} if body is None else _fields(body)
+        if fields.get("key") == messages.INCARNATION_KEY:
+            base = INCARNATIONS_APART * (1 + secrets.randbelow(FIRST_INCARNATIONS - 1))
+            self._store.compare_set(messages.INCARNATION_KEY, b"", b"%d" % base)
         self._answer(peer, envelope.call, _operate(self._store, envelope.kind, fields))
 
     def _on_store_wait(self, peer: WorkerInfo, envelope: Envelope, body: object) -> None:
@@ -266,6 +314,21 @@ class Coordinator:
         if cancel is not None:
             cancel()
 
+    def _say_if_abandoned(self) -> None:
+        """Says once, to whoever started this, that workers go on without it. Holds the lock."""
+        workers = self._membership.abandoned_by
+        if not workers or self._said_abandoned:
+            return
+        self._said_abandoned = True
+        words = (
+            "%s gave up this coordinator, which was stopped or cut off for too long, and goes on "
+            "without it; nobody can join this job any more"
+        )
+        # Where that is written may be slow, and this is the loop.
+        threading.Thread(
+            target=logger.warning, args=(words, workers[0].name), name="telegrad-log", daemon=True
+        ).start()
+
     def _send(self, outgoing: Sequence[Message]) -> None:
         """Posts what the membership says; holds the lock, so the order is the membership's."""
         for message in outgoing:
@@ -280,6 +343,10 @@ class Coordinator:
                     logger.info("%s was refused: %s", session.name, text)
                     refusal = {"type": error, "message": text}
                     self._post(session, messages.ERROR, refusal, self._joins.pop(session, 0))
+                case Stands(session, member):
+                    self._answer(session, self._standings.pop(session, 0), {"member": member})
+                case Ended(session):
+                    self._exchange.fence(session, "it has given up this coordinator")
                 case Released(session):
                     self._answer(session, self._shutdowns.pop(session, 0))
                 case Progress(session, version, joined, world_size, errors, names):
@@ -312,7 +379,8 @@ class Coordinator:
             self._post(peer, messages.ERROR, messages.encode_error(error), call)
 
     def _post(self, peer: WorkerInfo, kind: str, body: object, call: int = 0) -> None:
-        envelope = Envelope(kind, call=call, reply=call != 0, document=encode(body).document)
+        envelope = write_body(kind, body, reply=call != 0)
+        envelope.call = call
         try:
             self._exchange.post(peer, envelope)
         except (WorkerLostError, UnknownWorkerError):  # it may be lost so long that it is forgotten
@@ -347,6 +415,13 @@ def _read_join(body: object) -> tuple[JoinRequest, tuple[str, ...]]:
     return request, _endpoints(fields.get("control"))
 
 
+def _check_owner(line: WorkerInfo, name: str) -> None:
+    """Checks that a worker joins on its own line: under mutual TLS that has proved its name."""
+    owner = messages.line_owner(line.name)
+    if owner and name.lower() != owner.lower():
+        raise AuthenticationError(f"the line of {owner!r} is none on which {name!r} can join")
+
+
 def _integer(fields: Mapping[str, object], key: str) -> int:
     value = fields.get(key)
     if not isinstance(value, int) or isinstance(value, bool):
@@ -356,8 +431,10 @@ def _integer(fields: Mapping[str, object], key: str) -> int:
 
 def _seconds(fields: Mapping[str, object], key: str) -> float:
     value = fields.get(key, 0.0)
+    if type(value) is int and value < MOST_SECONDS:  # how JavaScript, for one, writes 10.0
+        value = float(value)
     if not isinstance(value, float) or not value >= 0:
-        raise TypeError(f"{key} must be seconds, as a float (got {value!r:.60})")
+        raise TypeError(f"{key} must be seconds, as a number (got {value!r:.60})")
     return value
 
 

@@ -23,6 +23,7 @@ __all__ = ["JobAddress", "parse_init_method"]
 
 DEFAULT_JOB = "default"
 LOOPBACK = "127.0.0.1"
+_ALONE = ((None, 1), (0, 1))  # rank and world size of who says that it is alone
 KNOWN = "'env://', 'tcp://host:port' or 'file:///path'"
 
 
@@ -103,6 +104,9 @@ def parse_init_method(
     if init_method is None:
         if "RANK" in environment:
             return _from_environment(environment, rank, world_size)
+        if _is_of_several(environment) and (rank, world_size) not in _ALONE:
+            _check_rank_is_said(environment, rank)
+            return _from_environment(environment, rank, world_size)
         return _alone(rank, world_size)
     if not isinstance(init_method, str):
         raise ValueError(
@@ -131,6 +135,26 @@ def check_place(rank: int, world_size: int) -> None:
         raise ValueError(
             f"rank {rank} is out of range for a world size of {world_size}; "
             f"ranks go from 0 to {world_size - 1}"
+        )
+
+
+def _is_of_several(environ: Mapping[str, str]) -> bool:
+    """Whether the environment speaks of other workers, though not of a rank."""
+    return bool(_set_of(environ)) and environ.get("WORLD_SIZE") != "1"
+
+
+def _set_of(environ: Mapping[str, str]) -> list[str]:
+    return [name for name in ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if environ.get(name)]
+
+
+def _check_rank_is_said(environ: Mapping[str, str], rank: int | None) -> None:
+    """Checks that it is known which worker this is: else each would start a job of its own."""
+    if rank is None:
+        there = _set_of(environ)
+        verb = "is" if len(there) == 1 else "are"
+        raise ValueError(
+            f"{', '.join(there)} {verb} set and RANK is not; set RANK to this worker's rank, from "
+            "0, or give rank=; for a job of one unset them, or give rank=0, world_size=1"
         )
 
 

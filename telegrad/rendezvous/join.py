@@ -2,8 +2,9 @@
 
 host the coordinator if this is the worker for it; say in the file where it is, if there is one
 dial it, again and again, until it listens
+choose an address to listen on, now that it is known where the coordinator is
 reserve a place, if this worker comes on top of a complete job
-draw an incarnation from the store, publish endpoints under it
+draw an incarnation from the store, listen, publish endpoints under it
 member.join, and wait until every rank has come, or whom else this worker waits for
 """
 
@@ -50,6 +51,7 @@ __all__ = ["join_job"]
 logger = logging.getLogger(__name__)
 
 Publish: TypeAlias = Callable[[WorkerInfo, int], Sequence[str]]
+Found: TypeAlias = Callable[[str], None]
 
 JOIN_TIMEOUT = 300.0
 WARN_EVERY = 10.0
@@ -67,6 +69,8 @@ def join_job(
     publish: Publish,
     listener: JobListener,
     host_transports: Sequence[Transport] | None = None,
+    on_found: Found | None = None,
+    listens: bool = True,
     start_when: StartWhen = None,
     timeout: float = JOIN_TIMEOUT,
     lost_after: float = LOST_AFTER,
@@ -81,12 +85,16 @@ def join_job(
         address: Where the job is and which place in it this worker has.
         name: This worker's name; "" has the coordinator choose one, for a late worker only.
         token: The job's token; None only when insecure.
-        transports: How the coordinator is reached; they listen as well, so with port 0.
+        transports: How the coordinator is reached, and where this worker listens for it.
         publish: Is given who this worker is and the world size, opens what the other workers
             dial, and returns the endpoints in order of preference. Called once, by this thread.
         listener: Hears of arrivals and losses after this worker was welcomed; called on the loop.
         host_transports: Where the coordinator listens when `address.hosts_store`; `transports`
             by default.
+        on_found: Hears the coordinator's endpoint before anything listens here, where it does not
+            run here; by this thread.
+        listens: Whether the coordinator may dial this worker; else it hears of this worker's sudden
+            end by silence.
         start_when: How many workers, itself included, or which names it waits for; None for every
             rank below the world size. Who comes on top of a job waits for nobody.
         timeout: Seconds for all of it, above 0.
@@ -102,16 +110,23 @@ def join_job(
         RendezvousError: The coordinator is of another job, expects another world size, or was
             lost; the file that says where it is cannot be used.
         EvictedError: The coordinator gave this worker up before it was welcomed.
-        ValueError: The name or the timeout cannot be.
-        OSError: The coordinator was to run here and its port is in use.
+        ValueError: The name or the timeout cannot be, or it is to host and not to listen.
+        OSError: The port to listen on is in use.
     """
     refuse_on_loop("joining a job")
+    if address.hosts_store and not listens:
+        raise ValueError(
+            "this worker hosts the coordinator, which all others dial, and so it has to listen; "
+            "leave listen=False to other ranks, or start the job with `telegrad run`, which hosts "
+            "the coordinator itself"
+        )
     if name or not address.late:
         check_name(name)
     file = EndpointFile(address.file) if address.file else None
     waits_for = 1 if address.late else start_when
     deadline = Deadline(check_timeout(timeout))
-    attempt = _Attempt(address, name, deadline, file, waits_for, lost_after)
+    found = None if address.hosts_store else on_found
+    attempt = _Attempt(address, name, deadline, file, waits_for, lost_after, found, listens)
     coordinator: Coordinator | None = None
     line: ControlLine | None = None
     try:
@@ -122,6 +137,7 @@ def join_job(
                 job=address.job,
                 token=token,
                 world_size=address.world_size,
+                host=address.rank,
                 lost_after=lost_after,
                 loop=loop,
             )
@@ -137,6 +153,7 @@ def join_job(
             lost_after=lost_after,
             on_message=events.on_message,
             on_lost=events.on_coordinator_lost,
+            owner=name,
             loop=loop,
         )
         job = attempt.run(line, events, endpoint, publish)
@@ -173,12 +190,16 @@ class _Attempt:
     file: EndpointFile | None = None
     start_when: StartWhen = None
     lost_after: float = LOST_AFTER
+    on_found: Found | None = None
+    listens: bool = True
 
     def run(
         self, line: ControlLine, events: MemberEvents, endpoint: str, publish: Publish
     ) -> JoinedJob:
         """Finds the coordinator, at the endpoint or through the file, and becomes a member."""
         found = self._find_coordinator(line, endpoint)
+        if self.on_found is not None:
+            self.on_found(found)
         placed = self._reserve(line, found) if self.address.late else self
         try:
             return placed._join(line, events, found, publish)
@@ -205,7 +226,7 @@ class _Attempt:
             "world_size": world_size,
             "incarnation": incarnation,
             "endpoints": list(publish(info, world_size)),
-            "control": list(line.endpoints),
+            "control": list(line.listen()) if self.listens else [],
             "lost_after": float(self.lost_after),
             "start_when": list(wanted) if isinstance(wanted, tuple) else wanted,
         }

@@ -22,7 +22,7 @@ from telegrad.rendezvous.coordinator import CLOSE_TIMEOUT as COORDINATOR_CLOSE_T
 from telegrad.rendezvous.coordinator import Coordinator
 from telegrad.rendezvous.endpoint_file import EndpointFile
 from telegrad.rendezvous.membership import Member
-from telegrad.rendezvous.progress import JoinProgress
+from telegrad.rendezvous.progress import JoinProgress, rounded
 from telegrad.rendezvous.roster import Roster
 from telegrad.rendezvous.standing import Standing
 from telegrad.rendezvous.store import Store, check_timeout
@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 LEAVE_TIMEOUT = 1.0
 LEAST_TIMEOUT = 0.1  # what is closed last still says goodbye
+QUESTIONS_PER_BOUND = 5  # as many as heartbeats: one that gets no answer must not matter
 
 
 class JobListener(Protocol):
@@ -287,7 +288,7 @@ class JoinedJob:
         refuse_on_loop("shutdown")
         check_timeout(timeout)
         try:
-            self._line.ask(messages.SHUTDOWN, timeout=timeout)
+            self._line.ask(messages.SHUTDOWN, timeout=timeout, remind=self._say_who_runs)
         except (RendezvousError, EvictedError) as error:
             if self._line.lost is None:
                 raise
@@ -295,13 +296,22 @@ class JoinedJob:
             return False
         except TimeoutError:
             running = self._events.running
-            named = ", ".join(running) or "some workers"
+            named = ", ".join(map(repr, running)) or "some workers"
             raise RendezvousTimeoutError(
-                f"{named} did not call shutdown within {timeout:g} s; wait longer with timeout=, "
-                "or leave at once with graceful=False",
+                f"{named} did not call shutdown within {rounded(timeout)} s; wait longer with "
+                "timeout=, or leave at once with graceful=False",
                 missing=running,
             ) from None
         return True
+
+    def _say_who_runs(self) -> None:
+        running = self._events.running
+        if running:
+            logger.warning(
+                "shutdown waits for %s, which %s not called it",
+                ", ".join(map(repr, running)),
+                "has" if len(running) == 1 else "have",
+            )
 
     def leave(self, reason: str = "left", timeout: float = LEAVE_TIMEOUT) -> None:
         """Leaves without the others, who hear that this worker is lost; never raises for them."""
@@ -341,7 +351,10 @@ class JoinedJob:
         with self._standing_lock:
             if self._closed or self._standing is not None:
                 return
-            self._standing = Standing(self._line, self.coordinator_endpoint, self.info, evicted)
+            longest = self._line.lost_after / QUESTIONS_PER_BOUND
+            self._standing = Standing(
+                self._line, self.coordinator_endpoint, self.info, evicted, longest
+            )
             self._standing.start()
 
 

@@ -21,6 +21,18 @@ that the same processes may join again.
 That a peer is lost each worker decides alone, and tells here. A pair of which both still reach the
 coordinator stay members; the other one of the two is told, so that both agree at once, whatever
 each of them can hear of the other. Nobody else is concerned.
+
+The same holds between the coordinator and a worker, each of which may be stopped or cut off:
+
+    who gave up whom             the worker                       the coordinator
+    the coordinator, first       is dropped: evicted              tells the others, goes on
+    the worker, first            goes on without it, for good     is abandoned; tells nobody
+    both, before either heard    as the first, if the coordinator goes on with any worker outside
+                                 its own process; else as the second: it is the one cut off
+
+An abandoned coordinator admits nobody any more, and who waits to be welcomed is refused: who came
+would not be known to those that went on without it. It has no say about these; to those that have
+not given it up it is what it was.
 """
 
 from __future__ import annotations
@@ -29,38 +41,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, final
 
+from telegrad.rendezvous.membership_messages import (
+    Ended,
+    GivenUp,
+    Joined,
+    Lost,
+    Member,
+    Message,
+    Progress,
+    Refused,
+    Released,
+    Reserved,
+    Running,
+    Stands,
+    Welcome,
+)
 from telegrad.rendezvous.names import name_problem
+from telegrad.rendezvous.newest import keep_newest
 from telegrad.types import WorkerInfo
 
-__all__ = [
-    "GivenUp",
-    "JoinRequest",
-    "Joined",
-    "Lost",
-    "Member",
-    "Membership",
-    "Message",
-    "Progress",
-    "Refused",
-    "Released",
-    "Reserved",
-    "Running",
-    "StartWhen",
-    "Welcome",
-]
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A worker of the job and where it is reached.
-
-    Attributes:
-        info: Name, rank and incarnation.
-        endpoints: What to dial, in order of preference.
-    """
-
-    info: WorkerInfo
-    endpoints: tuple[str, ...]
+__all__ = ["JoinRequest", "Member", "Membership", "StartWhen"]
 
 
 # What a worker waits for when it joins: so many workers, itself included; workers of these names;
@@ -80,93 +80,6 @@ class JoinRequest:
     start_when: StartWhen = None
 
 
-@dataclass(frozen=True, slots=True)
-class Welcome:
-    """Answers a join: those it waits for are there, and these are the members, by rank."""
-
-    session: WorkerInfo
-    members: tuple[Member, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Reserved:
-    """Answers a reserve: who this session is going to be, and the size of the job below it."""
-
-    session: WorkerInfo
-    name: str
-    rank: int
-    world_size: int
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """Answers a join or reserve that cannot be; `error` is the name of an error type."""
-
-    session: WorkerInfo
-    error: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Released:
-    """Answers a shutdown: every living member has called it."""
-
-    session: WorkerInfo
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Tells whoever waits in join who is there, by rank, and what is known of other ranks."""
-
-    session: WorkerInfo
-    version: int
-    joined: tuple[int, ...]
-    world_size: int
-    errors: tuple[tuple[int, str], ...]
-    names: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """Tells whoever waits in shutdown which members have not called it yet."""
-
-    session: WorkerInfo
-    version: int
-    names: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """Tells a member that a worker joined after it was welcomed itself."""
-
-    session: WorkerInfo
-    member: Member
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """Tells a member that another is gone for good; `left` when it said so itself."""
-
-    session: WorkerInfo
-    info: WorkerInfo
-    reason: str
-    left: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class GivenUp:
-    """Tells a member that another one has given it up: they are lost to each other for good."""
-
-    session: WorkerInfo
-    by: WorkerInfo
-    reason: str
-
-
-Message: TypeAlias = (
-    Welcome | Reserved | Refused | Released | Progress | Running | Joined | Lost | GivenUp
-)
-
-
 @dataclass(slots=True)
 class _Seat:
     session: WorkerInfo
@@ -183,17 +96,24 @@ class Membership:
 
     Attributes:
         world_size: How many workers make the job complete; None: as the first that joins says.
+        host: The rank of the worker in whose process the coordinator runs; None where there is none.
     """
 
     world_size: int | None = None
+    host: int | None = None
     _fixed: bool = field(init=False)
     _complete: bool = field(init=False, default=False)
     _version: int = field(init=False, default=0)
     _seats: dict[WorkerInfo, _Seat] = field(init=False, default_factory=dict)
     _errors: dict[int, str] = field(init=False, default_factory=dict)
     _reserved: dict[WorkerInfo, tuple[str, int]] = field(init=False, default_factory=dict)
+    # Ranks whose process has ended, as whoever started it says, and how.
+    _ended: dict[int, str] = field(init=False, default_factory=dict)
     # Who was given up, by whom, and why; of living members alone.
     _given_up: dict[tuple[WorkerInfo, WorkerInfo], str] = field(init=False, default_factory=dict)
+    # Members that were given up here, by incarnation: some have given up the coordinator as well.
+    _dropped: dict[int, WorkerInfo] = field(init=False, default_factory=dict)
+    _abandoned_by: dict[int, WorkerInfo] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self._fixed = self.world_size is not None
@@ -215,6 +135,11 @@ class Membership:
         """How many pairs of living members have given each other up."""
         return len({frozenset(pair) for pair in self._given_up})
 
+    @property
+    def abandoned_by(self) -> tuple[WorkerInfo, ...]:
+        """The workers that have given up the coordinator and go on without it, the first one first."""
+        return tuple(self._abandoned_by.values())
+
     def reserve(self, session: WorkerInfo, name: str = "") -> list[Message]:
         """A worker asks for a place on top of a job that has started; it is answered at once.
 
@@ -224,6 +149,8 @@ class Membership:
         problem = name_problem(name) if name else None
         if problem is not None:
             return [Refused(session, "ValueError", problem)]
+        if self._abandoned_by:
+            return [self._closed_to(session)]
         started = self._complete or any(seat.welcomed for seat in self._seats.values())
         if not started or self.world_size is None:
             text = "no worker can join on top of a job that is not complete; try again when it is"
@@ -244,23 +171,38 @@ class Membership:
         seat = self._seats.get(session)
         if seat is not None:
             return self._join_again(seat, request)
+        if self._abandoned_by:
+            return [self._closed_to(session)]
         refusal = self._refusal(session, request)
         if refusal is not None:
             error, message = refusal
             if error == "DuplicateNameError":
                 self._errors.setdefault(request.rank, f"a second one was refused: {message}")
-            return [Refused(session, error, message)]
+            told: list[Message] = []
+            if error == "RendezvousError":
+                said = f"refused by the coordinator: it says world size {request.world_size}"
+                told = self.note(request.rank, said)
+            return [Refused(session, error, message), *told]
         self.world_size = request.world_size
         info = WorkerInfo(request.name, request.rank, request.incarnation)
         seat = _Seat(session, Member(info, request.endpoints), request.start_when)
         self._seats[session] = seat
         self._reserved.pop(session, None)
         self._errors.pop(request.rank, None)
+        self._ended.pop(request.rank, None)
         ranks = {each.member.info.rank for each in self._seats.values()}
         if not self._complete and ranks.issuperset(range(request.world_size)):
             self._complete = True
             self._errors.clear()
-        return self._arrived(seat)
+        return self._arrived(seat) + self._refuse_hopeless()
+
+    def ended(self, rank: int, how: str) -> list[Message]:
+        """The process of a rank has ended, and no other will come in its place.
+
+        Whoever waits for it is refused, as soon as it is no member.
+        """
+        self._ended[rank] = how
+        return self._refuse_hopeless()
 
     def shut_down(self, session: WorkerInfo) -> list[Message]:
         """A member waits until every living member has called this too."""
@@ -272,20 +214,48 @@ class Membership:
 
     def lost(self, session: WorkerInfo, reason: str, *, left: bool = False) -> list[Message]:
         """A session broke for good, or said goodbye (`left`); its seat is free again."""
-        self._reserved.pop(session, None)
-        seat = self._seats.pop(session, None)
+        seat = self._vacate(session)
         if seat is None:
             return []
         info = seat.member.info
-        self._given_up = {pair: why for pair, why in self._given_up.items() if info not in pair}
+        if seat.welcomed and not left:
+            self._dropped[info.incarnation] = info
+            keep_newest(self._dropped)
         if not self._complete:
             self._errors[info.rank] = f"joined as {info.name!r} and was lost again: {reason}"
         others: list[Message] = [
             Lost(other.session, info, reason, left) for other in self._by_rank() if other.welcomed
         ]
-        messages = others + self._progress() + self._release()
+        messages = others + self._progress() + self._release() + self._refuse_hopeless()
         self._begin_anew_if_empty()
         return messages
+
+    def abandoned(self, session: WorkerInfo, reason: str) -> list[Message]:
+        """A worker has given up the coordinator, which had not given it up."""
+        seat = self._seats.get(session)
+        if seat is None or not seat.welcomed:  # who has not joined does not go on either
+            return self.lost(session, reason)
+        self._vacate(session)
+        return self._abandon(seat.member.info)
+
+    def asks(self, session: WorkerInfo, incarnation: int) -> list[Message]:
+        """A worker asks whether it is a member; over another line when it has given up its own."""
+        seats = [s for s in self._seats.values() if s.member.info.incarnation == incarnation]
+        if any(seat.session == session for seat in seats):
+            return [Stands(session, True)]
+        messages = [
+            message
+            for seat in seats
+            for message in (
+                Ended(seat.session),
+                *self.abandoned(seat.session, "it has another line"),
+            )
+        ]
+        goes_on = any(seat.member.info.rank != self.host for seat in self._seats.values())
+        if not goes_on and incarnation in self._dropped:
+            messages += self._abandon(self._dropped.pop(incarnation))
+        evicted = goes_on and incarnation not in self._abandoned_by
+        return [*messages, Stands(session, False if evicted else None)]
 
     def gave_up(self, session: WorkerInfo, info: WorkerInfo, reason: str) -> list[Message]:
         """A member has given up another; if that one still lives it is told, once."""
@@ -308,6 +278,35 @@ class Membership:
             return []
         self._errors[rank] = problem
         return self._progress()
+
+    def _vacate(self, session: WorkerInfo) -> _Seat | None:
+        """Frees the place of a session; returns the seat that it had."""
+        self._reserved.pop(session, None)
+        seat = self._seats.pop(session, None)
+        if seat is not None:
+            info = seat.member.info
+            self._given_up = {pair: why for pair, why in self._given_up.items() if info not in pair}
+        return seat
+
+    def _abandon(self, info: WorkerInfo) -> list[Message]:
+        """Notes who goes on without the coordinator; refuses whoever waits to be welcomed."""
+        self._abandoned_by[info.incarnation] = info
+        waiting = [seat.session for seat in self._by_rank() if not seat.welcomed]
+        for session in waiting:
+            self._vacate(session)
+        self._reserved.clear()
+        return [*(self._closed_to(session) for session in waiting), *self._release()]
+
+    def _closed_to(self, session: WorkerInfo) -> Refused:
+        first = next(iter(self._abandoned_by.values()))
+        others = len(self._abandoned_by) - 1
+        names = f"{first.name!r} and {others} more" if others else repr(first.name)
+        return Refused(
+            session,
+            "RendezvousError",
+            f"{names} gave up the coordinator of this job, which was stopped or cut off for too "
+            "long, and went on without it; nobody can join this job any more, start it anew",
+        )
 
     def _join_again(self, seat: _Seat, request: JoinRequest) -> list[Message]:
         info = WorkerInfo(request.name, request.rank, request.incarnation)
@@ -365,6 +364,28 @@ class Membership:
             return len(self._seats) >= wanted
         return {each.member.info.name for each in self._seats.values()}.issuperset(wanted)
 
+    def _refuse_hopeless(self) -> list[Message]:
+        """Refuses those who wait for a rank that can never come."""
+        seated = {seat.member.info.rank for seat in self._seats.values()}
+        size = self.world_size or 0
+        gone = [rank for rank in sorted(self._ended) if rank < size and rank not in seated]
+        if self._complete or not gone:
+            return []
+        hopeless = []
+        for seat in self._by_rank():
+            wanted = size if seat.start_when is None else seat.start_when
+            if not seat.welcomed and isinstance(wanted, int) and size - len(gone) < wanted:
+                hopeless.append(seat.session)
+        for session in hopeless:
+            self._vacate(session)
+        words = "; ".join(
+            f"rank {rank} ended ({self._ended[rank]}) without joining" for rank in gone
+        )
+        text = f"{words}; have every rank call rpc.init_rpc(), or start as many as do"
+        refused: list[Message] = [Refused(each, "RendezvousError", text) for each in hopeless]
+        self._begin_anew_if_empty()
+        return refused
+
     def _welcome(self, seat: _Seat) -> list[Message]:
         seat.welcomed = True
         own = seat.member.info
@@ -387,7 +408,7 @@ class Membership:
         return [Released(seat.session) for seat in seats]
 
     def _begin_anew_if_empty(self) -> None:
-        if not self._seats:
+        if not self._seats and not self._abandoned_by:
             self._complete = False
             self._reserved.clear()
             if not self._fixed:
@@ -418,6 +439,11 @@ class Membership:
 def _duplicate(name: str, rank: int, taken: Sequence[tuple[str, int]]) -> str | None:
     """Returns in words who has this rank or name already."""
     for held_name, held_rank in taken:
+        if (held_rank, held_name) == (rank, name):
+            return (
+                f"another living worker is {name!r} (rank {rank}); start it once, or give this "
+                "one a name and a rank of its own"
+            )
         if held_rank == rank:
             return f"rank {rank} is taken by {held_name!r}; give {name!r} a rank of its own"
         if held_name.lower() == name.lower():

@@ -4,7 +4,8 @@ worker -> coordinator   member.join       reply: the members, once the job is co
                         member.reserve    reply: name, rank and world size of one who comes on top
                         member.shutdown   reply: once every living member has sent it
                         member.leave      reply: at once; the others hear `member.lost`
-                        member.standing   reply: at once, whether an incarnation is a member
+                        member.standing   reply: at once, whether an incarnation is a member; null
+                                          where it is not this coordinator that can say so
                         member.gave_up    one-way: the sender has given up a member
                         store.*           reply: the result; get and wait reply when set
                         store.forget      one-way: a waiting get or wait gave up
@@ -29,7 +30,7 @@ from telegrad.errors import (
     TelegradError,
 )
 
-__all__ = ["ERROR", "REPLY", "decode_error", "encode_error"]
+__all__ = ["ERROR", "REPLY", "decode_error", "encode_error", "line_name", "line_owner"]
 
 COORDINATOR_NAME: Final = "coordinator"
 COORDINATOR_RANK: Final = -1
@@ -90,3 +91,22 @@ def decode_error(body: object) -> Exception:
 def is_ours(error: Exception) -> bool:
     """Tells whether an error is an answer to bad input rather than a bug in the coordinator."""
     return isinstance(error, TelegradError | TypeError | ValueError)
+
+
+def line_name(rank: int, incarnation: int, owner: str) -> str:
+    """Returns what a worker's line to the coordinator is called.
+
+    >>> line_name(3, 255, "worker3")
+    'store.3.ff.worker3'
+    """
+    return f"store.{rank}.{incarnation:x}.{owner}"
+
+
+def line_owner(name: str) -> str:
+    """Returns whose line it is, "" where that has no name yet: what a certificate has to prove.
+
+    >>> line_owner("store.3.ff.worker3"), line_owner("store.-1.ff."), line_owner("worker3")
+    ('worker3', '', '')
+    """
+    kind, _, rest = name.partition(".")
+    return rest.split(".", 2)[2] if kind == "store" and rest.count(".") >= 2 else ""

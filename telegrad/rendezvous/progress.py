@@ -109,6 +109,15 @@ def time_left(seconds: float) -> str:
     return "no time limit" if math.isinf(seconds) else f"{max(0.0, seconds):.0f} s left"
 
 
+def rounded(seconds: float) -> str:
+    """Returns seconds for a message, without the digits that only a clock has.
+
+    >>> rounded(0.999944), rounded(1234.4), rounded(0.05)
+    ('1', '1234', '0.05')
+    """
+    return f"{seconds:.0f}" if seconds >= 100 else f"{seconds:.3g}"
+
+
 def unreached_line(endpoint: str, problem: str, seconds: float) -> str:
     """Returns the progress line of a worker that cannot reach its coordinator yet."""
     return f"waiting for the coordinator at {endpoint} ({problem}); {time_left(seconds)}"

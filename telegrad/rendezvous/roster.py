@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import final
 
 from telegrad.rendezvous.membership import Member
+from telegrad.rendezvous.newest import keep_newest
 from telegrad.types import WorkerInfo
 
 __all__ = ["Roster"]
@@ -22,7 +23,7 @@ class Roster:
     """The living members as this worker has heard of them."""
 
     _living: dict[WorkerInfo, Member] = field(default_factory=dict)
-    _lost: set[WorkerInfo] = field(default_factory=set)
+    _lost: dict[WorkerInfo, None] = field(default_factory=dict)
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -40,6 +41,7 @@ class Roster:
         """Takes a loss; returns whether it is news."""
         if info in self._lost:
             return False
-        self._lost.add(info)
+        self._lost[info] = None
+        keep_newest(self._lost)
         self._living.pop(info, None)
         return True

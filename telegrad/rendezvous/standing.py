@@ -5,8 +5,9 @@ who was cut off that the job goes on without it. So it dials again, under anothe
 
     refused, or another coordinator    the old one is gone: nothing to ask
     not reached, or no clear answer    again, later
-    answered                           a member still (the coordinator has not noticed): again, later
-                                       no member: evicted
+    answered: no member                the coordinator gave up this worker and goes on: evicted
+    answered: nobody can say           it was the coordinator that was stopped or cut off: it has
+                                       learned by the question, if not before, that it is lost here
 """
 
 from __future__ import annotations
@@ -38,16 +39,24 @@ class Standing:
         line: The one that is lost; the new ones are like it.
         endpoint: Where the coordinator was.
         info: This worker.
-        on_evicted: Called once, in that thread, when the coordinator does not know this worker.
+        on_evicted: Called once, in that thread, when the coordinator goes on without this worker.
+        longest_pause: Seconds between two questions at most. Well below the bound of silence: so a
+            coordinator that cannot dial this worker hears of it before it gives this worker up.
     """
 
     def __init__(
-        self, line: ControlLine, endpoint: str, info: WorkerInfo, on_evicted: Callable[[], None]
+        self,
+        line: ControlLine,
+        endpoint: str,
+        info: WorkerInfo,
+        on_evicted: Callable[[], None],
+        longest_pause: float = LONGEST_PAUSE_SECONDS,
     ) -> None:
         self._line = line
         self._endpoint = endpoint
         self._info = info
         self._on_evicted = on_evicted
+        self._longest_pause = min(longest_pause, LONGEST_PAUSE_SECONDS)
         self._closed = threading.Event()
         self._thread = threading.Thread(
             target=self._run, name=f"telegrad-standing-{info.name}", daemon=True
@@ -66,7 +75,7 @@ class Standing:
     def _run(self) -> None:
         pause = FIRST_PAUSE_SECONDS
         while not self._closed.wait(pause):
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            pause = min(2 * pause, self._longest_pause)
             try:
                 member = self._attempt()
             except Exception as error:  # no definite answer: no port, garbage, a line that breaks
@@ -87,7 +96,7 @@ class Standing:
             line.close(reason="it has asked")
 
     def _ask(self, line: ControlLine) -> bool | None:
-        """Returns whether this worker counts as a member; None where nobody knows any more."""
+        """Returns whether this worker counts as a member; None where nobody can say any more."""
         try:
             coordinator = line.connect(self._endpoint, ATTEMPT_SECONDS)
         except (ConnectionRefusedError, AuthenticationError, RendezvousError) as error:
@@ -102,4 +111,9 @@ class Standing:
             answer = line.ask(messages.STANDING, body, timeout=ATTEMPT_SECONDS)
         except (ConnectionError, TimeoutError):
             return True
-        return not (isinstance(answer, dict) and answer.get("member") is False)
+        match answer:
+            case {"member": None}:
+                return None
+            case {"member": False}:
+                return False
+        return True

@@ -56,17 +56,30 @@ class TCPStore(Store):
         token: bytes | None,
         transports: Sequence[Transport],
         rank: int = 0,
+        name: str = "",
         timeout: float = STORE_TIMEOUT,
         loop: LoopThread | None = None,
     ) -> TCPStore:
         """Opens a line of its own to a coordinator that listens already.
+
+        Args:
+            endpoint: Where that is.
+            job: The job's name.
+            token: The job's token; None only when insecure.
+            transports: How it is reached.
+            rank: Whose client it is, for the coordinator's log.
+            name: The worker's name that the transports' certificate proves, if they have one.
+            timeout: Seconds for all of it.
+            loop: The loop thread; the process' shared one by default.
 
         Raises:
             ConnectionError: Nobody answers at the endpoint.
             AuthenticationError: One of both does not hold the other's token.
             RendezvousError: What answers belongs to another job.
         """
-        line = ControlLine(job=job, rank=rank, token=token, transports=transports, loop=loop)
+        line = ControlLine(
+            job=job, rank=rank, token=token, transports=transports, owner=name, loop=loop
+        )
         try:
             line.connect(endpoint, timeout)
         except BaseException:

@@ -1,10 +1,10 @@
 """Reads what passes on a carrier: who talks with whom, what for, and which kinds of envelopes.
 
 A worker's line to the coordinator says a name of its own, `store.<rank>.<a number drawn at
-random>`; here it is `store.<rank>`, so that a seed does the same to it in every run.
+random>.<the worker's name>`; here it is `store.<rank>`, so that a seed does the same to it in every run.
 
 The first two messages of each direction are the handshake: a letter and a protobuf message. What
-follows on a control stream are frames, behind a tag where the job has a token.
+follows on a control stream are frames, behind a tag where the job has a token and no TLS.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["CarrierReader"]
 CONTROL = "control"
 TAG_BYTES = 16
 HANDSHAKE_MESSAGES = 2  # in each direction
-LINE = re.compile(r"(store\.-?\d+)\.[0-9a-f]+")
+LINE = re.compile(r"(store\.-?\d+)\.[0-9a-f]+(\..*)?")
 LETTERS = {b"H": "hello", b"P": "proof", b"W": "welcome", b"R": "refusal"}
 
 
@@ -38,15 +38,17 @@ class CarrierReader:
 
     Args:
         dialled: Whether this end dialled.
+        tls: Whether the carrier is encrypted, so that frames need no tags.
     """
 
-    def __init__(self, *, dialled: bool) -> None:
+    def __init__(self, *, dialled: bool, tls: bool = False) -> None:
         self.here = ""
         self.there = ""
         self.purpose = ""
         self.sent = 0
         self._received = 0
         self._dialled = dialled
+        self._tls = tls
         self._tagged = False
 
     @property
@@ -79,7 +81,7 @@ class CarrierReader:
         if letter == b"H":
             self._read_hello(pb.Hello.FromString(body), own=own)
         elif letter == b"P":
-            self._tagged = bool(pb.Proof.FromString(body).mac)
+            self._tagged = bool(pb.Proof.FromString(body).mac) and not self._tls
         return HANDSHAKE + LETTERS.get(letter, "garbage")
 
     def _read_hello(self, hello: pb.Hello, *, own: bool) -> None:

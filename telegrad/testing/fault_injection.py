@@ -49,6 +49,11 @@ class FaultyTransport(Transport):
         """That of the inner transport."""
         return self._inner.scheme
 
+    @property
+    def schemes(self) -> frozenset[str]:
+        """Those of the inner transport."""
+        return self._inner.schemes
+
     async def listen(self, accept: Callable[[Carrier], Awaitable[None]]) -> Listener:
         """Opens a door of the inner transport; what comes in is faulty."""
 
@@ -79,7 +84,7 @@ class _FaultyCarrier(Carrier):
         self._network = network
         self._own = name
         self._dialled = dialled
-        self._reader = CarrierReader(dialled=dialled)
+        self._reader = CarrierReader(dialled=dialled, tls=bool(inner.binding))
         self._name = ""
         self._loop = asyncio.get_running_loop()
         self._looks = asyncio.Event()  # the network was healed, or this end is closed
@@ -101,6 +106,14 @@ class _FaultyCarrier(Carrier):
     @property
     def description(self) -> str:
         return self._inner.description
+
+    @property
+    def binding(self) -> bytes:
+        return self._inner.binding
+
+    @property
+    def peer_names(self) -> frozenset[str] | None:
+        return self._inner.peer_names
 
     async def send(self, message: bytes) -> None:
         self._check_open()

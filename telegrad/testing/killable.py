@@ -29,6 +29,11 @@ class KillableTransport(Transport):
         return self._inner.scheme
 
     @property
+    def schemes(self) -> frozenset[str]:
+        """Those of the inner transport."""
+        return self._inner.schemes
+
+    @property
     def dead(self) -> bool:
         """Whether it was killed."""
         return self._dead

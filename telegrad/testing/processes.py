@@ -142,7 +142,8 @@ class Processes(Workers):
         """Sends SIGKILL and waits for the process."""
         worker = self._workers[rank]
         worker.process.kill()
-        worker.process.join()
+        while worker.process.exitcode is None:  # its reader may have reaped it, and not said so yet
+            worker.process.join(1.0)
 
     def close(self, *, graceful: bool, timeout: float) -> None:
         """Lets each worker shut down, kills those that do not, and reaps all."""

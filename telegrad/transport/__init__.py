@@ -2,38 +2,80 @@
 
 from __future__ import annotations
 
+from telegrad.transport import grpc_environment  # noqa: F401  # first: before gRPC is imported
+from telegrad.transport.addresses import (
+    address_of,
+    interfaces,
+    is_everywhere,
+    is_local,
+    is_loopback_address,
+    route_to,
+    split_host,
+)
+from telegrad.transport.audit import CALL_REFUSED, Audit
 from telegrad.transport.base import Carrier, CarrierClosedError, Listener, Receiver, Transport
+from telegrad.transport.certificate import Certificate, KeyPair
+from telegrad.transport.certificates import (
+    make_authority,
+    make_certificate,
+    read_certificate,
+)
 from telegrad.transport.credentials import (
     find_token,
     make_token,
     read_token_file,
     write_token_file,
 )
-from telegrad.transport.exchange import Exchange, ExchangeStatistics, Waiter
+from telegrad.transport.exchange import Exchange, Waiter
 from telegrad.transport.grpc_transport import GrpcTransport
 from telegrad.transport.inproc import InprocNetwork, InprocTransport
+from telegrad.transport.limits import ConnectionLimits
 from telegrad.transport.loop import LoopThread, on_own_loop, shared_loop_thread
 from telegrad.transport.session import Session, SessionStatistics
+from telegrad.transport.shared_port import SharedPort
+from telegrad.transport.statistics import ExchangeStatistics
+from telegrad.transport.tls import Tls, TlsOptions, find_tls, load_tls, self_signed_tls
 
 __all__ = [
+    "CALL_REFUSED",
+    "Audit",
     "Carrier",
     "CarrierClosedError",
+    "Certificate",
+    "ConnectionLimits",
     "Exchange",
     "ExchangeStatistics",
     "GrpcTransport",
     "InprocNetwork",
     "InprocTransport",
+    "KeyPair",
     "Listener",
     "LoopThread",
     "Receiver",
     "Session",
     "SessionStatistics",
+    "SharedPort",
+    "Tls",
+    "TlsOptions",
     "Transport",
     "Waiter",
+    "address_of",
+    "find_tls",
     "find_token",
+    "interfaces",
+    "is_everywhere",
+    "is_local",
+    "is_loopback_address",
+    "load_tls",
+    "make_authority",
+    "make_certificate",
     "make_token",
     "on_own_loop",
+    "read_certificate",
     "read_token_file",
+    "route_to",
+    "self_signed_tls",
     "shared_loop_thread",
+    "split_host",
     "write_token_file",
 ]

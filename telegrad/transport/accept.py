@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import final
 
 from telegrad.errors import DecodeError
 from telegrad.transport.answer import cut_off, receive_small
+from telegrad.transport.audit import CONNECTION_ADMITTED, CONNECTION_REFUSED
 from telegrad.transport.base import Carrier, CarrierClosedError
 from telegrad.transport.connection import Connection
-from telegrad.transport.handshake import AcceptHandshake, Reason, RefusedError, refusal
+from telegrad.transport.handshake import (
+    AcceptHandshake,
+    Reason,
+    RefusedError,
+    Underlay,
+    refusal,
+)
+from telegrad.transport.shared_port import LedOnError
 from telegrad.transport.stream import Stream
 from telegrad.transport.terms import Terms
+from telegrad.transport.unproved import Unproved
 from telegrad.types import WorkerInfo
 
 __all__ = ["Door"]
 
-logger = logging.getLogger(__name__)
+UNFINISHED = "UNFINISHED"  # beside the names of Reason: it went, or was silent for too long
 
 
 @final
@@ -32,6 +40,7 @@ class Door:
             the one there was is forgotten.
         forgotten: Whether a worker has ended so long ago that its connection is.
         dialling: Whether a handshake that this side began with that peer is under way.
+        full: Whether there are as many connections as there may be.
     """
 
     def __init__(
@@ -43,6 +52,7 @@ class Door:
         find: Callable[[WorkerInfo, bool], Connection | None],
         forgotten: Callable[[WorkerInfo], bool],
         dialling: Callable[[Connection], bool],
+        full: Callable[[], bool],
     ) -> None:
         self._terms = terms
         self._info = terms.identity.info
@@ -51,22 +61,38 @@ class Door:
         self._find = find
         self._forgotten = forgotten
         self._dialling = dialling
+        self._full = full
+        self._unproved = Unproved(terms.limits.unproved)
 
     async def take(self, carrier: Carrier) -> None:
         """Begins a handshake with whoever dialled."""
         self._terms.spawn(self._shake_hands(carrier))
 
     async def _shake_hands(self, carrier: Carrier) -> None:
+        with self._unproved.held(carrier):
+            if (oldest := self._unproved.too_many()) is not None:
+                self._terms.spawn(oldest.close())
+            await self._prove_each_other(carrier)
+
+    async def _prove_each_other(self, carrier: Carrier) -> None:
         """The listener's half of a handshake; refuses with words whoever does not belong here."""
         cut = cut_off(self._terms, carrier)
+        terms = self._terms
+        underlay = Underlay.of(carrier, terms.certified)
+        handshake = AcceptHandshake(terms.identity, terms.token, underlay=underlay)
         try:
-            await self._welcome(carrier)
+            await self._welcome(carrier, handshake)
+        except LedOnError:
+            pass  # it came to the door of another exchange of this process, which has it now
         except RefusedError as error:
-            logger.info("refused %s: %s", carrier.description, error)
+            self._record_refusal(carrier, handshake, error.reason.name, error.words)
             await self._refuse(carrier, error)
         except (CarrierClosedError, DecodeError) as error:
-            logger.info("%s did not finish its handshake: %s", carrier.description, error)
+            words = self._unproved.why_cut(carrier) or str(error)
+            self._record_refusal(carrier, handshake, UNFINISHED, words)
             await carrier.close()
+        else:
+            self._record(CONNECTION_ADMITTED, carrier, handshake)
         finally:
             cut.cancel()
 
@@ -78,14 +104,19 @@ class Door:
         finally:
             await carrier.close()
 
-    async def _welcome(self, carrier: Carrier) -> None:
-        handshake = AcceptHandshake(self._terms.identity, self._terms.token)
-        claimed = handshake.takes_hello(await receive_small(carrier))
+    async def _welcome(self, carrier: Carrier, handshake: AcceptHandshake) -> None:
+        hello = await receive_small(self._terms, carrier)
+        try:
+            claimed = handshake.takes_hello(hello)
+        except RefusedError as error:
+            if error.reason is Reason.AUTHENTICATION and handshake.claimed is not None:
+                self._on_refused(handshake.claimed, error.words)
+            raise
         known = self._find(claimed, False)
         carriers = 0 if known is None else known.carriers
         await carrier.send(handshake.answer())
         try:
-            peer_received, _ = handshake.takes_proof(await receive_small(carrier))
+            peer_received, _ = handshake.takes_proof(await receive_small(self._terms, carrier))
         except RefusedError as error:
             self._on_refused(claimed, error.words)
             raise
@@ -101,6 +132,28 @@ class Door:
         stream = Stream(carrier, handshake.frames(), lanes, preamble=preamble)
         connection.adopt(stream, peer_received)
 
+    def _record_refusal(
+        self, carrier: Carrier, handshake: AcceptHandshake, reason: str, words: str
+    ) -> None:
+        self._record(CONNECTION_REFUSED, carrier, handshake, reason=reason, words=words)
+
+    def _record(
+        self, event: str, carrier: Carrier, handshake: AcceptHandshake, **fields: str
+    ) -> None:
+        """Records who came. Where it was refused, what it says of itself may be a lie."""
+        peer, proved = handshake.claimed, carrier.peer_names
+        self._terms.audit.record(
+            event,
+            peer=None if peer is None else peer.name,
+            rank=None if peer is None else peer.rank,
+            incarnation=None if peer is None else peer.incarnation,
+            address=carrier.description,
+            transport=carrier.description.partition(" ")[0].partition(":")[0],
+            certificate=None if proved is None else sorted(proved),
+            lane=bool(handshake.lane_of),
+            **fields,
+        )
+
     def _take_lane(self, carrier: Carrier, peer: WorkerInfo, handshake: AcceptHandshake) -> None:
         """Gives a lane to the stream that it names, which must be the one with that peer."""
         connection = self._find(peer, False)
@@ -115,6 +168,10 @@ class Door:
     def _admitted(self, peer: WorkerInfo) -> Connection:
         if (why := self._admit(peer)) is not None:
             raise RefusedError(Reason.NOT_ADMITTED, why)
+        if self._find(peer, False) is None and self._full():
+            most = self._terms.limits.connections
+            crowded = f"{self._info.name} has {most} connections, as many as it takes"
+            raise RefusedError(Reason.NOT_ADMITTED, f"{crowded} (Limits.connections)")
         connection = self._find(peer, True)
         if connection is None and self._forgotten(peer):
             gone = f"fenced: {self._info.name} has no session with this incarnation any more"

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from telegrad.transport.base import Carrier
+from telegrad.transport.audit import DIAL_REFUSED
+from telegrad.transport.base import Carrier, Transport
 from telegrad.transport.handshake import (
-    MAX_HANDSHAKE_BYTES,
     DialHandshake,
     Reason,
     RefusedError,
+    Underlay,
 )
 from telegrad.transport.terms import Terms
 from telegrad.types import WorkerInfo
 
-__all__ = ["Answer", "ask", "cut_off", "receive_small"]
+__all__ = ["Answer", "ask", "cut_off", "receive_small", "record_refusal"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +29,14 @@ class Answer:
     endpoint: str
 
 
-async def receive_small(carrier: Carrier) -> bytes:
+async def receive_small(terms: Terms, carrier: Carrier) -> bytes:
     """Receives a message of a handshake.
 
     Raises:
         RefusedError: It is too big to be one.
     """
     message = await carrier.receive()
-    if len(message) > MAX_HANDSHAKE_BYTES:
+    if len(message) > terms.limits.handshake_bytes:
         raise RefusedError(Reason.MALFORMED, f"{len(message)} bytes before any proof")
     return message
 
@@ -61,18 +62,57 @@ async def ask(
     if transport is None:
         known = ", ".join(sorted(terms.transports))
         raise ConnectionError(f"{endpoint} needs a transport {scheme!r}; this worker has {known}")
-    carrier = await transport.dial(endpoint)
-    handshake = DialHandshake(terms.identity, terms.token, expected=expected, lane_of=lane_of)
+    carrier = await _dialled(terms, transport, endpoint, expected, lane=bool(lane_of))
+    handshake = DialHandshake(
+        terms.identity,
+        terms.token,
+        expected=expected,
+        lane_of=lane_of,
+        underlay=Underlay.of(carrier, terms.certified),
+    )
     cut = cut_off(terms, carrier)
     try:
         await carrier.send(handshake.hello())
-        peer = handshake.takes_answer(await receive_small(carrier))
-    except BaseException:
+        peer = handshake.takes_answer(await receive_small(terms, carrier))
+    except BaseException as error:
         terms.spawn(carrier.close())
+        record_refusal(terms, error, endpoint, expected, lane=bool(lane_of))
         raise
     finally:
         cut.cancel()
     return Answer(carrier, handshake, peer, endpoint)
+
+
+async def _dialled(
+    terms: Terms, transport: Transport, endpoint: str, peer: WorkerInfo | None, *, lane: bool
+) -> Carrier:
+    try:
+        return await transport.dial(endpoint)
+    except RefusedError as error:  # for its certificate, or ours
+        record_refusal(terms, error, endpoint, peer, lane=lane)
+        raise
+
+
+def record_refusal(
+    terms: Terms,
+    error: BaseException,
+    endpoint: str,
+    peer: WorkerInfo | None,
+    *,
+    lane: bool = False,
+) -> None:
+    """Records why a dial ended, if that was a refusal, by either side."""
+    if not isinstance(error, RefusedError):
+        return
+    terms.audit.record(
+        DIAL_REFUSED,
+        peer=None if peer is None else peer.name,
+        incarnation=None if peer is None else peer.incarnation,
+        endpoint=endpoint,
+        lane=lane,
+        reason=error.reason.name,
+        words=error.words,
+    )
 
 
 def cut_off(terms: Terms, carrier: Carrier) -> asyncio.TimerHandle:

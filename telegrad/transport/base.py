@@ -40,6 +40,19 @@ class Carrier(ABC):
     def description(self) -> str:
         """Where the other end is, for logs and errors: `grpc://127.0.0.1:40231`."""
 
+    @property
+    def binding(self) -> bytes:
+        """SHA-256 of the certificate, in DER form, that the listening end showed on this connection.
+
+        Empty without TLS. The same at both ends, unless somebody is in between.
+        """
+        return b""
+
+    @property
+    def peer_names(self) -> frozenset[str] | None:
+        """The names that the other end's certificate proves; None where none was asked of it."""
+        return None
+
     @abstractmethod
     async def send(self, message: bytes) -> None:
         """Sends one message; raises CarrierClosedError when the carrier is broken."""
@@ -73,6 +86,19 @@ class Transport(ABC):
     @abstractmethod
     def scheme(self) -> str:
         """The part before `://` of the endpoints that this transport dials."""
+
+    @property
+    def schemes(self) -> frozenset[str]:
+        """All such parts, where it dials more than one kind."""
+        return frozenset({self.scheme})
+
+    def named(self, info: WorkerInfo) -> Transport:
+        """Returns the transport with which this worker listens; itself, unless doors are shared.
+
+        Args:
+            info: Whom those who dial this door want to reach.
+        """
+        return self
 
     @abstractmethod
     async def listen(self, accept: Callable[[Carrier], Awaitable[None]]) -> Listener:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, final
 
 from telegrad.errors import DecodeError
-from telegrad.transport.answer import ask, cut_off, receive_small
+from telegrad.transport.answer import ask, cut_off, receive_small, record_refusal
 from telegrad.transport.base import Carrier, CarrierClosedError
 from telegrad.transport.bulk_cargo import Cargo
 from telegrad.transport.bulk_lane import Lane
@@ -156,9 +156,10 @@ class Lanes:
         cut = cut_off(terms, answer.carrier)
         try:
             await answer.carrier.send(answer.handshake.prove(0, resumes=False))
-            answer.handshake.takes_welcome(await receive_small(answer.carrier))
-        except BaseException:
+            answer.handshake.takes_welcome(await receive_small(terms, answer.carrier))
+        except BaseException as error:
             terms.spawn(answer.carrier.close())
+            record_refusal(terms, error, answer.endpoint, answer.peer, lane=True)
             raise
         finally:
             cut.cancel()

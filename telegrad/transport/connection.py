@@ -29,6 +29,7 @@ from telegrad.errors import DecodeError, WorkerLostError
 from telegrad.transport.base import CarrierClosedError
 from telegrad.transport.bulk_cargo import Cargo
 from telegrad.transport.bulk_lanes import Lanes
+from telegrad.transport.idle_frames import IdleFrames
 from telegrad.transport.liveness import Liveness
 from telegrad.transport.loss import Loss
 from telegrad.transport.session import Session, SessionStatistics
@@ -36,7 +37,7 @@ from telegrad.transport.stream import Stream
 from telegrad.transport.tags import BadTagError
 from telegrad.transport.terms import Terms
 from telegrad.types import WorkerInfo
-from telegrad.wire import Envelope, Frame, Goodbye, pack_frame, unpack_frame
+from telegrad.wire import Envelope, Frame, Goodbye, pack_frame
 
 __all__ = ["Connection"]
 
@@ -45,8 +46,7 @@ logger = logging.getLogger(__name__)
 # Carriers that come up and break before they bring one frame: an honest network does not do that
 # ten times in a row, and dialling for ever would keep a processor busy.
 FRUITLESS_CARRIERS = 10
-# Lanes that stood still get twice the time on the next stream, up to so many times the bound: a
-# chunk of 1 MiB takes 8 s at 1 Mbit/s.
+# Lanes that stood still get twice the time on the next stream, up to so often: 1 Mbit/s takes 8 s.
 MOST_PATIENCE = 16
 
 
@@ -66,7 +66,7 @@ class Connection:
         self.liveness: Liveness | None = None
         self._terms = terms
         self._session_lock = threading.Lock()  # guards the next five
-        self._session = Session()
+        self._session = Session(terms.limits.received)
         self._endpoints: tuple[str, ...] = ()
         self._woken = False
         self._loss: Loss | None = None
@@ -75,6 +75,7 @@ class Connection:
         self._beat_due = False
         self._acknowledged = 0  # up to where the peer had receipts at the last tick
         self._lost_after = terms.lost_after
+        self._idle_frames = IdleFrames()
         self._fruitless = 0  # carriers in a row that brought no frame
         self._fruitless_lanes = 0  # streams in a row whose lanes broke and had moved no chunk
         self._patience = terms.lost_after  # with lanes that move nothing
@@ -97,8 +98,12 @@ class Connection:
             self._check_living()
             self._session.post(envelope, self._terms.clock())
             woken, self._woken = self._woken, True
+            unread = self._session.replies_unread
         if not woken:
             self._terms.loop.call_soon(self.wake_on_loop)
+        if unread > self._terms.limits.unread_replies:
+            error = DecodeError(f"it takes no replies ({unread} wait for it)")
+            self._terms.loop.call_soon(self._broke_on_loop, error)
 
     def set_endpoints(self, endpoints: Sequence[str]) -> None:
         """Says where the peer listens, in the order to try."""
@@ -107,6 +112,20 @@ class Connection:
             waiting = self._woken
         if waiting:  # what was posted before found nobody to dial
             self._terms.loop.call_soon(self.wake_on_loop)
+
+    def dial(self) -> None:
+        """Has the peer dialled, whether or not there is something to send."""
+        self._terms.loop.call_soon(self.reach_on_loop)
+
+    def cut(self, reason: str) -> None:
+        """Takes it that neither side can dial the other; `on_lost` does not follow.
+
+        Args:
+            reason: What to do about it, in words; who posts hears it.
+        """
+        with self._session_lock:
+            if self._loss is None and not self._left:
+                self._loss = Loss(reason, 0.0, unreachable=True)
 
     @property
     def endpoints(self) -> tuple[str, ...]:
@@ -135,7 +154,8 @@ class Connection:
             fenced: Whether it had given up this worker first.
         """
         with self._session_lock:
-            if self._loss is not None or self._left:
+            known = self._loss
+            if self._left or not (known is None or known.unreachable):
                 return
             silence = 0.0 if self.liveness is None else self.liveness.silence(self._terms.clock())
             self._loss = Loss(reason, silence, left, fenced)
@@ -169,17 +189,18 @@ class Connection:
         self._reach = reach
 
     def wake_on_loop(self) -> None:
-        """Looks for something to write; dials when there is no carrier."""
+        """Looks for something to write; without a carrier dials, or waits to be dialled."""
         if self._stream is not None:
             self._stream.work.set()
         else:
             self.reach_on_loop()
 
     def reach_on_loop(self) -> None:
-        """Dials, where an endpoint is known."""
-        if self._reach is not None and self.wants_carrier and self.endpoints:
-            if self.liveness is None:
-                self._start_life()
+        """Dials, where an endpoint is known; else the peer has the usual time to do that."""
+        if self._reach is None or not self.wants_carrier:
+            return
+        self._start_life()
+        if self.endpoints:
             self._reach(self)
 
     def lanes_of(self, stream_id: bytes, endpoint: str) -> Lanes:
@@ -236,6 +257,7 @@ class Connection:
 
     def tick(self, now: float) -> None:
         """Beats and judges; called by the exchange several times per beat."""
+        self._idle_frames.tick()
         if self.liveness is None or self.ended.is_set() or self.loss is not None:
             return
         with self._session_lock:
@@ -262,13 +284,14 @@ class Connection:
     def leave_on_loop(self, reason: str) -> None:
         """Has a goodbye follow what was posted; `ended` is set when the peer has it all."""
         with self._session_lock:
-            if self._loss is not None or self._left:
+            cut = self._loss is not None and self._loss.unreachable
+            if (self._loss is not None and not cut) or self._left:
                 return
             self._left = True
             self._session.leave(reason)
             unreachable = self.carriers == 0 or not self._endpoints
             idle = self._stream is None and self._session.flushed and unreachable
-        if idle:  # it never knew of this side, or will find out when it dials
+        if idle or cut:  # it never knew of this side, or will find out when it dials
             self.end()
         else:
             self.wake_on_loop()
@@ -286,6 +309,12 @@ class Connection:
         with self._session_lock:
             self._session.abandon()  # buffers that nobody will ask for again
         self.ended.set()
+
+    def _broke_on_loop(self, error: DecodeError) -> None:
+        """Gives up a peer that did what no worker does: it would do the same again and again."""
+        if self._stream is not None and self.loss is None:
+            self._stream.record_cut_off(self._terms.audit, self.peer, error)
+        self.gone_on_loop(f"it broke the protocol: {error}")
 
     def _start_life(self) -> Liveness:
         if self.liveness is None:
@@ -308,35 +337,33 @@ class Connection:
 
     def _silence_words(self, now: float) -> str:
         assert self.liveness is not None
-        words = f"silent for {self.liveness.silence(now):.1f} s"
-        if self.liveness.peer_lag > 0.1 or self.liveness.peer_busy:
-            words += (
-                f" (it last said: loop {self.liveness.peer_lag:.1f} s late, "
-                f"{self.liveness.peer_busy} calls being served)"
-            )
+        words = self.liveness.silence_words(now)
         if self._stream is None and self.last_failure:
             words += f" (last dial: {self.last_failure})"
+        elif self._stream is None and not self.endpoints:
+            words += " (it does not listen here, and dialled no more)"
         return words
 
     async def _read(self, stream: Stream) -> None:
         """Hands over what a stream brings until it breaks or is let go."""
-        counters = self._terms.counters
         try:
             while stream.is_open():
                 message = await stream.carrier.receive()
                 if not stream.is_open():
                     return
-                counters.bytes_received += len(message)
-                self._take(stream, unpack_frame(stream.frames.open(message)))
+                self._terms.counters.bytes_received += len(message)
+                self._take(stream, stream.opened(message, self._terms.limits.received))
         except (CarrierClosedError, BadTagError) as error:
+            stream.record_cut_off(self._terms.audit, self.peer, error)
             self._broken(stream, error)
-        except DecodeError as error:  # it would send the same again and again
-            self.gone_on_loop(f"it broke the protocol: {error}")
+        except DecodeError as error:
+            self._broke_on_loop(error)
 
     def _take(self, stream: Stream, frame: Frame) -> None:
         self._fruitless = 0
         with self._session_lock:
             complete = self._session.received(frame)
+            self._idle_frames.take(self._session.news)
             due = self._session.pending and not self._woken
         if frame.awaited:
             stream.lanes.announced()
@@ -445,7 +472,7 @@ class Connection:
             done = self._session.goodbye_written
         self._fruitless_lanes = 0 if lanes.moved else self._fruitless_lanes + 1
         if isinstance(error, DecodeError):
-            self.gone_on_loop(f"it broke the protocol: {error}")
+            self._broke_on_loop(error)
         elif done:
             logger.debug("a lane of %s ended: %s", self.peer.name, error)
         elif self._fruitless_lanes >= FRUITLESS_CARRIERS:
@@ -462,5 +489,12 @@ class Connection:
         self._fruitless += 1
         if self._fruitless >= FRUITLESS_CARRIERS:
             self.gone_on_loop(f"{self._fruitless} carriers in a row broke at once: {error}")
+        elif self._only_goodbye_left():
+            self.end()  # nobody can dial it to say that, and it may have ended itself
         else:
             self.reach_on_loop()
+
+    def _only_goodbye_left(self) -> bool:
+        """Whether this side leaves a peer that does not listen, and nothing else is to be said."""
+        with self._session_lock:
+            return self._left and not self._endpoints and self._session.flushed

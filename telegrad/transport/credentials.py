@@ -43,7 +43,7 @@ def find_token(explicit: str | bytes | None, environ: Mapping[str, str]) -> byte
 
     Raises:
         AuthenticationError: A token is too short, or its file is missing, empty, or may be read
-            by others.
+            by others; or there is none, and none can be made.
     """
     if explicit is not None:
         text = explicit.encode() if isinstance(explicit, str) else bytes(explicit)
@@ -55,7 +55,14 @@ def find_token(explicit: str | bytes | None, environ: Mapping[str, str]) -> byte
     home = environ.get("HOME")
     path = (Path(home) if home else Path.home()) / USER_TOKEN_FILE
     if not path.exists():
-        _make_user_token(path)
+        try:
+            _make_user_token(path)
+        except OSError as error:
+            raise AuthenticationError(
+                f"this worker has no credentials: {path} is not there and cannot be made "
+                f"({error.strerror}); run: python -c 'import secrets; print(secrets.token_hex())' > "
+                "job.token && chmod 600 job.token, then: export TELEGRAD_TOKEN_FILE=$PWD/job.token"
+            ) from error
     return read_token_file(path)
 
 

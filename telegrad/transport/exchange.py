@@ -7,8 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, final
+from typing import Any, Final, Protocol, final
 
 from telegrad.errors import (
     AuthenticationError,
@@ -18,25 +17,29 @@ from telegrad.errors import (
 )
 from telegrad.transport.accept import Door
 from telegrad.transport.answer import Answer, ask
+from telegrad.transport.audit import Audit
 from telegrad.transport.base import CarrierClosedError, Listener, Receiver, Transport
 from telegrad.transport.bulk_thread import BulkThread
 from telegrad.transport.connection import Connection
-from telegrad.transport.handshake import Identity, Reason, RefusedError
+from telegrad.transport.handshake import Identity, Reason, RefusedError, itself
+from telegrad.transport.limits import ConnectionLimits
 from telegrad.transport.liveness import BEATS_PER_BOUND
 from telegrad.transport.loop import LoopThread, shared_loop_thread
 from telegrad.transport.loopback import Loopback
 from telegrad.transport.reach import Reach
+from telegrad.transport.statistics import ExchangeStatistics
 from telegrad.transport.terms import Counters, Terms
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 
-__all__ = ["Exchange", "ExchangeStatistics", "Waiter"]
+__all__ = ["Exchange", "Waiter"]
 
 logger = logging.getLogger(__name__)
 
 LOST_AFTER = 10.0  # seconds of silence; a stop-the-world pause of Python is far shorter
 PROVE_WITHIN = 5.0  # seconds for a handshake, two round trips: whoever needs more is no worker
 TICKS_PER_BEAT = 4
+DEFAULT_LIMITS: Final = ConnectionLimits()
 CANCEL_SECONDS = 1.0  # for a task that was cancelled to end; it takes a turn of the loop
 CROSSED_SECONDS = 0.05  # between looks whether a peer that dials us, too, has come through
 LONGEST_TICK_SECONDS = 0.25  # also how soon a lag of the loop is noticed
@@ -51,37 +54,6 @@ class Waiter(Protocol):
 
     def wait(self, timeout: float | None = None) -> bool:
         """Blocks until set, or for so many seconds; returns whether it is set."""
-
-
-@dataclass(frozen=True, slots=True)
-class ExchangeStatistics:
-    """What an exchange has moved so far, with all peers together.
-
-    Attributes:
-        bytes_sent: Of frames and chunks, tags and headers included.
-        bytes_received: Of frames and chunks, tags and headers included.
-        envelopes_sent: Written, once more for each time that one was sent again.
-        envelopes_received: Handed over.
-        connections: Control streams that came up.
-        writes: Frames; envelopes_sent / writes is how well they coalesce.
-        lanes: Bulk lanes that came up.
-        chunks_sent: Pieces of big parts, once more for each time that one was sent again.
-        chunks_received: Pieces that came, known ones included.
-        bulk_bytes_sent: Of bytes_sent, what went by lanes.
-        bulk_bytes_received: Of bytes_received, what came by lanes.
-    """
-
-    bytes_sent: int
-    bytes_received: int
-    envelopes_sent: int
-    envelopes_received: int
-    connections: int
-    writes: int
-    lanes: int
-    chunks_sent: int
-    chunks_received: int
-    bulk_bytes_sent: int
-    bulk_bytes_received: int
 
 
 def _admit_all(peer: WorkerInfo) -> str | None:
@@ -123,6 +95,12 @@ class Exchange:
         prove_within: Seconds that a handshake may take.
         on_refused: Hears of a dialler that did not prove itself: who it claimed to be, and why
             it was refused. Called on the loop; nothing about the claim is known to be true.
+        listens: Whether peers may dial this worker. One that does not listen dials every peer of
+            which it is told, at once and whenever a stream breaks; those that do not either are
+            out of its reach, and it of theirs.
+        certified: Where certificates are asked for: which name a peer's has to hold, by the name
+            that it says.
+        limits: What others may take.
     """
 
     def __init__(
@@ -142,15 +120,19 @@ class Exchange:
         load: Callable[[], int] = _no_load,
         prove_within: float = PROVE_WITHIN,
         on_refused: Callable[[WorkerInfo, str], None] = _ignore_refusal,
+        listens: bool = True,
+        certified: Callable[[str], str] = itself,
+        limits: ConnectionLimits = DEFAULT_LIMITS,
     ) -> None:
         self.info = WorkerInfo(name, rank, incarnation)
+        self._listens = listens
         self._loop = shared_loop_thread() if loop is None else loop
         self._transports = tuple(transports)
         self._receiver = receiver
         self._terms = Terms(
             identity=Identity(job, self.info),
             token=token,
-            transports={transport.scheme: transport for transport in transports},
+            transports={scheme: each for each in transports for scheme in each.schemes},
             receiver=receiver,
             lost_after=lost_after,
             prove_within=prove_within,
@@ -160,6 +142,9 @@ class Exchange:
             bulk=BulkThread(),
             spawn=self._spawn,
             counters=Counters(),
+            audit=Audit(name),
+            certified=certified,
+            limits=limits,
         )
         self._door = Door(
             self._terms,
@@ -168,6 +153,7 @@ class Exchange:
             find=self._connection,
             forgotten=self._is_forgotten,
             dialling=self._is_dialling,
+            full=self._is_full,
         )
         self._loopback = Loopback(self.info, self._loop, self._terms.bulk, receiver)
         self._peers_lock = threading.Lock()  # guards the next five
@@ -185,10 +171,10 @@ class Exchange:
     # From any thread.
 
     def start(self, *, listen: bool = True) -> tuple[str, ...]:
-        """Opens the listeners; blocks until they are open.
+        """Opens the listeners, where this worker listens; blocks until they are open.
 
         Args:
-            listen: False for a client that only dials.
+            listen: False for a client that only dials, or that is to `listen` later.
 
         Returns:
             The endpoints under which peers reach this worker, in order of preference.
@@ -202,18 +188,40 @@ class Exchange:
             self._started = True
         self._loop.acquire()
         try:
-            return self._loop.run(self._start(listen))
+            return self._loop.run(self._start(listen and self._listens))
         except BaseException:
             with self._peers_lock:
                 self._closed = True
             self._loop.release()
             raise
 
+    def listen(self) -> tuple[str, ...]:
+        """Opens the listeners after a `start` without them; returns the endpoints.
+
+        Raises:
+            OSError: An address or port cannot be had.
+        """
+        return self._loop.run(self._listen())
+
     def connect(self, peer: WorkerInfo, endpoints: Sequence[str]) -> None:
-        """Tells where a peer is; it is dialled when the first envelope is posted to it."""
+        """Tells where a peer is, nowhere if it only dials; it is dialled when something is posted.
+
+        Two that only dial are cut off from each other: `post` raises UnreachableWorkerError.
+        """
         connection = self._connection(peer, True)
-        if connection is not None:
-            connection.set_endpoints(endpoints)
+        if connection is None:
+            return
+        connection.set_endpoints(endpoints)
+        if self._listens:
+            return
+        if endpoints:
+            connection.dial()
+        else:
+            connection.cut(
+                f"it does not listen, nor does this worker, {self.info.name!r} (listen=False), so "
+                "that neither can dial the other; have one of them listen, or call through a "
+                "worker that does"
+            )
 
     def post(self, peer: WorkerInfo, envelope: Envelope) -> None:
         """Sends an envelope to a peer, or to this worker itself; never blocks.
@@ -222,6 +230,7 @@ class Exchange:
 
         Raises:
             WorkerLostError: The peer is lost; the exception is a new one each time.
+            UnreachableWorkerError: It lives, and neither side can dial the other.
             UnknownWorkerError: It was never named to `connect` and has no session.
         """
         if (peer.name, peer.incarnation) == (self.info.name, self.info.incarnation):
@@ -298,24 +307,17 @@ class Exchange:
             self._loop.run(self._close(connections, timeout, reason))
         finally:
             self._terms.bulk.close()
+            self._terms.audit.close()
             self._loop.release()
+
+    @property
+    def audit(self) -> Audit:
+        """Where it is recorded who was refused, for the floors above as well."""
+        return self._terms.audit
 
     def statistics(self) -> ExchangeStatistics:
         """Returns what was moved so far."""
-        counters = self._terms.counters
-        return ExchangeStatistics(
-            bytes_sent=counters.bytes_sent + counters.bulk_bytes_sent,
-            bytes_received=counters.bytes_received + counters.bulk_bytes_received,
-            envelopes_sent=counters.envelopes_sent,
-            envelopes_received=counters.envelopes_received,
-            connections=counters.connections,
-            writes=counters.writes,
-            lanes=counters.lanes,
-            chunks_sent=counters.chunks_sent,
-            chunks_received=counters.chunks_received,
-            bulk_bytes_sent=counters.bulk_bytes_sent,
-            bulk_bytes_received=counters.bulk_bytes_received,
-        )
+        return ExchangeStatistics.of(self._terms.counters)
 
     def drive(self, waiter: Waiter, deadline: float | None) -> bool:
         """Waits; where the transport allows, the waiting caller does the reading meanwhile.
@@ -343,6 +345,13 @@ class Exchange:
                 self._forget_ended()
             return connection
 
+    def _is_full(self) -> bool:
+        most = self._terms.limits.connections
+        with self._peers_lock:
+            if len(self._connections) < most:
+                return False
+            return sum(not known.ended.is_set() for known in self._connections.values()) >= most
+
     def _is_forgotten(self, peer: WorkerInfo) -> bool:
         with self._peers_lock:
             return (peer.name, peer.incarnation) in self._forgotten
@@ -360,14 +369,18 @@ class Exchange:
     # On the loop.
 
     async def _start(self, listen: bool) -> tuple[str, ...]:
+        endpoints = await self._listen() if listen else ()
+        self._tick()
+        return endpoints
+
+    async def _listen(self) -> tuple[str, ...]:
         try:
-            if listen:
-                for transport in self._transports:
-                    self._listeners.append(await transport.listen(self._door.take))
+            for transport in self._transports:
+                door = transport.named(self.info)
+                self._listeners.append(await door.listen(self._door.take))
         except BaseException:
             await self._close_listeners()
             raise
-        self._tick()
         return tuple(listener.endpoint for listener in self._listeners)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import logging
+import os
 import socket
-from typing import Any, final
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar, final
 
 import grpc
 import grpc.aio
@@ -13,9 +17,25 @@ import grpc.aio
 from telegrad.transport.base import Carrier, CarrierClosedError
 from telegrad.transport.grpc_errors import STREAM_ERRORS, closed, unreachable
 from telegrad.transport.grpc_operations import Operations
-from telegrad.transport.grpc_options import CHANNEL_OPTIONS, METHOD, join_address, split_address
+from telegrad.transport.grpc_options import (
+    CHANNEL_OPTIONS,
+    METHOD,
+    TLS_SCHEME,
+    is_loopback,
+    join_address,
+    split_address,
+)
+from telegrad.transport.handshake import Reason, RefusedError
+from telegrad.transport.tls import Tls
+from telegrad.transport.tls_probe import Probe, Shown
+from telegrad.transport.unix_socket import UNIX_SCHEME, path_of
+from telegrad.transport.unix_socket import connect as connect_unix
 
-__all__ = ["dial"]
+__all__ = ["Dialler"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 # A host that answers at all answers a connect within a few round trips; one that is down does
 # not, and the session has other endpoints and other times to try.
@@ -24,41 +44,159 @@ CONNECT_SECONDS = 5.0
 CLOSE_SECONDS = 1.0
 
 
-async def dial(endpoint: str) -> Carrier:
-    """Opens a stream to a listener.
+@final
+class Dialler:
+    """Opens streams; made off the loop, used on it.
 
-    A plain socket goes first: gRPC says UNAVAILABLE both when nobody listens and when a host
-    does not answer, and only the former means that the process is gone.
+    Plain streams go to this machine alone, except from a worker that is `insecure`; and none leaves
+    a worker that shows and demands certificates: whoever changes an endpoint on its way here, from
+    grpcs:// to grpc://, gains nothing by that.
 
-    Raises:
-        ConnectionRefusedError: Nobody listens there.
-        ConnectionError: It cannot be reached now.
+    Args:
+        tls: What this worker shows and demands.
+        insecure: Whether plain streams may go anywhere.
     """
-    host, port = split_address(endpoint)
-    await _probe(endpoint, host, port)
-    channel = grpc.aio.insecure_channel(join_address(host, port), options=CHANNEL_OPTIONS)
-    stream: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(METHOD)()
+
+    def __init__(self, tls: Tls | None, *, insecure: bool) -> None:
+        self._mutual = tls if tls is not None and tls.mutual else None
+        self._insecure = insecure
+        self._probe = Probe(tls)
+
+    async def dial(self, endpoint: str) -> Carrier:
+        """Opens a stream to a listener.
+
+        A plain socket goes first, or a TLS handshake: gRPC says UNAVAILABLE both when nobody
+        listens and when a host does not answer, and only the former means that the process is gone.
+
+        Raises:
+            ConnectionRefusedError: Nobody listens there.
+            RefusedError: Its certificate, or ours, is not good; or it would have to be plain.
+            ConnectionError: It cannot be reached now.
+        """
+        if endpoint.startswith(UNIX_SCHEME + "://"):
+            return await self._dial_unix(endpoint, path_of(endpoint))
+        host, port = split_address(endpoint)
+        if endpoint.startswith(TLS_SCHEME + "://"):
+            return await self._dial(endpoint, host, port, await self._fetch(endpoint, host, port))
+        if self._mutual is not None:
+            raise RefusedError(
+                Reason.AUTHENTICATION,
+                f"{endpoint} is without encryption, and this worker has certificates; start the one "
+                "there with certificates, too (docs/certificates.md)",
+            )
+        await self._reach(endpoint, host, port, plain=True)
+        try:
+            return await self._dial(endpoint, host, port, None)
+        except ConnectionError as error:
+            broke = isinstance(error.__cause__, STREAM_ERRORS)
+            shown = await self._upgrade(endpoint, host, port) if broke else None
+            if shown is None:
+                raise
+            logger.debug("%s speaks TLS (%s)", endpoint, error)
+        return await self._dial(endpoint, host, port, shown)
+
+    async def _dial(self, endpoint: str, host: str, port: int, shown: Shown | None) -> Carrier:
+        reach = functools.partial(self._reach, endpoint, host, port, plain=shown is None)
+        return await self._open(endpoint, join_address(host, port), shown, reach)
+
+    async def _dial_unix(self, endpoint: str, path: str) -> Carrier:
+        """Opens a stream through a Unix socket of this user's, which needs no encryption."""
+
+        async def reach() -> None:
+            try:
+                await asyncio.get_running_loop().run_in_executor(None, connect_unix, path)
+            except PermissionError as error:
+                raise RefusedError(Reason.AUTHENTICATION, f"{endpoint}: {error}") from error
+            except OSError as error:
+                raise unreachable(endpoint, error) from error
+
+        await reach()
+        return await self._open(endpoint, f"unix:{path}", None, reach)
+
+    async def _open(
+        self,
+        endpoint: str,
+        address: str,
+        shown: Shown | None,
+        reach: Callable[[], Awaitable[None]],
+    ) -> Carrier:
+        """Opens a channel to an address, as gRPC writes it, and a stream on that."""
+        channel = self._channel(address, shown)
+        stream: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(METHOD)()
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await stream.wait_for_connection()
+        except TimeoutError as error:
+            await channel.close()
+            raise ConnectionError(f"{endpoint} does not answer ({CONNECT_SECONDS:g} s)") from error
+        except STREAM_ERRORS as error:
+            await channel.close()
+            await reach()  # it may have gone since the first
+            raise unreachable(endpoint, error) from error
+        except asyncio.CancelledError:
+            await channel.close()
+            raise
+        return _DialledCarrier(endpoint, channel, stream, shown)
+
+    def _channel(self, address: str, shown: Shown | None) -> grpc.aio.Channel:
+        if shown is None:
+            return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        pair = None if self._mutual is None else self._mutual.pair
+        credentials = grpc.ssl_channel_credentials(
+            shown.certificate,
+            None if pair is None else pair.key,
+            None if pair is None else pair.certificate,
+        )
+        named = ("grpc.ssl_target_name_override", shown.target)
+        return grpc.aio.secure_channel(address, credentials, options=(*CHANNEL_OPTIONS, named))
+
+    async def _fetch(self, endpoint: str, host: str, port: int) -> Shown:
+        """Returns the certificate that a listener shows."""
+
+        async def fetch(addresses: list[Any]) -> Shown:
+            return await self._probe.fetch(endpoint, functools.partial(_connected, addresses))
+
+        return await _within_bounds(endpoint, host, port, fetch)
+
+    async def _reach(self, endpoint: str, host: str, port: int, *, plain: bool) -> None:
+        """Connects, and hangs up; checks that nothing plain leaves this machine."""
+
+        async def reach(addresses: list[Any]) -> None:
+            here = all(is_loopback(where[0]) for *_, where in addresses)
+            if plain and not here and not self._insecure:
+                raise RefusedError(
+                    Reason.AUTHENTICATION,
+                    f"{endpoint} is on another machine and without encryption, which no worker does "
+                    "that is not insecure; start the one there without insecure=True, or this one "
+                    "with it",
+                )
+            with await _connected(addresses):
+                pass
+
+        await _within_bounds(endpoint, host, port, reach)
+
+    async def _upgrade(self, endpoint: str, host: str, port: int) -> Shown | None:
+        """Looks whether a listener took no plain stream because it encrypts.
+
+        One that listens everywhere does, and the job may know it by its loopback address.
+        """
+        if self._insecure:
+            return None
+        try:
+            return await self._fetch(endpoint, host, port)
+        except ConnectionError:
+            return None
+
+
+async def _within_bounds(
+    endpoint: str, host: str, port: int, use: Callable[[list[Any]], Awaitable[T]]
+) -> T:
+    """Looks an address up and uses it, within the time that a host needs to answer at all."""
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
-            await stream.wait_for_connection()
-    except TimeoutError as error:
-        await channel.close()
-        raise ConnectionError(f"{endpoint} does not answer ({CONNECT_SECONDS:g} s)") from error
-    except STREAM_ERRORS as error:
-        await channel.close()
-        await _probe(endpoint, host, port)  # it may have gone since the first
-        raise unreachable(endpoint, error) from error
-    except asyncio.CancelledError:
-        await channel.close()
+            return await use(await _addresses(asyncio.get_running_loop(), host, port))
+    except RefusedError:
         raise
-    return _DialledCarrier(endpoint, channel, stream)
-
-
-async def _probe(endpoint: str, host: str, port: int) -> None:
-    loop = asyncio.get_running_loop()
-    try:
-        async with asyncio.timeout(CONNECT_SECONDS):
-            await _connect_any(loop, await _addresses(loop, host, port))
     except TimeoutError as error:
         raise ConnectionError(f"{endpoint} does not answer ({CONNECT_SECONDS:g} s)") from error
     except OSError as error:
@@ -70,22 +208,47 @@ async def _addresses(loop: asyncio.AbstractEventLoop, host: str, port: int) -> l
     with contextlib.suppress(socket.gaierror):
         numeric = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=numeric)
-    return await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    look_up = functools.partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    return await loop.run_in_executor(None, look_up)  # not uvloop's own threads: see _connect
 
 
-async def _connect_any(loop: asyncio.AbstractEventLoop, addresses: list[Any]) -> None:
-    """Connects to the first address that takes the connection, and hangs up."""
+async def _connected(addresses: list[Any]) -> socket.socket:
+    """Connects to the first address that takes the connection."""
     first: OSError | None = None
     for family, kind, protocol, _, address in addresses:
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setblocking(False)
-            try:
-                await loop.sock_connect(probe, address)
-            except OSError as error:
-                first = first or error
-            else:
-                return
+        connecting = socket.socket(family, kind, protocol)
+        try:
+            connecting.setblocking(False)
+            await _connect(connecting, address)
+        except OSError as error:
+            connecting.close()
+            first = first or error
+        except BaseException:
+            connecting.close()
+            raise
+        else:
+            return connecting
     raise first or OSError("the name has no address")
+
+
+async def _connect(connecting: socket.socket, address: Any) -> None:
+    """Does what the loop's `sock_connect` does, which with uvloop starts libuv's threads.
+
+    A process that was forked when those ran dies when it exits: libuv joins them there.
+    """
+    try:
+        connecting.connect(address)
+    except (BlockingIOError, InterruptedError):
+        loop = asyncio.get_running_loop()
+        writable = asyncio.Event()
+        loop.add_writer(connecting, writable.set)
+        try:
+            await writable.wait()
+        finally:
+            loop.remove_writer(connecting)
+        error = connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if error:
+            raise OSError(error, os.strerror(error)) from None
 
 
 @final
@@ -95,8 +258,10 @@ class _DialledCarrier(Carrier):
         endpoint: str,
         channel: grpc.aio.Channel,
         stream: grpc.aio.StreamStreamCall[bytes, bytes],
+        shown: Shown | None,
     ) -> None:
         self._endpoint = endpoint
+        self._shown = shown
         self._channel = channel
         self._stream = stream
         self._operations = Operations(endpoint)
@@ -107,6 +272,14 @@ class _DialledCarrier(Carrier):
     @property
     def description(self) -> str:
         return self._endpoint
+
+    @property
+    def binding(self) -> bytes:
+        return b"" if self._shown is None else self._shown.binding
+
+    @property
+    def peer_names(self) -> frozenset[str] | None:
+        return None if self._shown is None else self._shown.names
 
     async def send(self, message: bytes) -> None:
         if self._closed.is_set():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import socket
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias, final
@@ -13,10 +12,20 @@ import grpc.aio
 
 from telegrad.transport.base import Carrier, Listener
 from telegrad.transport.grpc_errors import STREAM_ERRORS, closed
+from telegrad.transport.grpc_health import HealthHandler
 from telegrad.transport.grpc_operations import Operations, keep_polling
-from telegrad.transport.grpc_options import METHOD, SCHEME, SERVER_OPTIONS, join_address
+from telegrad.transport.grpc_options import (
+    METHOD,
+    SCHEME,
+    SERVER_OPTIONS,
+    TLS_SCHEME,
+    is_loopback,
+    join_address,
+)
+from telegrad.transport.tls import Tls
+from telegrad.transport.unix_socket import UNIX_SCHEME
 
-__all__ = ["is_loopback", "listen"]
+__all__ = ["listen", "listen_unix"]
 
 Accept: TypeAlias = Callable[[Carrier], Awaitable[None]]
 _Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
@@ -25,22 +34,17 @@ _Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 CLOSE_SECONDS = 1.0
 
 
-def is_loopback(host: str) -> bool:
-    """Returns whether only this machine can reach an address.
-
-    >>> is_loopback("localhost"), is_loopback("0.0.0.0")
-    (True, False)
-    """
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-async def listen(host: str, port: int, advertise: str | None, accept: Accept) -> Listener:
+async def listen(
+    host: str, port: int, advertise: str | None, accept: Accept, tls: Tls | None = None
+) -> Listener:
     """Serves on an address.
+
+    Args:
+        host: The address.
+        port: Its port; 0 lets the kernel choose.
+        advertise: The host that peers dial, if it is not that.
+        accept: Takes the carriers.
+        tls: What it shows and demands; None: nothing is encrypted.
 
     Raises:
         OSError: It cannot be had; says the remedy.
@@ -48,13 +52,45 @@ async def listen(host: str, port: int, advertise: str | None, accept: Accept) ->
     if port:
         _try_port(host, port)  # gRPC's own words name neither the cause nor a remedy
     server = grpc.aio.server(options=SERVER_OPTIONS)
-    server.add_generic_rpc_handlers((_Handler(accept),))
+    server.add_generic_rpc_handlers((_Handler(accept, tls),))
+    if is_loopback(host) or (tls is not None and tls.mutual):
+        server.add_generic_rpc_handlers((HealthHandler(),))
     try:
-        bound = server.add_insecure_port(join_address(host, port))
+        bound = _add_port(server, join_address(host, port), tls)
     except RuntimeError as error:
         raise OSError(f"cannot listen on {host}:{port}: {error}") from error
     await server.start()
-    return _GrpcListener(server, f"{SCHEME}://{join_address(advertise or host, bound)}")
+    scheme = SCHEME if tls is None else TLS_SCHEME
+    return _GrpcListener(server, f"{scheme}://{join_address(advertise or host, bound)}")
+
+
+async def listen_unix(path: str, accept: Accept) -> Listener:
+    """Serves on a Unix socket, in a directory that nobody but this user may enter.
+
+    Raises:
+        OSError: It cannot be had.
+    """
+    server = grpc.aio.server(options=SERVER_OPTIONS)
+    server.add_generic_rpc_handlers((_Handler(accept, None), HealthHandler()))
+    try:
+        server.add_insecure_port(f"unix:{path}")
+    except RuntimeError as error:
+        raise OSError(f"cannot listen on {path}: {error}") from error
+    await server.start()
+    return _GrpcListener(server, f"{UNIX_SCHEME}://{path}")
+
+
+def _add_port(server: grpc.aio.Server, address: str, tls: Tls | None) -> int:
+    """Has a server listen, and under mutual TLS end the connections of whoever proves no name.
+
+    gRPC does that by itself: nobody here hears of those that have no certificate of our authorities.
+    """
+    if tls is None:
+        return server.add_insecure_port(address)
+    credentials = grpc.ssl_server_credentials(
+        [(tls.pair.key, tls.pair.certificate)], tls.authorities or None, tls.mutual
+    )
+    return server.add_secure_port(address, credentials)
 
 
 def _try_port(host: str, port: int) -> None:
@@ -76,8 +112,9 @@ def _try_port(host: str, port: int) -> None:
 class _Handler(grpc.GenericRpcHandler):
     """Answers the one method there is; a stream lives as long as its carrier."""
 
-    def __init__(self, accept: Accept) -> None:
+    def __init__(self, accept: Accept, tls: Tls | None) -> None:
         self._accept = accept
+        self._tls = tls
         self._method: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(
             self._open
         )
@@ -88,7 +125,7 @@ class _Handler(grpc.GenericRpcHandler):
         return self._method if handler_call_details.method == METHOD else None
 
     async def _open(self, _: object, context: _Context) -> None:
-        carrier = _AcceptedCarrier(context)
+        carrier = _AcceptedCarrier(context, self._tls)
         try:
             await context.send_initial_metadata(())  # what the dialler waits for
             await self._accept(carrier)
@@ -126,15 +163,25 @@ class _AcceptedCarrier(Carrier):
     closes.
     """
 
-    def __init__(self, context: _Context) -> None:
+    def __init__(self, context: _Context, tls: Tls | None) -> None:
         self._context = context
-        self._description = f"{SCHEME} {context.peer()}"
+        self._tls = tls
+        self._names = _names(context) if tls is not None and tls.mutual else None
+        self._description = f"{SCHEME if tls is None else TLS_SCHEME} {context.peer()}"
         self._operations = Operations(self._description)
         self._closed = asyncio.Event()
 
     @property
     def description(self) -> str:
         return self._description
+
+    @property
+    def binding(self) -> bytes:
+        return b"" if self._tls is None else self._tls.binding
+
+    @property
+    def peer_names(self) -> frozenset[str] | None:
+        return self._names
 
     async def send(self, message: bytes) -> None:
         if self._closed.is_set():
@@ -163,3 +210,9 @@ class _AcceptedCarrier(Carrier):
 
     async def wait_closed(self) -> None:
         await self._closed.wait()
+
+
+def _names(context: _Context) -> frozenset[str]:
+    """Returns the DNS names in the certificate of whoever dialled, which gRPC has verified."""
+    found = context.auth_context().get("peer_dns", ())
+    return frozenset(name.decode(errors="replace") for name in found)

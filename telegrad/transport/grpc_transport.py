@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Awaitable, Callable
 from typing import final
 
+from telegrad.errors import AuthenticationError
 from telegrad.transport.base import Carrier, Listener, Transport
-from telegrad.transport.grpc_dialer import dial
-from telegrad.transport.grpc_listener import is_loopback, listen
-from telegrad.transport.grpc_options import SCHEME
+from telegrad.transport.grpc_dialer import Dialler
+from telegrad.transport.grpc_listener import listen
+from telegrad.transport.grpc_options import SCHEME, TLS_SCHEME, is_loopback
+from telegrad.transport.grpc_unix import UnixTransport
+from telegrad.transport.tls import Tls, self_signed_tls
+from telegrad.transport.unix_socket import UNIX_SCHEME
 
 __all__ = ["GrpcTransport"]
 
@@ -17,13 +22,21 @@ EVERYWHERE = ("", "0.0.0.0", "::")  # refused, unless one is advertised
 
 @final
 class GrpcTransport(Transport):
-    """Reaches workers in other processes and on other hosts.
+    """Reaches workers in other processes and on other hosts; made off the loop.
+
+    Where other machines may connect, it encrypts, with a certificate that it makes for itself if it
+    is given none.
 
     Args:
         bind: The address to listen on.
         port: The port to listen on; 0 lets the kernel choose.
         advertise: The host that peers dial, when it is not `bind`.
+        tls: What it shows and demands wherever it listens or dials.
         insecure: Allows an address that other machines can reach, without encryption.
+
+    Raises:
+        PermissionError: Other machines could reach the address, and nothing would be encrypted,
+            since the package cryptography is not installed; says what to type.
     """
 
     def __init__(
@@ -32,40 +45,62 @@ class GrpcTransport(Transport):
         port: int = 0,
         advertise: str | None = None,
         *,
+        tls: Tls | None = None,
         insecure: bool = False,
     ) -> None:
+        if tls is None and not insecure and not is_loopback(bind):
+            tls = _own_tls(bind)
         self._bind = bind
         self._port = port
         self._advertise = advertise
-        self._insecure = insecure
+        self._tls = tls
+        self._dialler = Dialler(tls, insecure=insecure)
+
+    def on_port(self, port: int) -> GrpcTransport:
+        """Returns the same transport on another port."""
+        other = copy.copy(self)
+        other._port = port
+        return other
+
+    def on_socket(self, bind: str) -> UnixTransport:
+        """Returns what dials as this one does, and listens on a Unix socket."""
+        return UnixTransport(bind, self._dialler)
 
     @property
     def scheme(self) -> str:
-        """Endpoints are `grpc://host:port`."""
-        return SCHEME
+        """Endpoints are `grpc://host:port`, or `grpcs://host:port` with encryption."""
+        return SCHEME if self._tls is None else TLS_SCHEME
+
+    @property
+    def schemes(self) -> frozenset[str]:
+        """Both are dialled, and Unix sockets."""
+        return frozenset({SCHEME, TLS_SCHEME, UNIX_SCHEME})
 
     async def listen(self, accept: Callable[[Carrier], Awaitable[None]]) -> Listener:
         """Opens the port.
 
         Raises:
             OSError: The port is taken or the address is not of this machine.
-            PermissionError: Other machines could reach the address, and nothing would be
-                encrypted.
             ValueError: It stands for every address, and none is advertised.
         """
-        if not self._insecure and not is_loopback(self._bind):
-            raise PermissionError(
-                f"refuses to listen on {self._bind!r}, which other machines may reach, since this "
-                f"version does not encrypt; bind 127.0.0.1, or say insecure=True if everyone on "
-                f"this network may read and alter what the workers send"
-            )
         if self._advertise is None and self._bind in EVERYWHERE:
             raise ValueError(
                 f"peers cannot dial bind={self._bind!r}; add advertise= with the address by which "
                 "they reach this host"
             )
-        return await listen(self._bind, self._port, self._advertise, accept)
+        return await listen(self._bind, self._port, self._advertise, accept, self._tls)
 
     async def dial(self, endpoint: str) -> Carrier:
         """Opens a stream; see `Transport.dial`."""
-        return await dial(endpoint)
+        return await self._dialler.dial(endpoint)
+
+
+def _own_tls(bind: str) -> Tls:
+    try:
+        return self_signed_tls()
+    except AuthenticationError as error:
+        raise AuthenticationError(
+            f"refuses to listen on {bind!r}, which other machines may reach, without encryption: "
+            f"{error}; or bind 127.0.0.1, or say insecure=True if everyone on this network may read "
+            "and alter what the workers send, and call functions in them"
+        ) from error

@@ -11,6 +11,12 @@ number of the last envelope that it holds, after it let go of the carrier before
 the other says decides what is sent again. A proof is HMAC-SHA256(token, role | purpose | that
 number | both hellos in full): it fits no other role, purpose, number or stream.
 
+Under TLS a proof covers the certificate that the listener has shown, too: "tls" and its fingerprint
+stand before the hellos. Somebody in between who ends the one TLS connection and begins another shows
+the dialler another certificate, and neither proof is right at the other end. Frames then need no
+tags. Where certificates were asked of both ends, the name in a hello must be one of those in the
+certificate of whoever says it, in whatever case.
+
 A bulk lane opens with the same four messages. Its hello names the control stream that it belongs
 to, by an id that both ends made of that stream's hellos; the number is 0, and chunks follow.
 """
@@ -20,12 +26,14 @@ from __future__ import annotations
 import enum
 import hmac
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias, final
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
 from telegrad import pb
+from telegrad.transport.base import Carrier
 from telegrad.transport.tags import (
     STREAM_ID_BYTES,
     FrameTags,
@@ -44,6 +52,8 @@ __all__ = [
     "Identity",
     "Reason",
     "RefusedError",
+    "Underlay",
+    "itself",
     "refusal",
 ]
 
@@ -102,6 +112,50 @@ class Identity:
     capabilities: tuple[str, ...] = ()
 
 
+def itself(name: str) -> str:
+    """Returns the name: what says it has to prove it."""
+    return name
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Underlay:
+    """What the connection below a handshake has proved; nothing by default.
+
+    Attributes:
+        binding: The fingerprint of the certificate that the listener has shown.
+        peer_names: The names in the certificate of the other end; None where none was asked for.
+        certified: Which name has to be among these, by the name in the hello.
+    """
+
+    binding: bytes = b""
+    peer_names: frozenset[str] | None = None
+    certified: Callable[[str], str] = itself
+
+    @classmethod
+    def of(cls, carrier: Carrier, certified: Callable[[str], str] = itself) -> Underlay:
+        """Returns what a carrier proves."""
+        return cls(carrier.binding, carrier.peer_names, certified)
+
+    def check(self, hello_name: str) -> None:
+        """Checks the name in a hello.
+
+        Raises:
+            RefusedError: The certificate is for others.
+        """
+        if self.peer_names is None:
+            return
+        name = self.certified(hello_name)
+        if name and name.lower() in map(str.lower, self.peer_names):
+            return
+        holders = " and ".join(map(repr, sorted(self.peer_names))) or "nobody"
+        raise RefusedError(
+            Reason.AUTHENTICATION,
+            f"who says that it is {name or hello_name!r} has shown the certificate of {holders}; run: "
+            f"telegrad certs issue {name or 'NAME'}, and start it with that one",
+        )
+
+
 @final
 class DialHandshake:
     """The dialler's half.
@@ -112,6 +166,7 @@ class DialHandshake:
         expected: Whom it wants to reach; None for whoever answers.
         nonce: 32 random bytes.
         lane_of: For a lane: the id of the stream that it belongs to.
+        underlay: What the connection has proved.
     """
 
     def __init__(
@@ -122,9 +177,11 @@ class DialHandshake:
         expected: WorkerInfo | None = None,
         nonce: bytes | None = None,
         lane_of: bytes = b"",
+        underlay: Underlay | None = None,
     ) -> None:
         self._identity = identity
         self._token = token
+        self._underlay = Underlay() if underlay is None else underlay
         self._expected = expected
         self._purpose = BULK if lane_of else CONTROL
         self._hello = _hello(identity, nonce, expected, self._purpose, lane_of)
@@ -147,13 +204,14 @@ class DialHandshake:
         _check_versions(hello)
         _check_job(hello, self._identity)
         peer = _info(hello)
+        self._underlay.check(peer.name)
         _check_expected(peer, self._expected)
         self._transcript = _transcript(self._hello, body)
         return peer
 
     def prove(self, received: int, *, resumes: bool) -> bytes:
         """Returns the proof, with the number of the last envelope held here."""
-        mac = _mac(self._token, b"dialler", self._purpose, received, resumes, self._transcript)
+        mac = _mac(self._token, b"dialler", self._purpose, received, resumes, self._proved)
         return b"P" + pb.Proof(mac=mac, received=received, resumes=resumes).SerializeToString()
 
     def takes_welcome(self, message: bytes) -> int:
@@ -164,16 +222,20 @@ class DialHandshake:
         """
         welcome = pb.Welcome()
         _parse(welcome, _body(message, b"W"))
-        _check_mac(self._token, b"listener", self._purpose, welcome, self._transcript)
+        _check_mac(self._token, b"listener", self._purpose, welcome, self._proved)
         return welcome.received
 
     def stream_id(self) -> bytes:
         """Returns the name of this stream, for its lanes."""
         return stream_id(self._token, self._transcript)
 
+    @property
+    def _proved(self) -> bytes:
+        return _bound(self._underlay.binding, self._transcript)
+
     def frames(self) -> Frames:
-        """Returns what seals and opens the frames of this stream."""
-        if self._token is None:
+        """Returns what seals and opens the frames of this stream; TLS does so better."""
+        if self._token is None or self._underlay.binding:
             return PlainFrames()
         to_listener, to_dialler = stream_keys(self._token, self._transcript)
         return FrameTags(sending=to_listener, receiving=to_dialler)
@@ -184,13 +246,21 @@ class AcceptHandshake:
     """The listener's half; see `DialHandshake`.
 
     Attributes:
+        claimed: Who the dialler says it is; None before a hello was read.
         lane_of: Once a hello was taken: the id of the stream that a lane says it belongs to;
             empty for a control stream.
     """
 
     def __init__(
-        self, identity: Identity, token: bytes | None, *, nonce: bytes | None = None
+        self,
+        identity: Identity,
+        token: bytes | None,
+        *,
+        nonce: bytes | None = None,
+        underlay: Underlay | None = None,
     ) -> None:
+        self._underlay = Underlay() if underlay is None else underlay
+        self.claimed: WorkerInfo | None = None
         self.lane_of = b""
         self._identity = identity
         self._token = token
@@ -207,17 +277,19 @@ class AcceptHandshake:
         """
         body = _body(message, b"H")
         hello = _parse_hello(body)
+        self.claimed = claimed = _info(hello)
         if len(hello.stream) != (STREAM_ID_BYTES if hello.purpose == BULK else 0):
             raise RefusedError(Reason.MALFORMED, f"a {hello.purpose} hello with a wrong stream id")
         _check_versions(hello)
         _check_job(hello, self._identity)
+        self._underlay.check(claimed.name)
         if hello.expected_name:
             expected = WorkerInfo(hello.expected_name, 0, hello.expected_incarnation)
             _check_expected(self._identity.info, expected)
         self.lane_of, self._purpose = hello.stream, hello.purpose
         self._hello = _hello(self._identity, self._nonce, None, hello.purpose)
         self._transcript = _transcript(body, self._hello)
-        return _info(hello)
+        return claimed
 
     def answer(self) -> bytes:
         """Returns this side's hello."""
@@ -231,21 +303,25 @@ class AcceptHandshake:
         """
         proof = pb.Proof()
         _parse(proof, _body(message, b"P"))
-        _check_mac(self._token, b"dialler", self._purpose, proof, self._transcript)
+        _check_mac(self._token, b"dialler", self._purpose, proof, self._proved)
         return proof.received, proof.resumes
 
     def welcome(self, received: int, *, resumes: bool) -> bytes:
         """Returns the last message, with the number of the last envelope held here."""
-        mac = _mac(self._token, b"listener", self._purpose, received, resumes, self._transcript)
+        mac = _mac(self._token, b"listener", self._purpose, received, resumes, self._proved)
         return b"W" + pb.Welcome(mac=mac, received=received, resumes=resumes).SerializeToString()
 
     def stream_id(self) -> bytes:
         """Returns the name of this stream, for its lanes."""
         return stream_id(self._token, self._transcript)
 
+    @property
+    def _proved(self) -> bytes:
+        return _bound(self._underlay.binding, self._transcript)
+
     def frames(self) -> Frames:
-        """Returns what seals and opens the frames of this stream."""
-        if self._token is None:
+        """Returns what seals and opens the frames of this stream; TLS does so better."""
+        if self._token is None or self._underlay.binding:
             return PlainFrames()
         to_listener, to_dialler = stream_keys(self._token, self._transcript)
         return FrameTags(sending=to_dialler, receiving=to_listener)
@@ -352,18 +428,23 @@ def _transcript(dialler: bytes, listener: bytes) -> bytes:
     return len(dialler).to_bytes(4, "big") + dialler + listener
 
 
+def _bound(binding: bytes, transcript: bytes) -> bytes:
+    """Returns what a proof covers; a transcript, and no other text, begins with a zero byte."""
+    return b"tls|" + binding + b"|" + transcript if binding else transcript
+
+
 def _mac(
     token: bytes | None,
     role: bytes,
     purpose: str,
     received: int,
     resumes: bool,
-    transcript: bytes,
+    proved: bytes,
 ) -> bytes:
     if token is None:
         return b""
     resumption = b"%d,%d" % (received, resumes)
-    parts = (role, purpose.encode(), resumption, transcript)
+    parts = (role, purpose.encode(), resumption, proved)
     return hmac.digest(token, b"|".join(parts), "sha256")
 
 
@@ -372,11 +453,13 @@ def _check_mac(
     role: bytes,
     purpose: str,
     told: pb.Proof | pb.Welcome,
-    transcript: bytes,
+    proved: bytes,
 ) -> None:
-    right = _mac(token, role, purpose, told.received, told.resumes, transcript)
+    right = _mac(token, role, purpose, told.received, told.resumes, proved)
     if token is not None and not hmac.compare_digest(right, told.mac):
         holds = "another token" if told.mac else "no token"
+        if told.mac and proved.startswith(b"tls|"):
+            holds += ", or somebody in between has shown a certificate of its own"
         raise RefusedError(
             Reason.AUTHENTICATION,
             f"the {role.decode()} holds {holds}; give every worker of the job the same one in "

@@ -118,6 +118,13 @@ class Liveness:
         """Returns the seconds since the last sign of life."""
         return max(0.0, now - self.last_echo)
 
+    def silence_words(self, now: float) -> str:
+        """Says how long it was silent, and what it said last of what keeps it."""
+        words = f"silent for {self.silence(now):.1f} s"
+        if self.peer_lag > 0.1 or self.peer_busy:
+            words += f" (it last said: loop {self.peer_lag:.1f} s late, {self.peer_busy} calls being served)"
+        return words
+
     def tick(self, now: float) -> bool:
         """Returns whether the peer is lost; to be called several times per interval."""
         gap, self._last_tick = max(0.0, now - self._last_tick), now

@@ -39,7 +39,7 @@ class _OwnLoopThread(threading.Thread):
 
 
 def on_own_loop() -> bool:
-    """Returns whether the calling thread runs a loop of telegrad's.
+    """For the library: returns whether the calling thread runs a loop of telegrad's.
 
     A verb that blocks there would stop the very loop that is to complete it.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from telegrad.errors import WorkerLostError
+from telegrad.errors import UnreachableWorkerError, WorkerLostError
 from telegrad.types import WorkerInfo
 
 __all__ = ["Loss"]
@@ -21,15 +21,25 @@ class Loss:
         silence: Seconds since it was last heard.
         left: Whether it said goodbye.
         fenced: Whether it had given up this worker first.
+        unreachable: Whether it lives, and neither side can dial the other.
     """
 
     reason: str
     silence: float
     left: bool = False
     fenced: bool = False
+    unreachable: bool = False
 
     def error(self, peer: WorkerInfo) -> WorkerLostError:
         """Returns a new exception."""
+        if self.unreachable:
+            return UnreachableWorkerError(
+                f"worker {peer.name!r} (incarnation {peer.incarnation}) cannot be reached: "
+                f"{self.reason}",
+                worker=peer.name,
+                incarnation=peer.incarnation,
+                reason=self.reason,
+            )
         return WorkerLostError(
             f"worker {peer.name!r} (incarnation {peer.incarnation}) is lost: {self.reason}; "
             f"last heard {self.silence:.1f} s ago",

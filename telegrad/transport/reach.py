@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import final
 
 from telegrad.errors import DecodeError
-from telegrad.transport.answer import Answer, ask, cut_off, receive_small
+from telegrad.transport.answer import Answer, ask, cut_off, receive_small, record_refusal
 from telegrad.transport.base import CarrierClosedError
 from telegrad.transport.connection import Connection
 from telegrad.transport.handshake import Reason, RefusedError
@@ -99,14 +99,15 @@ class Reach:
             resumes = connection.carriers > 0
             proof = answer.handshake.prove(connection.received_number, resumes=resumes)
             await carrier.send(proof)
-            peer_received = answer.handshake.takes_welcome(await receive_small(carrier))
+            peer_received = answer.handshake.takes_welcome(await receive_small(terms, carrier))
             if not connection.wants_carrier:
                 raise CarrierClosedError("the peer was faster")
             lanes = connection.lanes_of(answer.handshake.stream_id(), answer.endpoint)
             stream = Stream(carrier, answer.handshake.frames(), lanes)
             connection.adopt(stream, peer_received)
-        except BaseException:
+        except BaseException as error:
             terms.spawn(carrier.close())
+            record_refusal(terms, error, answer.endpoint, answer.peer)
             raise
         finally:
             self._hellos -= 1

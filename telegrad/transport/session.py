@@ -24,17 +24,31 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
 from telegrad.errors import DecodeError, EncodeError
-from telegrad.wire import Assembly, Envelope, Frame, Goodbye, Piece, cut, inline_size
+from telegrad.wire import (
+    DEFAULT_LIMITS,
+    Assembly,
+    DecodeLimits,
+    Envelope,
+    Frame,
+    Goodbye,
+    Piece,
+    cut,
+    inline_size,
+)
 
 __all__ = ["WRITE_BYTES", "Session", "SessionStatistics"]
 
 WRITE_BYTES = 2**20  # one gRPC message: coalesced writes carry over 100,000 envelopes/s
 MAX_INLINE_BYTES = 2 * 2**20  # of one envelope: a write that it overfills stays under 4 MiB
 PART_OVERHEAD = 16  # bytes that announcing a part takes at most
+
+# Of all messages under way from one peer, at 200 bytes each. Twenty with a hundred thousand arrays.
+MOST_PARTS_AWAITED = 2**21
 
 # A receipt rides on the next write. Where nothing is written back it goes alone after so many, and
 # at once for an envelope with big parts: its sender holds their memory until then.
@@ -72,9 +86,14 @@ class _Posted:
 
 @final
 class Session:
-    """One end of the session between two incarnations; not thread-safe."""
+    """One end of the session between two incarnations; not thread-safe.
 
-    def __init__(self) -> None:
+    Args:
+        limits: Of one message, to the peer or from it.
+    """
+
+    def __init__(self, limits: DecodeLimits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
         self._unacknowledged: dict[int, _Posted] = {}
         self._unannounced: deque[_Posted] = deque()  # not written on this carrier yet
         self._cutting: deque[deque[Piece]] = deque()  # of announced ones, what is left to send
@@ -84,12 +103,15 @@ class Session:
         self._received = 0
         self._received_later: set[int] = set()  # complete, but some earlier one is not
         self._assemblies: dict[int, Assembly] = {}
+        self._parts_awaited = 0  # of all of them
         self._envelopes_owed = 0
         self._receipt_now = False
         self._connected = False
         self._goodbye: Goodbye | None = None
         self._goodbye_written = False
         self._delivered = self._repeated = self._dropped = self._carriers = 0
+        self._begun = 0
+        self._replies_unread = 0
 
     @property
     def received_number(self) -> int:
@@ -100,6 +122,16 @@ class Session:
     def acknowledged(self) -> int:
         """The number up to which the peer has said that every envelope is complete there."""
         return self._acknowledged
+
+    @property
+    def news(self) -> int:
+        """A number that grows with every frame that brings something new."""
+        return self._delivered + self._begun + self._acknowledged
+
+    @property
+    def replies_unread(self) -> int:
+        """Replies that were posted and that no receipt covers."""
+        return self._replies_unread
 
     @property
     def connected(self) -> bool:
@@ -162,7 +194,7 @@ class Session:
         Raises:
             EncodeError: It or its headers are too big; nothing was posted.
         """
-        size = inline_size(envelope) + PART_OVERHEAD * len(envelope.buffers)
+        size = inline_size(envelope, self._limits) + PART_OVERHEAD * len(envelope.buffers)
         if size > MAX_INLINE_BYTES:
             raise EncodeError(
                 f"the headers of an envelope of kind {envelope.kind!r} are too big "
@@ -172,6 +204,7 @@ class Session:
         posted = _Posted(_numbered(envelope, self._last_posted), size, now + envelope.time_left)
         self._unacknowledged[self._last_posted] = posted
         self._unannounced.append(posted)
+        self._replies_unread += envelope.reply
         return self._last_posted
 
     def leave(self, reason: str) -> None:
@@ -205,6 +238,7 @@ class Session:
         self._cutting.clear()
         self._big.clear()
         self._assemblies.clear()
+        self._parts_awaited = 0
 
     def next_write(self, limit: int = WRITE_BYTES, now: float = 0.0) -> Frame:
         """Returns what goes into the next write, about `limit` bytes.
@@ -283,6 +317,7 @@ class Session:
         assembly = self._assemblies.pop(number, None)
         complete: list[Envelope] = []
         if assembly is not None:
+            self._parts_awaited -= assembly.parts
             self._complete(assembly.envelope, complete)
             self._receipt_now = True
         return complete
@@ -312,7 +347,14 @@ class Session:
         elif awaited is None:
             self._complete(envelope, complete)
         else:
-            self._assemblies[number] = Assembly(envelope, awaited)
+            self._begin(envelope, awaited)
+
+    def _begin(self, envelope: Envelope, awaited: Mapping[int, int]) -> None:
+        self._begun += 1
+        self._parts_awaited += len(awaited)
+        if self._parts_awaited > MOST_PARTS_AWAITED:
+            raise DecodeError(f"more than {MOST_PARTS_AWAITED} parts announced that have not come")
+        self._assemblies[envelope.number] = Assembly(envelope, awaited, self._limits.message_bytes)
 
     def _is_complete(self, number: int) -> bool:
         return number <= self._received or number in self._received_later
@@ -332,7 +374,7 @@ class Session:
                 f"posted: {self._last_posted})"
             )
         for covered in range(self._acknowledged + 1, number + 1):
-            del self._unacknowledged[covered]
+            self._replies_unread -= self._unacknowledged.pop(covered).envelope.reply
         self._acknowledged = number
         if self._big:
             self._big = {big for big in self._big if big > number}

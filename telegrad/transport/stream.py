@@ -6,9 +6,13 @@ import asyncio
 import logging
 from typing import final
 
-from telegrad.transport.base import Carrier
+from telegrad.transport.audit import PEER_CUT_OFF, Audit
+from telegrad.transport.base import Carrier, CarrierClosedError
 from telegrad.transport.bulk_lanes import Lanes
 from telegrad.transport.handshake import Frames
+from telegrad.transport.tags import BadTagError
+from telegrad.types import WorkerInfo
+from telegrad.wire import DecodeLimits, Frame, unpack_frame
 
 __all__ = ["Stream"]
 
@@ -40,6 +44,7 @@ class Stream:
         self.preamble = preamble
         self.farewell: bytes = b""
         self.work = asyncio.Event()
+        self.messages_taken = self.bytes_taken = 0
         self._open = True
 
     @property
@@ -50,6 +55,33 @@ class Stream:
     def is_open(self) -> bool:
         """Whether this is still the stream of its connection."""
         return self._open
+
+    def opened(self, message: bytes, limits: DecodeLimits) -> Frame:
+        """Counts a message that came, and returns the frame in it.
+
+        Raises:
+            BadTagError: Its tag is wrong.
+            DecodeError: It is no frame.
+        """
+        self.messages_taken += 1
+        self.bytes_taken += len(message)
+        return unpack_frame(self.frames.open(message), limits)
+
+    def record_cut_off(self, audit: Audit, peer: WorkerInfo, error: Exception) -> None:
+        """Records, where it is for what it sent, that a peer is cut off, and how much was read."""
+        if isinstance(error, CarrierClosedError):
+            return
+        audit.record(
+            PEER_CUT_OFF,
+            peer=peer.name,
+            rank=peer.rank,
+            incarnation=peer.incarnation,
+            address=self.carrier.description,
+            reason="TAG" if isinstance(error, BadTagError) else "PROTOCOL",
+            words=str(error),
+            messages=self.messages_taken,
+            bytes=self.bytes_taken,
+        )
 
     def let_go(self, farewell: bytes) -> None:
         """Ends the tasks that read and write it, and its lanes; a last message may follow."""

@@ -6,9 +6,11 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
+from telegrad.transport.audit import Audit
 from telegrad.transport.base import Receiver, Transport
 from telegrad.transport.bulk_thread import BulkThread
-from telegrad.transport.handshake import Identity
+from telegrad.transport.handshake import Identity, itself
+from telegrad.transport.limits import ConnectionLimits
 from telegrad.transport.loop import LoopThread
 
 __all__ = ["Counters", "Terms"]
@@ -49,6 +51,9 @@ class Terms:
         bulk: The thread that copies array bytes.
         spawn: Starts a task that the exchange awaits or cancels when it closes.
         counters: What is counted.
+        audit: Where it is recorded who was admitted or refused.
+        certified: Which name a peer's certificate has to hold, by the name that it says.
+        limits: What others may take.
     """
 
     identity: Identity
@@ -63,3 +68,6 @@ class Terms:
     bulk: BulkThread
     spawn: Callable[[Coroutine[Any, Any, None]], None]
     counters: Counters = field(default_factory=Counters)
+    audit: Audit = field(default_factory=Audit)
+    certified: Callable[[str], str] = itself
+    limits: ConnectionLimits = field(default_factory=ConnectionLimits)

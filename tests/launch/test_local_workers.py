@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import signal
@@ -20,6 +21,7 @@ from telegrad import collectives as dist
 from telegrad import rpc
 from telegrad.errors import (
     AlreadyInitializedError,
+    CallRefusedError,
     DuplicateNameError,
     NotInitializedError,
     RendezvousError,
@@ -34,8 +36,7 @@ from telegrad.transport import shared_loop_thread
 from tests.conftest import Program, Programs
 from tests.launch.test_run import wait_until_gone
 
-# What the coordinator says of a worker that was closed; the worker's own goodbye may come before it.
-CLOSED = "(its LocalWorkers were closed|left without a graceful shutdown)"
+CLOSED = "its LocalWorkers were closed"
 OPTIONS = rpc.RpcOptions(token="a token that only the tests use", timeout=40.0)
 
 
@@ -51,6 +52,18 @@ def names_of_all() -> list[str]:
 
 def ask(name: str) -> list[str]:
     return rpc.rpc_sync(name, names_of_all)
+
+
+def only_names_of_all(caller: rpc.WorkerInfo, module: str, qualname: str) -> bool:
+    return caller.name == "me" and module == __name__ and qualname == "names_of_all"
+
+
+def test_a_function_decides_what_may_be_called_on_them() -> None:
+    options = dataclasses.replace(OPTIONS, callables=only_names_of_all)
+    with rpc.init_rpc("me", options=options), LocalWorkers(1) as workers:
+        assert rpc.rpc_sync(workers.names[0], names_of_all) == ["me", *workers.names]
+        with pytest.raises(CallRefusedError, match="says no"):
+            rpc.rpc_sync(workers.names[0], report, ("x",))
 
 
 def report(text: str) -> int:
@@ -510,3 +523,31 @@ def test_module_of_a_package(programs: Programs, tmp_path: Path) -> None:
     )
     env = {"PYTHONPATH": f"{Path.cwd()}:{tmp_path}", "TELEGRAD_TOKEN": "a token only of the tests"}
     assert "6 1.5" in programs.run(["python", "-m", "pkg.app"], env=env)
+
+
+PROGRAM_WITHOUT_A_FILE = """
+import operator
+from telegrad import launch, rpc
+
+def f():
+    return 1
+
+with rpc.init_rpc("me"):
+    print(rpc.rpc_sync("me", f))
+    with launch.LocalWorkers(1) as workers:
+        print(rpc.rpc_sync(workers.names[0], operator.add, (1, 1)))
+        try:
+            rpc.rpc_sync(workers.names[0], f)
+        except TypeError as error:
+            print(type(error).__name__, error)
+"""
+
+
+def test_a_program_that_is_no_file_hears_so_before_anything_is_sent(programs: Programs) -> None:
+    output = programs.run(["python", "-c", PROGRAM_WITHOUT_A_FILE])
+    assert output.splitlines()[:2] == ["1", "2"]
+    assert (
+        "EncodeError f is defined in a program that is no file (python -c, or standard input), "
+        "which local workers cannot import; write it to a file mycode.py, run `from mycode import "
+        "f`, and call that"
+    ) in output

@@ -234,6 +234,21 @@ CATCH = (
 )
 
 
+def test_nobody_waits_for_a_rank_that_has_ended_without_joining(run: Callable[..., Run]) -> None:
+    code, lines = run(
+        "if os.environ['RANK'] == '1':\n"
+        "    raise SystemExit(0)\n"
+        "from telegrad import rpc\n"
+        "rpc.init_rpc(options=rpc.RpcOptions(init_timeout=float('inf')))\n",
+        2,
+    ).finish()
+    assert code == 1
+    assert any(
+        "RendezvousError: rank 1 ended (exit code 0) without joining; have every rank" in line
+        for line in lines
+    ), lines
+
+
 def test_first_interrupt_reaches_each_worker_once_and_second_kills(
     run: Callable[..., Run],
 ) -> None:

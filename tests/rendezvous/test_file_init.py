@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from telegrad import rpc
 from telegrad.errors import DuplicateNameError, RendezvousError, RendezvousTimeoutError
 from telegrad.rendezvous import Coordinator, JoinedJob, join_job, parse_init_method
 from telegrad.rendezvous.endpoint_file import EndpointFile, Published
-from telegrad.transport import GrpcTransport
+from telegrad.transport import Exchange, GrpcTransport
 from tests.conftest import Programs
 from tests.patience import with_more_time
 from tests.rendezvous.test_join import TOKEN, Listener
+from tests.transport.workers import Recorder
 
 PROGRAM = """
 import sys
@@ -132,16 +132,23 @@ def test_a_stale_file_misleads_nobody(path: Path, kind: str) -> None:
 def test_a_worker_at_the_stale_address_is_no_coordinator(path: Path) -> None:
     """The kernel may give the port of a coordinator that is gone to an agent of the same job."""
     with ThreadPoolExecutor(2) as pool:
-        agent = rpc.init_rpc("me", options=rpc.RpcOptions(token=TOKEN))
-        endpoint = agent._exchange._listeners[0].endpoint  # no public way to a worker's address
-        leave_stale(path, endpoint)
+        worker = Exchange(
+            job="default",
+            name="me",
+            rank=0,
+            incarnation=1,
+            token=TOKEN,
+            transports=[GrpcTransport()],
+            receiver=Recorder(),
+        )
+        leave_stale(path, worker.start()[0])
 
         def check(timeout: float) -> None:
             with pytest.raises(RendezvousTimeoutError, match="worker 'me' of this job answers at"):
                 join(path, 1, timeout=timeout)
 
         with_more_time(check, 0.3, 3.0, 12.0)
-        agent.shutdown()
+        worker.close(1.0)
         assemble(path, pool)
 
 
@@ -172,7 +179,9 @@ def test_an_earlier_job_that_still_runs_is_named(path: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(join, path, 1)
         first, second = join(path, 0), waiting.result(20)
-        with pytest.raises(DuplicateNameError, match="rank 1 is taken by 'w1'") as caught:
+        with pytest.raises(
+            DuplicateNameError, match=r"another living worker is 'w1' \(rank 1\)"
+        ) as caught:
             join(path, 1)
         assert "if it is of an earlier job that still runs" in caught.value.__notes__[0]
         second.close()

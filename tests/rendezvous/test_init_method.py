@@ -31,6 +31,36 @@ def test_arguments_override_the_environment() -> None:
     assert (address.rank, address.world_size) == (0, 2)
 
 
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        (
+            {"WORLD_SIZE": "2", "MASTER_ADDR": "h", "MASTER_PORT": "1"},
+            "WORLD_SIZE, MASTER_ADDR, MASTER_PORT are set and RANK is not; set RANK to this",
+        ),
+        ({"WORLD_SIZE": "2"}, "WORLD_SIZE is set and RANK is not"),
+        ({"MASTER_ADDR": "h"}, "MASTER_ADDR is set and RANK is not"),
+    ],
+)
+def test_a_rank_that_was_forgotten_makes_no_job_of_one(environ: dict[str, str], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        parse_init_method(None, environ=environ)
+
+
+def test_a_rank_may_be_an_argument_beside_the_environment() -> None:
+    environ = {name: value for name, value in ENVIRON.items() if name != "RANK"}
+    assert parse_init_method(None, rank=2, environ=environ).rank == 2
+    with pytest.raises(ValueError, match="MASTER_PORT not set"):
+        parse_init_method(None, rank=2, environ={"WORLD_SIZE": "3", "MASTER_ADDR": "h"})
+
+
+def test_who_says_that_it_is_alone_is_alone() -> None:
+    environ = {name: value for name, value in ENVIRON.items() if name != "RANK"}
+    assert parse_init_method(None, rank=0, world_size=1, environ=environ).world_size == 1
+    assert parse_init_method(None, world_size=1, environ=environ).host == "127.0.0.1"
+    assert parse_init_method(None, environ={"WORLD_SIZE": "1"}).world_size == 1
+
+
 def test_everything_missing_is_named_at_once() -> None:
     with pytest.raises(ValueError, match="RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT not set"):
         parse_init_method("env://", environ={})

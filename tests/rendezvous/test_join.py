@@ -140,7 +140,8 @@ def test_all_get_the_same_members(job: Job) -> None:
     assert jobs[0].members == jobs[1].members == jobs[2].members
     assert [member.info.name for member in jobs[0].members] == ["w0", "w1", "w2"]
     assert [joined.info for joined in jobs] == [member.info for member in jobs[0].members]
-    assert sorted(joined.info.incarnation for joined in jobs) == [1, 2, 3]
+    first, *others = sorted(joined.info.incarnation for joined in jobs)
+    assert others == [first + 1, first + 2]
     assert jobs[0].members[1].endpoints == (f"x://1/{jobs[1].info.incarnation}",)
     assert jobs[0].living() == jobs[0].members
     jobs[0].store.set("k", b"v")
@@ -172,7 +173,8 @@ def test_the_same_processes_may_join_again_after_shutdown(quick: Job) -> None:
     ended = [quick.pool.submit(joined.shutdown) for joined in quick.join_all(2)]
     assert [each.result(20) for each in ended] == [True, True]
     again = quick.join_all(2)
-    assert sorted(joined.info.incarnation for joined in again) == [3, 4]
+    last = max(joined.info.incarnation for joined in quick.joined[:2])
+    assert sorted(joined.info.incarnation for joined in again) == [last + 1, last + 2]
 
 
 def late(job: Job, name: str = "", timeout: float = 20.0) -> JoinedJob:
@@ -312,7 +314,7 @@ def test_a_failed_join_may_be_tried_again_at_once(job: Job) -> None:
 
 def test_duplicates_are_refused_at_once(quick: Job) -> None:
     quick.join_all(2)
-    with pytest.raises(DuplicateNameError, match="rank 1 is taken by 'w1'"):
+    with pytest.raises(DuplicateNameError, match=r"another living worker is 'w1' \(rank 1\)"):
         quick.join(1, timeout=math.inf)
     quick.joined[0].leave()
     other = "W1" if quick.joined[0].info.name == "w0" else "W0"
@@ -352,6 +354,9 @@ def test_world_size_mismatch_is_refused_at_once() -> None:
     job = Job("inproc", world_size=2)
     with pytest.raises(RendezvousError, match="world size mismatch"):
         job.join(1, world_size=3, timeout=math.inf)
+    with pytest.raises(RendezvousTimeoutError) as caught:
+        job.join(0, timeout=0.1)
+    assert caught.value.missing == ("rank 1: refused by the coordinator: it says world size 3",)
     assert len(job.join_all(2)) == 2
     job.close()
 
@@ -497,3 +502,16 @@ def test_garbage_is_answered_with_words() -> None:
             line.ask(kind, body, timeout=10)
     line.close()
     job.close()
+
+
+def test_each_job_begins_at_incarnations_of_its_own() -> None:
+    """Else a worker left over by a job would meet its namesake in the next one at the same port."""
+    firsts = set()
+    for _ in range(4):
+        job = Job()
+        firsts.add(job.join(0, 1).info.incarnation)
+        job.close()
+    assert len(firsts) > 1  # four of a million that are one would be a seventh of a billion billion
+    for first in firsts:
+        assert first % 1000 == 1  # so that a thousand follow before the next job's may begin
+        assert 1000 < first < 2**30  # and what holds several of them stays short

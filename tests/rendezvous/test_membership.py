@@ -11,13 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telegrad.rendezvous.membership import (
+from telegrad.rendezvous.membership import JoinRequest, Member, Membership, StartWhen
+from telegrad.rendezvous.membership_messages import (
     GivenUp,
     Joined,
-    JoinRequest,
     Lost,
-    Member,
-    Membership,
     Message,
     Progress,
     Refused,
@@ -28,31 +26,7 @@ from telegrad.rendezvous.membership import (
 )
 from telegrad.rendezvous.roster import Roster
 from telegrad.types import WorkerInfo
-
-
-def session(number: int) -> WorkerInfo:
-    return WorkerInfo(f"store.{number}", number, 1000 + number)
-
-
-def request(rank: int, *, name: str = "", world_size: int = 3, incarnation: int = 0) -> JoinRequest:
-    return JoinRequest(
-        name or f"w{rank}", rank, world_size, incarnation or rank + 1, (f"x://{rank}",)
-    )
-
-
-def member(rank: int, incarnation: int = 0) -> Member:
-    return Member(WorkerInfo(f"w{rank}", rank, incarnation or rank + 1), (f"x://{rank}",))
-
-
-def full(world_size: int = 3) -> Membership:
-    membership = Membership()
-    for r in range(world_size):
-        membership.join(session(r), request(r, world_size=world_size))
-    return membership
-
-
-def only(messages: Sequence[Message], kind: type[Message]) -> list[Message]:
-    return [message for message in messages if isinstance(message, kind)]
+from tests.rendezvous.membership_values import full, member, only, request, session
 
 
 def test_all_are_welcomed_when_the_last_one_comes() -> None:
@@ -100,10 +74,17 @@ def test_join_after_complete_is_refused_while_the_place_is_taken() -> None:
 def test_world_size_mismatch() -> None:
     membership = Membership()
     membership.join(session(0), request(0))
-    [refused] = membership.join(session(1), request(1, world_size=4))
+    refused, progress = membership.join(session(1), request(1, world_size=4))
     assert isinstance(refused, Refused)
     assert refused.error == "RendezvousError"
     assert "world size mismatch: 'w1' (rank 1) says 4, the job has 3" in refused.message
+    assert isinstance(progress, Progress)
+    assert progress.session == session(0)
+    assert progress.errors == ((1, "refused by the coordinator: it says world size 4"),)
+    [refused] = membership.join(session(4), request(4, world_size=5))  # of no rank of this job
+    assert isinstance(refused, Refused)
+    welcomes = membership.join(session(1), request(1))
+    assert [each.errors for each in welcomes if isinstance(each, Progress)] == [(), ()]
     [refused] = Membership(2).join(session(1), request(1, world_size=4))
     assert isinstance(refused, Refused)
 
@@ -478,6 +459,7 @@ def test_all_pairs_agree_under_every_order(steps: list[tuple[str, int, int]]) ->
     told: list[deque[Message]] = [deque() for _ in range(4)]  # not heard by the worker
     lost: list[set[WorkerInfo]] = [set() for _ in range(4)]  # what each has given up
     heard: list[list[WorkerInfo]] = [[] for _ in range(4)]
+    known: set[WorkerInfo] = set()  # who has joined: nobody gives up whom he has never heard of
 
     def line(r: int) -> WorkerInfo:
         return WorkerInfo(f"store.{r}", r, number[r])
@@ -492,6 +474,7 @@ def test_all_pairs_agree_under_every_order(steps: list[tuple[str, int, int]]) ->
                 told[r].append(message)
 
     def join(r: int) -> None:
+        known.add(info(r))
         send(membership.join(line(r), request(r, world_size=4, incarnation=info(r).incarnation)))
 
     def give_up(r: int, whom: WorkerInfo) -> None:
@@ -513,7 +496,7 @@ def test_all_pairs_agree_under_every_order(steps: list[tuple[str, int, int]]) ->
     for r in range(4):
         join(r)
     for step, r, other in steps:
-        if step == "give up" and r != other:
+        if step == "give up" and r != other and {info(r), info(other)} <= known:
             give_up(r, info(other))
         elif step == "die":
             gone = line(r)
@@ -540,3 +523,54 @@ def test_all_pairs_agree_under_every_order(steps: list[tuple[str, int, int]]) ->
     for r in range(4):
         assert len(heard[r]) == len(set(heard[r]))
     assert membership.splits == len(pairs)
+
+
+# -- ranks whose process has ended ---------------------------------------------------------------
+
+
+def wants(rank: int, start_when: StartWhen = None) -> JoinRequest:
+    return dataclasses.replace(request(rank), start_when=start_when)
+
+
+def test_who_waits_for_a_rank_that_has_ended_is_refused() -> None:
+    membership = Membership()
+    membership.join(session(0), wants(0))
+    membership.join(session(2), wants(2, 2))
+    [refused] = membership.ended(1, "exit code 0")
+    assert refused == Refused(
+        session(0),
+        "RendezvousError",
+        "rank 1 ended (exit code 0) without joining; have every rank call rpc.init_rpc(), or start "
+        "as many as do",
+    )
+    assert [each.info.rank for each in membership.members] == [2]
+    [refused] = only(membership.join(session(0), wants(0)), Refused)  # and whoever comes later
+    assert isinstance(refused, Refused)
+    welcomed = only(membership.join(session(0), wants(0, 2)), Welcome)  # two are enough for these
+    assert [each.session for each in welcomed] == [session(0)]
+
+
+def test_a_rank_that_ends_as_a_member_is_missed_when_its_line_is_lost() -> None:
+    membership = Membership()
+    membership.join(session(0), wants(0))
+    membership.join(session(1), wants(1))
+    assert membership.ended(1, "exit code 0") == []
+    messages = membership.lost(session(1), "gone", left=True)
+    assert [each.session for each in messages if isinstance(each, Refused)] == [session(0)]
+    assert membership.members == ()
+
+
+def test_an_end_after_the_job_was_complete_concerns_nobody() -> None:
+    membership = full()
+    assert membership.ended(1, "exit code 0") == []
+    messages = membership.lost(session(1), "gone", left=True)
+    assert not only(messages, Refused)
+    assert only(membership.join(session(7), request(1, name="again")), Welcome)
+
+
+def test_a_process_that_joins_after_all_has_not_ended() -> None:
+    membership = Membership()
+    membership.ended(1, "exit code 0")
+    membership.join(session(1), wants(1))
+    assert not only(membership.join(session(0), wants(0)), Refused)
+    assert len(only(membership.join(session(2), wants(2)), Welcome)) == 3

@@ -83,6 +83,18 @@ def test_without_a_definite_answer_it_asks_again(answer: object) -> None:
     assert line.opened == line.closed > 1
 
 
+def test_where_nobody_can_say_it_asks_no_more() -> None:
+    """The coordinator was the one that was away: it knows by now that it is lost here."""
+    evicted: queue.Queue[str] = queue.Queue()
+    line = Line({"member": None})
+    asking = asks(line, evicted)
+    asking.start()
+    asking._thread.join(LIMIT)
+    assert not asking._thread.is_alive()
+    assert line.opened == line.closed == 1
+    assert evicted.empty()
+
+
 def test_closing_waits_no_longer_than_it_may() -> None:
     answers = threading.Event()
     line = Line(answers)

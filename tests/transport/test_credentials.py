@@ -27,6 +27,13 @@ def test_the_order(tmp_path: Path) -> None:
     assert find_token(None, {"HOME": str(tmp_path)}) == own
 
 
+def test_none_can_be_made() -> None:
+    with pytest.raises(
+        AuthenticationError, match="no credentials.*job.token.*export TELEGRAD_TOKEN_"
+    ):
+        find_token(None, {"HOME": "/dev/null"})
+
+
 def test_the_users_own_is_made_once_and_nobody_else_may_read_it(tmp_path: Path) -> None:
     found: list[bytes] = []
     threads = [

@@ -73,11 +73,11 @@ def test_a_port_is_free_again_after_the_close(grpc_floor: Floor) -> None:
     assert again.endpoints == bob.endpoints
 
 
-def test_an_address_beyond_this_machine_needs_encryption_or_a_word(grpc_floor: Floor) -> None:
-    with pytest.raises(PermissionError, match="insecure=True"):
-        grpc_floor.worker("alice", transport=GrpcTransport(bind="0.0.0.0"))
+def test_an_address_that_stands_for_all_is_not_what_peers_dial(grpc_floor: Floor) -> None:
     with pytest.raises(ValueError, match="advertise="):
         grpc_floor.worker("alice", transport=GrpcTransport(bind="0.0.0.0", insecure=True))
+    with pytest.raises(ValueError, match="advertise="):
+        grpc_floor.worker("alice", transport=GrpcTransport(bind="0.0.0.0"))
     open_ = GrpcTransport(bind="0.0.0.0", advertise="127.0.0.1", insecure=True)
     host = grpc_floor.worker("host", transport=open_)
     assert host.endpoints[0].startswith("grpc://127.0.0.1:")

@@ -9,6 +9,7 @@ from telegrad.transport.handshake import (
     Identity,
     Reason,
     RefusedError,
+    Underlay,
     refusal,
 )
 from telegrad.transport.tags import BadTagError, FrameTags, PlainFrames
@@ -202,3 +203,65 @@ def test_a_frame_that_is_changed_repeated_left_out_or_reflected() -> None:
     with pytest.raises(BadTagError):
         there.open(first)
     assert there.open(second) == b"second"
+
+
+SHOWN, ANOTHER = b"s" * 32, b"t" * 32
+
+
+def bound(dialler: Underlay, listener: Underlay) -> tuple[DialHandshake, AcceptHandshake]:
+    return (
+        DialHandshake(Identity("job", ALICE), TOKEN, expected=BOB, underlay=dialler),
+        AcceptHandshake(Identity("job", BOB), TOKEN, underlay=listener),
+    )
+
+
+def test_under_tls_frames_carry_no_tags() -> None:
+    dial, accept = bound(Underlay(SHOWN), Underlay(SHOWN))
+    shake(dial, accept)
+    assert isinstance(dial.frames(), PlainFrames)
+    assert isinstance(accept.frames(), PlainFrames)
+
+
+@pytest.mark.parametrize(
+    ("dialler", "listener"), [(SHOWN, ANOTHER), (SHOWN, b""), (b"", SHOWN), (ANOTHER, SHOWN)]
+)
+def test_proofs_cover_the_certificate_that_was_shown(dialler: bytes, listener: bytes) -> None:
+    """Each end finds somebody in between by itself."""
+    dial, accept = bound(Underlay(dialler), Underlay(listener))
+    accept.takes_hello(dial.hello())
+    dial.takes_answer(accept.answer())
+    with pytest.raises(RefusedError) as error:
+        accept.takes_proof(dial.prove(0, resumes=False))
+    assert refused(error) is Reason.AUTHENTICATION
+    assert ("somebody in between" in error.value.words) == bool(listener)
+    with pytest.raises(RefusedError) as error:
+        dial.takes_welcome(accept.welcome(0, resumes=False))
+    assert refused(error) is Reason.AUTHENTICATION
+    assert ("somebody in between" in error.value.words) == bool(dialler)
+
+
+def test_a_name_must_be_in_the_certificate_in_whatever_case() -> None:
+    shake(*bound(Underlay(SHOWN, frozenset({"x", "BOB"})), Underlay(SHOWN, frozenset({"Alice"}))))
+    others = Underlay(SHOWN, frozenset({"carol", "bob.example", "*"}))
+    dial, accept = bound(others, Underlay(SHOWN))
+    accept.takes_hello(dial.hello())
+    with pytest.raises(
+        RefusedError, match="'bob' has shown the certificate of .* and 'carol'"
+    ) as error:
+        dial.takes_answer(accept.answer())
+    assert refused(error) is Reason.AUTHENTICATION
+    dial, accept = bound(Underlay(SHOWN), Underlay(SHOWN, frozenset()))
+    with pytest.raises(
+        RefusedError, match="certificate of nobody; run: telegrad certs issue alice"
+    ):
+        accept.takes_hello(dial.hello())
+
+
+def test_a_name_that_stands_for_another() -> None:
+    """A line to the coordinator has a name of its own; its worker's is what counts."""
+    names = frozenset({"worker3"})
+    dial, accept = bound(Underlay(SHOWN), Underlay(SHOWN, names, lambda _: "worker3"))
+    shake(dial, accept)
+    dial, accept = bound(Underlay(SHOWN), Underlay(SHOWN, names, lambda _: ""))
+    with pytest.raises(RefusedError, match="'alice' has shown the certificate of 'worker3'"):
+        accept.takes_hello(dial.hello())

@@ -297,9 +297,9 @@ def test_idle_peers_keep_each_other_alive(floor: Floor) -> None:
 def test_who_cannot_be_reached_is_lost_in_the_words_of_the_last_dial(floor: Floor) -> None:
     alice = floor.worker("alice", lost_after=0.3)
     bob = WorkerInfo("bob", 1, 1)
-    alice.exchange.connect(bob, ["unix:///nowhere"])
+    alice.exchange.connect(bob, ["rdma://nowhere"])
     alice.exchange.post(bob, Envelope("test.message"))
-    assert "last dial: unix:///nowhere needs a transport" in alice.recorder.wait_lost().reason
+    assert "last dial: rdma://nowhere needs a transport" in alice.recorder.wait_lost().reason
 
 
 def test_a_loss_lets_go_of_what_was_posted(floor: Floor) -> None:

@@ -11,7 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from telegrad.errors import DecodeError, EncodeError
 from telegrad.transport.session import ENVELOPES_PER_RECEIPT, Session
 from telegrad.wire import (
+    DEFAULT_LIMITS,
     PIECE_BYTES,
+    DecodeLimits,
     Envelope,
     Frame,
     Goodbye,
@@ -30,8 +32,8 @@ def envelope(call: int, size: int = 0) -> Envelope:
     return Envelope("test.message", call, buffers=[bytes([call % 256]) * size] if size else [])
 
 
-def connected() -> tuple[Session, Session]:
-    a, b = Session(), Session()
+def connected(limits: DecodeLimits = DEFAULT_LIMITS) -> tuple[Session, Session]:
+    a, b = Session(limits), Session(limits)
     a.connection_made(0)
     b.connection_made(0)
     return a, b
@@ -79,10 +81,9 @@ def is_flushed(session: Session) -> bool:
     return session.flushed
 
 
-def test_what_no_receiver_takes_is_refused_at_the_sender(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_no_receiver_takes_is_refused_at_the_sender() -> None:
     """It was sent, and cost the sender its peer: the announcement breaks the protocol."""
-    monkeypatch.setattr("telegrad.wire.frame.MAX_ENVELOPE_BYTES", 2 * BIG)
-    a, b = connected()
+    a, b = connected(DecodeLimits(message_bytes=2 * BIG))
     with pytest.raises(EncodeError, match="'test.message' is too big .*; send less in one call"):
         a.post(Envelope("test.message", 1, buffers=[bytes(BIG), bytes(BIG), b"x"]))
     assert a.statistics().posted == 0

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from telegrad.errors import WorkerLostError
@@ -18,7 +19,13 @@ from telegrad.transport import (
     InprocNetwork,
     InprocTransport,
     Listener,
+    Tls,
+    TlsOptions,
     Transport,
+    load_tls,
+    make_authority,
+    make_certificate,
+    self_signed_tls,
 )
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
@@ -26,6 +33,7 @@ from telegrad.wire import Envelope
 SECONDS = 20.0  # no wait of these tests takes so long unless something is wrong
 TICK = 0.25  # how often an exchange looks, with a bound of 10 s
 SETTLES = 30  # turns of the loop in which whatever is under way in this process arrives
+NAMES = ("alice", "bob", "carol", "dave", "host")  # in the certificate of a floor with mutual TLS
 TOKEN = b"a token that only the tests use"
 
 
@@ -94,6 +102,10 @@ class BreakingTransport(Transport):
     def scheme(self) -> str:
         return self._breaks.inner.scheme
 
+    @property
+    def schemes(self) -> frozenset[str]:
+        return self._breaks.inner.schemes
+
     async def listen(self, accept: Callable[[Carrier], Awaitable[None]]) -> Listener:
         async def accept_breaking(carrier: Carrier) -> None:
             await accept(self._wrap(carrier))
@@ -119,6 +131,14 @@ class _BreakingCarrier(Carrier):
     @property
     def description(self) -> str:
         return self._inner.description
+
+    @property
+    def binding(self) -> bytes:
+        return self._inner.binding
+
+    @property
+    def peer_names(self) -> frozenset[str] | None:
+        return self._inner.peer_names
 
     async def send(self, message: bytes) -> None:
         await self._count()
@@ -164,18 +184,61 @@ class Worker:
         return self
 
 
-class Floor:
-    """Makes workers over one transport; closes all of them at the end."""
+class Authority:
+    """A certificate authority in a directory of the test's."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._pair = make_authority()
+        self._written = 0
+
+    def options(self, *names: str, days: float = 1.0) -> TlsOptions:
+        """Writes a certificate of this authority for these names."""
+        pair = make_certificate(self._pair, names, days=days)
+        self._written += 1
+        contents = {
+            "ca": self._pair.certificate,
+            "certificate": pair.certificate,
+            "key": pair.key,
+        }
+        paths = {field: self._directory / f"{self._written}.{field}" for field in contents}
+        for field, content in contents.items():
+            paths[field].touch(0o600)
+            paths[field].write_bytes(content)
+        return TlsOptions(**paths)
+
+    def tls(self, *names: str) -> Tls:
+        """Returns what a worker of these names shows and demands."""
+        return load_tls(self.options(*names), names[0])
+
+
+class Floor:
+    """Makes workers over one transport; closes all of them at the end.
+
+    Args:
+        kind: "inproc", "grpc", "self-signed" or "mutual", the last two over gRPC with TLS.
+        authority: Of the one certificate that the workers of "mutual" share.
+    """
+
+    def __init__(self, kind: str, authority: Authority | None = None) -> None:
         self.kind = kind
+        self._authority = authority
         self._network = InprocNetwork()
         self._workers: list[Worker] = []
 
     def transport(self, *, plan: Sequence[int] = ()) -> Transport:
         inner: Transport
-        inner = InprocTransport(self._network) if self.kind == "inproc" else GrpcTransport()
+        if self.kind == "inproc":
+            inner = InprocTransport(self._network)
+        else:
+            inner = GrpcTransport(tls=self._tls())
         return BreakingTransport(Breaks(inner, plan)) if plan else inner
+
+    def _tls(self) -> Tls | None:
+        if self.kind == "mutual":
+            assert self._authority is not None
+            return self._authority.tls(*NAMES)
+        return self_signed_tls() if self.kind == "self-signed" else None
 
     def worker(
         self,
@@ -228,8 +291,8 @@ class Floor:
 
 
 @contextlib.contextmanager
-def floor_of(kind: str) -> Iterator[Floor]:
-    floor = Floor(kind)
+def floor_of(kind: str, authority: Authority | None = None) -> Iterator[Floor]:
+    floor = Floor(kind, authority)
     try:
         yield floor
     finally:

@@ -1,0 +1,301 @@
+"""One run of `telegrad run` on this host: the coordinator's, or one that reaches it.
+
+--nnodes 1     a random job name and token, the coordinator on a free port of loopback
+node 0 of N    the job is named after the script and the port; the user's token; the coordinator
+               on --master-addr and --master-port
+node R of N    the same name and token; the coordinator is dialled until it is there
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from typing import TextIO, final
+
+from telegrad.errors import AuthenticationError, RendezvousError, TelegradError, WorkerLostError
+from telegrad.launch.env import JobEnvironment, available_cores, thread_limits
+from telegrad.launch.log_relay import LogRelay, Screen
+from telegrad.launch.nodes import GATHER_SECONDS, GONE, SAY_SECONDS, Event, Nodes, share_ranks
+from telegrad.launch.supervisor import Supervisor, Watcher
+from telegrad.rendezvous import (
+    COORDINATOR_NAME,
+    Coordinator,
+    JobAddress,
+    JobPort,
+    Store,
+    TCPStore,
+    secured,
+)
+from telegrad.transport import GrpcTransport, find_tls, find_token, write_token_file
+from telegrad.types import WorkerInfo
+
+__all__ = ["RunOptions", "run"]
+
+LOOPBACK = "127.0.0.1"
+COULD_NOT_START = 1
+FIRST_SESSION_RANK = -2  # of launchers, downwards; the coordinator is -1
+DIAL_SECONDS = 10.0
+DIAL_PAUSE = 0.2
+GOODBYE_SECONDS = 10.0  # for the other launchers to have read the end of the log
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What the command line says.
+
+    Attributes:
+        command: What each worker executes.
+        script: The script or module, for the job's name.
+        workers: How many this host starts.
+        nodes: How many hosts there are.
+        node: Which one this is.
+        host: Where node 0 is.
+        port: The coordinator's port there; 0 for a free one, on one host alone.
+        bind: The address on which node 0 listens, where it is not `host`.
+    """
+
+    command: Sequence[str]
+    script: str
+    workers: int
+    nodes: int = 1
+    node: int = 0
+    host: str = LOOPBACK
+    port: int = 0
+    bind: str | None = None
+
+    @property
+    def job(self) -> str:
+        """A name that says what runs; on one host no other run has it."""
+        stem = re.sub(r"[^A-Za-z0-9._-]", "-", Path(self.script).stem)[:40] or "job"
+        return f"{stem}-{secrets.token_hex(4)}" if self.nodes == 1 else f"{stem}-{self.port}"
+
+    @property
+    def name(self) -> str:
+        """What this launcher's certificate has to say, where the workers have such."""
+        return COORDINATOR_NAME if self.node == 0 else f"node{self.node}"
+
+    def address(self, job: str) -> JobAddress:
+        """Returns where the coordinator is."""
+        return JobAddress(
+            host=self.host,
+            port=self.port,
+            rank=0,
+            world_size=1,
+            job=job,
+            hosts_store=self.node == 0,
+        )
+
+
+def run(options: RunOptions) -> int:
+    """Runs the workers of this host to their end; returns the exit code."""
+    relay = LogRelay(_screen(sys.stdout), _screen(sys.stderr))
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    directory = tempfile.mkdtemp(prefix="telegrad-")  # 0700
+    watcher = Watcher(directory)
+    try:
+        return _run(options, relay, watcher, os.path.join(directory, "token"))
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except (OSError, TelegradError) as error:
+        relay.say(f"could not start: {error}")
+        return COULD_NOT_START
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+        watcher.dismiss()
+        signal.signal(signal.SIGINT, previous)
+
+
+def _run(options: RunOptions, relay: LogRelay, watcher: Watcher, token_file: str) -> int:
+    job = options.job
+    with contextlib.ExitStack() as stack:
+        if options.nodes == 1:
+            token = write_token_file(token_file)
+            coordinator, port = stack.enter_context(_serving(options, job, token, None))
+            environment = _environment(options, job, token_file, port)
+            _say_limits(relay, environment)
+            ended = functools.partial(coordinator.ended, how="exit code 0")
+            return Supervisor(options.command, environment, relay, watcher, on_ended=ended).run()
+        token = write_token_file(token_file, find_token(None, os.environ))
+        others = _Others(options.nodes)
+        on_ended: Callable[[int], None] | None = None
+        if options.node == 0:
+            coordinator, _ = stack.enter_context(_serving(options, job, token, others))
+            store: Store = coordinator.store
+            on_ended = functools.partial(coordinator.ended, how="exit code 0")
+            relay.say(f"node 0 of {options.nodes} is ready at {options.host}:{options.port}")
+        else:
+            store = stack.enter_context(_reaching(options, job, token, relay))
+        share = share_ranks(store, options.node, options.nodes, options.workers, relay.say)
+        environment = _environment(
+            options, job, token_file, options.port, share.first_rank, share.world_size
+        )
+        _say_limits(relay, environment)
+        nodes = Nodes(store, options.node, options.nodes)
+        stack.callback(nodes.close)
+        others.tell(nodes)
+        code = Supervisor(options.command, environment, relay, watcher, nodes, on_ended).run()
+        if options.node == 0:
+            others.wait()
+        return code
+
+
+@contextlib.contextmanager
+def _serving(
+    options: RunOptions, job: str, token: bytes, others: _Others | None
+) -> Iterator[tuple[Coordinator, int]]:
+    """Runs the coordinator here; yields it and its port."""
+    make = functools.partial(GrpcTransport, tls=find_tls(None, os.environ, options.name))
+    coordinator = Coordinator(
+        [JobPort(options.address(job), make, bind=options.bind).transport],
+        job=job,
+        token=token,
+        world_size=options.workers if options.nodes == 1 else None,
+        on_session_lost=None if others is None else others.on_session_lost,
+    )
+    try:
+        yield coordinator, int(coordinator.start()[0].rpartition(":")[2])
+    finally:
+        coordinator.close()
+
+
+@contextlib.contextmanager
+def _reaching(options: RunOptions, job: str, token: bytes, relay: LogRelay) -> Iterator[Store]:
+    """Dials node 0 until it is there; yields its store.
+
+    Raises:
+        RendezvousError: It is of another job.
+        AuthenticationError: It has another token.
+        TimeoutError: It was not there in time.
+    """
+    tls = find_tls(None, os.environ, options.name)
+    address = secured(options.address(job), mutual=tls is not None, insecure=False)
+    began = said = time.monotonic()
+    while True:
+        try:
+            store = TCPStore.connect(
+                address.coordinator_endpoint,
+                job=job,
+                token=token,
+                transports=[GrpcTransport(tls=tls)],
+                name=options.name,
+                rank=FIRST_SESSION_RANK - options.node,
+                timeout=DIAL_SECONDS,
+            )
+            break
+        except AuthenticationError as error:
+            if "token" not in str(error):
+                raise
+            raise AuthenticationError(f"{error}; {how_to_copy(options.host)}") from error
+        except RendezvousError:
+            raise
+        except ConnectionError as error:
+            now = time.monotonic()
+            if now - began > GATHER_SECONDS:
+                raise TimeoutError(
+                    f"node 0 was not reached at {options.host}:{options.port} within "
+                    f"{GATHER_SECONDS:g} s ({error}); start it, and check --master-addr and the "
+                    "firewall"
+                ) from error
+            if said == began or now - said > SAY_SECONDS:
+                relay.say(f"waiting for node 0 at {options.host}:{options.port} ({error})")
+                said = now
+            time.sleep(DIAL_PAUSE)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def how_to_copy(host: str) -> str:
+    """Says how this host comes by node 0's token."""
+    name = os.environ.get("TELEGRAD_TOKEN_FILE") or "~/.config/telegrad/token"
+    if "TELEGRAD_TOKEN" in os.environ:
+        return "set TELEGRAD_TOKEN to the same value on all nodes"
+    return (
+        f"copy node 0's to this one: mkdir -p -m 700 {os.path.dirname(name) or '.'} && "
+        f"scp -p {host}:{name} {name}"
+    )
+
+
+@final
+class _Others:
+    """The launchers of the other hosts as node 0's coordinator sees them.
+
+    Args:
+        nodes: How many nodes there are, this one included.
+    """
+
+    def __init__(self, nodes: int) -> None:
+        self._changed = threading.Condition()
+        self._here = set(range(1, nodes))
+        self._nodes: Nodes | None = None
+
+    def on_session_lost(self, peer: WorkerInfo, error: WorkerLostError) -> None:
+        """Takes the end of a session; on the loop. While they gather, they may dial again."""
+        node = FIRST_SESSION_RANK - peer.rank
+        with self._changed:
+            if node not in self._here or self._nodes is None:
+                return
+            self._here.discard(node)
+            self._changed.notify_all()
+            self._nodes.tell(Event(GONE, node, text=(error.reason,)))  # unless it is done
+
+    def tell(self, nodes: Nodes) -> None:
+        """Has the end of a launcher told from now on."""
+        with self._changed:
+            self._nodes = nodes
+
+    def wait(self) -> None:
+        """Waits until all launchers have gone: they have read the log to its end."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._here, GOODBYE_SECONDS)
+
+
+def _screen(stream: TextIO) -> Screen:
+    terminal = stream.isatty()
+    columns = shutil.get_terminal_size().columns if terminal else 80
+    return Screen(FileIO(stream.fileno(), "w", closefd=False), terminal=terminal, columns=columns)
+
+
+def _environment(
+    options: RunOptions,
+    job: str,
+    token_file: str,
+    port: int,
+    first_rank: int = 0,
+    world_size: int | None = None,
+) -> JobEnvironment:
+    return JobEnvironment(
+        base=os.environ,
+        workers=options.workers,
+        host=options.host,
+        port=port,
+        job=job,
+        token_file=token_file,
+        limits=thread_limits(os.environ, options.workers, available_cores()),
+        first_rank=first_rank,
+        world_size=world_size,
+    )
+
+
+def _say_limits(relay: LogRelay, environment: JobEnvironment) -> None:
+    if environment.limits:
+        share = next(iter(environment.limits.values()))
+        relay.say(
+            f"{', '.join(environment.limits)} = {share} for each worker (workers: "
+            f"{environment.workers}, cores: {available_cores()}); set them to choose otherwise"
+        )

@@ -1,0 +1,265 @@
+"""Where a worker listens, and under which address the others dial it: one port for all it does.
+
+    bind       coordinator      listens on                      is dialled at, without advertise=
+    None       this host        loopback                        loopback
+    None       another host     the address of the route to it  the same
+    0.0.0.0    this host        everything                      loopback
+    or ::      another host     everything                      the address of the route to it
+               not known yet    everything                      the only address of this machine
+    an address or a name        that                            that
+    unix       this host        a Unix socket of its own        that
+    None       a Unix socket    a Unix socket of its own        that
+
+The worker that hosts the coordinator listens on the coordinator's port alone, under whatever host
+the job names; everybody else on `port`. Nothing here runs on the loop: names are looked up.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, final
+
+from telegrad.errors import RendezvousError
+from telegrad.rendezvous.init_method import JobAddress
+from telegrad.transport import (
+    GrpcTransport,
+    SharedPort,
+    address_of,
+    interfaces,
+    is_everywhere,
+    is_local,
+    is_loopback_address,
+    route_to,
+    split_host,
+)
+
+__all__ = ["JobPort", "Place", "choose_place"]
+
+logger = logging.getLogger(__name__)
+
+Make: TypeAlias = Callable[[str, int, str | None], GrpcTransport]
+
+UNIX = "unix"
+LOOPBACK, LOOPBACK_V6 = "127.0.0.1", "::1"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a worker listens.
+
+    Attributes:
+        bind: The address to listen on, as a number.
+        advertise: The host that the others dial.
+    """
+
+    bind: str
+    advertise: str
+
+
+@final
+class JobPort:
+    """The one port of a worker, opened when it is known where the coordinator is.
+
+    Args:
+        address: Where the job is, and whether its coordinator runs here.
+        make: Makes the transport for an address, a port and the host to advertise.
+        bind: What the user said; None to choose.
+        advertise: What the user said; None to choose.
+        ports: The ports to try, in order; 0 for one that the kernel chooses.
+
+    Raises:
+        RendezvousError: No address can be chosen; the message lists those of this machine.
+        OSError: A host name is not known.
+    """
+
+    def __init__(
+        self,
+        address: JobAddress,
+        make: Make,
+        *,
+        bind: str | None = None,
+        advertise: str | None = None,
+        ports: Sequence[int] = (0,),
+    ) -> None:
+        self._make = make
+        self._bind = bind
+        self._advertise = None if advertise is None else split_host(advertise)
+        self._ports = ports
+        self._dialler = make(LOOPBACK, 0, None)
+        self.transport = SharedPort(self._dialler)
+        if is_unix(bind) and address.hosts_store and address.port:
+            raise ValueError(
+                f"bind={bind!r} opens no TCP port, and this worker is to host the coordinator at "
+                f"{address.host}:{address.port}; write init_method='file:///path' on all workers"
+            )
+        if is_unix(bind):
+            self.transport.place([self._dialler.on_socket(str(bind))])
+        elif address.hosts_store:
+            place = host_place(address, bind, self._advertise)
+            self._place(place, [address.port] if address.port else ports)
+
+    def found(self, endpoint: str) -> None:
+        """Takes it where the coordinator is; nothing must listen before, unless it runs here.
+
+        Raises:
+            RendezvousError: No address can be chosen; the message lists those of this machine.
+            OSError: A host name is not known.
+        """
+        host = host_of(endpoint)
+        if is_unix(self._bind):
+            if host is not None and not is_local(address_of(host)):
+                raise RendezvousError(
+                    f"the coordinator is at {endpoint}, on another host, from where nobody reaches "
+                    f"bind={self._bind!r}; leave bind out"
+                )
+        elif self._bind is None and endpoint.startswith(f"{UNIX}:"):
+            self.transport.place([self._dialler.on_socket(UNIX)])
+        else:
+            self._place(choose_place(self._bind, self._advertise, host), self._ports)
+
+    def _place(self, place: Place, ports: Sequence[int]) -> None:
+        first = self._make(place.bind, ports[0], place.advertise)
+        others = [first.on_port(port) for port in ports[1:]]
+        self.transport.place([first, *others], f"ports {ports[0]} to {ports[-1]} of {place.bind}")
+
+
+def is_unix(bind: str | None) -> bool:
+    """Tells whether an address to listen on is a Unix socket.
+
+    >>> is_unix("unix"), is_unix("unix:///run/me"), is_unix("::1")
+    (True, True, False)
+    """
+    return bind == UNIX or (bind is not None and bind.startswith(f"{UNIX}:"))
+
+
+def host_of(endpoint: str) -> str | None:
+    """Returns the host of an endpoint, without brackets; None where it has none.
+
+    >>> host_of("grpcs://[fd00::2]:29500"), host_of("unix:///tmp/telegrad/socket")
+    ('fd00::2', None)
+    """
+    scheme, _, address = endpoint.partition("://")
+    host, colon, _ = address.rpartition(":")
+    return split_host(host) if colon and scheme in ("grpc", "grpcs") else None
+
+
+def host_place(address: JobAddress, bind: str | None, advertise: str | None) -> Place:
+    """Returns where the worker that hosts the coordinator listens.
+
+    Raises:
+        RendezvousError: The job names a host that is not this one, or no address can be chosen.
+        OSError: A host name is not known.
+    """
+    if address.file or not address.port:  # whoever needs the address is told it
+        return choose_place(bind, advertise, None)
+    own = address_of(address.host)
+    if bind is not None:
+        bound = address_of(bind)
+        _check_local(bound, f"bind={bind!r}")
+        return Place(bound, advertise or address.host)
+    if not is_local(own):
+        raise RendezvousError(
+            f"rank 0 hosts the coordinator, and {address.host!r} is no address of its machine "
+            f"({_own_addresses()}); start rank 0 on that host, or, where others reach this one by "
+            "that name all the same, say RpcOptions(bind='0.0.0.0')"
+        )
+    if address.host == socket.gethostname() and is_loopback_address(own):
+        logger.warning(
+            "%r, where the others are to find the coordinator, means %s here, which leads nowhere "
+            "from other hosts; name an address (%s), or mend /etc/hosts",
+            address.host,
+            own,
+            _own_addresses(),
+        )
+    return Place(own, advertise or own)
+
+
+def choose_place(bind: str | None, advertise: str | None, coordinator: str | None) -> Place:
+    """Returns where a worker listens.
+
+    Args:
+        bind: What the user said.
+        advertise: What the user said.
+        coordinator: The coordinator's host; None where it is not known, or on this machine.
+
+    >>> choose_place(None, None, "127.0.0.1")
+    Place(bind='127.0.0.1', advertise='127.0.0.1')
+    >>> choose_place("::", None, "::1")
+    Place(bind='::', advertise='::1')
+
+    Raises:
+        RendezvousError: No address can be chosen; the message lists those of this machine.
+        OSError: A host name is not known.
+    """
+    remote = None if coordinator is None else address_of(coordinator)
+    here = remote is not None and is_loopback_address(remote)
+    loopback = LOOPBACK_V6 if here and ":" in str(remote) else LOOPBACK
+    if bind is None:
+        if remote is None or here:
+            return Place(loopback, advertise or loopback)
+        route = _route(remote)
+        return Place(route, advertise or route)
+    bound = address_of(bind)
+    _check_local(bound, f"bind={bind!r}")
+    if advertise is not None:
+        return Place(bound, advertise)
+    if not is_everywhere(bound):
+        if remote is not None and is_loopback_address(bound) and not is_local(remote):
+            raise RendezvousError(
+                f"the coordinator is at {coordinator}, on another host, from where nobody reaches "
+                f"bind={bind!r}; leave bind out, or name an address of this machine "
+                f"({_own_addresses()})"
+            )
+        return Place(bound, bound)
+    if here:
+        return Place(bound, loopback if bound == "::" or loopback == LOOPBACK else _mixed(bound))
+    found = _only_address(bound) if remote is None else _route(remote)
+    if ":" in found and ":" not in bound:
+        found = _mixed(bound)
+    return Place(bound, found)
+
+
+def _route(remote: str) -> str:
+    found = route_to(remote)
+    if found is None or (is_loopback_address(found) and not is_local(remote)):
+        raise RendezvousError(
+            f"this machine has no route to the coordinator at {remote}, and so no address under "
+            f"which the others could dial this worker; its addresses are {_own_addresses()}: name "
+            "one in RpcOptions(bind=...), or check the network"
+        )
+    return found
+
+
+def _only_address(bound: str) -> str:
+    """Returns the one address that there is to advertise."""
+    v4_only = bound != "::"
+    found = [each for each in interfaces() if not (v4_only and ":" in each.address)]
+    found = [each for each in found if ":" not in each.address] or found
+    if len(found) == 1:
+        return found[0].address
+    raise RendezvousError(
+        f"peers cannot dial bind={bound!r}, and it is not clear which address of this machine "
+        f"they reach ({_own_addresses()}); name it in RpcOptions(advertise=...)"
+    )
+
+
+def _mixed(bound: str) -> str:
+    raise RendezvousError(
+        f"the coordinator has an IPv6 address, and bind={bound!r} listens on IPv4 alone; say "
+        "bind='::', which listens on both"
+    )
+
+
+def _check_local(address: str, what: str) -> None:
+    if not is_everywhere(address) and not is_local(address):
+        raise RendezvousError(
+            f"{what} is no address of this machine; it has {_own_addresses()} and loopback"
+        )
+
+
+def _own_addresses() -> str:
+    return ", ".join(map(str, interfaces())) or "none but loopback"

@@ -1,0 +1,165 @@
+"""The addresses of this machine: which one leads to a peer, and which there are.
+
+Everything here may ask the name service, and so belongs into a thread of the caller's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import ipaddress
+import socket
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+__all__ = [
+    "EVERYWHERE",
+    "Interface",
+    "address_of",
+    "interfaces",
+    "is_everywhere",
+    "is_local",
+    "is_loopback_address",
+    "route_to",
+    "split_host",
+]
+
+EVERYWHERE: Final = ("0.0.0.0", "::")
+V6_TABLE: Final = Path("/proc/net/if_inet6")
+SIOCGIFADDR: Final = 0x8915  # the first IPv4 address of an interface
+ANY_PORT: Final = 9  # of a datagram socket that sends nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """One address of this machine, and the interface that has it."""
+
+    name: str
+    address: str
+
+    def __str__(self) -> str:
+        return f"{self.address} ({self.name})" if self.name else self.address
+
+
+def split_host(text: str) -> str:
+    """Returns a host without the brackets of a v6 address.
+
+    >>> split_host("[::1]"), split_host("node3")
+    ('::1', 'node3')
+    """
+    return text[1:-1] if text.startswith("[") and text.endswith("]") else text
+
+
+def is_everywhere(host: str) -> bool:
+    """Tells whether an address stands for every address of the machine.
+
+    >>> is_everywhere("::"), is_everywhere("0.0.0.0"), is_everywhere("10.0.0.5")
+    (True, True, False)
+    """
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def is_loopback_address(address: str) -> bool:
+    """Tells whether an address, as a number, leads nowhere but to this machine.
+
+    >>> is_loopback_address("127.0.0.2"), is_loopback_address("::1"), is_loopback_address("::")
+    (True, True, False)
+    """
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def address_of(host: str) -> str:
+    """Returns the address of a host, as a number; an IPv4 one where it has both.
+
+    >>> address_of("127.0.0.1"), address_of("[::1]")
+    ('127.0.0.1', '::1')
+
+    Raises:
+        OSError: The name is not known; the message says which.
+    """
+    name = split_host(host)
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except (socket.gaierror, UnicodeError) as error:
+        raise OSError(f"the host name {name!r} is not known here ({error})") from error
+    addresses = [str(place[0]) for *_, place in found]
+    return next((each for each in addresses if ":" not in each), addresses[0])
+
+
+def route_to(host: str) -> str | None:
+    """Returns the address of this machine from which packets leave for a host; None without a route.
+
+    A datagram socket is connected, which looks the route up and sends nothing.
+
+    >>> route_to("::1")
+    '::1'
+    """
+    address = address_of(host)
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, ANY_PORT))
+            found = str(probe.getsockname()[0])
+    except OSError:
+        return None
+    return None if is_everywhere(found) else found
+
+
+def is_local(address: str) -> bool:
+    """Tells whether an address, as a number, is one of this machine's, by binding to it."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((address, 0))
+    except OSError:
+        return False
+    return True
+
+
+def interfaces() -> list[Interface]:
+    """Returns the addresses by which other machines may reach this one: no loopback, no link-local.
+
+    IPv4 first; Linux tells the interfaces, elsewhere the host's own name has to do.
+    """
+    found = [*_v4(), *_v6()] or _by_name()
+    return [each for each in dict.fromkeys(found) if _may_be_reached(each.address)]
+
+
+def _v4() -> list[Interface]:
+    found = []
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):  # it has none
+                request = struct.pack("256s", name.encode()[:15])
+                answer = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, request)
+                found.append(Interface(name, socket.inet_ntoa(answer[20:24])))
+    return found
+
+
+def _v6() -> list[Interface]:
+    try:
+        lines = V6_TABLE.read_text().splitlines()
+    except OSError:
+        return []
+    rows = [line.split() for line in lines]
+    return [
+        Interface(row[-1], str(ipaddress.IPv6Address(bytes.fromhex(row[0])))) for row in rows if row
+    ]
+
+
+def _by_name() -> list[Interface]:
+    try:
+        found = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
+    except OSError:
+        return []
+    return [Interface("", str(place[0])) for *_, place in found]
+
+
+def _may_be_reached(address: str) -> bool:
+    number = ipaddress.ip_address(address.partition("%")[0])
+    return not (number.is_loopback or number.is_link_local or number.is_unspecified)

@@ -1,0 +1,279 @@
+"""The audit log: who came in, who was refused, and which calls were; off every hot path.
+
+    any thread     record() ──▶ of refusals no flood ──▶ queue
+    audit thread                                          queue ──▶ logger "telegrad.audit"
+
+Only the audit thread runs handlers of the program's, which may be as slow as they like.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any, Final, TypeAlias, final
+
+__all__ = [
+    "CALL_REFUSED",
+    "CONNECTION_ADMITTED",
+    "CONNECTION_REFUSED",
+    "DIAL_REFUSED",
+    "PEER_CUT_OFF",
+    "Audit",
+]
+
+CONNECTION_ADMITTED: Final = "connection.admitted"
+CONNECTION_REFUSED: Final = "connection.refused"  # of one that came in
+DIAL_REFUSED: Final = "dial.refused"  # of one that this worker made, by either side
+CALL_REFUSED: Final = "call.refused"
+PEER_CUT_OFF: Final = "peer.cut_off"  # one that had proved itself
+LOST: Final = "audit.lost"
+
+# Of refusals for the same reason, or of the same caller, so many are recorded at once and one a
+# second afterwards: at 500 bytes each that is 43 MB a day, and a job's worth of honest mistakes.
+BURST = 100
+PER_SECOND = 1.0
+SUMMARY_SECONDS = 10.0  # how often the rest is told of, in one record
+MOST_FLOODS = 256  # told apart; whatever else floods is counted together
+# Where handlers are too slow, so much waits for them: at about 1 KB each, and more than the
+# connections of a job of two thousand workers that start at once.
+MOST_WAITING = 10_000
+MOST_TEXT = 500  # characters of a field: strangers choose their names
+IDLE_SECONDS = 1.0  # without a record, after which the thread ends; the next one starts another
+FLUSH_SECONDS = 0.5  # that a shutdown waits for what is recorded to be handed over
+
+# Reasons for which honest workers are refused: two dialled each other at once, one came back.
+ORDINARY: Final = frozenset(
+    {
+        "DUPLICATE",
+        "FENCED",
+        "INCARNATION",
+        "NAME",
+        "UNFINISHED",
+        "UNKNOWN_SESSION",
+        "UNKNOWN_STREAM",
+    }
+)
+
+_LOGGER = logging.getLogger("telegrad.audit")
+_own_logger = logging.getLogger(__name__)
+
+_Record: TypeAlias = dict[str, Any]
+_Key: TypeAlias = tuple[str, str, str]
+
+
+@final
+@dataclass(slots=True)
+class _Flood:
+    """How many records of one kind may still be made, and how many were not."""
+
+    left: float
+    at: float
+    suppressed: int = 0
+    since: float = 0.0
+
+
+@final
+class _Meter:
+    """Keeps floods of refusals out of the log, and counts them. Pure; not thread-safe."""
+
+    def __init__(self) -> None:
+        self._floods: dict[_Key, _Flood] = {}
+        self._due: float | None = None
+
+    @property
+    def due(self) -> float | None:
+        """When `summaries` has something to tell; None while nothing is held back."""
+        return self._due
+
+    def takes(self, key: _Key, now: float) -> bool:
+        """Whether a record may be made now; counts it if not."""
+        flood = self._floods.get(key)
+        if flood is None:
+            flood = self._begin(key, now)
+        flood.left = min(BURST, flood.left + (now - flood.at) * PER_SECOND)
+        flood.at = now
+        if flood.left >= 1:
+            flood.left -= 1
+            return True
+        if not flood.suppressed:
+            flood.since = now
+        flood.suppressed += 1
+        if self._due is None:
+            self._due = now + SUMMARY_SECONDS
+        return False
+
+    def summaries(self, now: float) -> list[tuple[_Key, int, float]]:
+        """Returns of what was held back how many, in how many seconds; and begins anew."""
+        self._due = None
+        held = [(key, flood) for key, flood in self._floods.items() if flood.suppressed]
+        told = [(key, flood.suppressed, now - flood.since) for key, flood in held]
+        for _, flood in held:
+            flood.suppressed = 0
+        return told
+
+    def _begin(self, key: _Key, now: float) -> _Flood:
+        if len(self._floods) >= MOST_FLOODS:
+            self._forget_calm(now)
+        if len(self._floods) >= MOST_FLOODS:
+            key = (key[0], "", "")
+        return self._floods.setdefault(key, _Flood(BURST, now))
+
+    def _forget_calm(self, now: float) -> None:
+        calm = BURST / PER_SECOND
+        for key, flood in list(self._floods.items()):
+            if not flood.suppressed and now - flood.at >= calm:
+                del self._floods[key]
+
+
+@final
+class Audit:
+    """Hands records to the logger `telegrad.audit`, in a daemon thread while there are any.
+
+    A record is one line of JSON as the message, and the same as a dict in `record.telegrad`. Of a
+    flood of refusals the first are recorded; the rest is counted in one record with
+    `suppressed` every 10 s. What came in is INFO; what was refused is WARNING, but INFO for reasons
+    that honest workers meet.
+
+    Args:
+        worker: Who records.
+        clock: By which floods are told; in seconds.
+    """
+
+    def __init__(self, worker: str = "", clock: Callable[[], float] = time.monotonic) -> None:
+        self._worker = worker
+        self._clock = clock
+        self._queue: SimpleQueue[tuple[int, _Record] | None] = SimpleQueue()  # None: look again
+        self._lock = threading.Lock()  # guards all below
+        self._meter = _Meter()
+        self._lost = 0
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._given_up = False
+
+    def record(self, event: str, **fields: object) -> None:
+        """Records what happened; from any thread, never blocks, costs nothing where nobody listens.
+
+        Args:
+            event: What happened, such as `"connection.refused"`.
+            fields: Plain values; those that are None are left out, long texts cut short.
+        """
+        level = _level(event, fields.get("reason"))
+        if not _LOGGER.isEnabledFor(level):
+            return
+        now = self._clock()
+        with self._lock:
+            if self._closed:
+                return
+            told_later = self._meter.due is not None
+            if event != CONNECTION_ADMITTED and not self._meter.takes(_key(event, fields), now):
+                if told_later:
+                    return
+                self._queue.put(None)  # the thread is to look at the clock
+            elif self._queue.qsize() >= MOST_WAITING:
+                self._lost += 1
+                return
+            else:
+                self._queue.put((level, self._written(event, fields)))
+            self._start_thread()
+
+    def close(self, timeout: float = FLUSH_SECONDS) -> None:
+        """Hands over what is recorded, in so many seconds; what is left then is dropped. Idempotent."""
+        with self._lock:
+            self._closed = True
+            thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return
+        self._queue.put(None)
+        thread.join(timeout)
+        self._given_up = True
+
+    def _written(self, event: str, fields: Mapping[str, object]) -> _Record:
+        written = {name: _short(each) for name, each in fields.items() if each is not None}
+        return {"event": event, "time": round(time.time(), 6), "worker": self._worker, **written}
+
+    def _start_thread(self) -> None:
+        """Starts the thread unless it is there. Holds the lock."""
+        if self._thread is None:
+            name = f"telegrad-audit-{self._worker}"
+            thread = threading.Thread(target=self._run, name=name, daemon=True)
+            with contextlib.suppress(RuntimeError):  # no room for a thread now; the next may have
+                thread.start()
+                self._thread = thread
+
+    # In the audit thread.
+
+    def _run(self) -> None:
+        while not self._given_up:
+            item = self._next()
+            if item is not None:
+                self._hand_over(*item)
+            for level, record in self._summaries():
+                self._hand_over(level, record)
+            if item is None and self._ends():
+                return
+
+    def _next(self) -> tuple[int, _Record] | None:
+        """Waits for a record; returns None when there is something else to look at."""
+        due = self._meter.due
+        left = IDLE_SECONDS if due is None else max(0.0, due - self._clock())
+        with contextlib.suppress(Empty):
+            return self._queue.get(timeout=0.0 if self._closed else left)
+        return None
+
+    def _ends(self) -> bool:
+        """Whether nothing is left to do; whoever records then starts another thread."""
+        with self._lock:
+            idle = self._queue.empty() and self._meter.due is None
+            if idle:
+                self._thread = None
+            return idle
+
+    def _summaries(self) -> list[tuple[int, _Record]]:
+        """Returns the records of what was held back or lost, where it is time for them."""
+        records = []
+        with self._lock:
+            now = self._clock()
+            last = self._closed and self._queue.empty()
+            due = self._meter.due
+            if due is not None and (last or now >= due):
+                for (event, reason, caller), count, seconds in self._meter.summaries(now):
+                    told = {
+                        "caller": caller or None,
+                        "reason": reason or None,
+                        "suppressed": count,
+                        "seconds": round(seconds, 3),
+                    }
+                    records.append((_level(event, reason), self._written(event, told)))
+            if self._lost and self._queue.empty():
+                lost, self._lost = self._lost, 0
+                records.append((logging.WARNING, self._written(LOST, {"suppressed": lost})))
+        return records
+
+    def _hand_over(self, level: int, record: _Record) -> None:
+        try:
+            line = json.dumps(record, default=str)
+            _LOGGER.log(level, line, extra={"telegrad": record})
+        except Exception:  # of a handler of the program's: the next record may fare better
+            with contextlib.suppress(Exception):
+                _own_logger.exception("a handler of the logger telegrad.audit failed")
+
+
+def _level(event: str, reason: object) -> int:
+    ordinary = event == CONNECTION_ADMITTED or reason in ORDINARY
+    return logging.INFO if ordinary else logging.WARNING
+
+
+def _key(event: str, fields: Mapping[str, object]) -> _Key:
+    return event, str(fields.get("reason", "")), str(fields.get("caller", ""))
+
+
+def _short(value: object) -> object:
+    if isinstance(value, str) and len(value) > MOST_TEXT:
+        return f"{value[:MOST_TEXT]}..."
+    return value

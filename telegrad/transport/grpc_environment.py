@@ -1,0 +1,49 @@
+"""Sets what gRPC reads while it is imported: `transport/__init__.py` imports this file first.
+
+gRPC has fork handlers of its own, on where nothing is said, and they crash a forked child in a
+fifth of the cases or more (1.85). They are chosen while `grpc` is imported and at no other time.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Container, MutableMapping
+
+__all__ = ["FORK_SUPPORT", "set_grpc_environment"]
+
+logger = logging.getLogger(__name__)
+
+FORK_SUPPORT = "GRPC_ENABLE_FORK_SUPPORT"
+VERBOSITY, TRACE = "GRPC_VERBOSITY", "GRPC_TRACE"
+
+
+def set_grpc_environment(
+    environ: MutableMapping[str, str], imported: Container[str] = sys.modules
+) -> None:
+    """Sets what the user has not set, as long as it is of use.
+
+    Args:
+        environ: The process' environment.
+        imported: The modules that are imported already.
+
+    >>> environ = {"GRPC_ENABLE_FORK_SUPPORT": "1"}
+    >>> set_grpc_environment(environ, imported=())
+    >>> environ
+    {'GRPC_ENABLE_FORK_SUPPORT': '1', 'GRPC_VERBOSITY': 'ERROR'}
+    """
+    if "grpc" in imported:
+        if FORK_SUPPORT not in environ:
+            logger.debug(
+                "grpc was imported before telegrad, with its fork handlers: children of a fork "
+                "may crash; set %s=0 before either is imported",
+                FORK_SUPPORT,
+            )
+        return
+    environ.setdefault(FORK_SUPPORT, "0")
+    if TRACE not in environ:  # traces come at a level of their own, below errors
+        environ.setdefault(VERBOSITY, "ERROR")  # else every Ctrl-C is told as an I line
+
+
+set_grpc_environment(os.environ)

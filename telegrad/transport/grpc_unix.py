@@ -1,0 +1,81 @@
+"""The gRPC transport over Unix sockets: for workers of one host and one user, with no TCP port."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import Awaitable, Callable
+from typing import final
+
+from telegrad.transport.base import Carrier, Listener, Transport
+from telegrad.transport.grpc_dialer import Dialler
+from telegrad.transport.grpc_listener import listen_unix
+from telegrad.transport.grpc_options import SCHEME, TLS_SCHEME
+from telegrad.transport.unix_socket import UNIX_SCHEME, make_path, parent_of
+
+__all__ = ["UnixTransport"]
+
+
+@final
+class UnixTransport(Transport):
+    """Listens on a Unix socket; dials whatever the gRPC transport does.
+
+    Args:
+        bind: `unix`, or `unix:///directory` for where its own directory is made.
+        dialler: What dials.
+
+    Raises:
+        ValueError: `bind` is neither, or its path is too long.
+    """
+
+    def __init__(self, bind: str, dialler: Dialler) -> None:
+        self._parent = parent_of(bind)
+        self._dialler = dialler
+
+    @property
+    def scheme(self) -> str:
+        """Endpoints are `unix:///path`."""
+        return UNIX_SCHEME
+
+    @property
+    def schemes(self) -> frozenset[str]:
+        """Those of the gRPC transport, too."""
+        return frozenset({UNIX_SCHEME, SCHEME, TLS_SCHEME})
+
+    async def listen(self, accept: Callable[[Carrier], Awaitable[None]]) -> Listener:
+        """Makes a directory and listens on a socket in it.
+
+        Raises:
+            OSError: The directory cannot be made.
+        """
+        loop = asyncio.get_running_loop()
+        path = await loop.run_in_executor(None, make_path, self._parent)
+        try:
+            return _UnixListener(await listen_unix(path, accept), path)
+        except BaseException:
+            await loop.run_in_executor(None, _remove, path)
+            raise
+
+    async def dial(self, endpoint: str) -> Carrier:
+        """Opens a stream; see `Transport.dial`."""
+        return await self._dialler.dial(endpoint)
+
+
+@final
+class _UnixListener(Listener):
+    def __init__(self, inner: Listener, path: str) -> None:
+        self._inner = inner
+        self._path = path
+
+    @property
+    def endpoint(self) -> str:
+        return self._inner.endpoint
+
+    async def close(self) -> None:
+        await self._inner.close()
+        await asyncio.get_running_loop().run_in_executor(None, _remove, self._path)
+
+
+def _remove(path: str) -> None:
+    shutil.rmtree(os.path.dirname(path), ignore_errors=True)

@@ -1,0 +1,36 @@
+"""What others may take of one worker before, and after, they have proved themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+from telegrad.wire import DEFAULT_LIMITS, DecodeLimits
+
+__all__ = ["ConnectionLimits"]
+
+CONNECTIONS = 10_000
+UNPROVED = 128
+HANDSHAKE_BYTES = 16 * 1024
+UNREAD_REPLIES = 200_000
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """Bounds of an Exchange.
+
+    Attributes:
+        connections: Peers that are not lost, and have not left, at once.
+        unproved: Streams at once that others have opened, and that have proved nothing yet.
+        handshake_bytes: Of one message before the proof.
+        unread_replies: Answers that one peer has asked for, and of which it has not said that they
+            came.
+        received: Of one message.
+    """
+
+    connections: int = CONNECTIONS
+    unproved: int = UNPROVED
+    handshake_bytes: int = HANDSHAKE_BYTES
+    unread_replies: int = UNREAD_REPLIES
+    received: DecodeLimits = DEFAULT_LIMITS

@@ -1,0 +1,95 @@
+"""Lines to the coordinator under mutual TLS: whose they are, a certificate says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from telegrad.errors import AuthenticationError
+from telegrad.rendezvous.control import ControlLine
+from telegrad.rendezvous.coordinator import Coordinator
+from telegrad.rendezvous.messages import JOIN, RESERVE
+from telegrad.transport import GrpcTransport
+from tests.transport.workers import SECONDS, TOKEN, Authority
+
+Open = Callable[[str, str], ControlLine]
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def open_line(authority: Authority) -> Iterator[Open]:
+    """Opens lines of a worker, with the certificate of perhaps another one."""
+    lines: list[ControlLine] = []
+
+    def open_(owner: str, certificate: str) -> ControlLine:
+        transport = GrpcTransport(tls=authority.tls(certificate))
+        line = ControlLine(job="job", rank=1, token=TOKEN, transports=[transport], owner=owner)
+        lines.append(line)
+        return line
+
+    yield open_
+    for line in lines:
+        line.close(0.1)
+
+
+def coordinator_of(authority: Authority, name: str) -> Coordinator:
+    transport = GrpcTransport(tls=authority.tls(name))
+    return Coordinator([transport], job="job", token=TOKEN, world_size=2)
+
+
+def request(name: str) -> dict[str, object]:
+    return {
+        "name": name,
+        "rank": 1,
+        "world_size": 2,
+        "incarnation": 7,
+        "endpoints": [],
+        "control": [],
+        "lost_after": 10.0,
+        "start_when": 1,
+    }
+
+
+def test_a_worker_joins_under_the_name_in_its_certificate(
+    authority: Authority, open_line: Open
+) -> None:
+    coordinator = coordinator_of(authority, "coordinator")
+    try:
+        endpoint = coordinator.start()[0]
+        line = open_line("worker1", "Worker1")
+        line.connect(endpoint, SECONDS)
+        for kind, body in ((JOIN, request("worker2")), (RESERVE, {"name": "worker2"})):
+            with pytest.raises(AuthenticationError, match="'worker1' is none on which 'worker2'"):
+                line.ask(kind, body, timeout=SECONDS)
+        assert not coordinator.members
+        line.ask(JOIN, request("worker1"), timeout=SECONDS)
+        assert [member.info.name for member in coordinator.members] == ["worker1"]
+    finally:
+        coordinator.close(0.5)
+
+
+@pytest.mark.parametrize("owner", ["worker1", ""])
+def test_a_line_of_somebody_elses(authority: Authority, open_line: Open, owner: str) -> None:
+    coordinator = coordinator_of(authority, "coordinator")
+    try:
+        with pytest.raises(AuthenticationError, match="has shown the certificate of 'worker2'"):
+            open_line(owner, "worker2").connect(coordinator.start()[0], SECONDS)
+    finally:
+        coordinator.close(0.5)
+
+
+def test_a_worker_is_no_coordinator(authority: Authority, open_line: Open) -> None:
+    coordinator = coordinator_of(authority, "worker2")
+    try:
+        with pytest.raises(
+            AuthenticationError, match="certificate of 'worker2'.*issue coordinator"
+        ):
+            open_line("worker1", "worker1").connect(coordinator.start()[0], SECONDS)
+    finally:
+        coordinator.close(0.5)

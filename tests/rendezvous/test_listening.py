@@ -1,0 +1,166 @@
+"""Where a worker listens and what it advertises, by what is bound and where the coordinator is."""
+
+from __future__ import annotations
+
+import functools
+import socket
+
+import pytest
+
+from telegrad.errors import RendezvousError
+from telegrad.rendezvous import JobAddress, JobPort, listening
+from telegrad.rendezvous.listening import Place, choose_place, host_of, host_place
+from telegrad.transport import GrpcTransport
+from telegrad.transport.addresses import Interface, address_of, interfaces, route_to
+
+HERE, ELSEWHERE = "10.1.0.5", "10.2.0.9"  # an address of "this machine", one of another
+HERE_V6, ELSEWHERE_V6 = "fd00:1::5", "fd00:2::9"
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch) -> list[Interface]:
+    """A machine with one address of each family, and a route to everywhere."""
+    found = [Interface("eth0", HERE), Interface("eth0", HERE_V6)]
+    own = {HERE, HERE_V6, "127.0.0.1", "::1"}
+    monkeypatch.setattr(listening, "interfaces", lambda: found)
+    monkeypatch.setattr(listening, "is_local", lambda address: address in own)
+    monkeypatch.setattr(listening, "route_to", lambda to: HERE_V6 if ":" in to else HERE)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("bind", "advertise", "coordinator", "place"),
+    [
+        (None, None, None, Place("127.0.0.1", "127.0.0.1")),
+        (None, None, "127.0.0.1", Place("127.0.0.1", "127.0.0.1")),
+        (None, None, "127.0.0.2", Place("127.0.0.1", "127.0.0.1")),
+        (None, None, "::1", Place("::1", "::1")),
+        (None, None, ELSEWHERE, Place(HERE, HERE)),
+        (None, None, ELSEWHERE_V6, Place(HERE_V6, HERE_V6)),
+        (None, "gate.example", ELSEWHERE, Place(HERE, "gate.example")),
+        ("0.0.0.0", None, ELSEWHERE, Place("0.0.0.0", HERE)),
+        ("::", None, ELSEWHERE, Place("::", HERE)),
+        ("::", None, ELSEWHERE_V6, Place("::", HERE_V6)),
+        ("[::]", None, ELSEWHERE_V6, Place("::", HERE_V6)),
+        ("0.0.0.0", None, "127.0.0.1", Place("0.0.0.0", "127.0.0.1")),
+        ("0.0.0.0", "10.9.9.9", ELSEWHERE, Place("0.0.0.0", "10.9.9.9")),
+        ("0.0.0.0", None, None, Place("0.0.0.0", HERE)),
+        ("::", None, None, Place("::", HERE)),
+        (HERE, None, ELSEWHERE, Place(HERE, HERE)),
+        (HERE_V6, None, ELSEWHERE, Place(HERE_V6, HERE_V6)),
+        ("localhost", None, None, Place("127.0.0.1", "127.0.0.1")),
+        ("127.0.0.1", None, HERE, Place("127.0.0.1", "127.0.0.1")),
+        ("127.0.0.1", "10.9.9.9", ELSEWHERE, Place("127.0.0.1", "10.9.9.9")),
+    ],
+)
+def test_places(
+    bind: str | None, advertise: str | None, coordinator: str | None, place: Place
+) -> None:
+    assert choose_place(bind, advertise, coordinator) == place
+
+
+@pytest.mark.parametrize(
+    ("bind", "coordinator", "words"),
+    [
+        ("127.0.0.1", ELSEWHERE, r"nobody reaches bind='127.0.0.1'.*10\.1\.0\.5 \(eth0\)"),
+        ("10.7.7.7", ELSEWHERE, r"no address of this machine; it has 10\.1\.0\.5 \(eth0\)"),
+        ("0.0.0.0", ELSEWHERE_V6, "say bind='::'"),
+        ("0.0.0.0", "::1", "say bind='::'"),
+    ],
+)
+def test_what_nobody_could_dial_is_refused(bind: str, coordinator: str, words: str) -> None:
+    with pytest.raises(RendezvousError, match=words):
+        choose_place(bind, None, coordinator)
+
+
+@pytest.mark.parametrize("found", [None, "127.0.0.1"])
+@pytest.mark.parametrize("bind", [None, "0.0.0.0"])
+def test_without_a_route_the_error_lists_the_addresses(
+    bind: str | None, found: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "route_to", lambda to: found)
+    words = r"no route to the coordinator at 10\.2\.0\.9.*10\.1\.0\.5 \(eth0\), fd00:1::5 \(eth0\)"
+    with pytest.raises(RendezvousError, match=words):
+        choose_place(bind, None, ELSEWHERE)
+
+
+def test_several_addresses_are_not_guessed_at(machine: list[Interface]) -> None:
+    machine.insert(0, Interface("docker0", "172.17.0.1"))
+    words = r"172\.17\.0\.1 \(docker0\), 10\.1\.0\.5 \(eth0\).*RpcOptions\(advertise=...\)"
+    with pytest.raises(RendezvousError, match=words):
+        choose_place("0.0.0.0", None, None)
+
+
+def hosting(host: str, port: int = 29500, *, file: str = "") -> JobAddress:
+    return JobAddress(
+        host=host, port=port, rank=0, world_size=1, job="job", hosts_store=True, file=file
+    )
+
+
+@pytest.mark.parametrize(
+    ("address", "bind", "advertise", "place"),
+    [
+        (hosting(HERE), None, None, Place(HERE, HERE)),
+        (hosting("::1"), None, None, Place("::1", "::1")),
+        (hosting(HERE), "0.0.0.0", None, Place("0.0.0.0", HERE)),
+        (hosting("192.0.2.77"), "0.0.0.0", None, Place("0.0.0.0", "192.0.2.77")),
+        (hosting(HERE), None, "10.9.9.9", Place(HERE, "10.9.9.9")),
+        (hosting("127.0.0.1", 0), None, None, Place("127.0.0.1", "127.0.0.1")),
+        (hosting("127.0.0.1", 0, file="/f"), "0.0.0.0", None, Place("0.0.0.0", HERE)),
+    ],
+)
+def test_places_of_who_hosts_the_coordinator(
+    address: JobAddress, bind: str | None, advertise: str | None, place: Place
+) -> None:
+    assert host_place(address, bind, advertise) == place
+
+
+def test_a_coordinator_that_is_to_be_elsewhere_is_not_hosted_here() -> None:
+    words = r"'10\.2\.0\.9' is no address of its machine \(10\.1\.0\.5 \(eth0\).*bind='0\.0\.0\.0'"
+    with pytest.raises(RendezvousError, match=words):
+        JobPort(hosting(ELSEWHERE), GrpcTransport)
+
+
+def test_a_name_that_means_loopback_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "localhost")
+    host_place(hosting("localhost"), None, None)
+    assert "leads nowhere from other hosts" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "host"),
+    [
+        ("grpc://10.0.0.1:4", "10.0.0.1"),
+        ("grpcs://[::1]:4", "::1"),
+        ("unix:///a/b:c", None),
+        ("inproc://3", None),
+    ],
+)
+def test_the_host_of_an_endpoint(endpoint: str, host: str | None) -> None:
+    assert host_of(endpoint) == host
+
+
+def test_a_unix_socket_and_a_coordinator_at_a_port_do_not_go_together() -> None:
+    with pytest.raises(ValueError, match="write init_method='file:///path' on all workers"):
+        JobPort(hosting("127.0.0.1"), GrpcTransport, bind="unix")
+
+
+def test_a_unix_socket_and_a_coordinator_elsewhere_do_not_go_together() -> None:
+    away = JobAddress(host=ELSEWHERE, port=1, rank=1, world_size=2, job="job", hosts_store=False)
+    port = JobPort(away, functools.partial(GrpcTransport, insecure=True), bind="unix")
+    with pytest.raises(RendezvousError, match="on another host, from where nobody reaches"):
+        port.found(f"grpc://{ELSEWHERE}:1")
+
+
+def test_names_that_nobody_knows_are_named() -> None:
+    with pytest.raises(OSError, match=r"the host name 'no\.such\.invalid' is not known here"):
+        address_of("no.such.invalid")
+
+
+def test_of_this_machine_as_it_is() -> None:
+    assert address_of("localhost") == "127.0.0.1"
+    assert route_to("127.0.0.1") == "127.0.0.1"
+    for each in interfaces():
+        assert route_to(each.address) == each.address

@@ -1,0 +1,165 @@
+"""A worker that nobody can dial: it dials all others, and is called over what it opened."""
+
+from __future__ import annotations
+
+import pytest
+
+from telegrad.errors import UnreachableWorkerError, WorkerLostError
+from telegrad.transport import CarrierClosedError, Exchange
+from telegrad.wire import Envelope
+from tests.transport.workers import (
+    SECONDS,
+    BreakingTransport,
+    Breaks,
+    Floor,
+    ManualClock,
+    Worker,
+    let_pass,
+    wait_until,
+)
+
+LOST_AFTER = 10.0
+
+
+def connections(worker: Worker) -> int:
+    return worker.exchange.statistics().connections
+
+
+def outbound(floor: Floor, name: str = "outbound", **options: object) -> Worker:
+    worker = floor.worker(name, listens=False, **options)  # type: ignore[arg-type]
+    assert worker.endpoints == ()
+    return worker
+
+
+def test_it_dials_whom_it_hears_of_and_is_called(floor: Floor) -> None:
+    host, worker = floor.worker("host"), outbound(floor)
+    host.knows(worker)
+    worker.knows(host)
+    wait_until("a stream", lambda: connections(host) == 1)
+    host.post(worker, 1)
+    worker.recorder.wait_envelopes(1)
+    worker.post(host, 2)
+    host.recorder.wait_envelopes(1)
+    assert connections(host) == 1
+
+
+def test_what_was_posted_before_it_dialled_arrives(floor: Floor) -> None:
+    host, worker = floor.worker("host"), outbound(floor)
+    host.knows(worker)
+    host.post(worker, 1)
+    assert connections(host) == 0
+    worker.knows(host)
+    worker.recorder.wait_envelopes(1)
+
+
+def test_it_dials_again_when_its_stream_breaks(floor: Floor) -> None:
+    breaks = Breaks(floor.transport(), [12, 12, 12])
+    host, worker = floor.worker("host"), outbound(floor, transport=BreakingTransport(breaks))
+    host.knows(worker)
+    worker.knows(host)
+    for call in range(40):
+        host.post(worker, call)
+        worker.recorder.wait_envelopes(call + 1)
+    assert worker.recorder.calls() == list(range(40))
+    assert breaks.broken == 3
+    assert not host.recorder.lost
+
+
+def test_big_ones_travel_both_ways_over_what_it_opened(floor: Floor) -> None:
+    host, worker = floor.worker("host"), outbound(floor)
+    host.knows(worker)
+    worker.knows(host)
+    for sender, receiver in ((host, worker), (worker, host)):
+        data = sender.info.name.encode() * 2**19
+        sender.exchange.post(receiver.info, Envelope("test.message", 1, buffers=[data]))
+        (envelope,) = receiver.recorder.wait_envelopes(1)
+        assert bytes(envelope.buffers[0]) == data
+
+
+def test_who_waits_for_one_that_never_dials_hears_so_after_the_bound(floor: Floor) -> None:
+    clock = ManualClock()
+    host = floor.worker("host", clock=clock, lost_after=LOST_AFTER)
+    worker = outbound(floor)
+    host.knows(worker)
+    host.post(worker, 1)
+    let_pass(clock, 2 * LOST_AFTER, host)
+    error = host.recorder.wait_lost()
+    assert error.reason.startswith("silent for 1")
+    assert error.reason.endswith("(it does not listen here, and dialled no more)")
+
+
+def test_one_that_is_gone_is_lost_by_silence(floor: Floor) -> None:
+    clock = ManualClock()
+    host = floor.worker("host", clock=clock, lost_after=LOST_AFTER)
+    worker = outbound(floor)
+    host.knows(worker)
+    worker.knows(host)
+    worker.post(host, 1)
+    host.recorder.wait_envelopes(1)
+    floor.kill(worker)
+    key = worker.info.name, worker.info.incarnation
+    wait_until("the break", lambda: host.exchange._connections[key].stream is None)
+    assert not host.recorder.lost
+    let_pass(clock, 2 * LOST_AFTER, host)
+    assert host.recorder.wait_lost().worker == "outbound"
+
+
+def test_two_of_them_cannot_call_each_other_and_hear_so_at_once(floor: Floor) -> None:
+    first, second = outbound(floor, "first"), outbound(floor, "second")
+    first.knows(second)
+    second.knows(first)
+    for sender, receiver in ((first, second), (second, first)):
+        with pytest.raises(UnreachableWorkerError, match="cannot be reached") as raised:
+            sender.post(receiver, 1)
+        assert raised.value.worker == receiver.info.name
+        assert f"nor does this worker, '{sender.info.name}' (listen=False)" in str(raised.value)
+        assert "have one of them listen, or call through a worker that does" in str(raised.value)
+        assert not sender.recorder.lost
+
+
+def test_the_loss_of_an_unreachable_one_is_told(floor: Floor) -> None:
+    first, second = outbound(floor, "first"), outbound(floor, "second")
+    first.knows(second)
+    first.exchange.fence(second.info, "its process is gone")
+    assert first.recorder.wait_lost().reason == "its process is gone"
+    with pytest.raises(WorkerLostError) as raised:
+        first.post(second, 1)
+    assert not isinstance(raised.value, UnreachableWorkerError)
+
+
+def test_closing_does_not_wait_for_one_out_of_reach(
+    floor: Floor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = outbound(floor, "first"), outbound(floor, "second")
+    first.knows(second)
+    waited: list[bool] = []
+    close = Exchange._end_tasks
+
+    async def end_tasks(self: Exchange, timeout: float) -> None:
+        waited.append(timeout < SECONDS / 2)
+        await close(self, timeout)
+
+    monkeypatch.setattr(Exchange, "_end_tasks", end_tasks)
+    first.exchange.close(SECONDS)
+    assert waited == [False]  # all of the time was left
+
+
+def test_a_goodbye_to_one_that_has_ended_meanwhile_waits_for_nobody(floor: Floor) -> None:
+    """Its stream breaks behind the goodbye, and there is nowhere to dial it."""
+    host, worker = floor.worker("host"), outbound(floor)
+    host.knows(worker)
+    worker.knows(host)
+    worker.post(host, 1)
+    host.recorder.wait_envelopes(1)
+    connection = host.exchange._connections[worker.info.name, worker.info.incarnation]
+    wait_until("receipts", lambda: connection._session.flushed)
+
+    async def leave_and_break() -> None:
+        stream = connection.stream
+        assert stream is not None
+        connection.leave_on_loop("shutdown")
+        assert not connection.ended.is_set()
+        connection._broken(stream, CarrierClosedError("broken by the test"))
+        assert connection.ended.is_set()
+
+    host.exchange._loop.run(leave_and_break(), SECONDS)
