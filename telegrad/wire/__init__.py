@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from telegrad.wire.assembly import Assembly
-from telegrad.wire.callable_policy import CallablePolicy, expose
+from telegrad.wire.body import read_body, write_body
+from telegrad.wire.callable_policy import CallablePolicy, Decide
 from telegrad.wire.copies import copy_of
 from telegrad.wire.decoder import decode, decode_exception
 from telegrad.wire.encoder import Encoded, encode, encode_exception
 from telegrad.wire.envelope import Buffer, Envelope
 from telegrad.wire.exceptions import add_note
+from telegrad.wire.exposure import expose
 from telegrad.wire.external import describe, join_described, rebuild
 from telegrad.wire.frame import (
     INLINE_BYTES,
-    MAX_ENVELOPE_BYTES,
     Frame,
     Goodbye,
     Heartbeat,
@@ -22,6 +23,8 @@ from telegrad.wire.frame import (
     unpack_frame,
 )
 from telegrad.wire.function_ref import FunctionRef, name_of
+from telegrad.wire.head import read_head
+from telegrad.wire.limits import DEFAULT_LIMITS, SMALL_LIMITS, DecodeLimits
 from telegrad.wire.lookup import import_missing_with
 from telegrad.wire.piece import PIECE_BYTES, Piece, chunk_header, cut, read_chunk
 from telegrad.wire.project import Project
@@ -33,12 +36,15 @@ from telegrad.wire.registry import (
 )
 
 __all__ = [
+    "DEFAULT_LIMITS",
     "INLINE_BYTES",
-    "MAX_ENVELOPE_BYTES",
     "PIECE_BYTES",
+    "SMALL_LIMITS",
     "Assembly",
     "Buffer",
     "CallablePolicy",
+    "Decide",
+    "DecodeLimits",
     "Encoded",
     "Envelope",
     "ExternalType",
@@ -64,10 +70,13 @@ __all__ = [
     "join_described",
     "name_of",
     "pack_frame",
+    "read_body",
     "read_chunk",
+    "read_head",
     "rebuild",
     "register_external",
     "register_refusal",
     "register_type",
     "unpack_frame",
+    "write_body",
 ]

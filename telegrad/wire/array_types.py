@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+import msgpack
 import numpy as np
 
 from telegrad.errors import DecodeError
@@ -18,6 +19,7 @@ from telegrad.wire.registry import ExternalType, register_external
 from telegrad.wire.tags import Tag
 
 __all__ = [
+    "BESIDE_BYTES",
     "COMPOUND_DECODERS",
     "LEAF_ENCODERS",
     "decode_dtype",
@@ -32,6 +34,7 @@ __all__ = [
 
 MAX_DIMENSIONS = 64  # NumPy's own limit
 MAX_DTYPE_DEPTH = 32  # levels of structured dtypes in each other
+BESIDE_BYTES = 2**20  # bytes from this length on travel beside their document, as arrays do
 MAX_ITEMS = 2**48  # of an array whose items have no bytes, where the buffer bounds nothing
 
 _SIMPLE = re.compile(r"[<>|=][biufcSUVmM][0-9]{1,9}(\[[0-9]{0,9}[a-zA-Zμ]{1,7}\])?")
@@ -232,7 +235,29 @@ def _decode_dtype_value(reading: Reading, items: list[Any]) -> object:
     return decode_dtype(plain)
 
 
+# -- bytes -------------------------------------------------------------------------------------
+
+
+def encode_bytes(conversion: Conversion, value: bytes | bytearray) -> object:
+    """Encodes bytes in place, big ones as an array: a document is packed whole, under the lock."""
+    mutable = type(value) is bytearray
+    if len(value) >= BESIDE_BYTES:
+        octets = conversion.lift(np.frombuffer(value, np.uint8))
+        return [MARKERS[Tag.BIG_BYTEARRAY if mutable else Tag.BIG_BYTES], octets]
+    return msgpack.ExtType(Tag.BYTEARRAY, bytes(value)) if mutable else value
+
+
+def _octets(reading: Reading, items: list[Any]) -> np.ndarray[Any, Any]:
+    (octets,) = items
+    if type(octets) is not np.ndarray or octets.dtype != np.uint8 or octets.ndim != 1:
+        raise DecodeError("bytes that are no array of bytes")
+    reading.allowance.copies(octets)
+    return octets
+
+
 LEAF_ENCODERS: dict[type, Callable[[Conversion, Any], object]] = {
+    bytes: encode_bytes,
+    bytearray: encode_bytes,
     np.ndarray: lift_array,
     np.memmap: lift_array,
     **dict.fromkeys(
@@ -244,4 +269,6 @@ LEAF_ENCODERS: dict[type, Callable[[Conversion, Any], object]] = {
 COMPOUND_DECODERS: dict[Tag, Callable[[Reading, list[Any]], object]] = {
     Tag.SCALAR: _decode_scalar,
     Tag.DTYPE: _decode_dtype_value,
+    Tag.BIG_BYTES: lambda reading, items: bytes(_octets(reading, items).data),
+    Tag.BIG_BYTEARRAY: lambda reading, items: bytearray(_octets(reading, items).data),
 }

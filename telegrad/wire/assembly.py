@@ -14,7 +14,7 @@ import numpy as np
 
 from telegrad.errors import DecodeError
 from telegrad.wire.envelope import Envelope
-from telegrad.wire.frame import MAX_ENVELOPE_BYTES
+from telegrad.wire.limits import MAX_ENVELOPE_BYTES
 from telegrad.wire.piece import PIECE_BYTES, Piece
 
 __all__ = ["Assembly"]
@@ -28,7 +28,7 @@ class _Part:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.claimed: set[int] = set()  # the offsets of its pieces
+        self.claimed: set[int] | None = None  # the offsets of its pieces; none came while None
         self.view: memoryview | None = None
 
 
@@ -41,6 +41,7 @@ class Assembly:
     Args:
         envelope: As `unpack_frame` returned it; `join` completes it.
         awaited: The parts to come and their sizes, `frame.awaited[envelope.number]`.
+        most: Bytes that they may have together.
 
     Raises:
         DecodeError: The sizes cannot be.
@@ -48,12 +49,19 @@ class Assembly:
 
     __slots__ = ("_left", "_parts", "envelope")
 
-    def __init__(self, envelope: Envelope, awaited: Mapping[int, int]) -> None:
-        if sum(awaited.values()) > MAX_ENVELOPE_BYTES or min(awaited.values(), default=1) <= 0:
+    def __init__(
+        self, envelope: Envelope, awaited: Mapping[int, int], most: int = MAX_ENVELOPE_BYTES
+    ) -> None:
+        if sum(awaited.values()) > most or min(awaited.values(), default=1) <= 0:
             raise DecodeError(f"parts of impossible sizes were announced: {dict(awaited)}")
         self.envelope = envelope
         self._parts = {part: _Part(size) for part, size in awaited.items()}
         self._left = sum(-(-size // PIECE_BYTES) for size in awaited.values())
+
+    @property
+    def parts(self) -> int:
+        """How many parts were announced."""
+        return len(self._parts)
 
     @property
     def complete(self) -> bool:
@@ -72,6 +80,8 @@ class Assembly:
         end = min(piece.offset + PIECE_BYTES, part.size)
         if piece.offset % PIECE_BYTES or piece.offset + len(piece.data) != end:
             raise self._error(piece, f"the part has {part.size} bytes")
+        if part.claimed is None:
+            part.claimed = set()
         if piece.offset in part.claimed:
             return None
         if part.view is None:

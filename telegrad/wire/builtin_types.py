@@ -6,8 +6,9 @@ import datetime as dt
 import os
 import re
 import struct
+import types
 import zoneinfo
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from pathlib import Path, PosixPath, PurePath, PurePosixPath, PureWindowsPath, WindowsPath
@@ -17,6 +18,7 @@ from uuid import UUID
 import msgpack
 
 from telegrad.errors import DecodeError
+from telegrad.wire.allowance import FEW_KEYS
 from telegrad.wire.conversion import MARKERS, Conversion, Reading, Refused
 from telegrad.wire.tags import Tag
 
@@ -32,6 +34,9 @@ __all__ = [
 
 _COMPLEX = struct.Struct("<dd")
 _ZONE_KEY = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*")
+# What a factory is that is sent by reference: no instance of a class with `__call__`, which would
+# bring a state of the sender's.
+_FACTORIES = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 _PATHS: dict[bytes, type[PurePath]] = {b"P": Path, b"p": PurePosixPath, b"w": PureWindowsPath}
 
 
@@ -108,7 +113,6 @@ LEAF_ENCODERS: dict[type, Callable[[Conversion, Any], object]] = {
     type(...): lambda _, v: _leaf(Tag.ELLIPSIS, b""),
     Decimal: lambda _, v: _leaf(Tag.DECIMAL, str(v).encode("ascii")),
     UUID: lambda _, v: _leaf(Tag.UUID, v.bytes),
-    bytearray: lambda _, v: _leaf(Tag.BYTEARRAY, bytes(v)),
     zoneinfo.ZoneInfo: _encode_zone,
     **dict.fromkeys((PurePosixPath, PureWindowsPath, PosixPath, WindowsPath), _encode_path),
 }
@@ -130,7 +134,7 @@ LEAF_DECODERS: dict[Tag, Callable[[Reading, bytes], object]] = {
 # -- compounds ---------------------------------------------------------------------------------
 
 
-def encode_mapping(conversion: Conversion, value: Mapping[Any, Any], tag: Tag) -> object:
+def encode_mapping(conversion: Conversion, value: Mapping[Any, Any], tag: Tag) -> list[object]:
     """Encodes a mapping as keys and values in turn."""
     keys = conversion.items(list(value), lambda i: ".keys()")
     names = list(value)
@@ -145,10 +149,22 @@ def _short(key: object) -> str:
 
 
 def _decode_mapping(reading: Reading, items: list[Any]) -> dict[Any, Any]:
-    del reading
     if len(items) % 2:
         raise DecodeError("a dict with a key and no value")
-    return dict(zip(items[::2], items[1::2], strict=True))
+    pairs = zip(items[::2], items[1::2], strict=True)
+    if len(items) <= FEW_KEYS:
+        return dict(pairs)
+    mapping: dict[Any, Any] = {}
+    reading.allowance.fill(mapping.update, list(pairs))
+    return mapping
+
+
+def _decode_set(reading: Reading, items: list[Any]) -> set[Any]:
+    if len(items) <= FEW_KEYS:
+        return set(items)
+    values: set[Any] = set()
+    reading.allowance.fill(values.update, items)
+    return values
 
 
 def _encode_datetime(conversion: Conversion, value: dt.datetime) -> object:
@@ -203,6 +219,24 @@ def _decode_deque(reading: Reading, items: list[Any]) -> object:
     return deque(values, bound)
 
 
+def _encode_default_dict(conversion: Conversion, value: defaultdict[Any, Any]) -> object:
+    factory = value.default_factory
+    if factory is not None and not isinstance(factory, _FACTORIES):
+        raise Refused(
+            f"a defaultdict whose factory is a {type(factory).__qualname__}; send dict(value), or"
+            " give it a function or class that both ends import"
+        )
+    marker, *pairs = encode_mapping(conversion, value, Tag.DEFAULT_DICT)
+    return [marker, *conversion.items([factory], lambda i: ".default_factory"), *pairs]
+
+
+def _decode_default_dict(reading: Reading, items: list[Any]) -> object:
+    factory, *pairs = items
+    if factory is not None and not isinstance(factory, _FACTORIES):
+        raise DecodeError("a defaultdict whose factory is no function")
+    return defaultdict(factory, _decode_mapping(reading, pairs))
+
+
 COMPOUND_ENCODERS: dict[type, Callable[[Conversion, Any], object]] = {
     tuple: lambda c, v: [MARKERS[Tag.TUPLE], *c.items(v)],
     set: lambda c, v: [MARKERS[Tag.SET], *c.items(v, lambda i: "{...}")],
@@ -218,15 +252,19 @@ COMPOUND_ENCODERS: dict[type, Callable[[Conversion, Any], object]] = {
     dt.timedelta: lambda _, v: [MARKERS[Tag.TIMEDELTA], v.days, v.seconds, v.microseconds],
     dt.timezone: _encode_timezone,
     OrderedDict: lambda c, v: encode_mapping(c, v, Tag.ORDERED_DICT),
+    Counter: lambda c, v: encode_mapping(c, v, Tag.COUNTER),
+    defaultdict: _encode_default_dict,
     deque: lambda c, v: [MARKERS[Tag.DEQUE], v.maxlen, *c.items(v)],
 }
 
 COMPOUND_DECODERS: dict[Tag, Callable[[Reading, list[Any]], object]] = {
     Tag.TUPLE: lambda _, items: tuple(items),
-    Tag.SET: lambda _, items: set(items),
-    Tag.FROZENSET: lambda _, items: frozenset(items),
+    Tag.SET: _decode_set,
+    Tag.FROZENSET: lambda reading, items: frozenset(_decode_set(reading, items)),
     Tag.DICT: _decode_mapping,
     Tag.ORDERED_DICT: lambda reading, items: OrderedDict(_decode_mapping(reading, items)),
+    Tag.COUNTER: lambda reading, items: Counter(_decode_mapping(reading, items)),
+    Tag.DEFAULT_DICT: _decode_default_dict,
     Tag.DEQUE: _decode_deque,
     Tag.SLICE: lambda _, items: slice(*items),
     Tag.RANGE: lambda _, items: range(*integers(items, 3)),

@@ -7,82 +7,49 @@ from __future__ import annotations
 
 import importlib
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from fnmatch import fnmatchcase
-from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, final
+from typing import Any, NamedTuple, TypeAlias, final
 
-from telegrad.errors import CallRefusedError, FunctionNotFoundError
+from telegrad.types import WorkerInfo
 from telegrad.wire.allowed_functions import (
     ALLOWED_NAMES,
     ALLOWED_PACKAGES,
     REFUSED_METHODS,
     VALUE_MODULES,
 )
+from telegrad.wire.callable_request import CallableRequest
 from telegrad.wire.class_types import own_attributes
+from telegrad.wire.definers import (
+    defined,
+    definers,
+    dotted,
+    home_of,
+    is_at_home,
+    is_method,
+)
+from telegrad.wire.exposure import is_marked
 from telegrad.wire.function_ref import FunctionRef
 from telegrad.wire.lookup import (
-    MAIN_NAMES,
     Found,
     bases,
     find,
     is_class,
-    main_script,
     module_of,
-    namespace,
     split,
     wire_module,
 )
 from telegrad.wire.project import Project, is_foreign_name
 
-__all__ = ["CallablePolicy", "expose"]
-
-F = TypeVar("F", bound=Callable[..., Any])
+__all__ = ["CallablePolicy", "Decide"]
 
 MODES = ("project", "exposed", "importable")
 
-_MARK = "__telegrad_exposed__"
-_OWN = Path(__file__).resolve().parent.parent
+# (caller, module, qualified name) -> whether it may be called.
+Decide: TypeAlias = Callable[[WorkerInfo, str, str], bool]
 
 # From these it is a step or two to all that the process holds, and their class is a builtin one.
 _INTERNALS = (types.ModuleType, types.FrameType, types.TracebackType, types.CodeType)
-
-_BUILTIN_METHODS = (
-    types.MethodDescriptorType,
-    types.ClassMethodDescriptorType,
-    types.WrapperDescriptorType,
-    types.BuiltinFunctionType,
-)
-
-
-def expose(func: F) -> F:
-    """Marks a function or class as one that other workers may call, under any policy.
-
-    Of a class, its constructor and all methods that its qualified name leads to.
-
-    Args:
-        func: A function or class, which keeps its name.
-
-    Returns:
-        The same object.
-
-    Raises:
-        TypeError: It cannot be marked, as a function of a C extension cannot.
-
-    Example:
-        >>> @expose
-        ... def status() -> str:
-        ...     return "well"
-    """
-    target = func.__func__ if isinstance(func, staticmethod | classmethod) else func
-    if not callable(target):
-        raise TypeError(f"expose marks functions and classes, not {target!r}")
-    try:
-        setattr(target, _MARK, True)
-    except (AttributeError, TypeError) as error:
-        raise TypeError(f"{target!r} cannot be marked; expose a function that calls it") from error
-    return func
 
 
 @final
@@ -98,6 +65,10 @@ class CallablePolicy:
             functions of `telegrad.wire.allowed_functions`. `"exposed"`: nothing else.
             `"importable"`: anything; that is remote code execution for whoever holds the token.
         patterns: Under `"project"`, further dotted names: `"mypkg.*"`, `"math.sqrt"`.
+        decide: Decides instead of all that, of what is marked too: it is called with who asks, the
+            module and the qualified name, and returns True or False; what it raises refuses. It
+            is asked each time, before anything is imported. Where the name leads to something
+            that was defined under another one, it is asked about that as well.
 
     Raises:
         ValueError: No such mode.
@@ -106,11 +77,16 @@ class CallablePolicy:
     Example:
         >>> CallablePolicy("project", ["math.*"]).resolve("math:sqrt")(16.0)
         4.0
+        >>> only_pow = CallablePolicy(decide=lambda caller, module, name: name == "pow")
+        >>> only_pow.resolve("math:pow")(2.0, 3.0)
+        8.0
     """
 
-    __slots__ = ("_known", "_project", "mode", "patterns")
+    __slots__ = ("_decide", "_known", "_project", "mode", "patterns")
 
-    def __init__(self, mode: str = "project", patterns: Sequence[str] = ()) -> None:
+    def __init__(
+        self, mode: str = "project", patterns: Sequence[str] = (), decide: Decide | None = None
+    ) -> None:
         if mode not in MODES:
             raise ValueError(f"no such policy: {mode!r}; one of {', '.join(MODES)}")
         if isinstance(patterns, str) or not all(isinstance(each, str) for each in patterns):
@@ -119,20 +95,23 @@ class CallablePolicy:
             )
         self.mode = mode
         self.patterns = tuple(patterns)
+        self._decide = decide
         self._project = Project()
         self._known: dict[str, _Known] = {}  # functions that may be called, by name
 
     def __repr__(self) -> str:
+        if self._decide is not None:
+            return f"CallablePolicy(decide={self._decide!r})"
         return f"CallablePolicy({self.mode!r}, {list(self.patterns)!r})"
 
     def resolve(
-        self, ref: str | FunctionRef, *, caller: str = "", worker: str = ""
+        self, ref: str | FunctionRef, *, caller: WorkerInfo | None = None, worker: str = ""
     ) -> Callable[..., Any]:
         """Returns the function or class of that name.
 
         Args:
             ref: Its name, or a reference, whose script an error names.
-            caller: Who asks, for errors.
+            caller: Who asks.
             worker: Who is asked, for errors.
 
         Raises:
@@ -143,26 +122,28 @@ class CallablePolicy:
         known = self._known.get(ref.name) if type(ref.name) is str else None
         if known is not None and known.is_there():
             return known.function
-        function = self._resolve(_Request(ref, caller, worker), called=True)
-        if type(function) is types.FunctionType:
+        function = self._resolve(CallableRequest(ref, caller, worker), called=True)
+        if type(function) is types.FunctionType and self._decide is None:
             module, _, path = ref.name.partition(":")
             self._known[ref.name] = _Known(module, path, function)
         return function
 
-    def resolve_value(self, name: str) -> Callable[..., Any]:
+    def resolve_value(
+        self, name: str, *, caller: WorkerInfo | None = None, worker: str = ""
+    ) -> Callable[..., Any]:
         """Returns the function or class of a name that is sent as a value: an argument, a dtype.
 
         The rules are those of `resolve`, since whoever gets it may call it; but array functions
-        and the modules and optimizers of telegrad are there under every mode.
+        and the modules and optimizers of telegrad are there under every mode, and unasked.
 
         Raises:
             CallRefusedError: It may not be had here.
             FunctionNotFoundError: There is none of that name here.
         """
-        return self._resolve(_Request(FunctionRef(name), "", ""), called=False)
+        return self._resolve(CallableRequest(FunctionRef(name), caller, worker), called=False)
 
     def check_method(
-        self, value: object, method: str, *, caller: str = "", worker: str = ""
+        self, value: object, method: str, *, caller: WorkerInfo | None = None, worker: str = ""
     ) -> None:
         """Checks that others may call a method of a value, through a reference to it.
 
@@ -175,7 +156,7 @@ class CallablePolicy:
         Args:
             value: Whose method.
             method: Its name; `__call__` for the value itself.
-            caller: Who asks, for errors.
+            caller: Who asks.
             worker: Who is asked, for errors.
 
         Raises:
@@ -183,36 +164,42 @@ class CallablePolicy:
 
         Example:
             >>> CallablePolicy("project").check_method([1, 2], "append")
+            >>> from pathlib import Path
             >>> CallablePolicy("project").check_method(Path("/"), "rmdir")
             Traceback (most recent call last):
             telegrad.errors.CallRefusedError: ...
         """
-        if self.mode == "importable":
+        if self.mode == "importable" and self._decide is None:
             return
         if isinstance(value, _INTERNALS):
             name = own_attributes(value).get("__name__") or type(value).__qualname__
-            raise _Request(FunctionRef(f"{name}.{method}"), caller, worker).refused(
+            raise CallableRequest(FunctionRef(f"{name}.{method}"), caller, worker).refused(
                 f"nothing is called on a {type(value).__qualname__}, or read of one, through an"
                 " RRef; call a function of your own that uses it"
             )
-        definers = _definers(value, method)
-        if any(map(_is_marked, (type(value), *(definer for definer, _ in definers)))):
+        if self._decide is not None:
+            self._ask_of_method(value, method, caller, worker)
             return
-        exposed = self.mode == "exposed"
-        foreign = next((each for each in definers if exposed or not self._may_define(*each)), None)
-        if foreign is None:
-            return
-        dotted = _dotted(*foreign)
-        request = _Request(FunctionRef(dotted), caller, worker)
-        if exposed:
-            raise request.refused("only what is marked with rpc.expose may be called")
-        raise request.refused(
-            "it is not of this project; mark the class with rpc.expose if it is yours, or"
-            f" start the worker with RpcOptions(callables=[{dotted!r}])"
-        )
+        for definer, name in definers(value, method):
+            if self._may_have(value, definer, name):
+                continue
+            called = dotted(definer, name)
+            request = CallableRequest(FunctionRef(called), caller, worker)
+            if self.mode == "exposed":
+                raise request.refused("only what is marked with rpc.expose may be called")
+            raise request.refused(
+                "it is not of this project; mark the class with rpc.expose if it is yours, or"
+                f" start the worker with RpcOptions(callables=[{called!r}])"
+            )
 
     def check_found(
-        self, value: object, name: str, found: object, *, caller: str = "", worker: str = ""
+        self,
+        value: object,
+        name: str,
+        found: object,
+        *,
+        caller: WorkerInfo | None = None,
+        worker: str = "",
     ) -> None:
         """Checks that others may call what an attribute gave, after `check_method` of its name.
 
@@ -223,7 +210,7 @@ class CallablePolicy:
             value: Whose attribute.
             name: Its name; `__call__` for the value itself.
             found: What is about to be called.
-            caller: Who asks, for errors.
+            caller: Who asks.
             worker: Who is asked, for errors.
 
         Raises:
@@ -237,33 +224,51 @@ class CallablePolicy:
             Traceback (most recent call last):
             telegrad.errors.CallRefusedError: ...
         """
-        if name != "__call__" and not _is_method(value, name):
+        if name != "__call__" and not is_method(value, name):
             self.check_method(found, "__call__", caller=caller, worker=worker)
 
+    # Methods.
+
+    def _may_have(self, value: object, definer: object, method: str) -> bool:
+        """Whether a class may give this object this method, or a function may be called."""
+        cls = value if is_class(value) else type(value)
+        constructs = is_class(value) and method == "__call__"
+        if is_class(definer) and definer in bases(cls) and not constructs:
+            path = f"{definer.__qualname__}.{method}"
+            if is_marked(defined(definer, method)[1], path):
+                return True
+            marked = any(is_marked(each, each.__qualname__) for each in (cls, definer))
+        else:
+            marked = is_marked(definer, _path_to(definer))
+        return marked or (self.mode != "exposed" and self._may_define(definer, method))
+
     def _may_define(self, definer: object, method: str) -> bool:
-        """Whether a class may give its objects this method, or a function may be called."""
         home = getattr(definer, "__module__", None)
         if not isinstance(home, str):
             return False
-        dotted = _dotted(definer, method)
-        if self._project.has(home) or home.startswith(ALLOWED_PACKAGES) or self._matches(dotted):
+        if self._project.has(home) or _is_own(home) or self._matches(dotted(definer, method)):
             return True
         if is_class(definer) and method != "__call__":
             return home in VALUE_MODULES and method not in REFUSED_METHODS
         return f"{home}:{getattr(definer, '__qualname__', '')}" in ALLOWED_NAMES
 
-    def _resolve(self, request: _Request, *, called: bool) -> Callable[..., Any]:
+    # Names.
+
+    def _resolve(self, request: CallableRequest, *, called: bool) -> Callable[..., Any]:
         try:
             module_name, parts = split(request.ref.name)
         except (ValueError, TypeError) as error:
             raise request.refused(str(error)) from error
+        listed = not called and _is_listed(request.ref.name)
+        if self._decide is not None and not listed:
+            return self._ask_of_name(request, module_name, parts)
         found = _find(module_of(module_name), parts)
-        if found is not None and _is_exposed(found):
+        if found is not None and _is_exposed(found, parts):
             return _callable(found, request)
-        if self.mode == "exposed" and (called or not _is_listed(request.ref.name)):
+        if self.mode == "exposed" and not listed:
             raise request.refused("only what is marked with rpc.expose may be called")
         if not self._may_import(module_name, parts):
-            self._check_project(module_name, found, request)
+            self._check_project(module_name, request)
         if module_of(module_name) is None and self._imports(request.ref.name, parts):
             found = _find(_import(module_name, request), parts)
         if found is None:
@@ -286,20 +291,20 @@ class CallablePolicy:
     def _may_import(self, module: str, parts: tuple[str, ...]) -> bool:
         return self.mode == "importable" or self._matches(f"{module}.{'.'.join(parts)}")
 
-    def _matches(self, dotted: str) -> bool:
-        return any(fnmatchcase(dotted, pattern) for pattern in self.patterns)
+    def _matches(self, name: str) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in self.patterns)
 
-    def _check_project(self, module_name: str, found: Found | None, request: _Request) -> None:
+    def _check_project(self, module_name: str, request: CallableRequest) -> None:
         if request.ref.name in ALLOWED_NAMES or self._project.has(module_name):
             return
-        if module_name.startswith(ALLOWED_PACKAGES):
+        if _is_own(module_name):
             return
         if module_of(module_name) is None and not is_foreign_name(module_name):
             raise request.not_found()
-        dotted = request.ref.name.replace(":", ".")
+        pattern = request.ref.name.replace(":", ".")
         raise request.refused(
             "it is not of this project; call a function of your own script that uses it, or start"
-            f" the worker with RpcOptions(callables=[{dotted!r}])"
+            f" the worker with RpcOptions(callables=[{pattern!r}])"
         )
 
     def _is_at_home(self, found: Found, name: str) -> bool:
@@ -313,9 +318,67 @@ class CallablePolicy:
         path = getattr(target, "__qualname__", "")
         return (
             wire_module(home) == name.partition(":")[0]
-            or home.startswith(ALLOWED_PACKAGES)
+            or _is_own(home)
             or self._project.has(home)
             or self._matches(f"{home}.{path}")
+        )
+
+    # A policy of the user's own.
+
+    def _ask_of_name(
+        self, request: CallableRequest, module_name: str, parts: tuple[str, ...]
+    ) -> Callable[..., Any]:
+        asked = wire_module(module_name), ".".join(parts)
+        self._ask(request, *asked)
+        module = module_of(module_name)
+        found = find(_import(module_name, request) if module is None else module, parts)
+        if found is None:
+            raise request.not_found()
+        function = _callable(found, request)
+        if request.ref.name not in ALLOWED_NAMES:
+            self._ask_elsewhere(request, asked, home_of(function))
+        return function
+
+    def _ask_of_method(
+        self, value: object, method: str, caller: WorkerInfo | None, worker: str
+    ) -> None:
+        """Asks of `Class.method`, and of where that is defined if it is in another module."""
+        cls = value if is_class(value) else type(value)
+        asked = wire_module(cls.__module__), f"{cls.__qualname__}.{method}"
+        if method == "__call__":
+            asked = home_of(value)
+        request = CallableRequest(FunctionRef(":".join(asked)), caller, worker)
+        self._ask(request, *asked)
+        for definer, name in definers(value, method):
+            if not (is_class(definer) and definer in bases(cls)):
+                self._ask_elsewhere(request, asked, home_of(definer))
+            elif not _is_below(home := wire_module(definer.__module__), asked[0]):
+                self._ask(request, home, f"{definer.__qualname__}.{name}")
+
+    def _ask_elsewhere(
+        self, request: CallableRequest, asked: tuple[str, str], home: tuple[str, str]
+    ) -> None:
+        """Asks of where something is defined, if that is not where it was named."""
+        if not (home[1] == asked[1] and _is_below(home[0], asked[0])):
+            self._ask(request, *home)
+
+    def _ask(self, request: CallableRequest, module: str, path: str) -> None:
+        assert self._decide is not None
+        about = "" if request.ref.name == f"{module}:{path}" else f", asked of {module}:{path}"
+        try:
+            allowed: object = self._decide(request.caller, module, path)
+        except BaseException as error:  # around the user's function
+            words = f"{type(error).__name__}: {error}"[:500]
+            raise request.refused(f"the policy of that worker raised {words}{about}") from error
+        if allowed is True:
+            return
+        if allowed is False:
+            raise request.refused(f"the policy of that worker says no{about}")
+        if isinstance(allowed, Coroutine):
+            allowed.close()  # it may be no `async def`: the caller would wait for it
+        raise request.refused(
+            f"the policy of that worker returned a {type(allowed).__qualname__}, and not True or"
+            f" False{about}"
         )
 
 
@@ -332,140 +395,50 @@ class _Known(NamedTuple):
         return module is not None and vars(module).get(self.path) is self.function
 
 
-@final
-class _Request:
-    """Who asks for what, to be named in errors."""
-
-    __slots__ = ("_caller", "_worker", "ref")
-
-    def __init__(self, ref: FunctionRef, caller: str, worker: str) -> None:
-        self.ref = ref
-        self._caller = f"the caller {caller!r}" if caller else "the caller"
-        self._worker = f"worker {worker!r}" if worker else "this worker"
-
-    def refused(self, why: str) -> CallRefusedError:
-        name = repr(self.ref.name)[:500]
-        return CallRefusedError(f"{self._worker} does not let {self._caller} have {name}: {why}")
-
-    def not_found(self) -> FunctionNotFoundError:
-        module, _, path = self.ref.name.partition(":")
-        if module in MAIN_NAMES:
-            own, script = main_script(), self.ref.script
-            if script == own:
-                return FunctionNotFoundError(
-                    f"{self._worker} has no {path!r} in its script ({own}), which is also that of"
-                    f" {self._caller}; define it at the top level, before init_rpc and not only"
-                    " on some ranks"
-                )
-            return FunctionNotFoundError(
-                f"{self._worker} has no {path!r} in its script ({own}); the script of"
-                f" {self._caller} is {script or 'another one, or this one started otherwise'}."
-                " All workers run the same script, or import what they call from a module"
-            )
-        if module_of(module) is None:
-            return FunctionNotFoundError(
-                f"{self._worker} has not imported {module!r}, so it has no {path!r} for"
-                f" {self._caller}; import {module} in its script ({main_script()})"
-            )
-        return FunctionNotFoundError(
-            f"{self._worker} has no {path!r} in its module {module!r}, which {self._caller} has;"
-            " do both run the same version?"
-        )
-
-
 def _find(module: types.ModuleType | None, parts: tuple[str, ...]) -> Found | None:
     return find(module, parts) if module is not None else None
 
 
-def _callable(found: Found, request: _Request) -> Callable[..., Any]:
+def _path_to(function: object) -> str:
+    """Returns the qualified name of a function or class if that leads to it, else ""."""
+    module, path = home_of(function)
+    found = _find(module_of(module), tuple(path.split(".")))
+    return path if found is not None and found.value is function else ""
+
+
+def _callable(found: Found, request: CallableRequest) -> Callable[..., Any]:
     value = found.value
     if not callable(value):
         raise request.refused(f"it is a {type(value).__qualname__}, not a function or class")
     return value
 
 
-def _is_exposed(found: Found) -> bool:
-    """Whether the object, or a class on the way to it, is marked itself, not by inheritance."""
+def _is_exposed(found: Found, parts: tuple[str, ...]) -> bool:
+    """Whether an object is marked, or was defined in a marked class on the way to it."""
     target = found.value.__func__ if isinstance(found.value, types.MethodType) else found.value
-    return any(_is_marked(each) for each in (target, *found.owners))
-
-
-def _is_marked(target: object) -> bool:
-    attributes = namespace(target) if is_class(target) else own_attributes(target)
-    return attributes.get(_MARK) is True
+    if is_marked(target, ".".join(parts)):
+        return True
+    names = parts[len(parts) - len(found.owners) :]
+    covered = False
+    for owner, name in zip(found.owners, names, strict=True):
+        definer, raw = defined(owner, name)
+        covered = (covered or is_marked(owner, owner.__qualname__)) and is_at_home(raw, definer)
+    return covered
 
 
 def _is_listed(name: str) -> bool:
-    return name in ALLOWED_NAMES or name.startswith(ALLOWED_PACKAGES)
+    return name in ALLOWED_NAMES or _is_own(name.partition(":")[0])
 
 
-def _definers(value: object, method: str) -> tuple[tuple[object, str], ...]:
-    """Returns what decides on a method: the class that defines it, and the function where known.
-
-    What stands in an object's own dictionary, and a function or class that is called itself, is
-    judged as the function that it is; so is what a class holds and does not define.
-
-    Returns:
-        Each with the name by which it is used; `__call__` where it is called itself.
-    """
-    if method == "__call__":
-        if type(value) is partial:
-            return _definers(value.func, method)
-        if isinstance(value, types.MethodType):
-            return _definers(value.__func__, method)
-        if is_class(value) or _has_home(value):
-            return ((value, method),)
-    own = None if is_class(value) else own_attributes(value).get(method)
-    if callable(own):
-        return _definers(own, "__call__")
-    definer, raw = _defined(value, method)
-    if not callable(raw) or _is_builtin_method(definer, raw):
-        return ((definer, method),)
-    if not is_class(raw) and _has_home(raw) and raw.__module__ == definer.__module__:
-        return ((definer, method),)
-    return ((definer, method), *_definers(raw, "__call__"))  # defined elsewhere, only put there
+def _is_own(module: str) -> bool:
+    return any(_is_below(module, package) for package in ALLOWED_PACKAGES)
 
 
-def _defined(value: object, name: str) -> tuple[type, object]:
-    """Returns the class that gives an object, or a class, this name, and what it defines."""
-    cls = value if is_class(value) else type(value)
-    definer = next((base for base in bases(cls) if name in namespace(base)), cls)
-    raw = namespace(definer).get(name)
-    return definer, raw.__func__ if isinstance(raw, staticmethod | classmethod) else raw
+def _is_below(module: str, package: str) -> bool:
+    return module == package or module.startswith(f"{package}.")
 
 
-def _is_method(value: object, name: str) -> bool:
-    """Whether an object has from its class what it calls by this name, and only that."""
-    if not is_class(value):
-        _, looked_up_by = _defined(value, "__getattribute__")
-        if name in own_attributes(value) or isinstance(looked_up_by, types.FunctionType):
-            return False
-    definer, raw = _defined(value, name)
-    if not callable(raw) or is_class(raw):
-        return False
-    return _has_home(raw) or _is_builtin_method(definer, raw)
-
-
-def _is_builtin_method(definer: type, raw: object) -> bool:
-    """Whether it is a method of a class in C, which says no module, in the class that it is of."""
-    if not isinstance(raw, _BUILTIN_METHODS):
-        return False
-    return getattr(raw, "__objclass__", getattr(raw, "__self__", None)) is definer
-
-
-def _has_home(value: object) -> bool:
-    """Whether it is a function, of any kind, that says which module it is of."""
-    names = (getattr(value, name, None) for name in ("__module__", "__qualname__"))
-    return all(isinstance(name, str) for name in names)
-
-
-def _dotted(definer: object, method: str) -> str:
-    names = (getattr(definer, name, "") for name in ("__module__", "__qualname__"))
-    path = ".".join(map(str, names))
-    return f"{path}.{method}" if is_class(definer) and method != "__call__" else path
-
-
-def _import(name: str, request: _Request) -> types.ModuleType:
+def _import(name: str, request: CallableRequest) -> types.ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:

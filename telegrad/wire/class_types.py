@@ -32,6 +32,10 @@ __all__ = [
 ]
 
 
+# A class keeps every combination of its flags for good, at 0.5 KB each. All of sixteen flags.
+MOST_COMBINATIONS = 2**16
+
+
 def _named(cls: type, what: str) -> str:
     name = class_name(cls)
     if name is None:
@@ -84,6 +88,8 @@ def _decode_flag(reading: Reading, items: list[Any]) -> object:
     )
     if missing is not namespace(Flag)["_missing_"]:
         raise DecodeError(f"the flag {name!r} makes combinations its own way; send its members")
+    if len(namespace(cls)["_value2member_map_"]) >= MOST_COMBINATIONS:
+        raise DecodeError(f"the flag {name!r} has {MOST_COMBINATIONS} combinations here already")
     return EnumType.__call__(cls, value)
 
 
@@ -156,7 +162,7 @@ def encode_dataclass(conversion: Conversion, value: Any) -> object:
             values[field] = attributes.pop(field)
             continue
         try:
-            values[field] = slots[field].__get__(value)
+            values[field] = slots[field].__get__(value) if field in slots else _default(cls, field)
         except (KeyError, AttributeError):
             raise Refused(f"a {cls.__qualname__} whose field {field!r} was never set") from None
     values |= {key: each for key, each in attributes.items() if not _is_cached(cls, key)}
@@ -164,6 +170,19 @@ def encode_dataclass(conversion: Conversion, value: Any) -> object:
     converted = conversion.items(values.values(), lambda i: f".{keys[i]}")
     pairs = [part for pair in zip(keys, converted, strict=True) for part in pair]
     return [MARKERS[Tag.DATACLASS], name, *pairs]
+
+
+def _default(cls: type, field: str) -> object:
+    """Returns what the class holds for a field that the instance has not set: its default.
+
+    Raises:
+        KeyError: It holds nothing, or a descriptor, whose code would have to run.
+    """
+    spaces = map(namespace, bases(cls))
+    raw = next((space for space in spaces if field in space), {})[field]
+    if any("__get__" in namespace(base) for base in bases(type(raw))):
+        raise KeyError(field)
+    return raw
 
 
 def _has_plain_layout(cls: type) -> bool:

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import msgpack
 
+from telegrad.wire.allowance import Allowance
 from telegrad.wire.tags import Tag
 
 __all__ = ["MARKERS", "Conversion", "Reading", "Refused"]
@@ -43,6 +44,10 @@ class Conversion(Protocol):
 
 class Reading(Protocol):
     """A document being read, as the decoders of single types see it."""
+
+    @property
+    def allowance(self) -> Allowance:
+        """What the document may cost beyond its own size."""
 
     def external(self, index: int) -> object:
         """Returns an external of the document."""

@@ -25,6 +25,9 @@ def bytes_of(array: np.ndarray[Any, Any], order: Literal["C", "F"]) -> Buffer:
     >>> list(bytes_of(np.array([[1, 2], [3, 4]], np.uint8), "F"))
     [1, 3, 2, 4]
     """
+    if array.dtype.names is not None and array.dtype.itemsize:
+        # Field by field, a copy would have in its gaps whatever lay in this process' memory.
+        array = array.view(np.dtype((np.void, array.dtype.itemsize)))
     if array.nbytes < BIG_BYTES:
         return array.tobytes(order)
     copy = np.empty(array.shape, array.dtype, order)

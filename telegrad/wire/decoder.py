@@ -6,31 +6,42 @@ complete, so a document without tags costs nothing more than msgpack itself.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias, final
 
 import msgpack
 
 from telegrad.errors import CallRefusedError, DecodeError, FunctionNotFoundError
 from telegrad.wire import array_types, builtin_types, class_types, sparse_types
+from telegrad.wire.allowance import Allowance
 from telegrad.wire.callable_policy import CallablePolicy
 from telegrad.wire.conversion import Reading
 from telegrad.wire.exceptions import unpack_exception
 from telegrad.wire.external import rebuild
+from telegrad.wire.limits import DEFAULT_LIMITS, DecodeLimits
 from telegrad.wire.registry import registered_type_by_name
 from telegrad.wire.tags import Tag
+from telegrad.wire.unpacking import check, unpack
 
 __all__ = ["decode", "decode_exception"]
 
 Functions: TypeAlias = Callable[[str], object]
 
+
 MAX_NESTING = 8  # documents inside the exceptions of documents
 _MARKER_BYTES = b"\xc7\x00"  # an extension of no payload; a marker has no other form
-_CHECKED_SIZE = 4096  # bytes; below, what a lying length can reserve is too little to matter
+_LOCATED_BYTES = 2**20  # of a document that is read once more to say where it is wrong
+_LONGEST_PATH = 1000  # characters; keys may be as long as the document
 
 
 def decode(
-    document: bytes, externals: Sequence[object] = (), *, functions: Functions | None = None
+    document: bytes,
+    externals: Sequence[object] = (),
+    *,
+    functions: Functions | None = None,
+    limits: DecodeLimits = DEFAULT_LIMITS,
 ) -> Any:
     """Decodes a document.
 
@@ -39,6 +50,7 @@ def decode(
         externals: What stands beside it, in order.
         functions: Returns the function of a name, or raises CallRefusedError or
             FunctionNotFoundError; by default what a `CallablePolicy("project")` allows.
+        limits: What the document may ask of this end.
 
     Returns:
         The value; nothing else refers to its containers.
@@ -52,10 +64,12 @@ def decode(
         >>> decode(encode((1, {2: {3}})).document)
         (1, {2: {3}})
     """
-    return _decode(document, externals, functions, 0)
+    return _decode(document, externals, functions, 0, limits)
 
 
-def decode_exception(plain: object, *, functions: Functions | None = None) -> BaseException:
+def decode_exception(
+    plain: object, *, functions: Functions | None = None, limits: DecodeLimits = DEFAULT_LIMITS
+) -> BaseException:
     """Rebuilds an exception from what `encode_exception` made of it.
 
     It is of its own class where that is imported here and derives from Exception, else a
@@ -64,20 +78,28 @@ def decode_exception(plain: object, *, functions: Functions | None = None) -> Ba
     Raises:
         DecodeError: It is no description of an exception.
     """
-    return unpack_exception(plain, _Document((), functions, 0).part)
+    return unpack_exception(plain, _Document((), functions, 0, limits, None).part)
 
 
 def _decode(
-    document: bytes, externals: Sequence[object], functions: Functions | None, nesting: int
+    document: bytes,
+    externals: Sequence[object],
+    functions: Functions | None,
+    nesting: int,
+    limits: DecodeLimits,
+    allowance: Allowance | None = None,
 ) -> Any:
     if nesting > MAX_NESTING:
         raise DecodeError(f"exceptions inside exceptions, deeper than {MAX_NESTING}")
-    reader = _Document(externals, functions, nesting)
+    reader = _Document(externals, functions, nesting, limits, allowance)
     try:
-        _check_lengths(document)
+        check(document, limits)
         # without the bytes of a marker there is no compound, and no array needs to be looked at
         array = reader.array if _MARKER_BYTES in document else None
-        value = _unpack(document, reader.extension, array)
+        if len(document) > limits.elements or allowance is not None:
+            value = _unpack_counted(document, reader, array)
+        else:
+            value = unpack(document, limits, extension=reader.extension, array=array)
     except Exception as error:  # whatever garbage makes msgpack or a constructor raise
         raise _located(error, document, reader) from error
     if reader.open_markers:
@@ -85,38 +107,26 @@ def _decode(
     return value
 
 
-def _check_lengths(document: bytes) -> None:
-    """Walks a big document once without building it.
+def _unpack_counted(
+    document: bytes, reader: _Document, array: Callable[[list[Any]], object] | None
+) -> Any:
+    """Reads a document that may have too many elements: it has more bytes than it may have those."""
+    count = reader.allowance.count
 
-    msgpack reserves what an array's header announces before it reads the items, at every level;
-    once the whole document is known to be there, that is bounded by its size.
-    """
-    if len(document) > _CHECKED_SIZE:
-        unpacker = msgpack.Unpacker(max_buffer_size=len(document), **_limits(document))
-        unpacker.feed(document)
-        unpacker.skip()
+    def counted_array(items: list[Any]) -> object:
+        count(items)
+        return items if array is None else array(items)
 
+    def counted_map(items: dict[Any, Any]) -> object:
+        count(items)
+        return items
 
-def _limits(document: bytes) -> dict[str, int]:
-    size = len(document)
-    return {
-        "max_str_len": size,
-        "max_bin_len": size,
-        "max_array_len": size,
-        "max_map_len": size,
-        "max_ext_len": size,
-    }
-
-
-def _unpack(document: bytes, extension: Any, array: Any) -> Any:
-    return msgpack.unpackb(
+    return unpack(
         document,
-        ext_hook=extension,
-        list_hook=array,
-        strict_map_key=True,
-        unicode_errors="surrogatepass",
-        timestamp=0,
-        **_limits(document),
+        reader.limits,
+        extension=reader.extension,
+        array=counted_array,
+        mapping=counted_map,
     )
 
 
@@ -148,15 +158,36 @@ _MARKERS: dict[int, _Marker] = {tag: _Marker(tag) for tag in _COMPOUNDS}
 class _Document:
     """One document being read."""
 
-    __slots__ = ("_externals", "_functions", "_nesting", "open_markers")
+    __slots__ = (
+        "_allowance", "_externals", "_functions", "_functions_found", "_nesting", "limits",
+        "open_markers",
+    )  # fmt: skip
 
     def __init__(
-        self, externals: Sequence[object], functions: Functions | None, nesting: int
+        self,
+        externals: Sequence[object],
+        functions: Functions | None,
+        nesting: int,
+        limits: DecodeLimits,
+        allowance: Allowance | None,
     ) -> None:
+        self.limits = limits
+        self._allowance = allowance
+        if allowance is not None:
+            allowance.beside(externals)
         self._externals = externals
         self._functions = functions
         self._nesting = nesting
+        self._functions_found: dict[str, object] = {}  # or the error; each is asked for once
         self.open_markers = 0
+
+    @property
+    def allowance(self) -> Allowance:
+        """What the document may cost; made when it is first asked for."""
+        if self._allowance is None:
+            self._allowance = Allowance(self.limits)
+            self._allowance.beside(self._externals)
+        return self._allowance
 
     def extension(self, code: int, payload: bytes) -> object:
         """Reads a leaf, or the marker that begins a compound."""
@@ -183,10 +214,20 @@ class _Document:
 
     def function(self, name: str) -> object:
         """Returns a function that is sent by reference, if it may be had here."""
+        found = self._functions_found.get(name)
+        if found is None:
+            found = self._functions_found[name] = self._find(name)
+        if isinstance(found, DecodeError):
+            raise found
+        return found
+
+    def _find(self, name: str) -> object:
         try:
             return (self._functions or CallablePolicy().resolve)(name)
         except (CallRefusedError, FunctionNotFoundError) as error:
-            raise DecodeError(str(error)) from error
+            refused = DecodeError(str(error))
+            refused.__cause__ = error
+            return refused
 
     def exception(self, items: list[Any]) -> BaseException:
         """Returns an exception that is sent as a value."""
@@ -200,8 +241,10 @@ class _Document:
         document, metadata, buffers = part
         if any(type(each) is not bytes for each in buffers):
             raise DecodeError("a part of an exception whose buffers are no bytes")
-        externals = rebuild(metadata, buffers)
-        return _decode(document, externals, self._functions, self._nesting + 1)
+        externals = rebuild(metadata, buffers, limits=self.limits)
+        return _decode(
+            document, externals, self._functions, self._nesting + 1, self.limits, self.allowance
+        )
 
 
 def _decode_registered(items: list[Any]) -> object:
@@ -228,15 +271,17 @@ class _Tagged(list[Any]):
 def _located(error: Exception, document: bytes, reader: _Document) -> DecodeError:
     """Says where; reads the document again, slowly, as paths are not kept while all is well."""
     words = str(error) if isinstance(error, DecodeError) else f"{type(error).__name__}: {error}"
+    if len(document) > _LOCATED_BYTES:
+        return DecodeError(words)
     try:
-        tree = _unpack(document, lambda code, payload: msgpack.ExtType(code, payload), None)
+        tree = unpack(document, reader.limits)
     except Exception:  # not even msgpack
         return DecodeError(f"not a document ({len(document)} bytes): {words}")
     path: list[str] = []
     try:
         _rebuild(tree, reader, path)
     except Exception:  # the same error once more, with the path to it
-        where = "".join(reversed(path))
+        where = "".join(reversed(path))[:_LONGEST_PATH]
         return DecodeError(f"{words} (at value{where})" if where else words)
     return DecodeError(words)
 
@@ -245,26 +290,34 @@ def _rebuild(tree: Any, reader: _Document, path: list[str]) -> object:
     if type(tree) is msgpack.ExtType:
         return reader.extension(tree.code, tree.data)
     if type(tree) is dict:
-        return {key: _step(each, reader, path, f"[{key!r}]") for key, each in tree.items()}
+        return {
+            key: _step(each, reader, path, partial("[{!r}]".format, key))
+            for key, each in tree.items()
+        }
     if type(tree) is not list:
         return tree
     tag = tree[0].code if tree and type(tree[0]) is msgpack.ExtType else 0
-    items = [_step(each, reader, path, _name(tree, i, tag)) for i, each in enumerate(tree)]
+    items = [_step(each, reader, path, partial(_name, tree, i, tag)) for i, each in enumerate(tree)]
     return reader.array(items)
 
 
-def _step(tree: Any, reader: _Document, path: list[str], step: str) -> object:
+def _step(tree: Any, reader: _Document, path: list[str], step: Callable[[], str]) -> object:
     try:
         return _rebuild(tree, reader, path)
     except Exception:
-        path.append(step)
+        with contextlib.suppress(Exception):  # of a number that is too long to be written
+            path.append(step())
         raise
 
 
 def _name(tree: list[Any], i: int, tag: int) -> str:
     if tag == Tag.DATACLASS:
         return f".{tree[i - 1]}" if i > 1 else ""
-    if tag in (Tag.DICT, Tag.ORDERED_DICT):
+    if tag == Tag.DEFAULT_DICT:
+        if i == 1:
+            return ".default_factory"
+        return f"[{tree[i - 1]!r}]" if i % 2 else ".keys()"
+    if tag in (Tag.DICT, Tag.ORDERED_DICT, Tag.COUNTER):
         return f"[{tree[i - 1]!r}]" if i and i % 2 == 0 else ".keys()"
     if tag == Tag.NAMED_TUPLE:
         return f"[{i - 2}]" if i > 1 else ""

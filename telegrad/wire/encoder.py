@@ -7,7 +7,7 @@ item and replaced by its tagged form. Externals are lifted in first-seen order, 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
@@ -19,6 +19,7 @@ import numpy as np
 from telegrad.arrays import is_cupy
 from telegrad.errors import EncodeError
 from telegrad.wire import array_types, builtin_types, class_types, sparse_types
+from telegrad.wire.advice import advice_for
 from telegrad.wire.conversion import MARKERS, Conversion, Refused
 from telegrad.wire.exceptions import pack_exception
 from telegrad.wire.external import describe
@@ -38,9 +39,10 @@ MAX_NESTING = 4  # exceptions in the arguments of exceptions
 
 _Encoder: TypeAlias = Callable[[Conversion, Any], object]
 
-_PLAIN = frozenset({type(None), bool, int, float, str, bytes})
+_PLAIN = frozenset({type(None), bool, int, float, str})
+_PLAIN_OR_BYTES = _PLAIN | {bytes}
 _STR = frozenset({str})
-_ONE_LEVEL = _PLAIN | {list, dict}
+_ONE_LEVEL = _PLAIN_OR_BYTES | {list, dict}
 _LEAVES: dict[type, _Encoder] = builtin_types.LEAF_ENCODERS | array_types.LEAF_ENCODERS
 _COMPOUNDS: dict[type, _Encoder] = builtin_types.COMPOUND_ENCODERS
 
@@ -59,13 +61,13 @@ class Encoded:
     externals: list[object]
 
 
-def encode(value: object, *, name: str = "value") -> Encoded:
+def encode(value: object, *, name: str | None = "value") -> Encoded:
     r"""Encodes a value.
 
     Args:
         value: Anything that the codec knows; the module's tables list it.
-        name: What `value` is called in the path of an error, `value[0]`. The keys of a dict that
-            is the whole value are names of their own: `{"args": ...}` gives `args[0]`.
+        name: What `value` is called in the path of an error, `value[0]`. None for the body of a
+            message, a dict whose keys are names of their own: `{"args": ...}` gives `args[0]`.
 
     Returns:
         The document and its externals.
@@ -91,17 +93,18 @@ def encode_exception(error: BaseException) -> dict[str, object]:
     return pack_exception(error, _ValueEncoder(0).part)
 
 
-def _encode(value: object, name: str, nesting: int) -> Encoded:
-    encoder = _ValueEncoder(nesting)
+def _encode(value: object, name: str | None, nesting: int) -> Encoded:
+    encoder = _ValueEncoder(nesting, is_body=name is None)
     try:
         document = msgpack.packb(
             encoder.convert(value), default=_big_int, unicode_errors="surrogatepass"
         )
     except Refused as refused:
-        path = _path(refused.steps, name, value)
+        path = _path(refused.steps, name)
         raise EncodeError(f"{path} cannot travel: {refused}", path=path) from refused.__cause__
     except (ValueError, OverflowError) as error:
-        raise EncodeError(f"{name} cannot travel: {error}", path=name) from error
+        path = name or "value"
+        raise EncodeError(f"{path} cannot travel: {error}", path=path) from error
     return Encoded(document, encoder.externals)
 
 
@@ -112,23 +115,24 @@ def _big_int(value: object) -> object:
     raise ValueError(f"a value of type {type(value).__qualname__} was left over")
 
 
-def _path(steps: list[str], name: str, value: object) -> str:
+def _path(steps: list[str], name: str | None) -> str:
     outwards = list(reversed(steps))
-    if outwards and type(value) is dict:
+    if outwards and name is None:
         key = outwards[0].removeprefix("['").removesuffix("']")
         if key.isidentifier():
             return "".join([key, *outwards[1:]])
-    return "".join([name, *outwards])
+    return "".join([name or "value", *outwards])
 
 
 @final
 class _ValueEncoder:
     """One document in the making."""
 
-    __slots__ = ("_indexes", "_nesting", "_open", "externals")
+    __slots__ = ("_indexes", "_is_body", "_nesting", "_open", "externals")
 
-    def __init__(self, nesting: int) -> None:
+    def __init__(self, nesting: int, *, is_body: bool = False) -> None:
         self._nesting = nesting
+        self._is_body = is_body  # what is in it are arguments
         self.externals: list[object] = []
         self._indexes: dict[int, int] = {}
         self._open: set[int] = set()
@@ -187,7 +191,7 @@ class _ValueEncoder:
     def _convert_other(self, value: Any, kind: type) -> object:
         if (registered := registered_type(kind)) is not None:
             return self._inside(value, lambda _, value: self._registered(registered, value))
-        if (refusal := refusal_of(kind)) is not None:
+        if (refusal := refusal_of(kind, as_argument=self._is_body)) is not None:
             raise Refused(refusal)
         if (words := array_types.refusal_of(value)) is not None:
             raise Refused(words)
@@ -243,10 +247,7 @@ def _encoder_of(value: object, kind: type) -> _Encoder:
         )
     if isinstance(value, Coroutine):
         raise Refused(f"a value of type {kind.__qualname__}; make what returns it async def")
-    raise Refused(
-        f"a value of type {kind.__module__}.{kind.__qualname__}; make it a dataclass, or register"
-        f" it: rpc.register_type({kind.__qualname__}, encode=..., decode=...)"
-    )
+    raise Refused(f"a value of type {kind.__module__}.{kind.__qualname__}; {advice_for(kind)}")
 
 
 def _encode_function(conversion: Conversion, value: Any) -> object:
@@ -268,7 +269,7 @@ def _is_plain_list(value: list[Any]) -> bool:
         items = chain.from_iterable(map(dict.values, value))
         keys = set(map(type, chain.from_iterable(value)))
         return keys <= {str} and _PLAIN.issuperset(map(type, items))
-    return False
+    return _are_plain(value)
 
 
 def _is_plain_dict(value: dict[Any, Any]) -> bool:
@@ -284,8 +285,17 @@ def _is_plain_dict(value: dict[Any, Any]) -> bool:
 def _is_flat(value: Any) -> bool:
     kind = type(value)
     if kind is dict:
-        return _PLAIN.issuperset(map(type, value.values())) and _STR.issuperset(map(type, value))
-    return kind in _PLAIN or _PLAIN.issuperset(map(type, value))
+        return _are_plain(value.values()) and _STR.issuperset(map(type, value))
+    return kind in _PLAIN or _are_plain(value if kind is list else (value,))
+
+
+def _are_plain(values: Collection[Any]) -> bool:
+    """Whether msgpack may have them all: plain ones, and bytes that need no place of their own."""
+    if _PLAIN.issuperset(map(type, values)):
+        return True
+    return _PLAIN_OR_BYTES.issuperset(map(type, values)) and all(
+        type(value) is not bytes or len(value) < array_types.BESIDE_BYTES for value in values
+    )
 
 
 def _convert_list(conversion: Conversion, value: list[Any]) -> object:

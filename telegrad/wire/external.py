@@ -14,7 +14,9 @@ from telegrad.errors import DecodeError, EncodeError
 from telegrad.wire.array_types import describe_array, describe_own_array, rebuild_array
 from telegrad.wire.conversion import Refused
 from telegrad.wire.envelope import Buffer
+from telegrad.wire.limits import DEFAULT_LIMITS, DecodeLimits
 from telegrad.wire.registry import external_type, external_type_by_tag
+from telegrad.wire.unpacking import check, unpack
 
 __all__ = ["describe", "join_described", "rebuild"]
 
@@ -76,12 +78,15 @@ def _on_gpu(array: np.ndarray[Any, Any]) -> object:
         return array
 
 
-def rebuild(metadata: bytes, buffers: Sequence[Buffer]) -> list[object]:
+def rebuild(
+    metadata: bytes, buffers: Sequence[Buffer], *, limits: DecodeLimits = DEFAULT_LIMITS
+) -> list[object]:
     """Rebuilds the externals of a document, arrays over the very buffers.
 
     Args:
         metadata: From `describe`, or from anyone.
         buffers: Writable ones become the memory of arrays; read-only ones are copied.
+        limits: What the description may ask of this end.
 
     Returns:
         The externals, in order.
@@ -93,7 +98,7 @@ def rebuild(metadata: bytes, buffers: Sequence[Buffer]) -> list[object]:
         if buffers:
             raise DecodeError(f"{len(buffers)} buffers and no externals")
         return []
-    lines = _lines(metadata)
+    lines = _lines(metadata, limits)
     rebuilt: list[object] = []
     used = 0
     for index, (tag, meta, count) in enumerate(lines):
@@ -110,9 +115,10 @@ def rebuild(metadata: bytes, buffers: Sequence[Buffer]) -> list[object]:
     return rebuilt
 
 
-def _lines(metadata: bytes) -> list[tuple[str, Any, int]]:
+def _lines(metadata: bytes, limits: DecodeLimits) -> list[tuple[str, Any, int]]:
     try:
-        lines = msgpack.unpackb(metadata, strict_map_key=True)
+        check(metadata, limits)
+        lines = unpack(metadata, limits)
     except Exception as error:  # msgpack raises a dozen types
         raise DecodeError(f"not a description of externals: {error}") from error
     if type(lines) is not list:

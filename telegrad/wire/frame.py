@@ -15,11 +15,11 @@ from google.protobuf.message import DecodeError as ProtobufError
 from telegrad import pb
 from telegrad.errors import DecodeError, EncodeError
 from telegrad.wire.envelope import Buffer, Envelope
+from telegrad.wire.limits import DEFAULT_LIMITS, DecodeLimits
 
 __all__ = [
     "INLINE_BYTES",
     "INLINE_TOTAL",
-    "MAX_ENVELOPE_BYTES",
     "Frame",
     "Goodbye",
     "Heartbeat",
@@ -32,10 +32,16 @@ __all__ = [
 
 INLINE_BYTES = 64 * 2**10  # a larger part costs less as a piece: its bytes are not held twice
 INLINE_TOTAL = 256 * 2**10  # per envelope; a quarter of a write, so that control is not held up
-MAX_ENVELOPE_BYTES = 64 * 2**30  # all parts together; more than any array of one host's memory
 MAX_KIND_LENGTH = 100  # characters; kinds are `package.verb`
 
 _OVERHEAD = 64  # bytes of an envelope's own fields, about; only for filling writes
+# Of one write; at 64 bytes each not even the smallest envelopes fill one with more. Protobuf makes of an
+# empty envelope, two bytes, a hundred and fifty: where it could be many it is counted first.
+MAX_ENVELOPES = 2**15
+_COUNTED_SIZE = 2**16
+_LENGTH_DELIMITED = 2  # a protobuf wire type
+_FIXED_SIZES = {1: 8, 5: 4}  # those of two others
+
 _SHORTEST_TIME = 1e-9  # seconds; what a deadline that has passed is written as, as 0 means none
 
 
@@ -118,20 +124,27 @@ def inline_parts(envelope: Envelope) -> list[bool]:
     return inline
 
 
-def inline_size(envelope: Envelope) -> int:
+def inline_size(envelope: Envelope, limits: DecodeLimits = DEFAULT_LIMITS) -> int:
     """Returns about how many bytes the envelope takes in a frame, without its pieces.
 
     Raises:
-        EncodeError: Its parts are bigger than any receiver takes.
+        EncodeError: Its parts are bigger than a receiver with these limits takes.
     """
     headers = sum([len(name) + len(value) for name, value in envelope.headers.items()])
     if is_bare(envelope):
         return _OVERHEAD + headers + len(envelope.document) + len(envelope.externals)
     sizes = [size_of(part) for part in parts_of(envelope)]
-    if (total := sum(sizes)) > MAX_ENVELOPE_BYTES:
+    if (total := sum(sizes)) > limits.message_bytes:
         raise EncodeError(
             f"an envelope of kind {envelope.kind!r} is too big (bytes: {total}, at most "
-            f"{MAX_ENVELOPE_BYTES}); send less in one call"
+            f"{limits.message_bytes}); send less in one call, or raise Limits.message_bytes at both "
+            "ends"
+        )
+    if (most := max(sizes[:2])) > limits.document_bytes:
+        raise EncodeError(
+            f"the document of an envelope of kind {envelope.kind!r} is too big (bytes: {most}, at "
+            f"most {limits.document_bytes}); send arrays in place of long lists, or raise "
+            "Limits.document_bytes at both ends"
         )
     parts = zip(sizes, inline_parts(envelope), strict=True)
     return _OVERHEAD + headers + sum(size for size, inline in parts if inline)
@@ -181,7 +194,7 @@ def _pack_envelope(packed: pb.Envelope, envelope: Envelope) -> None:
         packed.buffers.append(bytes(buffer) if fits else b"")
 
 
-def unpack_frame(data: bytes) -> Frame:
+def unpack_frame(data: bytes, limits: DecodeLimits = DEFAULT_LIMITS) -> Frame:
     """Reads one write.
 
     In-line buffers arrive as writable `bytearray`s of their own. Nothing is allocated for parts
@@ -190,16 +203,20 @@ def unpack_frame(data: bytes) -> Frame:
     Raises:
         DecodeError: The bytes are not a frame, or one that breaks the protocol.
     """
+    if len(data) > _COUNTED_SIZE:
+        _check_count(data)
     try:
         packed = pb.Frame.FromString(data)
     except (ProtobufError, UnicodeDecodeError, TypeError) as error:
         raise DecodeError(f"not a frame ({len(data)} bytes): {error}") from error
     frame = Frame(receipt=packed.receipt)
     for entry in packed.envelopes:
-        envelope, awaited = _unpack_envelope(entry)
+        envelope, awaited = _unpack_envelope(entry, limits)
         frame.envelopes.append(envelope)
         if awaited:
             frame.awaited[envelope.number] = awaited
+    if frame.awaited and len({each.number for each in frame.envelopes}) < len(frame.envelopes):
+        raise DecodeError("two envelopes of one number, of which one has big parts")
     if packed.HasField("heartbeat"):
         beat = packed.heartbeat
         values = (beat.sent, beat.echo, beat.lag)
@@ -211,7 +228,41 @@ def unpack_frame(data: bytes) -> Frame:
     return frame
 
 
-def _unpack_envelope(packed: pb.Envelope) -> tuple[Envelope, dict[int, int]]:
+def _check_count(data: bytes) -> None:
+    """Walks over the fields of a big write, without building them.
+
+    Raises:
+        DecodeError: There are too many, or it is not a frame.
+    """
+    at, fields = 0, 0
+    try:
+        while at < len(data):
+            fields += 1
+            if fields > MAX_ENVELOPES:
+                raise DecodeError(f"a frame of more than {MAX_ENVELOPES} envelopes")
+            key, at = _varint(data, at)
+            kind = key & 7
+            if kind == _LENGTH_DELIMITED:
+                size, at = _varint(data, at)
+                at += size
+            elif kind == 0:
+                _, at = _varint(data, at)
+            else:
+                at += _FIXED_SIZES[kind]
+    except (IndexError, KeyError) as error:
+        raise DecodeError(f"not a frame ({len(data)} bytes)") from error
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while (octet := data[at]) > 0x7F and shift < 70:  # ten bytes are the longest
+        value |= (octet & 0x7F) << shift
+        shift += 7
+        at += 1
+    return value | octet << shift, at + 1
+
+
+def _unpack_envelope(packed: pb.Envelope, limits: DecodeLimits) -> tuple[Envelope, dict[int, int]]:
     kind, time_left = packed.kind, packed.time_left
     if not kind or len(kind) > MAX_KIND_LENGTH:
         raise DecodeError(f"an envelope of kind {kind[:MAX_KIND_LENGTH]!r}")
@@ -222,7 +273,7 @@ def _unpack_envelope(packed: pb.Envelope) -> tuple[Envelope, dict[int, int]]:
     awaited: dict[int, int] = {}
     if packed.buffer_sizes or packed.document_size or packed.externals_size:
         texts = [(document, packed.document_size), (externals, packed.externals_size)]
-        awaited = _announced(kind, texts, packed.buffer_sizes, buffers)
+        awaited = _announced(kind, texts, packed.buffer_sizes, buffers, limits)
     elif buffers:
         raise DecodeError(f"an envelope of kind {kind!r} with buffers that it does not announce")
     envelope = Envelope(
@@ -245,12 +296,18 @@ def _announced(
     texts: Sequence[tuple[bytes, int]],
     sizes: Sequence[int],
     buffers: Sequence[bytes],
+    limits: DecodeLimits,
 ) -> dict[int, int]:
     """Returns the parts that are still to come, with their sizes, after checking what is here."""
     awaited: dict[int, int] = {}
     for part, (text, size) in enumerate(texts):
         if size and text:
             raise DecodeError(f"an envelope of kind {kind!r} has part {part} and announces it too")
+        if size > limits.document_bytes:
+            raise DecodeError(
+                f"an envelope of kind {kind!r} announces a document of {size} bytes; at most "
+                f"{limits.document_bytes} may come (Limits.document_bytes)"
+            )
         if size:
             awaited[part] = size
     if len(sizes) != len(buffers):
@@ -265,9 +322,9 @@ def _announced(
             )
         if size and not buffer:
             awaited[part] = size
-    if (total := sum(awaited.values())) > MAX_ENVELOPE_BYTES:
+    if (total := sum(awaited.values())) > limits.message_bytes:
         raise DecodeError(
-            f"an envelope of kind {kind!r} announces {total} bytes; at most {MAX_ENVELOPE_BYTES}"
-            " may come"
+            f"an envelope of kind {kind!r} announces {total} bytes; at most {limits.message_bytes}"
+            " may come (Limits.message_bytes)"
         )
     return awaited

@@ -69,7 +69,7 @@ class RegisteredType:
 
 _EXTERNALS: dict[type, ExternalType] = {}
 _EXTERNALS_BY_TAG: dict[str, ExternalType] = {}
-_REFUSALS: dict[type, str] = {}
+_REFUSALS: dict[type, tuple[str, str]] = {}  # of a value, of an argument
 _REGISTERED: dict[type, RegisteredType] = {}
 _REGISTERED_BY_NAME: dict[str, RegisteredType] = {}
 
@@ -87,14 +87,15 @@ def register_external(external: ExternalType) -> None:
     _EXTERNALS_BY_TAG[external.tag] = external
 
 
-def register_refusal(cls: type, message: str) -> None:
+def register_refusal(cls: type, message: str, *, as_argument: str = "") -> None:
     """Refuses objects of a class and its subclasses by value; call it at import.
 
     Args:
         cls: The class.
         message: Why, and what to write instead; follows the path in the EncodeError.
+        as_argument: The same of an argument, where that is another advice.
     """
-    _REFUSALS[cls] = message
+    _REFUSALS[cls] = message, as_argument or message
 
 
 def register_type(
@@ -104,7 +105,8 @@ def register_type(
 
     It holds for objects of exactly this class. The same once more changes nothing; a class that its
     module has defined anew, as a notebook does whose cell is run again, takes the place of the old
-    one. In `__main__` a function stands for whatever had its name there before.
+    one. In `__main__` a function stands for whatever had its name there before; a lambda, for that
+    of a cell that was changed and run again.
 
     Args:
         cls: The class.
@@ -168,10 +170,18 @@ def _is_same(old: object, new: object, *, closed: bool) -> bool:
         return False
     if old.__module__ != new.__module__ or old.__qualname__ != new.__qualname__:
         return False
-    if old.__module__ == "__main__":
+    if old.__module__ == "__main__" and not _is_of_one_text(old, new):
         return True
     cells = [[cell.cell_contents for cell in each.__closure__ or ()] for each in (old, new)]
     return old.__code__ == new.__code__ and (not closed or cells[0] == cells[1])
+
+
+def _is_of_one_text(old: FunctionType, new: FunctionType) -> bool:
+    """Tells whether two functions stand beside each other under one name, which says nothing then.
+
+    Lambdas and functions in functions do. A cell of a notebook that was changed has another file.
+    """
+    return "<" in new.__qualname__ and old.__code__.co_filename == new.__code__.co_filename
 
 
 def external_type(cls: type) -> ExternalType | None:
@@ -184,9 +194,10 @@ def external_type_by_tag(tag: str) -> ExternalType | None:
     return _EXTERNALS_BY_TAG.get(tag)
 
 
-def refusal_of(cls: type) -> str | None:
+def refusal_of(cls: type, *, as_argument: bool = False) -> str | None:
     """Returns why objects of a class are refused, nearest base first; None if they are not."""
-    return next((_REFUSALS[base] for base in cls.__mro__ if base in _REFUSALS), None)
+    words = next((_REFUSALS[base] for base in cls.__mro__ if base in _REFUSALS), None)
+    return None if words is None else words[as_argument]
 
 
 def registered_type(cls: type) -> RegisteredType | None:

@@ -45,7 +45,6 @@ def encode_sparse(conversion: Conversion, value: Any) -> object:
 
 
 def _decode_sparse(reading: Reading, items: list[Any]) -> object:
-    del reading
     name, dimensions, *parts = items
     layout, _, kind = str(name).partition("_")
     if layout not in (*_PARTS, "coo") or kind not in ("array", "matrix"):
@@ -55,15 +54,24 @@ def _decode_sparse(reading: Reading, items: list[Any]) -> object:
     module = sys.modules.get("scipy.sparse")
     if module is None:
         raise DecodeError(f"a {name} arrived and scipy.sparse is not imported here")
+    if any(part.dtype.kind not in "iu" for part in parts[1:]):
+        raise DecodeError(f"a {name} whose indices are no integers")
     shape = tuple(integers(dimensions, len(dimensions)))
+    reading.allowance.looks(parts)
     if layout == "coo":
         data, *coords = parts
-        return getattr(module, name)((data, tuple(coords)), shape=shape)
-    if len(parts) != len(_PARTS[layout]):
+        array = getattr(module, name)((data, tuple(coords)), shape=shape)
+        built = [array.data, *array.coords]
+    elif len(parts) != len(_PARTS[layout]):
         raise DecodeError(f"a {name} of {len(parts)} parts")
-    array = getattr(module, name)(tuple(parts), shape=shape)
-    if layout != "dia":
+    else:
+        array = getattr(module, name)(tuple(parts), shape=shape)
+        built = [getattr(array, part) for part in _PARTS[layout]]
+    if layout not in ("coo", "dia"):
         array.check_format(full_check=True)  # indices out of bounds would read foreign memory
+    for new, part in zip(built, parts, strict=False):
+        if not np.may_share_memory(new, part):  # scipy makes indices as narrow as it can
+            reading.allowance.copies(new)
     return array
 
 

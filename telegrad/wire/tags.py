@@ -48,12 +48,16 @@ class Tag(IntEnum):
     TIMEZONE = 42
     ORDERED_DICT = 43
     DEQUE = 44
+    BIG_BYTES = 45
+    BIG_BYTEARRAY = 46
+    COUNTER = 47
     ENUM = 48
     FLAG = 49
     DATACLASS = 50
     NAMED_TUPLE = 51
     EXCEPTION = 52
     REGISTERED = 53
+    DEFAULT_DICT = 54
     DTYPE = 56
     SCALAR = 57
     SPARSE = 58

@@ -105,6 +105,46 @@ class Derived:
         return self.base + 1
 
 
+@dataclass
+class Unset:
+    """`steps` stands in the class alone."""
+
+    base: int
+    steps: int = field(init=False, default=0)
+    total: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.total = self.base * 2
+
+
+@dataclass
+class Computed:
+    """What stands under the name of its field is no value, but what computes one."""
+
+    size: int = field(init=False)
+
+    @property
+    def _size(self) -> int:
+        raise AssertionError("ran while encoding")
+
+
+Computed.size = Computed._size  # type: ignore[assignment]
+
+
+@dataclass
+class Called:
+    """Could be called, with what its sender wrote into it."""
+
+    command: str = ""
+
+    def __call__(self) -> str:
+        return self.command
+
+
+class Whole(int):
+    pass
+
+
 class Undecorated(Point):
     pass
 

@@ -20,11 +20,13 @@ import numpy as np
 import pytest
 
 from telegrad.errors import CallRefusedError, EncodeError, FunctionNotFoundError
+from telegrad.types import WorkerInfo
 from telegrad.wire import CallablePolicy, FunctionRef, expose, import_missing_with, name_of
 from telegrad.wire.allowed_functions import ALLOWED_NAMES
 from tests.wire import samples
 
 S = "tests.wire.samples"
+W0 = WorkerInfo("w0", 0, 1)
 PROJECT = CallablePolicy()
 
 
@@ -234,7 +236,7 @@ FORBIDDEN = [
 def test_what_nobody_may_call(name: str) -> None:
     before = set(sys.modules)
     with pytest.raises((CallRefusedError, FunctionNotFoundError)) as caught:
-        PROJECT.resolve(name, caller="w0", worker="ps")
+        PROJECT.resolve(name, caller=W0, worker="ps")
     assert "ps" in str(caught.value)
     assert len(str(caught.value)) < 2000
     with pytest.raises((CallRefusedError, FunctionNotFoundError)):
@@ -250,7 +252,7 @@ def test_a_name_that_is_no_string_is_refused(name: Any) -> None:
 
 def test_the_refusal_says_what_to_do() -> None:
     with pytest.raises(CallRefusedError, match=r"worker 'ps'.*'w0'.*os:getpid.*\['os.getpid'\]"):
-        PROJECT.resolve("os:getpid", caller="w0", worker="ps")
+        PROJECT.resolve("os:getpid", caller=W0, worker="ps")
 
 
 def test_what_numpy_imports_when_it_is_first_used_is_as_good_as_imported(
@@ -308,7 +310,7 @@ def test_importable_imports_and_says_what_is_missing() -> None:
 def test_a_function_that_is_not_there_is_reported_with_both_scripts() -> None:
     ref = FunctionRef("__main__:train_step", "/job/trainer.py")
     with pytest.raises(FunctionNotFoundError) as caught:
-        PROJECT.resolve(ref, caller="trainer0", worker="ps")
+        PROJECT.resolve(ref, caller=WorkerInfo("trainer0", 1, 2), worker="ps")
     words = str(caught.value)
     for part in (
         "train_step",
@@ -384,7 +386,7 @@ def test_the_committed_list_does_no_io_and_exists() -> None:
 def test_methods_that_nobody_may_call_through_a_reference(value: Any, method: str) -> None:
     """Whoever could make a Path at a worker could write files there."""
     with pytest.raises(CallRefusedError, match="ps"):
-        PROJECT.check_method(value, method, caller="w0", worker="ps")
+        PROJECT.check_method(value, method, caller=W0, worker="ps")
     with pytest.raises(CallRefusedError):
         CallablePolicy("exposed").check_method(value, method)
     CallablePolicy("importable").check_method(value, method)

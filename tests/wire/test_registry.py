@@ -116,5 +116,37 @@ register_type(Theirs, encode=lambda v: v.number + {more}, decode=lambda n: Their
     for more in (1, 2):
         cell = types.ModuleType("__main__")
         cell.__dict__["Theirs"] = Theirs
-        exec(compile(source.format(more=more), "cell", "exec"), cell.__dict__)
+        exec(compile(source.format(more=more), f"cell {more}", "exec"), cell.__dict__)
         assert round_trip(Theirs(5)).number == 5 + more
+
+
+def test_two_lambdas_of_main_are_two() -> None:
+    """They have one name: the second one took the place of the first without a word."""
+
+    class Theirs:
+        pass
+
+    source = """
+from telegrad.wire import register_type
+
+def put_together(_):
+    return Theirs()
+
+def register(encode):
+    register_type(Theirs, encode=encode, decode=put_together)
+
+def scaled(factor):
+    return lambda v: factor
+
+register(lambda v: 1)
+for encode in (lambda v: 2, scaled(1)):
+    try:
+        register(encode)
+    except DuplicateNameError:
+        told += 1
+"""
+    script = types.ModuleType("__main__")
+    script.__dict__.update(Theirs=Theirs, DuplicateNameError=DuplicateNameError, told=0)
+    exec(compile(source, "script.py", "exec"), script.__dict__)
+    assert script.__dict__["told"] == 2
+    exec(compile(source, "script.py", "exec"), script.__dict__)  # the same once more

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import re
 import sys
 import zoneinfo
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from decimal import Decimal
+from fractions import Fraction
+from functools import partial
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 from uuid import UUID
 
+import msgpack
 import numpy as np
 import pytest
 from hypothesis import given
@@ -19,24 +23,37 @@ from hypothesis import strategies as st
 
 from telegrad.errors import DecodeError, EncodeError
 from telegrad.types import WorkerInfo
-from telegrad.wire import decode, encode, register_refusal, register_type
+from telegrad.wire import array_types, decode, encode, register_refusal, register_type
+from telegrad.wire.conversion import MARKERS
+from telegrad.wire.tags import Tag
 from tests.wire.samples import (
     Access,
     Bits,
+    Called,
     Color,
+    Computed,
     Derived,
     Interval,
     Level,
+    Model,
     Pair,
     Peculiar,
     Plain,
     Point,
     Slotted,
     Undecorated,
+    Unset,
     Watchful,
+    Whole,
     Word,
     round_trip,
 )
+
+
+def frame_of(module: str, name: str) -> type:
+    """Returns a class that says it is of a package that need not be installed."""
+    return type(name, (), {"__module__": module})
+
 
 plain = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
 hashable = (
@@ -185,6 +202,79 @@ def test_a_dataclass_keeps_what_its_post_init_set_and_forgets_what_is_cached() -
     assert "slow" not in vars(arrived)
 
 
+def test_a_dataclass_travels_with_defaults_that_only_its_class_holds() -> None:
+    value = round_trip(Unset(1))
+    assert (value.base, value.steps, value.total) == (1, 0, 2)
+    del value.total
+    with pytest.raises(EncodeError, match="field 'total' was never set"):
+        encode(value)
+
+
+def test_no_descriptor_of_a_class_is_taken_for_a_default() -> None:
+    computed = object.__new__(Computed)
+    with pytest.raises(EncodeError, match="field 'size' was never set"):
+        encode(computed)
+
+
+def test_a_counter_and_a_default_dict_stay_what_they_are() -> None:
+    counter = round_trip(Counter("abba"))
+    assert type(counter) is Counter
+    assert counter == {"a": 2, "b": 2}
+    groups = round_trip({"groups": defaultdict(list, {1: [2]})})["groups"]
+    assert type(groups) is defaultdict
+    groups[3].append(4)
+    assert groups == {1: [2], 3: [4]}
+    assert round_trip(defaultdict(None)).default_factory is None
+    assert round_trip(defaultdict(Model)).default_factory is Model
+
+
+@pytest.mark.parametrize("factory", [lambda: 0, partial(list, [1]), Called()])
+def test_the_factory_of_a_default_dict_is_a_function_by_reference(factory: Any) -> None:
+    with pytest.raises(EncodeError, match=r"value(\.default_factory)? cannot travel"):
+        encode(defaultdict(factory))
+
+
+def test_no_object_of_the_senders_becomes_a_factory() -> None:
+    forged = [MARKERS[Tag.DEFAULT_DICT], {"a": 1}, 1, 2]
+    with pytest.raises(DecodeError, match="whose factory is no function"):
+        decode(msgpack.packb(forged))
+    secret = [MARKERS[Tag.DEFAULT_DICT], msgpack.ExtType(Tag.FUNCTION, b"os:system"), 1, 2]
+    with pytest.raises(DecodeError, match=r"does not let.*'os:system'.*value.default_factory"):
+        decode(msgpack.packb(secret))
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (
+            Plain(),
+            r"samples\.Plain; make it a dataclass, or register it: rpc\.register_type\(Plain,",
+        ),
+        (memoryview(b""), r"memoryview; send bytes\(view\)$"),
+        (re.compile("a"), r"re\.Pattern; register it, in a module that both ends import: "),
+        (Fraction(1, 2), r"Fraction; register it, in a module that both ends import: "),
+        (Whole(3), r"samples\.Whole; register it, in a module that both ends import: "),
+        (object(), "builtins.object; send what it holds as lists"),
+        (
+            frame_of("pandas.core.frame", "DataFrame")(),
+            r"; send df\.to_dict\('list'\), or register",
+        ),
+        (frame_of("PIL.Image", "Image")(), r"; send numpy\.asarray\(image\), or register"),
+    ],
+)
+def test_the_advice_fits_the_class(value: Any, words: str) -> None:
+    with pytest.raises(EncodeError, match=words) as caught:
+        encode(value)
+    assert ("dataclass" in str(caught.value)) == isinstance(value, Plain)
+
+
+def test_the_path_begins_with_the_value_but_for_the_body_of_a_message() -> None:
+    for name, path in (("value", "value['x']"), (None, "x")):
+        with pytest.raises(EncodeError) as caught:
+            encode({"x": Plain()}, name=name)
+        assert caught.value.path == path
+
+
 def test_a_registered_type_travels_by_its_two_functions() -> None:
     register_type(Interval, encode=lambda v: (v.low, v.high), decode=lambda v: Interval(*v))
     arrived = round_trip({"i": [Interval(1, 2.5)]})["i"][0]
@@ -215,25 +305,25 @@ class AlsoRefused(Refused):
 def test_a_refusal_holds_for_subclasses_and_has_its_own_words() -> None:
     register_refusal(Refused, "a Module by value; send RRef(model)")
     with pytest.raises(EncodeError, match=r"args\[0\]\.y.*send RRef") as caught:
-        encode({"args": [Point(1.0, AlsoRefused())]})
+        encode({"args": [Point(1.0, AlsoRefused())]}, name=None)
     assert caught.value.path == "args[0].y"
 
 
 @pytest.mark.parametrize(
     ("value", "path", "words"),
     [
-        ({"args": [{"lr": Plain()}]}, "args[0]['lr']", "samples.Plain.*register_type"),
+        ({"args": [{"lr": Plain()}]}, "value['args'][0]['lr']", "samples.Plain.*register_type"),
         ([1, (2, Plain())], "value[1][1]", "Plain"),
         ({1: Plain()}, "value[1]", "Plain"),
-        ({"x": {(1, 2): Plain()}}, "x[(1, 2)]", "Plain"),
+        ({"x": {(1, 2): Plain()}}, "value['x'][(1, 2)]", "Plain"),
         (Pair(1, Plain()), "value.right", "Plain"),
         (Point(1.0, Plain()), "value.y", "Plain"),
         (slice(0, Plain()), "value.stop", "Plain"),
-        ({"args": [np.array([None])]}, "args[0]", "Python objects"),
+        ({"args": [np.array([None])]}, "value['args'][0]", "Python objects"),
         ([memoryview(b"")], "value[0]", "memoryview"),
         (Undecorated(1.0), "value", "decorate it"),
         (np.ma.masked_array([1, 2]), "value", "masked"),
-        (np.matrix([[1]]), "value", "asarray"),
+        (np.ones((1, 1)).view(np.matrix), "value", "asarray"),
         (iter([]), "value", "list_iterator"),
     ],
 )
@@ -308,3 +398,49 @@ def test_plain_containers_go_to_msgpack_as_they_are() -> None:
 
     value = {"a": [1, 2.5, "x", None, b"y"], "b": [[1, 2], [3]], "c": [{"d": True}]}
     assert encode(value).document == msgpack.packb(value)
+
+
+BIG = array_types.BESIDE_BYTES
+
+
+@pytest.mark.parametrize("length", [BIG - 1, BIG, BIG + 1])
+@pytest.mark.parametrize("kind", [bytes, bytearray])
+def test_big_bytes_travel_beside_their_document(kind: type, length: int) -> None:
+    data = kind(b"a" * (length - 1) + b"z")
+    small = kind(b"s")
+    beside = length >= BIG
+    for value in (
+        data,
+        [data, small],
+        [[data], [small]],
+        [{"k": data}],
+        {"args": [data], "kwargs": {"k": data}},
+        (1, (data, "x")),
+        Pair(data, small),
+    ):
+        encoded = encode(value)
+        assert (len(encoded.document) < 200) == beside, value
+        arrived = round_trip(value)
+        assert arrived == value
+        assert type(arrived) is type(value)
+        assert bool(encoded.externals) == beside
+
+
+def test_big_bytes_where_they_are_hashed() -> None:
+    data = b"k" * BIG
+    assert round_trip({data: {data}}) == {data: {data}}
+
+
+def test_a_big_bytearray_arrives_as_a_copy_each_time() -> None:
+    data = bytearray(BIG)
+    first, second = round_trip((data, data))
+    first[0] = 1
+    assert second == data
+
+
+def test_big_bytes_have_to_be_bytes() -> None:
+    for tag in (Tag.BIG_BYTES, Tag.BIG_BYTEARRAY):
+        document = msgpack.packb([msgpack.ExtType(tag, b""), msgpack.ExtType(1, bytes(4))])
+        for octets in (np.zeros(3, np.int16), np.zeros((2, 2), np.uint8), object()):
+            with pytest.raises(DecodeError, match="no array of bytes"):
+                decode(document, [octets])

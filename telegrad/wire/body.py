@@ -1,0 +1,57 @@
+"""Protocol messages as envelopes: a body of plain values, and bytes behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from telegrad.wire.decoder import decode
+from telegrad.wire.encoder import encode
+from telegrad.wire.envelope import Buffer, Envelope
+from telegrad.wire.external import describe, rebuild
+from telegrad.wire.limits import DEFAULT_LIMITS, DecodeLimits
+
+__all__ = ["read_body", "write_body"]
+
+
+def write_body(
+    kind: str, body: object, *, reply: bool = False, buffers: Sequence[Buffer] = ()
+) -> Envelope:
+    """Makes the envelope of a protocol message, which passes no interceptor.
+
+    Args:
+        kind: The envelope's kind.
+        body: What `read_body` returns at the other end.
+        reply: Whether it answers a request.
+        buffers: Bytes that travel behind those of the body, not copied.
+
+    Raises:
+        EncodeError: The body cannot travel.
+
+    >>> read_body(write_body("store.get", {"key": "k"}))
+    {'key': 'k'}
+    """
+    encoded = encode(body, name=None)
+    externals, own = describe(encoded.externals) if encoded.externals else (b"", [])
+    return Envelope(
+        kind,
+        reply=reply,
+        document=encoded.document,
+        externals=externals,
+        buffers=[*own, *buffers],
+    )
+
+
+def read_body(envelope: Envelope, *, limits: DecodeLimits = DEFAULT_LIMITS) -> object:
+    """Decodes the body of a protocol message.
+
+    Args:
+        envelope: That brought it.
+        limits: What it may ask of this end.
+
+    Raises:
+        DecodeError: It is none.
+    """
+    externals: list[object] = []
+    if envelope.externals:
+        externals = rebuild(envelope.externals, envelope.buffers, limits=limits)
+    return decode(envelope.document, externals, limits=limits)

@@ -1,0 +1,314 @@
+"""What a message may ask of its reader, to the last level, element and byte."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+import scipy.sparse
+
+from telegrad import pb
+from telegrad.errors import DecodeError, EncodeError
+from telegrad.wire import (
+    SMALL_LIMITS,
+    DecodeLimits,
+    Envelope,
+    Frame,
+    decode,
+    describe,
+    encode,
+    inline_size,
+    pack_frame,
+    read_body,
+    rebuild,
+    unpack_frame,
+    write_body,
+)
+from telegrad.wire.allowance import (
+    COPIES,
+    FEW_KEYS,
+    SECONDS_AT_LEAST,
+    SECONDS_PER_KEY,
+    Allowance,
+)
+from telegrad.wire.class_types import MOST_COMBINATIONS
+from telegrad.wire.conversion import MARKERS
+from telegrad.wire.encoder import MAX_DEPTH
+from telegrad.wire.frame import MAX_ENVELOPES
+from telegrad.wire.tags import Tag
+from tests.wire.samples import Bits
+
+PRIME = 2**61 - 1  # every multiple of it has the hash 0
+MIB = 2**20
+
+
+@contextmanager
+def at_most(octets: int) -> Iterator[None]:
+    """Fails where Python or NumPy allocate more at once."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < octets
+    finally:
+        tracemalloc.stop()
+
+
+def nested(levels: int) -> bytes:
+    return b"\x91" * levels + b"\xc0"
+
+
+# -- size, depth, elements ------------------------------------------------------------------------
+
+
+def test_the_largest_document() -> None:
+    limits = DecodeLimits(document_bytes=1000)
+    assert decode(msgpack.packb("x" * 997), limits=limits) == "x" * 997
+    with pytest.raises(DecodeError, match=r"1001 bytes \(at most: 1000\).*document_bytes"):
+        decode(msgpack.packb("x" * 998), limits=limits)
+
+
+@pytest.mark.parametrize("depth", [32, 255, 256, 257, 1000, 1024])
+def test_the_deepest_document(depth: int) -> None:
+    limits = DecodeLimits(depth=depth)
+    assert decode(nested(depth), limits=limits)
+    with pytest.raises(DecodeError, match=f"deeper than {depth} levels"):
+        decode(nested(depth + 1), limits=limits)
+
+
+def test_what_the_encoder_makes_is_never_too_deep() -> None:
+    value: Any = np.dtype([("a", "f4")])
+    for _ in range(MAX_DEPTH - 1):
+        value = (value,)
+    assert decode(encode(value).document) == value
+
+
+def test_the_most_elements() -> None:
+    limits = DecodeLimits(elements=1000)
+    assert len(decode(msgpack.packb([0] * 1000), limits=limits)) == 1000
+    halves = {"a": [0] * 499, "b": [0] * 499}
+    assert decode(msgpack.packb(halves), limits=limits) == halves
+    for many in ([0] * 1001, {"a": [0] * 500, "b": [0] * 499}, [{str(i): 0} for i in range(501)]):
+        with pytest.raises(DecodeError, match="more than 1000 elements"):
+            decode(msgpack.packb(many), limits=limits)
+    strings = ["x" * 100] * 900  # more bytes than elements
+    assert decode(msgpack.packb(strings), limits=limits) == strings
+
+
+def test_elements_of_documents_inside_exceptions_count_too() -> None:
+    part = [msgpack.packb([0] * 400), b"", []]
+    plain: dict[str, Any] = {
+        "type": "builtins:ValueError",
+        "message": "",
+        "attributes": {},
+        "notes": [],
+        "cause": None,
+    }
+    for parts in (2, 3):
+        args = [["x", part] for _ in range(parts)]
+        document = msgpack.packb([MARKERS[Tag.EXCEPTION], {**plain, "args": args}])
+        error = decode(document, limits=DecodeLimits(elements=1000))
+        assert (error.args[-1] == "x") == (parts == 3)  # what cannot be read is there in words
+
+
+def test_a_description_of_externals_has_the_same_bounds() -> None:
+    lying = (b"\xdd" + (2**20).to_bytes(4, "big")) * 1000
+    with at_most(8 * MIB), pytest.raises(DecodeError, match="not a description"):
+        rebuild(lying.ljust(2**20, b"\xc0"), [])
+    with pytest.raises(DecodeError, match="Limits.depth"):
+        rebuild(nested(300), [])
+
+
+@pytest.mark.parametrize("size", [100, 256, 257, 4096, MIB])
+def test_lengths_that_lie_reserve_little(size: int) -> None:
+    lying = (b"\xdc" + min(size, 2**16 - 1).to_bytes(2, "big")) * (size // 3)
+    with at_most(MIB + 100 * size), pytest.raises(DecodeError):
+        decode(lying)
+
+
+def test_messages_that_are_read_on_the_loop_are_small() -> None:
+    assert read_body(write_body("rpc.cancel", 7), limits=SMALL_LIMITS) == 7
+    with pytest.raises(DecodeError):
+        read_body(write_body("rpc.cancel", "x" * 2000), limits=SMALL_LIMITS)
+
+
+# -- keys that collide ----------------------------------------------------------------------------
+
+
+class Clock:
+    """Seconds of the processor that go by with every look."""
+
+    def __init__(self, seconds: float) -> None:
+        self.now = 0.0
+        self.seconds = seconds
+
+    def __call__(self) -> float:
+        self.now += self.seconds
+        return self.now
+
+
+def test_what_keys_may_cost() -> None:
+    keys = list(range(100 * FEW_KEYS))
+    values: set[int] = set()
+    Allowance(DecodeLimits(), Clock(FEW_KEYS * SECONDS_PER_KEY)).fill(values.update, keys)
+    assert values == set(keys)
+    with pytest.raises(DecodeError, match="keys that collide"):
+        Allowance(DecodeLimits(), Clock(SECONDS_AT_LEAST)).fill(values.update, keys)
+
+
+@pytest.mark.parametrize("container", [set, frozenset, lambda keys: dict.fromkeys(keys, 0)])
+def test_many_honest_keys(container: Any) -> None:
+    sent = container([*range(2000), *(float(i) + 0.5 for i in range(2000)), (1, 2), None])
+    arrived = decode(encode(sent).document)
+    assert type(arrived) is type(sent)
+    assert arrived == sent
+    if type(sent) is dict:
+        assert list(arrived) == list(sent)
+
+
+def test_keys_that_collide_are_given_up() -> None:
+    numbers = [k * PRIME for k in range(8, 40_008)]
+    assert len(set(map(hash, numbers))) == 1
+    leaves = [
+        msgpack.ExtType(Tag.BIG_INT, each.to_bytes(each.bit_length() // 8 + 1, "little"))
+        for each in numbers
+    ]
+    document = msgpack.packb([MARKERS[Tag.SET], *leaves])
+    with pytest.raises(DecodeError, match="keys that collide"):
+        decode(document)
+
+
+# -- what is copied, or kept ----------------------------------------------------------------------
+
+
+def test_bytes_that_are_copied_many_times() -> None:
+    octets = np.zeros(2 * MIB, np.uint8)
+    once = [MARKERS[Tag.BIG_BYTEARRAY], msgpack.ExtType(Tag.EXTERNAL, bytes(4))]
+    assert len(decode(msgpack.packb([once] * COPIES), [octets])) == COPIES
+    with at_most((COPIES + 2) * octets.nbytes), pytest.raises(DecodeError, match="many values"):
+        decode(msgpack.packb([once] * 1000), [octets])
+
+
+def test_sparse_arrays_that_share_their_parts_for_ever() -> None:
+    array = scipy.sparse.csr_array(np.eye(300))
+    encoded = encode([array] * 3)
+    assert len(decode(encoded.document, encoded.externals)) == 3
+    lines = msgpack.unpackb(encoded.document, ext_hook=msgpack.ExtType)
+    with pytest.raises(DecodeError, match="too many sparse arrays"):
+        decode(msgpack.packb(lines[:1] * 1000), encoded.externals)
+
+
+def test_indices_that_scipy_makes_narrower_count_as_copies() -> None:
+    parts: list[object] = [np.ones(2), np.zeros(2, int), np.minimum(np.arange(50_001), 2)]
+    plain = [MARKERS[Tag.SPARSE], "csr_matrix", [50_000, 3]]
+    plain += [msgpack.ExtType(Tag.EXTERNAL, i.to_bytes(4, "big")) for i in range(3)]
+    with pytest.raises(DecodeError, match="many values"):
+        decode(msgpack.packb([plain] * 50), parts)
+
+
+def test_indices_of_sparse_arrays_are_integers() -> None:
+    parts: list[object] = [np.ones(1), np.zeros(1, complex), np.arange(2)]
+    plain = [MARKERS[Tag.SPARSE], "csr_array", [1, 3]]
+    plain += [msgpack.ExtType(Tag.EXTERNAL, i.to_bytes(4, "big")) for i in range(3)]
+    with pytest.raises(DecodeError, match="no integers"):
+        decode(msgpack.packb(plain), parts)
+
+
+def test_combinations_of_flags_do_not_pile_up() -> None:
+    def combined(value: int) -> Any:
+        return decode(msgpack.packb([MARKERS[Tag.FLAG], "tests.wire.samples:Bits", value]))
+
+    assert combined(2**10) == Bits(2**10)
+    assert combined(3) == Bits.A | Bits.B
+    known = Bits._value2member_map_
+    filled = {2**40 + i: Bits.A for i in range(MOST_COMBINATIONS)}
+    known.update(filled)
+    try:
+        assert combined(3) == Bits.A | Bits.B
+        with pytest.raises(DecodeError, match="combinations here already"):
+            combined(2**30)
+    finally:
+        for value in filled:
+            del known[value]
+
+
+def test_what_is_wrong_in_a_large_document_is_said_without_a_path() -> None:
+    wrong = ["x" * 2 * MIB, [MARKERS[Tag.DATE], 1]]
+    with at_most(20 * MIB), pytest.raises(DecodeError, match="3 integers") as caught:
+        decode(msgpack.packb(wrong))
+    assert "at value" not in str(caught.value)
+
+
+def test_keys_as_long_as_the_document_do_not_fill_the_error() -> None:
+    wrong: Any = [MARKERS[Tag.DATE], 1]
+    for _ in range(20):
+        wrong = {"k" * 10_000: wrong}
+    with pytest.raises(DecodeError) as caught:
+        decode(msgpack.packb(wrong))
+    assert len(str(caught.value)) < 2000
+
+
+# -- frames ---------------------------------------------------------------------------------------
+
+
+def test_the_most_envelopes_of_a_write() -> None:
+    tiny = pb.Envelope(number=1, kind="a").SerializeToString()
+    field = b"\x0a" + bytes([len(tiny)]) + tiny
+    rest = Frame(receipt=1).receipt
+    assert rest == 1
+    assert len(unpack_frame(field * MAX_ENVELOPES).envelopes) == MAX_ENVELOPES
+    with at_most(MIB), pytest.raises(DecodeError, match=f"more than {MAX_ENVELOPES}"):
+        unpack_frame(field * (MAX_ENVELOPES + 1))
+    for garbage in (b"\xff" * 70_000, b"\x0a\xff" * 40_000, b"\x0b" + bytes(70_000)):
+        with at_most(2 * MIB), pytest.raises(DecodeError):
+            unpack_frame(garbage)
+
+
+def test_what_a_large_write_may_hold() -> None:
+    """The walk over its fields takes all that protobuf does."""
+    large = pb.Envelope(number=2**63, kind="a", document=bytes(70_000), call=3).SerializeToString()
+    beat = pack_frame(Frame(receipt=2**40))
+    unknown = b"\x99\x06" + bytes(8) + b"\x9d\x06" + bytes(4) + b"\x98\x06\x01"
+    data = (
+        beat
+        + unknown
+        + b"\x0a"
+        + bytes([len(large) & 0x7F | 0x80, len(large) >> 7 & 0x7F | 0x80, len(large) >> 14])
+        + large
+    )
+    frame = unpack_frame(data)
+    assert frame.receipt == 2**40
+    assert frame.envelopes[0].document == bytes(70_000)
+
+
+def test_announcements_are_bounded() -> None:
+    limits = DecodeLimits(document_bytes=MIB, message_bytes=4 * MIB)
+    for large, field in ((Envelope("a", document=bytes(MIB + 1)), "document_bytes"),
+                         (Envelope("a", externals=bytes(MIB + 1)), "document_bytes"),
+                         (Envelope("a", buffers=[bytes(4 * MIB + 1)]), "message_bytes")):  # fmt: skip
+        with pytest.raises(DecodeError, match=field):
+            unpack_frame(pack_frame(Frame([large])), limits)
+        with pytest.raises(EncodeError, match=field):
+            inline_size(large, limits)
+    unpack_frame(pack_frame(Frame([Envelope("a", buffers=[bytes(4 * MIB)])])), limits)
+
+
+def test_two_envelopes_of_one_number() -> None:
+    one = Envelope("a", document=bytes(70_000), number=5)
+    other = Envelope("b", buffers=[b"x", bytes(70_000)], number=5)
+    for pair in ((one, other), (one, one), (Envelope("a", number=5), other)):
+        with pytest.raises(DecodeError, match="one number"):
+            unpack_frame(pack_frame(Frame([*pair])))
+    small = Envelope("a", number=5)
+    assert len(unpack_frame(pack_frame(Frame([small, small]))).envelopes) == 2
+
+
+def test_arrays_of_a_message_are_described_within_its_limits() -> None:
+    metadata, buffers = describe([np.zeros(3)])
+    limits = DecodeLimits(document_bytes=2**16, depth=32)
+    (array,) = rebuild(metadata, buffers, limits=limits)
+    assert np.array_equal(np.asarray(array), np.zeros(3))

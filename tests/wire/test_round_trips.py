@@ -1,0 +1,222 @@
+"""What the properties of `test_values` and `test_arrays` leave out: all of it mixed, and every dtype
+in every layout."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import operator
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import pytest
+import scipy.sparse
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from telegrad.wire import copies, decode, describe, encode, rebuild
+from tests.wire.samples import Access, Bits, Color, Pair, Point, Slotted, double, round_trip
+from tests.wire.test_arrays import assert_same, dtypes, shapes
+from tests.wire.test_values import same, values
+
+# -- every dtype in every layout ------------------------------------------------------------------
+
+NATIVE = [np.dtype(code) for code in np.typecodes["All"] if code not in "OMmSUV"]
+FLEXIBLE = [np.dtype(code) for code in ("S3", "U3", "V5", "M8[D]", "M8[25us]", "m8[ns]", "m8")]
+OTHERS = [
+    np.dtype([("a", "i1"), ("b", ">f8"), ("c", "U2", (2,))]),
+    np.dtype([("a", "i1"), ("b", [("x", "c8")])], align=True),
+    np.dtype({"names": ["z"], "formats": ["<f4"], "offsets": [3], "itemsize": 12}),
+    *(np.dtype(getattr(ml_dtypes, name)) for name in ("bfloat16", "float8_e4m3fn", "int4")),
+]
+SWAPPED = [each.newbyteorder() for each in (*NATIVE, *FLEXIBLE) if each.newbyteorder() != each]
+DTYPES = [*dict.fromkeys([*NATIVE, *FLEXIBLE, *SWAPPED, *OTHERS])]
+LAYOUTS: dict[str, Callable[[Any], Any]] = {
+    "C": lambda a: a,
+    "F": np.asfortranarray,
+    "turned": lambda a: a.transpose(2, 0, 1),
+    "reversed": lambda a: a[::-1, :, ::-1],
+    "strided": lambda a: a[:, ::2, 1:],
+    "broadcast": lambda a: np.broadcast_to(a[:, :1], a.shape),
+    "one": lambda a: a[:1, :1, :1],
+    "none": lambda a: a[:, :0],
+    "0-d": lambda a: np.asarray(a[1, 2, 3]).reshape(()),
+    "read-only": lambda a: _read_only(a),
+}
+
+
+def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    array.flags.writeable = False
+    return array
+
+
+def filled(dtype: np.dtype[Any]) -> Any:
+    """An array with a pattern in all its bytes, as far as every pattern is a value."""
+    if dtype.kind in "SU":
+        return np.array(
+            [f"{i}é" if dtype.kind == "U" else str(i) for i in range(24)], dtype
+        ).reshape(2, 3, 4)
+    if dtype.kind in "b":
+        return (np.arange(24) % 3 == 0).reshape(2, 3, 4)
+    if dtype.fields is None and dtype.type.__module__ != "ml_dtypes" and dtype.kind != "V":
+        return (
+            np.arange(24)
+            .astype(dtype if dtype.kind not in "Mm" else "i8")
+            .astype(dtype)
+            .reshape(2, 3, 4)
+        )
+    if dtype.type.__module__ == "ml_dtypes":
+        return (np.arange(24) % 7).astype(dtype).reshape(2, 3, 4)
+    return np.zeros((2, 3, 4), dtype)
+
+
+@pytest.mark.parametrize("big", [False, True], ids=["as small ones", "as big ones"])
+def test_gaps_between_fields_tell_nothing_of_this_process(
+    big: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lay in memory that a copy was made in is nobody's business."""
+    monkeypatch.setattr(copies, "BIG_BYTES", 1 if big else 2**20)
+    dtype = np.dtype({"names": ["a"], "formats": ["u1"], "offsets": [60], "itemsize": 64})
+    array = np.frombuffer(b"\x07" * (64 * 64), dtype).reshape(8, 8)
+    for _ in range(20):
+        secrets = [np.full(64 * 64, 99, np.uint8) for _ in range(20)]
+        del secrets
+        for view in (array.T, array[::-1], array[:, ::2]):
+            _, (octets,) = describe([view])
+            assert set(bytes(octets)) == {7}
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_dtype_in_every_layout(dtype: np.dtype[Any]) -> None:
+    for layout in LAYOUTS.values():
+        array = layout(filled(dtype))
+        if dtype.names is not None:  # NumPy's own copy has anything in the gaps between fields
+            whole = np.dtype((np.void, dtype.itemsize))
+            arrived = round_trip(array)
+            assert (arrived.dtype, arrived.shape) == (dtype, array.shape)
+            assert arrived.view(whole).tobytes() == array.view(whole).tobytes()
+            continue
+        assert_same(round_trip(array), array)
+        if array.ndim == 0 and dtype.type.__module__ != "ml_dtypes":
+            arrived = round_trip(array[()])
+            assert (type(arrived), arrived.tobytes()) == (type(array[()]), array[()].tobytes())
+
+
+@given(st.data())
+def test_any_dtype_in_any_layout(data: st.DataObject) -> None:
+    array: Any = data.draw(hnp.arrays(dtypes, shapes))
+    view = np.asarray(array[data.draw(hnp.basic_indices(array.shape, allow_ellipsis=True))])
+    view = view.transpose(data.draw(st.permutations(range(view.ndim))))
+    assert_same(round_trip(view), view)
+
+
+# -- all of it, mixed -----------------------------------------------------------------------------
+
+zones = st.sampled_from(
+    [None, dt.UTC, dt.timezone(dt.timedelta(hours=-3, seconds=7), "x"), ZoneInfo("UTC")]
+)
+keys = st.text(max_size=3) | st.integers() | st.tuples(st.integers(), st.text(max_size=2))
+rare = (
+    st.datetimes(timezones=zones)
+    | st.times(timezones=zones)
+    | zones
+    | st.builds(Path, st.text("ab/.", max_size=5))
+    | st.builds(PurePosixPath, st.text("ab/.", max_size=5))
+    | st.builds(PureWindowsPath, st.text("ab\\.:", max_size=5))
+    | st.builds(Access, st.integers(0, 7))
+    | st.builds(Bits, st.integers(0, 7))
+    | st.builds(Slotted, st.text(max_size=3), st.integers())
+    | st.sampled_from(
+        [double, operator.add, Point, np.dtype("<f2"), np.dtype([("a", "U1")]), Color.BOTH]
+    )
+)
+mixed = st.recursive(
+    rare | values,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(keys, inner, max_size=3)
+        | st.dictionaries(keys, inner, max_size=3).map(OrderedDict)
+        | st.dictionaries(keys, inner, max_size=3).map(lambda d: defaultdict(list, d))
+        | st.builds(lambda items, bound: deque(items, bound), st.lists(inner), st.integers(1, 5))
+        | st.dictionaries(keys, st.integers(), max_size=3).map(Counter)
+        | st.builds(Pair, inner, inner)
+    ),
+    max_leaves=10,
+)
+
+
+def alike(a: Any, b: Any) -> bool:
+    """As `same`, and the bounds of deques and the factories of dicts."""
+    if isinstance(a, deque) and a.maxlen != b.maxlen:
+        return False
+    if isinstance(a, defaultdict) and a.default_factory is not b.default_factory:
+        return False
+    if isinstance(a, Slotted):
+        return bool(a == b)
+    if isinstance(a, dt.datetime | dt.time):
+        return (a, a.fold, repr(a.tzinfo)) == (b, b.fold, repr(b.tzinfo))
+    if isinstance(a, list | tuple | deque):
+        return type(a) is type(b) and len(a) == len(b) and all(map(alike, a, b))
+    if isinstance(a, dict):
+        return (
+            type(a) is type(b)
+            and same(list(a), list(b))
+            and all(map(alike, a.values(), b.values()))
+        )
+    return same(a, b)
+
+
+@given(mixed)
+def test_every_kind_of_value_in_every_other(value: Any) -> None:
+    assert alike(round_trip(value), value)
+
+
+@given(mixed)
+def test_what_arrived_is_encoded_as_it_came(value: Any) -> None:
+    first = encode(value)
+    metadata, buffers = describe(first.externals)
+    arrived = decode(first.document, rebuild(metadata, [bytearray(each) for each in buffers]))
+    again = encode(arrived)
+    if not has_sets(value):  # theirs is the order of their hashes
+        assert again.document == first.document
+    assert describe(again.externals)[0] == metadata
+
+
+def has_sets(value: Any) -> bool:
+    if isinstance(value, set | frozenset):
+        return len(value) > 1
+    if isinstance(value, dict):
+        return any(map(has_sets, itertools.chain(value, value.values())))
+    if isinstance(value, list | tuple | deque):
+        return any(map(has_sets, value))
+    return isinstance(value, Point) and any(map(has_sets, vars(value).values()))
+
+
+@pytest.mark.parametrize("layout", ["csr", "csc", "bsr", "coo", "dia"])
+@pytest.mark.parametrize("dtype", ["?", "i1", "u8", "f4", "f8", "c16"])
+def test_sparse_arrays_of_every_dtype(layout: str, dtype: str) -> None:
+    dense = np.array([[0, 1, 0], [2, 0, 0]]).astype(dtype)
+    sparse = getattr(scipy.sparse, f"{layout}_array")(dense)
+    arrived = round_trip({"x": [sparse]})["x"][0]
+    assert (type(arrived), arrived.dtype) == (type(sparse), sparse.dtype)
+    assert np.array_equal(arrived.toarray(), dense)
+
+
+@given(st.lists(mixed, max_size=2), st.text(max_size=5))
+def test_exceptions_keep_what_travels(args: list[Any], note: str) -> None:
+    error = LookupError(*args)
+    error.add_note(note)
+    error.__cause__ = OSError(2, "missing")
+    arrived = round_trip([error])[0]
+    assert type(arrived) is LookupError
+    assert all(map(alike, arrived.args, error.args))
+    assert arrived.__notes__[0] == note
+    assert isinstance(arrived.__cause__, OSError)
+    assert arrived.__cause__.errno == 2
