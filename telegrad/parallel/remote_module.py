@@ -108,6 +108,13 @@ class RemoteModule(RemotePart):
         _check_may_block("from_rref()", "`await rpc.to_thread(RemoteModule.from_rref, rref)`")
         return cls._of(module_rref, timeout, training=_ask(module_rref, timeout))
 
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a RemoteModule is a handle on a module of another worker, and is not copied or pickled: "
+            "pass it as an argument of a call, or make another handle with "
+            "RemoteModule.from_rref(module.get_module_rref()); what it learned is in state_dict()"
+        )
+
     # Computing.
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from telegrad.rendezvous import keep_newest
 from telegrad.rpc import functions
 from telegrad.rpc.agent import Agent
 from telegrad.rpc.ambient import (
@@ -36,10 +37,11 @@ from telegrad.rpc.future_sets import (
 )
 from telegrad.rpc.gather import gather
 from telegrad.rpc.interceptor import CallRecord, Interceptor, Message
+from telegrad.rpc.job_events import JobEvents
 from telegrad.rpc.limits import Limits
 from telegrad.rpc.membership_events import MembershipEvents, on_join, on_leave, on_loss
 from telegrad.rpc.membership_events import attach_to as attach_membership_events
-from telegrad.rpc.open_exchange import OpenExchange
+from telegrad.rpc.open_exchange import OpenExchange, connection_limits
 from telegrad.rpc.options import RpcOptions
 from telegrad.rpc.publish import attach_to as attach_published
 from telegrad.rpc.publish import lookup, publish, unpublish
@@ -48,6 +50,7 @@ from telegrad.rpc.retry import attach_to as attach_retries
 from telegrad.rpc.retry import idempotent
 from telegrad.rpc.rref import RRef
 from telegrad.rpc.rref import attach_to as attach_rrefs
+from telegrad.rpc.rref_calls import RRefCalls
 from telegrad.rpc.rref_stream import attach_to as attach_streams
 from telegrad.rpc.served_call import ServedCall, current_served_call
 from telegrad.rpc.shutdown import CLOSE_SECONDS, Membership
@@ -59,7 +62,7 @@ from telegrad.rpc.unread import watched
 from telegrad.rpc.user_call import CallMode, UserCall
 from telegrad.rpc.wait_probe import WaitProbes
 from telegrad.rpc.wait_probe import attach_to as attach_wait_probes
-from telegrad.transport import on_own_loop
+from telegrad.transport import TlsOptions, on_own_loop
 from telegrad.types import WorkerInfo
 from telegrad.wire import expose, register_type
 
@@ -72,16 +75,19 @@ __all__ = [
     "CurrentCall",
     "Future",
     "Interceptor",
+    "JobEvents",
     "Limits",
     "Membership",
     "MembershipEvents",
     "Message",
     "OpenExchange",
     "RRef",
+    "RRefCalls",
     "RpcOptions",
     "RpcStatistics",
     "ServedCall",
     "Stream",
+    "TlsOptions",
     "UserCall",
     "WaitProbes",
     "WorkerInfo",
@@ -95,6 +101,7 @@ __all__ = [
     "attach_wait_probes",
     "clear_process_agent",
     "collect_all",
+    "connection_limits",
     "current_agent",
     "current_call",
     "current_served_call",
@@ -109,6 +116,7 @@ __all__ = [
     "idempotent",
     "init_rpc",
     "is_initialized",
+    "keep_newest",
     "lookup",
     "new_future",
     "on_join",

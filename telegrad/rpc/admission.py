@@ -175,6 +175,10 @@ class Budget:
         """Whether it knows of no call."""
         return not (self._queue or self._coming or self._here or self._withdrawn)
 
+    def asked_by(self, peer: WorkerInfo) -> int:
+        """How many calls of a peer wait to be admitted."""
+        return len(self._queue.get(peer, ()))
+
     def ask(self, peer: WorkerInfo, call: int, size: int) -> list[Grant]:
         """A peer wants to send a call of `size` bytes."""
         key = (peer, call)

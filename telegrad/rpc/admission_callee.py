@@ -11,11 +11,10 @@ from typing import final
 from telegrad.errors import DecodeError, UnknownWorkerError, WorkerLostError
 from telegrad.rpc.admission import Budget, Grant
 from telegrad.rpc.admission_caller import ADMIT
-from telegrad.rpc.codec import read_body, write_body
 from telegrad.rpc.deadlines import Deadlines
 from telegrad.rpc.limits import MOST, Limits
 from telegrad.types import WorkerInfo
-from telegrad.wire import Envelope
+from telegrad.wire import SMALL_LIMITS, Envelope, read_body, write_body
 
 __all__ = ["CalleeAdmission"]
 
@@ -37,6 +36,7 @@ class CalleeAdmission:
         post: Callable[[WorkerInfo, Envelope], None],
     ) -> None:
         self._stalled_after = limits.stalled_after
+        self._most_asked = limits.served_calls_per_peer
         self._deadlines = deadlines
         self._post = post
         self._lock = threading.Lock()
@@ -50,15 +50,19 @@ class CalleeAdmission:
 
     def on_ask(self, peer: WorkerInfo, envelope: Envelope) -> None:
         """A peer wants to send a call."""
-        body = read_body(envelope)
+        body = read_body(envelope, limits=SMALL_LIMITS)
         if not isinstance(body, list) or len(body) != 2:
             raise DecodeError("the body of rpc.ask is not [call, bytes]")
         call, size = _natural(body[0]), _natural(body[1])
+        if self._budget.asked_by(peer) >= self._most_asked:
+            raise DecodeError(
+                f"{peer.name!r} has {self._most_asked} calls that wait to be taken in"
+            )
         self._event(lambda: self._budget.ask(peer, call, size))
 
     def on_withdraw(self, peer: WorkerInfo, envelope: Envelope) -> None:
         """A call that had asked will not come."""
-        call = _natural(read_body(envelope))
+        call = _natural(read_body(envelope, limits=SMALL_LIMITS))
         self._event(lambda: self._budget.withdraw(peer, call))
 
     def arrive(self, caller: WorkerInfo, number: int) -> Callable[[], None] | None:

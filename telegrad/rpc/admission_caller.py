@@ -11,10 +11,10 @@ from typing import TypeAlias, final
 from telegrad.errors import UnknownWorkerError, WorkerLostError
 from telegrad.rpc.admission import Move, Step, Window
 from telegrad.rpc.call_table import PendingCall
-from telegrad.rpc.codec import Sealed, read_body, write_body
+from telegrad.rpc.codec import Sealed
 from telegrad.rpc.limits import Limits
 from telegrad.types import WorkerInfo
-from telegrad.wire import Envelope
+from telegrad.wire import Envelope, read_body, write_body
 
 __all__ = ["ADMIT", "ASK", "WITHDRAW", "CallerAdmission"]
 

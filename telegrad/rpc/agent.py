@@ -35,16 +35,19 @@ from telegrad.rpc.open_exchange import OpenExchange
 from telegrad.rpc.options import RpcOptions
 from telegrad.rpc.served_call import current_served_call
 from telegrad.rpc.serving import CALL, Serving
-from telegrad.rpc.shutdown import Membership, Shutdown
+from telegrad.rpc.shutdown import UNGRACEFUL, Membership, Shutdown
 from telegrad.rpc.statistics import RpcStatistics
 from telegrad.rpc.timeouts import seconds
-from telegrad.rpc.user_call import call_payload, prepare_call
+from telegrad.rpc.user_call import admit_call, call_payload
 from telegrad.rpc.user_loop import UserLoop
 from telegrad.transport import LoopThread
 from telegrad.types import WorkerInfo
 from telegrad.wire import CallablePolicy
 
 __all__ = ["Agent"]
+
+MOST_NAMED = 3  # calls, in one line of the log
+LEAST_SECONDS = 0.1  # for what is closed last; coroutines that are cancelled end in milliseconds
 
 
 @final
@@ -128,6 +131,7 @@ class Agent(AgentSeams, AgentVerbs):
         self.info = info
         self.options = options
         self.pid = os.getpid()
+        self.main_stays_here = False
         self._made = time.monotonic()
         self._context = contextvars.Context() if context is None else context
         self._context.run(enter_agent, self)
@@ -137,8 +141,10 @@ class Agent(AgentSeams, AgentVerbs):
         self._deadlines = Deadlines(loop)
         self._executor = Executor(info.name, options.num_threads, self._deadlines, self.new_context)
         self._user_loop = UserLoop(info.name, self._deadlines, self.submit)
-        self._policy = CallablePolicy(options.callable_mode, options.callable_patterns)
-        self._codec = MessageCodec(self._policy.resolve_value)
+        self._policy = CallablePolicy(
+            options.callable_mode, options.callable_patterns, options.callable_decision
+        )
+        self._codec = MessageCodec(self.resolve_value, info.name, options.limits.received)
         self._members = Members(info, world_size)
         self._calling = Calling(
             info.name, self._codec, self._deadlines, self.submit, self._post, options.limits
@@ -152,13 +158,14 @@ class Agent(AgentSeams, AgentVerbs):
             self.new_context,
             self._post,
             CalleeAdmission(options.limits, self._deadlines, self._post),
+            options.limits.served_calls_per_peer,
         )
         self._inbox = Inbox(self._members, self._calling, self._serving, self._post, self.submit)
         self._exchange = open_exchange(receiver=self._inbox, load=lambda: self._executor.busy)
         self._shutdown = Shutdown(info.name, self)
         # First, and so called last: until then `shutdown` finds this agent, and waits for its end.
         self.after_close(partial(clear_process_agent, self))
-        self.serve(CALL, partial(prepare_call, self.resolve))
+        self.serve_named(CALL, partial(admit_call, self.resolve))
 
     # Who is who.
 
@@ -273,14 +280,21 @@ class Agent(AgentSeams, AgentVerbs):
         """Takes a worker as lost, or as gone by itself, because the coordinator says so."""
         self._exchange.fence(worker, reason, left=left)
 
-    def evict(self, error: EvictedError) -> None:
-        """Takes it that the job goes on without this worker: every wait raises `error`."""
+    def evict(self, error: EvictedError) -> bool:
+        """Takes it that the job goes on without this worker: every wait raises `error`.
+
+        Returns:
+            Whether it does; False where this worker leaves by itself, or has left.
+        """
+        if self._inbox.left:
+            return False
         self._members.evict(error)
         self._inbox.evict(error)
         self._calling.close(error)
         for other in self.workers():
             if other != self.info:
                 self._exchange.fence(other, error.reason)
+        return True
 
     def join(self, membership: Membership) -> None:
         """Says through whom this agent shuts down together with the others."""
@@ -293,10 +307,13 @@ class Agent(AgentSeams, AgentVerbs):
     def shutdown(self, *, graceful: bool = True, timeout: float = math.inf) -> None:
         """Ends this worker; idempotent, legal in any state.
 
+        What takes longer than 10 s is named in the log, now and then.
+
         Args:
-            graceful: Serve until every living worker has called this, then drain, release and
-                leave within 10 s. False leaves at once; whoever waits for this worker hears.
-            timeout: Seconds for the other workers to call it too.
+            graceful: Wait for the own calls first, then serve until every living worker has
+                called this, drain, release and leave within 10 s. False leaves at once; whoever
+                waits for this worker hears.
+            timeout: Seconds for the own calls, and for the other workers to call it too.
 
         Raises:
             RendezvousTimeoutError: Some have not called it in time; `.missing` names them. The
@@ -307,9 +324,15 @@ class Agent(AgentSeams, AgentVerbs):
         if self.pid == os.getpid():  # in a forked child it is not ours to end
             self._shutdown.run(graceful=graceful, timeout=limit)
 
-    def leave_within(self, limit: float) -> None:
-        """Leaves at once, within `limit` seconds: for the exit of the process."""
+    def leave_within(self, limit: float, reason: str = UNGRACEFUL) -> None:
+        """Leaves at once, within `limit` seconds: for the exit of the process.
+
+        Args:
+            limit: Seconds.
+            reason: What the others are told.
+        """
         if self.pid == os.getpid():  # a forked child inherits the exit hooks too
+            self._shutdown.alone = reason
             self._shutdown.run(graceful=False, timeout=limit, close_seconds=limit)
 
     def statistics(self) -> RpcStatistics:
@@ -368,20 +391,44 @@ class Agent(AgentSeams, AgentVerbs):
     def _calls_end(self, deadline: float) -> bool:
         return all(calls.wait_until_idle(deadline) for calls in self._own_calls)
 
+    def waits_for(self) -> str:
+        """Says what is called, or else served here, that an end waits for; empty for nothing."""
+        own = self._calling.labels()
+        if own:
+            return _named(own, "own call")
+        if sum(calls.pending for calls in self._own_calls):
+            return "own calls that are to be sent again"
+        served = [each for each in self._serving.calls() if not each.cancelled]
+        words = [f"{each.record.function} for {each.caller.name!r}" for each in served]
+        return _named(words, "call that it serves", "calls that it serves") if words else ""
+
     def serves_this(self) -> bool:
         """Tells whether the code that asks runs in a call that is served here."""
         served = current_served_call()
         return served is not None and self._serving.serves(served)
 
+    def abandon(self) -> None:
+        """Ends what this worker waits for, since it leaves without the others."""
+        self._inbox.leave()
+        self._calling.close()
+
     def close(self, timeout: float, reason: str) -> None:
         """Says goodbye, flushes what was posted and ends the threads; use `shutdown`."""
+        ends = time.monotonic() + timeout
         try:
             self._exchange.close(timeout, reason)
         finally:
             self._calling.close()
             self._serving.close()
-            self._user_loop.close()
+            self._user_loop.close(max(ends - time.monotonic(), LEAST_SECONDS))
             self._deadlines.close()
             self._executor.close()
             switch_interval_at_most(self, None)
             self._loop.release()
+
+
+def _named(labels: Sequence[str], one: str, many: str = "") -> str:
+    """Says how many there are, and which the first few are."""
+    more = len(labels) - MOST_NAMED
+    named = ", ".join(labels[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return f"{len(labels)} {one if len(labels) == 1 else many or one + 's'}: {named}"

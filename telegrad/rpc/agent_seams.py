@@ -8,10 +8,15 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from telegrad.errors import NotInitializedError, UnknownWorkerError, WorkerLostError
+from telegrad.errors import (
+    CallRefusedError,
+    NotInitializedError,
+    UnknownWorkerError,
+    WorkerLostError,
+)
 from telegrad.rpc.ambient import check_process
 from telegrad.rpc.calling import Calling
-from telegrad.rpc.codec import MessageCodec, read_body, write_body
+from telegrad.rpc.codec import MessageCodec
 from telegrad.rpc.deadlines import Deadlines
 from telegrad.rpc.executor import Executor
 from telegrad.rpc.future import Future
@@ -20,13 +25,14 @@ from telegrad.rpc.interceptor import CallRecord, Interceptor
 from telegrad.rpc.members import Members
 from telegrad.rpc.options import RpcOptions
 from telegrad.rpc.remote_failure import describe_failure
-from telegrad.rpc.serving import ERROR, REPLY, Prepare, Serving
+from telegrad.rpc.served_call import current_served_call
+from telegrad.rpc.serving import ERROR, REPLY, Serving
 from telegrad.rpc.shutdown import Shutdown
 from telegrad.rpc.timeouts import seconds
-from telegrad.rpc.user_call import UserCall
-from telegrad.transport import Exchange
+from telegrad.rpc.user_call import Admit, Prepare, UserCall
+from telegrad.transport import CALL_REFUSED, Exchange
 from telegrad.types import WorkerInfo
-from telegrad.wire import Buffer, CallablePolicy, Envelope, FunctionRef
+from telegrad.wire import Buffer, CallablePolicy, Envelope, FunctionRef, read_body, write_body
 
 __all__ = ["AgentSeams", "OwnCalls"]
 
@@ -53,6 +59,7 @@ class AgentSeams:
     info: WorkerInfo
     options: RpcOptions
     pid: int
+    main_stays_here: bool  # whether local workers serve, which cannot import this `__main__`
     _attached: dict[type[Any], Any]
     _calling: Calling
     _codec: MessageCodec
@@ -115,8 +122,19 @@ class AgentSeams:
                 the call, after the interceptors. The UserCall's value is the reply. What
                 `prepare` raises is the reply too.
         """
+        self.serve_named(kind, lambda caller, document: prepare)
+
+    def serve_named(self, kind: str, admit: Admit) -> None:
+        """Registers what serves requests of a kind that name what they call.
+
+        Args:
+            kind: The envelope's kind.
+            admit: `admit(caller, document) -> prepare` runs in the pool, in the Context of the
+                call, before anything of the request is decoded, and returns what `serve` takes.
+                What it raises is the reply: nothing of the request's arguments is ever built.
+        """
         self._inbox.register(
-            kind, lambda caller, envelope: self._serving.accept(prepare, caller, envelope)
+            kind, lambda caller, envelope: self._serving.accept(admit, caller, envelope)
         )
 
     def run(self, user_call: UserCall) -> Future[Any]:
@@ -131,16 +149,36 @@ class AgentSeams:
         Args:
             function: `module:qualname`.
             script: The caller's script, for the error.
-            caller: Who asks, for the error.
+            caller: Who asks.
 
         Raises:
             FunctionNotFoundError: There is none.
             CallRefusedError: `RpcOptions.callables` does not allow it.
         """
         ref = FunctionRef(function, script)
-        return self._policy.resolve(
-            ref, caller="" if caller is None else caller.name, worker=self.info.name
-        )
+        try:
+            return self._policy.resolve(ref, caller=caller, worker=self.info.name)
+        except CallRefusedError as error:
+            self.record_refusal(caller, function, "NOT_ALLOWED", error)
+            raise
+
+    def resolve_value(self, peer: WorkerInfo, kind: str, function: str) -> Callable[..., Any]:
+        """Returns the function of a name that a peer has sent as a value, if it may have it.
+
+        Args:
+            peer: Who sent it.
+            kind: In an envelope of which kind.
+            function: `module:qualname`.
+
+        Raises:
+            FunctionNotFoundError: There is none.
+            CallRefusedError: `RpcOptions.callables` does not allow it.
+        """
+        try:
+            return self._policy.resolve_value(function, caller=peer, worker=self.info.name)
+        except CallRefusedError as error:
+            self.record_refusal(peer, function, "NOT_ALLOWED_AS_VALUE", error, kind)
+            raise
 
     def check_method(self, value: object, method: str, caller: WorkerInfo) -> None:
         """Checks that a caller may call a method of a value, through a reference to it.
@@ -148,7 +186,12 @@ class AgentSeams:
         Raises:
             CallRefusedError: `RpcOptions.callables` does not allow it.
         """
-        self._policy.check_method(value, method, caller=caller.name, worker=self.info.name)
+        try:
+            self._policy.check_method(value, method, caller=caller, worker=self.info.name)
+        except CallRefusedError as error:
+            called = f"{type(value).__module__}:{type(value).__qualname__}.{method}"
+            self.record_refusal(caller, called, "NOT_ALLOWED", error)
+            raise
 
     def check_found(self, value: object, name: str, found: object, caller: WorkerInfo) -> None:
         """Checks that a caller may call what an attribute gave, after `check_method` of its name.
@@ -156,7 +199,40 @@ class AgentSeams:
         Raises:
             CallRefusedError: `RpcOptions.callables` does not allow it.
         """
-        self._policy.check_found(value, name, found, caller=caller.name, worker=self.info.name)
+        try:
+            self._policy.check_found(value, name, found, caller=caller, worker=self.info.name)
+        except CallRefusedError as error:
+            called = f"{type(value).__module__}:{type(value).__qualname__}.{name}"
+            self.record_refusal(caller, called, "NOT_ALLOWED", error)
+            raise
+
+    def record_refusal(
+        self,
+        caller: WorkerInfo | None,
+        function: str,
+        reason: str,
+        error: CallRefusedError,
+        kind: str | None = None,
+    ) -> None:
+        """Writes a refused call into the audit log.
+
+        Args:
+            caller: Who called.
+            function: What, as `module:qualname`.
+            reason: Why, for programs.
+            error: What the caller is told.
+            kind: By an envelope of which kind; that of the call that is served by default.
+        """
+        served = current_served_call()
+        self._exchange.audit.record(
+            CALL_REFUSED,
+            caller=None if caller is None else caller.name,
+            incarnation=None if caller is None else caller.incarnation,
+            kind=served.kind if kind is None and served is not None else kind,
+            function=function,
+            reason=reason,
+            words=str(error),
+        )
 
     @property
     def codec(self) -> MessageCodec:
@@ -260,6 +336,20 @@ class AgentSeams:
         """
         self._inbox.on_loss_at_once(callback)
 
+    def weigh(self, cause: BaseException, then: Callable[[BaseException], object]) -> None:
+        """Calls `then(error)` with the reason, told by a peer, why something has ended here.
+
+        That is `cause`, unless it says that this very worker is lost: a peer may give it up, and
+        say so to others, before it hears of that itself. Then the coordinator is asked, and if
+        the job goes on without this worker the error is its eviction.
+
+        Args:
+            cause: What the peer said.
+            then: Called here, or on the loop when the coordinator has answered or is lost: must
+                not block or raise.
+        """
+        self._inbox.weigh(cause, then)
+
     def on_ending(self, callback: Callable[[], None]) -> None:
         """Has `callback()` called when a graceful shutdown begins, before it waits for own calls."""
         self._shutdown.on_ending.append(callback)
@@ -311,11 +401,15 @@ class AgentSeams:
     def _post(self, to: WorkerInfo, envelope: Envelope) -> None:
         try:
             self._exchange.post(to, envelope)
+            return
         except UnknownWorkerError:  # an old incarnation was perhaps never met, but it is gone
             lost = self._members.lost(to)
             if lost is None:
                 raise
-            raise lost from None
+        try:
+            raise lost  # out here it has no context, whose frames would keep the caller's locals
+        finally:
+            del lost
 
     def _answer(self, to: WorkerInfo, request: Envelope, envelope: Envelope) -> None:
         envelope.call = request.call

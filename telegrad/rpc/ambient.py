@@ -115,7 +115,7 @@ def forked_at() -> float:
 
 
 def find_agent() -> Agent | None:
-    """Returns the ambient agent, or None where `current_agent` would raise."""
+    """For the library: returns the ambient agent, or None where `current_agent` would raise."""
     agent = _ambient.get() or _process.get().agent
     if agent is None or agent.pid != os.getpid() or agent.ended:
         return None
@@ -123,12 +123,12 @@ def find_agent() -> Agent | None:
 
 
 def process_agent() -> Agent | None:
-    """Returns the agent that `init_rpc` made in this process or in the one it was forked from."""
+    """For the library: returns the agent that `init_rpc` made here, or before this was forked."""
     return _process.get().agent
 
 
 def set_process_agent(agent: Agent) -> None:
-    """Makes `agent` the default of this process.
+    """For the library: makes `agent` the default of this process.
 
     Raises:
         AlreadyInitializedError: There is one.
@@ -144,7 +144,7 @@ def set_process_agent(agent: Agent) -> None:
 
 
 def clear_process_agent(agent: Agent) -> None:
-    """Takes `agent` out as the default of this process, if it is that."""
+    """For the library: takes `agent` out as the default of this process, if it is that."""
     process = _process.get()
     with process.lock:
         if process.agent is agent:
@@ -158,7 +158,11 @@ def enter_agent(agent: Agent) -> Token[Agent | None]:
 
 @contextlib.contextmanager
 def use_agent(agent: Agent) -> Iterator[Agent]:
-    """Makes `agent` the ambient one inside a `with` block, in this context alone."""
+    """Makes `agent` the ambient one inside a `with` block, in this context alone.
+
+    Args:
+        agent: One that the program holds; it is not shut down at the end of the block.
+    """
     token = _ambient.set(agent)
     try:
         yield agent

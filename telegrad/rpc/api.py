@@ -92,10 +92,12 @@ def init_rpc(
 def shutdown(*, graceful: bool = True, timeout: float = math.inf) -> None:
     """Ends this process' agent; idempotent, legal in any state.
 
+    What takes longer than 10 s is named in the log, now and then.
+
     Args:
-        graceful: Serve until every living worker has called it, then drain, release and leave
-            within 10 s. False leaves at once.
-        timeout: Seconds for the other workers to call it too.
+        graceful: Wait for the own calls first, then serve until every living worker has called
+            it, drain, release and leave within 10 s. False leaves at once.
+        timeout: Seconds for the own calls, and for the other workers to call it too.
 
     Raises:
         RendezvousTimeoutError: Some have not called it in time; the agent is closed all the same.
@@ -162,15 +164,19 @@ def rpc_sync(
     Raises:
         CallTimeoutError: The value was not there in time; the callee is told to stop.
         CallCancelledError: The call that this code serves was cancelled, and this one with it.
+        WaitCycleError: The callee waits, perhaps through others, for the call that makes this one.
         WorkerLostError: The callee is gone.
+        EvictedError: The coordinator gave up this worker; the job goes on without it.
         UnknownWorkerError: There is no such worker.
         EncodeError: The function or an argument cannot travel; nothing was sent.
         FunctionNotFoundError: The callee has no such function.
         CallRefusedError: The callee does not allow it.
         PoolExhaustedError: The callee takes no further root call now.
         BlockingCallError: On an event loop that telegrad runs; write `await rpc_async(...)`.
-        ValueError: `retry` for a function that is not marked.
+        TypeError: `func` cannot be called, or an argument of this verb has the wrong form.
+        ValueError: `retry` for a function that is not marked, or a timeout that cannot be.
         NotInitializedError: No agent runs here.
+        AgentForkedError: This is a forked child of the process that the agent runs in.
         Exception: What the function raised, of its own class where that is imported here.
     """
     if on_own_loop():
@@ -226,7 +232,24 @@ def rpc_async(
     It never blocks: a call that has to wait until the callee takes it (`Limits`) waits in its future.
     The arguments are encoded before this returns. Errors of the call's form are raised here, all
     others (loss, timeout, what the function raised) by the future, whose `cancel()` ends the call.
-    See `rpc_sync`.
+
+    Args:
+        to: Name, rank or WorkerInfo.
+        func: As for `rpc_sync`.
+        args: A tuple or list.
+        kwargs: By name.
+        timeout: As for `rpc_sync`; it bounds the call, whoever waits for the future.
+        retry: As for `rpc_sync`.
+
+    Raises:
+        TypeError: `func` cannot be called, or an argument of this verb has the wrong form.
+        ValueError: `retry` for a function that is not marked, or a timeout that cannot be.
+        UnknownWorkerError: There is no such worker.
+        EncodeError: The function or an argument cannot travel; nothing was sent.
+        CallTimeoutError: The call that this code serves has no time left.
+        CallCancelledError: The call that this code serves was cancelled.
+        NotInitializedError: No agent runs here.
+        AgentForkedError: This is a forked child of the process that the agent runs in.
     """
     agent = current_agent()
     return watched(agent, _call(agent, to, func, args, kwargs, timeout, retry))
@@ -273,8 +296,18 @@ def remote(
         timeout: Seconds until the value must be there.
 
     Returns:
-        The RRef. Errors of the call's form are raised here; what goes wrong later (a function
-        that raises, a lost owner) is raised when the reference is used.
+        The RRef. What goes wrong later (a function that raises, a lost owner) is raised when the
+        reference is used; if nobody uses it, it is one warning in the log.
+
+    Raises:
+        TypeError: `func` cannot be called, or an argument of this verb has the wrong form.
+        ValueError: A timeout that cannot be.
+        UnknownWorkerError: There is no such worker.
+        EncodeError: The function or an argument cannot travel; nothing was sent.
+        CallTimeoutError: The call that this code serves has no time left.
+        CallCancelledError: The call that this code serves was cancelled.
+        NotInitializedError: No agent runs here.
+        AgentForkedError: This is a forked child of the process that the agent runs in.
     """
     return create_rref(current_agent(), to, func, args, kwargs, timeout)
 
@@ -297,6 +330,13 @@ def to_thread(func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Awaita
     """Runs a blocking or slow function in the pool, for `async def` functions on the user loop.
 
     The function runs in a copy of the current Context. Await what this returns.
+    `asyncio.to_thread` uses the same pool there; calls that wait for each other through it are not
+    found.
+
+    Args:
+        func: Anything that can be called.
+        *args: Its arguments.
+        **kwargs: Likewise.
 
     Raises:
         TypeError: `func` is not callable.
@@ -325,6 +365,9 @@ def to_thread(func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Awaita
 
 def get_worker_info(to: str | int | WorkerInfo | None = None) -> WorkerInfo:
     """Returns the worker of this name or rank, or this one.
+
+    Args:
+        to: Name, rank or WorkerInfo; None for this worker.
 
     Raises:
         UnknownWorkerError: There is no such worker.

@@ -79,6 +79,16 @@ class CallTable:
         """How many calls with user values wait for their reply."""
         return self._waited_for
 
+    def labels(self) -> list[str]:
+        """Returns the calls with user values that wait for their reply, in words, oldest first."""
+        with self._lock:
+            calls = list(self._calls.values())
+        return [
+            f"{call.record.function} on {call.peer.name!r}"
+            for call in calls
+            if call.values and not call.given_up
+        ]
+
     def draw(self) -> int:
         """Returns a number that no other call has."""
         return next(self._numbers)

@@ -18,7 +18,7 @@ from telegrad.errors import (
 )
 from telegrad.rpc.admission_caller import ADMIT, CallerAdmission
 from telegrad.rpc.call_table import CallTable, PendingCall
-from telegrad.rpc.codec import MessageCodec, Sealed, read_body, write_body
+from telegrad.rpc.codec import MessageCodec, Sealed
 from telegrad.rpc.deadlines import Deadlines
 from telegrad.rpc.fresh import fresh_copy
 from telegrad.rpc.future import Dispatch, Future, new_future
@@ -28,7 +28,7 @@ from telegrad.rpc.remote_failure import rebuild_failure
 from telegrad.rpc.served_call import current_served_call, left_by
 from telegrad.rpc.serving import CANCEL, ERROR, EXPIRE, Handler
 from telegrad.types import WorkerInfo
-from telegrad.wire import Envelope
+from telegrad.wire import Envelope, read_body, write_body
 
 __all__ = ["Calling"]
 
@@ -181,6 +181,10 @@ class Calling:
         self._start(PendingCall(to, CallRecord(kind), future, values=False, limit=limit), sealed)
         return future
 
+    def labels(self) -> list[str]:
+        """Returns what waits for its reply, in words, the oldest first."""
+        return self._table.labels()
+
     def is_pending(self, call: PendingCall) -> bool:
         """Tells whether a call is this worker's, and waits for its reply."""
         return self._table.find(call.number) is call
@@ -264,10 +268,13 @@ class Calling:
         taken = self._table.take(call.peer, call.number) is not None
         if taken:
             call.deadline.cancel()
-        if isinstance(error, EncodeError):
-            raise error
-        if taken:
-            call.future.try_set_exception(_noted(error, call, UNSENT))
+        try:
+            if isinstance(error, EncodeError):
+                raise error
+            if taken:
+                call.future.try_set_exception(_noted(error, call, UNSENT))
+        finally:
+            del error  # its traceback holds this frame, and through it what the caller has
 
     def _post_late(self, call: PendingCall, sealed: Sealed) -> bool:
         """Posts a call that waited for admission; on the loop, or where another call ended."""

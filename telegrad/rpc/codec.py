@@ -9,15 +9,19 @@ from __future__ import annotations
 import contextlib
 import logging
 import operator
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import final
 
 from telegrad.errors import DecodeError, EncodeError
 from telegrad.rpc.interceptor import CallRecord, Interceptor, Message
+from telegrad.rpc.unreadable import unreadable
 from telegrad.types import WorkerInfo
 from telegrad.wire import (
+    DEFAULT_LIMITS,
     Buffer,
+    DecodeLimits,
     Encoded,
     Envelope,
     decode,
@@ -25,9 +29,10 @@ from telegrad.wire import (
     encode,
     join_described,
     rebuild,
+    write_body,
 )
 
-__all__ = ["MessageCodec", "Prepared", "Sealed", "read_body", "write_body"]
+__all__ = ["MessageCodec", "Prepared", "Sealed"]
 
 _logger = logging.getLogger(__name__)
 
@@ -70,7 +75,7 @@ class Prepared:
         Raises:
             EncodeError: It cannot travel.
         """
-        return Prepared(encode(value))
+        return Prepared(encode(value, name=None))
 
     def freeze(self) -> Prepared:
         """Copies its arrays now: whoever owns them may write before the first message is sealed."""
@@ -103,11 +108,21 @@ class MessageCodec:
     """Seals and opens the messages that carry user values, through a chain of interceptors.
 
     Args:
-        functions: Returns the function of a name that is sent as a value, or refuses it.
+        functions: Returns the function of a name that is sent as a value, or refuses it: asked
+            with who sent it, the kind of the envelope, and the name.
+        worker: This worker's name, for errors.
+        limits: Of one message that arrives.
     """
 
-    def __init__(self, functions: Callable[[str], object]) -> None:
+    def __init__(
+        self,
+        functions: Callable[[WorkerInfo, str, str], object],
+        worker: str = "",
+        limits: DecodeLimits = DEFAULT_LIMITS,
+    ) -> None:
         self._functions = functions
+        self._worker = worker
+        self._limits = limits
         self._chain: tuple[Interceptor, ...] = ()
 
     def add(self, interceptor: Interceptor) -> None:
@@ -147,7 +162,8 @@ class MessageCodec:
         if isinstance(value, Prepared):
             encoded, prepared = value.encoded, value
         else:
-            encoded, prepared = _encode_reply(record, value) if reply else encode(value), None
+            encoded = _encode_reply(record, value) if reply else encode(value, name=None)
+            prepared = None
         message = Message(peer, reply, record, list(encoded.externals), final=final)
         self._outgoing(message)
         try:
@@ -181,16 +197,25 @@ class MessageCodec:
         Raises:
             DecodeError: It is no message, or names what may not be built here.
         """
-        message = Message(peer, envelope.reply, record, [], _read_headers(envelope))
+        headers = _read_headers(envelope, self._limits)
+        message = Message(peer, envelope.reply, record, [], headers)
         try:
             if envelope.externals:
-                message.externals = rebuild(envelope.externals, envelope.buffers)
+                message.externals = rebuild(
+                    envelope.externals, envelope.buffers, limits=self._limits
+                )
             for interceptor in self._chain:
                 interceptor.incoming(message)
-            return decode(envelope.document, message.externals, functions=self._functions)
-        except BaseException:
+            functions = partial(self._functions, peer, envelope.kind)
+            return decode(
+                envelope.document, message.externals, functions=functions, limits=self._limits
+            )
+        except BaseException as error:
             message.externals = []
             self.undelivered(message)
+            if type(error) is DecodeError:
+                function = record.function
+                raise unreadable(error, self._worker, peer, function, envelope) from error.__cause__
             raise
 
     def drop(
@@ -204,7 +229,7 @@ class MessageCodec:
         if not self._chain:
             return
         try:
-            headers = _read_headers(envelope)
+            headers = _read_headers(envelope, self._limits)
         except DecodeError:
             return  # garbage holds nothing that could be given back
         self.undelivered(Message(peer, envelope.reply, record, [], headers, cause))
@@ -247,43 +272,18 @@ def _encode_reply(record: CallRecord, value: object) -> Encoded:
 
 
 def write_header(header: object) -> bytes:
-    """Encodes what an interceptor says beside the document: plain values only."""
-    return encode(header).document
-
-
-def _read_headers(envelope: Envelope) -> dict[str, object]:
-    if not envelope.headers:
-        return {}
-    return {name: decode(header, ()) for name, header in envelope.headers.items()}
-
-
-def write_body(
-    kind: str, body: object, *, reply: bool = False, buffers: Sequence[Buffer] = ()
-) -> Envelope:
-    """Makes the envelope of a protocol message, which passes no interceptor.
-
-    Args:
-        kind: The envelope's kind.
-        body: What `read_body` returns at the other end.
-        reply: Whether it answers a request.
-        buffers: Bytes that travel behind those of the body, not copied.
-    """
-    encoded = encode(body)
-    externals, own = describe(encoded.externals) if encoded.externals else (b"", [])
-    return Envelope(
-        kind,
-        reply=reply,
-        document=encoded.document,
-        externals=externals,
-        buffers=[*own, *buffers],
-    )
-
-
-def read_body(envelope: Envelope) -> object:
-    """Decodes the body of a protocol message.
+    """Encodes what an interceptor says beside the document: plain values only, no big bytes.
 
     Raises:
-        DecodeError: It is none.
+        EncodeError: It is more than that.
     """
-    externals = rebuild(envelope.externals, envelope.buffers) if envelope.externals else []
-    return decode(envelope.document, externals)
+    encoded = encode(header)
+    if encoded.externals:
+        raise EncodeError("what is said beside the value holds arrays, or bytes as big as one")
+    return encoded.document
+
+
+def _read_headers(envelope: Envelope, limits: DecodeLimits) -> dict[str, object]:
+    if not envelope.headers:
+        return {}
+    return {name: decode(header, (), limits=limits) for name, header in envelope.headers.items()}

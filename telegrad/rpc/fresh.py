@@ -6,9 +6,9 @@ __all__ = ["fresh_copy", "without_frames"]
 
 
 def fresh_copy(error: BaseException) -> BaseException:
-    """Returns an exception equal to `error` with no traceback, without running its `__init__`.
+    """For the library: returns an exception equal to `error`, without a traceback.
 
-    Notes added to one are not seen on the other. Where its class does not allow a copy, returns
+    Its `__init__` is not run. Notes added to one are not seen on the other. Where its class does not allow a copy, returns
     `error` itself.
 
     Example:

@@ -21,16 +21,15 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any, Generic, TypeVar, cast, final, overload
 
-from telegrad.errors import BlockingCallError, CallCancelledError, CallTimeoutError
+from telegrad.errors import BlockingCallError, CallCancelledError
 from telegrad.rpc.ambient import find_agent
 from telegrad.rpc.blocking import awaiting, comes_from, pool_thread
 from telegrad.rpc.fresh import fresh_copy, without_frames
 from telegrad.rpc.gate import Gate
-from telegrad.rpc.listener import Waker, set_if_waiting, without_stale
-from telegrad.rpc.timeouts import seconds
+from telegrad.rpc.listener import Waker, check_callback, set_if_waiting, without_stale
+from telegrad.rpc.timeouts import not_done, seconds
 from telegrad.rpc.unread import Origin, Report, Reports, expect_reports, origin_of_caller
 from telegrad.transport import on_own_loop
-from telegrad.wire import register_refusal
 
 __all__ = ["Dispatch", "Future", "new_future"]
 
@@ -118,6 +117,7 @@ class Future(Generic[T]):
 
         Raises:
             CallTimeoutError: It was not completed in time; it may be later.
+            WaitCycleError: What completes it waits for this very wait.
             BlockingCallError: On an event loop that telegrad runs, while it is not done.
             BaseException: Whatever it was completed with.
         """
@@ -157,6 +157,9 @@ class Future(Generic[T]):
     def set_result(self, value: T) -> None:
         """Completes it with a value; a reply that it stands for is encoded before this returns.
 
+        Args:
+            value: Anything; it is not copied.
+
         Raises:
             RuntimeError: It was completed before; its value stays.
         """
@@ -165,6 +168,9 @@ class Future(Generic[T]):
 
     def set_exception(self, error: BaseException) -> None:
         """Completes it with an error, which keeps its class across `then` and across workers.
+
+        Args:
+            error: An exception instance, not a class.
 
         Raises:
             TypeError: `error` is not an exception instance.
@@ -198,10 +204,13 @@ class Future(Generic[T]):
         A future that the callback returns is flattened; an exception that it raises becomes the
         error, of its own class. When this future is done the callback runs at once, here.
 
+        Args:
+            callback: Is given this future, completed; its `value()` raises where that failed.
+
         Raises:
             TypeError: `callback` is not callable.
         """
-        _check_callback(callback)
+        check_callback(callback)
         child: Future[Any] = new_future(self._dispatch, f"then() of {self._label}")
         child._unread, child._reports = origin_of_caller(sys._getframe(1)), self._reports
         self._unread = None
@@ -227,10 +236,13 @@ class Future(Generic[T]):
     def add_done_callback(self, callback: Callable[[Future[T]], object]) -> None:
         """Runs `callback(self)` once it is completed; what the callback raises is logged.
 
+        Args:
+            callback: Is given this future, completed; what it returns is dropped.
+
         Raises:
             TypeError: `callback` is not callable.
         """
-        _check_callback(callback)
+        check_callback(callback)
 
         def run() -> None:
             try:
@@ -347,13 +359,7 @@ class Future(Generic[T]):
         self.call_when_done(gate.open)
         if not gate.wait(limit, self):
             self._forget(gate.open)
-            elapsed = time.monotonic() - started
-            raise CallTimeoutError(
-                f"{self._label} was not done after {elapsed:.3g} s of wait(); "
-                "it goes on, and may be waited for again",
-                phase="waiting",
-                elapsed=elapsed,
-            )
+            raise not_done(self._label, time.monotonic() - started)
 
     def _complete(
         self,
@@ -473,7 +479,7 @@ class Future(Generic[T]):
 
 
 def new_future(dispatch: Dispatch | None, label: str) -> Future[Any]:
-    """Returns a future that the library completes.
+    """For the library: returns a future that the library completes.
 
     Args:
         dispatch: Runs callbacks in the pool when it is completed on a loop of telegrad's.
@@ -484,15 +490,3 @@ def new_future(dispatch: Dispatch | None, label: str) -> Future[Any]:
     future._dispatch = dispatch
     future._label = label
     return future
-
-
-def _check_callback(callback: object) -> None:
-    if not callable(callback):
-        raise TypeError(f"a callback must be callable, not {callback!r}")
-
-
-register_refusal(
-    Future,
-    "a Future does not travel; mark the function that returns it with "
-    "rpc.functions.async_execution, and its value is the reply",
-)

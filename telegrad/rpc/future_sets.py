@@ -32,7 +32,14 @@ T = TypeVar("T")
 
 
 def collect_all(futures: Iterable[Future[T]]) -> Future[list[Future[T]]]:
-    """Returns a future of the list of `futures`, completed once all of them are, failed or not."""
+    """Returns a future of the list of `futures`, completed once all of them are, failed or not.
+
+    Args:
+        futures: What is waited for; whoever reads the list reads their errors.
+
+    Raises:
+        TypeError: One of them is no Future.
+    """
     collected = _checked(futures, "collect_all")
     dispatch = next((f._dispatch for f in collected if f._dispatch is not None), None)
     result: Future[list[Future[T]]] = new_future(dispatch, f"collect_all of {len(collected)}")
@@ -65,7 +72,9 @@ def wait_all(futures: Iterable[Future[T]], timeout: float | None = None) -> list
 
     Raises:
         CallTimeoutError: Some were not completed in time.
+        WaitCycleError: What completes one of them waits for this very wait.
         BlockingCallError: On an event loop that telegrad runs.
+        TypeError: One of them is no Future.
         BaseException: The error of the first future that fails, as soon as it fails.
     """
     limit = seconds(timeout, math.inf)
@@ -356,6 +365,9 @@ def _not_all(waited: Sequence[Future[Any]], left: int, elapsed: float) -> CallTi
 
 
 def _checked(futures: Iterable[Future[T]], verb: str) -> list[Future[T]]:
+    given: object = futures
+    if isinstance(given, Future):
+        raise TypeError(f"{verb} takes several futures, not one; write [future]")
     checked = list(futures)
     for place, future in enumerate(checked):
         if not isinstance(future, Future):

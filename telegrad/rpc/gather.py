@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
@@ -54,12 +55,15 @@ def gather(
         NotInitializedError: No agent runs here.
     """
     agent = current_agent()
+    given: object = calls
+    if isinstance(given, Future):
+        raise TypeError("gather takes several calls or futures, not one future; write [future]")
     seconds(timeout, math.inf)  # refuses 0, negatives and bools before anything is sent
     asked = _prepare(agent, list(calls))
     if k is not None:
         checked_k(k, len(asked))
     futures = _send(agent, asked, timeout)
-    given = [each for each in asked if isinstance(each, Future)]
+    futures_given = any(isinstance(each, Future) for each in asked)
     race = Race(
         futures,
         k,
@@ -70,7 +74,7 @@ def gather(
         dispatch=agent.submit,
     )
     result = race.start()
-    if given and timeout is not None and not race.over:
+    if futures_given and timeout is not None and not race.over:
         _bound(agent, race, result, timeout)
     elif k is None:
         comes_from(result, Wait(tuple(futures)))
@@ -89,9 +93,26 @@ class _Request:
 
 def _prepare(agent: Agent, calls: Sequence[object]) -> list[_Request | Future[Any]]:
     """Checks and encodes all calls before any of them is sent."""
-    parsed = [_parse(agent, place, call) for place, call in enumerate(calls)]
+    parsed: list[_Parsed | Future[Any]] = []
     known: dict[object, _Encoded] = {}
-    return [each if isinstance(each, Future) else each.request(known) for each in parsed]
+    prepared: list[_Request | Future[Any]] = []
+    for place, call in enumerate(calls):
+        with _naming(place):
+            parsed.append(_parse(agent, place, call))
+    for place, each in enumerate(parsed):
+        with _naming(place):
+            prepared.append(each if isinstance(each, Future) else each.request(known))
+    return prepared
+
+
+@contextlib.contextmanager
+def _naming(place: int) -> Iterator[None]:
+    """Notes which call it is that is refused."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"it is item {place} of the calls that were given to gather")
+        raise
 
 
 @final

@@ -9,19 +9,20 @@ from typing import TypeAlias, final
 
 from telegrad.errors import DecodeError, EvictedError, UnknownWorkerError, WorkerLostError
 from telegrad.rpc.calling import Calling
-from telegrad.rpc.codec import write_body
 from telegrad.rpc.fresh import fresh_copy
 from telegrad.rpc.members import Members
 from telegrad.rpc.remote_failure import describe_failure
 from telegrad.rpc.serving import ERROR, Handler, Serving
 from telegrad.types import WorkerInfo
-from telegrad.wire import Envelope
+from telegrad.wire import Envelope, write_body
 
 __all__ = ["Handler", "Inbox", "LossCallback"]
 
 LossCallback: TypeAlias = Callable[[WorkerInfo, WorkerLostError], None]
 
 _logger = logging.getLogger(__name__)
+
+MOST_GARBAGE_TOLD = 100  # messages of one peer that a log tells of; it may send a million
 
 
 @final
@@ -59,6 +60,8 @@ class Inbox:
         self._holding = True
         self._check_standing: Callable[[Callable[[], None]], None] | None = None
         self._evicted: EvictedError | None = None
+        self._left = False
+        self._garbage: dict[WorkerInfo, int] = {}  # messages by peer, as far as they are told of
 
     def register(self, kind: str, handler: Handler) -> None:
         """Registers what takes the envelopes of a kind.
@@ -90,6 +93,15 @@ class Inbox:
         """The job goes on without this worker: each loss from now on is this one's own."""
         self._evicted = error
 
+    def leave(self) -> None:
+        """This worker leaves: that its peers give it up from now on is no loss of theirs."""
+        self._left = True
+
+    @property
+    def left(self) -> bool:
+        """Whether this worker leaves, or has left."""
+        return self._left
+
     def release(self) -> list[tuple[WorkerInfo, Envelope]]:
         """Stops holding requests and returns those that were held."""
         with self._lock:
@@ -106,7 +118,8 @@ class Inbox:
             elif not self._hold(peer, envelope):
                 self._handle(peer, envelope)
         except Exception as error:  # a remote handler: bad input must not stop the service
-            self._submit(_log_failure, peer, envelope.kind, error)
+            if not isinstance(error, DecodeError) or self._is_news(peer):
+                self._submit(_log_failure, peer, envelope.kind, error)
             self._refuse(peer, envelope, error)
 
     def on_lost(self, peer: WorkerInfo, error: WorkerLostError) -> None:
@@ -120,11 +133,28 @@ class Inbox:
         else:
             self._lose(peer, error)
 
+    def weigh(self, cause: BaseException, then: Callable[[BaseException], object]) -> None:
+        """Calls `then(error)` with what ended something here, as a peer says; see `AgentSeams`."""
+        if not self._members.means_me(cause):
+            then(cause)
+            return
+
+        def decide() -> None:
+            then(self._members.eviction() or cause)
+
+        if self._evicted is None and self._check_standing is not None:
+            self._check_standing(decide)
+        else:
+            decide()
+
     def _lose(self, peer: WorkerInfo, error: WorkerLostError) -> None:
+        if self._left:
+            return
         if self._evicted is not None:
             own = fresh_copy(self._evicted)
             error = own if isinstance(own, EvictedError) else error
         self._members.lose(peer, error)
+        self._garbage.pop(peer, None)
         self._calling.lose(peer, error)
         self._serving.lose(peer)
         for callback in self._losses_at_once:
@@ -145,8 +175,15 @@ class Inbox:
         if handler is not None:
             handler(peer, envelope)
             return
-        self._submit(_log_unknown, peer, envelope.kind)
+        if self._is_news(peer):
+            self._submit(_log_unknown, peer, envelope.kind)
         self._refuse(peer, envelope, DecodeError(f"no handler for {envelope.kind!r} here"))
+
+    def _is_news(self, peer: WorkerInfo) -> bool:
+        """Whether garbage of a peer is still told of; on the loop."""
+        told = self._garbage.get(peer, 0)
+        self._garbage[peer] = min(told + 1, MOST_GARBAGE_TOLD)
+        return told < MOST_GARBAGE_TOLD
 
     def _refuse(self, peer: WorkerInfo, envelope: Envelope, error: Exception) -> None:
         if not envelope.call or envelope.reply:

@@ -7,6 +7,7 @@ fixed order: RRef, dist_autograd, observe. `outgoing` runs in chain order, `inco
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,25 +21,28 @@ __all__ = ["CallRecord", "Interceptor", "Message"]
 
 @dataclass(slots=True)
 class CallRecord:
-    """What one end of a call remembers between its request and its reply.
+    """For the library: what one end of a call remembers between its request and its reply.
 
     The caller's end and the callee's end each have their own.
 
     Attributes:
         function: What is called, for messages and logs.
         state: Whatever an interceptor wants to find again at the reply, under its own name.
+        served: The function that runs for it at the callee, without the object that it is bound to;
+            None where that is no function of Python's.
         starts_after: What the callee waits for, without a thread, before it runs the function; set
             by `incoming`. Where it fails, the function does not run and the call fails with it.
     """
 
     function: str
     state: dict[str, object] = field(default_factory=dict)
+    served: Callable[..., Any] | None = None
     starts_after: Future[Any] | None = None
 
 
 @dataclass(slots=True)
 class Message:
-    """A request or reply, between the codec and the session.
+    """For the library: a request or reply, between the codec and the session.
 
     Attributes:
         peer: Where it goes, or where it came from; may be this worker itself.
@@ -60,7 +64,7 @@ class Message:
 
 
 class Interceptor(ABC):
-    """Adds to outgoing messages and rebuilds from incoming ones; blocks nowhere."""
+    """For the library: adds to what is sent and rebuilds from what arrives; blocks nowhere."""
 
     @property
     @abstractmethod

@@ -1,4 +1,4 @@
-"""How much may be under way before root calls wait."""
+"""How much may be under way before root calls wait, and what others may take of a worker."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import final
 
 from telegrad.rpc.timeouts import seconds
+from telegrad.wire import DecodeLimits
 
 __all__ = ["Limits", "check_integer"]
 
@@ -22,6 +23,25 @@ PENDING_BYTES = 2**30
 ALLOWANCE_BYTES = 4 * 2**20
 # Longer than most functions work on big arguments, shorter than anyone takes for a hang.
 STALLED_AFTER = 1.0
+# At 3 KiB each, 300 MB of one caller. Nested calls never wait, so one function may make many at once.
+SERVED_CALLS_PER_PEER = 100_000
+# Ten million floats with room to spare; what is larger is better an array, which goes beside.
+DOCUMENT_BYTES = 256 * 2**20
+# Twice the 128 levels that the encoder writes at most.
+DEPTH = 256
+# An empty list takes 64 bytes for one on the wire: 640 MB are the most that a document becomes.
+ELEMENTS = 10_000_000
+# More than any array of one host's memory; pages are taken as bytes arrive, not when announced.
+MESSAGE_BYTES = 64 * 2**30
+# Ten times the largest job that was tried; 4 KB each, besides gRPC's buffers.
+CONNECTIONS = 10_000
+# gRPC gathers a message of up to 4 MiB before its size can be looked at: 512 MiB in all. A worker
+# needs one stream for some milliseconds, so that hundreds may start within a second.
+UNPROVED_STREAMS = 128
+# Two round trips: whoever needs more is no worker, or would be lost soon.
+HANDSHAKE_SECONDS = 5.0
+# Names and nonces take 300 bytes, a certificate's name no more.
+HANDSHAKE_BYTES = 16 * 1024
 
 MOST = 2**62
 
@@ -29,7 +49,10 @@ MOST = 2**62
 @final
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What root calls wait for; immutable, checked when made. Unknown names are refused.
+    """What root calls wait for, and what others may take; immutable, checked when made.
+
+    Unknown names are refused. Whoever sends more than the callee takes is refused, or cut off: where
+    a limit is raised, raise it on all workers.
 
     A root call is one by code that serves no call. Calls inside calls, replies, fetches and all
     messages of telegrad's own never wait, whatever is set here; nor does a call to oneself.
@@ -44,6 +67,18 @@ class Limits:
         stalled_after: Seconds after which this worker takes in one more call than
             `pending_bytes` allows, when those that are in do not end: they may wait for it.
             `math.inf` for never.
+        served_calls_per_peer: Calls of one worker that are served, or wait for a thread, at once;
+            further ones fail with PoolExhaustedError. Of replies that it does not take twice as many
+            may wait for it, then it is given up.
+        document_bytes: Of one message without its arrays; this worker sends no larger one either.
+        depth: Levels of lists, dicts and the like in each other.
+        elements: Items of all containers of a message together.
+        message_bytes: Of one message with its arrays; this worker sends no larger one either.
+        connections: Workers, lost ones not counted, with which this one speaks at once.
+        unproved_streams: Streams that have not proved yet that they hold the token. Where there are
+            more, the oldest is cut off, of the address that has most of them.
+        handshake_seconds: In which that has to be proved.
+        handshake_bytes: Of one message before it is.
 
     Example:
         >>> Limits(pending_bytes=256 * 2**20).pending_calls_per_peer
@@ -54,15 +89,50 @@ class Limits:
     pending_bytes: int = PENDING_BYTES
     allowance_bytes: int = ALLOWANCE_BYTES
     stalled_after: float = STALLED_AFTER
+    served_calls_per_peer: int = SERVED_CALLS_PER_PEER
+    document_bytes: int = DOCUMENT_BYTES
+    depth: int = DEPTH
+    elements: int = ELEMENTS
+    message_bytes: int = MESSAGE_BYTES
+    connections: int = CONNECTIONS
+    unproved_streams: int = UNPROVED_STREAMS
+    handshake_seconds: float = HANDSHAKE_SECONDS
+    handshake_bytes: int = HANDSHAKE_BYTES
 
     def __post_init__(self) -> None:
-        least = {"pending_calls_per_peer": 1, "pending_bytes": 1, "allowance_bytes": 0}
-        for name, at_least in least.items():
-            check_integer(f"Limits.{name}", getattr(self, name), at_least, MOST)
-        try:
-            seconds(self.stalled_after, math.inf)
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"Limits.stalled_after: {error}") from None
+        for name, (least, most) in _RANGES.items():
+            check_integer(f"Limits.{name}", getattr(self, name), least, most)
+        for name in ("stalled_after", "handshake_seconds"):
+            try:
+                seconds(getattr(self, name), math.inf)
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"Limits.{name}: {error}") from None
+
+    @property
+    def received(self) -> DecodeLimits:
+        """Those of one message."""
+        return DecodeLimits(
+            document_bytes=self.document_bytes,
+            depth=self.depth,
+            elements=self.elements,
+            message_bytes=self.message_bytes,
+        )
+
+
+# telegrad's own messages fit into the least of these.
+_RANGES = {
+    "pending_calls_per_peer": (1, MOST),
+    "pending_bytes": (1, MOST),
+    "allowance_bytes": (0, MOST),
+    "served_calls_per_peer": (1, MOST),
+    "document_bytes": (2**16, 2**32 - 1),
+    "depth": (32, 1024),
+    "elements": (1000, MOST),
+    "message_bytes": (2**20, MOST),
+    "connections": (1, MOST),
+    "unproved_streams": (4, MOST),
+    "handshake_bytes": (2**10, 4 * 2**20),
+}
 
 
 def check_integer(label: str, value: object, least: int, most: int) -> None:

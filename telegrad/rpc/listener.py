@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TypeAlias
 
-__all__ = ["Listener", "Waker", "set_if_waiting", "without_stale"]
+__all__ = ["Listener", "Waker", "check_callback", "set_if_waiting", "without_stale"]
 
 Waker: TypeAlias = Callable[[], None]
 
@@ -41,3 +41,13 @@ def without_stale(wakers: list[Waker]) -> list[Waker]:
     if count < MANY_WAKERS or count & (count - 1):
         return wakers
     return [each for each in wakers if not (isinstance(each, Listener) and each.stale)]
+
+
+def check_callback(callback: object) -> None:
+    """Checks what a user gives as a callback.
+
+    Raises:
+        TypeError: It is not callable.
+    """
+    if not callable(callback):
+        raise TypeError(f"a callback must be callable, not {callback!r}")

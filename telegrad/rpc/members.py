@@ -13,6 +13,9 @@ from telegrad.types import WorkerInfo
 
 __all__ = ["Members"]
 
+# Why they were lost is remembered of so many workers that others have replaced, at 2 KB each.
+MOST_REPLACED = 256
+
 
 @final
 class Members:
@@ -25,10 +28,13 @@ class Members:
 
     def __init__(self, own: WorkerInfo, world_size: int) -> None:
         self._lock = threading.Lock()
+        self._own = own
         self._world_size = world_size
         self._by_name = {own.name: own}
         self._by_rank = {own.rank: own}
         self._lost: dict[WorkerInfo, WorkerLostError] = {}
+        self._forget_at = 2 * MOST_REPLACED
+        self._forgotten: dict[str, int] = {}  # by name: the latest incarnation
         self._evicted: EvictedError | None = None
 
     @property
@@ -61,6 +67,8 @@ class Members:
         """Notes that a member is lost for good."""
         with self._lock:
             self._lost[member] = error
+            if len(self._lost) > self._forget_at:
+                self._forget_replaced()
 
     def evict(self, error: EvictedError) -> None:
         """Notes that the job goes on without this worker, whoever it had lost before."""
@@ -70,6 +78,12 @@ class Members:
         """Returns a fresh error where the job goes on without this worker."""
         copy = None if self._evicted is None else fresh_copy(self._evicted)
         return copy if isinstance(copy, EvictedError) else self._evicted
+
+    def means_me(self, cause: BaseException) -> bool:
+        """Tells whether an error that a peer told says that this worker is lost."""
+        if not isinstance(cause, WorkerLostError):
+            return False
+        return (cause.worker, cause.incarnation) == (self._own.name, self._own.incarnation)
 
     def losses(self) -> list[tuple[WorkerInfo, WorkerLostError]]:
         """Returns the members that are known to be lost, and why."""
@@ -105,6 +119,11 @@ class Members:
                 f"to must be a worker's name, rank or WorkerInfo, not {to!r} ({type(to).__name__})"
             )
         if found is None:
+            if not isinstance(to, str | WorkerInfo) and 0 <= int(to) < self._world_size:
+                raise UnknownWorkerError(
+                    f"rank {to} has not joined yet (world size {self._world_size}, members: "
+                    f"{self._names()}); see rpc.on_join"
+                )
             raise UnknownWorkerError(
                 f"no worker {to!r} in this job (members: {self._names()}){self._advice()}"
             )
@@ -120,11 +139,30 @@ class Members:
         copy = fresh_copy(error)
         return copy if isinstance(copy, WorkerLostError) else error
 
+    def _forget_replaced(self) -> None:
+        """Forgets why the first of those were lost that have successors. Holds the lock.
+
+        They stay lost, by name, and with them any that were drawn before: so often has that name
+        been taken since.
+        """
+        replaced = [
+            each
+            for each in self._lost
+            if _is_older(each, self._by_name.get(each.name))
+            and each != self._by_rank.get(each.rank)
+        ]
+        for each in replaced[:-MOST_REPLACED]:
+            del self._lost[each]
+            known = self._forgotten.get(each.name, each.incarnation)
+            self._forgotten[each.name] = max(known, each.incarnation)
+        self._forget_at = len(self._lost) + MOST_REPLACED
+
     def _replaces(self, member: WorkerInfo, known: WorkerInfo | None) -> bool:
         """Holds the lock. Incarnations are drawn before joining, so a later one may join first."""
         if not _is_older(member, known):
             return True
-        return known in self._lost and member not in self._lost
+        forgotten = member.incarnation <= self._forgotten.get(member.name, -1)
+        return known in self._lost and member not in self._lost and not forgotten
 
     def _replaced(self, member: WorkerInfo) -> WorkerLostError | None:
         """Its loss was not heard of, but its successor is here."""

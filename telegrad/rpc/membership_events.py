@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias, final
 
 from telegrad.errors import EvictedError, WorkerLostError
+from telegrad.rendezvous import keep_newest
 from telegrad.rpc.agent import Agent
 from telegrad.rpc.ambient import current_agent
 from telegrad.rpc.shutdown import GRACEFUL
@@ -39,7 +40,7 @@ class _Kind(enum.Enum):
 
 @final
 class MembershipEvents:
-    """What an agent tells its user about the other workers; attached to the agent.
+    """For the library: what an agent tells its user about the other workers; attached to the agent.
 
     All methods may be called from any thread.
 
@@ -53,7 +54,7 @@ class MembershipEvents:
         self._submit = submit
         self._lock = threading.Lock()  # guards all below; never held while a callback runs
         self._known: set[WorkerInfo] = set()
-        self._gone: set[WorkerInfo] = set()
+        self._gone: dict[WorkerInfo, None] = {}
         self._held: list[WorkerInfo] = []  # came before the loss of their predecessors
         self._callbacks: dict[object, tuple[_Kind, Callable[..., object]]] = {}
         self._events: deque[tuple[_Kind, tuple[Any, ...]]] = deque()
@@ -63,7 +64,7 @@ class MembershipEvents:
     def begin(self, members: Iterable[WorkerInfo]) -> None:
         """Takes the workers that were there from the start; nothing is told of that."""
         with self._lock:
-            self._known.update(set(members) - self._gone)
+            self._known.update(set(members) - self._gone.keys())
 
     def joined(self, worker: WorkerInfo) -> None:
         """Takes an arrival."""
@@ -80,7 +81,8 @@ class MembershipEvents:
         if isinstance(error, EvictedError):  # it is this worker that is lost; `evicted` says so
             return
         with self._lock:
-            self._gone.add(worker)
+            self._gone[worker] = None
+            keep_newest(self._gone)
             if worker in self._held:
                 self._held.remove(worker)
             if worker not in self._known:
@@ -162,7 +164,7 @@ class MembershipEvents:
 
 
 def attach_to(agent: Agent) -> None:
-    """Puts the callbacks on an agent."""
+    """For the library: puts the callbacks on an agent."""
     events = MembershipEvents(agent.info, agent.submit)
     agent.attach(events)
     agent.on_lost_at_once(events.lost)

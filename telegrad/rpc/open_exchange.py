@@ -5,13 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from telegrad.transport import Exchange, Receiver
+from telegrad.rpc.limits import Limits
+from telegrad.transport import ConnectionLimits, Exchange, Receiver
 
-__all__ = ["OpenExchange"]
+__all__ = ["OpenExchange", "connection_limits"]
 
 
 class OpenExchange(Protocol):
-    """Makes the agent's Exchange; the composition root knows transports and credentials."""
+    """For the library: makes the agent's Exchange, from transports and credentials."""
 
     def __call__(self, *, receiver: Receiver, load: Callable[[], int]) -> Exchange:
         """Returns an Exchange that hands what arrives to `receiver`."""
+
+
+def connection_limits(limits: Limits) -> ConnectionLimits:
+    """For the library: returns those of an agent's limits that are its transport's."""
+    return ConnectionLimits(
+        connections=limits.connections,
+        unproved=limits.unproved_streams,
+        handshake_bytes=limits.handshake_bytes,
+        unread_replies=2 * limits.served_calls_per_peer,
+        received=limits.received,
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,10 @@ from typing import final
 
 from telegrad.rendezvous import check_name
 from telegrad.rpc.limits import Limits, check_integer
+from telegrad.rpc.ports import check_ports
 from telegrad.rpc.timeouts import seconds
+from telegrad.transport import TlsOptions
+from telegrad.wire import Decide
 
 __all__ = ["RpcOptions"]
 
@@ -31,13 +35,25 @@ class RpcOptions:
         lost_after: Seconds without an answer after which a worker is lost. Raise it, on all workers,
             above the longest call into C that holds the interpreter's lock (docs/membership.md).
         num_threads: Plain user functions that run at once when none of them waits for a call.
-        bind: Address to listen on; None for loopback.
-        advertise: Address that the others dial; None for the one that is bound.
-        port: Port to listen on; 0 for one that the kernel chooses.
+        bind: Address or host name to listen on; "0.0.0.0" or "::" for every one; "unix", or
+            "unix:///directory", for a Unix socket and no TCP port. None for loopback, or where the
+            coordinator is on another host, the address from which it is reached.
+        advertise: Address that the others dial; None for the one that is bound, or of all those the
+            one from which the coordinator is reached.
+        port: Port to listen on, a range of which the first free one is taken (`range(29500, 29600)`
+            or "29500-29599"), or 0 for any. Who hosts the coordinator listens on its port alone.
+        listen: False for a worker that can only connect out: it dials all others, and is called by
+            those that listen. Two such workers cannot call each other.
         token: The job's secret; None finds it in the environment or the user's token file.
+        tls: Certificates with which workers prove their names to each other (docs/certificates.md).
+            None: those that TELEGRAD_TLS_CA, TELEGRAD_TLS_CERTIFICATE and TELEGRAD_TLS_KEY name; where
+            these are not set either, the token is all that is proved, and what leaves this machine
+            is encrypted by certificates that workers make for themselves.
         callables: What others may call, methods through an RRef too: "project", "exposed",
-            "importable", or "project" and the packages that these patterns name (`["mypkg.*"]`).
-        insecure: Does without a token; whoever reaches the port may then call functions here.
+            "importable", or "project" and the packages that these patterns name (`["mypkg.*"]`); or a
+            function `(caller, module, qualname) -> bool` that decides (docs/callables.md).
+        insecure: Does without a token and without encryption; whoever reaches the port may then call
+            functions here.
         limits: How many calls, and how many bytes of them, are under way before root calls wait.
         switch_interval: The interpreter's thread switch interval while an agent runs, seconds.
     """
@@ -49,9 +65,11 @@ class RpcOptions:
     num_threads: int = 16  # as torch; it grows when calls wait
     bind: str | None = None
     advertise: str | None = None
-    port: int = 0
+    port: int | range | str = 0
+    listen: bool = True
     token: str | bytes | None = None
-    callables: str | Sequence[str] = "project"
+    tls: TlsOptions | None = None
+    callables: str | Sequence[str] | Decide = "project"
     insecure: bool = False
     limits: Limits = field(default_factory=Limits)  # only a flood meets them
     switch_interval: float = 0.0005  # with a busy thread a reply takes 3.2 ms, at Python's 5 ms 11
@@ -63,17 +81,19 @@ class RpcOptions:
             except (TypeError, ValueError) as error:
                 raise type(error)(f"RpcOptions.{name}: {error}") from None
         check_integer("RpcOptions.num_threads", self.num_threads, 1, 1000)
-        check_integer("RpcOptions.port", self.port, 0, 65535)
+        check_ports(self.port)
         for name in ("bind", "advertise"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, str) and value):
                 raise TypeError(f"RpcOptions.{name} must be an address or None, not {value!r}")
+        _check_listen(self)
         if self.token is not None and not isinstance(self.token, str | bytes):
             raise TypeError(
                 f"RpcOptions.token must be str or bytes, not {type(self.token).__name__}"
             )
         if self.insecure and self.token is not None:
             raise ValueError("RpcOptions.insecure=True does without a token; give one or the other")
+        _check_tls(self)
         object.__setattr__(self, "callables", _checked_callables(self.callables))
         object.__setattr__(self, "start_when", _checked_start_when(self.start_when))
         if not isinstance(self.limits, Limits):
@@ -94,14 +114,53 @@ class RpcOptions:
         return wanted if wanted is None or isinstance(wanted, int) else tuple(wanted)
 
     @property
+    def ports(self) -> Sequence[int]:
+        """The ports to try, in order."""
+        return check_ports(self.port)
+
+    @property
     def callable_mode(self) -> str:
-        """The policy's mode; patterns widen "project"."""
+        """The policy's mode; patterns widen "project". Without meaning where a function decides."""
         return self.callables if isinstance(self.callables, str) else "project"
 
     @property
     def callable_patterns(self) -> tuple[str, ...]:
-        """The policy's patterns; none for a bare mode."""
-        return () if isinstance(self.callables, str) else tuple(self.callables)
+        """The policy's patterns; none for a bare mode, or where a function decides."""
+        return tuple(self.callables) if isinstance(self.callables, tuple) else ()
+
+    @property
+    def callable_decision(self) -> Decide | None:
+        """The function that decides instead of a mode; None for a mode or patterns."""
+        return self.callables if callable(self.callables) else None
+
+
+def _check_tls(options: RpcOptions) -> None:
+    if options.tls is None:
+        return
+    if not isinstance(options.tls, TlsOptions):
+        raise TypeError(
+            f"RpcOptions.tls must be rpc.TlsOptions(ca=, certificate=, key=), not {options.tls!r}"
+        )
+    if options.insecure:
+        raise ValueError(
+            "RpcOptions.insecure=True does without certificates; give one or the other"
+        )
+
+
+def _check_listen(options: RpcOptions) -> None:
+    if type(options.listen) is not bool:
+        raise TypeError(f"RpcOptions.listen must be True or False, not {options.listen!r}")
+    unix = options.bind is not None and options.bind.partition("://")[0] == "unix"
+    if options.listen and not unix:
+        return
+    cause = f"bind={options.bind!r}" if options.listen else "listen=False"
+    for name, unset in (("bind", None), ("advertise", None), ("port", 0)):
+        value = getattr(options, name)
+        if value != unset and not (name == "bind" and options.listen):
+            raise ValueError(
+                f"RpcOptions.{cause} opens no TCP port, so that {name}={value!r} has no meaning; "
+                "give one or the other"
+            )
 
 
 def _checked_start_when(start_when: object) -> int | tuple[str, ...] | None:
@@ -122,7 +181,7 @@ def _checked_start_when(start_when: object) -> int | tuple[str, ...] | None:
     return tuple(check_name(name) for name in names)
 
 
-def _checked_callables(callables: object) -> str | tuple[str, ...]:
+def _checked_callables(callables: object) -> str | tuple[str, ...] | Decide:
     if isinstance(callables, str):
         if callables not in CALLABLES:
             raise ValueError(
@@ -132,4 +191,14 @@ def _checked_callables(callables: object) -> str | tuple[str, ...]:
         return callables
     if isinstance(callables, Sequence) and all(isinstance(each, str) for each in callables):
         return tuple(callables)
-    raise TypeError(f"RpcOptions.callables must be a str or a list of patterns, not {callables!r}")
+    if not callable(callables):
+        raise TypeError(
+            "RpcOptions.callables must be a str, a list of patterns, or a function (caller, module, "
+            f"qualname) -> bool, not {callables!r}"
+        )
+    if inspect.iscoroutinefunction(callables):
+        raise TypeError(
+            f"RpcOptions.callables must not be async, as {callables!r} is: a call waits in a thread "
+            "until it is decided; write a plain def, which may block"
+        )
+    return callables

@@ -1,23 +1,31 @@
 """Names for objects: one worker publishes, others look up and get an RRef.
 
-     rpc.lookup   {name}     answered with the RRef, once something is published under the name
+     rpc.lookup   {name, within}   answered with the RRef, once something is published under the
+                                   name; after so many seconds with the names that are published
 
 A lookup that comes first waits at the publisher, without a thread, as long as its caller does.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, final
 
-from telegrad.errors import BlockingCallError, DecodeError, DuplicateNameError
+from telegrad.errors import (
+    BlockingCallError,
+    CallTimeoutError,
+    DecodeError,
+    DuplicateNameError,
+)
 from telegrad.rpc.ambient import current_agent
 from telegrad.rpc.future import Future, new_future
 from telegrad.rpc.rref import RRef
 from telegrad.rpc.rref_reference import Arrival
 from telegrad.rpc.rref_registry import RRefRegistry
 from telegrad.rpc.served_call import current_served_call
+from telegrad.rpc.timeouts import seconds
 from telegrad.rpc.unread import origin_here
 from telegrad.rpc.user_call import CallMode, UserCall
 from telegrad.transport import on_own_loop
@@ -30,6 +38,10 @@ __all__ = ["attach_to", "lookup", "publish", "unpublish"]
 
 LOOKUP = "rpc.lookup"
 LONGEST_NAME = 200  # characters: it stands in errors and logs
+MOST_NAMES = 20  # in an error
+# The publisher knows what is published instead, so it ends a lookup that waits in vain; a caller
+# that hears nothing of it so long ends it itself.
+ANSWER_SECONDS = 1.0
 
 
 def publish(name: str, obj: object) -> None:
@@ -58,6 +70,9 @@ def publish(name: str, obj: object) -> None:
 
 def unpublish(name: str) -> None:
     """Takes a name back, which then may be published again; RRefs that were looked up stay good.
+
+    Args:
+        name: As given to `publish`.
 
     Raises:
         LookupError: Nothing is published here under this name.
@@ -90,20 +105,32 @@ def lookup(to: str | int | WorkerInfo, name: str, timeout: float | None = None) 
             "write `await rpc.to_thread(rpc.lookup, to, name)`"
         )
     agent = current_agent()
-    label, payload = f"rpc.lookup of {name!r}", {"name": _checked(name)}
+    limit = seconds(timeout, agent.options.timeout)
+    label, payload = f"rpc.lookup of {name!r}", {"name": _checked(name), "within": limit}
     peer = agent.worker(to)
-    future = agent.send(peer, LOOKUP, payload, function=label, timeout=timeout, at_once=True)
+    future = agent.send(
+        peer, LOOKUP, payload, function=label, timeout=limit + ANSWER_SECONDS, at_once=True
+    )
     try:
-        found: RRef[Any] = future.wait()
+        found: RRef[Any] | list[str] = future.wait()
     except KeyboardInterrupt:
         future.cancel()  # nobody else knows of it
         raise
+    if isinstance(found, list):
+        raise CallTimeoutError(
+            f"nothing was published as {name!r} on {peer.name!r} within {limit:.3g} s (published: "
+            f"{_listed(found)}); publish it there first: rpc.publish({name!r}, ...)",
+            worker=peer.name,
+            function=label,
+            phase="waiting for the name",
+            elapsed=limit,
+        )
     found.reference.whence = origin_here() or found.reference.whence
     return found
 
 
 def attach_to(agent: Agent) -> None:
-    """Lets an agent publish; after `rref.attach_to`."""
+    """For the library: lets an agent publish; after `rref.attach_to`."""
     published = _Published(agent)
     agent.attach(published)
     agent.serve(LOOKUP, published.prepare)
@@ -149,21 +176,20 @@ class _Published:
             removed = self._rrefs.pop(name, None)
             names = sorted(self._rrefs)
         if removed is None:
-            listed = ", ".join(map(repr, names)) or "nothing"
             raise LookupError(
                 f"nothing is published as {name!r} on worker {self._agent.name!r} "
-                f"(published: {listed})"
+                f"(published: {_listed(names)})"
             )
 
     def prepare(self, caller: WorkerInfo, payload: object) -> UserCall:
         """Serves a lookup."""
         del caller
-        name = payload.get("name") if isinstance(payload, dict) else None
-        if not isinstance(name, str):
-            raise DecodeError("the body of a lookup is not {name}")
-        return UserCall(
-            self._find, (name,), mode=CallMode.FUTURE, name=f"rpc.lookup of {name[:LONGEST_NAME]!r}"
-        )
+        body = payload if isinstance(payload, dict) else {}
+        name, within = body.get("name"), body.get("within", math.inf)
+        if not isinstance(name, str) or type(within) not in (int, float) or not within >= 0:
+            raise DecodeError("the body of a lookup is not {name, within}")
+        label = f"rpc.lookup of {name[:LONGEST_NAME]!r}"
+        return UserCall(self._find, (name, within), mode=CallMode.FUTURE, name=label)
 
     def close(self) -> None:
         """Forgets all: the agent is gone."""
@@ -171,8 +197,8 @@ class _Published:
             self._rrefs.clear()
             self._waiting.clear()
 
-    def _find(self, name: str) -> Future[RRef[Any]]:
-        future = new_future(self._agent.submit, f"what will be published as {name!r}")
+    def _find(self, name: str, within: float) -> Future[RRef[Any]]:
+        future: Future[Any] = new_future(self._agent.submit, f"what will be published as {name!r}")
         with self._names_lock:
             rref = self._rrefs.get(name)
             if rref is None:
@@ -183,7 +209,16 @@ class _Published:
         served = current_served_call()
         if served is not None:
             served.on_cancel(lambda: self._forget(name, future))
+        if within < threading.TIMEOUT_MAX:
+            future.call_when_done(self._agent.after(within, lambda: self._tell_names(name, future)))
         return future
+
+    def _tell_names(self, name: str, future: Future[Any]) -> None:
+        """Ends a lookup that has waited as long as its caller wants; on the loop."""
+        self._forget(name, future)
+        with self._names_lock:
+            names = sorted(self._rrefs)[:MOST_NAMES]
+        future.try_set_result(names)
 
     def _forget(self, name: str, future: Future[RRef[Any]]) -> None:
         """Hears that a caller waits no longer."""
@@ -207,12 +242,17 @@ class _Published:
             )
         # Counted as one that this worker has sent to itself.
         fork = registry.carry(given, registry.me)
+        given.hears()
         arrival = Arrival(given.rref, fork, given.owner, given.type_name)
         own = registry.arrive(arrival, registry.me)
         if own is None:
             raise registry.gone(given.rref)
         own.whence = f"rpc.publish of {name!r}"
         return RRef.of(own)
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(map(repr, names)) or "nothing"
 
 
 def _checked(name: object) -> str:

@@ -114,7 +114,7 @@ class Race:
             won = len(self._succeeded) >= self._wanted
             succeeded = self._succeeded[: self._wanted]
         if not won:
-            failures = [futures[place] for place in self._failed]
+            failures = [(place, futures[place]) for place in self._failed]
             result._run(partial(self._fail, result, failures))  # off the loop: it decodes replies
         else:
             places = sorted(succeeded) if self._in_order else succeeded
@@ -141,17 +141,18 @@ class Race:
                     future.lend(result._dispatch)  # a plain one, and this may be a loop
                     future.cancel()
 
-    def _fail(self, result: Future[list[Any]], failures: Sequence[Future[Any]]) -> None:
-        errors = [future.exception() or RuntimeError("no error") for future in failures]
+    def _fail(self, result: Future[list[Any]], failures: Sequence[tuple[int, Future[Any]]]) -> None:
+        errors = [future.exception() or RuntimeError("no error") for _, future in failures]
         if self._all:
             first = fresh_copy(errors[0])
             if first is not errors[0]:
-                first.add_note(f"it is that of {failures[0]._label}, in {self._label}")
+                place, future = failures[0]
+                first.add_note(f"it is that of item {place}, {future._label}, in {self._label}")
             result.try_set_exception(first)
             return
         named = [
-            f"{future._label}: {type(error).__name__}: {error}"
-            for future, error in zip(failures[:NAMED_FAILURES], errors, strict=False)
+            f"item {place}, {future._label}: {type(error).__name__}: {error}"
+            for (place, future), error in zip(failures[:NAMED_FAILURES], errors, strict=False)
         ]
         if len(failures) > NAMED_FAILURES:
             named.append(f"and {len(failures) - NAMED_FAILURES} more")

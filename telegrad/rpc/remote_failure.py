@@ -55,7 +55,8 @@ def rebuild_failure(body: object) -> BaseException:
             error = None
     if error is None:
         type_name, message = str(body.get("type", "")), str(body.get("message", ""))
-        error = RemoteError(f"{type_name.rpartition(':')[2]}: {message}", type_name=type_name)
+        words = ": ".join(filter(None, (type_name.rpartition(":")[2], message)))
+        error = RemoteError(f"{words} (on worker {body.get('worker')!r})", type_name=type_name)
     text = str(body.get("traceback", ""))
     where = f"worker {body.get('worker')!r} (process {body.get('pid')})"
     add_note(error, f"{_NOTE}{where}:\n{text}")

@@ -25,6 +25,7 @@ from telegrad.errors import (
     EvictedError,
     NotInitializedError,
     UnknownWorkerError,
+    UnreachableWorkerError,
     WorkerLostError,
 )
 from telegrad.rpc.codec import Prepared
@@ -339,7 +340,7 @@ class _Call:
         """Whether the callee was lost, and not this worker, or somebody whom the function needed."""
         return (
             isinstance(error, WorkerLostError)
-            and not isinstance(error, EvictedError)
+            and not isinstance(error, EvictedError | UnreachableWorkerError)
             and remote_traceback(error) is None
         )
 
@@ -421,5 +422,5 @@ class _Call:
 
 
 def attach_to(agent: Agent) -> None:
-    """Puts on an agent what `retry=` needs."""
+    """For the library: puts on an agent what `retry=` needs."""
     agent.attach(Retries(agent))

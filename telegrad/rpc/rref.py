@@ -14,6 +14,7 @@ from telegrad.rpc.rref_context import attach_with, describe_nothing, rebuild_tra
 from telegrad.rpc.rref_proxy import AsyncProxy, RemoteProxy, SyncProxy
 from telegrad.rpc.rref_reference import Counted, Reference, name_of_type
 from telegrad.rpc.rref_registry import RRefRegistry
+from telegrad.rpc.rref_special import not_here
 from telegrad.rpc.rref_stream import StreamProxy
 from telegrad.rpc.rref_user import ForkState
 from telegrad.transport import on_own_loop
@@ -124,7 +125,10 @@ class RRef(Counted, Generic[T]):
         that the object lacks is an AttributeError from the owner. Methods that are `async def` or
         marked `async_execution` run as functions of that kind do. Where the class of the value is
         not imported here, or says nothing of the name, the owner is asked once what it is; the
-        timeout holds for that and the call together.
+        timeout holds for that and the call together. Special methods (`[...]`, `len()`) are not had.
+
+        Args:
+            timeout: Seconds above 0 for each call; None for the default, `math.inf` for no limit.
         """
         return cast("T", SyncProxy(self._calls(), self.reference, timeout))
 
@@ -132,6 +136,9 @@ class RRef(Counted, Generic[T]):
         """Returns a stand-in whose methods give a Future: `r.rpc_async().m(x).wait()`.
 
         An attribute or property is read as a method without arguments is called: `.a().wait()`.
+
+        Args:
+            timeout: Seconds above 0 for each call; None for the default, `math.inf` for no limit.
         """
         return AsyncProxy(self._calls(), self.reference, timeout)
 
@@ -139,6 +146,10 @@ class RRef(Counted, Generic[T]):
         """Returns a stand-in whose methods give an RRef to their value, which stays there.
 
         `.a()` gives one to an attribute or property.
+
+        Args:
+            timeout: Seconds above 0 until each value must be there; None for the default,
+                `math.inf` for no limit.
         """
         return RemoteProxy(self._calls(), self.reference, timeout, RRef.of)
 
@@ -146,10 +157,59 @@ class RRef(Counted, Generic[T]):
         """Returns a stand-in whose methods give a Stream: `for x in r.rpc_stream().m(n): ...`.
 
         The method is a generator or an async generator, or returns another iterator; it runs on
-        the owner, a little ahead of whoever reads, as for `rpc.stream`. `timeout` bounds the wait
-        for each next item.
+        the owner, a little ahead of whoever reads, as for `rpc.stream`.
+
+        Args:
+            timeout: Seconds above 0 that each next item may be waited for; None for the default,
+                `math.inf` for no limit.
         """
         return StreamProxy(self._calls(), self.reference, timeout)
+
+    def backward(
+        self,
+        context_id: int | None = None,
+        *,
+        retain_graph: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        """Computes the gradients of the value, a scalar Tensor, where the value lives.
+
+        With a context the owner runs `dist_autograd.backward(context_id, [value])` and this
+        returns when all workers that took part are done, wherever the RRef is held; a value that
+        is still being created is waited for. Without one it is `value.backward()`, which adds to
+        `Tensor.grad`, and works on the owner alone.
+
+        When it raises, no worker that can be reached keeps gradients of this call; it is not known
+        whether that holds after a CallTimeoutError or an OwnerLostError, where the pass may have
+        ended in that very moment: repeat the step in a new context.
+
+        Args:
+            context_id: What `with dist_autograd.context() as context_id` gave; None for a
+                backward that does not leave the owner.
+            retain_graph: Keeps the graph for another backward.
+            timeout: Seconds above 0; None for `RpcOptions.timeout`; `math.inf` for no limit. What
+                the served call has left bounds it. Without a context it bounds only the wait for a
+                value that is still being created.
+
+        Raises:
+            TypeError: The value is no Tensor, or `context_id` no context id.
+            AutogradError: The value is no scalar, or needs no gradient; the graph was freed, or
+                changed in place.
+            ContextError: The context was released, or the owner knows none of that id; no context
+                was given, and this worker is not the owner.
+            ContextMismatchError: A gradient reached what was received in another context.
+            OwnerLostError: The owner is lost.
+            WorkerLostError: Another worker that takes part is lost.
+            CallTimeoutError: Not all was done in time.
+            BlockingCallError: On an event loop that telegrad runs.
+            RuntimeError: The RRef was released.
+            Exception: What the creation of the value raised, or a rule or hook of any worker.
+        """
+        from telegrad import dist_autograd  # noqa: PLC0415 - a door
+
+        dist_autograd.backward_from_rref(
+            self, context_id, retain_graph=retain_graph, timeout=timeout
+        )
 
     def release(self) -> None:
         """Lets go of the value now, instead of when this object is garbage; idempotent."""
@@ -165,6 +225,11 @@ class RRef(Counted, Generic[T]):
         traceback: TracebackType | None,
     ) -> None:
         self.release()
+
+    if not TYPE_CHECKING:  # a checker is to know its attributes
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(not_here(name))
 
     def __await__(self) -> Generator[Any, None, T]:
         """Awaits what `to_here()` returns."""
@@ -232,7 +297,7 @@ register_external(ExternalType("rref", RRef, describe_nothing, rebuild_traveller
 
 
 def attach_to(agent: Agent) -> None:
-    """Gives an agent its RRefs; before any other package adds an interceptor."""
+    """For the library: gives an agent its RRefs; before any other package adds an interceptor."""
     attach_with(agent, RRef.of)
 
 

@@ -15,27 +15,33 @@ import contextvars
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
-from telegrad.errors import CallRefusedError, CallTimeoutError, DecodeError, WorkerLostError
+from telegrad.errors import CallTimeoutError, DecodeError, WorkerLostError
 from telegrad.rpc.ambient import check_process
 from telegrad.rpc.blocking import comes_from
-from telegrad.rpc.fresh import fresh_copy
+from telegrad.rpc.fresh import fresh_copy, without_frames
 from telegrad.rpc.future import Future, new_future
+from telegrad.rpc.rref_admission import AdmittedMethod, admit_method, check_public, read_rref
+from telegrad.rpc.rref_futures import failed, follow, hand_on, result
 from telegrad.rpc.rref_ids import ForkId, RRefId
 from telegrad.rpc.rref_methods import Method, RunMethod, call_method, read_attribute
 from telegrad.rpc.rref_reference import Reference, name_of_class, name_of_type, released_error
 from telegrad.rpc.rref_registry import RRefRegistry
 from telegrad.rpc.served_call import current_served_call, inherited, last_served_call
 from telegrad.rpc.timeouts import seconds
-from telegrad.rpc.unread import origin_here
+from telegrad.rpc.unread import origin_here, watch_from
 from telegrad.rpc.user_call import (
+    ARGUMENTS,
     CallMode,
+    Prepare,
     UserCall,
+    admit_function,
     call_payload,
-    read_call_payload,
-    read_script,
+    read_arguments,
 )
+from telegrad.wire import read_head
 
 if TYPE_CHECKING:
     from telegrad.types import WorkerInfo
@@ -59,7 +65,7 @@ class Creation:
 
 @final
 class RRefCalls:
-    """Makes and serves the calls of one agent's RRefs.
+    """For the library: makes and serves the calls of one agent's RRefs.
 
     Args:
         registry: The agent's RRefs.
@@ -68,9 +74,9 @@ class RRefCalls:
     def __init__(self, registry: RRefRegistry) -> None:
         self._registry = registry
         self._agent = registry.agent
-        self._agent.serve(REMOTE, self._prepare_creation)
+        self._agent.serve_named(REMOTE, self._admit_creation)
         self._agent.serve(FETCH, self._prepare_fetch)
-        self._agent.serve(CALL, self._prepare_method)
+        self._agent.serve_named(CALL, self._admit_call)
         self._agent.serve(READ, self._prepare_read)
 
     # The caller's end.
@@ -103,17 +109,17 @@ class RRefCalls:
         if reference.fork is None:
             return self._own_value(reference, timeout)
         payload = {"rref": list(reference.rref)}
-        return self._send(reference, FETCH, payload, "RRef.to_here", timeout)
+        return self.send(reference, FETCH, payload, "RRef.to_here", timeout)
 
     def call(self, method: Method, timeout: float | None) -> Future[Any]:
         """Runs a method of a value where that lives."""
-        return self._send(method.reference, CALL, method.payload(), method.label, timeout)
+        return self.send(method.reference, CALL, method.payload(), method.label, timeout)
 
     def read(self, reference: Reference, name: str, timeout: float | None) -> Future[Any]:
         """Returns a future of [whether it is a method, the attribute of this name if it is none]."""
         payload = {"rref": list(reference.rref), "name": name}
         label = f"{reference.type_name or 'RRef'}.{name}"
-        return self._send(reference, READ, payload, label, timeout)
+        return self.send(reference, READ, payload, label, timeout)
 
     def limit(self, timeout: float | None) -> float:
         """Returns the seconds that a timeout of a proxy means."""
@@ -130,10 +136,14 @@ class RRefCalls:
     ) -> Reference:
         registry = self._registry
         reference = registry.own_later() if to == registry.me else registry.create(to)
-        reference.whence = origin_here() or reference.whence
+        origin = origin_here()
+        reference.whence = origin or reference.whence
         rref, fork = reference.rref, reference.fork
+        untold = new_future(self._agent.submit, f"rpc.remote of {name} on {to.name!r}")
+        reference.untold = watch_from(self._agent, untold, origin)
         if failure is not None:
             self.unuse(used)
+            untold.try_set_exception(without_frames(fresh_copy(failure)))
             self._creation_failed(rref, fork, failure, delivered=False)
             return reference
         try:
@@ -156,6 +166,8 @@ class RRefCalls:
                 kept.creation = None
                 kept.type_name = str(done.value()) if error is None else ""
             if error is not None:
+                # Its frames would keep this reference, and so it would never be told.
+                untold.try_set_exception(without_frames(fresh_copy(error)))
                 self._creation_failed(rref, fork, self.of_owner(to, error))
             elif fork is not None:
                 registry.created(fork)
@@ -171,7 +183,7 @@ class RRefCalls:
         else:
             self._registry.creation_failed(fork, error, delivered=delivered)
 
-    def _send(
+    def send(
         self,
         reference: Reference,
         kind: str,
@@ -179,6 +191,24 @@ class RRefCalls:
         function: str,
         timeout: float | None,
     ) -> Future[Any]:
+        """Asks the owner of a value for something; the fork is kept until that is answered.
+
+        Args:
+            reference: Which value.
+            kind: What the owner serves such requests by.
+            payload: Has the value's id as `rref`.
+            function: What is asked for, for messages.
+            timeout: Seconds; None for the default.
+
+        Returns:
+            The future of the answer; a lost owner is an OwnerLostError in it.
+
+        Raises:
+            EncodeError: An argument cannot travel; nothing was sent.
+            CallTimeoutError: The call that this code serves has no time left.
+            NotInitializedError: The agent was shut down.
+            RuntimeError: The RRef was released.
+        """
         used = self.use(reference)
         outcome = new_future(self._agent.submit, f"{function} at {reference.owner.name!r}")
         failure = self._registry.failure(reference)
@@ -243,7 +273,7 @@ class RRefCalls:
         outcome = new_future(self._agent.submit, "RRef.to_here at its owner")
         comes_from(outcome, value)
         if value.done():
-            _follow(outcome, value)
+            follow(outcome, value)
             return outcome
         check_process(self._agent.info.name, self._agent.pid)  # a child makes no value
 
@@ -260,7 +290,7 @@ class RRefCalls:
             )
 
         outcome.call_when_done(self._agent.after(max(limit, 0.0), expire))
-        value.call_when_done(lambda: _follow(outcome, value))
+        value.call_when_done(lambda: follow(outcome, value))
         return outcome
 
     def _value(self, reference: Reference) -> Future[Any]:
@@ -269,6 +299,7 @@ class RRefCalls:
         value = self._registry.value(reference.rref)
         if value is None:
             raise self._registry.gone(reference.rref)
+        reference.hears()
         return value
 
     def use(self, reference: Reference) -> ForkId | None:
@@ -283,6 +314,7 @@ class RRefCalls:
             self._value(reference)
         elif reference.released or not self._registry.use(reference.fork):
             raise released_error(reference)
+        reference.hears()
         return reference.fork
 
     def unuse(self, used: ForkId | None) -> None:
@@ -301,80 +333,92 @@ class RRefCalls:
             outcome = new_future(self._agent.submit, "RRef.to_here")
             comes_from(outcome, value)
             # The reference keeps what is only expected until it is there.
-            value.add_done_callback(lambda done: _hand_on(done, outcome, reference))
+            value.add_done_callback(lambda done: hand_on(done, outcome, reference))
             return outcome
 
         return UserCall(fetched, mode=CallMode.FUTURE, name="RRef.to_here")
 
-    def _prepare_method(self, caller: WorkerInfo, payload: object) -> UserCall:
-        return self.on_method(caller, payload, call_method)
+    def admit(self, caller: WorkerInfo, document: bytes) -> AdmittedMethod:
+        """Returns the method that a request names, before its arguments are decoded.
 
-    def on_method(self, caller: WorkerInfo, payload: object, run: RunMethod) -> UserCall:
+        Raises:
+            DecodeError: It names none.
+            CallRefusedError: The caller may not have it.
+        """
+        return admit_method(self._registry, caller, read_head(document, ARGUMENTS))
+
+    def _admit_call(self, caller: WorkerInfo, document: bytes) -> Prepare:
+        return self._prepare_method(self.admit(caller, document))
+
+    def _prepare_method(self, method: AdmittedMethod) -> Prepare:
+        return lambda caller, payload: self.on_method(caller, payload, method, call_method)
+
+    def on_method(
+        self, caller: WorkerInfo, payload: object, method: AdmittedMethod, run: RunMethod
+    ) -> UserCall:
         """Returns what calls `run` once the value that a request names is there.
 
         Args:
             caller: Who asks; what it may call is checked.
             payload: What `Method.payload` made.
+            method: What `admit` returned for it.
             run: `run(value, method, args, kwargs, check)`; calls `check(value, found)` with what
                 it has found under that name, before that is called.
 
         Raises:
             DecodeError: It is something else.
-            CallRefusedError: The name is not public.
         """
-        if not isinstance(payload, dict):
-            raise DecodeError("the body of a method call is not a dict")
-        method, args, kwargs = (payload.get(key) for key in ("method", "args", "kwargs"))
-        if not (isinstance(method, str) and isinstance(args, list) and isinstance(kwargs, dict)):
-            raise DecodeError("the body of a method call is not {rref, method, args, kwargs}")
-        if method != "__call__":
-            self._check_public(method)
+        args, kwargs = method.arguments(payload)
 
         def check(value: object, found: object) -> None:
-            self._agent.check_found(value, method, found, caller)
+            self._agent.check_found(value, method.name, found, caller)
 
         def method_call(found: object) -> UserCall:
-            self._agent.check_method(found, method, caller)
-            return run(found, method, args, kwargs, check)
+            if not method.judged:
+                self._agent.check_method(found, method.name, caller)
+            return run(found, method.name, args, kwargs, check)
 
-        return self._on_value(payload, method, method_call)
+        return self.on_value(payload, method.name, method_call)
 
     def _prepare_read(self, caller: WorkerInfo, payload: object) -> UserCall:
         name = payload.get("name") if isinstance(payload, dict) else None
         if not isinstance(name, str):
             raise DecodeError("the body of a read is not {rref, name}")
-        self._check_public(name)
+        check_public(self._registry, caller, name)
 
         def read_call(found: object) -> UserCall:
             self._agent.check_method(found, name, caller)
             label = f"{name_of_type(found)}.{name}"
             return UserCall(read_attribute, (found, name), name=label)
 
-        return self._on_value(payload, name, read_call)
+        return self.on_value(payload, name, read_call)
 
-    def _check_public(self, name: str) -> None:
-        if name.startswith("_"):
-            raise CallRefusedError(
-                f"{name!r} begins with an underscore and is not had of an RRef's value "
-                f"at {self._registry.me.name!r}"
-            )
-
-    def _on_value(
+    def on_value(
         self, payload: object, name: str, user_call: Callable[[object], UserCall]
     ) -> UserCall:
-        """Returns what runs `user_call(value)` once the value that a request names is there."""
+        """Returns what runs `user_call(value)` once the value that a request names is there.
+
+        Args:
+            payload: Has the value's id as `rref`.
+            name: What is asked for, for messages.
+            user_call: Is called in a thread of the pool, inside the call that is served.
+
+        Raises:
+            DecodeError: It names no value of this worker's.
+            LookupError: The value is gone.
+        """
         reference = self._borrow(payload)
         value = self._value(reference)
         agent = self._agent
         if value.done():
-            return user_call(_result(value))
+            return user_call(result(value))
 
         def run_later() -> Future[Any]:
             return value.then(lambda done: _in_pool(done, reference))
 
         def _in_pool(done: Future[Any], kept: Reference) -> Future[Any]:
             if (error := done.exception()) is not None:
-                return _failed(error)
+                return failed(error)
             # Not in the thread that made the value: its reply need not wait for this call.
             started: Future[Any] = new_future(agent.submit, f"RRef.{name}")
             context = contextvars.copy_context()
@@ -384,11 +428,23 @@ class RRefCalls:
         def run_now(done: Future[Any]) -> Future[Any]:
             if (served := last_served_call()) is not None:
                 served.check()  # it waited for long, perhaps for longer than it was wanted
-            return agent.run(user_call(_result(done)))
+            return agent.run(user_call(result(done)))
 
         return UserCall(run_later, mode=CallMode.FUTURE, name=f"RRef.{name}")
 
-    def _prepare_creation(self, caller: WorkerInfo, payload: object) -> UserCall:
+    def _admit_creation(self, caller: WorkerInfo, document: bytes) -> Prepare:
+        head = read_head(document, ARGUMENTS)
+        if "method" in head:
+            prepare = self._prepare_method(admit_method(self._registry, caller, head))
+            return partial(self._prepare_creation, prepare)
+        name, func = admit_function(self._agent.resolve, caller, head)
+
+        def prepare_function(_: WorkerInfo, payload: object) -> UserCall:
+            return UserCall.of(func, *read_arguments(payload, name), name)
+
+        return partial(self._prepare_creation, prepare_function)
+
+    def _prepare_creation(self, prepare: Prepare, caller: WorkerInfo, payload: object) -> UserCall:
         if not isinstance(payload, dict) or not isinstance(payload.get("creation"), Creation):
             raise DecodeError("the body of a creation does not say what it creates")
         rref = payload.pop("creation").rref
@@ -397,12 +453,7 @@ class RRefCalls:
         if value is not None:
             comes_from(value, current_served_call())
         try:
-            if "method" in payload:
-                user_call = self._prepare_method(caller, payload)
-            else:
-                name, args, kwargs = read_call_payload(payload)
-                func = agent.resolve(name, script=read_script(payload), caller=caller)
-                user_call = UserCall.of(func, args, kwargs, name)
+            user_call = prepare(caller, payload)
         except BaseException as error:  # in a remote handler: who waits for the value hears of it
             registry.settle(rref, None, fresh_copy(error))
             raise
@@ -411,7 +462,7 @@ class RRefCalls:
             error = done.exception()
             if error is not None:
                 registry.settle(rref, None, error)
-                return _failed(error)
+                return failed(error)
             value = done.value()
             registry.settle(rref, value)
             return name_of_type(value)
@@ -422,46 +473,8 @@ class RRefCalls:
 
     def _borrow(self, payload: object) -> Reference:
         """Holds the value that a request names, which may arrive before its creation."""
-        ids = payload.get("rref") if isinstance(payload, dict) else None
-        if not (isinstance(ids, list) and len(ids) == 3 and all(type(i) is int for i in ids)):
-            raise DecodeError("the body of a request names no RRef")
-        rref = RRefId(*ids)
-        if rref.owner != self._registry.me.incarnation:
-            raise DecodeError(f"{rref} is not owned by {self._registry.me.name!r}")
+        rref = read_rref(self._registry, payload)
         reference = self._registry.borrow(rref)
         if reference is None:
             raise self._registry.gone(rref)
         return reference
-
-
-def _follow(outcome: Future[Any], value: Future[Any]) -> None:
-    outcome.try_set_thunk(lambda: _result(value), fails=value.failed)
-
-
-def _failed(error: BaseException) -> Future[Any]:
-    """Returns a future that has failed; to raise in its place would leave a circle.
-
-    future ─▶ error ─▶ frames of whoever made the future, with the reference ─▶ future
-    """
-    failed: Future[Any] = Future()
-    failed.try_set_exception(error)
-    return failed
-
-
-def _hand_on(done: Future[Any], outcome: Future[Any], reference: Reference | None) -> None:
-    """Completes without a raise, as `_failed` does."""
-    error = done.exception()
-    if error is not None:
-        outcome.try_set_exception(error)
-    elif isinstance(value := done.value(), Future):
-        value.add_done_callback(lambda inner: _hand_on(inner, outcome, reference))
-    else:
-        outcome.try_set_result(value)
-
-
-def _result(done: Future[Any]) -> Any:
-    """Returns a value, or raises a copy of its error: the original is kept and may hold no frame."""
-    error = done.exception()
-    if error is not None:
-        raise fresh_copy(error).with_traceback(error.__traceback__)
-    return done.value()

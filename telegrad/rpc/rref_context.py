@@ -11,7 +11,12 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, final
 
-from telegrad.errors import DecodeError, UnknownWorkerError, WorkerLostError
+from telegrad.errors import (
+    DecodeError,
+    UnknownWorkerError,
+    UnreachableWorkerError,
+    WorkerLostError,
+)
 from telegrad.rpc.interceptor import Interceptor, Message
 from telegrad.rpc.rref_calls import Creation, RRefCalls
 from telegrad.rpc.rref_confirmation import when_confirmed
@@ -62,6 +67,8 @@ def attach_with(agent: Agent, make_rref: MakeRRef) -> None:
         kind, body = _write(message)
         try:
             agent.post(peer, kind, body)
+        except UnreachableWorkerError as error:
+            registry.cut_off(peer, error)
         except WorkerLostError:
             pass  # its loss is an event of its own
         except UnknownWorkerError as error:
@@ -170,6 +177,7 @@ class RRefInterceptor(Interceptor):
                 f"by {registry.me.name!r}, another agent of this process"
             )
         fork, owner = registry.carry(reference, peer), reference.owner
+        reference.hears()  # or whoever gets it does
         described = [owner.name, owner.rank, owner.incarnation]
         return [place, list(reference.rref), list(fork), described, reference.type_name]
 

@@ -59,7 +59,11 @@ def call_method(
     if callable(found):
         check(value, found)
         return UserCall.of(found, args, kwargs, name)
-    if args or kwargs or method == "__call__":
+    if method == "__call__":
+        cls = type(value).__qualname__
+        article = "an" if cls[:1].lower() in "aeiou" else "a"
+        raise TypeError(f"{article} {cls} cannot be called; name a method: rref.rpc_sync().m(...)")
+    if args or kwargs:
         raise TypeError(
             f"{name} is no method but {type(found).__name__}; an attribute is read without arguments"
         )

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 from telegrad.errors import BlockingCallError
 from telegrad.rpc.rref_calls import RRefCalls
 from telegrad.rpc.rref_methods import Method
+from telegrad.rpc.rref_special import NoSpecialMethods
 from telegrad.rpc.timeouts import seconds
 from telegrad.rpc.unread import watched
 from telegrad.transport import on_own_loop
@@ -112,7 +113,7 @@ class UncalledMethod(Generic[R]):
 
 
 @final
-class SyncProxy:
+class SyncProxy(NoSpecialMethods):
     """`proxy.m(x)` returns what `value.m(x)` returns on the owner, `proxy.a` the attribute there."""
 
     __slots__ = ("_target",)
@@ -150,7 +151,7 @@ class SyncProxy:
 
 
 @final
-class AsyncProxy:
+class AsyncProxy(NoSpecialMethods):
     """`proxy.m(x)` runs `value.m(x)` on the owner and returns a Future of its result."""
 
     __slots__ = ("_target",)
@@ -174,7 +175,7 @@ class AsyncProxy:
 
 
 @final
-class RemoteProxy(Generic[R]):
+class RemoteProxy(NoSpecialMethods, Generic[R]):
     """`proxy.m(x)` runs `value.m(x)` on the owner and returns an RRef to its result."""
 
     __slots__ = ("_make", "_target")

@@ -33,6 +33,7 @@ class Reference:
         owner: Who holds the value.
         type_name: The class of the value as `module.qualname` where known, else "".
         creation: The future of its creation where that was asked for here.
+        untold: What tells the log that the creation failed, once nobody else can hear of it.
         made: When, on the monotonic clock.
         methods: Names that are known to be methods of the value.
         whence: Where the program got it, for the report of what is never let go; shown by `str`.
@@ -49,6 +50,7 @@ class Reference:
         "registry",
         "rref",
         "type_name",
+        "untold",
         "whence",
     )
 
@@ -67,6 +69,7 @@ class Reference:
         self.owner = owner
         self.type_name = type_name
         self.creation: Future[Any] | None = None
+        self.untold: Future[Any] | None = None
         self.made = time.monotonic()
         self.methods: frozenset[str] = frozenset()
         self.whence: object = "an argument of a call"
@@ -75,6 +78,12 @@ class Reference:
     def released(self) -> bool:
         """Whether it was let go on purpose."""
         return self._let_go
+
+    def hears(self) -> None:
+        """Says that somebody uses it, who is told where its creation failed."""
+        untold, self.untold = self.untold, None
+        if untold is not None:
+            untold.hand_on()
 
     def release(self) -> None:
         """Lets go; idempotent."""

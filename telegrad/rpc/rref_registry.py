@@ -14,7 +14,14 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
-from telegrad.errors import EvictedError, NotInitializedError, OwnerLostError, WorkerLostError
+from telegrad.errors import (
+    EvictedError,
+    NotInitializedError,
+    OwnerLostError,
+    UnreachableWorkerError,
+    WorkerLostError,
+)
+from telegrad.rendezvous import keep_newest
 from telegrad.rpc.fresh import fresh_copy
 from telegrad.rpc.future import Future, new_future
 from telegrad.rpc.rref_ids import ForkId, RRefId
@@ -175,12 +182,15 @@ class RRefRegistry:
         )
 
     def owner_lost(self, owner: WorkerInfo, lost: WorkerLostError | None = None) -> BaseException:
-        """Returns a fresh OwnerLostError for a lost owner; the eviction where this one was evicted."""
+        """Returns a fresh OwnerLostError for a lost owner; the eviction where this one was evicted.
+
+        Of an owner that lives out of reach it says so: UnreachableWorkerError.
+        """
         evicted = self.agent.eviction()
         if evicted is not None:  # perhaps since, and whoever was lost before
             return evicted
         lost = lost or self._lost.get(owner)
-        if isinstance(lost, EvictedError):
+        if isinstance(lost, EvictedError | UnreachableWorkerError):
             return fresh_copy(lost)
         reason = lost.reason if lost is not None else "lost"
         return OwnerLostError(
@@ -334,8 +344,16 @@ class RRefRegistry:
 
     def lose(self, peer: WorkerInfo, error: WorkerLostError) -> None:
         """Hears that a worker is lost; `expire` follows one bound later."""
-        self._lost[peer] = error
+        with self._lock:
+            self._lost[peer] = error
+            keep_newest(self._lost)
         self._event(lambda: self._owners.lost(peer) + self._users.lost(peer))
+
+    def cut_off(self, owner: WorkerInfo, error: UnreachableWorkerError) -> None:
+        """Hears that an owner can never be asked to count: its values are of no use here."""
+        with self._lock:
+            self._lost.setdefault(owner, error)
+        self._event(lambda: self._users.lost(owner))
 
     def expire(self, peer: WorkerInfo) -> None:
         """Releases what a lost worker held, and what is pinned for it."""

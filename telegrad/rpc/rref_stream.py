@@ -13,16 +13,18 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
+from telegrad.rpc.rref_admission import AdmittedMethod
 from telegrad.rpc.rref_calls import RRefCalls
 from telegrad.rpc.rref_methods import CheckFound, Method, find_method
 from telegrad.rpc.rref_proxy import Target, UncalledMethod
 from telegrad.rpc.rref_registry import RRefRegistry
+from telegrad.rpc.rref_special import NoSpecialMethods
 from telegrad.rpc.stream import Stream
 from telegrad.rpc.stream import attach_to as attach_streams
 from telegrad.rpc.stream_messages import read_number
 from telegrad.rpc.stream_readers import StreamReaders
 from telegrad.rpc.stream_serving import StreamProducers
-from telegrad.rpc.user_call import UserCall
+from telegrad.rpc.user_call import Prepare, UserCall
 from telegrad.types import WorkerInfo
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ METHOD_STREAM = "rref.stream"
 
 
 @final
-class StreamProxy:
+class StreamProxy(NoSpecialMethods):
     """`proxy.m(x)` runs the generator `value.m(x)` on the owner and returns a Stream of its items."""
 
     __slots__ = ("_target",)
@@ -73,7 +75,7 @@ class RRefStreams:
         self._registry = agent.attached(RRefRegistry)
         self._readers = agent.attached(StreamReaders)
         self._producers = agent.attached(StreamProducers)
-        agent.serve(METHOD_STREAM, self._prepare)
+        agent.serve_named(METHOD_STREAM, self._admit)
 
     def open(self, method: Method, timeout: float | None) -> Stream[Any]:
         """Asks the owner of a value to run one of its methods, a generator.
@@ -121,7 +123,11 @@ class RRefStreams:
 
     # The owner's end.
 
-    def _prepare(self, caller: WorkerInfo, payload: object) -> UserCall:
+    def _admit(self, caller: WorkerInfo, document: bytes) -> Prepare:
+        admitted = self._calls.admit(caller, document)
+        return partial(self._prepare, admitted)
+
+    def _prepare(self, admitted: AdmittedMethod, caller: WorkerInfo, payload: object) -> UserCall:
         number = read_number(payload)
 
         def produce(
@@ -140,10 +146,10 @@ class RRefStreams:
             check(value, found)
             return self._producers.produce(caller, number, UserCall(found, args, kwargs, name=name))
 
-        return self._calls.on_method(caller, payload, produce)
+        return self._calls.on_method(caller, payload, admitted, produce)
 
 
 def attach_to(agent: Agent) -> None:
-    """Gives an agent its streams, those of its RRefs too; after it has RRefs."""
+    """For the library: gives an agent its streams, those of its RRefs too; after it has RRefs."""
     attach_streams(agent)
     agent.attach(RRefStreams(agent))

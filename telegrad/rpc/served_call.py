@@ -36,11 +36,12 @@ class Cancellable(Protocol):
 
 @final
 class ServedCall:
-    """The callee's end of one call.
+    """For the library: the callee's end of one call.
 
     Attributes:
         caller: Who called.
         number: The call's id, drawn by the caller.
+        kind: That of its request.
         record: What interceptors keep between the request and its reply.
         deadline: On the clock of `time.monotonic`; `math.inf` without one.
         depth: Length of the call tree above it.
@@ -66,6 +67,7 @@ class ServedCall:
         "depth",
         "expired",
         "items",
+        "kind",
         "nested",
         "number",
         "record",
@@ -80,6 +82,7 @@ class ServedCall:
         self.caller = caller
         self.number = number
         self.record = record
+        self.kind = record.function  # until it is known what is called
         self.deadline = time.monotonic() + time_left
         self.depth = depth
         self.active = True
@@ -181,7 +184,7 @@ _served: ContextVar[ServedCall | None] = ContextVar("telegrad_served_call", defa
 
 
 def current_served_call() -> ServedCall | None:
-    """Returns the call that this code serves, None where it serves none (any more)."""
+    """For the library: returns the call that this code serves, None where it serves none."""
     served = _served.get()
     return served if served is not None and served.active else None
 

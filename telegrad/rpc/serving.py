@@ -1,9 +1,11 @@
-"""The callee's end of calls: decode, run, reply; every request gets exactly one reply.
+"""The callee's end of calls: admit, decode, run, reply; every request gets exactly one reply.
 
 loop       request arrives ──▶ submitted to the pool
-pool       decode, interceptors, prepare ──▶ plain function ──▶ encode, reply
-                                         └─▶ async def ──▶ user loop ──▶ encode, reply
-                                         └─▶ async_execution ──▶ its Future ──▶ encode, reply
+pool       admit, interceptors, decode, prepare ──▶ plain function ──▶ encode, reply
+                                                └─▶ async def ──▶ user loop ──▶ encode, reply
+                                                └─▶ async_execution ──▶ its Future ──▶ encode, reply
+
+What is not admitted is not decoded: nothing of its arguments is ever built.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import contextvars
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, TypeAlias, final
@@ -27,19 +30,20 @@ from telegrad.errors import (
 from telegrad.rpc.admission_callee import CalleeAdmission
 from telegrad.rpc.admission_caller import ASK, WITHDRAW
 from telegrad.rpc.blocking import comes_from, enter_task_run, pool_thread
-from telegrad.rpc.codec import MessageCodec, Sealed, read_body
+from telegrad.rpc.codec import MessageCodec, Sealed
 from telegrad.rpc.early_cancels import EarlyCancels
 from telegrad.rpc.executor import Executor
+from telegrad.rpc.fresh import fresh_copy
 from telegrad.rpc.future import Future, new_future
 from telegrad.rpc.interceptor import CallRecord
 from telegrad.rpc.remote_failure import describe_failure
 from telegrad.rpc.served_call import ServedCall, current_served_call, enter_served_call
-from telegrad.rpc.user_call import CallMode, UserCall
+from telegrad.rpc.user_call import Admit, CallMode, Prepare, UserCall, plain_function
 from telegrad.rpc.user_loop import UserLoop
 from telegrad.types import WorkerInfo
-from telegrad.wire import Envelope
+from telegrad.wire import SMALL_LIMITS, Envelope, read_body
 
-__all__ = ["CALL", "CANCEL", "ERROR", "EXPIRE", "REPLY", "Handler", "Prepare", "Serving"]
+__all__ = ["CALL", "CANCEL", "ERROR", "EXPIRE", "REPLY", "Handler", "Serving"]
 
 CALL = "rpc.call"
 CANCEL = "rpc.cancel"  # call: its caller does not want its value any more
@@ -48,7 +52,6 @@ REPLY = "rpc.reply"
 ERROR = "rpc.error"
 
 Handler: TypeAlias = Callable[[WorkerInfo, Envelope], None]
-Prepare: TypeAlias = Callable[[WorkerInfo, object], UserCall]
 Settle: TypeAlias = Callable[[object, BaseException | None], None]
 
 _logger = logging.getLogger(__name__)
@@ -66,6 +69,7 @@ class Serving:
         new_context: Makes the Context of one call.
         post: Posts an envelope; raises WorkerLostError.
         admission: What it takes in at once.
+        most_calls: Of one caller, at once.
     """
 
     def __init__(
@@ -77,6 +81,7 @@ class Serving:
         new_context: Callable[[], contextvars.Context],
         post: Callable[[WorkerInfo, Envelope], None],
         admission: CalleeAdmission,
+        most_calls: int,
     ) -> None:
         self.worker = worker
         self._codec = codec
@@ -87,7 +92,9 @@ class Serving:
         self._admission = admission
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
+        self._most_calls = most_calls
         self._calls: dict[tuple[WorkerInfo, int], ServedCall] = {}
+        self._calls_of: Counter[WorkerInfo] = Counter()
         self._early = EarlyCancels()
         self._served = 0
 
@@ -111,17 +118,22 @@ class Serving:
             EXPIRE: partial(self._on_cancel, expired=True),
         }
 
-    def accept(self, prepare: Prepare, caller: WorkerInfo, envelope: Envelope) -> None:
+    def accept(self, admit: Admit, caller: WorkerInfo, envelope: Envelope) -> None:
         """Takes a request; on the loop, blocks nowhere."""
         record = CallRecord(envelope.kind)
         call = ServedCall(caller, envelope.call, record, envelope.time_left, envelope.depth)
         call.release = self._admission.arrive(caller, envelope.call)
         key = (caller, envelope.call)
         with self._lock:
+            self._calls_of[caller] += key not in self._calls
             self._calls[key] = call
+            crowded = self._calls_of[caller] > self._most_calls
             expired = self._early.come(caller, envelope.call)
         if expired is not None:
             call.cancelled, call.expired = True, expired
+        if crowded:
+            self._refuse_crowd(call, envelope)
+            return
         nested = envelope.depth > 0
         if self._executor.exhausted(nested=nested):
             message = (
@@ -134,7 +146,15 @@ class Serving:
             self._fail(call, exhausted)
             return
         submit = self._executor.submit_in if nested else self._executor.submit_root
-        submit(self._new_context(), self._serve, call, prepare, envelope)
+        submit(self._new_context(), self._serve, call, admit, envelope)
+
+    def _refuse_crowd(self, call: ServedCall, envelope: Envelope) -> None:
+        crowded = PoolExhaustedError(
+            f"worker {self.worker!r} has {self._most_calls} calls of {call.caller.name!r} to serve, "
+            "as many as it takes of one worker (Limits.served_calls_per_peer); wait for some first"
+        )
+        self._codec.drop(call.caller, call.record, envelope, crowded)
+        self._fail(call, crowded)
 
     def calls(self) -> list[ServedCall]:
         """Returns the calls that are served now, the oldest first."""
@@ -157,6 +177,8 @@ class Serving:
         self._admission.lose(caller)
         with self._lock:
             self._early.lose(caller)
+            if not self._calls_of[caller]:
+                del self._calls_of[caller]
             orphans = [call for call in self._calls.values() if call.caller == caller]
         for call in orphans:
             call.cancel()
@@ -195,6 +217,8 @@ class Serving:
 
         `runs_by` hears by what it ends, as `ServedCall.runner` says, whenever that changes.
         """
+        if (served := current_served_call()) is not None:  # the innermost one is the user's
+            served.record.served = plain_function(user_call.func) or served.record.served
         if user_call.mode is CallMode.COROUTINE:
             self._run_coroutine(user_call, settle, runs_by)
             return
@@ -227,13 +251,19 @@ class Serving:
         self.run(user_call, settle, partial(comes_from, outcome))
         return outcome
 
-    def _serve(self, call: ServedCall, prepare: Prepare, envelope: Envelope) -> None:
+    def _serve(self, call: ServedCall, admit: Admit, envelope: Envelope) -> None:
         """In the pool, inside the Context in which the function runs."""
         enter_served_call(call)
         if call.cancelled or call.deadline <= time.monotonic():
             given_up = call.given_up(self.worker)
             self._codec.drop(call.caller, call.record, envelope, given_up)
             self._fail(call, given_up)
+            return
+        try:
+            prepare = admit(call.caller, envelope.document)
+        except BaseException as error:  # at the top of a remote handler
+            self._codec.drop(call.caller, call.record, envelope, fresh_copy(error))
+            self._fail(call, error)
             return
         try:
             payload = self._codec.open(call.caller, call.record, envelope)
@@ -270,7 +300,7 @@ class Serving:
 
     def _on_cancel(self, caller: WorkerInfo, envelope: Envelope, *, expired: bool) -> None:
         """Hears that the caller gave a call up; on the loop."""
-        number = read_body(envelope)
+        number = read_body(envelope, limits=SMALL_LIMITS)
         if not isinstance(number, int):
             return
         with self._lock:
@@ -371,7 +401,8 @@ class Serving:
             self._reply_bare(call, error)
         call.let_others_in()
         with self._changed:
-            self._calls.pop((call.caller, call.number), None)
+            if self._calls.pop((call.caller, call.number), None) is not None:
+                self._calls_of[call.caller] -= 1
             self._changed.notify_all()
 
     def _reply_bare(self, call: ServedCall, error: BaseException) -> None:

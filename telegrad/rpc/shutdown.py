@@ -4,7 +4,7 @@
                ─▶ every living worker has called shutdown
                ─▶ what was given up by its caller may end (2.5 s)
                ─▶ before_leaving (RRefs are released) ─▶ goodbye and flush ─▶ torn down
-    else       goodbye ─▶ torn down
+    else       own calls are given up ─▶ goodbye ─▶ torn down
 
 Why nothing is in flight once all have called it: a worker joins the barrier only when its own
 calls are answered and it serves none; a call that it serves later comes from one that has not.
@@ -28,10 +28,11 @@ from telegrad.errors import (
     RendezvousTimeoutError,
     WorkerLostError,
 )
+from telegrad.rendezvous import Reminder
 from telegrad.transport import on_own_loop
 from telegrad.types import WorkerInfo
 
-__all__ = ["CLOSE_SECONDS", "Membership", "Shutdown", "Steps"]
+__all__ = ["CLOSE_SECONDS", "UNGRACEFUL", "Membership", "Shutdown", "Steps"]
 
 # All of a shutdown but the wait for the other workers ends within this.
 CLOSE_SECONDS = 10.0
@@ -40,7 +41,7 @@ HURRY_SECONDS = 0.1
 
 # What the peers hear in the goodbye, and from the coordinator where that comes first.
 GRACEFUL = "shutdown"
-ALONE = "shut down without waiting for the others, since it has lost the coordinator"
+NOBODY_LEFT = "shut down without waiting for the others, since it has lost the coordinator"
 UNGRACEFUL = (
     "left without a graceful shutdown; a worker that others still need calls rpc.shutdown() at the "
     "end of its program, or runs inside `with rpc.init_rpc():`"
@@ -50,7 +51,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Membership(Protocol):
-    """How the others are told; `rendezvous.JoinedJob` is one."""
+    """For the library: how the others are told; `rendezvous.JoinedJob` is one."""
 
     def shutdown(self, timeout: float = math.inf) -> bool:
         """Waits until every living worker has called it.
@@ -86,8 +87,14 @@ class Steps(Protocol):
             given_up: Whether calls count whose caller was lost or waits no more.
         """
 
+    def waits_for(self) -> str:
+        """Says what `drain` waits for, in words; empty for nothing."""
+
     def serves_this(self) -> bool:
         """Tells whether the code that asks runs in a call that is served here."""
+
+    def abandon(self) -> None:
+        """Gives up what is called; what the others make of it is no concern of the callers."""
 
     def close(self, timeout: float, reason: str) -> None:
         """Says goodbye, flushes, ends the threads; runs nothing afterwards."""
@@ -110,6 +117,7 @@ class Shutdown:
 
     Attributes:
         membership: How the others are told; None where there are none.
+        alone: What they are told where this worker leaves without them.
         on_ending: Called first, before the own calls are waited for.
         on_leaving: Called when the own calls are done, before the others are waited for.
         before_leaving: Called when all calls are done, with the seconds that are left.
@@ -126,6 +134,7 @@ class Shutdown:
         self._hurry = threading.Event()  # another thread wants to leave at once
         self._reason = GRACEFUL
         self.membership: Membership | None = None
+        self.alone = UNGRACEFUL
         self.on_ending: list[Callable[[], None]] = []
         self.on_leaving: list[Callable[[], None]] = []
         self.before_leaving: list[Callable[[float], None]] = []
@@ -176,20 +185,26 @@ class Shutdown:
         if not first:
             self._wait_for_other(graceful, timeout, close_seconds)
             return
+        started = time.monotonic()
         try:
             if was_open and graceful:
                 self._leave_together(timeout)
             elif was_open:
                 self._leave_at_once(close_seconds)
         finally:
-            self._tear_down(close_seconds, was_open=was_open)
+            spent = 0.0 if graceful else time.monotonic() - started
+            self._tear_down(close_seconds - spent, was_open=was_open)
 
     def _wait_for_other(self, graceful: bool, timeout: float, close_seconds: float) -> None:
+        inside = self._thread == threading.get_ident()  # a signal handler or a finaliser
         if not graceful:
             self._hurry.set()  # the one who drains goes on at once
+            self._steps.abandon()
+            if not inside:
+                self._say_goodbye(close_seconds)
             if self.membership is not None:
                 self.membership.close(close_seconds)  # and the one who waits in it
-        if self._thread == threading.get_ident():  # a signal handler or a finaliser inside it
+        if inside:
             return
         limit = timeout + close_seconds if graceful else close_seconds
         if not self._closed.wait(None if math.isinf(limit) else limit):
@@ -221,18 +236,20 @@ class Shutdown:
                     f"agent {self._name!r} was left at once by another thread, with calls that "
                     "were not answered; wait for them before shutdown(graceful=False)"
                 )
+            words = self._steps.waits_for()
             raise RendezvousTimeoutError(
                 f"agent {self._name!r} still has calls that are not answered {timeout:g} s after "
-                "shutdown() was called; it is closed all the same",
+                f"shutdown() was called ({words or 'just answered'}); it is closed all the same",
                 missing=(self._name,),
             )
         for leaving in self.on_leaving:
             _guarded(leaving)
         if self.membership is not None:
             left = max(deadline - time.monotonic(), 0.001)
-            self._reason = GRACEFUL if self.membership.shutdown(left) else ALONE
+            self._reason = GRACEFUL if self.membership.shutdown(left) else NOBODY_LEFT
 
     def _drained(self, deadline: float) -> bool:
+        reminder = Reminder()
         while not self._hurry.is_set():
             # What was given up may never end; a look at it every now and then is enough, too.
             soon = min(deadline, time.monotonic() + HURRY_SECONDS)
@@ -240,12 +257,18 @@ class Shutdown:
                 return not self._hurry.is_set()  # the calls may be lost just because of that
             if time.monotonic() >= deadline:
                 break
+            if reminder.is_due() and (words := self._steps.waits_for()):
+                _logger.warning("shutdown waits for %s", words)
         return False
 
     def _leave_at_once(self, limit: float) -> None:
-        self._reason = UNGRACEFUL
+        self._reason = self.alone
+        self._steps.abandon()  # first: who hears that this worker leaves gives it up
+        self._say_goodbye(limit)
+
+    def _say_goodbye(self, limit: float) -> None:
         if self.membership is not None:
-            self.membership.leave(UNGRACEFUL, min(limit / 2, 1.0))
+            self.membership.leave(self.alone, min(limit / 2, 1.0))
 
     def _tear_down(self, limit: float, *, was_open: bool) -> None:
         ends = time.monotonic() + limit

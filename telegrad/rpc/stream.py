@@ -11,6 +11,7 @@ from telegrad.rpc.stream_readers import StreamReaders
 from telegrad.rpc.stream_reading import OVER, StreamReader
 from telegrad.rpc.stream_serving import StreamProducers
 from telegrad.rpc.timeouts import seconds
+from telegrad.rpc.unread import origin_here
 from telegrad.rpc.user_call import call_payload
 from telegrad.types import WorkerInfo
 from telegrad.wire import register_refusal
@@ -41,6 +42,7 @@ class Stream(Generic[T]):
     def __init__(self, readers: StreamReaders, reader: StreamReader) -> None:
         self._readers = readers
         self._reader = reader
+        reader.watch(origin_here())
 
     def close(self) -> None:
         """Stops reading: the generator is closed where it stands, and iteration ends.
@@ -123,6 +125,7 @@ class Stream(Generic[T]):
         return f"<Stream of {reader.record.function} on {reader.peer.name!r}: {reader.state}>"
 
     def __del__(self) -> None:
+        self._reader.report_failure()
         self._readers.drop(self._reader)
 
 

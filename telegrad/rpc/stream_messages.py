@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import final
 
 from telegrad.errors import DecodeError
-from telegrad.rpc.codec import read_body, write_header
-from telegrad.wire import Envelope, decode
+from telegrad.rpc.codec import write_header
+from telegrad.wire import Envelope, decode, read_body
 
 __all__ = [
     "ITEM",

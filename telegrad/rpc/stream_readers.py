@@ -185,4 +185,5 @@ class StreamReaders:
             while True:
                 reader = self._readers.get(self._dropped.get_nowait())
                 if reader is not None:
+                    reader.report_end()
                     reader.close()

@@ -31,6 +31,7 @@ from telegrad.rpc.interceptor import CallRecord
 from telegrad.rpc.remote_failure import rebuild_failure
 from telegrad.rpc.stream_messages import ITEMS_PER_TURN, MORE, End
 from telegrad.rpc.stream_protocol import Receiver
+from telegrad.rpc.unread import Origin, Report, Reports, reports_of
 from telegrad.transport import on_own_loop
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
@@ -94,6 +95,8 @@ class StreamReader:
         self._stopped = False
         self._deaf = False  # items that come now are not wanted
         self._lost: WorkerLostError | None = None
+        self._origin: Origin | None = None  # until whoever reads has heard of a failure
+        self._reports: Reports | None = None
 
     @property
     def label(self) -> str:
@@ -121,6 +124,35 @@ class StreamReader:
         """Has `waker` called when the reply is here, or given up; see `Future.call_when_done`."""
         assert self._reply is not None
         self._reply.call_when_done(waker)
+
+    # Failures that nobody reads.
+
+    def watch(self, origin: Origin | None) -> None:
+        """Has a failure told in the log if nobody reads so far; see `unread`."""
+        self._origin, self._reports = origin, reports_of(self._agent, origin)
+
+    def report_failure(self) -> None:
+        """Reports a failure that is known and was not read; for a finaliser."""
+        if self._failure is not None:
+            self._report(self._failure)
+
+    def report_end(self) -> None:
+        """Reports what the end may say that is here, and that nobody will read."""
+        if self._ended:
+            self._report(self._raise_end)
+
+    def _report(self, error: BaseException | Callable[[], object]) -> None:
+        origin, self._origin = self._origin, None
+        if origin is not None and self._reports is not None and not self._stopped:
+            self._reports.put(Report(self.label, origin, error))
+
+    def _raise_end(self) -> None:
+        end = self._end()
+        failure = end if isinstance(end, BaseException) else end.failure
+        if isinstance(failure, BaseException):
+            raise failure
+        if failure is not None:
+            raise rebuild_failure(failure)
 
     # What the reader calls.
 
@@ -281,6 +313,7 @@ class StreamReader:
                 return _NOTHING
             self._read_reply()
         if self._failure is not None:
+            self._origin = None
             raise fresh_copy(self._failure)
         return OVER
 
@@ -293,6 +326,7 @@ class StreamReader:
         try:
             return self._agent.codec.open(self.peer, self.record, envelope)
         except BaseException as error:
+            self._origin = None
             kept = without_frames(fresh_copy(error))
             if not self.close(kept):
                 with self._lock:
@@ -301,16 +335,9 @@ class StreamReader:
 
     def _read_reply(self) -> None:
         """Decodes the end, in the thread that reads; any number of threads at once."""
-        reply = self._reply
-        assert reply is not None
-        try:
-            error = reply.exception()
-            end = End.read(reply.value()) if error is None else None
-        except DecodeError as garbage:
-            error, end = garbage, None
-        if end is None:
-            assert error is not None
-            self.fail(self._told(error))
+        end = self._end()
+        if isinstance(end, BaseException):
+            self.fail(end)
             return
         failure = None if end.failure is None else without_frames(rebuild_failure(end.failure))
         with self._lock:
@@ -327,6 +354,15 @@ class StreamReader:
             over = self._receiver.is_over
         if over or left is not None:
             self._readers.forget(self, left)
+
+    def _end(self) -> End | BaseException:
+        reply = self._reply
+        assert reply is not None
+        try:
+            error = reply.exception()
+            return End.read(reply.value()) if error is None else self._told(error)
+        except DecodeError as garbage:
+            return self._told(garbage)
 
     def _miss_the_rest(self) -> list[Envelope] | None:
         """Ends it early where items before its end will not come; holds the lock.

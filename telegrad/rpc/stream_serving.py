@@ -38,9 +38,17 @@ from telegrad.rpc.stream_messages import (
     write_item,
 )
 from telegrad.rpc.stream_protocol import Sender
-from telegrad.rpc.user_call import CallMode, UserCall, read_call_payload, read_script
+from telegrad.rpc.user_call import (
+    ARGUMENTS,
+    CallMode,
+    Prepare,
+    UserCall,
+    admit_function,
+    plain_function,
+    read_arguments,
+)
 from telegrad.types import WorkerInfo
-from telegrad.wire import Envelope
+from telegrad.wire import Envelope, read_head
 
 if TYPE_CHECKING:
     from telegrad.rpc.agent import Agent
@@ -94,6 +102,7 @@ class Production:
         Raises:
             TypeError: It returned no iterator.
         """
+        self._served.record.served = plain_function(call.func)
         try:
             source = call()
             if isinstance(source, Iterator):
@@ -299,7 +308,7 @@ class StreamProducers:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._productions: dict[tuple[WorkerInfo, int], Production] = {}
-        agent.serve(STREAM, self._prepare)
+        agent.serve_named(STREAM, self._admit)
         agent.register_handler(MORE, self._on_more)
         agent.before_leaving(self._wait_until_closed)
         agent.after_close(self.close)
@@ -332,11 +341,15 @@ class StreamProducers:
         with self._changed:
             self._changed.wait_for(lambda: not self._productions, seconds)
 
-    def _prepare(self, caller: WorkerInfo, payload: object) -> UserCall:
-        name, args, kwargs = read_call_payload(payload)
-        number = read_number(payload)
-        func = self.agent.resolve(name, script=read_script(payload), caller=caller)
-        return self.produce(caller, number, UserCall(func, args, kwargs, name=name))
+    def _admit(self, caller: WorkerInfo, document: bytes) -> Prepare:
+        name, func = admit_function(self.agent.resolve, caller, read_head(document, ARGUMENTS))
+
+        def prepare(caller: WorkerInfo, payload: object) -> UserCall:
+            args, kwargs = read_arguments(payload, name)
+            number = read_number(payload)
+            return self.produce(caller, number, UserCall(func, args, kwargs, name=name))
+
+        return prepare
 
     def produce(self, caller: WorkerInfo, number: int, call: UserCall) -> UserCall:
         """Returns what runs a generator for a consumer, inside the call that is served now.

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import numbers
 
-__all__ = ["seconds"]
+from telegrad.errors import CallTimeoutError
+
+__all__ = ["not_done", "seconds"]
 
 
 def seconds(timeout: float | None, default: float) -> float:
-    """Returns the limit in seconds that `timeout` asks for.
+    """For the library: returns the limit in seconds that `timeout` asks for.
 
     Args:
         timeout: Seconds above 0, `math.inf` for no limit, or None for the default.
@@ -38,3 +40,13 @@ def seconds(timeout: float | None, default: float) -> float:
             "write timeout=math.inf to wait without a limit"
         )
     return limit
+
+
+def not_done(label: str, elapsed: float) -> CallTimeoutError:
+    """Returns the error of who has waited long enough for a future."""
+    return CallTimeoutError(
+        f"{label} was not done after {elapsed:.3g} s of wait(); it goes on, and may be waited for "
+        "again",
+        phase="waiting",
+        elapsed=elapsed,
+    )

@@ -1,4 +1,4 @@
-"""Errors that nobody read: told in the log once the future that holds one is garbage.
+"""Errors that nobody read: told in the log once what holds one is garbage: a future, RRef, stream.
 
 A finaliser may run anywhere, inside the lock of a log handler too: it only puts a report into the
 queue of an agent. That is looked through once a second, and at the agent's end.
@@ -32,6 +32,8 @@ __all__ = [
     "expect_reports",
     "origin_here",
     "origin_of_caller",
+    "reports_of",
+    "watch_from",
     "watched",
 ]
 
@@ -137,7 +139,7 @@ def _tell(report: Report) -> None:
     if error is not None:
         _logger.warning(
             "%s failed, and nobody read its error; it was made at %s: wait() for it, await it, or "
-            "look at its exception()",
+            "look at its exception(); ask an RRef for its value, read a stream to its end",
             report.label,
             report.origin,
             exc_info=error,
@@ -158,7 +160,7 @@ def expect_reports() -> Reports | None:
 
 
 def watched(agent: Agent, future: Future[T]) -> Future[T]:
-    """Returns a future that a verb gives to a user, who may forget to read its error.
+    """For the library: returns a future given to a user, who may forget to read its error.
 
     Adds under a microsecond to a call.
     """
@@ -166,6 +168,18 @@ def watched(agent: Agent, future: Future[T]) -> Future[T]:
     if origin is not None:
         future.watch(origin, _reports_of(agent))
     return future
+
+
+def watch_from(agent: Agent, future: Future[T], origin: Origin | None) -> Future[T]:
+    """Does what `watched` does, where it is known who is given what it stands for."""
+    if origin is not None:
+        future.watch(origin, _reports_of(agent))
+    return future
+
+
+def reports_of(agent: Agent, origin: Origin | None) -> Reports | None:
+    """Returns where the errors of what was made there are reported to, if anywhere."""
+    return None if origin is None else _reports_of(agent)
 
 
 def origin_here() -> Origin | None:
@@ -177,7 +191,7 @@ def origin_here() -> Origin | None:
 
 
 def attach_to(agent: Agent) -> None:
-    """Has an agent write to the log which errors nobody read."""
+    """For the library: has an agent write to the log which errors nobody read."""
     unread = UnreadErrors(agent.after, agent.submit)
     agent.attach(unread)
     agent.after_close(unread.tell)

@@ -6,27 +6,36 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from types import FunctionType
 from typing import Any, Protocol, TypeAlias, final
 
-from telegrad.errors import DecodeError
+from telegrad.errors import DecodeError, EncodeError
+from telegrad.rpc.ambient import find_agent
 from telegrad.rpc.functions import is_async_execution
 from telegrad.rpc.future import Future
 from telegrad.types import WorkerInfo
-from telegrad.wire import FunctionRef
+from telegrad.wire import FunctionRef, read_head, register_refusal
 
 __all__ = [
+    "ARGUMENTS",
+    "Admit",
     "CallMode",
+    "Prepare",
     "UserCall",
+    "admit_call",
+    "admit_function",
     "call_name",
     "call_payload",
     "check_arguments",
-    "prepare_call",
-    "read_call_payload",
-    "read_script",
+    "plain_function",
+    "read_arguments",
 ]
 
 Arguments: TypeAlias = Sequence[Any]
 KeywordArguments: TypeAlias = Mapping[str, Any] | None
+
+ARGUMENTS = "args"  # what stands before them in a payload says what is called
+NO_CALL = "the body of a call is not {func: str, args: list, kwargs: dict}, in this order"
 
 
 class Resolve(Protocol):
@@ -39,7 +48,7 @@ class Resolve(Protocol):
 
 
 class CallMode(Enum):
-    """How a function gives its value."""
+    """For the library: how a function gives its value."""
 
     PLAIN = "returned by the function, in a thread of the pool"
     COROUTINE = "awaited on the user loop"
@@ -49,7 +58,7 @@ class CallMode(Enum):
 @final
 @dataclass(frozen=True, slots=True)
 class UserCall:
-    """A function with its arguments, ready to be run at the callee.
+    """For the library: a function with its arguments, ready to be run at the callee.
 
     Attributes:
         func: What is called.
@@ -84,10 +93,25 @@ class UserCall:
         return _flattened(value) if self.mode is CallMode.COROUTINE else value
 
 
+# Makes what is run of a request whose arguments were decoded.
+Prepare: TypeAlias = Callable[[WorkerInfo, object], UserCall]
+# Says so before they are, of the document of the request; or raises why this caller may not.
+Admit: TypeAlias = Callable[[WorkerInfo, bytes], Prepare]
+
+
 def call_name(func: object) -> str:
     """Returns what a function is called in messages; any object will do."""
     name = getattr(func, "__qualname__", None)
     return name if isinstance(name, str) else repr(func)
+
+
+def plain_function(func: Callable[..., Any]) -> FunctionType | None:
+    """Returns the function of Python's that runs when something is called, None where none does."""
+    inside = func.__init__ if isinstance(func, type) else func  # type: ignore[misc]
+    if not inspect.isroutine(inside):
+        inside = type(inside).__call__
+    inside = getattr(inside, "__func__", inside)
+    return inside if isinstance(inside, FunctionType) else None
 
 
 async def _flattened(coroutine: Awaitable[Any]) -> Any:
@@ -143,44 +167,82 @@ def call_payload(
         raise TypeError(f"func must be callable, not {func!r} ({type(func).__name__})")
     positional, named = check_arguments(args, kwargs)
     ref = FunctionRef.of(func)
-    payload = {"func": ref.name, "args": positional, "kwargs": named}
+    arguments = {"args": positional, "kwargs": named}
     if ref.script:
-        payload["script"] = ref.script
-    return ref.name, payload
+        _refuse_what_stays_here(ref.name)
+        return ref.name, {"func": ref.name, "script": ref.script, **arguments}
+    return ref.name, {"func": ref.name, **arguments}
 
 
-def read_call_payload(payload: object) -> tuple[str, list[Any], dict[str, Any]]:
-    """Takes apart at the callee what `call_payload` made.
-
-    Raises:
-        DecodeError: It is something else.
-    """
-    if isinstance(payload, dict):
-        name, args, kwargs = payload.get("func"), payload.get("args"), payload.get("kwargs")
-        if isinstance(name, str) and isinstance(args, list) and isinstance(kwargs, dict):
-            return name, args, kwargs
-    raise DecodeError("the body of a call is not {func: str, args: list, kwargs: dict}")
-
-
-def read_script(payload: object) -> str:
-    """Returns the caller's script, named where the callee does not find the function."""
-    script = payload.get("script") if isinstance(payload, dict) else None
-    return script if isinstance(script, str) else ""
+def _refuse_what_stays_here(name: str) -> None:
+    """Refuses a function of a `__main__` that is no file, where local workers are to run it."""
+    agent = find_agent()
+    if agent is not None and agent.main_stays_here:
+        path = name.partition(":")[2]
+        raise EncodeError(
+            f"{path} is defined in a program that is no file (python -c, or standard input), which "
+            "local workers cannot import; write it to a file mycode.py, run `from mycode import "
+            f"{path.partition('.')[0]}`, and call that"
+        )
 
 
-def prepare_call(resolve: Resolve, caller: WorkerInfo, payload: object) -> UserCall:
-    """Makes at the callee what is run for what `call_payload` made.
+def admit_function(
+    resolve: Resolve, caller: WorkerInfo, head: Mapping[str, object]
+) -> tuple[str, Callable[..., Any]]:
+    """Finds at the callee what `call_payload` names, before its arguments are decoded.
 
     Args:
         resolve: Finds the function, if this caller may call it; `Agent.resolve`.
         caller: Who calls.
-        payload: What arrived.
+        head: What stands in the payload before the arguments.
+
+    Returns:
+        The function's name, and the function.
+
+    Raises:
+        DecodeError: It names none.
+        FunctionNotFoundError: There is no such function.
+        CallRefusedError: The policy does not allow it.
+    """
+    name, script = head.get("func"), head.get("script", "")
+    if not (isinstance(name, str) and isinstance(script, str)):
+        raise DecodeError(NO_CALL)
+    return name, resolve(name, script=script, caller=caller)
+
+
+def read_arguments(payload: object, name: str) -> tuple[list[Any], dict[str, Any]]:
+    """Returns the arguments that `call_payload` sent, once its function was admitted.
+
+    Raises:
+        DecodeError: It is something else, or names another function than it began with.
+    """
+    if isinstance(payload, dict) and payload.get("func") == name:
+        args, kwargs = payload.get(ARGUMENTS), payload.get("kwargs")
+        if isinstance(args, list) and isinstance(kwargs, dict):
+            return args, kwargs
+    raise DecodeError(NO_CALL)
+
+
+def admit_call(resolve: Resolve, caller: WorkerInfo, document: bytes) -> Prepare:
+    """Returns what makes, once the arguments are decoded, what is run for a `call_payload`.
 
     Raises:
         DecodeError: It is something else.
         FunctionNotFoundError: There is no such function.
         CallRefusedError: The policy does not allow it.
     """
-    name, args, kwargs = read_call_payload(payload)
-    func = resolve(name, script=read_script(payload), caller=caller)
-    return UserCall.of(func, args, kwargs, name)
+    name, func = admit_function(resolve, caller, read_head(document, ARGUMENTS))
+
+    def prepare(caller: WorkerInfo, payload: object) -> UserCall:
+        del caller
+        return UserCall.of(func, *read_arguments(payload, name), name)
+
+    return prepare
+
+
+register_refusal(
+    Future,
+    "a Future does not travel; mark the function that returns it with "
+    "rpc.functions.async_execution, and its value is the reply",
+    as_argument="a Future does not travel; wait() for it, or await it, and send its value",
+)

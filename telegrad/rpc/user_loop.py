@@ -1,7 +1,8 @@
 """The user loop: a second event loop, in a thread of its own, for `async def` functions.
 
 While coroutines run, the agent's deadlines look in once a second: one that held the loop all the
-time in between is named in the log, since it delays all others.
+time in between is named in the log, since it delays all others. What asyncio runs in threads
+(`asyncio.to_thread`) runs in the agent's pool, which nobody waits for at the end.
 """
 
 from __future__ import annotations
@@ -11,12 +12,16 @@ import contextvars
 import logging
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, final
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, ParamSpec, TypeVar, final
 
 from telegrad.rpc.deadlines import Deadlines
 from telegrad.transport import LoopThread
 
 __all__ = ["UserLoop"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 SLOW_SECONDS = 1.0  # an await takes microseconds; who holds the loop this long computes or blocks
 
@@ -36,6 +41,7 @@ class UserLoop:
     def __init__(self, name: str, deadlines: Deadlines, submit: Callable[..., None]) -> None:
         self._name = name
         self._loop = LoopThread(f"{name}-user-loop")
+        self._threads = _Threads(submit)
         self._deadlines = deadlines
         self._submit = submit
         self._lock = threading.Lock()  # guards all below but the beats
@@ -70,6 +76,7 @@ class UserLoop:
                 raise RuntimeError("the agent was shut down")
             if not self._started:
                 self._loop.acquire()
+                self._loop.call_soon(self._use_threads)
                 self._started = True
             self._running += 1
             watch, self._watching = not self._watching, True
@@ -77,13 +84,25 @@ class UserLoop:
         if watch:
             self._look_later(self._beats)
 
-    def close(self) -> None:
-        """Cancels what runs and ends the thread; idempotent."""
+    def close(self, limit: float) -> None:
+        """Cancels what runs and ends the thread; idempotent.
+
+        Args:
+            limit: Seconds to wait for what ignores that it is cancelled. It may end later, or
+                never; the thread is a daemon.
+        """
         with self._lock:
             self._closed = True
             started, self._started = self._started, False
         if started:
-            self._loop.release()
+            ending = threading.Thread(
+                target=self._loop.release, name=f"{self._name}-user-loop-end", daemon=True
+            )
+            ending.start()
+            ending.join(limit)
+
+    def _use_threads(self) -> None:
+        asyncio.get_running_loop().set_default_executor(self._threads)
 
     def _begin(
         self,
@@ -136,6 +155,35 @@ class UserLoop:
         with self._lock:
             if self._started:
                 self._loop.call_soon(task.cancel)
+
+
+@final
+class _Threads(ThreadPoolExecutor):
+    """What asyncio takes for its pool of threads; it is the agent's, and has none of its own.
+
+    Those of `concurrent.futures` are waited for when their pool is closed, and by the interpreter
+    before it runs any exit hook, for as long as a function in them blocks.
+    """
+
+    def __init__(self, submit: Callable[..., None]) -> None:
+        super().__init__(max_workers=1)  # which is started by the first `submit` to it: by none
+        self._submit = submit
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        future: Future[T] = Future()
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                value = fn(*args, **kwargs)
+            except BaseException as error:  # around the user's function
+                future.set_exception(error)
+            else:
+                future.set_result(value)
+
+        self._submit(run)
+        return future
 
 
 async def _run(start: Callable[[], Coroutine[Any, Any, Any]]) -> Any:

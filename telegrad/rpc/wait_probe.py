@@ -70,7 +70,7 @@ class _Seen:
 
 @final
 class WaitProbes:
-    """What one worker does about calls that wait for each other.
+    """For the library: what one worker does about calls that wait for each other.
 
     Args:
         agent: This worker's.
@@ -207,7 +207,7 @@ class WaitProbes:
 
 
 def attach_to(agent: Agent) -> None:
-    """Gives an agent its probes; `WaitProbes.begin` starts them once it serves."""
+    """For the library: gives an agent its probes; `WaitProbes.begin` starts them once it serves."""
     agent.attach(WaitProbes(agent))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -457,6 +459,18 @@ def test_what_needs_the_parameters_here_says_what_to_write(cluster: Cluster) -> 
         for call, advice in wrong:
             with pytest.raises(TypeError, match=advice):
                 call()
+
+    on_trainer(cluster, run)
+
+
+def test_a_handle_is_not_copied_and_says_so(cluster: Cluster) -> None:
+    """A shallow copy was another handle that nobody counted; pickle spoke of an RRef."""
+
+    def run() -> None:
+        head = RemoteModule(1, Head, (3,))
+        for copies in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError, match=r"a RemoteModule is .*get_module_rref\(\)"):
+                copies(head)
 
     on_trainer(cluster, run)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from telegrad import rpc
+from telegrad.rpc.blocking import PoolThread
 from telegrad.rpc.served_call import inherited
 
 FloatArray = npt.NDArray[np.float64]
@@ -63,6 +66,15 @@ def fail(message: str) -> None:
     error = CustomError(message, code=7)
     error.add_note("a note of the callee")
     raise error
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def one_then_fail(message: str) -> Iterator[int]:
+    yield 1
+    fail(message)
 
 
 def fail_with_cause() -> None:
@@ -291,6 +303,34 @@ def shuts_down_in_the_pool(graceful: bool) -> None:
 
 async def shuts_down_off_the_loop() -> None:
     await rpc.to_thread(rpc.shutdown)
+
+
+async def ignores_that_it_is_cancelled(name: str) -> None:
+    """Ends when its gate is opened, and not before."""
+    opened = asyncio.get_running_loop().run_in_executor(None, gates(name).wait, 30)
+    gates(f"{name}-entered").set()
+    while not opened.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.shield(opened)
+
+
+async def holds_a_thread_of_asyncio(name: str) -> str:
+    return await asyncio.to_thread(hold, name)
+
+
+place: contextvars.ContextVar[str] = contextvars.ContextVar("place")
+
+
+async def threads_of_asyncio() -> tuple[bool, str, str]:
+    """Whether they are the pool's, what they see of this Context, and what they raise."""
+    place.set("ContextVar")
+    in_pool = await asyncio.to_thread(lambda: isinstance(threading.current_thread(), PoolThread))
+    seen = await asyncio.to_thread(place.get)
+    try:
+        await asyncio.to_thread(fail, "told")
+    except CustomError as error:
+        return in_pool, seen, str(error)
+    return in_pool, seen, ""
 
 
 def runs_what_was_kept() -> None:

@@ -370,10 +370,8 @@ agents = [rpc.Agent(f"w{i}") for i in range(3)]
 print([agent.rpc_sync(0, who) for agent in agents], flush=True)
 """
 
-# gRPC's own fork handlers, on by default, now and then crash the child (grpcio 1.85).
 FORKED = """
 import os
-os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 from telegrad import rpc
 from telegrad.errors import AgentForkedError
 

@@ -140,6 +140,10 @@ def test_a_wrong_return_type_is_named_at_the_caller(job: Job) -> None:
             rpc.remote("w1", form_code.returns, (3,)).to_here()
         with pytest.raises(EncodeError, match="a Future does not travel"):
             rpc.rpc_sync("w1", form_code.future_of_a_future)
+        with pytest.raises(
+            EncodeError, match=r"args\[0\].* a Future does not travel; wait\(\) for"
+        ):
+            rpc.rpc_sync("w1", form_code.returns, (rpc.Future(),))
 
 
 def test_what_is_never_answered_leaves_nothing_with_the_callee(make_job: MakeJob) -> None:

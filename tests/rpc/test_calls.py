@@ -155,7 +155,7 @@ def test_wrong_destinations(job: Job) -> None:
         with pytest.raises(UnknownWorkerError, match="no worker 7"):
             rpc.rpc_async(7, remote_code.who)
         with pytest.raises(UnknownWorkerError):
-            rpc.rpc_async(rpc.WorkerInfo("w1", 1, 12345), remote_code.who)
+            rpc.rpc_async(rpc.WorkerInfo("w1", 1, 2**40), remote_code.who)
         wrong: Any
         for wrong in (True, 1.0, None):
             with pytest.raises(TypeError, match="to must be"):

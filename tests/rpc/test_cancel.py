@@ -24,7 +24,6 @@ import pytest
 from telegrad import rpc
 from telegrad.errors import CallCancelledError, CallTimeoutError, WorkerLostError
 from telegrad.rpc import Limits
-from telegrad.rpc.codec import write_body
 from telegrad.rpc.early_cancels import EARLY_CANCELS
 from telegrad.rpc.interceptor import CallRecord
 from telegrad.rpc.rref_registry import RRefRegistry
@@ -32,7 +31,7 @@ from telegrad.rpc.served_call import ServedCall, enter_served_call, last_served_
 from telegrad.rpc.serving import CANCEL, EXPIRE
 from telegrad.testing import leaks
 from telegrad.types import WorkerInfo
-from telegrad.wire import Envelope
+from telegrad.wire import Envelope, write_body
 from tests.conftest import Programs
 from tests.rpc import cancel_code, remote_code
 from tests.rpc.cancel_code import notes

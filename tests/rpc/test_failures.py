@@ -24,10 +24,9 @@ from telegrad.errors import (
     RemoteError,
     WorkerLostError,
 )
-from telegrad.rpc.codec import write_body
 from telegrad.rpc.interceptor import Interceptor, Message
 from telegrad.testing import leaks
-from telegrad.wire import Envelope
+from telegrad.wire import Envelope, write_body
 from tests.rpc import remote_code
 from tests.rpc.conftest import Job, MakeJob
 
@@ -72,6 +71,9 @@ def test_system_exit_ends_the_call_and_nobody_else(job: Job) -> None:
         with pytest.raises(RemoteError, match="SystemExit: 3") as info:
             rpc.rpc_sync("w1", remote_code.leave)
         assert info.value.type_name == "builtins:SystemExit"
+        with pytest.raises(RemoteError) as caught:
+            rpc.rpc_sync("w1", remote_code.interrupt)
+        assert str(caught.value) == "KeyboardInterrupt (on worker 'w1')"
         assert rpc.rpc_sync("w1", remote_code.who) == "w1"
 
 
@@ -79,7 +81,7 @@ def test_a_value_that_cannot_travel(job: Job) -> None:
     with rpc.use_agent(job.agents[0]):
         with pytest.raises(EncodeError, match="give_unsendable") as info:
             rpc.rpc_sync("w1", remote_code.give_unsendable)
-        assert info.value.path == "models[0]"
+        assert info.value.path == "value['models'][0]"
         assert rpc.rpc_sync("w1", remote_code.who) == "w1"
 
 
@@ -388,7 +390,7 @@ class Bulky(Interceptor):
 
     def outgoing(self, message: Message) -> None:
         if message.reply is self.reply:
-            message.headers[self.name] = b"x" * (3 * 2**20)
+            message.headers[self.name] = "x" * (3 * 2**20)
 
     def incoming(self, message: Message) -> None:
         pass

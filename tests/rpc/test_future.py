@@ -14,24 +14,7 @@ from telegrad.errors import BlockingCallError, CallCancelledError, CallTimeoutEr
 from telegrad.rpc.future import Future, new_future
 from telegrad.rpc.future_sets import collect_all, wait_all
 from telegrad.transport import LoopThread
-
-
-def done(value: int) -> Future[int]:
-    future: Future[int] = Future()
-    future.set_result(value)
-    return future
-
-
-def failed(error: BaseException) -> Future[int]:
-    future: Future[int] = Future()
-    future.set_exception(error)
-    return future
-
-
-def start(func: Callable[[], object]) -> threading.Thread:
-    thread = threading.Thread(target=func)
-    thread.start()
-    return thread
+from tests.rpc.plain_futures import done, failed, start
 
 
 def test_value_and_state() -> None:

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import threading
 import weakref
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -24,28 +23,11 @@ from telegrad.rpc.listener import MANY_WAKERS
 from telegrad.transport import LoopThread
 from tests.rpc import remote_code
 from tests.rpc.conftest import Job
+from tests.rpc.plain_futures import done, failed, start
 
 
 def pending(count: int) -> list[Future[int]]:
     return [Future() for _ in range(count)]
-
-
-def done(value: int) -> Future[int]:
-    future: Future[int] = Future()
-    future.set_result(value)
-    return future
-
-
-def failed(error: BaseException) -> Future[int]:
-    future: Future[int] = Future()
-    future.set_exception(error)
-    return future
-
-
-def start(func: Callable[[], object]) -> threading.Thread:
-    thread = threading.Thread(target=func)
-    thread.start()
-    return thread
 
 
 # -- as_completed ------------------------------------------------------------------------------
@@ -106,6 +88,10 @@ def test_as_completed_takes_failed_futures_and_none_at_all() -> None:
     assert list(as_completed([])) == []
     same = done(1)
     assert list(as_completed([same, same])) == [same, same]
+    one: Any = same
+    for verb in (as_completed, wait_all, collect_all):
+        with pytest.raises(TypeError, match=r"several futures, not one; write \[future\]"):
+            verb(one)
     wrong: list[Any] = [same, 3]
     with pytest.raises(TypeError, match="item 1"):
         as_completed(wrong)
@@ -265,7 +251,7 @@ def test_first_n_names_what_failed() -> None:
         first_n(futures, 2).wait()
     assert str(info.value) == (
         "2 of 3 failed in first_n of 3, so fewer than 2 can succeed: "
-        "a future: ValueError: one; a future: KeyError: 'two'"
+        "item 0, a future: ValueError: one; item 2, a future: KeyError: 'two'"
     )
     assert isinstance(info.value.__cause__, ValueError)
 

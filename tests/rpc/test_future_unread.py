@@ -15,6 +15,7 @@ import pytest
 from telegrad import rpc
 from telegrad.rpc.future import Future
 from telegrad.rpc.future_sets import as_completed, collect_all, first_n, wait_all
+from telegrad.rpc.stream_readers import StreamReaders
 from telegrad.rpc.unread import Origin, Report, UnreadErrors
 from telegrad.testing.leaks import wait_until_gone
 from tests.rpc import remote_code
@@ -82,6 +83,11 @@ def until_done(future: Future[Any]) -> None:
     wait_until_gone("call", lambda: [] if future.done() else [future], within=20.0)
 
 
+def until_created(rref: rpc.RRef[Any]) -> None:
+    """Waits without using it."""
+    wait_until_gone("creation", lambda: ["it"] * ("being" in repr(rref)), within=20.0)
+
+
 def made_here(offset: int = 0) -> str:
     frame = inspect.currentframe()
     assert frame is not None
@@ -131,6 +137,96 @@ def test_what_else_gives_a_future(log: Log, make: Callable[[], object], label: s
     assert text.count("\n") == 0
 
 
+@pytest.mark.parametrize("to", ["w1", "w0"])
+def test_an_rref_whose_value_could_not_be_made(log: Log, to: str) -> None:
+    with rpc.use_agent(log.job.agents[0]):
+        rpc.remote(to, remote_code.fail, ("unread",))
+        here = made_here(-1)
+        text = log.wait()
+        assert re.search(rf"rpc.remote of \S+:fail on '{to}' failed, and nobody read", text)
+        assert here in text
+        assert "CustomError('unread')" in text
+        assert text.count("\n") == 0
+        rref = rpc.remote(to, remote_code.fail, ("unread",))
+        until_created(rref)
+        assert log.told() == ""
+        rref.remote().method()  # it hears of the failure, and is not heard in turn
+        del rref
+        text = log.wait()
+        assert "method" in text
+        assert text.count("\n") == 0
+
+
+RREF_READERS: dict[str, Callable[[rpc.RRef[Any]], object]] = {
+    "to_here": lambda rref: raises(rref.to_here),
+    "a method": lambda rref: raises(rref.rpc_async().method().wait),
+    "a stream": lambda rref: raises(lambda: next(rref.rpc_stream().method())),
+    "an argument": lambda rref: raises(lambda: rpc.rpc_sync("w2", remote_code.fetch_sum, (rref,))),
+    "published": lambda rref: raises(lambda: give_to_others(rref)),
+}
+
+
+def give_to_others(rref: rpc.RRef[Any]) -> None:
+    rpc.publish("failed", rref)
+    try:
+        rpc.lookup("w0", "failed").to_here()
+    finally:
+        rpc.unpublish("failed")
+
+
+@pytest.mark.parametrize("to", ["w1", "w0"])
+@pytest.mark.parametrize("read", RREF_READERS.values(), ids=RREF_READERS)
+def test_the_failure_of_an_rref_that_somebody_used_is_not_told(
+    log: Log, read: Callable[[rpc.RRef[Any]], object], to: str
+) -> None:
+    with rpc.use_agent(log.job.agents[0]):
+        read(rpc.remote(to, remote_code.fail, ("read",)))
+        assert log.told() == ""
+
+
+def test_a_stream_that_failed_and_was_dropped(log: Log) -> None:
+    agent = log.job.agents[0]
+    readers = agent.attached(StreamReaders)
+    with rpc.use_agent(agent):
+        for begun in (False, True):
+            dropped = rpc.stream("w1", remote_code.one_then_fail, ("unread",))
+            here = made_here(-1)
+            if begun:
+                assert next(dropped) == 1
+            log.settle()
+            assert log.told() == ""
+            del dropped
+            gc.collect()
+            readers.close_dropped()
+            text = log.wait()
+            assert re.search(r"the stream of \S+:one_then_fail on 'w1' failed, and nobody", text)
+            assert here in text
+            assert "CustomError('unread')" in text
+        rref = rpc.remote("w1", remote_code.fail, ("unread",))
+        until_created(rref)
+        rref.rpc_stream().method()  # known to fail before it is asked for
+        assert "the stream of" in log.wait()
+
+
+STREAM_READERS: dict[str, Callable[[rpc.Stream[Any]], object]] = {
+    "read": lambda stream: raises(lambda: list(stream)),
+    "closed": lambda stream: stream.close(),
+    "cancelled": lambda stream: stream.cancel(),
+}
+
+
+@pytest.mark.parametrize("read", STREAM_READERS.values(), ids=STREAM_READERS)
+def test_the_failure_of_a_stream_that_was_read_or_closed_is_not_told(
+    log: Log, read: Callable[[rpc.Stream[Any]], object]
+) -> None:
+    agent = log.job.agents[0]
+    with rpc.use_agent(agent):
+        read(rpc.stream("w1", remote_code.one_then_fail, ("read",)))
+        gc.collect()
+        agent.attached(StreamReaders).close_dropped()
+        assert log.told() == ""
+
+
 def test_a_plain_future_and_its_children(log: Log) -> None:
     with rpc.use_agent(log.job.agents[0]):
         future: Future[int] = Future()
@@ -158,7 +254,7 @@ def test_a_method_of_the_agent_is_not_where_it_was_made(log: Log) -> None:
 
 
 def raises(read: Callable[[], object]) -> None:
-    with pytest.raises(remote_code.CustomError):
+    with pytest.raises((remote_code.CustomError, LookupError)):
         read()
 
 
@@ -208,7 +304,7 @@ def test_what_wait_all_left_unread_when_it_timed_out_is_told(log: Log) -> None:
 def test_values_and_what_the_library_makes_for_itself_are_not_told(log: Log) -> None:
     with rpc.use_agent(log.job.agents[0]):
         rpc.rpc_async("w1", remote_code.add, (1, 2))
-        rpc.remote("w1", remote_code.fail, ("as an RRef",))
+        rpc.remote("w1", remote_code.add, (1, 2))
         with pytest.raises(remote_code.CustomError):
             rpc.rpc_sync("w1", remote_code.fail_later)
         Future()

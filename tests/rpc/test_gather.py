@@ -184,8 +184,11 @@ def test_nothing_is_sent_when_one_of_the_calls_cannot_be(job: Job) -> None:
         (("w1", lambda: 1), EncodeError, "lambda"),
     ]
     for call, error, text in wrong:
-        with pytest.raises(error, match=text):
+        with pytest.raises(error, match=text) as caught:
             job.on(0, rpc.gather, [good, call])
+        assert "item 1 of the calls" in caught.value.__notes__[-1]
+    with pytest.raises(TypeError, match=r"not one future; write \[future\]"):
+        job.on(0, rpc.gather, rpc.Future())
     with pytest.raises(ValueError, match="k must be from 0"):
         job.on(0, rpc.gather, [good], 2)
     assert job.agents[0].statistics().calls_sent == sent

@@ -9,6 +9,8 @@ import pytest
 
 from telegrad import rpc
 from telegrad.errors import UnknownWorkerError, WorkerLostError
+from telegrad.rendezvous import MOST_LOST
+from telegrad.rpc import members as members_module
 from telegrad.rpc.members import Members
 from telegrad.rpc.membership_events import MembershipEvents, _Kind
 from telegrad.rpc.shutdown import GRACEFUL
@@ -37,6 +39,16 @@ def test_an_old_incarnation_does_not_replace_its_replacement(members: Members) -
     assert members.living() == [OWN, NEW]
 
 
+def test_a_rank_that_has_not_joined_is_said_to_be_none_yet(members: Members) -> None:
+    words = (
+        r"rank 1 has not joined yet \(world size 2, members: 'w0' \(rank 0\)\); see rpc\.on_join"
+    )
+    with pytest.raises(UnknownWorkerError, match=words):
+        members.find(1)
+    with pytest.raises(UnknownWorkerError, match="no worker 2 in this job"):
+        members.find(2)
+
+
 def test_who_lives_replaces_who_is_lost_whatever_was_drawn_first(members: Members) -> None:
     other = rpc.WorkerInfo("other", 1, 3)
     members.add([other])
@@ -54,6 +66,49 @@ def test_an_incarnation_that_was_replaced_is_lost_and_not_unknown(members: Membe
     assert members.lost(NEW) is None
     with pytest.raises(UnknownWorkerError):
         members.find(NEWEST)
+
+
+def test_what_is_remembered_of_lost_workers_grows_with_names_alone(members: Members) -> None:
+    """Who was replaced long ago is lost all the same, and late news of it change nothing."""
+    of_w1 = [rpc.WorkerInfo("w1", 1, 2 + 2 * i) for i in range(3000)]
+    of_w2 = [rpc.WorkerInfo("w2", 2, 3 + 2 * i) for i in range(3000)]
+    for each in (pair for pairs in zip(of_w1, of_w2, strict=True) for pair in pairs):
+        members.add([each])
+        members.lose(each, lost(each))
+    assert len(members.losses()) <= 3 * members_module.MOST_REPLACED
+    assert members.living() == [OWN]
+    for each in (*of_w1, *of_w2):
+        error = members.lost(each)
+        assert error is not None
+        assert (error.worker, error.incarnation) == (each.name, each.incarnation)
+        assert members.find(each) == each
+    newest = of_w1[-1]
+    assert str(members.lost(newest)) == "gone"
+    for each in of_w1[:-1]:  # heard of late
+        members.add([each])
+        assert members.find("w1") == members.find(1) == newest
+    again = rpc.WorkerInfo("w1", 1, 10_000)
+    members.add([again])
+    assert members.living() == [OWN, again]
+
+
+def test_who_is_lost_and_was_never_replaced_is_kept(members: Members) -> None:
+    others = [rpc.WorkerInfo(f"other{i}", i, i) for i in range(2, 2000)]
+    for each in others:
+        members.add([each])
+        members.lose(each, lost(each))
+    assert [worker for worker, _ in members.losses()] == others
+    assert members.living() == [OWN]
+
+
+def test_events_remember_the_last_of_the_lost_alone() -> None:
+    events = MembershipEvents(OWN, lambda *_: None)
+    workers = [rpc.WorkerInfo("w1", 1, 2 + i) for i in range(3 * MOST_LOST)]
+    for each in workers:
+        events.lost(each, lost(each))
+    assert len(events._gone) == MOST_LOST
+    events.joined(workers[-1])  # heard of late: it is gone
+    assert not events._known
 
 
 def test_who_sends_something_is_adopted(members: Members) -> None:

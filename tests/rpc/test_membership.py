@@ -245,7 +245,7 @@ def test_a_worker_on_top(make_world: MakeWorld) -> None:
 def test_a_name_is_free_again_only_when_its_worker_is_gone(make_world: MakeWorld) -> None:
     world = make_world(2)
     _, second = world.join_all()
-    with pytest.raises(DuplicateNameError, match="rank 1 is taken by 'w1'"):
+    with pytest.raises(DuplicateNameError, match=r"another living worker is 'w1' \(rank 1\)"):
         world.join(1)
     second.shutdown(graceful=False)
     world.join(1)

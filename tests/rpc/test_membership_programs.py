@@ -14,6 +14,7 @@ from telegrad.testing import Cluster
 from tests.conftest import Program, Programs, unused_port
 from tests.faults.remote_code import call_everybody
 from tests.patience import with_more_time
+from tests.repeated import repeated
 
 TOKEN = {"TELEGRAD_TOKEN": "a token that only the tests use"}
 
@@ -65,7 +66,8 @@ if __name__ == "__main__":
 """
 
 
-def test_killed_and_back_late_and_gone(programs: Programs) -> None:
+@repeated
+def test_killed_and_back_late_and_gone(programs: Programs, run: int) -> None:
     script = programs.script(JOB)
     address = f"tcp://127.0.0.1:{unused_port()}"
 

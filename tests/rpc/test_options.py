@@ -31,6 +31,17 @@ def test_defaults() -> None:
         ({"num_threads": 0}, ValueError, "from 1 to 1000"),
         ({"num_threads": 2.0}, TypeError, "integer"),
         ({"port": 70000}, ValueError, "65535"),
+        ({"port": True}, TypeError, r"a range such as range\(29500, 29600\)"),
+        ({"port": 1.5}, TypeError, "or 0 for any that is free"),
+        ({"port": "29500-"}, ValueError, "'29500-29599'"),
+        ({"port": "29500-29400"}, ValueError, "has no port in it"),
+        ({"port": "0-10"}, ValueError, "1 to 65535"),
+        ({"port": range(65530, 65540)}, ValueError, "1 to 65535"),
+        ({"listen": 0}, TypeError, "True or False"),
+        ({"listen": False, "port": 5}, ValueError, "listen=False opens no TCP port"),
+        ({"listen": False, "bind": "::1"}, ValueError, "bind='::1' has no meaning"),
+        ({"bind": "unix", "port": 5}, ValueError, "bind='unix' opens no TCP port"),
+        ({"bind": "unix:///d", "advertise": "a"}, ValueError, "advertise='a' has no meaning"),
         ({"bind": ""}, TypeError, "bind"),
         ({"token": 3}, TypeError, "token"),
         ({"token": "x" * 20, "insecure": True}, ValueError, "one or the other"),
@@ -45,6 +56,22 @@ def test_defaults() -> None:
 def test_wrong_options(wrong: dict[str, Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         RpcOptions(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("port", "ports"),
+    [
+        (0, (0,)),
+        (29500, (29500,)),
+        ("29500", range(29500, 29501)),
+        ("29500-29502", range(29500, 29503)),
+        (" 29500 - 29502 ", range(29500, 29503)),
+        (range(29500, 29600, 10), range(29500, 29600, 10)),
+        (range(29502, 29500, -1), range(29502, 29500, -1)),
+    ],
+)
+def test_ports(port: int | range | str, ports: object) -> None:
+    assert RpcOptions(port=port).ports == ports
 
 
 def test_callables() -> None:

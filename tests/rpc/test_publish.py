@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import Any
 
@@ -101,12 +102,27 @@ def test_a_lookup_waits_until_it_is_published(job: Job) -> None:
 
 
 def test_a_lookup_gives_up_and_leaves_nothing(job: Job) -> None:
-    with pytest.raises(CallTimeoutError, match="rpc.lookup of 'never'"):
+    job.on(0, rpc.publish, "other", 1)
+    with pytest.raises(CallTimeoutError) as caught:
         job.on(1, rpc.lookup, "w0", "never", timeout=0.1)
+    assert str(caught.value) == (
+        "nothing was published as 'never' on 'w0' within 0.1 s (published: 'other'); publish it "
+        "there first: rpc.publish('never', ...)"
+    )
+    assert (caught.value.worker, caught.value.phase) == ("w0", "waiting for the name")
     names = published(job, 0)  # the lookup may come there when it was given up here
     wait_until_gone("lookups", lambda: [*(["one"] * names.waiting), *names._waiting])
     job.on(0, rpc.publish, "never", 1)
     assert job.on(1, lambda: rpc.lookup("w0", "never").to_here()) == 1
+
+
+def test_a_lookup_of_nobody_who_answers_ends_all_the_same(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[_Published.__module__], "ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(_Published, "_tell_names", lambda *_: None)
+    with pytest.raises(CallTimeoutError, match="rpc.lookup of 'never' on 'w0' took longer than"):
+        job.on(1, rpc.lookup, "w0", "never", timeout=0.1)
 
 
 def test_a_name_is_published_once(job: Job) -> None:

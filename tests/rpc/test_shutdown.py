@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -13,11 +16,12 @@ from telegrad.errors import (
     NotInitializedError,
     RendezvousError,
     RendezvousTimeoutError,
-    WorkerLostError,
 )
+from telegrad.rendezvous import JoinedJob, reminder
 from telegrad.rpc.ambient import process_agent
 from telegrad.rpc.shutdown import _State
-from tests.rpc import remote_code
+from telegrad.testing import leaks
+from tests.rpc import cancel_code, remote_code, stream_code
 from tests.rpc.conftest import Job, MakeJob
 
 OVER_FAULTS_TOO = True
@@ -123,7 +127,7 @@ def test_after_shutdown(make_job: MakeJob) -> None:
     pending = agent.call("w1", remote_code.hold, ("after",), timeout=float("inf"))
     assert remote_code.entered("after")
     agent.shutdown(graceful=False)
-    with pytest.raises((NotInitializedError, WorkerLostError)):
+    with pytest.raises(NotInitializedError, match="was shut down"):
         pending.wait(20)
     with rpc.use_agent(agent):
         assert not rpc.is_initialized()
@@ -133,6 +137,70 @@ def test_after_shutdown(make_job: MakeJob) -> None:
         agent.call(info, remote_code.who)
     assert agent.statistics().pending_calls == 0
     remote_code.release("after")
+
+
+def waits_of(name: str) -> dict[str, Callable[[], object]]:
+    """What code may wait for at w1, which holds until the gates are opened."""
+    call = rpc.rpc_async("w1", remote_code.hold, (f"{name}-call",))
+    retried = rpc.rpc_async("w1", cancel_code.hold_again, (f"{name}-retried",), retry=3)
+    rref = rpc.remote("w1", remote_code.hold, (f"{name}-value",))
+    stream = rpc.stream("w1", stream_code.holds, (f"{name}-stream",))
+    for what in ("call", "retried", "value", "stream"):
+        assert remote_code.entered(f"{name}-{what}")
+    return {
+        "a call": call.wait,
+        "await": lambda: asyncio.run(awaited(call)),
+        "what follows it": call.then(lambda done: done.value()).wait,
+        "all of several": lambda: rpc.wait_all([rpc.Future(), call]),
+        "a retried call": retried.wait,
+        "a fetch": rref.to_here,
+        "an item": lambda: list(stream),
+    }
+
+
+async def awaited(future: rpc.Future[str]) -> str:
+    return await future
+
+
+@pytest.mark.parametrize("hurried", [False, True], ids=["at once", "while another thread waits"])
+def test_who_leaves_at_once_hears_of_that_alone(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch, hurried: bool
+) -> None:
+    """The others give it up as soon as they hear, which it may notice before it has closed."""
+    job = make_job(2)
+    agent, name = job.agents[0], f"{job.agents[0].info.incarnation}-own"
+    peer, membership = agent.worker("w1"), agent.attached(JoinedJob)
+    waits = job.on(0, waits_of, name)
+    losses: list[object] = []
+    agent.on_lost_at_once(lambda worker, error: losses.append((worker, error)))
+
+    def given_up() -> None:
+        known = agent._exchange._connection(peer, False)
+        assert known is not None
+        leaks.wait_until_gone("sessions", lambda: [known] if known.loss is None else [])
+
+    for verb in ("close", "leave"):
+        told = getattr(membership, verb)
+
+        def and_heard(*args: object, told: Callable[..., None] = told) -> None:
+            told(*args)
+            if not agent._exchange._closed:
+                given_up()
+
+        monkeypatch.setattr(membership, verb, and_heard)
+    with ThreadPoolExecutor(len(waits)) as pool:
+        waiting = {what: pool.submit(job.on, 0, wait) for what, wait in waits.items()}
+        thread, _ = in_thread(agent.shutdown if hurried else lambda: None)
+        while hurried and agent._shutdown._state is not _State.ENDING:
+            thread.join(0.001)
+        agent.shutdown(graceful=False)
+        remote_code.gates.open_all()
+        for what, each in waiting.items():
+            with pytest.raises(NotInitializedError) as caught:
+                each.result(20)
+            assert "shut" in str(caught.value), what
+    thread.join()
+    assert losses == []
 
 
 def test_it_waits_no_longer_than_told(make_job: MakeJob) -> None:
@@ -148,9 +216,62 @@ def test_own_calls_that_are_not_answered_are_named(make_job: MakeJob) -> None:
     job = make_job(2)
     job.agents[0].call("w1", remote_code.hold, ("named",))
     assert remote_code.entered("named")
-    with pytest.raises(RendezvousTimeoutError, match="not answered"):
+    named = r"not answered .*\(1 own call: tests\.rpc\.remote_code:hold on 'w1'\)"
+    with pytest.raises(RendezvousTimeoutError, match=named):
         job.agents[0].shutdown(timeout=0.05)
     remote_code.release("named")
+
+
+def test_a_long_wait_is_told_with_what_it_waits_for(
+    make_job: MakeJob, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reminder, "FIRST_SECONDS", 0.001)
+    job = make_job(2)
+    first, second = job.agents
+    with caplog.at_level(logging.WARNING, "telegrad"):
+        first.call("w1", remote_code.hold, ("long",))
+        assert remote_code.entered("long")
+        ending = [in_thread(first.shutdown)]
+        told = "shutdown waits for 1 own call: tests.rpc.remote_code:hold on 'w1'"
+        leaks.wait_until_gone("silence", lambda: [told] * (told not in caplog.messages))
+        ending.append(in_thread(second.shutdown))
+        told = "shutdown waits for 1 call that it serves: tests.rpc.remote_code:hold for 'w0'"
+        leaks.wait_until_gone("silence", lambda: [told] * (told not in caplog.messages))
+        remote_code.release("long")
+        for thread, outcome in ending:
+            assert outcome.wait(20) is None
+            thread.join()
+
+
+def test_who_has_not_called_it_is_told(
+    make_job: MakeJob, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reminder, "FIRST_SECONDS", 0.001)
+    job = make_job(3)
+    first, second, third = job.agents
+    with caplog.at_level(logging.WARNING, "telegrad"):
+        ending = [in_thread(third.shutdown)]
+        told = "shutdown waits for 'w0', 'w1', which have not called it"
+        leaks.wait_until_gone("silence", lambda: [told] * (told not in caplog.messages))
+        ending.append(in_thread(second.shutdown))
+        told = "shutdown waits for 'w0', which has not called it"
+        leaks.wait_until_gone("silence", lambda: [told] * (told not in caplog.messages))
+        first.shutdown()
+        for thread, outcome in ending:
+            assert outcome.wait(20) is None
+            thread.join()
+
+
+def test_a_wait_is_told_of_ever_more_rarely() -> None:
+    now = [0.0]
+    wait = reminder.Reminder(lambda: now[0])
+    told = []
+    for second in range(3000):
+        now[0] = float(second)
+        if wait.is_due():
+            told.append(second)
+            assert not wait.is_due()
+    assert told == [10, 40, 130, 400, 1000, 1600, 2200, 2800]
 
 
 def test_a_worker_that_leaves_at_once_holds_nobody_up(job: Job) -> None:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from telegrad import rpc
-from telegrad.errors import BlockingCallError, CallTimeoutError, WorkerLostError
+from telegrad.errors import (
+    BlockingCallError,
+    CallTimeoutError,
+    NotInitializedError,
+    WorkerLostError,
+)
+from telegrad.testing import leaks
+from telegrad.transport import loop
 from tests.conftest import Programs, unused_port
 from tests.rpc import remote_code
 from tests.rpc.conftest import Job, MakeJob
@@ -96,6 +104,47 @@ def test_a_call_that_was_given_up_holds_nobody_up(
     remote_code.release("given up")
 
 
+def user_loops(name: str) -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name == f"{name}-user-loop"]
+
+
+def test_a_coroutine_that_ignores_its_end_is_not_waited_for(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until its loop gave it up, which is longer than the exit of a program may take."""
+    monkeypatch.setattr(loop, "STOP_SECONDS", 600.0)
+    agent = make_job(1).agents[0]
+    name = f"{agent.info.incarnation}-ignores"
+    agent.call("w0", remote_code.ignores_that_it_is_cancelled, (name,))
+    assert remote_code.entered(name)
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            pool.submit(agent.leave_within, 1.0).result(30)
+            assert agent.ended
+            assert user_loops("w0")
+        finally:
+            remote_code.release(name)
+    leaks.wait_until_gone("loops", lambda: user_loops("w0"))
+
+
+def test_a_thread_of_asyncio_holds_up_no_shutdown(make_job: MakeJob) -> None:
+    """`asyncio.to_thread`: its pool was waited for, as long as the function blocked."""
+    agent = make_job(1).agents[0]
+    name = f"{agent.info.incarnation}-thread"
+    held = agent.call("w0", remote_code.holds_a_thread_of_asyncio, (name,))
+    assert remote_code.entered(name)
+    agent.shutdown(graceful=False)
+    assert not user_loops("w0")
+    with pytest.raises(NotInitializedError):
+        held.wait(20)
+    remote_code.release(name)
+
+
+def test_what_asyncio_runs_in_threads_runs_in_the_pool(make_job: MakeJob) -> None:
+    agent = make_job(1).agents[0]
+    assert agent.call("w0", remote_code.threads_of_asyncio).wait(20) == (True, "ContextVar", "told")
+
+
 # -- in programs ---------------------------------------------------------------------------------
 
 
@@ -156,6 +205,47 @@ def test_from_atexit_it_serves_until_all_are_there(programs: Programs) -> None:
     ranks = programs.ranks(programs.script(AT_EXIT), 2)
     outputs = [rank.wait() for rank in ranks]
     assert outputs == ["", "served\n"]
+
+
+HELD_AT_EXIT = """
+import asyncio, contextlib, sys, threading
+from telegrad import rpc
+from telegrad.transport import loop
+
+entered = threading.Event()
+
+async def ignores_that_it_is_cancelled():
+    entered.set()
+    while True:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+
+async def holds_a_thread_of_asyncio():
+    await asyncio.to_thread(hold)
+
+async def holds_the_loop():
+    hold()
+
+def hold():
+    entered.set()
+    threading.Event().wait(600)
+
+if __name__ == "__main__":
+    loop.STOP_SECONDS = 600.0
+    rpc.init_rpc("me")
+    held = rpc.rpc_async("me", globals()[sys.argv[1]])
+    entered.wait()
+    print("end", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "held",
+    ["ignores_that_it_is_cancelled", "holds_a_thread_of_asyncio", "holds_the_loop", "hold"],
+)
+def test_nothing_that_is_served_holds_up_the_exit(programs: Programs, held: str) -> None:
+    output = programs.run(["python", programs.script(HELD_AT_EXIT), held], env=TOKEN, limit=30.0)
+    assert output.splitlines()[0] == "end"
 
 
 INTERRUPTED = """
@@ -247,11 +337,8 @@ def test_a_program_that_is_interrupted_in_a_call_ends(programs: Programs) -> Non
     assert "KeyboardInterrupt" in output
 
 
-# gRPC's own fork handlers, on by default, now and then crash the child (grpcio 1.85).
 FORKED = """
-import os
-os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
-import operator, signal
+import operator, os, signal
 from telegrad import dist_autograd, rpc
 from telegrad.errors import AgentForkedError
 
@@ -301,9 +388,7 @@ def test_a_forked_child_is_told_by_every_verb(programs: Programs) -> None:
 
 # What the parent waits for is pending in the child for good: its threads are not there.
 FORKED_WHILE_IT_WAITS = """
-import os
-os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
-import asyncio, operator, signal, threading
+import asyncio, operator, os, signal, threading
 from telegrad import rpc
 from telegrad.errors import AgentForkedError
 

@@ -13,6 +13,7 @@ from telegrad.errors import WorkerLostError
 from telegrad.rpc.stream_serving import StreamProducers
 from telegrad.testing import Cluster, leaks
 from tests.conftest import ROOT, Programs
+from tests.repeated import repeated
 from tests.rpc import remote_code, stream_code
 
 
@@ -83,14 +84,16 @@ def closed() -> bool:
 
 
 @pytest.mark.parametrize("func", [stream_code.forever, stream_code.aforever])
-def test_a_producer_that_is_killed(cluster: Cluster, func: Callable[..., Any]) -> None:
+@repeated
+def test_a_producer_that_is_killed(cluster: Cluster, func: Callable[..., Any], run: int) -> None:
     assert cluster.call(0, begin_to_read, "worker1", func) == 0
     cluster.kill(1)
     assert cluster.call(0, read_on) == "worker1"
 
 
 @pytest.mark.parametrize("func", [stream_code.forever, stream_code.aforever])
-def test_a_consumer_that_is_killed(cluster: Cluster, func: Callable[..., Any]) -> None:
+@repeated
+def test_a_consumer_that_is_killed(cluster: Cluster, func: Callable[..., Any], run: int) -> None:
     assert cluster.call(2, begin_to_read, "worker1", func) == 0
     assert cluster.call(1, produced) == 1
     cluster.kill(2)

@@ -28,6 +28,17 @@ from telegrad.types import WorkerInfo
 from tests.rpc import remote_code, waiting_code
 from tests.rpc.conftest import Job, MakeJob
 
+PACE = 0.2  # of the real seconds
+
+
+@pytest.fixture(autouse=True)
+def quick_looks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has the agents of a job look, and follow waits, sooner; an own clock shows the real pace."""
+    if "make_job" in request.fixturenames:
+        for name in ("LOOK_SECONDS", "STALE_SECONDS"):
+            monkeypatch.setattr(wait_probe, name, PACE * getattr(wait_probe, name))
+
+
 # -- the protocol, as values ----------------------------------------------------------------------
 
 

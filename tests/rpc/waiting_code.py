@@ -116,10 +116,12 @@ def gives(name: str) -> rpc.Future[str]:
 
 # -- waits that end by themselves -----------------------------------------------------------------
 
+WHILE = 1.0  # seconds: five times as long as a wait must last to be followed in the tests
+
 
 def waits_for_a_while(name: str) -> str:
     try:
-        return str(noted(name, take(name).wait, 3.0))
+        return str(noted(name, take(name).wait, WHILE))
     except CallTimeoutError:
         return "gave up"
 
@@ -127,7 +129,7 @@ def waits_for_a_while(name: str) -> str:
 async def awaits_for_a_while(name: str) -> str:
     future = await rpc.to_thread(take, name)
     try:
-        async with asyncio.timeout(3.0):
+        async with asyncio.timeout(WHILE):
             return str(await future)
     except TimeoutError:
         return "gave up"
@@ -136,7 +138,7 @@ async def awaits_for_a_while(name: str) -> str:
 async def awaits_in_a_task_for_a_while(name: str) -> str:
     future = await rpc.to_thread(take, name)
     try:
-        return str(await asyncio.wait_for(future, 3.0))
+        return str(await asyncio.wait_for(future, WHILE))
     except TimeoutError:
         return "gave up"
 

@@ -210,10 +210,40 @@ def test_errors_of_attributes_are_those_of_the_owner(cluster: Cluster) -> None:
         assert not hasattr(untyped, "nothing")
         sent = calls_sent()
         for proxy in (untyped, rref.rpc_async(), rref.remote()):
-            for name in ("_hidden", "__array__", "__len__"):
+            for name in ("_hidden", "__array__", "__float__"):
                 with pytest.raises(AttributeError, match="underscore"):
                     getattr(proxy, name)
         assert calls_sent() == sent
+
+    on(cluster, 0, body)
+    drained(cluster)
+
+
+def test_special_methods_are_refused_here_with_what_to_write(cluster: Cluster) -> None:
+    def body() -> None:
+        rref: Any = rpc.remote("worker1", Box, ("x",))
+        assert rref.rpc_sync().get() == "x"
+        sent = calls_sent()
+        for proxy in (rref.rpc_sync(), rref.rpc_async(), rref.remote(), rref.rpc_stream()):
+            for use in (
+                lambda proxy: proxy["a"],
+                lambda proxy: proxy.__setitem__("a", 1),
+                lambda proxy: proxy.__delitem__("a"),
+                len,
+                iter,
+                lambda proxy: "a" in proxy,
+            ):
+                with pytest.raises(TypeError, match=r"not had through an RRef .*to_here\(\)"):
+                    use(proxy)
+            with pytest.raises(AttributeError, match="'content' is not set through an RRef"):
+                proxy.content = 4
+            assert proxy
+        with pytest.raises(AttributeError, match=r"write rref\.rpc_sync\(\)\.append\(\.\.\.\)"):
+            rref.append(3)
+        assert not hasattr(rref, "__array__")
+        assert calls_sent() == sent
+        with pytest.raises(TypeError, match="a Box cannot be called"):
+            rref.rpc_sync()()
 
     on(cluster, 0, body)
     drained(cluster)

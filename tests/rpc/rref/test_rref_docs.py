@@ -9,6 +9,6 @@ GUIDE = Path(__file__).parents[3] / "docs" / "rref.md"
 
 
 def test_the_program_of_the_guide_runs(programs: Programs) -> None:
-    (text,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    text, *_ = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
     started = programs.ranks(programs.script(text), 2)
     assert [program.wait().strip() for program in started] == ["done", "done"]

@@ -1,0 +1,26 @@
+"""Futures of no call, done or failed; threads that wait for them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from telegrad.rpc.future import Future
+
+
+def done(value: int) -> Future[int]:
+    future: Future[int] = Future()
+    future.set_result(value)
+    return future
+
+
+def failed(error: BaseException) -> Future[int]:
+    future: Future[int] = Future()
+    future.set_exception(error)
+    return future
+
+
+def start(func: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=func)
+    thread.start()
+    return thread

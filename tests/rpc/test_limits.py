@@ -1,0 +1,78 @@
+"""`rpc.Limits`: what it takes, and that each of them reaches what it bounds."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from telegrad import rpc
+from telegrad.errors import DecodeError, EncodeError, PoolExhaustedError
+from telegrad.rpc import Limits
+from telegrad.testing import leaks
+from telegrad.transport import ConnectionLimits
+from telegrad.wire import DecodeLimits
+from tests.rpc import remote_code
+from tests.rpc.conftest import MakeJob
+
+
+def test_the_defaults_of_the_floors_are_the_same() -> None:
+    assert Limits().received == DecodeLimits()
+    assert rpc.connection_limits(Limits()) == ConnectionLimits()
+
+
+def test_each_of_them_is_described() -> None:
+    described = (Limits.__doc__ or "").partition("Attributes:")[2]
+    for field in dataclasses.fields(Limits):
+        assert f"        {field.name}: " in described
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "words"),
+    [
+        ({"depth": 8}, ValueError, r"Limits\.depth must be from 32 to 1024 \(got 8\)"),
+        ({"depth": 2000}, ValueError, "from 32 to 1024"),
+        ({"elements": 1}, ValueError, "Limits.elements must be from 1000"),
+        ({"document_bytes": 2**33}, ValueError, "Limits.document_bytes"),
+        ({"message_bytes": True}, TypeError, "must be an integer, not True"),
+        ({"unproved_streams": 0}, ValueError, "from 4"),
+        ({"connections": 0}, ValueError, "from 1"),
+        ({"served_calls_per_peer": 0}, ValueError, "from 1"),
+        ({"handshake_bytes": 10}, ValueError, "from 1024"),
+        ({"handshake_seconds": 0}, ValueError, "Limits.handshake_seconds"),
+        ({"handshake_seconds": "5"}, TypeError, "Limits.handshake_seconds"),
+    ],
+)
+def test_wrong_limits(wrong: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        Limits(**wrong)
+
+
+def test_limits_reach_what_is_decoded(make_job: MakeJob) -> None:
+    job = make_job(2, limits=Limits(depth=40, elements=1000, document_bytes=2**16))
+    deep: list[Any] = []
+    for _ in range(50):
+        deep = [deep]
+    with rpc.use_agent(job.agents[0]):
+        for value, words in ((deep, "Limits.depth"), ([1.5] * 1500, "Limits.elements")):
+            with pytest.raises(DecodeError, match=words):
+                rpc.rpc_sync("w1", remote_code.echo, (value,))
+        with pytest.raises(EncodeError, match="Limits.document_bytes at both ends"):
+            rpc.rpc_sync("w1", remote_code.echo, ("x" * 2**17,))
+        assert rpc.rpc_sync("w1", remote_code.echo, ([1.5] * 900,)) == [1.5] * 900
+
+
+def test_a_caller_has_so_many_calls_at_once(make_job: MakeJob) -> None:
+    job = make_job(3, limits=Limits(served_calls_per_peer=3, allowance_bytes=2**20))
+    held = [job.on(0, rpc.rpc_async, "w1", remote_code.hold, ("limits",)) for _ in range(3)]
+    try:
+        with pytest.raises(PoolExhaustedError, match="has 3 calls of 'w0' to serve"):
+            job.on(0, rpc.rpc_sync, "w1", remote_code.echo, (1,))
+        assert job.on(2, rpc.rpc_sync, "w1", remote_code.echo, (1,)) == 1
+    finally:
+        remote_code.release("limits")
+    rpc.wait_all(held)
+    counted = job.agents[1]._serving._calls_of
+    leaks.wait_until_gone("calls", lambda: [each.name for each in +counted])
+    assert job.on(0, rpc.rpc_sync, "w1", remote_code.echo, (2,)) == 2
