@@ -11,6 +11,7 @@ from telegrad.dist_autograd.engine import (
     get_gradients,
 )
 from telegrad.dist_autograd.functions import RecvFunction, SendFunction
+from telegrad.dist_autograd.rref_backward import backward_from_rref
 from telegrad.dist_autograd.tensor_codec import TENSOR
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "SendFunction",
     "attach_to",
     "backward",
+    "backward_from_rref",
     "context",
     "get_gradients",
 ]

@@ -24,6 +24,7 @@ from telegrad.dist_autograd.pass_runner import PassRunner
 from telegrad.dist_autograd.released import (
     ContextId,
     ReleasedContexts,
+    check_context_id,
     creator_of,
     make_context_id,
     number_of,
@@ -89,14 +90,10 @@ class Container:
             TypeError: `context_id` is no context id.
             ContextError: It is released, or this worker never heard of it.
         """
-        if isinstance(context_id, bool) or not isinstance(context_id, int):
-            raise TypeError(
-                f"context_id must be what `with dist_autograd.context() as context_id` gives, "
-                f"not {context_id!r} ({type(context_id).__name__})"
-            )
-        context = self._contexts.get(context_id)
+        known = check_context_id(context_id)
+        context = self._contexts.get(known)
         if context is None:
-            raise ContextError(self.absence(context_id))
+            raise ContextError(self.absence(known))
         return context
 
     def absence(self, context_id: ContextId) -> str:

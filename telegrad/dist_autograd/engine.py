@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from contextvars import Token
 from types import TracebackType
-from typing import final
+from typing import Any, final
 
 from telegrad.autograd import Tensor
 from telegrad.dist_autograd.container import Container
@@ -18,16 +17,12 @@ from telegrad.dist_autograd.context import (
 )
 from telegrad.dist_autograd.handlers import Handlers
 from telegrad.dist_autograd.interceptor import AutogradInterceptor
-from telegrad.dist_autograd.pass_runner import PassRunner, Root
-from telegrad.dist_autograd.released import ContextId
-from telegrad.errors import (
-    AutogradError,
-    BlockingCallError,
-    CallTimeoutError,
-    ContextError,
-    WorkerLostError,
-)
-from telegrad.rpc import Agent, current_agent, current_served_call, on_own_loop, seconds
+from telegrad.dist_autograd.released import ContextId, check_context_id
+from telegrad.dist_autograd.roots import only_rref, roots_of
+from telegrad.dist_autograd.rref_backward import RRefBackward, backward_from_rref
+from telegrad.dist_autograd.starting import run_pass
+from telegrad.errors import BlockingCallError, ContextError
+from telegrad.rpc import Agent, RRef, current_agent, on_own_loop, seconds
 
 __all__ = ["AutogradContext", "attach_to", "backward", "context", "get_gradients"]
 
@@ -43,6 +38,7 @@ def attach_to(agent: Agent) -> Container:
     agent.add_interceptor(AutogradInterceptor(container))
     agent.on_lost(container.on_lost)
     Handlers(container).register()
+    RRefBackward(container).register()
     return container
 
 
@@ -108,7 +104,7 @@ def context() -> AutogradContext:
 
 def backward(
     context_id: ContextId,
-    roots: Sequence[Tensor],
+    roots: Sequence[Tensor | RRef[Any]],
     *,
     retain_graph: bool = False,
     timeout: float | None = None,
@@ -121,7 +117,8 @@ def backward(
 
     Args:
         context_id: What `with context() as context_id` gave.
-        roots: Scalar tensors of this worker; their sum is differentiated.
+        roots: Scalar tensors of this worker; their sum is differentiated. Or one RRef alone, to a
+            scalar tensor of any worker: see `RRef.backward`.
         retain_graph: Keeps the graph for another backward.
         timeout: Seconds above 0; None for `RpcOptions.timeout`; `math.inf` for no limit. What
             the served call has left bounds it.
@@ -138,28 +135,21 @@ def backward(
         Exception: What a rule or hook raised first, on any worker; a note names the worker.
     """
     agent = current_agent()
+    rref = only_rref(roots)
+    if rref is not None:
+        check_context_id(context_id)  # None, too, is none
+        backward_from_rref(rref, context_id, retain_graph=retain_graph, timeout=timeout)
+        return
     container = agent.attached(Container)
-    starts = _check_roots(roots)
+    starts = roots_of(roots)
     found = container.find(context_id)
     limit = seconds(timeout, agent.options.timeout)
-    served = current_served_call()
-    if served is not None:
-        limit = min(limit, served.deadline - time.monotonic())
     if on_own_loop():
         raise BlockingCallError(
             "backward() would block a loop of telegrad's; in an async def function write "
             "`await rpc.to_thread(dist_autograd.backward, context_id, roots)`"
         )
-    runner = container.new_pass(found)
-    runner.start(starts, retain=retain_graph)
-    try:
-        _wait(runner, limit)
-    except WorkerLostError as lost:
-        lost.add_note(
-            f"backward of autograd context {context_id}, started on worker {agent.name!r}, was "
-            "aborted and left no gradients; repeat the step in a new context, without that worker"
-        )
-        raise
+    run_pass(container, found, starts, retain_graph=retain_graph, limit=limit)
 
 
 def get_gradients(context_id: ContextId) -> dict[Tensor, Tensor]:
@@ -178,56 +168,3 @@ def get_gradients(context_id: ContextId) -> dict[Tensor, Tensor]:
     """
     gradients = current_agent().attached(Container).gradients(context_id)
     return {leaf: Tensor(gradient.copy()) for leaf, gradient in gradients.items()}
-
-
-def _check_roots(roots: object) -> list[Root]:
-    if not isinstance(roots, list | tuple):
-        raise TypeError(
-            f"roots must be a list of scalar tensors, not {type(roots).__name__}; for one loss "
-            "write dist_autograd.backward(context_id, [loss])"
-        )
-    if not roots:
-        raise AutogradError("backward needs at least one root, and the list is empty")
-    starts: list[Root] = []
-    for i, root in enumerate(roots):
-        if not isinstance(root, Tensor):
-            raise TypeError(f"roots[{i}] must be a Tensor, not {type(root).__name__}")
-        if root.size != 1:
-            raise AutogradError(
-                f"roots[{i}] has shape {root.shape}, and a root must be a scalar; reduce it, "
-                "for instance with .sum() or .mean()"
-            )
-        if not root.requires_grad:
-            raise AutogradError(
-                f"roots[{i}] needs no gradient: it does not depend on any tensor that does, or "
-                "was computed under no_grad() or from values received outside the context"
-            )
-        starts.append(root.root())
-    return starts
-
-
-def _wait(runner: PassRunner, limit: float) -> None:
-    started = time.monotonic()
-    try:
-        runner.ended.wait(max(limit, 1e-6))
-    except CallTimeoutError:
-        if runner.ended.done():
-            runner.ended.value()
-            return
-    except BaseException:
-        if not runner.ended.done():  # interrupted while it waited
-            runner.abort(AutogradError("backward was interrupted at its starter"), at_once=True)
-        raise
-    else:
-        return
-    elapsed = time.monotonic() - started
-    error = CallTimeoutError(
-        f"backward was not done after {elapsed:.3g} s, {runner.missing()}; it is aborted "
-        "everywhere and left no gradients; give a longer timeout=, or math.inf",
-        worker=", ".join(runner.late_workers()),
-        function="dist_autograd.backward",
-        phase="waiting",
-        elapsed=elapsed,
-    )
-    runner.abort(error, at_once=True)
-    runner.ended.wait()  # at once: with this error, or as it ended in this very moment

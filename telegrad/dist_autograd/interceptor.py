@@ -8,9 +8,11 @@ outside                       nothing; a Tensor that needs a gradient warns
 
 from __future__ import annotations
 
+import inspect
 import sys
 import warnings
 from dataclasses import dataclass
+from types import FunctionType
 from typing import final
 
 from telegrad.autograd import GradMode, Tensor, attach, is_grad_enabled
@@ -206,15 +208,29 @@ class AutogradInterceptor(Interceptor):
 
 
 def _warn(message: Message) -> None:
-    """Warns at the user's line that calls, once for each such line (as Python's filters do)."""
+    """Warns at the user's line that calls, or at the function that returns the Tensor.
+
+    Once for each of them, as Python's filters do.
+    """
+    what = "the value of" if message.reply else "an argument of"
+    words = (
+        f"a Tensor that needs a gradient is {what} {message.call.function} but was sent to "
+        f"{message.peer.name!r} outside of an autograd context: it arrives as one that needs "
+        "none; call inside `with dist_autograd.context()`, or send tensor.detach(), or use no_grad()"
+    )
+    served = message.call.served
+    function = None if served is None else inspect.unwrap(served)
+    if message.reply and isinstance(function, FunctionType):  # no frame of it is left here
+        warnings.warn_explicit(
+            words,
+            UserWarning,
+            function.__code__.co_filename,
+            function.__code__.co_firstlineno,
+            function.__module__,
+            function.__globals__.setdefault("__warningregistry__", {}),
+        )
+        return
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("telegrad."):
         level, frame = level + 1, frame.f_back
-    what = "the value of" if message.reply else "an argument of"
-    warnings.warn(
-        f"a Tensor that needs a gradient is {what} {message.call.function} but was sent to "
-        f"{message.peer.name!r} outside of an autograd context: it arrives as one that needs "
-        "none; call inside `with dist_autograd.context()`, or send tensor.detach(), or use no_grad()",
-        UserWarning,
-        stacklevel=level,
-    )
+    warnings.warn(words, UserWarning, stacklevel=level)

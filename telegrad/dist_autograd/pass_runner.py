@@ -323,7 +323,7 @@ class PassRunner:
         if cause is None:
             self.ended.try_set_result(None)
         else:
-            self.ended.try_set_exception(cause)
+            self._agent.weigh(cause, self.ended.try_set_exception)
 
     def _send(self, action: Action[Gradients]) -> None:
         agent, context_id = self._agent, self._context.id

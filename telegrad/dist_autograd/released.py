@@ -9,7 +9,16 @@ from __future__ import annotations
 
 from typing import TypeAlias, final
 
-__all__ = ["ContextId", "ReleasedContexts", "creator_of", "make_context_id", "number_of"]
+from telegrad.rpc import keep_newest
+
+__all__ = [
+    "ContextId",
+    "ReleasedContexts",
+    "check_context_id",
+    "creator_of",
+    "make_context_id",
+    "number_of",
+]
 
 ContextId: TypeAlias = int
 
@@ -37,6 +46,20 @@ def number_of(context_id: ContextId) -> int:
     return context_id & ((1 << _NUMBER_BITS) - 1)
 
 
+def check_context_id(context_id: object) -> ContextId:
+    """Returns what may be the id of a context.
+
+    Raises:
+        TypeError: It cannot be one.
+    """
+    if isinstance(context_id, bool) or not isinstance(context_id, int):
+        raise TypeError(
+            f"context_id must be what `with dist_autograd.context() as context_id` gives, "
+            f"not {context_id!r} ({type(context_id).__name__})"
+        )
+    return context_id
+
+
 @final
 class ReleasedContexts:
     """A set of context ids that only grows, in little space."""
@@ -44,7 +67,7 @@ class ReleasedContexts:
     def __init__(self) -> None:
         self._lowest: dict[int, int] = {}  # by creator: everything below is released
         self._released: dict[int, set[int]] = {}  # by creator: released numbers from there on
-        self._lost: set[int] = set()
+        self._lost: dict[int, None] = {}
 
     def __contains__(self, context_id: ContextId) -> bool:
         creator, number = creator_of(context_id), number_of(context_id)
@@ -74,6 +97,7 @@ class ReleasedContexts:
 
     def lose(self, creator: int) -> None:
         """Hears that a creator is lost: all its contexts are over."""
-        self._lost.add(creator)
+        self._lost[creator] = None
+        keep_newest(self._lost)
         self._released.pop(creator, None)
         self._lowest.pop(creator, None)

@@ -30,6 +30,11 @@ from tests.dist_autograd.test_contexts import (  # noqa: F401
     test_many_contexts_leave_nothing,
     test_the_context_travels_without_tensors,
 )
+from tests.dist_autograd.test_rref_backward import (  # noqa: F401
+    test_a_graph_that_is_kept_and_one_that_is_freed,
+    test_of_an_own_value,
+    test_under_no_grad,
+)
 from tests.faults.network_plans import OPTIONS, a_bit_of_everything
 
 LONG_SEEDS = [pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 12)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from queue import SimpleQueue
 from threading import Event
 from typing import Any
@@ -177,6 +177,59 @@ def call_double(x: Tensor) -> Tensor:
 
 def test_outside_of_a_context_is_a_warning(cluster: Cluster) -> None:
     cluster.call(0, outside)
+
+
+async def vector_softly() -> Tensor:
+    return vector()
+
+
+def two_vectors() -> Iterator[Tensor]:
+    yield vector()
+    yield vector()
+
+
+async def two_vectors_softly() -> AsyncIterator[Tensor]:
+    yield vector()
+
+
+class Makes:
+    def vector(self) -> Tensor:
+        return vector()
+
+    def __call__(self) -> Tensor:
+        return vector()
+
+
+def values_from_outside() -> None:
+    """Of functions, methods, a class' instance and generators."""
+    made = rpc.remote("worker1", Makes)
+    for _ in range(2):
+        rpc.rpc_sync("worker1", vector)
+        rpc.rpc_sync("worker1", vector_softly)
+        made.rpc_sync().vector()
+        made.rpc_sync()()
+        list(rpc.stream("worker1", two_vectors))
+        list(rpc.stream("worker1", two_vectors_softly))
+
+
+def test_a_value_from_outside_of_a_context_warns_at_the_function_that_returned_it(
+    cluster: Cluster,
+) -> None:
+    """There is nothing of the function on the stack any more: the lines were those of a thread."""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("default")
+        cluster.call(0, values_from_outside)
+    functions = (
+        vector,
+        vector_softly,
+        Makes.vector,
+        Makes.__call__,
+        two_vectors,
+        two_vectors_softly,
+    )
+    lines = sorted(each.__code__.co_firstlineno for each in functions)  # once for each of them
+    assert sorted(each.lineno for each in seen) == lines
+    assert {each.filename for each in seen} == {__file__}
 
 
 # -- errors while a pass runs --------------------------------------------------------------------

@@ -31,10 +31,10 @@ def step() -> None:
 def test_gradients_of_a_multicast_are_those_of_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     encoded: list[object] = []
 
-    def counting(value: object) -> Any:
+    def counting(value: object, **named: Any) -> Any:
         if isinstance(value, dict) and "func" in value:
             encoded.append(value)
-        return encode(value)
+        return encode(value, **named)
 
     monkeypatch.setattr("telegrad.rpc.codec.encode", counting)
     with Cluster(3) as cluster:

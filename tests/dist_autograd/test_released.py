@@ -11,6 +11,7 @@ from telegrad.dist_autograd.released import (
     make_context_id,
     number_of,
 )
+from telegrad.rendezvous import MOST_LOST
 
 NUMBERS = st.integers(1, 30)
 
@@ -43,3 +44,12 @@ def test_little_is_remembered_one_by_one() -> None:
     released.lose(5)
     assert make_context_id(5, 10**6) in released
     assert make_context_id(6, 1) not in released
+
+
+def test_the_last_of_the_lost_creators_are_remembered() -> None:
+    released = ReleasedContexts()
+    for creator in range(1, 3 * MOST_LOST):
+        released.lose(creator)
+        assert make_context_id(creator, 1) in released
+    assert len(released._lost) == MOST_LOST
+    assert make_context_id(2 * MOST_LOST, 1) in released

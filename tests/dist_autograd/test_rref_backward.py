@@ -1,0 +1,616 @@
+"""`RRef.backward`: the pass starts where the value lives, whoever asks, and ends for everyone."""
+
+from __future__ import annotations
+
+import contextvars
+import itertools
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future as ThreadFuture
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from telegrad import dist_autograd, rpc
+from telegrad.autograd import Tensor, no_grad, tensor
+from telegrad.dist_autograd.pass_protocol import Phase
+from telegrad.dist_autograd.rref_backward import LABEL
+from telegrad.errors import (
+    AutogradError,
+    BlockingCallError,
+    CallCancelledError,
+    CallTimeoutError,
+    ContextError,
+    OwnerLostError,
+    WorkerLostError,
+)
+from telegrad.testing import Cluster, leaks, no_leaked_references
+from telegrad.types import Array
+from tests.dist_autograd.test_errors import FailsBackwards
+from tests.faults.remote_code import entered, gate, hold, release, vector
+from tests.patience import with_more_time
+
+X = np.random.default_rng(1).normal(size=(5, 4))
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster(3) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    """Threads for calls that last."""
+    with ThreadPoolExecutor(4) as pool:
+        yield pool
+
+
+@pytest.fixture
+def name() -> Iterator[str]:
+    """A gate of the test's own, open at its end."""
+    name = f"rref backward {next(_numbers)}"
+    yield name
+    release(name)
+
+
+class Layer:
+    """Lives on one worker, with a weight that is the same wherever it is made."""
+
+    def __init__(self, seed: int) -> None:
+        values = np.random.default_rng(seed).normal(size=(4, 4))
+        self.weight = tensor(values, requires_grad=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight
+
+    def loss(self, x: Tensor, tail: rpc.RRef[Layer]) -> Tensor:
+        """Goes on to another worker, and comes back."""
+        y = tail.rpc_sync().forward(self.forward(x))
+        return (y * y).sum()
+
+    def gradient(self, context_id: int) -> Array | None:
+        assert self.weight.grad is None
+        found = dist_autograd.get_gradients(context_id).get(self.weight)
+        return None if found is None else found.data
+
+
+def expected() -> list[Array]:
+    """The gradients of x, of the layer that makes the loss, of the one behind it: all local."""
+    x, head, tail = tensor(X, requires_grad=True), Layer(1), Layer(2)
+    y = tail.forward(head.forward(x))
+    (y * y).sum().backward()
+    found = [leaf.grad for leaf in (x, head.weight, tail.weight)]
+    return [each.data for each in found if each is not None]
+
+
+def equal_to_local(found: list[Array | None], times: float = 1.0) -> None:
+    for actual, local in zip(found, expected(), strict=True):
+        assert actual is not None
+        np.testing.assert_allclose(actual, times * local, rtol=1e-10)
+
+
+Ask = Callable[[rpc.RRef[Tensor], int], None]
+
+
+def train(owner: str, tail_owner: str, ask: Ask, times: float = 1.0) -> None:
+    """Makes a loss on one worker that depends on all, and has `ask` run backward from it."""
+    head, tail = rpc.remote(owner, Layer, (1,)), rpc.remote(tail_owner, Layer, (2,))
+    x = tensor(X, requires_grad=True)
+    with dist_autograd.context() as context_id:
+        loss = head.remote().loss(x, tail)
+        ask(loss, context_id)
+        found: list[Array | None] = [dist_autograd.get_gradients(context_id)[x].data]
+        found += [layer.rpc_sync().gradient(context_id) for layer in (head, tail)]
+    equal_to_local(found, times)
+    assert x.grad is None
+
+
+# -- who asks --------------------------------------------------------------------------------------
+
+
+def by_its_creator(loss: rpc.RRef[Tensor], context_id: int) -> None:
+    loss.backward(context_id)
+
+
+def by_its_owner(loss: rpc.RRef[Tensor], context_id: int) -> None:
+    rpc.rpc_sync(loss.owner(), asks, (loss, context_id))
+
+
+def by_another(loss: rpc.RRef[Tensor], context_id: int) -> None:
+    rpc.rpc_sync("worker2", asks, (loss, context_id))
+
+
+def as_the_only_root(loss: rpc.RRef[Tensor], context_id: int) -> None:
+    dist_autograd.backward(context_id, [loss])
+
+
+def from_a_loop(loss: rpc.RRef[Tensor], context_id: int) -> None:
+    rpc.rpc_sync("worker2", asks_on_a_loop, (loss, context_id))
+
+
+def asks(loss: rpc.RRef[Tensor], context_id: int) -> None:
+    loss.backward(context_id)
+
+
+async def asks_on_a_loop(loss: rpc.RRef[Tensor], context_id: int) -> None:
+    with pytest.raises(BlockingCallError, match="rpc.to_thread"):
+        loss.backward(context_id)
+    await rpc.to_thread(loss.backward, context_id)
+
+
+ASKS = [by_its_creator, by_its_owner, by_another, as_the_only_root, from_a_loop]
+
+
+@pytest.mark.parametrize("ask", ASKS, ids=lambda ask: ask.__name__)
+@pytest.mark.parametrize("owner", ["worker0", "worker1"])
+def test_gradients_equal_local_ones_whoever_asks(cluster: Cluster, owner: str, ask: Ask) -> None:
+    """The loss is made on the worker that asked for it, or on another one."""
+    with no_leaked_references(cluster):
+        cluster.call(0, train, owner, "worker2", ask)
+
+
+def test_over_processes() -> None:
+    with Cluster(3, processes=True) as cluster:
+        for ask in ASKS:
+            for owner in ("worker0", "worker1"):
+                cluster.call(0, train, owner, "worker2", ask)
+
+
+def of_an_own_value() -> None:
+    x = tensor(X, requires_grad=True)
+    with dist_autograd.context() as context_id, rpc.RRef((x * x).sum()) as loss:
+        loss.backward(context_id)
+        np.testing.assert_allclose(dist_autograd.get_gradients(context_id)[x].data, 2 * X)
+    assert x.grad is None
+
+
+def test_of_an_own_value(cluster: Cluster) -> None:
+    cluster.call(0, of_an_own_value)
+
+
+def twice(loss: rpc.RRef[Tensor], context_id: int) -> None:
+    loss.backward(context_id, retain_graph=True)
+    loss.backward(context_id)
+    with pytest.raises(AutogradError, match="retain_graph"):
+        loss.backward(context_id)
+
+
+def test_a_graph_that_is_kept_and_one_that_is_freed(cluster: Cluster) -> None:
+    cluster.call(0, train, "worker1", "worker2", twice, 2.0)
+
+
+def under_no_grad(loss: rpc.RRef[Tensor], context_id: int) -> None:
+    with no_grad():
+        loss.backward(context_id)
+
+
+def test_under_no_grad(cluster: Cluster) -> None:
+    cluster.call(0, train, "worker1", "worker2", under_no_grad)
+
+
+# -- values that are still being created, or never are -----------------------------------------------
+
+
+def held_loss(x: Tensor, name: str, error: str) -> Tensor:
+    hold(name)
+    if error:
+        raise ZeroDivisionError(error)
+    return (x * x).sum()
+
+
+def asks_early(name: str, error: str) -> list[float]:
+    x = vector()
+    with dist_autograd.context() as context_id:
+        loss = rpc.remote("worker1", held_loss, (x, name, error))
+        loss.backward(context_id)
+        return [float(each) for each in dist_autograd.get_gradients(context_id)[x].data]
+
+
+def is_asked() -> None:
+    """Returns when this worker serves a backward that waits for its value."""
+    serving = rpc.current_agent()._serving
+
+    def missing() -> list[str]:
+        served = [call.record.function for call in serving.calls()]
+        return [] if LABEL in served else [LABEL]
+
+    leaks.wait_until_gone("requests that have not come", missing)
+
+
+def before_the_value(
+    cluster: Cluster, pool: ThreadPoolExecutor, name: str, error: str = ""
+) -> ThreadFuture[list[float]]:
+    asked = pool.submit(cluster.call, 0, asks_early, name, error)
+    entered(name)
+    cluster.call(1, is_asked)
+    release(name)
+    return asked
+
+
+def test_a_value_that_is_still_being_created(
+    cluster: Cluster, pool: ThreadPoolExecutor, name: str
+) -> None:
+    assert before_the_value(cluster, pool, name).result() == [0.0, 2.0, 4.0]
+
+
+def test_a_creation_that_fails_while_it_is_waited_for(
+    cluster: Cluster, pool: ThreadPoolExecutor, name: str
+) -> None:
+    with pytest.raises(ZeroDivisionError, match="never made"):
+        before_the_value(cluster, pool, name, "never made").result()
+
+
+def of_a_failed_creation() -> None:
+    with dist_autograd.context() as context_id:
+        loss = rpc.remote("worker1", held_loss, (vector(), "open", "never made"))
+        with pytest.raises(ZeroDivisionError, match="never made"):
+            loss.to_here()
+        with pytest.raises(ZeroDivisionError, match="never made"):
+            loss.backward(context_id)
+        loss.release()
+        with pytest.raises(RuntimeError, match="was released"):
+            loss.backward(context_id)
+
+
+def test_a_creation_that_has_failed(cluster: Cluster) -> None:
+    release("open")
+    cluster.call(0, of_a_failed_creation)
+
+
+# -- what a user may do wrong ------------------------------------------------------------------------
+
+
+def echo(value: Any) -> Any:
+    return value
+
+
+def bad_values(owner: str) -> None:
+    with dist_autograd.context() as context_id:
+        for value, error, words in (
+            ("text", TypeError, f"value of this RRef at '{owner}' must be a Tensor, not str"),
+            (vector(), AutogradError, r"has shape \(3,\), and a root must be a scalar"),
+            (tensor(1.0), AutogradError, "needs no gradient"),
+        ):
+            rref = rpc.remote(owner, echo, (value,))
+            with pytest.raises(error, match=words):
+                rref.backward(context_id)
+        x = vector()
+        loss = rpc.remote(owner, sum_of, (x,))
+        for timeout in (0, -1):
+            with pytest.raises(ValueError, match="timeout must be above 0"):
+                loss.backward(context_id, timeout=timeout)
+        loss.backward(context_id)
+        assert dist_autograd.get_gradients(context_id)[x].data.tolist() == [1.0] * 3
+
+
+def sum_of(x: Tensor) -> Tensor:
+    return x.sum()
+
+
+@pytest.mark.parametrize("owner", ["worker0", "worker1"])
+def test_bad_values(cluster: Cluster, owner: str) -> None:
+    cluster.call(0, bad_values, owner)
+
+
+def bad_contexts(owner: str) -> None:
+    loss = rpc.remote(owner, sum_of_own)
+    for context_id in ("77", True, 7.0):
+        with pytest.raises(TypeError, match="context_id must be"):
+            loss.backward(context_id)  # type: ignore[arg-type]
+    with pytest.raises(ContextError, match=f"worker '{owner}' knows no autograd context 77"):
+        loss.backward(77)
+    with dist_autograd.context() as released:
+        rpc.rpc_sync(owner, echo, (1,))  # it hears of it
+    with pytest.raises(ContextError, match=f"context {released} was released on worker '{owner}'"):
+        loss.backward(released)
+
+
+def sum_of_own() -> Tensor:
+    return vector().sum()
+
+
+@pytest.mark.parametrize("owner", ["worker0", "worker1"])
+def test_bad_contexts(cluster: Cluster, owner: str) -> None:
+    cluster.call(0, bad_contexts, owner)
+
+
+def not_heard_of() -> None:
+    loss = rpc.remote("worker1", sum_of_own)
+    with dist_autograd.context() as context_id:
+        outside = contextvars.Context()
+        with pytest.raises(ContextError, match="first call made to it inside"):
+            outside.run(loss.backward, context_id)
+        loss.backward(context_id)  # asked for inside: so it hears
+
+
+def test_a_context_that_the_owner_has_not_heard_of(cluster: Cluster) -> None:
+    cluster.call(0, not_heard_of)
+
+
+def several_roots() -> None:
+    with dist_autograd.context() as context_id:
+        loss, other = (rpc.remote(to, sum_of_own) for to in ("worker1", "worker2"))
+        both: list[list[rpc.RRef[Tensor] | Tensor]] = [[loss, other], [loss, vector().sum()]]
+        for roots in both:
+            with pytest.raises(AutogradError, match="only where it is the only one"):
+                dist_autograd.backward(context_id, roots)
+        with pytest.raises(TypeError, match="context_id must be"):
+            dist_autograd.backward(None, [loss])  # type: ignore[arg-type]
+        with pytest.raises(
+            TypeError, match=r"write dist_autograd.backward\(context_id, \[loss\]\)"
+        ):
+            dist_autograd.backward(context_id, loss)  # type: ignore[arg-type]
+
+
+def test_several_roots(cluster: Cluster) -> None:
+    cluster.call(0, several_roots)
+
+
+# -- without a context -------------------------------------------------------------------------------
+
+
+def without_a_context() -> None:
+    x = vector()
+    loss = rpc.RRef((x * x).sum())
+    loss.backward(retain_graph=True)
+    loss.backward()
+    assert x.grad is not None
+    assert x.grad.data.tolist() == [0.0, 4.0, 8.0]
+    rpc.rpc_sync("worker1", asks_without_a_context, (loss,))
+    for value, error in (("text", TypeError), (x, AutogradError), (tensor(1.0), AutogradError)):
+        with pytest.raises(error, match="value of this RRef at 'worker0'"):
+            rpc.RRef(value).backward()
+
+
+def asks_without_a_context(loss: rpc.RRef[Tensor]) -> None:
+    words = r"'worker0' and not 'worker1'; write rref.backward\(context_id\) inside"
+    with pytest.raises(ContextError, match=words):
+        loss.backward()
+
+
+def test_without_a_context_it_is_the_owners_alone(cluster: Cluster) -> None:
+    cluster.call(0, without_a_context)
+
+
+def held_own_loss(name: str) -> Tensor:
+    hold(name)
+    return sum_of_own()
+
+
+def waits_for_an_own_creation(name: str) -> None:
+    made = rpc.remote("worker0", held_own_loss, (name,))
+    entered(name)
+    with pytest.raises(CallTimeoutError, match="still being created"):
+        made.backward(timeout=0.01)
+    release(name)
+    made.backward()
+
+
+def test_without_a_context_it_waits_for_the_value(cluster: Cluster, name: str) -> None:
+    cluster.call(0, waits_for_an_own_creation, name)
+
+
+# -- errors, deadlines, losses -----------------------------------------------------------------------
+
+
+def fails_backwards(x: Tensor, layer: rpc.RRef[Layer]) -> Tensor:
+    y: Tensor = FailsBackwards.apply(layer.rpc_sync().forward(x))
+    return y.sum()
+
+
+def a_rule_fails() -> None:
+    x, layer = tensor(X, requires_grad=True), rpc.remote("worker2", Layer, (1,))
+    with dist_autograd.context() as context_id:
+        loss = rpc.remote("worker1", fails_backwards, (x, layer))
+        with pytest.raises(ZeroDivisionError, match="a rule failed") as caught:
+            loss.backward(context_id)
+        assert any("'worker1'" in note for note in caught.value.__notes__)
+        assert dist_autograd.get_gradients(context_id) == {}
+        assert layer.rpc_sync().gradient(context_id) is None
+
+
+def test_a_rule_that_raises(cluster: Cluster) -> None:
+    cluster.call(0, a_rule_fails)
+
+
+def loss_that_is_held(x: Tensor, name: str, tail: rpc.RRef[Layer]) -> Tensor:
+    """Backwards it stops, before it goes on to the worker behind it."""
+
+    def hook(gradient: Tensor) -> None:
+        hold(name)
+
+    y = tail.rpc_sync().forward(x)
+    y.register_hook(hook)
+    return (y * 1.0).sum()
+
+
+class Step:
+    """A holder in the middle of `RRef.backward`."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.x = tensor(X, requires_grad=True)
+        self.tail = rpc.remote("worker2", Layer, (2,))
+
+    def loss(self) -> rpc.RRef[Tensor]:
+        return rpc.remote("worker1", loss_that_is_held, (self.x, self.name, self.tail))
+
+    def check_nothing_is_kept(self, context_id: int) -> None:
+        """The pass was aborted here, and behind the owner."""
+        assert dist_autograd.get_gradients(context_id) == {}
+        assert self.tail.rpc_sync().gradient(context_id) is None
+
+    def check_goes_on(self, context_id: int) -> None:
+        """The context is whole: what does not need the owner of the loss goes on in it."""
+        again = self.tail.rpc_sync().forward(self.x).sum()
+        dist_autograd.backward(context_id, [again], timeout=20.0)
+        assert self.tail.rpc_sync().gradient(context_id) is not None
+
+
+def phases(context_id: int) -> list[Phase]:
+    """What the passes of a context have come to at this worker."""
+    container = rpc.current_agent().attached(dist_autograd.Container)
+    found = container.get(context_id)
+    return [] if found is None else [each._protocol.phase for each in found.passes()]
+
+
+def is_aborted(context_id: int) -> None:
+    """Returns when every pass of the context is aborted at this worker."""
+
+    def others() -> list[str]:
+        return [phase.name for phase in phases(context_id) or [Phase.IDLE] if phase.name != ABORTED]
+
+    leaks.wait_until_gone("passes", others)
+
+
+ABORTED = Phase.ABORTED.name
+
+
+def late(name: str, timeout: float) -> None:
+    step = Step(name)
+    with dist_autograd.context() as context_id:
+        loss = step.loss()
+        with pytest.raises(CallTimeoutError) as caught:
+            loss.backward(context_id, timeout=timeout)
+        assert gate(f"{name} entered").is_set(), "the pass was over before it had come there"
+        assert "repeat the step in a new context" in caught.value.__notes__[-1]
+        rpc.rpc_sync("worker1", is_aborted, (context_id,))
+        release(name)
+        step.check_nothing_is_kept(context_id)
+        step.check_goes_on(context_id)
+
+
+def test_a_deadline_aborts_the_pass(cluster: Cluster, name: str) -> None:
+    with_more_time(lambda limit: cluster.call(0, late, f"{name} {limit}", limit), 0.5, 3.0, 15.0)
+
+
+def inherits_a_deadline(name: str, limit: float) -> None:
+    step = Step(name)
+    with dist_autograd.context() as context_id:
+        loss = step.loss()
+        with pytest.raises(CallTimeoutError, match="asks"):
+            rpc.rpc_sync("worker2", asks, (loss, context_id), timeout=limit)
+        assert gate(f"{name} entered").is_set(), "the pass was over before it had come there"
+        rpc.rpc_sync("worker1", is_aborted, (context_id,))
+        release(name)
+        step.check_nothing_is_kept(context_id)
+
+
+def test_the_deadline_of_the_served_call_bounds_it(cluster: Cluster, name: str) -> None:
+    with_more_time(
+        lambda limit: cluster.call(0, inherits_a_deadline, f"{name} {limit}", limit), 0.5, 3.0, 15.0
+    )
+
+
+def cancels(name: str) -> None:
+    step = Step(name)
+    with dist_autograd.context() as context_id:
+        call = rpc.rpc_async("worker2", asks, (step.loss(), context_id))
+        entered(name)
+        assert call.cancel()
+        with pytest.raises(CallCancelledError):
+            call.wait()
+        rpc.rpc_sync("worker1", is_aborted, (context_id,))
+        release(name)
+        step.check_nothing_is_kept(context_id)
+        step.check_goes_on(context_id)
+
+
+def test_a_cancelled_call_takes_its_pass_along(cluster: Cluster, name: str) -> None:
+    cluster.call(0, cancels, name)
+
+
+def released_while_it_runs(name: str) -> None:
+    step, pool = Step(name), ThreadPoolExecutor(1)
+    with pool:
+        with dist_autograd.context() as context_id:
+            loss = step.loss()
+            asked = pool.submit(contextvars.copy_context().run, loss.backward, context_id)
+            entered(name)
+        with pytest.raises(ContextError, match="released"):
+            asked.result()
+    release(name)
+
+
+def test_a_context_released_while_the_pass_runs(cluster: Cluster, name: str) -> None:
+    cluster.call(0, released_while_it_runs, name)
+
+
+def knows_that_it_is_lost(name: str) -> None:
+    """Returns when this worker, too, has given up another one."""
+    leaks.wait_until_gone(
+        "workers", lambda: [info.name for info in rpc.get_worker_infos() if info.name == name]
+    )
+
+
+def loses_the_owner(name: str) -> str:
+    step = Step(name)
+    with dist_autograd.context() as context_id:
+        loss = step.loss()
+        with pytest.raises(OwnerLostError, match="'worker1'") as caught:
+            loss.backward(context_id)
+        assert "repeat the step in a new context" in caught.value.__notes__[-1]
+        rpc.rpc_sync("worker2", knows_that_it_is_lost, ("worker1",))
+        step.check_nothing_is_kept(context_id)
+        step.check_goes_on(context_id)
+        with pytest.raises(OwnerLostError, match="'worker1'"):
+            loss.backward(context_id)
+    return caught.value.worker
+
+
+@pytest.mark.parametrize("processes", [False, True], ids=["here", "processes"])
+def test_the_owner_is_killed_in_the_middle(
+    pool: ThreadPoolExecutor, name: str, processes: bool
+) -> None:
+    with Cluster(3, processes=processes) as cluster:
+        asked = pool.submit(cluster.call, 0, loses_the_owner, name)
+        cluster.call(1, entered, name)
+        cluster.kill(1)
+        assert asked.result() == "worker1"
+
+
+def loses_another(name: str) -> str:
+    step = Step(name)
+    with dist_autograd.context() as context_id:
+        loss = step.loss()
+        with pytest.raises(WorkerLostError, match="'worker2'") as caught:
+            loss.backward(context_id)
+        assert not isinstance(caught.value, OwnerLostError)
+        assert "started on worker 'worker1', was aborted" in "".join(caught.value.__notes__)
+        assert dist_autograd.get_gradients(context_id) == {}
+    return caught.value.worker
+
+
+@pytest.mark.parametrize("processes", [False, True], ids=["here", "processes"])
+def test_another_worker_is_killed_in_the_middle(
+    pool: ThreadPoolExecutor, name: str, processes: bool
+) -> None:
+    with Cluster(3, processes=processes) as cluster:
+        asked = pool.submit(cluster.call, 0, loses_another, name)
+        cluster.call(1, entered, name)
+        cluster.kill(2)
+        assert asked.result() == "worker2"
+        cluster.call(1, release, name)
+
+
+def nothing_is_served() -> None:
+    serving = rpc.current_agent()._serving
+    leaks.wait_until_gone("calls", lambda: [call.record.function for call in serving.calls()])
+
+
+@pytest.mark.parametrize("processes", [False, True], ids=["here", "processes"])
+def test_who_asks_is_killed_in_the_middle(
+    pool: ThreadPoolExecutor, name: str, processes: bool
+) -> None:
+    """Nobody waits any more, so the owner does not either."""
+    with Cluster(3, processes=processes) as cluster:
+        asked = pool.submit(cluster.call, 0, loses_the_owner, name)
+        cluster.call(1, entered, name)
+        cluster.kill(0)
+        cluster.call(1, nothing_is_served)
+        cluster.call(1, release, name)
+        assert isinstance(asked.exception(), WorkerLostError)
