@@ -148,6 +148,12 @@ class Program:
         return f"{self.process.args!r}"
 
 
+def _environment_of_a_shell() -> dict[str, str]:
+    """Returns this process' environment without what telegrad has set in it for gRPC."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GRPC_")}
+    return kept | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+
+
 @dataclass
 class Programs:
     """Starts processes and leaves none behind."""
@@ -170,7 +176,7 @@ class Programs:
             process = subprocess.Popen(
                 words,
                 cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **(env or {})},
+                env=_environment_of_a_shell() | (env or {}),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

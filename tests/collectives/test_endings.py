@@ -86,10 +86,8 @@ def test_a_group_that_is_over_keeps_nothing_of_who_failed() -> None:
         assert cluster.run(aborts_with_a_frame) == [True]
 
 
-# gRPC's own fork handlers, on by default, crash the child in a third of the runs (grpcio 1.85).
 FORKS = """
 import os
-os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 import numpy as np
 from telegrad import collectives as dist
 from telegrad.errors import AgentForkedError

@@ -154,7 +154,8 @@ CALLS: dict[str, Callable[[], object]] = {
     # whom
     "unknown name": lambda: sync(who, to="ps"),
     "unknown rank": lambda: sync(who, to=7),
-    "another incarnation": lambda: sync(who, to=rpc.WorkerInfo("worker1", 1, 99)),
+    "an older incarnation": lambda: sync(who, to=rpc.WorkerInfo("worker1", 1, 0)),
+    "another incarnation": lambda: sync(who, to=rpc.WorkerInfo("worker1", 1, 2**40)),
     "to=True": lambda: sync(who, to=True),
     "to=None": lambda: sync(who, to=None),
     # in which form

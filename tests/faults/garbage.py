@@ -6,9 +6,8 @@ import os
 from typing import final
 
 from telegrad import rpc
-from telegrad.rpc.codec import write_body
 from telegrad.rpc.interceptor import Interceptor, Message
-from telegrad.wire import Envelope
+from telegrad.wire import Envelope, write_body
 from tests.faults.outcome import Failure, failure_of
 from tests.faults.remote_code import who
 

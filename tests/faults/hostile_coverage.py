@@ -40,15 +40,15 @@ ELSEWHERE = {
 WAITS_FOR_NOBODY = {
     "a value, its class, or a constant": """
         rpc.CLOSE_SECONDS rpc.CallMode rpc.CallRecord rpc.CurrentCall rpc.Limits rpc.Message
-        rpc.RpcOptions rpc.RpcStatistics rpc.UserCall rpc.WorkerInfo
+        rpc.RpcOptions rpc.RpcStatistics rpc.TlsOptions rpc.UserCall rpc.WorkerInfo
         dist_autograd.TENSOR dist_autograd.RecvFunction dist_autograd.SendFunction
         collectives.GroupStatistics collectives.ReduceOp""",
     "a part of an agent, for the packages above": """
-        rpc.Interceptor rpc.Membership rpc.MembershipEvents rpc.OpenExchange rpc.ServedCall
-        rpc.WaitProbes rpc.attach_membership_events rpc.attach_published rpc.attach_retries
+        rpc.Interceptor rpc.JobEvents rpc.Membership rpc.MembershipEvents rpc.OpenExchange rpc.RRefCalls
+        rpc.ServedCall rpc.WaitProbes rpc.attach_membership_events rpc.attach_published rpc.attach_retries
         rpc.attach_rrefs rpc.attach_streams rpc.attach_unread_errors
-        rpc.attach_wait_probes rpc.clear_process_agent rpc.current_agent rpc.current_served_call
-        rpc.find_agent rpc.fresh_copy rpc.new_future rpc.on_own_loop rpc.process_agent rpc.seconds
+        rpc.attach_wait_probes rpc.clear_process_agent rpc.connection_limits rpc.current_agent rpc.current_served_call
+        rpc.find_agent rpc.fresh_copy rpc.keep_newest rpc.new_future rpc.on_own_loop rpc.process_agent rpc.seconds
         rpc.set_process_agent rpc.use_agent rpc.watched
         dist_autograd.AutogradContext dist_autograd.Container dist_autograd.attach_to
         collectives.Groups collectives.attach_to""",

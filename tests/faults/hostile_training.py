@@ -197,6 +197,28 @@ def backward(name: str) -> None:
             raise
 
 
+def loss_that_holds_backwards(x: Tensor, name: str) -> Tensor:
+    return holds_backwards(x, name).sum()
+
+
+@row(
+    TRAINING,
+    "rpc.RRef.backward",
+    "dist_autograd.backward_from_rref",
+    ends=lost("callee", "owner", owner_of_value="callee"),
+)
+def rref_backward(name: str) -> None:
+    """The callee has the root, and starts the pass."""
+    x = vector()
+    with dist_autograd.context() as context_id:
+        loss = rpc.remote("callee", loss_that_holds_backwards, (x, name))
+        try:
+            loss.backward(context_id, timeout=math.inf)
+        except WorkerLostError:
+            assert dist_autograd.get_gradients(context_id) == {}
+            raise
+
+
 # -- modules and optimizers of other workers -------------------------------------------------------
 
 OF_CALLEE: Any = {

@@ -10,15 +10,18 @@ Where namespaces may not be made a test is skipped, and says why.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 __all__ = ["Bridge"]
 
 NOWHERE = "02:00:00:00:00:fe"
+PREFIX = "tg"  # and the process that made it
 
 
 class Bridge:
@@ -26,13 +29,14 @@ class Bridge:
 
     def __init__(self, n: int) -> None:
         self._n = n
-        self._prefix = f"tg{os.getpid()}"
+        self._prefix = f"{PREFIX}{os.getpid()}"
         self._made: list[str] = []
 
     def make(self) -> None:
         """Makes all; skips the test where that is not allowed."""
         if shutil.which("ip") is None:
             pytest.skip("there is no `ip` command to make network namespaces with")
+        _remove_leftovers()
         for name in ("bridge", *map(str, range(self._n))):
             made = subprocess.run(
                 ["ip", "netns", "add", self.space(name)], capture_output=True, text=True
@@ -92,3 +96,13 @@ class Bridge:
         """Takes `cut_one_way` back."""
         words = f"-n {self.space(str(source))} neigh delete {self.address(to)} dev eth0"
         subprocess.run(["ip", *words.split()], capture_output=True)
+
+
+def _remove_leftovers() -> None:
+    """Takes away the namespaces of runs that were killed: they outlive their processes."""
+    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True)
+    for line in listed.stdout.splitlines():
+        name = line.partition(" ")[0]
+        made = re.fullmatch(rf"{PREFIX}(\d+)-\w+", name)
+        if made and not Path(f"/proc/{made[1]}").exists():
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True)  # or another run

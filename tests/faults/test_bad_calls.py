@@ -20,6 +20,7 @@ from telegrad.errors import (
     FunctionNotFoundError,
     RemoteError,
     UnknownWorkerError,
+    WorkerLostError,
 )
 from telegrad.testing import Cluster, no_leaked_references
 from tests.faults import bad_calls, remote_code
@@ -36,6 +37,10 @@ ALLOW = ("call a function of your own", "RpcOptions(callables=[")
 EXPECTED: dict[str, tuple[type[BaseException], tuple[str, ...]]] = {
     "unknown name": (UnknownWorkerError, ("no worker 'ps'", *MEMBERS)),
     "unknown rank": (UnknownWorkerError, ("no worker 7", *MEMBERS)),
+    "an older incarnation": (
+        WorkerLostError,
+        ("'worker1' (incarnation 0) is lost", "has taken its place"),
+    ),
     "another incarnation": (UnknownWorkerError, ("no worker WorkerInfo(name='worker1'", *MEMBERS)),
     "to=True": (TypeError, ("to must be a worker's name, rank or WorkerInfo, not True",)),
     "to=None": (TypeError, ("to must be a worker's name, rank or WorkerInfo, not None",)),

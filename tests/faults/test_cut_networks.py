@@ -10,6 +10,7 @@ import pytest
 
 from tests.conftest import Program, Programs
 from tests.faults.network_namespaces import Bridge
+from tests.repeated import repeated
 
 N = 3
 ONE_WAY = {"one way to rank 0": (2, 0), "one way from rank 0": (0, 2)}
@@ -85,8 +86,9 @@ def bridge() -> Iterator[Bridge]:
 
 # Both ways: test_hostile_verbs.py does the same for every verb.
 @pytest.mark.parametrize("kind", [pytest.param("link down", marks=pytest.mark.long), *ONE_WAY])
+@repeated
 def test_a_cut_is_a_loss_at_both_ends_and_who_comes_back_is_evicted(
-    bridge: Bridge, programs: Programs, kind: str
+    bridge: Bridge, programs: Programs, kind: str, run: int
 ) -> None:
     script = programs.script(JOB)
 

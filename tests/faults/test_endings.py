@@ -11,6 +11,7 @@ from telegrad.errors import WorkerLostError
 from tests.conftest import Programs
 from tests.faults.outcome import SOON, Failure, read_report
 from tests.faults.processes import assert_nothing_stays
+from tests.repeated import repeated
 
 SCRIPT = Path(__file__).parent / "programs" / "ending.py"
 LIMIT = 30.0
@@ -41,7 +42,8 @@ def check_survivor(report: dict[str, Any], lost: dict[str, str], living: str) ->
     assert shutdown.seconds < SOON
 
 
-def test_workers_that_exit_and_end_without_shutdown(programs: Programs) -> None:
+@repeated
+def test_workers_that_exit_and_end_without_shutdown(programs: Programs, run: int) -> None:
     started = programs.ranks(SCRIPT, 4, env={"FAULT": "exits"}, limit=LIMIT)
     outputs = [program.wait() for program in started]
     assert_nothing_stays(*(program.process.pid for program in started))
@@ -51,7 +53,8 @@ def test_workers_that_exit_and_end_without_shutdown(programs: Programs) -> None:
         check_survivor(read_report(outputs[rank]), lost, "worker0 worker3")
 
 
-def test_the_host_of_the_coordinator_is_killed(programs: Programs) -> None:
+@repeated
+def test_the_host_of_the_coordinator_is_killed(programs: Programs, run: int) -> None:
     started = programs.ranks(SCRIPT, 3, env={"FAULT": "killed"}, limit=LIMIT)
     started[0].wait_for('"held"')
     started[0].kill()
@@ -69,12 +72,13 @@ def test_the_host_of_the_coordinator_is_killed(programs: Programs) -> None:
         ("kills", 137, GONE, "rank 1 was killed by SIGKILL"),
     ],
 )
+@repeated
 def test_under_the_launcher(
-    programs: Programs, fault: str, code: int, reason: str, words: str
+    programs: Programs, fault: str, code: int, reason: str, words: str, run: int
 ) -> None:
     """The others get the time to be told and to end; the launcher's exit code is the culprit's."""
-    run = ["python", "-m", "telegrad.launch.cli", "run", "--nproc-per-node", "3", str(SCRIPT)]
-    program = programs.start(run, env={"FAULT": fault}, limit=LIMIT)
+    launch = ["python", "-m", "telegrad.launch.cli", "run", "--nproc-per-node", "3", str(SCRIPT)]
+    program = programs.start(launch, env={"FAULT": fault}, limit=LIMIT)
     output = program.wait(code=code)
     pids = [int(read_report(output)[f"pid of {rank}"]) for rank in range(3)]
     assert_nothing_stays(program.process.pid, *pids)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from telegrad.errors import EvictedError, RendezvousError
@@ -16,20 +14,6 @@ from tests.faults.network_namespaces import Bridge
 
 FAULTS = ["killed", "stopped", "cut"]
 LOST_AFTER: dict[Fault, float] = {"killed": 40.0, "stopped": 2.0, "cut": 2.0}
-
-
-@pytest.fixture
-def bridge(request: pytest.FixtureRequest) -> Iterator[Bridge | None]:
-    """Network namespaces where the test's fault is a cut."""
-    if request.node.callspec.params["fault"] != "cut":
-        yield None
-        return
-    made = Bridge(len(ROLES))
-    try:
-        made.make()
-        yield made
-    finally:
-        made.close()
 
 
 @pytest.mark.long

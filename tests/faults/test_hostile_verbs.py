@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -21,10 +20,11 @@ from tests.faults.hostile_row import ROLES, VICTIMS, Row
 from tests.faults.hostile_table import ROWS
 from tests.faults.network_namespaces import Bridge
 from tests.faults.outcome import Failure, name_of_class
+from tests.faults.silence import Stalls, check_silence
 
 # Who is stopped or cut off falls silent; who is killed is missed at once, long before this.
 LOST_AFTER: dict[Fault, float] = {"killed": 40.0, "stopped": 2.0, "cut": 2.0}
-WITHIN = 20.0
+AT_ONCE = 20.0
 
 QUICK = [("killed", "caller"), ("killed", "callee"), ("stopped", "callee"), ("cut", "caller")]
 EACH = [(fault, victim) for fault in LOST_AFTER for victim in VICTIMS]
@@ -39,20 +39,6 @@ CASES = [
 ]
 
 
-@pytest.fixture
-def bridge(request: pytest.FixtureRequest) -> Iterator[Bridge | None]:
-    """Network namespaces where the test's fault is a cut."""
-    if request.node.callspec.params["fault"] != "cut":
-        yield None
-        return
-    made = Bridge(len(ROLES))
-    try:
-        made.make()
-        yield made
-    finally:
-        made.close()
-
-
 @pytest.mark.parametrize(("fault", "victim", "run"), CASES)
 def test_every_verb(
     programs: Programs, bridge: Bridge | None, fault: Fault, victim: str, run: int
@@ -63,11 +49,15 @@ def test_every_verb(
         job.run(table.in_the_middle)
         job.strike(fault, victim)
         struck = time.monotonic()
-        for failures in job.run(table.failures, victim).values():
+        with Stalls() as stalls:
+            told = job.run(table.failures, victim)
+        for failures in told.values():
             for name, failure in failures.items():
                 names_the_lost(ROWS[name], failure, victim)
+                if fault != "killed" and "last_seen" in failure.fields:
+                    check_silence(failure, LOST_AFTER[fault], stalls)
         job.run(table.told_that_nobody_waits, victim)
-        assert time.monotonic() - struck < WITHIN
+        assert fault != "killed" or time.monotonic() - struck < AT_ONCE
         if fault != "killed":
             job.run(table.dropped, victim)  # what recovers before that has lost its peers alone
             job.recover()

@@ -17,6 +17,7 @@ from telegrad.errors import (
 from tests.conftest import Program, Programs, unused_port
 from tests.faults.outcome import Failure, read_report
 from tests.faults.processes import assert_nothing_stays
+from tests.repeated import repeated
 
 SCRIPT = Path(__file__).parent / "programs" / "joining.py"
 NEEDS_AN_AGENT = [
@@ -46,7 +47,8 @@ def start_rank(programs: Programs, script: Path, rank: int, **env: str) -> Progr
     return programs.start(["python", script], env={**job, **env}, limit=30.0)
 
 
-def test_everything_that_goes_wrong_around_joining(programs: Programs) -> None:
+@repeated
+def test_everything_that_goes_wrong_around_joining(programs: Programs, run: int) -> None:
     env = {
         "WORLD_SIZE": "2",
         "MASTER_PORT": str(unused_port()),
@@ -125,7 +127,8 @@ report("waited", failure_of(lambda: rpc.init_rpc(options=options)))
 """
 
 
-def test_the_coordinator_is_killed_while_others_wait(programs: Programs) -> None:
+@repeated
+def test_the_coordinator_is_killed_while_others_wait(programs: Programs, run: int) -> None:
     env = {"WORLD_SIZE": "3", "MASTER_PORT": str(unused_port())}
     script = programs.script(WAITS)
     first, second = (start_rank(programs, script, rank, **env) for rank in (0, 1))

@@ -33,6 +33,8 @@ from tests.faults.remote_code import (
     waits_through,
     waits_until_dropped,
 )
+from tests.faults.silence import Stalls, check_silence
+from tests.repeated import repeated
 
 # A refused dial need not wait for the bound of silence, which is more than a machine stands still.
 PATIENT = rpc.RpcOptions(lost_after=40.0)
@@ -67,7 +69,8 @@ def nothing_is_held(cluster: Cluster) -> None:
 # -- in the middle of calls ----------------------------------------------------------------------
 
 
-def test_a_callee_killed_in_the_middle_of_calls() -> None:
+@repeated
+def test_a_callee_killed_in_the_middle_of_calls(run: int) -> None:
     with Cluster(4, processes=True, options=PATIENT) as cluster:
         cluster.run(call_everybody)
         cluster.call(0, in_background, "direct", waits_for, "worker1", "a")
@@ -102,7 +105,8 @@ def test_a_callee_killed_in_the_middle_of_calls() -> None:
 # -- in the middle of a backward -----------------------------------------------------------------
 
 
-def test_workers_killed_in_the_middle_of_backward(pool: ThreadPoolExecutor) -> None:
+@repeated
+def test_workers_killed_in_the_middle_of_backward(pool: ThreadPoolExecutor, run: int) -> None:
     """First one that a pass goes through, then the one that started another pass."""
     with Cluster(4, processes=True, options=PATIENT) as cluster:
         cluster.run(call_everybody)
@@ -131,7 +135,8 @@ def test_workers_killed_in_the_middle_of_backward(pool: ThreadPoolExecutor) -> N
 # -- silence -------------------------------------------------------------------------------------
 
 
-def test_a_stopped_callee(pool: ThreadPoolExecutor) -> None:
+@repeated
+def test_a_stopped_callee(pool: ThreadPoolExecutor, run: int) -> None:
     """It is given up after the bound; when it wakes up it hears so from every wait."""
     options = rpc.RpcOptions(lost_after=2.0)
     with Cluster(3, processes=True, options=options) as cluster:
@@ -170,10 +175,34 @@ def test_a_stopped_callee(pool: ThreadPoolExecutor) -> None:
         assert cluster.call(0, gradient_over, "worker2") == [2.0] * 3
 
 
+@pytest.mark.long
+def test_a_stopped_worker_with_the_default_bound(pool: ThreadPoolExecutor) -> None:
+    """10 to 13 s of silence, which the survivors measure themselves."""
+    lost_after = rpc.RpcOptions().lost_after
+    assert lost_after == 10.0
+    with Cluster(3, processes=True, options=rpc.RpcOptions()) as cluster:
+        cluster.run(call_everybody)
+        pid = cluster.call(1, remote_code.process_id)
+        waiting = [
+            pool.submit(cluster.call, rank, waits_for, "worker1", f"of {rank}") for rank in (0, 2)
+        ]
+        for rank in (0, 2):
+            cluster.call(1, entered, f"of {rank}")
+        with Stalls() as stalls:
+            os.kill(pid, signal.SIGSTOP)
+            failures = [each.result() for each in waiting]
+        for failure in failures:
+            failure.check(WorkerLostError, "worker 'worker1'", within=math.inf)
+            check_silence(failure, lost_after, stalls)
+        cluster.kill(1)
+        assert cluster.call(0, call_everybody) == ["worker0", "worker2"]
+
+
 # -- shutdown ------------------------------------------------------------------------------------
 
 
-def test_graceful_shutdown_with_dead_peers(pool: ThreadPoolExecutor) -> None:
+@repeated
+def test_graceful_shutdown_with_dead_peers(pool: ThreadPoolExecutor, run: int) -> None:
     """worker3 was never called; worker2 dies while worker0's shutdown waits for it."""
     with Cluster(4, processes=True, options=PATIENT) as cluster:
         cluster.kill(3)

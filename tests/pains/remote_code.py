@@ -6,7 +6,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import numpy as np
@@ -14,8 +14,13 @@ import numpy.typing as npt
 
 from telegrad import collectives as dist
 from telegrad import rpc
+from telegrad.autograd import Function, FunctionContext, Tensor
+from telegrad.nn import Parameter
+from telegrad.optim import Optimizer, State
+from telegrad.types import Array
 
 LIMIT = 30.0
+TOKEN = "a token that only the tests use"
 
 
 class Doors:
@@ -39,6 +44,50 @@ def hold() -> str:
     doors.arrived.release()
     assert doors.open.wait(LIMIT), "nobody opened the door"
     return who()
+
+
+def held_items() -> Iterator[str]:
+    """A stream whose first item does not come."""
+    yield hold()
+
+
+class HeldBackwards(Function):
+    """Its backward rule does not end by itself."""
+
+    @staticmethod
+    def forward(ctx: FunctionContext, x: Any) -> Any:
+        return x * 1.0
+
+    @staticmethod
+    def backward(ctx: FunctionContext, gradient: Any) -> Any:
+        hold()
+        return gradient
+
+
+def held_backwards(x: Tensor) -> Tensor:
+    held: Tensor = HeldBackwards.apply(x)
+    return held
+
+
+class Weight:
+    """A parameter, and what is computed with it."""
+
+    def __init__(self) -> None:
+        self.weight = Parameter(np.ones(3))
+
+    def parameter(self) -> rpc.RRef[Parameter]:
+        return rpc.RRef(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight
+
+
+class HeldOptimizer(Optimizer):
+    """Its steps do not end by themselves."""
+
+    def update(self, parameter: Array, gradient: Array, state: State) -> tuple[Array, State]:
+        hold()
+        return parameter, state
 
 
 def open_door() -> None:

@@ -8,10 +8,12 @@ import math
 import threading
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from telegrad import collectives as dist
-from telegrad import rpc
+from telegrad import dist_autograd, rpc
+from telegrad.autograd import tensor
 from telegrad.errors import (
     BlockingCallError,
     CallCancelledError,
@@ -19,6 +21,7 @@ from telegrad.errors import (
     TelegradError,
     WaitCycleError,
 )
+from telegrad.parallel import DistributedOptimizer
 from telegrad.testing import Cluster, held_references
 from telegrad.testing.leaks import wait_until_gone
 from tests.pains import remote_code
@@ -103,25 +106,47 @@ def test_pain_17_calls_and_collectives_do_not_compose() -> None:
         assert len(set(cluster.run(use_both, 20))) == 1
 
 
-def never_ending(to: str) -> list[str]:
-    """Each verb with a time-out of its own, on a function that does not end."""
+def never_ending(to: str) -> dict[str, str]:
+    """Each verb with a time-out of its own, on something that does not end; what each says."""
     rref = rpc.remote(to, hold, timeout=0.1)
     slow = rpc.RRef(Slow())
-    verbs: list[Callable[[], object]] = [
-        lambda: rpc.rpc_sync(to, hold, timeout=0.1),
-        lambda: rpc.rpc_async(to, hold, timeout=0.1).wait(),
-        lambda: fetch_once_failed(rref),
-        lambda: slow.rpc_sync(timeout=0.1).hold(),
-        lambda: rpc.rpc_async(to, hold, timeout=20.0).wait(timeout=0.1),
-    ]
-    words = []
-    for verb in verbs:
+    verbs: dict[str, Callable[[], object]] = {
+        "rpc_sync": lambda: rpc.rpc_sync(to, hold, timeout=0.1),
+        "rpc_async": lambda: rpc.rpc_async(to, hold, timeout=0.1).wait(),
+        "remote": lambda: fetch_once_failed(rref),
+        "proxy": lambda: slow.rpc_sync(timeout=0.1).hold(),
+        "wait": lambda: rpc.rpc_async(to, hold, timeout=20.0).wait(timeout=0.1),
+        "gather": lambda: rpc.gather([(to, hold)], timeout=0.1).wait(),
+        "stream": lambda: next(rpc.stream(to, remote_code.held_items, timeout=0.1)),
+        "lookup": lambda: rpc.lookup(to, "what nobody publishes", timeout=0.1),
+        "backward": lambda: backward_through(to, 0.1),
+        "step": lambda: step_at(to, 0.1),
+        "a collective": lambda: dist.barrier(timeout=0.1),
+    }
+    words = {}
+    for name, verb in verbs.items():
         with pytest.raises(CallTimeoutError) as info:
             verb()
-        words.append(str(info.value))
-        assert info.value.elapsed > 0.0
-        assert info.value.phase
+        words[name] = str(info.value)
+        assert info.value.elapsed > 0.0, name
+        assert info.value.phase, name
     return words
+
+
+def backward_through(to: str, seconds: float) -> None:
+    x = tensor(np.ones(3), requires_grad=True)
+    with dist_autograd.context() as context_id:
+        loss = rpc.rpc_sync(to, remote_code.held_backwards, (x,)).sum()
+        dist_autograd.backward(context_id, [loss], timeout=seconds)
+
+
+def step_at(to: str, seconds: float) -> None:
+    weight = rpc.remote(to, remote_code.Weight)
+    optimizer = DistributedOptimizer(remote_code.HeldOptimizer, [weight.rpc_sync().parameter()])
+    with dist_autograd.context() as context_id:
+        loss = weight.rpc_sync().forward(tensor(np.ones(3))).sum()
+        dist_autograd.backward(context_id, [loss])
+        optimizer.step(context_id, timeout=seconds)
 
 
 def fetch_once_failed(rref: rpc.RRef[str]) -> str:
@@ -181,8 +206,15 @@ def test_pain_20_timeouts_are_missing_and_the_callee_never_hears() -> None:
     doors.begin()
     try:
         with Cluster(2) as cluster:
-            for words in cluster.call(0, never_ending, "worker1"):
-                assert "hold" in words
+            cluster.run(dist.init_process_group)
+            words = cluster.call(0, never_ending, "worker1")
+            of_the_function = ("rpc_sync", "rpc_async", "remote", "proxy", "wait", "gather")
+            assert all("hold" in words[name] for name in of_the_function), words
+            assert "held_items" in words["stream"]
+            assert "what nobody publishes" in words["lookup"]
+            assert "backward" in words["backward"]
+            assert "step" in words["step"]
+            assert "rank 1" in words["a collective"]
             assert cluster.call(0, expire, "worker1") == ["cancelled", "ended with the outer call"]
             doors.open.set()
     finally:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import os
 import pickle
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,26 +17,17 @@ from telegrad.errors import AuthenticationError, CallRefusedError, EncodeError
 from telegrad.testing import Cluster
 from tests.conftest import Programs, unused_port
 from tests.pains.listeners import listeners
-from tests.pains.remote_code import echo
-
-TOKEN = "a token that only the tests use"
-
-
-@pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No job around this process, and none left behind."""
-    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TELEGRAD_JOB"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TELEGRAD_TOKEN", TOKEN)
-    yield
-    rpc.shutdown(graceful=False)
+from tests.pains.remote_code import TOKEN, echo, process_id
 
 
 @pytest.mark.usefixtures("alone")
 def test_pain_07_no_authentication_and_every_interface() -> None:
-    """It listens on loopback alone, and who does not hold the token does not get in."""
-    with rpc.init_rpc(), launch.LocalWorkers(1):
-        assert {each.host for each in listeners(os.getpid())} == {"127.0.0.1"}
+    """All listen on loopback alone, and who does not hold the token does not get in."""
+    with rpc.init_rpc(), launch.LocalWorkers(1) as workers:
+        worker = rpc.rpc_sync(workers.names[0], process_id)
+        assert worker != os.getpid()
+        for pid in (worker, os.getpid()):
+            assert {each.host for each in listeners(pid)} == {"127.0.0.1"}
     address = f"tcp://127.0.0.1:{unused_port()}"
 
     def join(rank: int, token: str) -> rpc.Agent:
@@ -64,14 +54,20 @@ class Payload:
         return ran.append, ("ran",)
 
 
+def imported(node: ast.AST) -> list[str]:
+    """The modules that a statement imports, or imports from."""
+    if isinstance(node, ast.ImportFrom):
+        return [node.module or ""]
+    return [name.name for name in node.names] if isinstance(node, ast.Import) else []
+
+
 def test_pain_08_pickle_runs_what_it_is_sent() -> None:
     """Nothing here unpickles, and functions that would are not called for others."""
     imports = {
-        name.name.partition(".")[0]
+        module.partition(".")[0]
         for path in Path(telegrad.__file__).parent.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Import)
-        for name in node.names
+        for module in imported(node)
     }
     assert not imports & {"pickle", "cloudpickle", "dill", "marshal", "shelve"}
     with Cluster(2) as cluster:
@@ -85,7 +81,6 @@ def test_pain_08_pickle_runs_what_it_is_sent() -> None:
 
 FORKS = """
 import os
-os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # its own fork handlers now and then crash the child
 from telegrad import rpc
 from telegrad.errors import AgentForkedError
 

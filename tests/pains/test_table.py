@@ -5,36 +5,22 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from tests.tables_of_tests import defined_in, missing, named_tests
+
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
-TABLE = (HERE / "README.md").read_text()
+README = HERE / "README.md"
+NAMED = named_tests(README)
 PAINS = 40
 
 
-def named_tests() -> set[tuple[Path, str]]:
-    found = set()
-    for name in re.findall(r"`([\w/.]+\.py(?:::\w+)?)`", TABLE):
-        file, _, test = name.partition("::")
-        if test or file.startswith("tests/"):
-            found.add((ROOT / file if file.startswith("tests/") else HERE / file, test))
-    return found
-
-
-def defined_in(file: Path) -> set[str]:
-    return set(re.findall(r"^(?:async )?def (test_\w+)\(", file.read_text(), re.MULTILINE))
-
-
 def test_every_test_in_the_table_exists() -> None:
-    missing = [
-        f"{file}::{test}"
-        for file, test in named_tests()
-        if not file.exists() or (test and test not in defined_in(file))
-    ]
-    assert not missing
+    assert NAMED
+    assert not missing(NAMED)
 
 
 def test_every_test_here_is_in_the_table_and_in_the_row_of_its_number() -> None:
-    rows = {int(n): text for n, text in re.findall(r"^\| (\d+)\. (.*)$", TABLE, re.MULTILINE)}
+    table = README.read_text()
+    rows = {int(n): text for n, text in re.findall(r"^\| (\d+)\. (.*)$", table, re.MULTILINE)}
     assert list(rows) == list(range(1, PAINS + 1))
     for file in HERE.glob("test_*.py"):
         for test in defined_in(file):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import math
+import threading
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +17,17 @@ from telegrad import rpc
 from telegrad.errors import OwnerLostError
 from telegrad.testing import Cluster
 from telegrad.testing.leaks import wait_until_gone
-from tests.pains.remote_code import echo, keeps, kept, own_one, owned_by_me, size_and_last
+from telegrad.transport.bulk_lane import Lane
+from tests.pains.remote_code import (
+    LIMIT,
+    echo,
+    keeps,
+    kept,
+    own_one,
+    owned_by_me,
+    size_and_last,
+    who,
+)
 
 MIB, GIB = 2**20, 2**30
 # Around gRPC's default limit of a message, and beyond.
@@ -84,19 +97,27 @@ def sizes_come_back(to: str) -> list[int]:
     return wrong
 
 
-def many_at_once(to: str) -> float:
-    """More bytes than the callee takes in at once: the rest waits here, and nothing is refused."""
+def admitted_beside(array: npt.NDArray[np.uint8]) -> tuple[int, int]:
+    """The bytes that came, and all that are here or on their way while this is served."""
+    return array.size, rpc.statistics().admitted_bytes
+
+
+def a_hundred_at_once(to: str) -> tuple[int, int]:
+    """More than the callee takes in at once: the rest waits here; returns the sum and the peak."""
     array = np.ones(MIB, np.uint8)
-    sums = rpc.wait_all([rpc.rpc_async(to, np.sum, (array,)) for _ in range(40)])
-    return float(sum(sums))
+    pushes = [rpc.rpc_async(to, admitted_beside, (array,)) for _ in range(100)]
+    sizes, admitted = zip(*rpc.wait_all(pushes), strict=True)
+    return sum(sizes), max(admitted)
 
 
 def test_pain_22_messages_have_a_limit() -> None:
     """Nobody sees one: not of a message, and not of the memory that a hundred pushes fill."""
-    limits = rpc.Limits(pending_bytes=8 * MIB, allowance_bytes=2 * MIB)
+    limits = rpc.Limits(pending_bytes=8 * MIB, allowance_bytes=0, stalled_after=math.inf)
     with Cluster(2, options=rpc.RpcOptions(limits=limits)) as cluster:
         assert cluster.call(0, sizes_come_back, "worker1") == []
-        assert cluster.call(0, many_at_once, "worker1") == 40.0 * MIB
+        size, peak = cluster.call(0, a_hundred_at_once, "worker1")
+    assert size == 100 * MIB
+    assert MIB < peak <= 8 * MIB
 
 
 def push_more_than_2_gib(to: str) -> tuple[int, int]:
@@ -112,6 +133,31 @@ def test_pain_22_more_than_2_gib_and_nobody_is_taken_for_dead() -> None:
     with Cluster(2, processes=True, options=options) as cluster:
         assert cluster.call(0, push_more_than_2_gib, "worker1") == (2 * GIB + 1, 1)
 
+
+def small_beside_big(to: str, half: threading.Event, rest: threading.Event) -> set[str]:
+    """Calls with nothing to carry while an array is on its way, and stays there."""
+    big = rpc.rpc_async(to, size_and_last, (np.ones(16 * MIB, np.uint8),))
+    assert half.wait(LIMIT)
+    answers = {rpc.rpc_sync(to, who) for _ in range(50)}
+    assert not big.done()
+    rest.set()
+    assert big.wait() == (16 * MIB, 1)
+    return answers
+
+
+def test_pain_23_small_calls_wait_behind_big_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What moves arrays stands still after the first chunk until the small calls are answered."""
+    half, rest = threading.Event(), threading.Event()
+    send = Lane._send
+
+    async def send_and_stop(self: Lane, chunk: bytes) -> None:
+        await send(self, chunk)
+        half.set()
+        await asyncio.get_running_loop().run_in_executor(None, rest.wait, LIMIT)
+
+    monkeypatch.setattr(Lane, "_send", send_and_stop)
+    with Cluster(2) as cluster:
+        assert cluster.call(0, small_beside_big, "worker1", half, rest) == {"worker1"}
 
 
 ARRAYS: list[npt.NDArray[np.generic]] = [

@@ -84,6 +84,20 @@ def not_receipted() -> list[str]:
     return [f"{kept} messages"] if kept > MESSAGES else []
 
 
+POOL = 4  # threads, for RpcOptions.num_threads
+_all_are_here = threading.Barrier(POOL)
+
+
+def meet() -> None:
+    """Holds a thread of the pool until every other one is held here, too."""
+    _all_are_here.wait(60.0)
+
+
+def fill_pools() -> None:
+    """Has every thread started that a pool keeps, in both processes."""
+    rpc.wait_all([rpc.rpc_async(to, meet) for to in ("worker0", OTHER) for _ in range(POOL)])
+
+
 def put_under_load(kind: str, operations: int, rounds: int) -> list[tuple[Sample, Sample]]:
     """Runs operations in rounds; returns what both workers held after each of them."""
     samples = []

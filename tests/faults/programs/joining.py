@@ -88,7 +88,8 @@ def main() -> None:
     rpc.shutdown()
     try_all("after")
     report("after: by WorkerInfo", failure_of(lambda: rpc.rpc_sync(info, who)))
-    del os.environ["RANK"]
+    for variable in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        del os.environ[variable]
     with rpc.init_rpc("alone"):
         report("again", rpc.rpc_sync("alone", who))
 
