@@ -10,9 +10,10 @@ export PYTHON
 PYTEST_ARGS ?=
 GPU_ARGS ?=
 BENCH_ARGS ?=
+FUZZ_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-uvloop test-floors lint types unit protos protos-check size gpu bench-rpc lock clean demo-env env
+.PHONY: help demo polyglot test test-long test-uvloop test-floors fuzz lint types unit protos protos-check size gpu bench-rpc lock clean demo-env env
 
 help: ## says what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name what; do \
@@ -21,10 +22,14 @@ help: ## says what there is
 demo: demo-env ## installs what it needs here, then trains on digits with three processes
 	@$(BIN)/telegrad run --nproc-per-node 3 examples/parameter_server.py
 
+polyglot: demo-env ## a Node program joins a job and calls its functions (needs node and npm)
+	@$(BIN)/python scripts/polyglot.py
+
 test: env lint types protos-check unit ## everything that decides: lint, types, layers, protos, tests
 
-test-long: env ## the tests that take minutes
+test-long: env ## the tests that take minutes, and those of test-uvloop
 	$(ONE_THREAD) $(BIN)/python -m pytest -m long -o faulthandler_timeout=0 $(PYTEST_ARGS)
+	@$(MAKE) --no-print-directory test-uvloop
 
 test-uvloop: env ## the tests of calls and transports on uvloop's event loop
 	@$(BIN)/python -m pip --quiet install --constraint constraints.txt --upgrade --target $(VENV)/uvloop uvloop
@@ -34,6 +39,9 @@ test-floors: ## the fast tests against the lowest versions that pyproject.toml a
 	@sh scripts/environment.sh $(VENV) dev,examples
 	@sh scripts/floors.sh $(VENV) $(VENV)-floors
 	$(ONE_THREAD) $(VENV)-floors/bin/python -m pytest -m "not long" $(PYTEST_ARGS)
+
+fuzz: env ## mutated inputs for all that reads others' bytes: FUZZ_ARGS='--inputs 2000000'
+	$(ONE_THREAD) $(BIN)/python scripts/fuzz.py $(FUZZ_ARGS)
 
 lint: env ## ruff: rules and formatting
 	$(BIN)/ruff check .
@@ -67,7 +75,8 @@ lock: env ## renews constraints.txt
 	sh scripts/lock.sh $(BIN)/uv
 
 clean: ## removes what the other targets made
-	rm -rf $(VENV) $(VENV)-floors $(VENV)-bench-* .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+	rm -rf examples/polyglot/node_modules
+	rm -rf $(VENV) $(VENV)-floors $(VENV)-bench-* .mypy_cache .ruff_cache .pytest_cache .hypothesis dist fuzz-findings
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 env:

@@ -50,6 +50,7 @@ DOORS = {
     ("rpc/agent.py", "__init__"),
     ("rpc/api.py", "init_rpc"),
     ("rpc/api.py", "shutdown"),
+    ("rpc/rref.py", "backward"),
     ("collectives/api.py", "init_process_group"),
     ("collectives/api.py", "destroy_process_group"),
 }

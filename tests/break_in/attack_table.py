@@ -1,0 +1,81 @@
+"""The attacks, what becomes of each, and the test that shows it; the README's table is made of this."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["ATTACKS", "README", "rendered"]
+
+README = Path(__file__).parent / "README.md"
+BEGIN = "| Attack | How it ends | After | Shown by |"
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One row.
+
+    Attributes:
+        what: Is done.
+        end: How it ends.
+        after: How many messages, and bytes, were read of the offender until then.
+        tests: By which that is shown.
+    """
+
+    what: str
+    end: str
+    after: str
+    tests: tuple[str, ...]
+
+
+TLS = "tests/transport/test_tls.py::"
+HANDSHAKES = "2 messages of at most 16 KiB"
+STRANGERS = "test_strangers.py::"
+MEMBERS = "test_members.py::"
+
+ATTACKS = (
+    # without the token
+    Attack("no token; a wrong token", "refused: `AUTHENTICATION`", HANDSHAKES, (STRANGERS + "test_without_the_token", "tests/faults/test_garbage.py::test_a_stranger_with_another_token")),
+    Attack("a recorded handshake is replayed", "refused: `AUTHENTICATION`, as the listener's nonce is another one", HANDSHAKES, (STRANGERS + "test_a_recorded_handshake_is_replayed",)),
+    Attack("a proof is reflected by a listener", "the dialler ends it: a listener's proof is another one", "2 messages", (STRANGERS + "test_a_proof_is_reflected",)),
+    Attack("a hello is altered on its way: capabilities", "refused: `AUTHENTICATION`, as the proof covers both hellos", HANDSHAKES, (STRANGERS + "test_a_hello_is_altered_on_its_way",)),
+    Attack("a protocol version of before", "refused: `VERSION`", "1 message", (STRANGERS + "test_a_version_without_safety_is_asked_for",)),
+    Attack("a frame of another connection is injected, or a frame repeated", "the stream is cut off: `TAG`; the other one goes on", "1 frame", (STRANGERS + "test_a_frame_of_another_connection_is_injected", "tests/transport/test_strangers.py::test_a_frame_that_is_repeated_closes_the_stream")),
+    Attack("frames before the proof; garbage in place of a hello", "refused: `MALFORMED`", "1 or 2 messages", ("tests/transport/test_strangers.py::test_frames_before_the_proof", "tests/transport/test_strangers.py::test_garbage_in_place_of_a_hello", "tests/faults/test_garbage.py::test_raw_garbage_on_every_port")),
+    Attack("somebody in between ends the TLS connection and begins another", "the proofs fail: they cover the certificate that was shown", HANDSHAKES, (TLS + "test_somebody_in_between_is_found_out_by_the_proofs", TLS + "test_somebody_in_between_has_no_certificate_of_the_worker")),
+    Attack("a lane of another stream, or without the token", "refused", HANDSHAKES, ("tests/transport/test_bulk_strangers.py",)),
+    Attack("a million tiny messages", "refused at the first: `MALFORMED`", "1 message", (STRANGERS + "test_a_million_tiny_messages_of_a_stranger",)),
+    Attack("hellos of 64 MiB", "gRPC takes none above 4 MiB", "0 messages", (STRANGERS + "test_hellos_of_64_mib",)),
+    Attack("hellos of almost 4 MiB that never end, on many connections", "the oldest are cut off: no more than `unproved_streams` are gathered at once", "4 MiB each, 0 messages", (STRANGERS + "test_hellos_of_almost_4_mib_that_never_end",)),
+    Attack("half-open connections: nothing, a preface, no hello, half a hello", "cut off after `handshake_seconds`; one that opens no stream by gRPC after 5 s", "0 messages", (STRANGERS + "test_those_that_fall_silent", "tests/faults/test_garbage.py::test_hundreds_of_strangers_that_say_nothing")),
+    Attack("a hello, a byte at a time", "cut off after `handshake_seconds`", "0 messages", (STRANGERS + "test_a_hello_a_byte_at_a_time",)),
+    # certificates
+    Attack("an expired certificate", "refused in the TLS handshake", "0 messages", (TLS + "test_certificates_that_have_expired",)),
+    Attack("a certificate of another CA", "refused in the TLS handshake", "0 messages", (TLS + "test_certificates_of_another_authority", TLS + "test_a_listener_does_not_believe_the_certificate_of_a_dialler")),
+    Attack("a certificate of the right CA with a wrong name", "refused: `AUTHENTICATION`", "1 message", (TLS + "test_a_dialler_says_a_name_that_is_not_its_own", TLS + "test_a_listener_says_a_name_that_is_not_its_own")),
+    # with the token
+    Attack("`os:system`, `subprocess:run`, `builtins:eval` and their like; dunder and path tricks", "`CallRefusedError`, `FunctionNotFoundError` or `DecodeError`; nothing is imported or run", "the peer stays", (MEMBERS + "test_what_may_not_be_called", MEMBERS + "test_what_may_not_be_called_stands_among_the_arguments", "tests/wire/test_callable_policy.py")),
+    Attack("a dataclass with a `__post_init__`, an exception class with a constructor", "arrive as objects; their code does not run", "the peer stays", (MEMBERS + "test_classes_with_code_of_their_own",)),
+    Attack("lengths that lie, depth, too many elements", "`DecodeError`", "the peer stays", (MEMBERS + "test_bombs", "tests/wire/test_limits.py")),
+    Attack("keys that collide", "`DecodeError` after 0.25 s of the processor and 10 us a key", "the peer stays", (MEMBERS + "test_keys_that_collide",)),
+    Attack("one array as the bytes of many values", "`DecodeError`", "the peer stays", ("tests/wire/test_limits.py::test_bytes_that_are_copied_many_times",)),
+    Attack("a million tiny frames with nothing in them", "cut off: `PROTOCOL`", "1001 frames of 16 bytes between two ticks", (MEMBERS + "test_a_million_tiny_frames",)),
+    Attack("a million tiny calls whose answers are never taken", "cut off: `PROTOCOL`", "2 x `served_calls_per_peer` answers", (MEMBERS + "test_a_million_tiny_calls_whose_answers_nobody_reads",)),
+    Attack("more calls at once than one peer may have", "`PoolExhaustedError`", "the peer stays", (MEMBERS + "test_calls_beyond_what_one_peer_may_have",)),
+    Attack("a write of more envelopes than fit into one", "cut off: `PROTOCOL`", "1 frame of at most 4 MiB", (MEMBERS + "test_frames_with_more_envelopes_than_a_write_holds",)),
+    Attack("an announcement of more than may come", "cut off: `PROTOCOL`", "1 frame", (MEMBERS + "test_a_message_that_announces_more_than_may_come",)),
+)  # fmt: skip
+
+
+def rendered() -> str:
+    """Returns the table as it stands in the README."""
+    lines = [BEGIN, "|---|---|---|---|"]
+    for row in ATTACKS:
+        tests = ", ".join(f"`{test}`" for test in row.tests)
+        lines.append(f"| {row.what} | {row.end} | {row.after} | {tests} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    head, _, _ = README.read_text().partition(BEGIN)
+    README.write_text(head + rendered())

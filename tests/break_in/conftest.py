@@ -1,0 +1,99 @@
+"""A job of two workers in processes of their own, and what is seen of the one that is attacked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from telegrad import rpc
+from telegrad.testing import Cluster
+from tests.break_in import remote_code
+from tests.faults.processes import listening_ports
+from tests.faults.remote_code import process_id
+
+TOKEN = "a token that only the tests use"
+LIMITS = rpc.Limits(
+    handshake_seconds=2.0, unproved_streams=8, served_calls_per_peer=500, elements=100_000
+)
+# What the victim may take for one attack, besides what its row says: an interpreter's noise, what
+# gRPC keeps for later, and the honest calls meanwhile.
+NOISE_BYTES = 32 * 2**20
+
+
+@dataclass
+class Victim:
+    """Worker 1 of a job; worker 0 is honest.
+
+    Attributes:
+        cluster: The job.
+        pid: Of the victim.
+        port: Where it listens.
+        job: The job's name.
+        canary: A file that must not be there.
+        allowed: Bytes that the attack may cost it, besides noise.
+    """
+
+    cluster: Cluster
+    pid: int
+    port: int
+    job: str
+    canary: Path
+    allowed: int = 0
+
+    def told(self, event: str, count: int = 1, **fields: object) -> list[dict[str, Any]]:
+        """Waits for records in the victim's audit log."""
+        found: list[dict[str, Any]] = self.cluster.call(
+            1, remote_code.audit_records, event, count, fields
+        )
+        return found
+
+    def forget_peak(self) -> int:
+        """Begins to measure anew; returns the resident bytes."""
+        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
+        return self._status("VmRSS")
+
+    def peak(self) -> int:
+        """The most resident bytes since then."""
+        return self._status("VmHWM")
+
+    def _status(self, name: str) -> int:
+        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        return 1024 * int(next(line for line in lines if line.startswith(name)).split()[1])
+
+    def serves(self) -> bool:
+        """Whether honest peers are answered, at once."""
+        return self.cluster.run(remote_code.ask_the_other) == ["worker1", "worker0"]
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
+    canary = tmp_path_factory.mktemp("canary") / "sang"
+    os.environ["CANARY"] = str(canary)
+    options = rpc.RpcOptions(token=TOKEN, timeout=20.0, limits=LIMITS, callables="project")
+    try:
+        with Cluster(2, processes=True, options=options) as cluster:
+            cluster.run(remote_code.ask_the_other)
+            cluster.call(1, remote_code.listen_to_audit)
+            _, pid = cluster.run(process_id)
+            port = listening_ports(pid)[0]
+            yield Victim(cluster, pid, port, cluster.call(1, remote_code.job_name), canary)
+    finally:
+        del os.environ["CANARY"]
+
+
+@pytest.fixture
+def victim(job: Victim) -> Iterator[Victim]:
+    """The victim of one attack, which serves honest peers before and after, and has not sung."""
+    job.cluster.call(1, remote_code.forget_audit)
+    job.allowed = 0
+    before = job.forget_peak()
+    yield job
+    assert job.serves()
+    assert job.cluster.run(process_id)[1] == job.pid
+    assert not job.canary.exists()
+    assert job.peak() - before < NOISE_BYTES + job.allowed

@@ -1,0 +1,135 @@
+"""What runs on the workers that are attacked: functions that honest peers call, and canaries."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from telegrad import rpc
+from telegrad.types import Array
+from tests.audit_log import AuditLog
+
+__all__ = [
+    "Eager",
+    "EagerError",
+    "ask_the_other",
+    "audit_records",
+    "dial",
+    "forget_audit",
+    "give_back",
+    "hold",
+    "incarnation",
+    "job_name",
+    "let_go",
+    "listen_to_audit",
+    "size_of",
+    "who_am_i",
+]
+
+LOGS: list[AuditLog] = []
+HELD: list[rpc.Future[None]] = []
+
+
+def who_am_i() -> str:
+    """The name of the worker that runs this."""
+    return rpc.current_agent().name
+
+
+def ask_the_other() -> str:
+    """Has the other honest worker say who it is."""
+    other = "worker1" if who_am_i() == "worker0" else "worker0"
+    return rpc.rpc_sync(other, who_am_i)
+
+
+def give_back(value: Any) -> Any:
+    """Returns what it was called with."""
+    return value
+
+
+async def hold() -> None:
+    """Ends when `let_go` is called."""
+    HELD.append(rpc.Future())
+    await HELD[-1]
+
+
+def let_go() -> None:
+    """Ends every `hold`."""
+    while HELD:
+        HELD.pop().set_result(None)
+
+
+def size_of(array: Array) -> int:
+    """Returns the bytes of an array."""
+    return array.nbytes
+
+
+def _sing() -> None:
+    """Leaves a file behind: something ran that must not."""
+    Path(os.environ["CANARY"]).touch()
+
+
+@dataclass
+class Eager:
+    """A dataclass with code of its own."""
+
+    x: int = field(default=0)
+
+    def __post_init__(self) -> None:
+        """Sings."""
+        _sing()
+
+    def __setstate__(self, state: object) -> None:
+        """Sings."""
+        _sing()
+
+
+class EagerError(Exception):
+    """An exception with code of its own."""
+
+    def __init__(self, *args: object) -> None:
+        """Sings."""
+        super().__init__(*args)
+        _sing()
+
+
+def listen_to_audit() -> None:
+    """Keeps what the audit log of this process is told."""
+    log = AuditLog()
+    logger = logging.getLogger("telegrad.audit")
+    logger.addHandler(log)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    LOGS.append(log)
+
+
+def audit_records(event: str, count: int, fields: dict[str, object]) -> list[dict[str, Any]]:
+    """Waits until the audit log has told so often of something, and returns it."""
+    return LOGS[-1].wait(event, count, **fields)
+
+
+def forget_audit() -> None:
+    """Begins with an empty log."""
+    with LOGS[-1].changed:
+        LOGS[-1].records.clear()
+
+
+def job_name() -> str:
+    """The name of the job."""
+    return os.environ["TELEGRAD_JOB"]
+
+
+def incarnation() -> int:
+    """Of this worker."""
+    return rpc.current_agent().info.incarnation
+
+
+def dial(endpoint: str) -> str:
+    """Has this worker open a session with whoever listens at an endpoint; returns the error."""
+    try:
+        rpc.current_agent()._exchange.introduce(endpoint, timeout=20.0)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""

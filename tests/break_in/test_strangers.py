@@ -1,0 +1,250 @@
+"""Those who do not hold the token: nothing of theirs is read beyond a handshake."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import pytest
+
+from telegrad import pb
+from telegrad.transport.handshake import DialHandshake, Identity, Reason
+from telegrad.types import WorkerInfo
+from telegrad.wire import Envelope, Frame, pack_frame
+from tests.break_in import remote_code
+from tests.break_in.conftest import LIMITS, TOKEN, Victim
+from tests.break_in.strangers import (
+    Member,
+    RawStream,
+    data,
+    grpc_prefix,
+    listener,
+    opening,
+    run,
+    streams,
+)
+
+MALLORY = WorkerInfo("mallory", 9, 99)
+FRAME = pack_frame(Frame([Envelope("rpc.call", 1, document=b"\x80", number=1)]))
+
+
+def refused(victim: Victim, reason: str) -> str:
+    """Waits for the record of it; whoever goes on writing may miss what it is told itself."""
+    (*_, record) = victim.told("connection.refused", reason=reason)
+    assert record["worker"] == "worker1"
+    return str(record["words"])
+
+
+@pytest.mark.parametrize("token", [None, b"another token"], ids=["no token", "wrong token"])
+def test_without_the_token(victim: Victim, token: bytes | None) -> None:
+    async def attack() -> None:
+        async with streams(victim.port) as (stream,):
+            shake = DialHandshake(Identity(victim.job, MALLORY), token)
+            await stream.send(shake.hello())
+            shake.takes_answer(await stream.read() or b"")
+            await stream.send(shake.prove(0, resumes=False), FRAME)
+            await stream.ended()
+
+    run(attack)
+    words = refused(victim, "AUTHENTICATION")
+    assert ("no token" if token is None else "another token") in words
+
+
+def test_a_recorded_handshake_is_replayed(victim: Victim) -> None:
+    async def record() -> list[bytes]:
+        async with streams(victim.port) as (stream,):
+            shake = DialHandshake(Identity(victim.job, MALLORY), TOKEN.encode())
+            said = [shake.hello()]
+            await stream.send(said[0])
+            shake.takes_answer(await stream.read() or b"")
+            said.append(shake.prove(0, resumes=False))
+            await stream.send(said[1])
+            shake.takes_welcome(await stream.read() or b"")
+            said.append(shake.frames().seal(FRAME))
+            return said
+
+    async def replay(said: list[bytes]) -> None:
+        async with streams(victim.port) as (stream,):
+            await stream.send(*said)
+            await stream.ended()
+
+    said = run(record)
+    run(lambda: replay(said))
+    assert "another token" in refused(victim, "AUTHENTICATION")
+
+
+def test_a_hello_is_altered_on_its_way(victim: Victim) -> None:
+    """Somebody in between takes capabilities away, or another version; the token's holder proves."""
+
+    async def attack() -> tuple[Reason, str]:
+        async with streams(victim.port) as (stream,):
+            shake = DialHandshake(
+                Identity(victim.job, MALLORY, ("tags.v2", "lanes")), TOKEN.encode()
+            )
+            hello = pb.Hello.FromString(shake.hello()[1:])
+            hello.capabilities[:] = ["lanes"]
+            await stream.send(b"H" + hello.SerializeToString())
+            shake.takes_answer(await stream.read() or b"")
+            await stream.send(shake.prove(0, resumes=False))
+            return (await stream.ended()).refusal
+
+    assert run(attack)[0] is Reason.AUTHENTICATION
+    refused(victim, "AUTHENTICATION")
+
+
+def test_a_version_without_safety_is_asked_for(victim: Victim) -> None:
+    async def attack() -> None:
+        async with streams(victim.port) as (stream,):
+            shake = DialHandshake(Identity(victim.job, MALLORY), None)
+            hello = pb.Hello.FromString(shake.hello()[1:])
+            hello.oldest_version = hello.newest_version = 0
+            await stream.send(b"H" + hello.SerializeToString(), FRAME)
+            await stream.ended()
+
+    run(attack)
+    assert "no protocol version in common" in refused(victim, "VERSION")
+
+
+def test_a_frame_of_another_connection_is_injected(victim: Victim) -> None:
+    """One stream is cut off at the first frame that is not its own; the other one goes on."""
+
+    async def attack() -> tuple[int, object]:
+        async with streams(victim.port, 2) as (one, two):
+            first = Member(one, victim.job, TOKEN.encode(), "first")
+            second = Member(two, victim.job, TOKEN.encode(), "second")
+            await first.join()
+            await second.join()
+            sealed = first.tags.seal(FRAME)
+            await two.send(sealed)
+            await two.ended()
+            await one.send(sealed)
+            first.posted = 1
+            answer = await first.call(
+                {
+                    "func": "tests.break_in.remote_code:who_am_i",
+                    "script": "",
+                    "args": [],
+                    "kwargs": {},
+                }
+            )
+            return len(sealed), answer.kind
+
+    size, kind = run(attack)
+    assert kind == "rpc.reply"
+    (record,) = victim.told("peer.cut_off", reason="TAG")
+    assert (record["peer"], record["messages"], record["bytes"]) == ("second", 1, size)
+
+
+# -- what they may take ---------------------------------------------------------------------------
+
+
+def test_a_million_tiny_messages_of_a_stranger(victim: Victim) -> None:
+    """The first one decides; what follows is not read."""
+
+    async def attack() -> int:
+        async with streams(victim.port) as (stream,):
+            sent = 0
+            while sent < 1_000_000 and not stream.call.done():
+                await stream.send(b"x")
+                sent += 1
+            await stream.ended()
+            return sent
+
+    assert run(attack) < 1_000_000
+    (record,) = victim.told("connection.refused")
+    assert (record["reason"], record.get("peer")) == ("MALFORMED", None)
+
+
+def test_hellos_of_64_mib(victim: Victim) -> None:
+    """gRPC takes no more than 4 MiB, nor that many of them at once."""
+
+    async def attack() -> list[str]:
+        async with streams(victim.port, 32) as many:
+            for stream in many:
+                await stream.send(b"H" + bytes(64 * 2**20))
+            return [(await stream.ended()).code.name for stream in many]
+
+    victim.allowed = LIMITS.unproved_streams * 4 * 2**20
+    assert set(run(attack)) <= {"RESOURCE_EXHAUSTED", "OK", "CANCELLED", "INTERNAL", "UNAVAILABLE"}
+    assert victim.serves()
+
+
+def test_hellos_of_almost_4_mib_that_never_end(victim: Victim) -> None:
+    """Of those that gRPC gathers there are as many as `unproved_streams`, however many come."""
+    size, most = 4 * 2**20 - 100, LIMITS.unproved_streams
+    victim.allowed = most * 4 * 2**20
+    with ExitStack() as stack:
+        pool = stack.enter_context(ThreadPoolExecutor(5 * most))
+        raw = [stack.enter_context(RawStream(victim.port)) for _ in range(5 * most)]
+        for stream in raw:
+            stream.send(opening())
+        message = grpc_prefix(size) + b"H" + bytes(size - 1)
+        pushing = [pool.submit(stream.push, message[:-1]) for stream in raw]
+        assert victim.serves()
+        for each in pushing:
+            each.result()
+        cut = victim.told("connection.refused", len(raw), reason="UNFINISHED")
+    assert any(f"the oldest of {most + 1} streams" in each["words"] for each in cut)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        opening(),
+        opening() + data(grpc_prefix(300) + b"H\x08\x01"),
+    ],
+    ids=["nothing", "a preface", "a stream and no hello", "half a hello"],
+)
+def test_those_that_fall_silent(victim: Victim, said: bytes) -> None:
+    """Others are served while they are silent; whoever opened a stream is cut off in the end."""
+    with RawStream(victim.port) as stream:
+        stream.send(said)
+        assert victim.serves()
+        if said.startswith(opening()):
+            stream.wait_for_end()
+            refused(victim, "UNFINISHED")
+
+
+def test_a_hello_a_byte_at_a_time(victim: Victim) -> None:
+    """It is the time since the stream was opened that counts, not since the last byte."""
+    hello = DialHandshake(Identity(victim.job, MALLORY), None).hello()
+    with RawStream(victim.port) as stream:
+        stream.send(opening() + data(grpc_prefix(len(hello))))
+        stream.socket.settimeout(0.05)
+        for octet in hello[:-1] * 1000:
+            if not stream.drips(data(bytes([octet]))):
+                break
+        refused(victim, "UNFINISHED")
+
+
+# -- a listener that means harm -------------------------------------------------------------------
+
+
+def test_a_proof_is_reflected(victim: Victim) -> None:
+    """A worker dials somebody without the token, who says the worker's own proof back to it."""
+
+    async def open_(_: object, context: Any) -> None:
+        own = pb.Hello.FromString((await context.read())[1:])
+        own.name, own.incarnation, own.nonce = "mallory", 5, bytes(32)
+        await context.write(b"H" + own.SerializeToString())
+        proof = await context.read()
+        assert proof[:1] == b"P"
+        await context.write(b"W" + proof[1:])
+        await context.read()
+
+    async def attack() -> str:
+        async with listener(open_) as port:
+            dial = partial(victim.cluster.call, 1, remote_code.dial, f"grpc://127.0.0.1:{port}")
+            with ThreadPoolExecutor(1) as pool:
+                return await asyncio.get_running_loop().run_in_executor(pool, dial)
+
+    told = run(attack)
+    assert "AuthenticationError" in told
+    assert "another token" in told
+    (record, *_) = victim.told("dial.refused", reason="AUTHENTICATION")
+    assert record["endpoint"].startswith("grpc://127.0.0.1:")
