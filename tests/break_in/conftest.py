@@ -82,6 +82,8 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
             _, pid = cluster.run(process_id)
             port = listening_ports(pid)[0]
             yield Victim(cluster, pid, port, cluster.call(1, remote_code.job_name), canary)
+            for rank in (0, 1):  # an orderly end would wait for offenders that only went away
+                cluster.kill(rank)
     finally:
         del os.environ["CANARY"]
 

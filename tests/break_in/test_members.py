@@ -124,11 +124,11 @@ def colliding(count: int) -> list[object]:
     ]
 
 
-@pytest.mark.parametrize("tag", [Tag.SET, Tag.FROZENSET, Tag.DICT, Tag.COUNTER])
+@pytest.mark.parametrize("tag", [Tag.SET, Tag.DICT])
 def test_keys_that_collide(victim: Victim, tag: Tag) -> None:
     """A hundred thousand of them would keep a processor busy for minutes."""
     keys = colliding(45_000)
-    if tag in (Tag.DICT, Tag.COUNTER):
+    if tag is Tag.DICT:
         keys = [each for key in keys for each in (key, 1)]
     kind, words = error_of(call(victim, raw_request(msgpack.packb([MARKERS[tag], *keys]))))
     assert kind == "telegrad.errors:DecodeError"

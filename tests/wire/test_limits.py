@@ -170,16 +170,22 @@ def test_many_honest_keys(container: Any) -> None:
         assert list(arrived) == list(sent)
 
 
-def test_keys_that_collide_are_given_up() -> None:
-    numbers = [k * PRIME for k in range(8, 40_008)]
+@pytest.mark.parametrize(
+    "tag", [Tag.SET, Tag.FROZENSET, Tag.DICT, Tag.ORDERED_DICT, Tag.COUNTER, Tag.DEFAULT_DICT]
+)
+def test_keys_that_collide_are_given_up(tag: Tag, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("telegrad.wire.allowance.SECONDS_AT_LEAST", 0.01)
+    numbers = [k * PRIME for k in range(8, 20_008)]
     assert len(set(map(hash, numbers))) == 1
-    leaves = [
+    items: list[Any] = [
         msgpack.ExtType(Tag.BIG_INT, each.to_bytes(each.bit_length() // 8 + 1, "little"))
         for each in numbers
     ]
-    document = msgpack.packb([MARKERS[Tag.SET], *leaves])
+    if tag not in (Tag.SET, Tag.FROZENSET):
+        items = [part for item in items for part in (item, 1)]
+    factory = [None] if tag is Tag.DEFAULT_DICT else []
     with pytest.raises(DecodeError, match="keys that collide"):
-        decode(document)
+        decode(msgpack.packb([MARKERS[tag], *factory, *items]))
 
 
 # -- what is copied, or kept ----------------------------------------------------------------------
