@@ -107,6 +107,8 @@ def call_name(func: object) -> str:
 
 def plain_function(func: Callable[..., Any]) -> FunctionType | None:
     """Returns the function of Python's that runs when something is called, None where none does."""
+    if type(func) is FunctionType:  # nearly always, and asked for each call that is served
+        return func
     inside = func.__init__ if isinstance(func, type) else func  # type: ignore[misc]
     if not inspect.isroutine(inside):
         inside = type(inside).__call__

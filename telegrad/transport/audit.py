@@ -149,12 +149,12 @@ class Audit:
         self._worker = worker
         self._clock = clock
         self._queue: SimpleQueue[tuple[int, _Record] | None] = SimpleQueue()  # None: look again
+        self._given_up = threading.Event()
         self._lock = threading.Lock()  # guards all below
         self._meter = _Meter()
         self._lost = 0
         self._thread: threading.Thread | None = None
         self._closed = False
-        self._given_up = False
 
     def record(self, event: str, **fields: object) -> None:
         """Records what happened; from any thread, never blocks, costs nothing where nobody listens.
@@ -191,7 +191,7 @@ class Audit:
             return
         self._queue.put(None)
         thread.join(timeout)
-        self._given_up = True
+        self._given_up.set()
 
     def _written(self, event: str, fields: Mapping[str, object]) -> _Record:
         written = {name: _short(each) for name, each in fields.items() if each is not None}
@@ -209,7 +209,7 @@ class Audit:
     # In the audit thread.
 
     def _run(self) -> None:
-        while not self._given_up:
+        while not self._given_up.is_set():
             item = self._next()
             if item is not None:
                 self._hand_over(*item)
@@ -220,10 +220,11 @@ class Audit:
 
     def _next(self) -> tuple[int, _Record] | None:
         """Waits for a record; returns None when there is something else to look at."""
-        due = self._meter.due
+        with self._lock:
+            due, closed = self._meter.due, self._closed
         left = IDLE_SECONDS if due is None else max(0.0, due - self._clock())
         with contextlib.suppress(Empty):
-            return self._queue.get(timeout=0.0 if self._closed else left)
+            return self._queue.get(timeout=0.0 if closed else left)
         return None
 
     def _ends(self) -> bool:

@@ -3,7 +3,7 @@
 gRPC's dialling end cannot say which certificate it was shown. So a plain TLS handshake fetches it
 first, and judges it where this worker has authorities to judge by. Then gRPC is given that one
 certificate as all that it trusts (it takes a leaf for an anchor: X509_V_FLAG_PARTIAL_CHAIN, looked
-at with 1.80 and 1.85), self-signed or not: the connection that it makes shows the same one, or none
+at with 1.85), self-signed or not: the connection that it makes shows the same one, or none
 comes up. So what was fetched here is what a carrier is bound to, under mutual TLS as well.
 
     connect ─▶ TLS handshake ─▶ the listener's first bytes ─▶ hang up ─▶ gRPC

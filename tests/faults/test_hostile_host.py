@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from telegrad.errors import RendezvousError
@@ -22,20 +20,6 @@ HOST = "witness"
 OTHERS = list(VICTIMS)
 LOST_AFTER: dict[Fault, float] = {"killed": 40.0, "stopped": 2.0, "cut": 2.0}
 OF_THE_STORE = {"store_get", "store_wait"}  # which the coordinator holds
-
-
-@pytest.fixture
-def bridge(request: pytest.FixtureRequest) -> Iterator[Bridge | None]:
-    """Network namespaces where the test's fault is a cut."""
-    if request.node.callspec.params["fault"] != "cut":
-        yield None
-        return
-    made = Bridge(len(ROLES))
-    try:
-        made.make()
-        yield made
-    finally:
-        made.close()
 
 
 @pytest.mark.long
