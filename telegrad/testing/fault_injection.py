@@ -20,7 +20,7 @@ from typing import final
 from telegrad.testing.carrier_reader import CarrierReader
 from telegrad.testing.fault_plan import Fault, Passing, Verdict, is_handshake
 from telegrad.testing.faulty_network import FaultyNetwork
-from telegrad.transport import Carrier, CarrierClosedError, Listener, Transport
+from telegrad.transport import Carrier, CarrierClosedError, Listener, Transport, WrappedCarrier
 
 __all__ = ["FaultyTransport"]
 
@@ -76,11 +76,11 @@ class FaultyTransport(Transport):
 
 
 @final
-class _FaultyCarrier(Carrier):
+class _FaultyCarrier(WrappedCarrier):
     """Judges what this end sends, and holds back both directions while the network is cut."""
 
     def __init__(self, inner: Carrier, network: FaultyNetwork, name: str, *, dialled: bool) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._network = network
         self._own = name
         self._dialled = dialled
@@ -102,18 +102,6 @@ class _FaultyCarrier(Carrier):
     def there(self) -> str:
         """Name of the worker at the other end, as far as is known."""
         return self._network.called(self._reader.there)
-
-    @property
-    def description(self) -> str:
-        return self._inner.description
-
-    @property
-    def binding(self) -> bytes:
-        return self._inner.binding
-
-    @property
-    def peer_names(self) -> frozenset[str] | None:
-        return self._inner.peer_names
 
     async def send(self, message: bytes) -> None:
         self._check_open()

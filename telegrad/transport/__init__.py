@@ -13,7 +13,14 @@ from telegrad.transport.addresses import (
     split_host,
 )
 from telegrad.transport.audit import CALL_REFUSED, Audit
-from telegrad.transport.base import Carrier, CarrierClosedError, Listener, Receiver, Transport
+from telegrad.transport.base import (
+    Carrier,
+    CarrierClosedError,
+    Listener,
+    Receiver,
+    Transport,
+    WrappedCarrier,
+)
 from telegrad.transport.certificate import Certificate, KeyPair
 from telegrad.transport.certificates import (
     make_authority,
@@ -59,6 +66,7 @@ __all__ = [
     "TlsOptions",
     "Transport",
     "Waiter",
+    "WrappedCarrier",
     "address_of",
     "find_tls",
     "find_token",

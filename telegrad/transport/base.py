@@ -21,7 +21,7 @@ from telegrad.errors import WorkerLostError
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 
-__all__ = ["Carrier", "CarrierClosedError", "Listener", "Receiver", "Transport"]
+__all__ = ["Carrier", "CarrierClosedError", "Listener", "Receiver", "Transport", "WrappedCarrier"]
 
 
 class CarrierClosedError(ConnectionError):
@@ -64,6 +64,44 @@ class Carrier(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Breaks the carrier at both ends; idempotent, never raises."""
+
+
+class WrappedCarrier(Carrier):
+    """A carrier that is another one, but for what a subclass changes.
+
+    Args:
+        inner: The other one.
+    """
+
+    def __init__(self, inner: Carrier) -> None:
+        self._inner = inner
+
+    @property
+    def description(self) -> str:
+        """As the other's."""
+        return self._inner.description
+
+    @property
+    def binding(self) -> bytes:
+        """As the other's."""
+        return self._inner.binding
+
+    @property
+    def peer_names(self) -> frozenset[str] | None:
+        """As the other's."""
+        return self._inner.peer_names
+
+    async def send(self, message: bytes) -> None:
+        """Sends on the other."""
+        await self._inner.send(message)
+
+    async def receive(self) -> bytes:
+        """Receives from the other."""
+        return await self._inner.receive()
+
+    async def close(self) -> None:
+        """Closes the other."""
+        await self._inner.close()
 
 
 class Listener(ABC):

@@ -16,7 +16,13 @@ from typing import TypeAlias, final
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
 from telegrad import pb
-from telegrad.transport.base import Carrier, CarrierClosedError, Listener, Transport
+from telegrad.transport.base import (
+    Carrier,
+    CarrierClosedError,
+    Listener,
+    Transport,
+    WrappedCarrier,
+)
 from telegrad.transport.handshake import MAX_HANDSHAKE_BYTES
 from telegrad.types import WorkerInfo
 
@@ -175,30 +181,8 @@ class _Door(Listener):
         await self._port.close(self)
 
 
-class _WrappedCarrier(Carrier):
-    """A stream, as it is."""
-
-    def __init__(self, inner: Carrier) -> None:
-        self._inner = inner
-
-    @property
-    def description(self) -> str:
-        return self._inner.description
-
-    @property
-    def binding(self) -> bytes:
-        return self._inner.binding
-
-    @property
-    def peer_names(self) -> frozenset[str] | None:
-        return self._inner.peer_names
-
-    async def send(self, message: bytes) -> None:
-        await self._inner.send(message)
-
-
 @final
-class _ArrivedCarrier(_WrappedCarrier):
+class _ArrivedCarrier(WrappedCarrier):
     """A stream whose first message decides whose it is.
 
     The exchange that asks for that message counts and times it, as it does every stream that has
@@ -230,7 +214,7 @@ class _ArrivedCarrier(_WrappedCarrier):
 
 
 @final
-class _ReadCarrier(_WrappedCarrier):
+class _ReadCarrier(WrappedCarrier):
     """A stream of which somebody has read the first message already."""
 
     def __init__(self, inner: Carrier, first: bytes) -> None:
@@ -240,6 +224,3 @@ class _ReadCarrier(_WrappedCarrier):
     async def receive(self) -> bytes:
         first, self._first = self._first, None
         return await self._inner.receive() if first is None else first
-
-    async def close(self) -> None:
-        await self._inner.close()

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
-from telegrad.transport import Carrier, Listener, Transport
+from telegrad.transport import Carrier, Listener, Transport, WrappedCarrier
 from tests.transport.workers import (
     SECONDS,
     Floor,
@@ -91,26 +91,16 @@ class Slow(Transport):
         return await self._inner.dial(endpoint)
 
 
-class _SlowCarrier(Carrier):
+class _SlowCarrier(WrappedCarrier):
     def __init__(self, inner: Carrier, slow: Slow) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._slow = slow
-
-    @property
-    def description(self) -> str:
-        return self._inner.description
-
-    async def send(self, message: bytes) -> None:
-        await self._inner.send(message)
 
     async def receive(self) -> bytes:
         message = await self._inner.receive()
         if self._slow.is_slow:
             await self._slow.permits.acquire()
         return message
-
-    async def close(self) -> None:
-        await self._inner.close()
 
 
 def test_a_question_behind_a_long_backlog(floor: Floor) -> None:

@@ -18,7 +18,7 @@ from telegrad.errors import (
     UnknownWorkerError,
     WorkerLostError,
 )
-from telegrad.transport import Carrier, CarrierClosedError, Listener, Transport
+from telegrad.transport import Carrier, CarrierClosedError, Listener, Transport, WrappedCarrier
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 from tests.transport.workers import (
@@ -499,14 +499,10 @@ class Slow(Transport):
         return _SlowCarrier(await self.inner.dial(endpoint), self)
 
 
-class _SlowCarrier(Carrier):
+class _SlowCarrier(WrappedCarrier):
     def __init__(self, inner: Carrier, slow: Slow) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._slow = slow
-
-    @property
-    def description(self) -> str:
-        return self._inner.description
 
     async def send(self, message: bytes) -> None:
         if self._slow.stuck:
@@ -514,9 +510,6 @@ class _SlowCarrier(Carrier):
             await self._slow.go.wait()
             raise CarrierClosedError("the other end is gone")
         await self._inner.send(message)
-
-    async def receive(self) -> bytes:
-        return await self._inner.receive()
 
     async def close(self) -> None:
         await self._inner.close()

@@ -22,6 +22,7 @@ from telegrad.transport import (
     Tls,
     TlsOptions,
     Transport,
+    WrappedCarrier,
     load_tls,
     make_authority,
     make_certificate,
@@ -120,25 +121,13 @@ class BreakingTransport(Transport):
         return _BreakingCarrier(carrier, self._breaks)
 
 
-class _BreakingCarrier(Carrier):
+class _BreakingCarrier(WrappedCarrier):
     """Counts both directions; the message at which it breaks is lost."""
 
     def __init__(self, inner: Carrier, breaks: Breaks) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._breaks = breaks
         self._left = breaks.plan.pop(0) if breaks.plan else None
-
-    @property
-    def description(self) -> str:
-        return self._inner.description
-
-    @property
-    def binding(self) -> bytes:
-        return self._inner.binding
-
-    @property
-    def peer_names(self) -> frozenset[str] | None:
-        return self._inner.peer_names
 
     async def send(self, message: bytes) -> None:
         await self._count()
@@ -148,9 +137,6 @@ class _BreakingCarrier(Carrier):
         message = await self._inner.receive()
         await self._count()
         return message
-
-    async def close(self) -> None:
-        await self._inner.close()
 
     async def _count(self) -> None:
         if self._left is None:
