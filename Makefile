@@ -13,7 +13,7 @@ BENCH_ARGS ?=
 FUZZ_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo polyglot test test-long test-uvloop test-floors fuzz lint types unit protos protos-check size gpu bench-rpc lock clean demo-env env
+.PHONY: help demo polyglot test test-long test-uvloop test-floors fuzz lint types unit protos protos-check size gpu bench-rpc bench-autograd lock clean demo-env env
 
 help: ## says what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name what; do \
@@ -70,6 +70,10 @@ gpu: ## the tests of tests/gpu and the kernels' times, on this machine's GPU
 bench-rpc: demo-env ## calls beside torch's, Ray's and xoscar's; makes an environment for each, takes minutes
 	@sh scripts/peers.sh $(VENV) telegrad-uvloop torch ray xoscar
 	$(BIN)/python benchmarks/rpc.py --json bench-rpc.json $(BENCH_ARGS)
+
+bench-autograd: demo-env ## gradients beside torch's, HIPS autograd's and NumPy by hand; makes an environment for each
+	@sh scripts/peers.sh $(VENV) torch autograd
+	$(BIN)/python benchmarks/autograd.py --json bench-autograd.json $(BENCH_ARGS)
 
 lock: env ## renews constraints.txt
 	sh scripts/lock.sh $(BIN)/uv

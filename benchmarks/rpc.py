@@ -19,10 +19,8 @@ little, the ratios of one run something.
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
-import platform
 import signal
 import statistics
 import subprocess
@@ -31,8 +29,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-PEERS = ROOT / "benchmarks" / "peers"
+from machine import machine, python_of, say
+
+PEERS = Path(__file__).resolve().parent / "peers"
 PROGRAMS = {
     "telegrad": "telegrad_rpc.py",
     "telegrad-uvloop": "telegrad_rpc.py",
@@ -62,13 +61,6 @@ ROWS = (
 )
 GROWTH_ROWS = (ROWS[0], ROWS[2], ("all workers up, ms", ("start", "ms")))
 Found = dict[str, dict[str, list[dict[str, Any]]]]
-
-
-def python_of(peer: str) -> Path:
-    """Returns the interpreter that has a peer."""
-    if peer == "telegrad":
-        return Path(sys.executable)
-    return ROOT / f".venv-bench-{peer}" / "bin" / "python"
 
 
 def run(peer: str, arguments: Sequence[str]) -> dict[str, Any]:
@@ -165,29 +157,6 @@ def version_of(reports: dict[str, list[dict[str, Any]]]) -> str:
     """Returns the version that a peer's first good report names."""
     versions = [each["version"] for some in reports.values() for each in some if "version" in each]
     return versions[0] if versions else ""
-
-
-def machine() -> dict[str, Any]:
-    """Says what this was measured on."""
-    model = platform.processor() or platform.machine()
-    cpus = Path("/proc/cpuinfo")
-    if cpus.exists():
-        names = [line for line in cpus.read_text().splitlines() if line.startswith("model name")]
-        model = names[0].partition(":")[2].strip() if names else model
-    return {
-        "cpu": model,
-        "cores": len(os.sched_getaffinity(0)),
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-        "load": os.getloadavg()[0],
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-    }
-
-
-def say(text: str) -> None:
-    """Writes a line of progress, beside the table."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
 
 
 def main() -> None:

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes one environment for each peer that benchmarks/rpc.py compares telegrad with.
+# Makes one environment for each peer that the benchmarks compare telegrad with.
 #
 #   scripts/peers.sh VENV PEER...      VENV-bench-PEER is made from benchmarks/peers/PEER.txt
 #

@@ -26,3 +26,27 @@ def test_the_benchmark_of_calls_runs_and_writes_what_it_found(
     assert reports["growth 3"][0]["figures"]["idle"]["start"]["ms"] > 0
     for row in ("echo 64 MiB, p50 us, busy callee", "all workers up, ms, 3 workers"):
         assert f"| {row} | " in output
+
+
+@pytest.mark.long
+def test_the_benchmark_of_gradients_runs_and_writes_what_it_found(
+    programs: Programs, tmp_path: Path
+) -> None:
+    path = tmp_path / "found.json"
+    few = ["--peers", "telegrad", "numpy", "--rounds", "1", "--seconds", "0.01"]
+    cases = ["perceptron", "chain", "rosenbrock"]
+    output = programs.run(
+        ["python", "benchmarks/autograd.py", *few, "--json", path, "--cases", *cases]
+    )
+    found = json.loads(path.read_text())["cases"]
+    assert list(found) == cases
+    assert all(not figures["errors"] for figures in found.values())
+    assert (
+        set(found["perceptron"]["seconds"])
+        == set(found["perceptron"]["bytes"])
+        == {
+            "telegrad",
+            "numpy",
+        }
+    )
+    assert "us an operation of the chain" in output

@@ -1,0 +1,202 @@
+"""Measures telegrad's gradients beside torch's, HIPS autograd's and NumPy by hand, all in one run.
+
+    make bench-autograd                                   # makes the peers' environments, then this
+    python benchmarks/autograd.py [--peers telegrad torch ...] [--cases chain ...] [--rounds 21]
+                                  [--seconds 0.05] [--json bench-autograd.json]
+
+Each peer runs in a process of its own, from its own environment (`.venv-bench-torch` and so on; one
+that is not there is left out), with one thread for the arrays. A round times every peer once, one
+after the other, and begins with another one than the round before; `--seconds` is how long the
+slowest of them takes for it. What is shown is the median over the rounds, and the median of the
+ratios of one round. Before anything is timed the gradients of all peers are compared.
+
+    perceptron   a step of a 784-1024-1024-10 network, batch of 128, float32: forward, backward,
+                 SGD with momentum (benchmarks/peers/perceptron.py has it by hand)
+    chain        2,000 operations on ten numbers one after the other, forward and backward
+    the others   benchmarks/peers/small_functions.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, final
+
+from machine import machine, python_of, say
+
+PEERS = Path(__file__).resolve().parent / "peers"
+sys.path.insert(0, str(PEERS))
+
+import small_functions  # noqa: E402  what the peers have
+
+NAMES = ("telegrad", "torch", "autograd", "numpy")
+CASES = ("perceptron", "chain", *[each.__name__ for each in small_functions.FUNCTIONS])
+MEMORY = ("perceptron",)
+CHAIN_OPERATIONS = 2000
+TOLERANCE = {"perceptron": 1e-3}  # float32
+ENVIRONMENT = {
+    "PYTHONPATH": str(PEERS),
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+}
+Found = dict[str, dict[str, Any]]
+
+
+@final
+class Peer:
+    """A peer's program, which repeats what it is asked to."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._process = subprocess.Popen(
+            [python_of("telegrad" if name == "numpy" else name), PEERS / f"{name}_gradients.py"],
+            env={**os.environ, **ENVIRONMENT},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        """Returns its answer; an error where it has gone."""
+        questions, answers = self._process.stdin, self._process.stdout
+        assert questions is not None
+        assert answers is not None
+        try:
+            questions.write(json.dumps(request) + "\n")
+            questions.flush()
+            line = answers.readline()
+        except BrokenPipeError:
+            line = ""
+        answer: dict[str, Any] = json.loads(line) if line else {"error": "its process has ended"}
+        return answer
+
+    def close(self) -> None:
+        """Ends it."""
+        self._process.communicate()
+
+
+def measure(peers: Sequence[Peer], case: str, rounds: int, seconds: float) -> dict[str, Any]:
+    """Returns the seconds of one repetition, for each round and peer, of those that have the case."""
+    answers = {peer.name: peer.ask(case=case) for peer in peers}
+    errors = {
+        name: answer["error"]
+        for name, answer in answers.items()
+        if "error" in answer and not answer.get("missing")
+    }
+    able = [peer for peer in peers if "error" not in answers[peer.name]]
+    values = {peer.name: answers[peer.name]["values"] for peer in able}
+    errors |= dict.fromkeys(differing(values, TOLERANCE.get(case, 1e-9)), "another gradient")
+    once = max((peer.ask(case=case, number=3)["seconds"] / 3 for peer in able), default=seconds)
+    number = max(1, round(seconds / once))
+    found: dict[str, Any] = {"seconds": {peer.name: [] for peer in able}, "errors": errors}
+    for r in range(rounds):
+        for peer in rotated(able, r):
+            taken = peer.ask(case=case, number=number)["seconds"]
+            found["seconds"][peer.name].append(taken / number)
+    if case in MEMORY:
+        found["bytes"] = {peer.name: peer.ask(case=case, memory=True)["bytes"] for peer in able}
+    return found
+
+
+def differing(values: dict[str, list[list[float]]], tolerance: float) -> Iterator[str]:
+    """Yields the peers whose gradients are not those of most others, as far as was sent."""
+
+    def near(a: list[list[float]], b: list[list[float]]) -> bool:
+        pairs = [
+            (x, y) for one, other in zip(a, b, strict=True) for x, y in zip(one, other, strict=True)
+        ]
+        scale = max(abs(x) for x, _ in pairs)
+        return all(
+            math.isclose(x, y, rel_tol=tolerance, abs_tol=tolerance * scale) for x, y in pairs
+        )
+
+    for name, own in values.items():
+        others = [each for other, each in values.items() if other != name]
+        if others and 2 * sum(near(own, each) for each in others) < len(others):
+            yield name
+
+
+def rotated(peers: Sequence[Peer], r: int) -> list[Peer]:
+    """Returns the peers, beginning with another one each round."""
+    shift = r % max(1, len(peers))
+    return [*peers[shift:], *peers[:shift]]
+
+
+def lines(found: Found, names: Sequence[str]) -> Iterator[str]:
+    """Yields the table, as Markdown: microseconds, and how telegrad stands to the others."""
+    others = [name for name in names if name != "telegrad"]
+    yield "| us | " + " | ".join([*names, *[f"telegrad / {name}" for name in others]]) + " |"
+    yield "|---" * (1 + len(names) + len(others)) + "|"
+    for case, figures in found.items():
+        seconds = figures["seconds"]
+        cells = [
+            f"{1e6 * statistics.median(seconds[n]):,.0f}" if n in seconds else "–" for n in names
+        ]
+        cells += [ratio(seconds.get("telegrad"), seconds.get(name)) for name in others]
+        yield f"| {case.replace('_', ' ')} | " + " | ".join(cells) + " |"
+        if "bytes" in figures:
+            counts = [figures["bytes"].get(name) for name in names]
+            cells = ["–" if count is None else f"{count / 2**20:,.1f}" for count in counts]
+            own = figures["bytes"].get("telegrad")
+            for name in others:
+                theirs = figures["bytes"].get(name)
+                cells.append(f"{own / theirs:.2f}" if own and theirs else "–")
+            yield f"| {case.replace('_', ' ')}, peak MiB | " + " | ".join(cells) + " |"
+
+
+def ratio(ours: list[float] | None, theirs: list[float] | None) -> str:
+    """Returns the median of the rounds' ratios."""
+    if not ours or not theirs:
+        return "–"
+    return f"{statistics.median(a / b for a, b in zip(ours, theirs, strict=True)):.2f}"
+
+
+def main() -> None:
+    """Runs the command."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--peers", nargs="+", choices=NAMES, default=list(NAMES))
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), metavar="CASE")
+    parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--seconds", type=float, default=0.05, help="of the slowest, each round")
+    parser.add_argument("--json", type=Path, help="where the figures of every round go")
+    told = parser.parse_args()
+    here = machine()
+    for name in [name for name in told.peers if name != "numpy" and not python_of(name).exists()]:
+        say(f"{name} is left out: {python_of(name)} is not there; `make bench-autograd` makes it")
+        told.peers.remove(name)
+    peers = [Peer(name) for name in told.peers]
+    found: Found = {}
+    try:
+        for case in told.cases:
+            say(case)
+            found[case] = measure(peers, case, told.rounds, told.seconds)
+            for name, error in found[case]["errors"].items():
+                say(f"  {name}: {error}")
+    finally:
+        for peer in peers:
+            peer.close()
+    sys.stdout.write(f"{here['date']}, {here['cores']} cores of {here['cpu']}, ")
+    sys.stdout.write(f"Python {here['python']}; median of {told.rounds} rounds\n\n")
+    sys.stdout.write("\n".join(lines(found, told.peers)) + "\n")
+    if "chain" in found:
+        for name, rounds in found["chain"]["seconds"].items():
+            each = 1e6 * statistics.median(rounds) / CHAIN_OPERATIONS
+            sys.stdout.write(f"{name}: {each:.1f} us an operation of the chain\n")
+    if told.json:
+        settings = {"rounds": told.rounds, "seconds": told.seconds}
+        result = {"machine": here, "settings": settings, "cases": found}
+        told.json.write_text(json.dumps(result, indent=1) + "\n")
+    if any(figures["errors"] for figures in found.values()):
+        raise SystemExit("not every peer did what it was asked; see above")
+
+
+if __name__ == "__main__":
+    main()
