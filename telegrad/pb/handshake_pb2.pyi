@@ -71,6 +71,7 @@ class Refusal(_message.Message):
         DUPLICATE: _ClassVar[Refusal.Reason]
         MALFORMED: _ClassVar[Refusal.Reason]
         UNKNOWN_STREAM: _ClassVar[Refusal.Reason]
+        UNANNOUNCED: _ClassVar[Refusal.Reason]
     UNSPECIFIED: Refusal.Reason
     VERSION: Refusal.Reason
     JOB: Refusal.Reason
@@ -83,6 +84,7 @@ class Refusal(_message.Message):
     DUPLICATE: Refusal.Reason
     MALFORMED: Refusal.Reason
     UNKNOWN_STREAM: Refusal.Reason
+    UNANNOUNCED: Refusal.Reason
     REASON_FIELD_NUMBER: _ClassVar[int]
     WORDS_FIELD_NUMBER: _ClassVar[int]
     reason: Refusal.Reason

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from telegrad.transport import grpc_environment  # noqa: F401  # first: before gRPC is imported
 from telegrad.transport.addresses import (
+    Interface,
     address_of,
     interfaces,
     is_everywhere,
     is_local,
+    is_localhost,
     is_loopback_address,
+    is_number,
     route_to,
+    split_advertised,
     split_host,
 )
 from telegrad.transport.audit import CALL_REFUSED, Audit
@@ -35,8 +39,10 @@ from telegrad.transport.credentials import (
 )
 from telegrad.transport.exchange import Exchange, Waiter
 from telegrad.transport.grpc_transport import GrpcTransport
+from telegrad.transport.guest_list import GuestList
 from telegrad.transport.inproc import InprocNetwork, InprocTransport
 from telegrad.transport.limits import ConnectionLimits
+from telegrad.transport.link import Dial, Link, dial_peers, own_endpoints
 from telegrad.transport.loop import LoopThread, on_own_loop, shared_loop_thread
 from telegrad.transport.session import Session, SessionStatistics
 from telegrad.transport.shared_port import SharedPort
@@ -50,12 +56,16 @@ __all__ = [
     "CarrierClosedError",
     "Certificate",
     "ConnectionLimits",
+    "Dial",
     "Exchange",
     "ExchangeStatistics",
     "GrpcTransport",
+    "GuestList",
     "InprocNetwork",
     "InprocTransport",
+    "Interface",
     "KeyPair",
+    "Link",
     "Listener",
     "LoopThread",
     "Receiver",
@@ -68,22 +78,27 @@ __all__ = [
     "Waiter",
     "WrappedCarrier",
     "address_of",
+    "dial_peers",
     "find_tls",
     "find_token",
     "interfaces",
     "is_everywhere",
     "is_local",
+    "is_localhost",
     "is_loopback_address",
+    "is_number",
     "load_tls",
     "make_authority",
     "make_certificate",
     "make_token",
     "on_own_loop",
+    "own_endpoints",
     "read_certificate",
     "read_token_file",
     "route_to",
     "self_signed_tls",
     "shared_loop_thread",
+    "split_advertised",
     "split_host",
     "write_token_file",
 ]

@@ -10,6 +10,7 @@ from telegrad.transport.answer import cut_off, receive_small
 from telegrad.transport.audit import CONNECTION_ADMITTED, CONNECTION_REFUSED
 from telegrad.transport.base import Carrier, CarrierClosedError
 from telegrad.transport.connection import Connection
+from telegrad.transport.guest_list import GuestList
 from telegrad.transport.handshake import (
     AcceptHandshake,
     Reason,
@@ -25,6 +26,7 @@ from telegrad.types import WorkerInfo
 
 __all__ = ["Door"]
 
+ANNOUNCED_SHARE = 0.5  # of a handshake's time: who has proved itself waits for the news of it
 UNFINISHED = "UNFINISHED"  # beside the names of Reason: it went, or was silent for too long
 
 
@@ -34,7 +36,7 @@ class Door:
 
     Args:
         terms: What all connections share.
-        admit: Says why a peer may not come in, or None when it may.
+        guests: Who may come in; None for whoever proves itself.
         on_refused: Hears of a dialler that did not prove itself: who it claimed to be, and why.
         find: Returns the connection to a worker; makes one when told to, unless all is closed or
             the one there was is forgotten.
@@ -47,7 +49,7 @@ class Door:
         self,
         terms: Terms,
         *,
-        admit: Callable[[WorkerInfo], str | None],
+        guests: GuestList | None,
         on_refused: Callable[[WorkerInfo, str], None],
         find: Callable[[WorkerInfo, bool], Connection | None],
         forgotten: Callable[[WorkerInfo], bool],
@@ -56,7 +58,7 @@ class Door:
     ) -> None:
         self._terms = terms
         self._info = terms.identity.info
-        self._admit = admit
+        self._guests = guests
         self._on_refused = on_refused
         self._find = find
         self._forgotten = forgotten
@@ -116,14 +118,16 @@ class Door:
         carriers = 0 if known is None else known.carriers
         await carrier.send(handshake.answer())
         try:
-            peer_received, _ = handshake.takes_proof(await receive_small(self._terms, carrier))
+            peer_received, knows_session = handshake.takes_proof(
+                await receive_small(self._terms, carrier)
+            )
         except RefusedError as error:
             self._on_refused(claimed, error.words)
             raise
         if handshake.lane_of:
             self._take_lane(carrier, claimed, handshake)
             return
-        connection = self._admitted(claimed)
+        connection = await self._admitted(claimed, knows_session=knows_session)
         self._check_crossed(connection, carriers)
         resumes = connection.carriers > 0
         connection.detach()  # before the number of the last envelope held is told
@@ -165,17 +169,27 @@ class Door:
             )
         stream.lanes.take(carrier, preamble=handshake.welcome(0, resumes=False))
 
-    def _admitted(self, peer: WorkerInfo) -> Connection:
-        if (why := self._admit(peer)) is not None:
-            raise RefusedError(Reason.NOT_ADMITTED, why)
+    async def _admitted(self, peer: WorkerInfo, *, knows_session: bool) -> Connection:
+        if knows_session and self._find(peer, False) is None:
+            reason = Reason.FENCED if self._forgotten(peer) else Reason.UNKNOWN_SESSION
+            raise RefusedError(reason, self._no_session())
+        if self._guests is not None and not self._is_gone(peer):
+            await self._guests.admits(peer, ANNOUNCED_SHARE * self._terms.prove_within)
+        return self._session_with(peer)
+
+    def _is_gone(self, peer: WorkerInfo) -> bool:
+        """Whether it was given up here, for good, of which it is told at once."""
+        known = self._find(peer, False)
+        return self._forgotten(peer) if known is None else known.loss is not None
+
+    def _session_with(self, peer: WorkerInfo) -> Connection:
         if self._find(peer, False) is None and self._full():
             most = self._terms.limits.connections
             crowded = f"{self._info.name} has {most} connections, as many as it takes"
             raise RefusedError(Reason.NOT_ADMITTED, f"{crowded} (Limits.connections)")
         connection = self._find(peer, True)
         if connection is None and self._forgotten(peer):
-            gone = f"fenced: {self._info.name} has no session with this incarnation any more"
-            raise RefusedError(Reason.FENCED, gone)
+            raise RefusedError(Reason.FENCED, self._no_session())
         if connection is None:
             raise RefusedError(Reason.INCARNATION, f"{self._info.name} has shut down")
         loss = connection.loss
@@ -185,6 +199,9 @@ class Door:
         if connection.ended.is_set():
             raise RefusedError(Reason.INCARNATION, f"{self._info.name} has left")
         return connection
+
+    def _no_session(self) -> str:
+        return f"fenced: {self._info.name} has no session with this incarnation any more"
 
     def _check_crossed(self, connection: Connection, carriers: int) -> None:
         """Refuses a stream that crossed one of this side's, when this side has the smaller name.

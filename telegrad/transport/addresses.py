@@ -21,14 +21,18 @@ __all__ = [
     "interfaces",
     "is_everywhere",
     "is_local",
+    "is_localhost",
     "is_loopback_address",
+    "is_number",
     "route_to",
+    "split_advertised",
     "split_host",
 ]
 
 EVERYWHERE: Final = ("0.0.0.0", "::")
 V6_TABLE: Final = Path("/proc/net/if_inet6")
 SIOCGIFADDR: Final = 0x8915  # the first IPv4 address of an interface
+HIGHEST_PORT: Final = 65535
 ANY_PORT: Final = 9  # of a datagram socket that sends nothing
 
 
@@ -50,6 +54,56 @@ def split_host(text: str) -> str:
     ('::1', 'node3')
     """
     return text[1:-1] if text.startswith("[") and text.endswith("]") else text
+
+
+def split_advertised(text: str) -> tuple[str, int]:
+    """Returns the host and the port that others dial; 0 where only a host is said.
+
+    >>> split_advertised("gate.example.org:4000"), split_advertised("[fd00::1]:4000")
+    (('gate.example.org', 4000), ('fd00::1', 4000))
+    >>> split_advertised("fd00::1"), split_advertised("[fd00::1]"), split_advertised("10.0.0.5")
+    (('fd00::1', 0), ('fd00::1', 0), ('10.0.0.5', 0))
+
+    Raises:
+        ValueError: It is neither a host nor a host and a port.
+    """
+    host, colon, digits = text.rpartition(":")
+    port = 0
+    if not colon or text.endswith("]") or (":" in host and not host.endswith("]")):
+        host = text
+    elif digits.isascii() and digits.isdecimal() and 1 <= int(digits) <= HIGHEST_PORT:
+        port = int(digits)
+    else:
+        host = ""
+    name = split_host(host)
+    if not name or set(name) & set("[]/ ") or (":" in name and not is_number(name)):
+        raise ValueError(
+            f"{text!r} is no address that others can dial; write a host, 'host:port' or '[v6]:port', "
+            f"with a port from 1 to {HIGHEST_PORT}"
+        )
+    return name, port
+
+
+def is_localhost(host: str) -> bool:
+    """Tells whether it is the name that means loopback, of whichever family.
+
+    >>> is_localhost("LocalHost"), is_localhost("127.0.0.1")
+    (True, False)
+    """
+    return host.lower().rstrip(".") == "localhost"
+
+
+def is_number(host: str) -> bool:
+    """Tells whether it is an address and no name.
+
+    >>> is_number("fe80::1%eth0"), is_number("node3")
+    (True, False)
+    """
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
 
 
 def is_everywhere(host: str) -> bool:

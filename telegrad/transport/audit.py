@@ -45,6 +45,7 @@ MOST_FLOODS = 256  # told apart; whatever else floods is counted together
 MOST_WAITING = 10_000
 MOST_TEXT = 500  # characters of a field: strangers choose their names
 IDLE_SECONDS = 1.0  # without a record, after which the thread ends; the next one starts another
+SHOWN = ("peer", "caller", "function", "address", "suppressed")  # where nobody reads JSON
 FLUSH_SECONDS = 0.5  # that a shutdown waits for what is recorded to be handed over
 
 # Reasons for which honest workers are refused: two dialled each other at once, one came back.
@@ -138,7 +139,8 @@ class Audit:
     A record is one line of JSON as the message, and the same as a dict in `record.telegrad`. Of a
     flood of refusals the first are recorded; the rest is counted in one record with
     `suppressed` every 10 s. What came in is INFO; what was refused is WARNING, but INFO for reasons
-    that honest workers meet.
+    that honest workers meet. Where that logger has no handler, nor any above it, a warning is words
+    instead, by this module's logger; of a dial not even these, as who dials hears why it ended.
 
     Args:
         worker: Who records.
@@ -258,6 +260,10 @@ class Audit:
 
     def _hand_over(self, level: int, record: _Record) -> None:
         try:
+            if not _LOGGER.hasHandlers():  # Python would show the JSON to people
+                if record["event"] != DIAL_REFUSED:
+                    _own_logger.log(level, "%s", _in_words(record))
+                return
             line = json.dumps(record, default=str)
             _LOGGER.log(level, line, extra={"telegrad": record})
         except Exception:  # of a handler of the program's: the next record may fare better
@@ -272,6 +278,12 @@ def _level(event: str, reason: object) -> int:
 
 def _key(event: str, fields: Mapping[str, object]) -> _Key:
     return event, str(fields.get("reason", "")), str(fields.get("caller", ""))
+
+
+def _in_words(record: _Record) -> str:
+    facts = [f"{name} {record[name]!r}" for name in SHOWN if name in record]
+    why = record.get("words") or record.get("reason")
+    return f"{record['event']}: " + ", ".join(facts) + (f": {why}" if why else "")
 
 
 def _short(value: object) -> object:

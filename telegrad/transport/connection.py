@@ -31,7 +31,7 @@ from telegrad.transport.bulk_cargo import Cargo
 from telegrad.transport.bulk_lanes import Lanes
 from telegrad.transport.idle_frames import IdleFrames
 from telegrad.transport.liveness import Liveness
-from telegrad.transport.loss import Loss
+from telegrad.transport.loss import Loss, without_carrier
 from telegrad.transport.session import Session, SessionStatistics
 from telegrad.transport.stream import Stream
 from telegrad.transport.tags import BadTagError
@@ -338,11 +338,9 @@ class Connection:
     def _silence_words(self, now: float) -> str:
         assert self.liveness is not None
         words = self.liveness.silence_words(now)
-        if self._stream is None and self.last_failure:
-            words += f" (last dial: {self.last_failure})"
-        elif self._stream is None and not self.endpoints:
-            words += " (it does not listen here, and dialled no more)"
-        return words
+        if self._stream is not None:
+            return words
+        return words + without_carrier(self.endpoints, self.last_failure, ever=self.carriers > 0)
 
     async def _read(self, stream: Stream) -> None:
         """Hands over what a stream brings until it breaks or is let go."""

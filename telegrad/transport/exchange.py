@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, Protocol, final
 
 from telegrad.errors import (
@@ -21,6 +21,8 @@ from telegrad.transport.audit import Audit
 from telegrad.transport.base import CarrierClosedError, Listener, Receiver, Transport
 from telegrad.transport.bulk_thread import BulkThread
 from telegrad.transport.connection import Connection
+from telegrad.transport.forgotten import Forgotten
+from telegrad.transport.guest_list import GuestList
 from telegrad.transport.handshake import Identity, Reason, RefusedError, itself
 from telegrad.transport.limits import ConnectionLimits
 from telegrad.transport.liveness import BEATS_PER_BOUND
@@ -37,7 +39,6 @@ __all__ = ["Exchange", "Waiter"]
 logger = logging.getLogger(__name__)
 
 LOST_AFTER = 10.0  # seconds of silence; a stop-the-world pause of Python is far shorter
-PROVE_WITHIN = 5.0  # seconds for a handshake, two round trips: whoever needs more is no worker
 TICKS_PER_BEAT = 4
 DEFAULT_LIMITS: Final = ConnectionLimits()
 CANCEL_SECONDS = 1.0  # for a task that was cancelled to end; it takes a turn of the loop
@@ -54,10 +55,6 @@ class Waiter(Protocol):
 
     def wait(self, timeout: float | None = None) -> bool:
         """Blocks until set, or for so many seconds; returns whether it is set."""
-
-
-def _admit_all(peer: WorkerInfo) -> str | None:
-    return None
 
 
 def _no_load() -> int:
@@ -88,11 +85,11 @@ class Exchange:
         transports: In order of preference.
         receiver: The floor above.
         lost_after: Seconds of silence after which a peer is lost.
-        admit: Says why a peer may not connect, or None when it may. Called on the loop.
+        guests: Who may connect; None for whoever proves itself. Closed with this.
         loop: Where the sockets are served; None for the process's shared one.
         clock: Read by liveness and deadlines; in seconds.
         load: How many calls this worker serves; told to peers.
-        prove_within: Seconds that a handshake may take.
+        prove_within: Seconds that a handshake may take; by default as the limits say.
         on_refused: Hears of a dialler that did not prove itself: who it claimed to be, and why
             it was refused. Called on the loop; nothing about the claim is known to be true.
         listens: Whether peers may dial this worker. One that does not listen dials every peer of
@@ -114,11 +111,11 @@ class Exchange:
         transports: Sequence[Transport],
         receiver: Receiver,
         lost_after: float = LOST_AFTER,
-        admit: Callable[[WorkerInfo], str | None] = _admit_all,
+        guests: GuestList | None = None,
         loop: LoopThread | None = None,
         clock: Callable[[], float] = time.monotonic,
         load: Callable[[], int] = _no_load,
-        prove_within: float = PROVE_WITHIN,
+        prove_within: float | None = None,
         on_refused: Callable[[WorkerInfo, str], None] = _ignore_refusal,
         listens: bool = True,
         certified: Callable[[str], str] = itself,
@@ -135,7 +132,7 @@ class Exchange:
             transports={scheme: each for each in transports for scheme in each.schemes},
             receiver=receiver,
             lost_after=lost_after,
-            prove_within=prove_within,
+            prove_within=limits.handshake_seconds if prove_within is None else prove_within,
             clock=clock,
             load=load,
             loop=self._loop,
@@ -146,9 +143,10 @@ class Exchange:
             certified=certified,
             limits=limits,
         )
+        self._guests = guests
         self._door = Door(
             self._terms,
-            admit=admit,
+            guests=guests,
             on_refused=on_refused,
             find=self._connection,
             forgotten=self._is_forgotten,
@@ -158,7 +156,7 @@ class Exchange:
         self._loopback = Loopback(self.info, self._loop, self._terms.bulk, receiver)
         self._peers_lock = threading.Lock()  # guards the next five
         self._connections: dict[tuple[str, int], Connection] = {}
-        self._forgotten: set[tuple[str, int]] = set()  # once lost is lost for good
+        self._forgotten = Forgotten()  # once lost is lost for good
         self._forget_at = 2 * ENDED_PEERS  # connections, ended ones included
         self._started = False
         self._closed = False
@@ -245,12 +243,13 @@ class Exchange:
             )
         connection.post(envelope)
 
-    def introduce(self, endpoint: str, *, timeout: float) -> WorkerInfo:
+    def introduce(self, endpoint: str, *, timeout: float, name: str = "") -> WorkerInfo:
         """Dials an endpoint whose worker is not known yet; blocks until a session is open.
 
         Args:
             endpoint: Where somebody listens.
             timeout: Seconds that it may take.
+            name: What that is called; "" for anybody. Under mutual TLS its certificate proves it.
 
         Returns:
             Who answered; `post` reaches it from now on.
@@ -259,16 +258,19 @@ class Exchange:
             ConnectionRefusedError: Nobody listens there.
             ConnectionError: It cannot be reached now; may be tried again.
             AuthenticationError: Its token is another one.
-            RendezvousError: It belongs to another job, speaks another version, or refuses.
+            RendezvousError: It belongs to another job, has another name, speaks another version,
+                or refuses.
         """
+        expected = WorkerInfo(name, 0, 0) if name else None
         try:
-            return self._loop.run(self._introduce(endpoint), timeout)
+            return self._loop.run(self._introduce(endpoint, expected), timeout)
         except TimeoutError as error:
             raise ConnectionError(f"{endpoint} did not answer (timeout: {timeout:g} s)") from error
         except RefusedError as error:
             if error.reason is Reason.AUTHENTICATION:
                 raise AuthenticationError(f"{endpoint}: {error.words}") from error
-            raise RendezvousError(f"{endpoint}: {error.words}") from error
+            remedy = "; check the address" if error.reason is Reason.NAME else ""
+            raise RendezvousError(f"{endpoint}: {error.words}{remedy}") from error
 
     def leave(self, peer: WorkerInfo, reason: str = "it left") -> None:
         """Says goodbye to one peer, behind what was posted to it; does not block."""
@@ -319,6 +321,11 @@ class Exchange:
         """Returns what was moved so far."""
         return ExchangeStatistics.of(self._terms.counters)
 
+    def awaited(self, peer: WorkerInfo) -> Mapping[int, int]:
+        """Returns the requests that come from a peer now: by call, the pieces still to come."""
+        connection = self._connection(peer, False)
+        return {} if connection is None else connection.statistics().awaited
+
     def drive(self, waiter: Waiter, deadline: float | None) -> bool:
         """Waits; where the transport allows, the waiting caller does the reading meanwhile.
 
@@ -339,7 +346,7 @@ class Exchange:
             return known
         with self._peers_lock:
             connection = self._connections.get(key)
-            if connection is None and make and not self._closed and key not in self._forgotten:
+            if connection is None and make and not self._closed and peer not in self._forgotten:
                 connection = self._connections[key] = Connection(peer, self._terms)
                 connection.on_reach(self._reach)
                 self._forget_ended()
@@ -354,7 +361,7 @@ class Exchange:
 
     def _is_forgotten(self, peer: WorkerInfo) -> bool:
         with self._peers_lock:
-            return (peer.name, peer.incarnation) in self._forgotten
+            return peer in self._forgotten
 
     def _forget_ended(self) -> None:
         """Forgets whom it met first of those that ended, when they are many. Holds the lock."""
@@ -363,7 +370,7 @@ class Exchange:
         ended = [key for key, known in self._connections.items() if known.ended.is_set()]
         for key in ended[:-ENDED_PEERS]:
             del self._connections[key]
-            self._forgotten.add(key)
+            self._forgotten.add(*key)
         self._forget_at = len(self._connections) + ENDED_PEERS
 
     # On the loop.
@@ -424,9 +431,9 @@ class Exchange:
         finally:
             del self._reaching[connection]
 
-    async def _introduce(self, endpoint: str) -> WorkerInfo:
+    async def _introduce(self, endpoint: str, expected: WorkerInfo | None) -> WorkerInfo:
         while True:
-            answer = await ask(self._terms, endpoint, None)
+            answer = await ask(self._terms, endpoint, expected)
             connection = self._connection(answer.peer, True)
             if connection is None:
                 self._spawn(answer.carrier.close())
@@ -454,6 +461,8 @@ class Exchange:
     async def _close(self, connections: list[Connection], timeout: float, reason: str) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
+        if self._guests is not None:
+            self._guests.close(f"{self.info.name!r} has shut down")
         for connection in connections:
             connection.leave_on_loop(reason)
         leaving = [loop.create_task(c.ended.wait()) for c in connections if not c.ended.is_set()]

@@ -9,7 +9,7 @@ import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar, final
+from typing import Any, NamedTuple, TypeVar, final
 
 import grpc
 import grpc.aio
@@ -77,27 +77,32 @@ class Dialler:
             return await self._dial_unix(endpoint, path_of(endpoint))
         host, port = split_address(endpoint)
         if endpoint.startswith(TLS_SCHEME + "://"):
-            return await self._dial(endpoint, host, port, await self._fetch(endpoint, host, port))
+            found = await self._fetch(endpoint, host, port)
+            return await self._dial(endpoint, found.address, port, found.shown)
         if self._mutual is not None:
             raise RefusedError(
                 Reason.AUTHENTICATION,
                 f"{endpoint} is without encryption, and this worker has certificates; start the one "
                 "there with certificates, too (docs/certificates.md)",
             )
-        await self._reach(endpoint, host, port, plain=True)
+        address = await self._reach(endpoint, host, port, plain=True)
         try:
-            return await self._dial(endpoint, host, port, None)
+            return await self._dial(endpoint, address, port, None)
         except ConnectionError as error:
             broke = isinstance(error.__cause__, STREAM_ERRORS)
-            shown = await self._upgrade(endpoint, host, port) if broke else None
-            if shown is None:
+            upgraded = await self._upgrade(endpoint, address, port) if broke else None
+            if upgraded is None:
                 raise
             logger.debug("%s speaks TLS (%s)", endpoint, error)
-        return await self._dial(endpoint, host, port, shown)
+        return await self._dial(endpoint, address, port, upgraded.shown)
 
-    async def _dial(self, endpoint: str, host: str, port: int, shown: Shown | None) -> Carrier:
-        reach = functools.partial(self._reach, endpoint, host, port, plain=shown is None)
-        return await self._open(endpoint, join_address(host, port), shown, reach)
+    async def _dial(self, endpoint: str, address: str, port: int, shown: Shown | None) -> Carrier:
+        """Opens a stream to the very address that answered: a name may lead elsewhere by now."""
+
+        async def reach() -> None:
+            await self._reach(endpoint, address, port, plain=shown is None)
+
+        return await self._open(endpoint, join_address(address, port), shown, reach)
 
     async def _dial_unix(self, endpoint: str, path: str) -> Carrier:
         """Opens a stream through a Unix socket of this user's, which needs no encryption."""
@@ -150,18 +155,30 @@ class Dialler:
         named = ("grpc.ssl_target_name_override", shown.target)
         return grpc.aio.secure_channel(address, credentials, options=(*CHANNEL_OPTIONS, named))
 
-    async def _fetch(self, endpoint: str, host: str, port: int) -> Shown:
-        """Returns the certificate that a listener shows."""
+    async def _fetch(self, endpoint: str, host: str, port: int) -> _Found:
+        """Returns the certificate that a listener shows, and where."""
 
-        async def fetch(addresses: list[Any]) -> Shown:
-            return await self._probe.fetch(endpoint, functools.partial(_connected, addresses))
+        async def fetch(addresses: list[Any]) -> _Found:
+            reached: list[str] = []
+
+            async def connect() -> socket.socket:
+                connected = await _connected(addresses)
+                reached.append(connected.getpeername()[0])
+                return connected
+
+            shown = await self._probe.fetch(endpoint, connect)
+            return _Found(shown, reached[-1])
 
         return await _within_bounds(endpoint, host, port, fetch)
 
-    async def _reach(self, endpoint: str, host: str, port: int, *, plain: bool) -> None:
-        """Connects, and hangs up; checks that nothing plain leaves this machine."""
+    async def _reach(self, endpoint: str, host: str, port: int, *, plain: bool) -> str:
+        """Connects, and hangs up; checks that nothing plain leaves this machine.
 
-        async def reach(addresses: list[Any]) -> None:
+        Returns:
+            The address that answered, as a number.
+        """
+
+        async def reach(addresses: list[Any]) -> str:
             here = all(is_loopback(where[0]) for *_, where in addresses)
             if plain and not here and not self._insecure:
                 raise RefusedError(
@@ -170,12 +187,12 @@ class Dialler:
                     "that is not insecure; start the one there without insecure=True, or this one "
                     "with it",
                 )
-            with await _connected(addresses):
-                pass
+            with await _connected(addresses) as connected:
+                return str(connected.getpeername()[0])
 
-        await _within_bounds(endpoint, host, port, reach)
+        return await _within_bounds(endpoint, host, port, reach)
 
-    async def _upgrade(self, endpoint: str, host: str, port: int) -> Shown | None:
+    async def _upgrade(self, endpoint: str, host: str, port: int) -> _Found | None:
         """Looks whether a listener took no plain stream because it encrypts.
 
         One that listens everywhere does, and the job may know it by its loopback address.
@@ -203,13 +220,32 @@ async def _within_bounds(
         raise unreachable(endpoint, error) from error
 
 
+class _Found(NamedTuple):
+    """A listener that answered under TLS.
+
+    Attributes:
+        shown: Its certificate.
+        address: Where, as a number.
+    """
+
+    shown: Shown
+    address: str
+
+
 async def _addresses(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[Any]:
-    """Looks a name up; what is a number already needs none of the loop's threads."""
+    """Looks a name up; what is a number already needs none of the loop's threads.
+
+    A name that means loopback, as `localhost` does of two families, is one address, and the same as
+    for whoever listens there under that name: anybody may listen at the other.
+    """
     with contextlib.suppress(socket.gaierror):
         numeric = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=numeric)
     look_up = functools.partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-    return await loop.run_in_executor(None, look_up)  # not uvloop's own threads: see _connect
+    found = await loop.run_in_executor(None, look_up)  # not uvloop's own threads: see _connect
+    if all(is_loopback(str(where[0])) for *_, where in found):
+        return [each for each in found if each[0] == socket.AF_INET][:1] or found[:1]
+    return found
 
 
 async def _connected(addresses: list[Any]) -> socket.socket:

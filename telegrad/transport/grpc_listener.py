@@ -10,6 +10,7 @@ from typing import TypeAlias, final
 import grpc
 import grpc.aio
 
+from telegrad.transport.addresses import split_advertised
 from telegrad.transport.base import Carrier, Listener
 from telegrad.transport.grpc_errors import STREAM_ERRORS, closed
 from telegrad.transport.grpc_health import HealthHandler
@@ -17,7 +18,6 @@ from telegrad.transport.grpc_operations import Operations, keep_polling
 from telegrad.transport.grpc_options import (
     METHOD,
     SCHEME,
-    SERVER_OPTIONS,
     TLS_SCHEME,
     is_loopback,
     join_address,
@@ -28,6 +28,7 @@ from telegrad.transport.unix_socket import UNIX_SCHEME
 __all__ = ["listen", "listen_unix"]
 
 Accept: TypeAlias = Callable[[Carrier], Awaitable[None]]
+Options: TypeAlias = tuple[tuple[str, int], ...]
 _Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 
 # How long a stream that was closed, and those of a closed listener, may take to end.
@@ -35,23 +36,30 @@ CLOSE_SECONDS = 1.0
 
 
 async def listen(
-    host: str, port: int, advertise: str | None, accept: Accept, tls: Tls | None = None
+    host: str,
+    port: int,
+    advertise: str | None,
+    accept: Accept,
+    tls: Tls | None = None,
+    *,
+    options: Options,
 ) -> Listener:
     """Serves on an address.
 
     Args:
-        host: The address.
+        host: The address, as a number.
         port: Its port; 0 lets the kernel choose.
-        advertise: The host that peers dial, if it is not that.
+        advertise: The host that peers dial, or host and port, if it is not that.
         accept: Takes the carriers.
         tls: What it shows and demands; None: nothing is encrypted.
+        options: gRPC's.
 
     Raises:
         OSError: It cannot be had; says the remedy.
     """
     if port:
         _try_port(host, port)  # gRPC's own words name neither the cause nor a remedy
-    server = grpc.aio.server(options=SERVER_OPTIONS)
+    server = grpc.aio.server(options=options)
     server.add_generic_rpc_handlers((_Handler(accept, tls),))
     if is_loopback(host) or (tls is not None and tls.mutual):
         server.add_generic_rpc_handlers((HealthHandler(),))
@@ -61,16 +69,17 @@ async def listen(
         raise OSError(f"cannot listen on {host}:{port}: {error}") from error
     await server.start()
     scheme = SCHEME if tls is None else TLS_SCHEME
-    return _GrpcListener(server, f"{scheme}://{join_address(advertise or host, bound)}")
+    outside, port_outside = split_advertised(advertise or host)
+    return _GrpcListener(server, f"{scheme}://{join_address(outside, port_outside or bound)}")
 
 
-async def listen_unix(path: str, accept: Accept) -> Listener:
+async def listen_unix(path: str, accept: Accept, *, options: Options) -> Listener:
     """Serves on a Unix socket, in a directory that nobody but this user may enter.
 
     Raises:
         OSError: It cannot be had.
     """
-    server = grpc.aio.server(options=SERVER_OPTIONS)
+    server = grpc.aio.server(options=options)
     server.add_generic_rpc_handlers((_Handler(accept, None), HealthHandler()))
     try:
         server.add_insecure_port(f"unix:{path}")

@@ -3,43 +3,88 @@
 from __future__ import annotations
 
 import ipaddress
+import resource
+from typing import Final
+
+from telegrad.transport.limits import CONNECTIONS, HANDSHAKE_SECONDS
+from telegrad.transport.session import MAX_INLINE_BYTES
 
 __all__ = [
     "CHANNEL_OPTIONS",
+    "MAX_MESSAGE_BYTES",
     "METHOD",
     "SCHEME",
-    "SERVER_OPTIONS",
     "TLS_SCHEME",
     "is_loopback",
     "join_address",
+    "most_connections",
+    "server_options",
     "split_address",
 ]
 
 SCHEME, TLS_SCHEME = "grpc", "grpcs"
 METHOD = "/telegrad.Carrier/Open"
 
-# A write is at most 1 MiB of envelopes, or one of 2 MiB; a chunk 1 MiB. Never -1: a stranger would
-# choose how much memory is taken.
-MAX_MESSAGE_BYTES = 4 * 2**20
+# The largest message is a write of one envelope that is as large as may be; a chunk has 1 MiB. Beside
+# it stand the envelope's fields, a receipt and a tag. gRPC gathers a message before anyone can look at
+# it, from strangers, too: never -1.
+MAX_MESSAGE_BYTES: Final = MAX_INLINE_BYTES + 64 * 2**10
 
-# For TLS and HTTP/2 to come up, as long as a stream has afterwards to prove itself. gRPC gives 120 s:
-# strangers who connect and say nothing would keep as many descriptors for as long.
-HANDSHAKE_MILLISECONDS = 5_000
+# Of one connection: a control stream and eight lanes.
+STREAMS: Final = 32
+# Of one worker: its control stream, two lanes, one that is about to take the place of another; and
+# others that have proved nothing.
+CONNECTIONS_PER_WORKER: Final = 4
+OTHER_CONNECTIONS: Final = 256
+# Descriptors that connections do not take, or half of few: a process that has none left opens no file.
+SPARE_DESCRIPTORS: Final = 256
+LONGEST_SECONDS: Final = 24 * 3600.0
 
 COMMON_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    # What gRPC's own headers and the words of a status take, many times.
+    ("grpc.max_metadata_size", 4 * 2**10),
+    ("grpc.absolute_max_metadata_size", 8 * 2**10),
     ("grpc.keepalive_time_ms", 2**31 - 1),  # heartbeats of the session know more: they echo
     ("grpc.http2.max_pings_without_data", 0),
 )
 
-SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
-    *COMMON_OPTIONS,
-    ("grpc.server_handshake_timeout_ms", HANDSHAKE_MILLISECONDS),
-    ("grpc.so_reuseport", 0),  # else a second job's server takes half of the first one's dials
-    ("grpc.max_connection_idle_ms", 30_000),  # without a stream: whoever dials opens one at once
-    ("grpc.max_concurrent_streams", 32),  # of one connection: a control stream and eight lanes
-)
+
+def server_options(
+    connections: int = CONNECTIONS, handshake_seconds: float = HANDSHAKE_SECONDS
+) -> tuple[tuple[str, int], ...]:
+    """Returns those of a listener.
+
+    Args:
+        connections: Workers that it speaks with at once.
+        handshake_seconds: For TLS and HTTP/2 to come up, as long as a stream has afterwards to prove
+            itself (gRPC gives 120 s); and as long again until a connection without a stream is idle.
+            Whoever dials opens one at once, and one with a stream is never idle.
+    """
+    milliseconds = max(1, round(1000 * min(handshake_seconds, LONGEST_SECONDS)))
+    return (
+        *COMMON_OPTIONS,
+        ("grpc.server_handshake_timeout_ms", milliseconds),
+        ("grpc.max_connection_idle_ms", 2 * milliseconds),
+        ("grpc.max_allowed_incoming_connections", most_connections(connections)),
+        ("grpc.so_reuseport", 0),  # else a second job's server takes half of the first one's dials
+        ("grpc.max_concurrent_streams", STREAMS),
+    )
+
+
+def most_connections(connections: int) -> int:
+    """Returns how many a listener takes, proved or not; further ones are closed at once.
+
+    Args:
+        connections: Workers that it speaks with at once.
+    """
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = min(connections * CONNECTIONS_PER_WORKER + OTHER_CONNECTIONS, 2**30)
+    if descriptors == resource.RLIM_INFINITY:
+        return wanted
+    return max(1, min(wanted, descriptors - min(SPARE_DESCRIPTORS, descriptors // 2)))
+
 
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     *COMMON_OPTIONS,

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from collections.abc import Awaitable, Callable
 from typing import final
 
 from telegrad.errors import AuthenticationError
+from telegrad.transport.addresses import address_of, is_number, split_host
 from telegrad.transport.base import Carrier, Listener, Transport
 from telegrad.transport.grpc_dialer import Dialler
 from telegrad.transport.grpc_listener import listen
-from telegrad.transport.grpc_options import SCHEME, TLS_SCHEME, is_loopback
+from telegrad.transport.grpc_options import SCHEME, TLS_SCHEME, is_loopback, server_options
 from telegrad.transport.grpc_unix import UnixTransport
+from telegrad.transport.limits import CONNECTIONS, HANDSHAKE_SECONDS
 from telegrad.transport.tls import Tls, self_signed_tls
 from telegrad.transport.unix_socket import UNIX_SCHEME
 
@@ -28,11 +31,14 @@ class GrpcTransport(Transport):
     is given none.
 
     Args:
-        bind: The address to listen on.
+        bind: The address to listen on. Of a name's addresses one is taken, and published.
         port: The port to listen on; 0 lets the kernel choose.
-        advertise: The host that peers dial, when it is not `bind`.
+        advertise: The host that peers dial, when it is not `bind`; or `host:port`, when the port is
+            another one, too.
         tls: What it shows and demands wherever it listens or dials.
         insecure: Allows an address that other machines can reach, without encryption.
+        connections: Workers that it may listen to at once.
+        handshake_seconds: In which a connection has to come up, and as long again to open a stream.
 
     Raises:
         PermissionError: Other machines could reach the address, and nothing would be encrypted,
@@ -47,6 +53,8 @@ class GrpcTransport(Transport):
         *,
         tls: Tls | None = None,
         insecure: bool = False,
+        connections: int = CONNECTIONS,
+        handshake_seconds: float = HANDSHAKE_SECONDS,
     ) -> None:
         if tls is None and not insecure and not is_loopback(bind):
             tls = _own_tls(bind)
@@ -54,6 +62,7 @@ class GrpcTransport(Transport):
         self._port = port
         self._advertise = advertise
         self._tls = tls
+        self._options = server_options(connections, handshake_seconds)
         self._dialler = Dialler(tls, insecure=insecure)
 
     def on_port(self, port: int) -> GrpcTransport:
@@ -64,7 +73,7 @@ class GrpcTransport(Transport):
 
     def on_socket(self, bind: str) -> UnixTransport:
         """Returns what dials as this one does, and listens on a Unix socket."""
-        return UnixTransport(bind, self._dialler)
+        return UnixTransport(bind, self._dialler, self._options)
 
     @property
     def scheme(self) -> str:
@@ -88,7 +97,12 @@ class GrpcTransport(Transport):
                 f"peers cannot dial bind={self._bind!r}; add advertise= with the address by which "
                 "they reach this host"
             )
-        return await listen(self._bind, self._port, self._advertise, accept, self._tls)
+        bind = split_host(self._bind) or "::"
+        if not is_number(bind):  # which needs none of the loop's threads
+            bind = await asyncio.get_running_loop().run_in_executor(None, address_of, bind)
+        return await listen(
+            bind, self._port, self._advertise, accept, self._tls, options=self._options
+        )
 
     async def dial(self, endpoint: str) -> Carrier:
         """Opens a stream; see `Transport.dial`."""

@@ -24,14 +24,16 @@ class UnixTransport(Transport):
     Args:
         bind: `unix`, or `unix:///directory` for where its own directory is made.
         dialler: What dials.
+        options: gRPC's, of the listener.
 
     Raises:
         ValueError: `bind` is neither, or its path is too long.
     """
 
-    def __init__(self, bind: str, dialler: Dialler) -> None:
+    def __init__(self, bind: str, dialler: Dialler, options: tuple[tuple[str, int], ...]) -> None:
         self._parent = parent_of(bind)
         self._dialler = dialler
+        self._options = options
 
     @property
     def scheme(self) -> str:
@@ -52,7 +54,7 @@ class UnixTransport(Transport):
         loop = asyncio.get_running_loop()
         path = await loop.run_in_executor(None, make_path, self._parent)
         try:
-            return _UnixListener(await listen_unix(path, accept), path)
+            return _UnixListener(await listen_unix(path, accept, options=self._options), path)
         except BaseException:
             await loop.run_in_executor(None, _remove, path)
             raise

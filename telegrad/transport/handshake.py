@@ -79,6 +79,7 @@ class Reason(enum.IntEnum):
     DUPLICATE = 9
     MALFORMED = 10
     UNKNOWN_STREAM = 11
+    UNANNOUNCED = 12
 
     @classmethod
     def _missing_(cls, value: object) -> Reason:

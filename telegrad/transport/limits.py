@@ -7,9 +7,10 @@ from typing import final
 
 from telegrad.wire import DEFAULT_LIMITS, DecodeLimits
 
-__all__ = ["ConnectionLimits"]
+__all__ = ["CONNECTIONS", "HANDSHAKE_SECONDS", "ConnectionLimits"]
 
 CONNECTIONS = 10_000
+HANDSHAKE_SECONDS = 5.0
 UNPROVED = 128
 HANDSHAKE_BYTES = 16 * 1024
 UNREAD_REPLIES = 200_000
@@ -24,6 +25,7 @@ class ConnectionLimits:
         connections: Peers that are not lost, and have not left, at once.
         unproved: Streams at once that others have opened, and that have proved nothing yet.
         handshake_bytes: Of one message before the proof.
+        handshake_seconds: From the first message to the proof's answer.
         unread_replies: Answers that one peer has asked for, and of which it has not said that they
             came.
         received: Of one message.
@@ -32,5 +34,6 @@ class ConnectionLimits:
     connections: int = CONNECTIONS
     unproved: int = UNPROVED
     handshake_bytes: int = HANDSHAKE_BYTES
+    handshake_seconds: float = HANDSHAKE_SECONDS
     unread_replies: int = UNREAD_REPLIES
     received: DecodeLimits = DEFAULT_LIMITS

@@ -114,6 +114,11 @@ class Liveness:
         self._owes = False  # who asked on the last carrier asks again on this one
         self._next_beat = now
 
+    def answered(self, now: float) -> None:
+        """Hears from the peer that it is there, and lets this side in later."""
+        self.last_echo = max(self.last_echo, now)
+        self._waited = None
+
     def silence(self, now: float) -> float:
         """Returns the seconds since the last sign of life."""
         return max(0.0, now - self.last_echo)

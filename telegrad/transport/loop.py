@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar, TypeVarTuple, final
 
 from telegrad.errors import BlockingCallError
@@ -26,6 +28,8 @@ except ImportError:
 
 __all__ = ["LoopThread", "on_own_loop", "shared_loop_thread"]
 
+_logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -35,7 +39,66 @@ STOP_SECONDS = 5.0
 
 @final
 class _OwnLoopThread(threading.Thread):
-    """Marks a thread that runs one of telegrad's loops, so that blocking verbs can refuse."""
+    """Runs one of telegrad's loops; blocking verbs refuse to run in such a thread.
+
+    Args:
+        name: The thread's.
+        loop: What it runs until `stop`, and then closes.
+        keep: Leaves the loop open for the next thread.
+    """
+
+    def __init__(self, name: str, loop: asyncio.AbstractEventLoop, *, keep: bool) -> None:
+        super().__init__(name=name, daemon=True)
+        self._own_loop = loop
+        self._keep = keep
+        self._stopped = False  # written on the loop alone
+
+    def stop(self) -> None:
+        """Ends it soon; from any thread."""
+        self._own_loop.call_soon_threadsafe(self._stop_now)
+
+    def run(self) -> None:
+        """Runs the loop until stopped, cancels what is left, closes it."""
+        loop = self._own_loop
+        asyncio.set_event_loop(loop)
+        try:
+            with ThreadPoolExecutor(thread_name_prefix="telegrad-resolver") as executor:
+                loop.set_default_executor(executor)  # one that can be ended while the loop is kept
+                while not self._stopped:
+                    self._survive(loop.run_forever)
+                tasks = asyncio.all_tasks(loop)
+                for task in tasks:
+                    task.cancel()
+                if tasks:
+                    ended = loop.create_task(asyncio.wait(tasks, timeout=STOP_SECONDS))
+                    while not ended.done():
+                        self._survive(partial(loop.run_until_complete, ended))
+            if not self._keep:
+                self._survive(lambda: loop.run_until_complete(loop.shutdown_asyncgens()))
+        finally:
+            asyncio.set_event_loop(None)
+            if not self._keep:
+                loop.close()
+
+    def _survive(self, run: Callable[[], object]) -> None:
+        """Goes on after user code that wants to end the program: asyncio lets it out of the loop.
+
+        Ctrl-C comes to the main thread alone.
+        """
+        try:
+            run()
+        except (SystemExit, KeyboardInterrupt) as error:
+            _logger.warning(
+                "a task or callback on %s raised %s; the loop goes on, as a worker ends by "
+                "rpc.shutdown() alone",
+                self.name,
+                type(error).__name__,
+                exc_info=error,
+            )
+
+    def _stop_now(self) -> None:
+        self._stopped = True
+        self._own_loop.stop()
 
 
 def on_own_loop() -> bool:
@@ -87,11 +150,11 @@ class LoopThread:
             if self._process != os.getpid() or self._users == 0:
                 return
             self._users -= 1
-            if self._users > 0 or self._loop is None or self._thread is None:
+            if self._users > 0 or self._thread is None:
                 return
-            loop, thread = self._loop, self._thread
+            thread = self._thread
             self._loop = self._thread = None
-        loop.call_soon_threadsafe(loop.stop)
+        thread.stop()
         if thread is not threading.current_thread():
             thread.join(STOP_SECONDS)
 
@@ -154,9 +217,7 @@ class LoopThread:
         running = threading.Event()
         loop.call_soon(running.set)
         self._loop = loop
-        self._thread = _OwnLoopThread(
-            target=_run_loop, args=(loop, self._keep_loop), name=self._name, daemon=True
-        )
+        self._thread = _OwnLoopThread(self._name, loop, keep=self._keep_loop)
         if self._keep_loop:
             self._kept = loop, self._thread
         self._thread.start()
@@ -171,26 +232,6 @@ class LoopThread:
             return None
         last.join(STOP_SECONDS)
         return None if last.is_alive() else loop
-
-
-def _run_loop(loop: asyncio.AbstractEventLoop, keep: bool) -> None:
-    """The thread's whole life: runs the loop until stopped, cancels what is left, closes it."""
-    asyncio.set_event_loop(loop)
-    try:
-        with ThreadPoolExecutor(thread_name_prefix="telegrad-resolver") as executor:
-            loop.set_default_executor(executor)  # one that can be ended while the loop is kept
-            loop.run_forever()
-            tasks = asyncio.all_tasks(loop)
-            for task in tasks:
-                task.cancel()
-            if tasks:
-                loop.run_until_complete(asyncio.wait(tasks, timeout=STOP_SECONDS))
-        if not keep:
-            loop.run_until_complete(loop.shutdown_asyncgens())
-    finally:
-        asyncio.set_event_loop(None)
-        if not keep:
-            loop.close()
 
 
 _shared = LoopThread(keep_loop=True)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
 
 from telegrad.errors import UnreachableWorkerError, WorkerLostError
 from telegrad.types import WorkerInfo
 
-__all__ = ["Loss"]
+__all__ = ["Loss", "without_carrier"]
+
+LET_IN: Final = (
+    "if a firewall lets nothing in there, open that port, which RpcOptions(port=...) chooses, or start "
+    "that worker with RpcOptions(listen=False)"
+)
 
 
 @final
@@ -50,3 +56,24 @@ class Loss:
             left=self.left,
             fenced=self.fenced,
         )
+
+
+def without_carrier(endpoints: Sequence[str], failure: str, *, ever: bool) -> str:
+    """Returns what is to be said of a peer that is silent while no connection to it is up.
+
+    Args:
+        endpoints: Where it listens.
+        failure: How the last dial ended; empty while the first is under way.
+        ever: Whether there was a connection before.
+
+    >>> without_carrier([], "", ever=True)
+    ' (it does not listen here, and dialled no more)'
+    >>> without_carrier(["grpc://10.0.0.5:29501"], "", ever=False)[:53]
+    ' (never connected; no answer from grpc://10.0.0.5:295'
+    """
+    if endpoints and not ever:
+        found = f"last dial: {failure}" if failure else f"no answer from {', '.join(endpoints)}"
+        return f" (never connected; {found}; {LET_IN})"
+    if failure:
+        return f" (last dial: {failure})"
+    return "" if endpoints else " (it does not listen here, and dialled no more)"

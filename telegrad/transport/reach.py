@@ -7,6 +7,8 @@ it without waiting for that, and the first to answer the hello wins. What the fa
     wrong job, version, token, not admitted   it will not get better: gone, too, in these words
     unreachable, cut off in the middle        tried again until silence gives the peer up
     the peer dials us at the same time        its stream is awaited
+    it has not heard of this worker yet       tried again, and counts as a sign of its life: it hears
+                                              of it, or loses its coordinator and says so
 
 If both dialled, the stream dialled by the smaller name stays: its listener refuses none, while
 the smaller name refuses the other's as a duplicate as long as its own handshake is under way.
@@ -80,6 +82,9 @@ class Reach:
                 "; ".join(dict.fromkeys(map(_words, failures))), fenced=any(map(_fences, failures))
             )
             return True
+        life = self._connection.liveness
+        if life is not None and any(map(_is_too_early, failures)):
+            life.answered(self._terms.clock())
         self._connection.last_failure = _words(failures[-1]) if failures else ""
         return False
 
@@ -161,17 +166,25 @@ class Reach:
 
 def _is_final(failure: Exception) -> bool:
     if isinstance(failure, RefusedError):
-        return failure.reason is not Reason.DUPLICATE
+        return failure.reason not in (Reason.DUPLICATE, Reason.UNANNOUNCED)
     return isinstance(failure, (ConnectionRefusedError, DecodeError))
 
 
 def _fences(failure: Exception) -> bool:
-    return isinstance(failure, RefusedError) and failure.reason is Reason.FENCED
+    return _reason(failure) in (Reason.FENCED, Reason.UNKNOWN_SESSION)
+
+
+def _reason(failure: Exception) -> Reason | None:
+    return failure.reason if isinstance(failure, RefusedError) else None
+
+
+def _is_too_early(failure: Exception) -> bool:
+    return _reason(failure) is Reason.UNANNOUNCED
 
 
 def _words(failure: Exception) -> str:
     if isinstance(failure, RefusedError):
         return failure.words
     if isinstance(failure, ConnectionRefusedError):
-        return f"{failure}; its process is gone"
+        return f"{failure}; its process is gone, or nothing is let in there"
     return str(failure)

@@ -66,6 +66,7 @@ class SessionStatistics:
         dropped: Envelopes that came again and were known.
         unacknowledged: Envelopes kept for a receipt.
         carriers: How often it was connected.
+        awaited: Requests that have not come whole: by call, how many pieces are to come.
     """
 
     posted: int
@@ -74,6 +75,7 @@ class SessionStatistics:
     dropped: int
     unacknowledged: int
     carriers: int
+    awaited: Mapping[int, int]
 
 
 @dataclass(slots=True)
@@ -176,6 +178,11 @@ class Session:
             dropped=self._dropped,
             unacknowledged=len(self._unacknowledged),
             carriers=self._carriers,
+            awaited={
+                each.envelope.call: each.left
+                for each in self._assemblies.values()
+                if each.envelope.call and not each.envelope.reply
+            },
         )
 
     def post(self, envelope: Envelope, now: float = 0.0) -> int:

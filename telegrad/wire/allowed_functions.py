@@ -1,9 +1,14 @@
-"""The functions that any worker may call on any other: arithmetic on arrays, and no more.
+"""The functions that any worker may call on any other: arithmetic on arrays and numbers, no more.
 
-What is here does no I/O, calls no function that it is given, and changes nothing beyond its
-arguments. So there is no `load`, `save`, `fromfile`, `memmap`, `frompyfunc`, `vectorize`,
+What is here does no I/O, and changes nothing beyond its arguments. It calls their own methods, and
+what it exists to call is not among it: so there is no `load`, `save`, `fromfile`, `memmap`, `frompyfunc`, `vectorize`,
 `apply_along_axis`, `piecewise`, `set_printoptions`, `seterr`, no `operator.methodcaller`, `call`
-or `attrgetter`. Names that a version of NumPy does not have are not found there, as any other.
+or `attrgetter`, no `map`, `filter`, `getattr`, `repr`, `format` or `print`. The `key` of `max`,
+`min` and `sorted`, or the `mode` of `np.pad`, which are called, are no way round that: a function
+among the arguments is judged as one that is called. Of Python's own functions those are missing that a small number keeps busy for ever, with
+the interpreter held: `pow`, `round(1, -10**12)`, `math.factorial`, `comb` and `perm` (`operator.pow`
+is for arrays); a `range` among the arguments is read to its end, as `list` does.
+Names that a version of NumPy or Python does not have are not found there, as any other.
 """
 
 from __future__ import annotations
@@ -71,7 +76,16 @@ _OPERATOR = """
 """
 
 # Types that are passed as values, mostly as dtypes: np.zeros((3,), dtype=float).
-_BUILTINS = "bool bytes complex dict float frozenset int list set str tuple"
+_BUILTIN_TYPES = "bool bytes complex dict float frozenset int list set str tuple"
+
+_BUILTIN_FUNCTIONS = "abs all any bin chr divmod hex len max min oct ord sorted sum"
+
+_MATH = """
+    acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh degrees dist erf erfc exp
+    exp2 expm1 fabs floor fmod frexp fsum gamma gcd hypot isclose isfinite isinf isnan isqrt
+    lcm ldexp lgamma log log10 log1p log2 modf nextafter pow prod radians remainder sin sinh sqrt
+    tan tanh trunc ulp
+"""
 
 # Public names of these packages of telegrad's own, which compute and do no I/O.
 ALLOWED_PACKAGES = (
@@ -91,7 +105,8 @@ ALLOWED_NAMES: frozenset[str] = frozenset().union(
     *(_names(f"{root}.linalg", _LINALG) for root in ("numpy", "cupy")),
     *(_names(f"{root}.fft", _FFT) for root in ("numpy", "cupy")),
     _names("operator", _OPERATOR),
-    _names("builtins", _BUILTINS),
+    _names("builtins", _BUILTIN_TYPES + " " + _BUILTIN_FUNCTIONS),
+    _names("math", _MATH),
 )
 
 # Methods are called on an object through an RRef to it. Those of a class that is defined in one of

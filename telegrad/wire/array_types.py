@@ -6,6 +6,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Sequence
+from types import NoneType
 from typing import Any, Literal
 
 import msgpack
@@ -15,6 +16,7 @@ from telegrad.errors import DecodeError
 from telegrad.wire.conversion import MARKERS, Conversion, Reading, Refused
 from telegrad.wire.copies import bytes_of, copy_of
 from telegrad.wire.envelope import Buffer
+from telegrad.wire.lookup import is_exactly
 from telegrad.wire.registry import ExternalType, register_external
 from telegrad.wire.tags import Tag
 
@@ -77,6 +79,9 @@ def _encode_field(name: str, dtype: np.dtype[Any], offset: int, title: object = 
 def decode_dtype(plain: object, depth: int = 0) -> np.dtype[Any]:
     """Builds the dtype that `encode_dtype` described.
 
+    Nothing is handed to NumPy but numbers and text, and nothing of it compared or shown: of a dtype
+    that stands in a document as a value, parts may be whatever a document holds.
+
     Raises:
         DecodeError: It is no such description, or its items would be Python objects.
     """
@@ -87,9 +92,9 @@ def decode_dtype(plain: object, depth: int = 0) -> np.dtype[Any]:
     except DecodeError:
         raise
     except Exception as error:
-        raise DecodeError(f"not a dtype: {str(plain)[:100]}") from error
+        raise DecodeError("not a dtype") from error
     if dtype.hasobject:
-        raise DecodeError(f"a dtype of Python objects: {str(plain)[:100]}")
+        raise DecodeError(f"a dtype of Python objects: {dtype}"[:200])
     return dtype
 
 
@@ -98,15 +103,27 @@ def _decode_dtype(plain: Any, depth: int) -> np.dtype[Any]:
         if not _SIMPLE.fullmatch(plain):
             raise DecodeError(f"not a dtype: {plain[:100]!r}")
         return np.dtype(plain)
+    if type(plain) is not list or not plain or type(plain[0]) is not str:
+        raise DecodeError("not a dtype")
     kind, *rest = plain
     if kind == "ml":
         return _ml_dtype(*rest)
     if kind == "sub":
         base, shape = rest
         return np.dtype((decode_dtype(base, depth + 1), tuple(_checked_shape(shape))))
-    if kind != "struct":
-        raise DecodeError(f"not a dtype: {str(plain)[:100]}")
+    if kind == "struct":
+        return _struct_dtype(rest, depth)
+    raise DecodeError(f"not a dtype: {kind[:100]!r}")
+
+
+def _struct_dtype(rest: list[Any], depth: int) -> np.dtype[Any]:
     itemsize, aligned, fields = rest
+    right = type(itemsize) is int and type(aligned) is bool and type(fields) is list
+    if not right or any(type(field) is not list or len(field) != 4 for field in fields):
+        raise DecodeError("not a dtype of fields")
+    for name, title, offset, _ in fields:
+        if type(name) is not str or type(offset) is not int or not is_exactly(title, str, NoneType):
+            raise DecodeError("a dtype with a field that has no name or no place")
     names, titles, offsets, formats = zip(*fields, strict=True) if fields else ((), (), (), ())
     return np.dtype(
         {
@@ -116,11 +133,13 @@ def _decode_dtype(plain: Any, depth: int) -> np.dtype[Any]:
             "titles": list(titles),
             "itemsize": itemsize,
         },
-        align=bool(aligned),
+        align=aligned,
     )
 
 
-def _ml_dtype(name: str) -> np.dtype[Any]:
+def _ml_dtype(name: object) -> np.dtype[Any]:
+    if type(name) is not str:
+        raise DecodeError("a dtype of ml_dtypes without a name")
     module = sys.modules.get("ml_dtypes")
     if module is None:
         raise DecodeError(f"dtype {name!r} is one of ml_dtypes, which is not imported here")
@@ -195,7 +214,7 @@ def rebuild_array(meta: Any, buffers: Sequence[Buffer]) -> np.ndarray[Any, Any]:
 def _checked_shape(shape: Any) -> list[int]:
     right = type(shape) is list and len(shape) <= MAX_DIMENSIONS
     if not right or any(type(n) is not int or n < 0 for n in shape):
-        raise DecodeError(f"not a shape: {str(shape)[:100]}")
+        raise DecodeError("not a shape")
     return list(shape)
 
 

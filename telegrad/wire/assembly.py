@@ -64,6 +64,11 @@ class Assembly:
         return len(self._parts)
 
     @property
+    def left(self) -> int:
+        """How many pieces are not in their place yet."""
+        return self._left
+
+    @property
     def complete(self) -> bool:
         """Whether every byte is in its place."""
         return self._left == 0

@@ -20,6 +20,8 @@ import msgpack
 from telegrad.errors import DecodeError
 from telegrad.wire.allowance import FEW_KEYS
 from telegrad.wire.conversion import MARKERS, Conversion, Reading, Refused
+from telegrad.wire.hashing import check_hashing, refuse_hashing
+from telegrad.wire.lookup import is_exactly
 from telegrad.wire.tags import Tag
 
 __all__ = [
@@ -136,8 +138,9 @@ LEAF_DECODERS: dict[Tag, Callable[[Reading, bytes], object]] = {
 
 def encode_mapping(conversion: Conversion, value: Mapping[Any, Any], tag: Tag) -> list[object]:
     """Encodes a mapping as keys and values in turn."""
-    keys = conversion.items(list(value), lambda i: ".keys()")
     names = list(value)
+    keys = conversion.items(names, lambda i: ".keys()")
+    refuse_hashing(names, type(value).__qualname__, "list(value.items())")
     items = conversion.items(list(value.values()), lambda i: f"[{_short(names[i])}]")
     pairs = [part for pair in zip(keys, items, strict=True) for part in pair]
     return [MARKERS[tag], *pairs]
@@ -151,7 +154,9 @@ def _short(key: object) -> str:
 def _decode_mapping(reading: Reading, items: list[Any]) -> dict[Any, Any]:
     if len(items) % 2:
         raise DecodeError("a dict with a key and no value")
-    pairs = zip(items[::2], items[1::2], strict=True)
+    keys = items[::2]
+    check_hashing(keys)
+    pairs = zip(keys, items[1::2], strict=True)
     if len(items) <= FEW_KEYS:
         return dict(pairs)
     mapping: dict[Any, Any] = {}
@@ -159,7 +164,15 @@ def _decode_mapping(reading: Reading, items: list[Any]) -> dict[Any, Any]:
     return mapping
 
 
+def _encode_set(conversion: Conversion, value: set[Any] | frozenset[Any]) -> object:
+    members = list(value)
+    items = conversion.items(members, lambda i: "{...}")
+    refuse_hashing(members, type(value).__qualname__, "list(value)")
+    return [MARKERS[Tag.SET if type(value) is set else Tag.FROZENSET], *items]
+
+
 def _decode_set(reading: Reading, items: list[Any]) -> set[Any]:
+    check_hashing(items)
     if len(items) <= FEW_KEYS:
         return set(items)
     values: set[Any] = set()
@@ -180,9 +193,9 @@ def _encode_time(conversion: Conversion, value: dt.time) -> object:
 
 def _zone(items: list[Any]) -> dt.tzinfo | None:
     zone = items[-1]
-    if zone is None or type(zone) in (dt.timezone, zoneinfo.ZoneInfo):
+    if zone is None or is_exactly(zone, dt.timezone, zoneinfo.ZoneInfo):
         return zone  # type: ignore[no-any-return]  # narrowed by exact type
-    raise DecodeError(f"a {type(zone).__name__} is no time zone")
+    raise DecodeError("a time zone that is none")
 
 
 def _decode_datetime(reading: Reading, items: list[Any]) -> object:
@@ -208,6 +221,8 @@ def _encode_timezone(conversion: Conversion, value: dt.timezone) -> object:
 def _decode_timezone(reading: Reading, items: list[Any]) -> object:
     del reading
     offset = dt.timedelta(*integers(items[:-1], 3))
+    if not is_exactly(items[-1], str, type(None)):
+        raise DecodeError("a time zone that is not named by a string")
     return dt.timezone(offset) if items[-1] is None else dt.timezone(offset, items[-1])
 
 
@@ -232,15 +247,15 @@ def _encode_default_dict(conversion: Conversion, value: defaultdict[Any, Any]) -
 
 def _decode_default_dict(reading: Reading, items: list[Any]) -> object:
     factory, *pairs = items
-    if factory is not None and not isinstance(factory, _FACTORIES):
+    if factory is not None and not issubclass(type(factory), _FACTORIES):
         raise DecodeError("a defaultdict whose factory is no function")
     return defaultdict(factory, _decode_mapping(reading, pairs))
 
 
 COMPOUND_ENCODERS: dict[type, Callable[[Conversion, Any], object]] = {
     tuple: lambda c, v: [MARKERS[Tag.TUPLE], *c.items(v)],
-    set: lambda c, v: [MARKERS[Tag.SET], *c.items(v, lambda i: "{...}")],
-    frozenset: lambda c, v: [MARKERS[Tag.FROZENSET], *c.items(v, lambda i: "{...}")],
+    set: _encode_set,
+    frozenset: _encode_set,
     slice: lambda c, v: [
         MARKERS[Tag.SLICE],
         *c.items((v.start, v.stop, v.step), (".start", ".stop", ".step").__getitem__),

@@ -19,7 +19,6 @@ from telegrad.wire.allowed_functions import (
     VALUE_MODULES,
 )
 from telegrad.wire.callable_request import CallableRequest
-from telegrad.wire.class_types import own_attributes
 from telegrad.wire.definers import (
     defined,
     definers,
@@ -32,10 +31,13 @@ from telegrad.wire.exposure import is_marked
 from telegrad.wire.function_ref import FunctionRef
 from telegrad.wire.lookup import (
     Found,
+    attribute,
     bases,
     find,
     is_class,
+    module_namespace,
     module_of,
+    own_attributes,
     split,
     wire_module,
 )
@@ -61,7 +63,7 @@ class CallablePolicy:
 
     Args:
         mode: `"project"`: what is defined in `__main__`, or in modules that this process has
-            imported from outside the standard library, site-packages and telegrad; and the array
+            imported from outside the standard library, site-packages and telegrad; and the
             functions of `telegrad.wire.allowed_functions`. `"exposed"`: nothing else.
             `"importable"`: anything; that is remote code execution for whoever holds the token.
         patterns: Under `"project"`, further dotted names: `"mypkg.*"`, `"math.sqrt"`.
@@ -133,7 +135,7 @@ class CallablePolicy:
     ) -> Callable[..., Any]:
         """Returns the function or class of a name that is sent as a value: an argument, a dtype.
 
-        The rules are those of `resolve`, since whoever gets it may call it; but array functions
+        The rules are those of `resolve`, since whoever gets it may call it; but listed functions
         and the modules and optimizers of telegrad are there under every mode, and unasked.
 
         Raises:
@@ -311,11 +313,11 @@ class CallablePolicy:
         """Whether the object was defined where it may be called, not merely imported there."""
         if self.mode == "importable" or name in ALLOWED_NAMES:
             return True
-        target = found.value.__func__ if isinstance(found.value, types.MethodType) else found.value
-        home = getattr(target, "__module__", None)
-        if not isinstance(home, str):
+        target = _function_of(found)
+        home = attribute(target, "__module__")
+        if type(home) is not str:
             return self._matches(name.replace(":", "."))
-        path = getattr(target, "__qualname__", "")
+        path = attribute(target, "__qualname__") or ""
         return (
             wire_module(home) == name.partition(":")[0]
             or _is_own(home)
@@ -392,7 +394,7 @@ class _Known(NamedTuple):
     def is_there(self) -> bool:
         """Whether its name still leads to it, at the top of its module."""
         module = module_of(self.module)
-        return module is not None and vars(module).get(self.path) is self.function
+        return module is not None and module_namespace(module).get(self.path) is self.function
 
 
 def _find(module: types.ModuleType | None, parts: tuple[str, ...]) -> Found | None:
@@ -413,16 +415,22 @@ def _callable(found: Found, request: CallableRequest) -> Callable[..., Any]:
     return value
 
 
+def _function_of(found: Found) -> object:
+    value = found.value
+    return value.__func__ if type(value) is types.MethodType else value
+
+
 def _is_exposed(found: Found, parts: tuple[str, ...]) -> bool:
     """Whether an object is marked, or was defined in a marked class on the way to it."""
-    target = found.value.__func__ if isinstance(found.value, types.MethodType) else found.value
+    target = _function_of(found)
     if is_marked(target, ".".join(parts)):
         return True
     names = parts[len(parts) - len(found.owners) :]
     covered = False
     for owner, name in zip(found.owners, names, strict=True):
         definer, raw = defined(owner, name)
-        covered = (covered or is_marked(owner, owner.__qualname__)) and is_at_home(raw, definer)
+        path = str(attribute(owner, "__qualname__"))
+        covered = (covered or is_marked(owner, path)) and is_at_home(raw, definer)
     return covered
 
 

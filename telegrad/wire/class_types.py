@@ -1,7 +1,9 @@
 """Enums, dataclasses and named tuples on the wire.
 
 They are rebuilt from classes that are imported already, without running `__init__`,
-`__post_init__`, `__new__`, `__setattr__` or `__setstate__` of theirs.
+`__post_init__`, `__new__`, `__setattr__` or `__setstate__` of theirs. Whatever decides here is read
+from namespaces, since metaclasses and descriptors are code of the program's, too. A class with a
+`__del__` is refused: a document that is given up in the middle would run it.
 """
 
 from __future__ import annotations
@@ -9,14 +11,22 @@ from __future__ import annotations
 import dataclasses
 import types
 from collections.abc import Callable
-from enum import Enum, EnumType, Flag
+from enum import Enum, EnumType, Flag, IntFlag
 from functools import cached_property
 from itertools import chain
 from typing import Any
 
 from telegrad.errors import DecodeError
 from telegrad.wire.conversion import MARKERS, Conversion, Reading, Refused
-from telegrad.wire.lookup import bases, class_name, find_class, namespace
+from telegrad.wire.lookup import (
+    bases,
+    class_name,
+    find_class,
+    first_in_bases,
+    namespace,
+    own_attributes,
+    own_dict,
+)
 from telegrad.wire.registry import registered_type_by_name
 from telegrad.wire.tags import Tag
 
@@ -25,9 +35,10 @@ __all__ = [
     "encode_dataclass",
     "encode_enum",
     "encode_named_tuple",
+    "fields_of_dataclass",
     "fields_of_named_tuple",
+    "has_finaliser",
     "instance_of",
-    "own_attributes",
     "slots_of",
 ]
 
@@ -45,6 +56,20 @@ def _named(cls: type, what: str) -> str:
             " without a leading underscore"
         )
     return name
+
+
+def has_finaliser(cls: type) -> bool:
+    """Tells whether code runs when an object of a class is dropped."""
+    return first_in_bases(cls, "__del__") is not ...
+
+
+def _refuse_finaliser(cls: type, what: str) -> None:
+    if has_finaliser(cls):
+        raise Refused(
+            f"{what} of {cls.__module__}.{cls.__qualname__}, whose __del__ would run for every copy;"
+            " keep the object where it is and send an RRef, or register the class:"
+            f" rpc.register_type({cls.__qualname__}, encode=..., decode=...)"
+        )
 
 
 # -- enums -------------------------------------------------------------------------------------
@@ -68,9 +93,12 @@ def _enum_class(name: object) -> type[Enum]:
 def _decode_enum(reading: Reading, items: list[Any]) -> object:
     del reading
     name, member = items
-    found = namespace(_enum_class(name))["_member_map_"].get(member)
+    cls = _enum_class(name)
+    if type(member) is not str:
+        raise DecodeError(f"a member of the enum {name!r} that is not named by a string")
+    found = namespace(cls)["_member_map_"].get(member)
     if found is None:
-        raise DecodeError(f"the enum {name!r} has no member {str(member)[:100]!r} here")
+        raise DecodeError(f"the enum {name!r} has no member {member[:100]!r} here")
     return found
 
 
@@ -78,30 +106,55 @@ def _decode_flag(reading: Reading, items: list[Any]) -> object:
     del reading
     name, value = items
     cls = _enum_class(name)
-    found = namespace(cls)["_value2member_map_"].get(value)
-    if found is not None:
-        return found
     if not issubclass(cls, Flag) or type(value) is not int:
-        raise DecodeError(f"the enum {name!r} has no member of value {str(value)[:100]} here")
-    missing = next(
-        namespace(base)["_missing_"] for base in bases(cls) if "_missing_" in namespace(base)
-    )
-    if missing is not namespace(Flag)["_missing_"]:
-        raise DecodeError(f"the flag {name!r} makes combinations its own way; send its members")
-    if len(namespace(cls)["_value2member_map_"]) >= MOST_COMBINATIONS:
+        raise DecodeError(f"the enum {name!r} has no member of such a value here")
+    if hook := _hook_of(cls):
+        raise DecodeError(
+            f"the flag {name!r} makes combinations its own way ({hook}); send members"
+        )
+    known = namespace(cls)["_value2member_map_"]
+    if (found := known.get(value)) is not None:
+        return found
+    if len(known) >= MOST_COMBINATIONS:
         raise DecodeError(f"the flag {name!r} has {MOST_COMBINATIONS} combinations here already")
     return EnumType.__call__(cls, value)
 
 
+# What enum asks of a class that it makes a combination of.
+_HOOKS = (
+    "_missing_",
+    "_iter_member_",
+    "_iter_member_by_value_",
+    "_numeric_repr_",
+    "__setattr__",
+    "__getattribute__",
+    "__getattr__",
+    "__eq__",
+    "__hash__",
+    "__class__",
+    "__del__",
+)
+_THEIR_OWN = (IntFlag, Flag, *(base for base in bases(IntFlag) if base is not IntFlag))
+
+
+def _hook_of(cls: type[Enum]) -> str:
+    """Returns what a flag does in a way of its own when combinations are looked up or made."""
+    member_type = namespace(cls)["_member_type_"]
+    if member_type is not int and member_type is not object:
+        return "its members are no plain integers"
+    usual = [{id(space[name]) for space in map(namespace, _THEIR_OWN) if name in space}
+             for name in _HOOKS]  # fmt: skip
+    for name, known in zip(_HOOKS, usual, strict=True):
+        found = first_in_bases(cls, name)
+        if name == "_iter_member_" and type(found) is types.MethodType:
+            found = found.__func__  # members that are not in order: by enum itself
+            known = {id(namespace(Flag)["_iter_member_by_def_"].__func__)}
+        if found is not ... and id(found) not in known:
+            return name
+    return ""
+
+
 # -- dataclasses -------------------------------------------------------------------------------
-
-
-def own_attributes(value: object) -> dict[str, Any]:
-    """Returns what stands in an instance's own dictionary, if it has one."""
-    try:
-        return dict(object.__getattribute__(value, "__dict__"))
-    except AttributeError:
-        return {}
 
 
 def instance_of(cls: type, values: dict[str, Any], instance: Any = None) -> Any:
@@ -114,7 +167,12 @@ def instance_of(cls: type, values: dict[str, Any], instance: Any = None) -> Any:
     slots = slots_of(cls)
     rest = {name: value for name, value in values.items() if name not in slots}
     if rest:
-        object.__getattribute__(instance, "__dict__").update(rest)
+        own = own_dict(instance)
+        if own is None:
+            raise DecodeError(
+                f"a {type(instance).__qualname__} has no place for {min(rest)[:100]!r}"
+            )
+        own.update(rest)
     for name, value in values.items():
         if name in slots:
             slots[name].__set__(instance, value)
@@ -135,17 +193,21 @@ def _is_class_attribute(cls: type, name: str) -> bool:
     return any(name in namespace(base) for base in bases(cls))
 
 
-def _field_names(cls: type) -> tuple[str, ...] | None:
+def fields_of_dataclass(cls: type) -> tuple[str, ...] | None:
     """Returns the fields of a class that is a dataclass itself, not just derived from one."""
-    if "__dataclass_fields__" not in namespace(cls):
+    found = namespace(cls).get("__dataclass_fields__")
+    if type(found) is not dict:
         return None
-    return tuple(field.name for field in dataclasses.fields(cls))
+    bare: Any = types.SimpleNamespace(
+        __dataclass_fields__=found
+    )  # the class may look up its own way
+    return tuple(field.name for field in dataclasses.fields(bare))
 
 
 def encode_dataclass(conversion: Conversion, value: Any) -> object:
     """Encodes every field, and what else stands in the instance's dictionary."""
     cls = type(value)
-    names = _field_names(cls)
+    names = fields_of_dataclass(cls)
     if names is None:
         raise Refused(
             f"a {cls.__qualname__}, which is derived from a dataclass and is none itself; decorate"
@@ -153,6 +215,7 @@ def encode_dataclass(conversion: Conversion, value: Any) -> object:
         )
     if not _has_plain_layout(cls):
         raise Refused(f"a {cls.__qualname__}, a dataclass derived from a builtin type")
+    _refuse_finaliser(cls, "a dataclass")
     name = _named(cls, "a dataclass")
     attributes = own_attributes(value)
     slots = slots_of(cls)
@@ -202,9 +265,11 @@ def _decode_dataclass(reading: Reading, items: list[Any]) -> object:
     del reading
     name, *pairs = items
     cls = find_class(name)
-    fields = _field_names(cls)
+    fields = fields_of_dataclass(cls)
     if fields is None or registered_type_by_name(name) is not None:
         raise DecodeError(f"{name!r} is not a dataclass here")
+    if has_finaliser(cls):
+        raise DecodeError(f"the dataclass {name!r} has a __del__ here, which would run")
     if len(pairs) % 2 or any(type(key) is not str for key in pairs[::2]):
         raise DecodeError(f"the dataclass {name!r} has a field without a name or a value")
     values = dict(zip(pairs[::2], pairs[1::2], strict=True))
@@ -235,6 +300,7 @@ def fields_of_named_tuple(cls: type) -> tuple[str, ...] | None:
 def encode_named_tuple(conversion: Conversion, value: Any) -> object:
     """Encodes its items, in order."""
     fields = fields_of_named_tuple(type(value)) or ()
+    _refuse_finaliser(type(value), "a named tuple")
     name = _named(type(value), "a named tuple")
     items = conversion.items(tuple.__iter__(value), lambda i: f".{fields[i]}")
     return [MARKERS[Tag.NAMED_TUPLE], name, *items]
@@ -245,8 +311,8 @@ def _decode_named_tuple(reading: Reading, items: list[Any]) -> object:
     name, *values = items
     cls = find_class(name)
     fields = fields_of_named_tuple(cls)
-    if fields is None:
-        raise DecodeError(f"{name!r} is not a named tuple here")
+    if fields is None or has_finaliser(cls):
+        raise DecodeError(f"{name!r} is not a named tuple here, or has a __del__")
     if len(fields) != len(values):
         raise DecodeError(
             f"the named tuple {name!r} has {len(fields)} fields here; {len(values)} arrived"

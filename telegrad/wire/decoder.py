@@ -217,7 +217,7 @@ class _Document:
         found = self._functions_found.get(name)
         if found is None:
             found = self._functions_found[name] = self._find(name)
-        if isinstance(found, DecodeError):
+        if type(found) is DecodeError:
             raise found
         return found
 
@@ -236,9 +236,11 @@ class _Document:
 
     def part(self, part: object) -> object:
         """Reads a document inside an exception: `[document, externals, buffers]`."""
-        if type(part) is not list or [type(each) for each in part] != [bytes, bytes, list]:
+        if type(part) is not list or len(part) != 3:
             raise DecodeError("not a part of an exception")
         document, metadata, buffers = part
+        if not (type(document) is type(metadata) is bytes and type(buffers) is list):
+            raise DecodeError("not a part of an exception")
         if any(type(each) is not bytes for each in buffers):
             raise DecodeError("a part of an exception whose buffers are no bytes")
         externals = rebuild(metadata, buffers, limits=self.limits)
@@ -249,11 +251,11 @@ class _Document:
 
 def _decode_registered(items: list[Any]) -> object:
     name, plain = items
-    registered = registered_type_by_name(name) if type(name) is str else None
+    if type(name) is not str:
+        raise DecodeError("a registered type that is not named by a string")
+    registered = registered_type_by_name(name)
     if registered is None:
-        raise DecodeError(
-            f"no type {str(name)[:200]!r} is registered here; rpc.register_type adds it"
-        )
+        raise DecodeError(f"no type {name[:200]!r} is registered here; rpc.register_type adds it")
     try:
         return registered.decode(plain)
     except Exception as error:  # the user's function
@@ -274,7 +276,10 @@ def _located(error: Exception, document: bytes, reader: _Document) -> DecodeErro
     if len(document) > _LOCATED_BYTES:
         return DecodeError(words)
     try:
+        check(document, reader.limits)
         tree = unpack(document, reader.limits)
+    except DecodeError:  # too large, or too deep
+        return DecodeError(words)
     except Exception:  # not even msgpack
         return DecodeError(f"not a document ({len(document)} bytes): {words}")
     path: list[str] = []

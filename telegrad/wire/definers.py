@@ -6,8 +6,14 @@ import types
 from functools import partial
 from typing import Any
 
-from telegrad.wire.class_types import own_attributes
-from telegrad.wire.lookup import bases, is_class, namespace, wire_module
+from telegrad.wire.lookup import (
+    attribute,
+    bases,
+    is_class,
+    namespace,
+    own_attributes,
+    wire_module,
+)
 
 __all__ = ["defined", "definers", "dotted", "home_of", "is_at_home", "is_method"]
 
@@ -31,7 +37,7 @@ def definers(value: object, method: str) -> tuple[tuple[object, str], ...]:
     if method == "__call__":
         if type(value) is partial:
             return definers(value.func, method)
-        if isinstance(value, types.MethodType):
+        if type(value) is types.MethodType:
             return definers(value.__func__, method)
         if is_class(value) or _has_home(value):
             return ((value, method),)
@@ -50,14 +56,14 @@ def is_at_home(raw: object, definer: type) -> bool:
     A function made where it stands, by a decorator that does not say whom it wraps, is.
     """
     if is_class(raw):
-        nested = f"{raw.__module__}:{raw.__qualname__}"
-        return nested.startswith(f"{definer.__module__}:{definer.__qualname__}.")
+        (module, path), (home, inside) = _names(raw), _names(definer)
+        return f"{module}:{path}".startswith(f"{home}:{inside}.")
     if _is_builtin_method(definer, raw):
         return True
     if not _has_home(raw):
         return False
     module, path = _names(raw)
-    return module == definer.__module__ or "<locals>" in path
+    return module == attribute(definer, "__module__") or "<locals>" in path
 
 
 def is_method(value: object, name: str) -> bool:
@@ -84,7 +90,7 @@ def home_of(value: object) -> tuple[str, str]:
     """
     if type(value) is partial:
         return home_of(value.func)
-    if isinstance(value, types.MethodType):
+    if type(value) is types.MethodType:
         return home_of(value.__func__)
     if is_class(value) or _has_home(value):
         module, path = map(str, _names(value))
@@ -106,21 +112,21 @@ def defined(value: object, name: str) -> tuple[type, object]:
     """Returns the class that gives an object, or a class, this name, and what it defines."""
     cls = value if is_class(value) else type(value)
     definer = next((base for base in bases(cls) if name in namespace(base)), cls)
-    raw = namespace(definer).get(name)
-    return definer, raw.__func__ if isinstance(raw, staticmethod | classmethod) else raw
+    raw: Any = namespace(definer).get(name)
+    return definer, raw.__func__ if issubclass(type(raw), (staticmethod, classmethod)) else raw
 
 
 def _is_builtin_method(definer: type, raw: object) -> bool:
     """Whether it is a method of a class in C, which says no module, in the class that it is of."""
-    if not isinstance(raw, _BUILTIN_METHODS):
+    if not issubclass(type(raw), _BUILTIN_METHODS):
         return False
     return getattr(raw, "__objclass__", getattr(raw, "__self__", None)) is definer
 
 
 def _has_home(value: object) -> bool:
     """Whether it is a function, of any kind, that says which module it is of."""
-    return all(isinstance(name, str) for name in _names(value))
+    return all(type(name) is str for name in _names(value))
 
 
 def _names(value: object) -> tuple[Any, Any]:
-    return getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    return attribute(value, "__module__"), attribute(value, "__qualname__")

@@ -1,21 +1,30 @@
 """Exceptions on the wire: what one end says of an exception, and what the other makes of it.
 
 Message, arguments, attributes that encode, notes and cause travel. Its parts are documents of
-their own, unlike anywhere else: one that cannot be read at the other end is then missing, where it
-would otherwise hide the exception. The class is only ever one that is imported already, and none of
+their own, unlike anywhere else: one that cannot be written (an RRef), or not be read at the other
+end, is then missing, where it would otherwise hide the exception; a note names it. The class is only ever one that is imported already, and none of
 its code runs; where there is none, a RemoteError says the same.
 """
 
 from __future__ import annotations
 
+import builtins
 import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from telegrad.errors import DecodeError, RemoteError
-from telegrad.wire.class_types import instance_of, own_attributes, slots_of
-from telegrad.wire.lookup import bases, class_name, find_class, namespace, wire_module
+from telegrad.wire.class_types import has_finaliser, instance_of, slots_of
+from telegrad.wire.lookup import (
+    bases,
+    class_name,
+    find_class,
+    is_exactly,
+    namespace,
+    own_attributes,
+    wire_module,
+)
 
 __all__ = ["add_note", "pack_exception", "unpack_exception"]
 
@@ -26,6 +35,14 @@ MAX_TEXT = 64 * 2**10  # characters of a message, of a note, or of an argument i
 PackPart: TypeAlias = Callable[[object], object]
 UnpackPart: TypeAlias = Callable[[object], object]
 
+# By identity, here and below: a class may be hashed and compared by code of its metaclass.
+_BUILTIN = frozenset(
+    id(each)
+    for each in vars(builtins).values()
+    if isinstance(each, type) and issubclass(each, BaseException)
+)
+# What a constructor in C keeps, or looks into by itself: of all else it may ask for a number or a hash.
+_PLAIN = frozenset(map(id, (type(None), bool, int, float, str, bytes)))
 _METHODS = frozenset(vars(BaseException))  # an attribute must not stand in the place of one
 _LEFT_OUT = frozenset({"args", "obj"})  # args go by themselves; obj is whatever lacks an attribute
 
@@ -35,19 +52,20 @@ def pack_exception(error: BaseException, pack_part: PackPart, depth: int = 0) ->
     cls = type(error)
     name = class_name(cls) or f"{wire_module(cls.__module__)}:{cls.__qualname__}"
     cause = error.__cause__ if depth < MAX_CAUSES else None
-    notes = getattr(error, "__notes__", None)
+    notes = [note for note in _sequence(getattr(error, "__notes__", None)) if isinstance(note, str)]
+    attributes, left_out = _pack_attributes(error, pack_part)
     return {
         "type": name,
         "message": _words(str, error),
         "args": [[_words(repr, each), pack_part(each)] for each in error.args],
-        "attributes": _pack_attributes(error, pack_part),
-        "notes": [note[:MAX_TEXT] for note in _sequence(notes) if isinstance(note, str)],
+        "attributes": attributes,
+        "notes": [note[:MAX_TEXT] for note in notes + left_out],
         "cause": None if cause is None else pack_exception(cause, pack_part, depth + 1),
     }
 
 
 def _sequence(notes: object) -> Sequence[object]:
-    return notes if isinstance(notes, list | tuple) else ()
+    return notes if is_exactly(notes, list, tuple) else ()  # type: ignore[return-value]
 
 
 def _words(into: Callable[[object], str], value: object) -> str:
@@ -57,7 +75,10 @@ def _words(into: Callable[[object], str], value: object) -> str:
         return f"<{type(value).__qualname__} whose {into.__name__}() raised {type(error).__name__}>"
 
 
-def _pack_attributes(error: BaseException, pack_part: PackPart) -> dict[str, object]:
+def _pack_attributes(
+    error: BaseException, pack_part: PackPart
+) -> tuple[dict[str, object], list[str]]:
+    """Returns what encodes, and a note on the rest if there is any."""
     values = {name: each for name, each in own_attributes(error).items() if type(name) is str}
     for name, member in _members(type(error)).items():
         try:
@@ -67,7 +88,13 @@ def _pack_attributes(error: BaseException, pack_part: PackPart) -> dict[str, obj
         if value is not None or member.__objclass__.__module__ != "builtins":
             values[name] = value  # None is how an unset field of a builtin reads
     parts = {name: pack_part(v) for name, v in values.items() if not name.startswith("__")}
-    return {name: part for name, part in parts.items() if part is not None}
+    left = [
+        f".{name} ({type(values[name]).__qualname__})"
+        for name, part in parts.items()
+        if part is None
+    ]
+    note = [f"attributes that do not travel in an exception: {', '.join(left)}"] if left else []
+    return {name: part for name, part in parts.items() if part is not None}, note
 
 
 def _members(cls: type) -> dict[str, types.MemberDescriptorType]:
@@ -98,14 +125,14 @@ def unpack_exception(plain: object, unpack_part: UnpackPart, depth: int = 0) -> 
         add_note(error, note)
     if fields["cause"] is not None:
         cause = unpack_exception(fields["cause"], unpack_part, depth + 1)
-        BaseException.__setattr__(error, "__cause__", cause)
+        namespace(BaseException)["__cause__"].__set__(error, cause)
     return error
 
 
 def add_note(error: BaseException, note: str) -> None:
     """Adds a note without running what the exception's class makes of attributes or notes."""
     notes = [*_sequence(own_attributes(error).get("__notes__")), note]
-    BaseException.__setattr__(error, "__notes__", notes)
+    instance_of(type(error), {"__notes__": notes}, error)
 
 
 def _checked(plain: Any, depth: int) -> Mapping[str, Any]:
@@ -115,11 +142,15 @@ def _checked(plain: Any, depth: int) -> Mapping[str, Any]:
         "args": list,
         "attributes": dict,
         "notes": list,
-        "cause": (dict, type(None)),
+        "cause": dict,
     }
     if type(plain) is not dict or plain.keys() != kinds.keys() or depth > MAX_CAUSES:
         raise DecodeError("not the description of an exception")
-    if wrong := [key for key, kind in kinds.items() if not isinstance(plain[key], kind)]:
+    if wrong := [
+        key
+        for key, kind in kinds.items()
+        if type(plain[key]) is not kind and not (key == "cause" and plain[key] is None)
+    ]:
         raise DecodeError(f"the description of an exception with a wrong {wrong[0]}")
     pairs = all(type(each) is list and len(each) == 2 for each in plain["args"])
     if not pairs or not all(type(note) is str for note in plain["notes"]):
@@ -133,12 +164,16 @@ def _rebuilt(fields: Mapping[str, Any], unpack_part: UnpackPart) -> BaseExceptio
         cls = find_class(fields["type"])
     except DecodeError:
         return None
-    if not issubclass(cls, Exception):
+    if not issubclass(cls, Exception) or has_finaliser(cls):
         return None
     args = tuple(_argument(words, part, unpack_part) for words, part in fields["args"])
-    builtin: Any = next(base for base in bases(cls) if base.__module__ == "builtins")
+    builtin: Any = next(base for base in bases(cls) if id(base) in _BUILTIN)
+    group = issubclass(builtin, BaseExceptionGroup)
+    if group and not _are_of_a_group(args):
+        return None
     try:
-        error: BaseException = builtin.__new__(cls, *args)
+        plain = group or _PLAIN.issuperset(map(id, map(type, args)))
+        error: BaseException = builtin.__new__(cls, *(args if plain else ()))
     except Exception:  # the arguments of an ExceptionGroup, for instance, did not arrive whole
         return None
     if type(error) is not cls:
@@ -146,6 +181,13 @@ def _rebuilt(fields: Mapping[str, Any], unpack_part: UnpackPart) -> BaseExceptio
     _set(namespace(BaseException)["args"], error, args)
     _fill(error, fields["attributes"], unpack_part)
     return error
+
+
+def _are_of_a_group(args: tuple[Any, ...]) -> bool:
+    """Whether they are a message and exceptions, as a group takes them without asking anything."""
+    if len(args) != 2 or type(args[0]) is not str or not is_exactly(args[1], list, tuple):
+        return False
+    return all(issubclass(type(each), BaseException) for each in args[1])
 
 
 def _argument(words: object, part: object, unpack_part: UnpackPart) -> object:
@@ -157,15 +199,20 @@ def _argument(words: object, part: object, unpack_part: UnpackPart) -> object:
 
 def _fill(error: BaseException, parts: Mapping[str, object], unpack_part: UnpackPart) -> None:
     members = _members(type(error))
+    unread: list[str] = []
     for name, part in parts.items():
         try:
             value = unpack_part(part)
         except DecodeError:
+            unread.append(f".{name}")
             continue
         if name in members:
             _set(members[name], error, value)
         elif type(name) is str and not name.startswith("__") and name not in _METHODS:
             instance_of(type(error), {name: value}, error)
+    if unread:
+        words = f"attributes that this worker could not read: {', '.join(unread)}"
+        add_note(error, words[:MAX_TEXT])
 
 
 def _set(descriptor: Any, error: BaseException, value: object) -> None:

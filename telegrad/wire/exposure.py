@@ -15,8 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar, final
 
-from telegrad.wire.class_types import own_attributes
-from telegrad.wire.lookup import is_class, namespace
+from telegrad.wire.lookup import attribute, is_class, namespace, own_attributes
 
 __all__ = ["expose", "is_marked"]
 
@@ -76,10 +75,10 @@ def is_marked(target: object, path: str) -> bool:
     if mark is None:
         return False
     inside = None if is_class(target) else own_attributes(target).get("__wrapped__")
-    return _mark_of(inside) is not mark or getattr(target, "__qualname__", None) == path
+    return _mark_of(inside) is not mark or attribute(target, "__qualname__") == path
 
 
 def _mark_of(target: object) -> _Mark | None:
     attributes = namespace(target) if is_class(target) else own_attributes(target)
     mark = attributes.get(_ATTRIBUTE)
-    return mark if isinstance(mark, _Mark) else None
+    return mark if type(mark) is _Mark else None

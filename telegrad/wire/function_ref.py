@@ -79,7 +79,7 @@ def name_of(func: object) -> str:
     for name in candidate_names(module, path):
         if _leads_to(name, func):
             return name
-    raise EncodeError(_no_way_back(module, path))
+    raise EncodeError(_no_way_back(func, module, path))
 
 
 def _name_at_top(func: types.FunctionType) -> str:
@@ -197,7 +197,14 @@ def _leads_to(name: str, func: object) -> bool:
     return found.value is func
 
 
-def _no_way_back(module: str, path: str) -> str:
+def _no_way_back(func: object, module: str, path: str) -> str:
+    owner = getattr(func, "__self__", None)
+    if isinstance(func, types.BuiltinFunctionType) and not isinstance(owner, types.ModuleType):
+        whose = owner.__qualname__ if is_class(owner) else f"a {type(owner).__qualname__}"
+        return (
+            f"{path} is a method, written in C, of {whose}, and no name leads to it; write a"
+            " function of your own that calls it, and send that"
+        )
     private = [part for part in (*module.split("."), *path.split(".")) if part.startswith("_")]
     if private and module not in MAIN_NAMES:
         return (

@@ -17,17 +17,23 @@ from telegrad.errors import DecodeError
 __all__ = [
     "MAIN_NAMES",
     "Found",
+    "attribute",
     "bases",
     "candidate_names",
     "class_name",
     "find",
     "find_class",
+    "first_in_bases",
     "import_missing_with",
     "is_class",
+    "is_exactly",
     "main_module",
     "main_script",
+    "module_namespace",
     "module_of",
     "namespace",
+    "own_attributes",
+    "own_dict",
     "split",
     "wire_module",
 ]
@@ -41,6 +47,9 @@ _importer: ContextVar[Callable[[str], object] | None] = ContextVar(
 
 _NAMESPACE = type.__dict__["__dict__"]
 _BASES = type.__dict__["__mro__"]
+_MODULE_NAMESPACE = _NAMESPACE.__get__(types.ModuleType)["__dict__"]
+# What reads a field that C keeps, and runs nothing.
+_C_FIELDS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _PATH = r"[^\W_]\w*(?:\.[^\W_]\w*)*"
 _NAME = re.compile(rf"(?:{_PATH}|__main__|__mp_main__):{_PATH}")
 
@@ -87,7 +96,7 @@ def module_of(name: str) -> types.ModuleType | None:
     if importer is not None and (module is None or _begun(module)):
         importer(name)
         module = sys.modules.get(name)
-    return module if isinstance(module, types.ModuleType) else None
+    return module if issubclass(type(module), types.ModuleType) else None
 
 
 def import_missing_with(importer: Callable[[str], object] | None) -> None:
@@ -111,7 +120,7 @@ def main_module() -> types.ModuleType | None:
 def main_script() -> str:
     """Returns the path of this process' script, or words for its absence."""
     module = main_module()
-    path = vars(module).get("__file__") if module is not None else None
+    path = module_namespace(module).get("__file__") if module is not None else None
     return path if isinstance(path, str) else "no script (interactive, or python -c)"
 
 
@@ -123,6 +132,12 @@ def wire_module(name: str) -> str:
 def is_class(value: object) -> TypeGuard[type]:
     """Whether it is a class; unlike `isinstance`, asks no `__class__` of a user's."""
     return issubclass(type(value), type)
+
+
+def is_exactly(value: object, *kinds: type) -> bool:
+    """Whether it is of one of these classes itself; compares none, which a metaclass may do its way."""
+    kind = type(value)
+    return any(kind is each for each in kinds)
 
 
 def namespace(cls: type) -> Mapping[str, Any]:
@@ -137,9 +152,60 @@ def bases(cls: type) -> tuple[type, ...]:
     return order
 
 
+def module_namespace(module: types.ModuleType) -> Mapping[str, Any]:
+    """Returns what stands in a module; one that is loaded when it is first used stays as it is."""
+    space: Mapping[str, Any] = _MODULE_NAMESPACE.__get__(module)
+    return space
+
+
+def first_in_bases(cls: type, name: str) -> object:
+    """Returns what stands under a name in a class or, nearest first, its bases; else `...`."""
+    return next((space[name] for space in map(namespace, bases(cls)) if name in space), ...)
+
+
+def own_dict(value: object) -> dict[str, Any] | None:
+    """Returns an instance's own dictionary; None where it has none.
+
+    A property that its class calls `__dict__` is not asked.
+    """
+    for base in bases(type(value)):
+        descriptor: Any = namespace(base).get("__dict__")
+        if is_exactly(descriptor, *_C_FIELDS):
+            found: dict[str, Any] = descriptor.__get__(value)
+            return found
+    return None
+
+
+def own_attributes(value: object) -> dict[str, Any]:
+    """Returns a copy of what stands in an instance's own dictionary, if it has one."""
+    return dict(own_dict(value) or {})
+
+
+def attribute(value: object, name: str) -> object:
+    """Returns an attribute of a function, a class or an object, as far as no code computes it.
+
+    >>> attribute(find, "__qualname__"), attribute(property(), "name")
+    ('find', None)
+    """
+    raw: Any
+    if is_class(value):
+        raw = type.__dict__.get(name, ...)
+    else:
+        if name in (own := own_attributes(value)):
+            return own[name]
+        raw = first_in_bases(type(value), name)
+    if is_exactly(raw, *_C_FIELDS):
+        try:
+            return raw.__get__(value)
+        except AttributeError:
+            return None
+    computed = raw is ... or any("__get__" in namespace(base) for base in bases(type(raw)))
+    return None if computed else raw
+
+
 def find(module: types.ModuleType, parts: tuple[str, ...]) -> Found | None:
     """Walks a path through a module's namespace and those of classes, never through `getattr`."""
-    raw: Any = vars(module).get(parts[0])
+    raw: Any = module_namespace(module).get(parts[0])
     owners: list[type] = []
     for part in parts[1:]:
         if not is_class(raw):
@@ -163,8 +229,8 @@ def find_class(name: object) -> type:
     Raises:
         DecodeError: It has no public name, is not imported here, or is not a class.
     """
-    if not isinstance(name, str):
-        raise DecodeError(f"a class is named by a string, not by {type(name).__name__}")
+    if type(name) is not str:
+        raise DecodeError("a class that is not named by a string")
     try:
         module_name, parts = split(name)
     except ValueError as error:

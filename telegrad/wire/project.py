@@ -9,7 +9,7 @@ import sysconfig
 from pathlib import Path
 from typing import final
 
-from telegrad.wire.lookup import MAIN_NAMES, module_of
+from telegrad.wire.lookup import MAIN_NAMES, module_namespace, module_of
 
 __all__ = ["Project", "is_foreign_name"]
 
@@ -31,7 +31,7 @@ class Project:
         if name in MAIN_NAMES:
             return True
         module = module_of(name)
-        path = vars(module).get("__file__") if module is not None else None
+        path = module_namespace(module).get("__file__") if module is not None else None
         if not isinstance(path, str):
             return False
         if path not in self._verdicts:

@@ -46,9 +46,11 @@ def encode_sparse(conversion: Conversion, value: Any) -> object:
 
 def _decode_sparse(reading: Reading, items: list[Any]) -> object:
     name, dimensions, *parts = items
-    layout, _, kind = str(name).partition("_")
+    if type(name) is not str:
+        raise DecodeError("a sparse array without a name")
+    layout, _, kind = name.partition("_")
     if layout not in (*_PARTS, "coo") or kind not in ("array", "matrix"):
-        raise DecodeError(f"not a sparse array: {str(name)[:100]!r}")
+        raise DecodeError(f"not a sparse array: {name[:100]!r}")
     if type(dimensions) is not list or any(type(part) is not np.ndarray for part in parts):
         raise DecodeError(f"a {name} whose parts are no arrays")
     module = sys.modules.get("scipy.sparse")

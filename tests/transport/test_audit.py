@@ -211,6 +211,21 @@ def test_a_handler_that_fails_gets_the_next_record(
     assert "a handler of the logger telegrad.audit failed" in caplog.text
 
 
+def test_where_nobody_has_set_up_logging_people_read_words(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python shows warnings on stderr then: no JSON, and nothing of what an exception tells, too."""
+    monkeypatch.setattr(logging.getLogger("telegrad.audit"), "hasHandlers", lambda: False)
+    audit = Audit("host")
+    audit.record(DIAL_REFUSED, reason="AUTHENTICATION", words="another token")
+    refuse(audit, peer="mallory", address="grpc ipv4:10.0.0.9:4", words="another token")
+    audit.close()
+    (told,) = caplog.messages
+    assert told == (
+        "connection.refused: peer 'mallory', address 'grpc ipv4:10.0.0.9:4': another token"
+    )
+
+
 def test_a_handler_may_end_the_exchange(log: AuditLog, audit: Audit) -> None:
     """It would wait for itself."""
     closed = threading.Event()

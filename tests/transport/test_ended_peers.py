@@ -9,6 +9,7 @@ import pytest
 
 from telegrad.errors import UnknownWorkerError, WorkerLostError
 from telegrad.transport import Carrier, Listener, Transport, exchange
+from telegrad.transport.forgotten import MOST_NAMES, Forgotten
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 from tests.transport.workers import SECONDS, Floor, Worker, wait_until
@@ -100,3 +101,39 @@ def test_who_was_lost_before_it_ever_dialled_is_refused_too(floor: Floor) -> Non
     assert bob.recorder.wait_lost().fenced
     assert [worker for worker, _ in alice.recorder.lost].count(bob.info) == 1
     assert not alice.recorder.envelopes
+
+
+def test_what_is_forgotten_takes_no_more_room_with_time() -> None:
+    forgotten = Forgotten()
+    for incarnation in range(10_000):
+        forgotten.add("comes.and.goes", incarnation)
+        forgotten.add(f"came.once{incarnation}", incarnation)
+    assert len(forgotten) == MOST_NAMES
+    assert WorkerInfo("comes.and.goes", 1, 0) in forgotten
+    assert WorkerInfo("comes.and.goes", 1, 9_999) in forgotten
+    assert WorkerInfo("comes.and.goes", 1, 10_000) not in forgotten
+    assert WorkerInfo("came.once9999", 2, 9_999) in forgotten
+    assert WorkerInfo("came.once0", 2, 0) not in forgotten
+
+
+def test_a_session_of_which_nothing_at_all_is_known(floor: Floor) -> None:
+    """So nothing has to be kept of whoever had one."""
+    alice, gate = floor.worker("alice"), Gate(floor.transport())
+    bob = floor.worker("bob", transport=gate).knows(alice)
+    loop = bob.exchange._loop
+    loop.call_soon(gate.open.set)
+    bob.post(alice, 1)
+    alice.recorder.wait_envelopes(1)
+
+    async def shut() -> None:
+        gate.open.clear()
+
+    loop.run(shut(), SECONDS)
+    alice.exchange.fence(bob.info, "killed")
+    meet_and_lose(alice, 3 * KEPT)
+    alice.exchange._forgotten = Forgotten()
+    loop.call_soon(gate.open.set)
+    error = bob.recorder.wait_lost()
+    assert error.fenced
+    assert "alice has no session with this incarnation any more" in error.reason
+    assert alice.recorder.calls() == [1]

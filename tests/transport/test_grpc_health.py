@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ import grpc
 import pytest
 
 from telegrad.transport import GrpcTransport, read_certificate, self_signed_tls
+from telegrad.transport.grpc_health import MOST_QUESTIONS
 from telegrad.transport.grpc_options import split_address
 from telegrad.transport.tls import trusting_context
+from tests.break_in.strangers import RawStream, data, grpc_prefix, opening
 from tests.transport.workers import SECONDS, Authority, Floor
 
 CHECK, WATCH = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
@@ -45,6 +48,31 @@ def test_it_knows_no_worker_by_name(grpc_floor: Floor, name: bytes) -> None:
     assert refused.value.code() is grpc.StatusCode.NOT_FOUND
     assert "host" not in str(refused.value.details())
     assert asked(host.endpoints[0], b"") == SERVING
+
+
+def test_a_question_that_does_not_come_is_given_up(
+    grpc_floor: Floor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("telegrad.transport.grpc_health.QUESTION_SECONDS", 0.05)
+    host = grpc_floor.worker("host")
+    with RawStream(split_address(host.endpoints[0])[1]) as stream:
+        stream.send(opening(CHECK) + data(grpc_prefix(10) + b"\x0a"))
+        stream.wait_for_end()
+        assert b"the question did not come" in stream.came
+    assert asked(host.endpoints[0], b"") == SERVING
+
+
+def test_of_too_many_questions_the_oldest_is_given_up(grpc_floor: Floor) -> None:
+    host = grpc_floor.worker("host")
+    port = split_address(host.endpoints[0])[1]
+    with ExitStack() as stack:
+        oldest = stack.enter_context(RawStream(port))
+        oldest.send(opening(CHECK) + data(grpc_prefix(10) + b"\x0a"))
+        for _ in range(MOST_QUESTIONS):
+            stack.enter_context(RawStream(port)).send(opening(CHECK))
+        assert asked(host.endpoints[0], b"") == SERVING
+        oldest.wait_for_end()
+        assert b"the question did not come" in oldest.came
 
 
 def test_nobody_can_watch(grpc_floor: Floor) -> None:

@@ -115,3 +115,51 @@ def test_a_kept_loop_takes_what_comes_after_its_end() -> None:
     assert late.wait(20)
     thread.release()
     loop.close()
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+@pytest.mark.parametrize("keep", [False, True])
+def test_an_exit_on_it_does_not_end_it(
+    error: type[BaseException], keep: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    loop = LoopThread("test-loop", keep_loop=keep).acquire()
+
+    def leave() -> None:
+        raise error("out")
+
+    async def leave_in_a_task() -> None:
+        leave()
+
+    async def leave_when_cancelled() -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            leave()
+
+    async def start() -> list[asyncio.Task[None]]:
+        return [asyncio.create_task(leave_when_cancelled()) for _ in range(3)]
+
+    async def name() -> str:
+        return threading.current_thread().name
+
+    inner = loop.loop
+    thread = next(each for each in threading.enumerate() if each.name == "test-loop")
+    loop.call_soon(leave)
+    with pytest.raises(error):
+        loop.run(leave_in_a_task())
+    assert loop.run(name()) == "test-loop"
+    left = loop.run(start())
+
+    def stop_and_leave() -> None:
+        """In one turn of the loop: that it is to stop is not forgotten."""
+        loop.release()
+        inner.call_soon(leave)
+
+    loop.call_soon(stop_and_leave)
+    thread.join(20)
+    assert not thread.is_alive()
+    assert all(task.done() and isinstance(task.exception(), error) for task in left)
+    # uvloop takes those of one turn together.
+    assert any(f"test-loop raised {error.__name__}" in said for said in caplog.messages)
+    if keep:
+        inner.close()

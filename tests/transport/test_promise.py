@@ -18,7 +18,14 @@ from telegrad.errors import (
     UnknownWorkerError,
     WorkerLostError,
 )
-from telegrad.transport import Carrier, CarrierClosedError, Listener, Transport, WrappedCarrier
+from telegrad.transport import (
+    Carrier,
+    CarrierClosedError,
+    GuestList,
+    Listener,
+    Transport,
+    WrappedCarrier,
+)
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 from tests.transport.workers import (
@@ -450,9 +457,11 @@ def test_another_job(floor: Floor) -> None:
 
 
 def test_a_peer_that_is_not_admitted(floor: Floor) -> None:
-    host = floor.worker("host", admit=lambda peer: f"{peer.name} is one too many")
+    guests = GuestList()
+    guests.close("the door is shut")
+    host = floor.worker("host", guests=guests)
     alice = floor.worker("alice")
-    with pytest.raises(RendezvousError, match="alice is one too many"):
+    with pytest.raises(RendezvousError, match=r"'alice' \(rank 1, .*the door is shut"):
         alice.exchange.introduce(host.endpoints[0], timeout=SECONDS)
 
 

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from telegrad.errors import DecodeError, EncodeError
+from telegrad.transport.grpc_options import MAX_MESSAGE_BYTES
 from telegrad.transport.session import ENVELOPES_PER_RECEIPT, Session
+from telegrad.transport.tags import TAG_BYTES
 from telegrad.wire import (
     DEFAULT_LIMITS,
     PIECE_BYTES,
@@ -204,7 +206,7 @@ def test_a_write_is_bounded() -> None:
         a.post(Envelope("test.message", call, document=b"x" * 60_000))
         a.post(envelope(call, BIG))
     while is_pending(a):
-        assert len(pack_frame(a.next_write())) < 4 * 2**20 - 2**16
+        assert len(pack_frame(a.next_write())) <= MAX_MESSAGE_BYTES - TAG_BYTES
 
 
 def test_an_envelope_is_not_changed_by_posting_and_goes_to_several() -> None:

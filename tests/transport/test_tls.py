@@ -25,10 +25,9 @@ from telegrad.transport import (
     self_signed_tls,
 )
 from telegrad.transport import grpc_dialer as dialler_module
-from telegrad.transport import grpc_listener as listener_module
 from telegrad.transport import tls as tls_module
 from telegrad.transport.addresses import interfaces
-from telegrad.transport.grpc_options import SERVER_OPTIONS, split_address
+from telegrad.transport.grpc_options import split_address
 from telegrad.transport.tags import PlainFrames
 from telegrad.wire import Envelope
 from tests.transport.between import Between
@@ -164,16 +163,9 @@ def test_a_listener_that_takes_no_stream_after_all_is_unreachable_and_no_more(
     assert not isinstance(error.value, PermissionError)
 
 
-def test_a_stranger_who_says_nothing_is_cut_off(
-    tls_floor: Floor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stranger_who_says_nothing_is_cut_off(tls_floor: Floor) -> None:
     """Before it has said anything gRPC alone knows of it."""
-    soon = [
-        (name, 50 if name == "grpc.server_handshake_timeout_ms" else value)
-        for name, value in SERVER_OPTIONS
-    ]
-    monkeypatch.setattr(listener_module, "SERVER_OPTIONS", soon)
-    host = tls_floor.worker("host")
+    host = tls_floor.worker("host", transport=tls_floor.grpc(handshake_seconds=0.05))
     with socket.create_connection(split_address(host.endpoints[0])) as stranger:
         stranger.settimeout(SECONDS)
         assert stranger.recv(1) == b""

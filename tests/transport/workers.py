@@ -213,12 +213,13 @@ class Floor:
         self._workers: list[Worker] = []
 
     def transport(self, *, plan: Sequence[int] = ()) -> Transport:
-        inner: Transport
-        if self.kind == "inproc":
-            inner = InprocTransport(self._network)
-        else:
-            inner = GrpcTransport(tls=self._tls())
+        inproc = self.kind == "inproc"
+        inner: Transport = InprocTransport(self._network) if inproc else self.grpc()
         return BreakingTransport(Breaks(inner, plan)) if plan else inner
+
+    def grpc(self, **options: Any) -> GrpcTransport:
+        """Returns one that encrypts as this floor does."""
+        return GrpcTransport(tls=self._tls(), **options)
 
     def _tls(self) -> Tls | None:
         if self.kind == "mutual":

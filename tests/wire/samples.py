@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from dataclasses import dataclass, field
 from enum import Enum, Flag, IntEnum, IntFlag, StrEnum, auto
 from functools import cached_property, lru_cache, partial
+from importlib import import_module
 from os import system
 from pathlib import PosixPath
 from typing import Any, NamedTuple
 
-from telegrad.errors import TelegradError
+import numpy as np
+
+from telegrad.errors import (
+    CallTimeoutError,
+    EncodeError,
+    RemoteError,
+    TelegradError,
+    WorkerLostError,
+)
 from telegrad.wire import decode, describe, encode, expose, rebuild
 
 __all__ = ["os", "subprocess", "system"]
@@ -175,6 +185,73 @@ class OddError(Exception):
 class SilentError(TelegradError):
     def __str__(self) -> str:
         raise RuntimeError("no words")
+
+
+class SlottedError(Exception):
+    """Keeps what it knows in slots, one of which is never set, and one of which is None."""
+
+    __slots__ = ("code", "nothing", "unset")
+
+    code: int
+    nothing: None
+    unset: int
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"code {code}")
+        self.code = code
+        self.nothing = None
+
+
+def raised(func: Any, *args: Any) -> BaseException:
+    try:
+        func(*args)
+    except BaseException as error:
+        return error.with_traceback(None)
+    raise AssertionError("nothing was raised")
+
+
+EXCEPTIONS: list[BaseException] = [
+    ValueError("words", 3),
+    KeyError(("a", 1)),
+    FileNotFoundError(2, "no such file", "/x"),
+    PermissionError("one argument alone"),
+    BlockingIOError(11, "not now", 5),
+    raised(os.rename, "/no/such/file", "/nor/this"),
+    raised(open, "/no/such/file"),
+    raised(b"\xff".decode, "utf-8"),
+    raised(json.loads, "{"),
+    raised(np.sum, np.zeros(2), 5),
+    StopIteration(4),
+    ImportError("m", name="n", path="p"),
+    raised(import_module, "no_such_module"),
+    raised(eval, "no_such_name"),
+    raised(getattr, 3, "nope"),
+    OddError(4, detail="d"),
+    SlottedError(7),
+    ExceptionGroup("many", [ValueError(1)]),
+    EncodeError("e", path="args[0]"),
+    WorkerLostError("w", worker="ps", incarnation=2**62, last_seen=1.5, reason="r"),
+    CallTimeoutError("t", worker="ps", function="f", phase="waiting", elapsed=2.0),
+    RemoteError("r", type_name="a:b"),
+    raised(compile, "1 +", "<x>", "eval"),
+]
+
+# Where exceptions keep what is neither in `args` nor in their dictionary.
+FIELDS = """axis characters_written code end errno filename filename2 lineno message msg name nothing object
+    offset path reason start strerror text unset value"""
+
+
+def is_like(arrived: BaseException, error: BaseException) -> bool:
+    """Tells whether an exception has all of another one, but for notes and what is private."""
+
+    def told(each: BaseException) -> dict[str, object]:
+        fields = {name: getattr(each, name) for name in FIELDS.split() if hasattr(each, name)}
+        own = {name: value for name, value in vars(each).items() if name[:2] != "__"}
+        members = list(map(repr, getattr(each, "exceptions", ())))
+        return {**fields, **own, "": (type(each), str(each), members or each.args)}
+
+    assert told(arrived) == told(error)
+    return True
 
 
 @dataclass(frozen=True)

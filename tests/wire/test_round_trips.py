@@ -119,6 +119,12 @@ def test_any_dtype_in_any_layout(data: st.DataObject) -> None:
 
 # -- all of it, mixed -----------------------------------------------------------------------------
 
+
+def survives_as_text(path: PureWindowsPath) -> bool:
+    """Python reads the text of some in another way: of a host without a share."""
+    return PureWindowsPath(str(path)) == path
+
+
 zones = st.sampled_from(
     [None, dt.UTC, dt.timezone(dt.timedelta(hours=-3, seconds=7), "x"), ZoneInfo("UTC")]
 )
@@ -129,7 +135,7 @@ rare = (
     | zones
     | st.builds(Path, st.text("ab/.", max_size=5))
     | st.builds(PurePosixPath, st.text("ab/.", max_size=5))
-    | st.builds(PureWindowsPath, st.text("ab\\.:", max_size=5))
+    | st.builds(PureWindowsPath, st.text("ab\\.:", max_size=5)).filter(survives_as_text)
     | st.builds(Access, st.integers(0, 7))
     | st.builds(Bits, st.integers(0, 7))
     | st.builds(Slotted, st.text(max_size=3), st.integers())

@@ -1,0 +1,202 @@
+"""Who is let in: the members that the coordinator has told of; news that is late delays, no more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from telegrad.transport import GuestList
+from telegrad.transport.audit import CONNECTION_REFUSED, DIAL_REFUSED
+from telegrad.transport.handshake import Reason, RefusedError
+from telegrad.types import WorkerInfo
+from tests.audit_log import AuditLog, audit_log_of_all
+from tests.transport.workers import (
+    SECONDS,
+    TICK,
+    Floor,
+    ManualClock,
+    Worker,
+    let_pass,
+    wait_until,
+)
+
+BOUND = 40 * TICK
+PATIENCE = 1000.0  # more than any wait of a test
+
+
+@pytest.fixture
+def audit() -> Iterator[AuditLog]:
+    with audit_log_of_all() as log:
+        yield log
+
+
+# -- the list ----------------------------------------------------------------------------------------
+
+
+NEW, OLD = WorkerInfo("w", 1, 7), WorkerInfo("w", 1, 5)
+
+
+def refused(guests: GuestList, peer: WorkerInfo) -> RefusedError:
+    with pytest.raises(RefusedError) as caught:
+        asyncio.run(guests.admits(peer, 0.0))
+    return caught.value
+
+
+def test_the_very_incarnation_and_rank() -> None:
+    guests = GuestList()
+    guests.add([OLD])
+    asyncio.run(guests.admits(OLD, 0.0))
+    for other in (NEW, WorkerInfo("w", 2, 5), WorkerInfo("v", 1, 5)):
+        error = refused(guests, other)
+        assert error.reason is Reason.UNANNOUNCED
+        assert f"{other.name!r} (rank {other.rank}, incarnation {other.incarnation})" in error.words
+
+
+def test_an_older_one_is_gone() -> None:
+    guests = GuestList()
+    guests.add([NEW])
+    error = refused(guests, OLD)
+    assert error.reason is Reason.FENCED
+    assert "incarnation 7 has taken its place" in error.words
+
+
+def test_who_is_taken_off_is_let_in_no_more() -> None:
+    guests = GuestList()
+    guests.add([OLD])
+    guests.remove(OLD)
+    guests.remove(OLD)
+    assert refused(guests, OLD).reason is Reason.UNANNOUNCED
+    guests.add([NEW])
+    assert refused(guests, OLD).reason is Reason.FENCED
+
+
+def test_a_closed_list_keeps_whom_it_has() -> None:
+    guests = GuestList()
+    guests.add([OLD])
+    guests.close("the coordinator is lost")
+    guests.close("something else")
+    asyncio.run(guests.admits(OLD, PATIENCE))
+    error = refused(guests, NEW)
+    assert error.reason is Reason.NOT_ADMITTED
+    assert error.words.endswith("the coordinator is lost")
+
+
+@pytest.mark.parametrize(
+    ("news", "reason"),
+    [
+        (lambda guests: guests.add([WorkerInfo("w", 1, 5)]), None),
+        (lambda guests: guests.close("no news"), Reason.NOT_ADMITTED),
+    ],
+    ids=["it comes", "none will"],
+)
+def test_news_ends_the_wait(news: Callable[[GuestList], None], reason: Reason | None) -> None:
+    async def wait() -> RefusedError | None:
+        guests = GuestList()
+        guests.add([NEW])
+        waiting = asyncio.ensure_future(guests.admits(OLD, PATIENCE))
+        await asyncio.sleep(0)
+        assert len(guests._waiting) == 1
+        guests.add([WorkerInfo("another", 2, 9)])  # no news of this one
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        if reason is not None:
+            guests.remove(NEW)
+        await asyncio.to_thread(news, guests)
+        try:
+            await waiting
+        except RefusedError as error:
+            return error
+        finally:
+            assert not guests._waiting
+        return None
+
+    error = asyncio.run(wait())
+    assert (None if error is None else error.reason) is reason
+
+
+# -- at the door -------------------------------------------------------------------------------------
+
+
+def at_the_door(guests: GuestList) -> None:
+    wait_until("somebody at the door", lambda: bool(guests._waiting))
+
+
+def test_the_dial_is_faster_than_the_news(floor: Floor, audit: AuditLog) -> None:
+    guests = GuestList()
+    bob = floor.worker("bob", guests=guests, prove_within=PATIENCE)
+    alice = floor.worker("alice", prove_within=PATIENCE).knows(bob)
+    alice.post(bob, 1)
+    at_the_door(guests)
+    assert not bob.recorder.envelopes
+    guests.add([alice.info])
+    bob.recorder.wait_envelopes(1)
+    assert not audit.found(CONNECTION_REFUSED)
+
+
+def test_news_that_is_later_than_the_bound(floor: Floor, audit: AuditLog) -> None:
+    """Who is told to come again hears that the peer lives: nobody is lost by that."""
+    guests, clock = GuestList(), ManualClock()
+    bob = floor.worker("bob", guests=guests, prove_within=0.05)
+    alice = floor.worker("alice", clock=clock, lost_after=BOUND).knows(bob)
+    alice.post(bob, 1)
+    told = 0
+    for _ in range(8):  # more than three times the bound, in all
+        told = len(audit.wait(DIAL_REFUSED, told + 1, worker="alice", reason="UNANNOUNCED"))
+        let_pass(clock, 0.4 * BOUND, alice)
+    assert not alice.recorder.lost
+    (first, *_) = audit.found(CONNECTION_REFUSED, worker="bob")
+    assert (first["reason"], first["peer"], first["incarnation"]) == ("UNANNOUNCED", "alice", 1)
+    guests.add([alice.info])
+    bob.recorder.wait_envelopes(1)
+
+
+def test_news_that_will_not_come(floor: Floor) -> None:
+    guests = GuestList()
+    bob = floor.worker("bob", guests=guests, prove_within=PATIENCE)
+    alice = floor.worker("alice").knows(bob)
+    alice.post(bob, 1)
+    at_the_door(guests)
+    guests.close("its coordinator is lost")
+    error = alice.recorder.wait_lost()
+    assert not error.fenced
+    assert "no member of this job here: its coordinator is lost" in error.reason
+
+
+def test_who_was_given_up_is_told_so_at_once(floor: Floor) -> None:
+    guests = GuestList()
+    bob = floor.worker("bob", guests=guests, prove_within=PATIENCE)
+    alice = floor.worker("alice").knows(bob)
+    bob.exchange.fence(alice.info, "the coordinator says so")
+    alice.post(bob, 1)
+    assert alice.recorder.wait_lost().fenced
+    assert not guests._waiting
+
+
+def test_a_successor_on_whom_nothing_is_known_takes_no_place(floor: Floor, audit: AuditLog) -> None:
+    """It holds the token, and says a living name: the living one is served on."""
+    guests = GuestList()
+    bob = floor.worker("bob", guests=guests, prove_within=0.05)
+    alice = floor.worker("alice").knows(bob)
+    guests.add([alice.info])
+    alice.post(bob, 1)
+    bob.recorder.wait_envelopes(1)
+    taker: Worker = floor.worker("alice", incarnation=2).knows(bob)
+    taker.post(bob, 7)
+    audit.wait(CONNECTION_REFUSED, worker="bob", incarnation=2, reason="UNANNOUNCED")
+    alice.post(bob, 2)
+    assert [each.call for each in bob.recorder.wait_envelopes(2)] == [1, 2]
+    assert not alice.recorder.lost
+
+
+def test_a_worker_that_closes_keeps_nobody_waiting(floor: Floor) -> None:
+    guests = GuestList()
+    bob = floor.worker("bob", guests=guests, prove_within=PATIENCE)
+    alice = floor.worker("alice").knows(bob)
+    alice.post(bob, 1)
+    at_the_door(guests)
+    bob.exchange.close(SECONDS)
+    alice.recorder.wait_lost()
+    assert not guests._waiting
