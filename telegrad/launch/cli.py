@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import NoReturn, final
 
 from telegrad.launch.certs import add_certs, certs
+from telegrad.launch.doctor import add_doctor, doctor, problem_with
+from telegrad.launch.limits import limits_of, parse_limit
 from telegrad.launch.run import RunOptions, run
 
 __all__ = ["main"]
@@ -53,12 +55,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error("a command is missing, write: telegrad run SCRIPT")
         if options.command == "certs":
             return certs(options)
-        problem = _problem_with(options)
+        for_doctor = options.command == "doctor"
+        problem = _problem_with_doctor(options) if for_doctor else _problem_with(options)
         if problem is not None:
-            parser.exit(BAD_USAGE, f"telegrad run: {problem}\n")
+            parser.exit(BAD_USAGE, f"telegrad {options.command}: {problem}\n")
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else BAD_USAGE
-    return run(_options(options))
+    return doctor(options) if for_doctor else run(_options(options))
 
 
 def _build_parser() -> argparse.ArgumentParser:
@@ -81,14 +84,16 @@ def _build_parser() -> argparse.ArgumentParser:
         metavar="N",
         help="how many workers on this host (default: 1)",
     )
-    for name, kind, metavar, words in (
-        ("--nnodes", int, "N", "how many hosts, on each of which this command runs (default: 1)"),
-        ("--node-rank", int, "R", "which of them this one is, from 0"),
-        ("--master-addr", str, "ADDR", "where the others reach host 0"),
-        ("--master-port", int, "PORT", "a port of host 0 that is free"),
-        ("--bind", str, "ADDR", "on host 0: the address to listen on, if not --master-addr"),
-    ):
-        run_parser.add_argument(name, type=kind, metavar=metavar, help=words)
+    _add_nodes(run_parser)
+    run_parser.add_argument(
+        "--limit",
+        action="append",
+        default=[],
+        dest="limits",
+        type=parse_limit,
+        metavar="NAME=NUMBER",
+        help="what others may take of the coordinator, as in rpc.Limits: connections=200",
+    )
     run_parser.add_argument(
         "-m", dest="module", action="store_true", help="SCRIPT is a module, as with python -m"
     )
@@ -96,8 +101,21 @@ def _build_parser() -> argparse.ArgumentParser:
     run_parser.add_argument(
         "arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="its arguments, as they are"
     )
+    add_doctor(commands, _add_nodes)
     add_certs(commands)
     return parser
+
+
+def _add_nodes(parser: argparse.ArgumentParser) -> None:
+    """Adds the options by which hosts find each other."""
+    for name, kind, metavar, words in (
+        ("--nnodes", int, "N", "how many hosts, on each of which this command runs (default: 1)"),
+        ("--node-rank", int, "R", "which of them this one is, from 0"),
+        ("--master-addr", str, "ADDR", "where the others reach host 0"),
+        ("--master-port", int, "PORT", "a port of host 0 that is free"),
+        ("--bind", str, "ADDR", "on host 0: the address to listen on, if not --master-addr"),
+    ):
+        parser.add_argument(name, type=kind, metavar=metavar, help=words)
 
 
 def _problem_with(options: argparse.Namespace) -> str | None:
@@ -115,6 +133,14 @@ def _problem_with(options: argparse.Namespace) -> str | None:
     if not Path(options.script).exists():
         return f"there is no script {options.script!r} here; check its path (a module needs -m)"
     return None
+
+
+def _problem_with_doctor(options: argparse.Namespace) -> str | None:
+    """Returns what is wrong with the options of `doctor`, in words."""
+    workers = options.nproc_per_node
+    if workers is not None and workers < 1:
+        return f"--nproc-per-node must be at least 1 (got {workers})"
+    return _problem_with_nodes(options) or problem_with(options)
 
 
 def _problem_with_nodes(options: argparse.Namespace) -> str | None:
@@ -155,6 +181,7 @@ def _options(found: argparse.Namespace) -> RunOptions:
         host=found.master_addr or LOOPBACK,
         port=found.master_port or 0,
         bind=found.bind,
+        limits=limits_of(found.limits),
     )
 
 

@@ -169,9 +169,11 @@ class LogRelay:
     Args:
         out: Where stdout goes.
         err: Where stderr goes.
+        verb: The command after `telegrad`, which begins the launcher's own lines.
     """
 
-    def __init__(self, out: Screen, err: Screen) -> None:
+    def __init__(self, out: Screen, err: Screen, verb: str = "run") -> None:
+        self._verb = verb
         self._screens = {"stdout": out, "stderr": err}
         self._streams: dict[tuple[int, str], _Stream] = {}
         self._lines = 0
@@ -194,7 +196,7 @@ class LogRelay:
     def say(self, text: str) -> None:
         """Writes a line of the launcher's own to stderr; it is not counted."""
         self._clear_others("stderr")
-        self._screens["stderr"].write(Piece(f"telegrad run: {text}".encode()))
+        self._screens["stderr"].write(Piece(f"telegrad {self._verb}: {text}".encode()))
 
     def traceback_began(self, rank: int) -> int | None:
         """Returns the number of the line with which a worker's last traceback began."""

@@ -43,6 +43,7 @@ logger = logging.getLogger(__name__)
 PREFIX = "telegrad/launch"
 GATHER_SECONDS = 300.0  # a cluster scheduler starts the last node minutes later
 SAY_SECONDS = 10.0
+LOOK_SECONDS = 0.2  # for a key that is there, or is not
 CLOSE_SECONDS = 2.0
 LOSSES = tuple(
     f"{error.__module__}.{error.__name__}"
@@ -154,7 +155,10 @@ def share_ranks(
         )
     counts = []
     for each in range(nodes):
-        found = json.loads(_wait_for(table, each, say, timeout))
+        try:
+            found = json.loads(_wait_for(table, each, say, timeout))
+        except RendezvousTimeoutError as error:
+            raise _missing(table, nodes, timeout) from error
         if found["nodes"] != nodes:
             raise RendezvousError(
                 f"node {each} ({found['host']}) was started with --nnodes {found['nodes']}, this "
@@ -173,11 +177,23 @@ def _wait_for(table: Store, node: int, say: Callable[[str], None], timeout: floa
         except RendezvousTimeoutError:
             waited += pause
         if waited >= timeout:
-            raise RendezvousTimeoutError(
-                f"node {node} did not come within {timeout:g} s; start it, with the same "
-                "--master-addr and --master-port"
-            )
+            raise RendezvousTimeoutError(f"node {node} did not come")
         say(f"waiting for node {node}; {timeout - waited:.0f} s left")
+
+
+def _missing(table: Store, nodes: int, timeout: float) -> RendezvousTimeoutError:
+    """Returns the error that names all who did not come."""
+    missing = []
+    for each in range(nodes):
+        try:
+            table.get(f"node/{each}", timeout=LOOK_SECONDS)
+        except RendezvousTimeoutError:
+            missing.append(f"node {each}")
+    return RendezvousTimeoutError(
+        f"{', '.join(missing) or 'a node'} did not come within {timeout:g} s; start "
+        f"{'it' if len(missing) < 2 else 'them'}, with the same --master-addr and --master-port",
+        missing=tuple(missing),
+    )
 
 
 @final

@@ -29,6 +29,7 @@ from telegrad.errors import AuthenticationError, RendezvousError, TelegradError,
 from telegrad.launch.env import JobEnvironment, available_cores, thread_limits
 from telegrad.launch.log_relay import LogRelay, Screen
 from telegrad.launch.nodes import GATHER_SECONDS, GONE, SAY_SECONDS, Event, Nodes, share_ranks
+from telegrad.launch.refusals import refusals
 from telegrad.launch.supervisor import Supervisor, Watcher
 from telegrad.rendezvous import (
     COORDINATOR_NAME,
@@ -39,12 +40,24 @@ from telegrad.rendezvous import (
     TCPStore,
     secured,
 )
-from telegrad.transport import GrpcTransport, find_tls, find_token, write_token_file
+from telegrad.transport import (
+    ConnectionLimits,
+    GrpcTransport,
+    address_of,
+    find_tls,
+    find_token,
+    interfaces,
+    is_everywhere,
+    is_loopback_address,
+    route_to,
+    write_token_file,
+)
 from telegrad.types import WorkerInfo
 
 __all__ = ["RunOptions", "run"]
 
 LOOPBACK = "127.0.0.1"
+DEFAULT_LIMITS = ConnectionLimits()
 COULD_NOT_START = 1
 FIRST_SESSION_RANK = -2  # of launchers, downwards; the coordinator is -1
 DIAL_SECONDS = 10.0
@@ -66,6 +79,9 @@ class RunOptions:
         host: Where node 0 is.
         port: The coordinator's port there; 0 for a free one, on one host alone.
         bind: The address on which node 0 listens, where it is not `host`.
+        limits: What others may take of the coordinator.
+        gather: Seconds for all nodes to come.
+        verb: The command after `telegrad`, for what the launcher says.
     """
 
     command: Sequence[str]
@@ -76,6 +92,9 @@ class RunOptions:
     host: str = LOOPBACK
     port: int = 0
     bind: str | None = None
+    limits: ConnectionLimits = DEFAULT_LIMITS
+    gather: float = GATHER_SECONDS
+    verb: str = "run"
 
     @property
     def job(self) -> str:
@@ -100,9 +119,21 @@ class RunOptions:
         )
 
 
-def run(options: RunOptions) -> int:
-    """Runs the workers of this host to their end; returns the exit code."""
-    relay = LogRelay(_screen(sys.stdout), _screen(sys.stderr))
+def _say_failed(relay: LogRelay, error: OSError | TelegradError) -> None:
+    relay.say(f"could not start: {error}")
+
+
+def run(
+    options: RunOptions,
+    failed: Callable[[LogRelay, OSError | TelegradError], None] = _say_failed,
+) -> int:
+    """Runs the workers of this host to their end; returns the exit code.
+
+    Args:
+        options: What the command line says.
+        failed: Says why they could not be started.
+    """
+    relay = LogRelay(_screen(sys.stdout), _screen(sys.stderr), options.verb)
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     directory = tempfile.mkdtemp(prefix="telegrad-")  # 0700
     watcher = Watcher(directory)
@@ -111,7 +142,7 @@ def run(options: RunOptions) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except (OSError, TelegradError) as error:
-        relay.say(f"could not start: {error}")
+        failed(relay, error)
         return COULD_NOT_START
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -126,7 +157,7 @@ def _run(options: RunOptions, relay: LogRelay, watcher: Watcher, token_file: str
             token = write_token_file(token_file)
             coordinator, port = stack.enter_context(_serving(options, job, token, None))
             environment = _environment(options, job, token_file, port)
-            _say_limits(relay, environment)
+            _say_limits(relay, environment, options)
             ended = functools.partial(coordinator.ended, how="exit code 0")
             return Supervisor(options.command, environment, relay, watcher, on_ended=ended).run()
         token = write_token_file(token_file, find_token(None, os.environ))
@@ -139,11 +170,25 @@ def _run(options: RunOptions, relay: LogRelay, watcher: Watcher, token_file: str
             relay.say(f"node 0 of {options.nodes} is ready at {options.host}:{options.port}")
         else:
             store = stack.enter_context(_reaching(options, job, token, relay))
-        share = share_ranks(store, options.node, options.nodes, options.workers, relay.say)
+        with refusals(lambda words: relay.say(f"turned away: {words}")):
+            share = share_ranks(
+                store,
+                options.node,
+                options.nodes,
+                options.workers,
+                relay.say,
+                timeout=options.gather,
+            )
         environment = _environment(
-            options, job, token_file, options.port, share.first_rank, share.world_size
+            options,
+            job,
+            token_file,
+            options.port,
+            share.first_rank,
+            share.world_size,
+            host=_host_for_workers(options),
         )
-        _say_limits(relay, environment)
+        _say_limits(relay, environment, options)
         nodes = Nodes(store, options.node, options.nodes)
         stack.callback(nodes.close)
         others.tell(nodes)
@@ -158,13 +203,19 @@ def _serving(
     options: RunOptions, job: str, token: bytes, others: _Others | None
 ) -> Iterator[tuple[Coordinator, int]]:
     """Runs the coordinator here; yields it and its port."""
-    make = functools.partial(GrpcTransport, tls=find_tls(None, os.environ, options.name))
+    make = functools.partial(
+        GrpcTransport,
+        tls=find_tls(None, os.environ, options.name),
+        connections=options.limits.connections,
+        handshake_seconds=options.limits.handshake_seconds,
+    )
     coordinator = Coordinator(
         [JobPort(options.address(job), make, bind=options.bind).transport],
         job=job,
         token=token,
         world_size=options.workers if options.nodes == 1 else None,
         on_session_lost=None if others is None else others.on_session_lost,
+        limits=options.limits,
     )
     try:
         yield coordinator, int(coordinator.start()[0].rpartition(":")[2])
@@ -203,21 +254,67 @@ def _reaching(options: RunOptions, job: str, token: bytes, relay: LogRelay) -> I
         except RendezvousError:
             raise
         except ConnectionError as error:
-            now = time.monotonic()
-            if now - began > GATHER_SECONDS:
+            now, why = time.monotonic(), _why_unreached(options.host, error)
+            if now - began > options.gather:
                 raise TimeoutError(
                     f"node 0 was not reached at {options.host}:{options.port} within "
-                    f"{GATHER_SECONDS:g} s ({error}); start it, and check --master-addr and the "
+                    f"{options.gather:g} s ({why}); start it, and check --master-addr and the "
                     "firewall"
                 ) from error
             if said == began or now - said > SAY_SECONDS:
-                relay.say(f"waiting for node 0 at {options.host}:{options.port} ({error})")
+                relay.say(f"waiting for node 0 at {options.host}:{options.port} ({why})")
                 said = now
             time.sleep(DIAL_PAUSE)
     try:
         yield store
     finally:
         store.close()
+
+
+def _host_for_workers(options: RunOptions) -> str:
+    """Returns where the workers of this host find the coordinator, which is where others find them.
+
+    Debian's `/etc/hosts` maps a machine's own name to 127.0.1.1. Workers that went there would tell
+    the other hosts to dial loopback.
+
+    Raises:
+        RendezvousError: It is not clear which address the other hosts reach.
+        OSError: A host name is not known.
+    """
+    if options.node != 0 or options.bind is None or not _is_name_of_loopback(options.host):
+        return options.host
+    if not is_everywhere(options.bind):
+        return options.bind
+    found = [each for each in interfaces() if options.bind == "::" or ":" not in each.address]
+    first = [each for each in found if ":" not in each.address] or found
+    if len(first) > 1:
+        raise RendezvousError(
+            f"{options.host!r} means {address_of(options.host)} here, which leads nowhere from other "
+            f"hosts, and it is not clear which address of this machine they reach "
+            f"({', '.join(map(str, found))}); name it in --bind"
+        )
+    return first[0].address if first else options.host
+
+
+def _is_name_of_loopback(host: str) -> bool:
+    """Tells whether a host is a name that means loopback here and may mean this machine elsewhere.
+
+    >>> _is_name_of_loopback("localhost"), _is_name_of_loopback("127.0.0.2")
+    (False, False)
+    """
+    own = address_of(host)
+    return host not in ("localhost", own) and is_loopback_address(own)
+
+
+def _why_unreached(host: str, error: ConnectionError) -> str:
+    """Returns an error in words, and which addresses there are where none leads to a host."""
+    try:
+        if route_to(host) is not None:
+            return str(error)
+    except OSError as unknown:
+        return str(unknown)
+    own = ", ".join(map(str, interfaces())) or "none but loopback"
+    return f"this machine has no route to {host}; its addresses are {own}: check the network"
 
 
 def how_to_copy(host: str) -> str:
@@ -278,11 +375,13 @@ def _environment(
     port: int,
     first_rank: int = 0,
     world_size: int | None = None,
+    *,
+    host: str = "",
 ) -> JobEnvironment:
     return JobEnvironment(
         base=os.environ,
         workers=options.workers,
-        host=options.host,
+        host=host or options.host,
         port=port,
         job=job,
         token_file=token_file,
@@ -292,8 +391,8 @@ def _environment(
     )
 
 
-def _say_limits(relay: LogRelay, environment: JobEnvironment) -> None:
-    if environment.limits:
+def _say_limits(relay: LogRelay, environment: JobEnvironment, options: RunOptions) -> None:
+    if environment.limits and options.verb == "run":
         share = next(iter(environment.limits.values()))
         relay.say(
             f"{', '.join(environment.limits)} = {share} for each worker (workers: "

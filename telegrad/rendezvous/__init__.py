@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from telegrad.rendezvous.call_off import CallOff
 from telegrad.rendezvous.coordinator import Coordinator, CoordinatorStatistics
 from telegrad.rendezvous.file import FileStore
 from telegrad.rendezvous.init_method import JobAddress, parse_init_method
@@ -23,6 +24,7 @@ from telegrad.rendezvous.tcp import TCPStore
 __all__ = [
     "COORDINATOR_NAME",
     "MOST_LOST",
+    "CallOff",
     "Coordinator",
     "CoordinatorStatistics",
     "FileStore",

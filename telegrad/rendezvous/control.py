@@ -19,10 +19,23 @@ from telegrad.errors import (
     RendezvousError,
     WorkerLostError,
 )
-from telegrad.rendezvous.messages import COORDINATOR_RANK, ERROR, decode_error, line_name
+from telegrad.rendezvous.messages import (
+    COORDINATOR_NAME,
+    COORDINATOR_RANK,
+    ERROR,
+    decode_error,
+    line_name,
+)
 from telegrad.rendezvous.reminder import Reminder
 from telegrad.rendezvous.store import check_timeout
-from telegrad.transport import Exchange, LoopThread, Transport, on_own_loop
+from telegrad.transport import (
+    ConnectionLimits,
+    Exchange,
+    GuestList,
+    LoopThread,
+    Transport,
+    on_own_loop,
+)
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, read_body, write_body
 
@@ -33,6 +46,7 @@ logger = logging.getLogger(__name__)
 LOST_AFTER = 10.0
 CLOSE_TIMEOUT = 2.0
 RENEW_TIMEOUT = 0.2
+DEFAULT_LIMITS = ConnectionLimits()
 
 Message: TypeAlias = Callable[[str, object], None]
 
@@ -101,6 +115,7 @@ class ControlLine:
         on_lost: Hears once that the coordinator is lost; called on the loop.
         owner: Name of the worker that it belongs to, which its certificate has to prove; "" where
             that has none yet.
+        limits: What others may take of it.
         loop: The loop thread; the process' shared one by default.
 
     Attributes:
@@ -119,6 +134,7 @@ class ControlLine:
         on_message: Message = _ignore_message,
         on_lost: Callable[[WorkerLostError], None] = _ignore_loss,
         owner: str = "",
+        limits: ConnectionLimits = DEFAULT_LIMITS,
         loop: LoopThread | None = None,
     ) -> None:
         self.lost_after = lost_after
@@ -131,8 +147,10 @@ class ControlLine:
         self._lost: WorkerLostError | None = None
         self._early_losses: dict[WorkerInfo, WorkerLostError] = {}
         self._closed = threading.Event()
+        self._guests = GuestList()
 
         def open_exchange() -> Exchange:
+            self._guests = GuestList()
             incarnation = secrets.randbits(62)
             return Exchange(
                 job=job,
@@ -143,7 +161,9 @@ class ControlLine:
                 transports=transports,
                 receiver=self,
                 lost_after=lost_after,
+                limits=limits,
                 loop=loop,
+                guests=self._guests,
             )
 
         def another() -> ControlLine:
@@ -154,6 +174,7 @@ class ControlLine:
                 transports=transports,
                 lost_after=lost_after,
                 owner=owner,
+                limits=limits,
                 loop=loop,
             )
 
@@ -195,12 +216,13 @@ class ControlLine:
         Raises:
             ConnectionError: Nobody answers at the endpoint.
             AuthenticationError: One of both does not hold the other's token.
-            RendezvousError: What answers belongs to another job, or is no coordinator.
+            RendezvousError: What answers belongs to another job, or is not called `coordinator`,
+                which alone proves something where workers have certificates.
         """
         refuse_on_loop("joining a job")
         try:
             coordinator = self._exchange.introduce(
-                endpoint, timeout=min(timeout, threading.TIMEOUT_MAX)
+                endpoint, timeout=min(timeout, threading.TIMEOUT_MAX), name=COORDINATOR_NAME
             )
             if coordinator.rank != COORDINATOR_RANK:
                 raise RendezvousError(
@@ -211,6 +233,7 @@ class ControlLine:
                 loss = self._early_losses.get(coordinator)
                 if loss is None:
                     self._coordinator = coordinator
+                    self._guests.add([coordinator])
             if loss is not None:
                 raise loss
         except ConnectionRefusedError:

@@ -34,7 +34,8 @@ from telegrad.rendezvous.membership_messages import (
 )
 from telegrad.rendezvous.memory import MemoryStore
 from telegrad.rendezvous.names import check_job
-from telegrad.transport import Exchange, LoopThread, Transport
+from telegrad.rendezvous.waits import StoreWaits
+from telegrad.transport import ConnectionLimits, Exchange, LoopThread, Transport
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, read_body, write_body
 
@@ -44,6 +45,7 @@ logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT = 10.0
 LOST_AFTER = 10.0
+DEFAULT_LIMITS = ConnectionLimits()
 # A job's incarnations begin at a random multiple: a worker that an ended job has left over, and
 # that finds another one of the same token at its port, does not meet its own name and number there.
 INCARNATIONS_APART = 1000
@@ -90,6 +92,7 @@ class Coordinator:
         lost_after: Seconds of silence after which a worker is lost.
         on_session_lost: Hears of each session that ended, of members and of others that use the
             store, with the WorkerInfo that opened it. Called on the loop.
+        limits: What others may take of it; its store takes as much as one message's document.
         loop: The loop thread; the process' shared one by default.
     """
 
@@ -103,19 +106,20 @@ class Coordinator:
         host: int | None = None,
         lost_after: float = LOST_AFTER,
         on_session_lost: Callable[[WorkerInfo, WorkerLostError], None] | None = None,
+        limits: ConnectionLimits = DEFAULT_LIMITS,
         loop: LoopThread | None = None,
     ) -> None:
         if world_size is not None and world_size < 1:
             raise ValueError(f"world_size must be at least 1 (got {world_size})")
         self._on_session_lost = on_session_lost
-        self._store = MemoryStore()
+        self._store = MemoryStore(limits.received.document_bytes)
+        self._waits = StoreWaits(self._store, self._answer)
         self._membership = Membership(world_size, host)
         self._lock = threading.Lock()  # guards the membership and the tables of calls
         self._joins: dict[WorkerInfo, int] = {}
         self._shutdowns: dict[WorkerInfo, int] = {}
         self._standings: dict[WorkerInfo, int] = {}
         self._said_abandoned = False
-        self._waits: dict[tuple[WorkerInfo, int], Callable[[], None]] = {}
         self._exchange = Exchange(
             job=check_job(job),
             name=messages.COORDINATOR_NAME,
@@ -128,6 +132,7 @@ class Coordinator:
             loop=loop,
             on_refused=self._on_refused,
             certified=messages.line_owner,
+            limits=limits,
         )
         self._handlers: Mapping[str, Callable[[WorkerInfo, Envelope, object], None]] = {
             messages.RESERVE: self._on_reserve,
@@ -210,16 +215,13 @@ class Coordinator:
         with self._lock:
             self._joins.pop(peer, None)
             self._shutdowns.pop(peer, None)
-            forgotten = [key for key in self._waits if key[0] == peer]
-            cancels = [self._waits.pop(key) for key in forgotten]
             reason = error.reason or str(error)
             if error.fenced:
                 self._send(self._membership.abandoned(peer, reason))
             else:
                 self._send(self._membership.lost(peer, reason, left=error.left))
             self._say_if_abandoned()
-        for cancel in cancels:
-            cancel()
+        self._waits.lose(peer)
         if self._on_session_lost is not None:
             self._on_session_lost(peer, error)
 
@@ -263,6 +265,8 @@ class Coordinator:
         """Says whether an incarnation is a member; one that was cut off asks that when it can."""
         incarnation = _integer(_fields(body), "incarnation")
         with self._lock:
+            for name in self._membership.names_of(incarnation):
+                _check_owner(peer, name)
             self._standings[peer] = envelope.call
             self._send(self._membership.asks(peer, incarnation))
             self._say_if_abandoned()
@@ -292,27 +296,12 @@ class Coordinator:
         keys = [fields.get("key")] if single else fields.get("keys")
         if not isinstance(keys, list):
             raise TypeError(f"keys must be a list of str (got {keys!r:.60})")
-        place = (peer, envelope.call)
-
-        def ready(values: list[bytes] | None) -> None:
-            with self._lock:
-                self._waits.pop(place, None)
-            if values is not None:
-                self._answer(peer, envelope.call, values[0] if single else None)
-
-        with self._lock:
-            self._waits[place] = lambda: None
-        cancel = self._store.watch(keys, ready)
-        with self._lock:
-            if place in self._waits:
-                self._waits[place] = cancel
+        self._waits.wait(peer, envelope.call, keys, single=single)
 
     def _on_store_forget(self, peer: WorkerInfo, envelope: Envelope, body: object) -> None:
         call = _fields(body).get("call")
-        with self._lock:
-            cancel = self._waits.pop((peer, call), None) if isinstance(call, int) else None
-        if cancel is not None:
-            cancel()
+        if isinstance(call, int):
+            self._waits.forget(peer, call)
 
     def _say_if_abandoned(self) -> None:
         """Says once, to whoever started this, that workers go on without it. Holds the lock."""
@@ -416,10 +405,12 @@ def _read_join(body: object) -> tuple[JoinRequest, tuple[str, ...]]:
 
 
 def _check_owner(line: WorkerInfo, name: str) -> None:
-    """Checks that a worker joins on its own line: under mutual TLS that has proved its name."""
+    """Checks that a worker speaks on its own line: under mutual TLS that has proved its name."""
     owner = messages.line_owner(line.name)
     if owner and name.lower() != owner.lower():
-        raise AuthenticationError(f"the line of {owner!r} is none on which {name!r} can join")
+        raise AuthenticationError(
+            f"the line of {owner!r} is none on which {name!r} can join or ask"
+        )
 
 
 def _integer(fields: Mapping[str, object], key: str) -> int:

@@ -28,6 +28,7 @@ from telegrad.errors import (
     WorkerLostError,
 )
 from telegrad.rendezvous import messages
+from telegrad.rendezvous.call_off import CallOff
 from telegrad.rendezvous.control import ControlLine, Pending, refuse_on_loop
 from telegrad.rendezvous.coordinator import LOST_AFTER, Coordinator
 from telegrad.rendezvous.endpoint_file import EndpointFile, Published
@@ -38,12 +39,13 @@ from telegrad.rendezvous.joined_job import (
     MemberEvents,
     as_member,
 )
+from telegrad.rendezvous.listening import address_words, loopback_words
 from telegrad.rendezvous.membership import Member, StartWhen
 from telegrad.rendezvous.names import check_name
 from telegrad.rendezvous.progress import JoinProgress, unreached_line, unwritten_line
 from telegrad.rendezvous.store import check_timeout
 from telegrad.rendezvous.tcp import TCPStore
-from telegrad.transport import LoopThread, Transport
+from telegrad.transport import ConnectionLimits, GuestList, LoopThread, Transport
 from telegrad.types import WorkerInfo
 
 __all__ = ["join_job"]
@@ -58,6 +60,8 @@ WARN_EVERY = 10.0
 FIRST_BACKOFF, LONGEST_BACKOFF = 0.02, 0.5  # a coordinator starts within a second of its workers
 ATTEMPT_TIMEOUT = 10.0  # for one dial and its handshake, two round trips
 GOODBYE_TIMEOUT = 1.0
+DEFAULT_LIMITS = ConnectionLimits()
+LINES = 2  # of one worker to the coordinator at most: one that was cut off asks on another
 
 
 def join_job(
@@ -69,12 +73,15 @@ def join_job(
     publish: Publish,
     listener: JobListener,
     host_transports: Sequence[Transport] | None = None,
+    guests: GuestList | None = None,
     on_found: Found | None = None,
     listens: bool = True,
     start_when: StartWhen = None,
     timeout: float = JOIN_TIMEOUT,
     lost_after: float = LOST_AFTER,
+    limits: ConnectionLimits = DEFAULT_LIMITS,
     loop: LoopThread | None = None,
+    call_off: CallOff | None = None,
 ) -> JoinedJob:
     """Joins a job and waits until all its workers have, or those of `start_when`.
 
@@ -91,6 +98,7 @@ def join_job(
         listener: Hears of arrivals and losses after this worker was welcomed; called on the loop.
         host_transports: Where the coordinator listens when `address.hosts_store`; `transports`
             by default.
+        guests: Kept in step with the members, for the listeners that `publish` opens.
         on_found: Hears the coordinator's endpoint before anything listens here, where it does not
             run here; by this thread.
         listens: Whether the coordinator may dial this worker; else it hears of this worker's sudden
@@ -100,9 +108,12 @@ def join_job(
         timeout: Seconds for all of it, above 0.
         lost_after: Seconds of silence after which the coordinator is lost for this worker, and
             this worker, if that is later than others, for the coordinator.
+        limits: What others may take of the line to the coordinator, and of that where it runs here.
         loop: The loop thread; the process' shared one by default.
+        call_off: Called by another thread, it ends the wait.
 
     Raises:
+        JoinCancelledError: It was called off.
         RendezvousTimeoutError: Not all whom it waits for came in time; `.missing` says which,
             each with the last error known of it.
         DuplicateNameError: Another living worker has the name or the rank.
@@ -126,7 +137,10 @@ def join_job(
     waits_for = 1 if address.late else start_when
     deadline = Deadline(check_timeout(timeout))
     found = None if address.hosts_store else on_found
-    attempt = _Attempt(address, name, deadline, file, waits_for, lost_after, found, listens)
+    call_off = CallOff() if call_off is None else call_off
+    attempt = _Attempt(
+        address, name, deadline, file, waits_for, lost_after, found, listens, call_off
+    )
     coordinator: Coordinator | None = None
     line: ControlLine | None = None
     try:
@@ -139,12 +153,13 @@ def join_job(
                 world_size=address.world_size,
                 host=address.rank,
                 lost_after=lost_after,
+                limits=dataclasses.replace(limits, connections=LINES * limits.connections),
                 loop=loop,
             )
             endpoint = coordinator.start()[0]
             if file is not None:
                 file.publish(endpoint, address.job)
-        events = MemberEvents(listener)
+        events = MemberEvents(listener, guests)
         line = ControlLine(
             job=address.job,
             rank=address.rank,
@@ -154,6 +169,7 @@ def join_job(
             on_message=events.on_message,
             on_lost=events.on_coordinator_lost,
             owner=name,
+            limits=limits,
             loop=loop,
         )
         job = attempt.run(line, events, endpoint, publish)
@@ -161,6 +177,8 @@ def join_job(
         if file is not None:
             file.withdraw()
         _clean_up(line, coordinator, f"joining failed: {error}")
+        if isinstance(error, Exception):
+            call_off.check()  # whatever that has led to
         raise
     return job.with_coordinator(coordinator, file)
 
@@ -192,12 +210,15 @@ class _Attempt:
     lost_after: float = LOST_AFTER
     on_found: Found | None = None
     listens: bool = True
+    call_off: CallOff = dataclasses.field(default_factory=CallOff)
 
     def run(
         self, line: ControlLine, events: MemberEvents, endpoint: str, publish: Publish
     ) -> JoinedJob:
         """Finds the coordinator, at the endpoint or through the file, and becomes a member."""
+        self.call_off.wakes(events.changed.set)
         found = self._find_coordinator(line, endpoint)
+        self.call_off.check()
         if self.on_found is not None:
             self.on_found(found)
         placed = self._reserve(line, found) if self.address.late else self
@@ -230,6 +251,7 @@ class _Attempt:
             "lost_after": float(self.lost_after),
             "start_when": list(wanted) if isinstance(wanted, tuple) else wanted,
         }
+        self.call_off.check()
         pending = line.request(messages.JOIN, body, time_left=self.deadline.left)
         members = self._wait_until_complete(line, pending, events, endpoint)
         welcomed = events.welcome(members)
@@ -244,11 +266,13 @@ class _Attempt:
         """
         report = _Report(self.deadline)
         backoff = FIRST_BACKOFF
-        problem = ""
+        problem, seen = "", None
         while True:
+            self.call_off.check()
             allowed = min(ATTEMPT_TIMEOUT, max(self.deadline.left, 0.001))
             published = self.file.read() if self.file is not None and not endpoint else None
             where = published.endpoint if published is not None else endpoint
+            seen = published or seen  # rank 0 that gives up takes the file away
             cause: Exception | None = None
             try:
                 if where:
@@ -267,7 +291,8 @@ class _Attempt:
                 problem = _words(cause)
             left = self.deadline.left
             if left <= 0:
-                raise self._unreached(where, problem, published) from cause
+                at = seen.endpoint if seen is not None else where
+                raise self._unreached(at, problem, seen) from cause
             report.say((where, problem), self._waiting_line(where, problem, left))
             line.closed.wait(min(backoff, left))
             backoff = min(2 * backoff, LONGEST_BACKOFF)
@@ -307,6 +332,7 @@ class _Attempt:
         report = _Report(self.deadline)
         pending.on_done(events.changed.set)
         while not pending.done():
+            self.call_off.check()
             left = self.deadline.left
             if left <= 0:
                 raise self._incomplete(endpoint, self._heard(events))
@@ -331,12 +357,14 @@ class _Attempt:
                 f"last error: {problem}; start the coordinator{what} at {endpoint}, or check "
                 "MASTER_ADDR and MASTER_PORT"
             )
+            why += address_words(problem)
         elif published is not None:
             why = (
                 f"{self.file.path!r} says {endpoint} (written by {published.by}), last error "
                 f"there: {problem}; if an earlier job has left it, start rank 0 of this one, which "
                 "writes it anew"
             )
+            why += loopback_words(endpoint) or address_words(problem)
         else:
             where = f"has not written {self.file.path!r}"
             why = f"rank 0 {where}; start it, and check that all workers see the same file"

@@ -26,6 +26,7 @@ from telegrad.rendezvous.progress import JoinProgress, rounded
 from telegrad.rendezvous.roster import Roster
 from telegrad.rendezvous.standing import Standing
 from telegrad.rendezvous.store import Store, check_timeout
+from telegrad.transport import GuestList
 from telegrad.types import WorkerInfo
 
 __all__ = ["JobListener", "JoinedJob"]
@@ -60,11 +61,16 @@ class MemberEvents:
 
     What overtakes the welcome only changes who is welcomed; the listener hears of what comes
     after it.
+
+    Args:
+        listener: The floor above.
+        guests: Kept in step with the members.
     """
 
-    def __init__(self, listener: JobListener) -> None:
+    def __init__(self, listener: JobListener, guests: GuestList | None = None) -> None:
         self.changed = threading.Event()
         self._listener = listener
+        self._guests = GuestList() if guests is None else guests
         self._lock = threading.Lock()
         self._roster = Roster()
         self._progress: JoinProgress | None = None
@@ -101,6 +107,7 @@ class MemberEvents:
             for member in members:
                 self._roster.joined(member)
             self._welcomed = True
+            self._guests.add(member.info for member in self._roster.members)
             living, loss, given_up = self._roster.members, self._loss, self._given_up
         for by, reason in given_up:
             self._listener.on_member_lost(by, reason, False)
@@ -135,6 +142,9 @@ class MemberEvents:
         with self._lock:
             self._loss = error = self._evicted(error)
             welcomed, when_lost = self._welcomed, self._when_lost
+        self._guests.close(
+            f"its coordinator is lost ({error.reason}), and nobody can join any more"
+        )
         self.changed.set()
         if welcomed:
             self._listener.on_coordinator_lost(error)
@@ -160,14 +170,18 @@ class MemberEvents:
 
     def _on_joined(self, member: Member) -> None:
         with self._lock:
-            news = self._roster.joined(member) and self._welcomed
+            new = self._roster.joined(member)
+            news = new and self._welcomed
         if news:
             self._listener.on_member_joined(member)
+        if new:
+            self._guests.add([member.info])
 
     def _on_lost(self, body: object) -> None:
         info, reason, left = _as_loss(body)
         with self._lock:
             news = self._roster.lost(info) and self._welcomed
+        self._guests.remove(info)
         if news:
             self._listener.on_member_lost(info, reason, left)
 

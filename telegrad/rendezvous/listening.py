@@ -7,6 +7,7 @@
     or ::      another host     everything                      the address of the route to it
                not known yet    everything                      the only address of this machine
     an address or a name        that                            that
+    localhost  anywhere         127.0.0.1                       that
     unix       this host        a Unix socket of its own        that
     None       a Unix socket    a Unix socket of its own        that
 
@@ -31,12 +32,15 @@ from telegrad.transport import (
     interfaces,
     is_everywhere,
     is_local,
+    is_localhost,
     is_loopback_address,
+    is_number,
     route_to,
+    split_advertised,
     split_host,
 )
 
-__all__ = ["JobPort", "Place", "choose_place"]
+__all__ = ["JobPort", "Place", "address_words", "choose_place", "loopback_words"]
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +57,7 @@ class Place:
 
     Attributes:
         bind: The address to listen on, as a number.
-        advertise: The host that the others dial.
+        advertise: The host that the others dial, or `host:port` where the port is another one, too.
     """
 
     bind: str
@@ -74,6 +78,7 @@ class JobPort:
     Raises:
         RendezvousError: No address can be chosen; the message lists those of this machine.
         OSError: A host name is not known.
+        ValueError: What is to be advertised is no address.
     """
 
     def __init__(
@@ -87,7 +92,9 @@ class JobPort:
     ) -> None:
         self._make = make
         self._bind = bind
-        self._advertise = None if advertise is None else split_host(advertise)
+        self._advertise = advertise
+        if advertise is not None:
+            split_advertised(advertise)
         self._ports = ports
         self._dialler = make(LOOPBACK, 0, None)
         self.transport = SharedPort(self._dialler)
@@ -160,7 +167,8 @@ def host_place(address: JobAddress, bind: str | None, advertise: str | None) -> 
     if bind is not None:
         bound = address_of(bind)
         _check_local(bound, f"bind={bind!r}")
-        return Place(bound, advertise or address.host)
+        _check_family(address, own, bound)
+        return Place(bound, _published(advertise or address.host, bound))
     if not is_local(own):
         raise RendezvousError(
             f"rank 0 hosts the coordinator, and {address.host!r} is no address of its machine "
@@ -175,7 +183,7 @@ def host_place(address: JobAddress, bind: str | None, advertise: str | None) -> 
             own,
             _own_addresses(),
         )
-    return Place(own, advertise or own)
+    return Place(own, _published(advertise or own, own))
 
 
 def choose_place(bind: str | None, advertise: str | None, coordinator: str | None) -> Place:
@@ -200,13 +208,13 @@ def choose_place(bind: str | None, advertise: str | None, coordinator: str | Non
     loopback = LOOPBACK_V6 if here and ":" in str(remote) else LOOPBACK
     if bind is None:
         if remote is None or here:
-            return Place(loopback, advertise or loopback)
+            return Place(loopback, _published(advertise or loopback, loopback))
         route = _route(remote)
-        return Place(route, advertise or route)
+        return Place(route, _published(advertise or route, route))
     bound = address_of(bind)
     _check_local(bound, f"bind={bind!r}")
     if advertise is not None:
-        return Place(bound, advertise)
+        return Place(bound, _published(advertise, bound))
     if not is_everywhere(bound):
         if remote is not None and is_loopback_address(bound) and not is_local(remote):
             raise RendezvousError(
@@ -223,6 +231,32 @@ def choose_place(bind: str | None, advertise: str | None, coordinator: str | Non
     return Place(bound, found)
 
 
+def _published(advertise: str, bound: str) -> str:
+    """Returns what the others are told; of the name of loopback, the address of it that is bound.
+
+    >>> _published("localhost:4000", "::1"), _published("gate:4000", "10.0.0.5")
+    ('[::1]:4000', 'gate:4000')
+    """
+    host, port = split_advertised(advertise)
+    if is_localhost(host):
+        v6 = ":" in bound and not is_everywhere(bound)
+        host = bound if is_loopback_address(bound) else LOOPBACK_V6 if v6 else LOOPBACK
+    if not port:
+        return host
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _check_family(address: JobAddress, named: str, bound: str) -> None:
+    """Checks that who dials loopback by name reaches this worker, and nobody who listens beside it."""
+    both = is_loopback_address(named) and is_loopback_address(bound)
+    if both and not is_everywhere(bound) and (":" in named) != (":" in bound):
+        where = f"[{bound}]" if ":" in bound else bound
+        raise RendezvousError(
+            f"the others dial {address.host!r} at {named}, and bind={bound!r} does not listen there; "
+            f"name tcp://{where}:{address.port} on all workers, or leave bind out"
+        )
+
+
 def _route(remote: str) -> str:
     found = route_to(remote)
     if found is None or (is_loopback_address(found) and not is_local(remote)):
@@ -232,6 +266,24 @@ def _route(remote: str) -> str:
             "one in RpcOptions(bind=...), or check the network"
         )
     return found
+
+
+def loopback_words(endpoint: str) -> str:
+    """Says of an endpoint at which nobody answers that it is on loopback; "" where it is not."""
+    host = host_of(endpoint)
+    if host is None or not (is_localhost(host) or (is_number(host) and is_loopback_address(host))):
+        return ""
+    return (
+        f"; {host} leads nowhere from other hosts than that of rank 0: where there are several, say "
+        "RpcOptions(bind=...) with another address of it on rank 0"
+    )
+
+
+def address_words(problem: str) -> str:
+    """Says which addresses this machine has, if a dial ended as no way leads there; else ""."""
+    if "unreachable" not in problem and "No route" not in problem:
+        return ""
+    return f"; this machine's addresses are {_own_addresses()}: check which network they share"
 
 
 def _only_address(bound: str) -> str:

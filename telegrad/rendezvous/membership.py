@@ -15,7 +15,8 @@ most one seat. Each reserve, join and shutdown is answered exactly once, unless 
 lost. Ranks below the world size belong to those who make the job complete, and to their
 replacements; those above it to who comes on top. A worker is welcomed once those are there whom it
 waits for: all ranks at once, unless it says a number or names. Whoever was welcomed hears of all
-who come after that, and of all who are lost. When the last member is gone the job begins anew, so
+who come after that, and of all who are lost. Whoever still waits hears of those who were welcomed:
+these may dial it already, and nobody is let in of whom the coordinator has not told. When the last member is gone the job begins anew, so
 that the same processes may join again.
 
 That a peer is lost each worker decides alone, and tells here. A pair of which both still reach the
@@ -224,7 +225,9 @@ class Membership:
         if not self._complete:
             self._errors[info.rank] = f"joined as {info.name!r} and was lost again: {reason}"
         others: list[Message] = [
-            Lost(other.session, info, reason, left) for other in self._by_rank() if other.welcomed
+            Lost(other.session, info, reason, left)
+            for other in self._by_rank()
+            if other.welcomed or seat.welcomed
         ]
         messages = others + self._progress() + self._release() + self._refuse_hopeless()
         self._begin_anew_if_empty()
@@ -237,6 +240,12 @@ class Membership:
             return self.lost(session, reason)
         self._vacate(session)
         return self._abandon(seat.member.info)
+
+    def names_of(self, incarnation: int) -> frozenset[str]:
+        """Returns for whom it speaks who asks about an incarnation; nobody if that is unknown."""
+        seats = (seat.member.info for seat in self._seats.values())
+        known = (*seats, *self._dropped.values())
+        return frozenset(info.name for info in known if info.incarnation == incarnation)
 
     def asks(self, session: WorkerInfo, incarnation: int) -> list[Message]:
         """A worker asks whether it is a member; over another line when it has given up its own."""
@@ -348,8 +357,16 @@ class Membership:
         told: list[Message] = [
             Joined(other.session, seat.member) for other in seats if other.welcomed
         ]
+        known: list[Message] = []
+        if not self._may_start(seat):
+            known = [Joined(seat.session, other.member) for other in seats if other.welcomed]
         starting = [each for each in seats if not each.welcomed and self._may_start(each)]
+        for each in starting:
+            each.welcomed = True
+        waiting = [each for each in seats if not each.welcomed]
         return [
+            *known,
+            *(Joined(each.session, new.member) for each in waiting for new in starting),
             *(message for each in starting for message in self._welcome(each)),
             *told,
             *self._progress(),
@@ -387,7 +404,6 @@ class Membership:
         return refused
 
     def _welcome(self, seat: _Seat) -> list[Message]:
-        seat.welcomed = True
         own = seat.member.info
         return [
             Welcome(seat.session, self.members),

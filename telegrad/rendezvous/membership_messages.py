@@ -94,7 +94,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Tells a member that a worker joined after it was welcomed itself."""
+    """Tells a member of a worker that joined later, and who waits of one that was welcomed."""
 
     session: WorkerInfo
     member: Member

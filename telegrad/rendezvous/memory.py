@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import TypeAlias, final
 
+from telegrad.errors import RendezvousError
 from telegrad.rendezvous.store import (
     STORE_TIMEOUT,
     Store,
@@ -24,6 +26,8 @@ __all__ = ["MemoryStore"]
 
 Watcher: TypeAlias = Callable[[list[bytes] | None], None]
 
+ENTRY_BYTES = 100  # a place in the dict
+
 
 @final
 class MemoryStore(Store):
@@ -35,12 +39,18 @@ class MemoryStore(Store):
     b'10.0.0.1'
     >>> store.add("incarnation", 1), store.add("incarnation", 1)
     (1, 2)
+
+    Args:
+        most_bytes: Of memory that its keys and values may take, about; None for any number.
     """
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    def __init__(self, most_bytes: int | None = None) -> None:
+        self._lock = threading.Lock()  # guards the table and the watchers
         self._table: dict[str, bytes] = {}
-        self._watchers: dict[object, tuple[list[str], Watcher]] = {}
+        self._bytes = 0
+        self._most_bytes = most_bytes
+        # Each stands under one key that is not set: no write looks at those of other keys.
+        self._watchers: dict[str, dict[object, tuple[list[str], Watcher]]] = {}
         self._closed = False
 
     def set(self, key: str, value: bytes) -> None:
@@ -64,7 +74,10 @@ class MemoryStore(Store):
         check_key(key)
         with self._lock:
             self._check_open()
-            return self._table.pop(key, None) is not None
+            value = self._table.pop(key, None)
+            if value is not None:
+                self._bytes -= _cost(key, value)
+            return value is not None
 
     def wait(self, keys: Sequence[str], timeout: float = STORE_TIMEOUT) -> None:
         """Waits for keys; see `Store.wait`."""
@@ -81,7 +94,7 @@ class MemoryStore(Store):
         """Ends every wait with RendezvousError; idempotent."""
         with self._lock:
             self._closed = True
-            orphans = [watcher for _, watcher in self._watchers.values()]
+            orphans = [watcher for each in self._watchers.values() for _, watcher in each.values()]
             self._watchers.clear()
         for watcher in orphans:
             watcher(None)
@@ -99,10 +112,10 @@ class MemoryStore(Store):
         with self._lock:
             closed, values = self._closed, self._values(wanted)
             if not closed and values is None:
-                self._watchers[handle] = (wanted, watcher)
+                self._keep(handle, wanted, watcher)
         if closed or values is not None:
             watcher(None if closed else values)
-        return lambda: self._unwatch(handle)
+        return lambda: self._unwatch(handle, wanted)
 
     def missing(self, keys: Sequence[str]) -> list[str]:
         """Returns those of the keys that are not set."""
@@ -113,9 +126,11 @@ class MemoryStore(Store):
         """Replaces a value under the lock; tells the watchers whose keys are complete by it."""
         with self._lock:
             self._check_open()
-            value = change(self._table.get(key))
+            held = self._table.get(key)
+            value = change(held)
             if value is None:
                 return b""
+            self._count(key, held, value)
             self._table[key] = value
             ready = self._take_ready(key)
         for watcher, values in ready:
@@ -124,20 +139,40 @@ class MemoryStore(Store):
 
     def _take_ready(self, key: str) -> list[tuple[Watcher, list[bytes]]]:
         ready = []
-        for handle, (keys, watcher) in list(self._watchers.items()):
-            if key in keys and (values := self._values(keys)) is not None:
-                del self._watchers[handle]
+        for handle, (keys, watcher) in self._watchers.pop(key, {}).items():
+            values = self._values(keys)
+            if values is None:
+                self._keep(handle, keys, watcher)
+            else:
                 ready.append((watcher, values))
         return ready
+
+    def _keep(self, handle: object, keys: list[str], watcher: Watcher) -> None:
+        missing = next(key for key in keys if key not in self._table)
+        self._watchers.setdefault(missing, {})[handle] = (keys, watcher)
+
+    def _count(self, key: str, held: bytes | None, value: bytes) -> None:
+        after = self._bytes + _cost(key, value) - (0 if held is None else _cost(key, held))
+        if self._most_bytes is not None and after > max(self._most_bytes, self._bytes):
+            raise RendezvousError(
+                f"the store is full: with {key[:60]!r} it would hold {after} bytes of keys and "
+                f"values, and takes {self._most_bytes}; delete keys, send what is large by calls, or "
+                "raise Limits.document_bytes where it is hosted (telegrad run: --limit "
+                "document_bytes=...)"
+            )
+        self._bytes = after
 
     def _values(self, keys: Sequence[str]) -> list[bytes] | None:
         if any(key not in self._table for key in keys):
             return None
         return [self._table[key] for key in keys]
 
-    def _unwatch(self, handle: object) -> None:
+    def _unwatch(self, handle: object, keys: Sequence[str]) -> None:
         with self._lock:
-            self._watchers.pop(handle, None)
+            for key in keys:
+                under = self._watchers.get(key, {})
+                if under.pop(handle, None) is not None and not under:
+                    del self._watchers[key]
 
     def _await_values(self, keys: Sequence[str], timeout: float) -> list[bytes]:
         check_timeout(timeout)
@@ -163,3 +198,7 @@ class MemoryStore(Store):
     def _check_open(self) -> None:
         if self._closed:
             raise closed_error("the store")
+
+
+def _cost(key: str, value: bytes) -> int:
+    return sys.getsizeof(key) + sys.getsizeof(value) + ENTRY_BYTES

@@ -10,7 +10,8 @@ worker -> coordinator   member.join       reply: the members, once the job is co
                         store.*           reply: the result; get and wait reply when set
                         store.forget      one-way: a waiting get or wait gave up
 coordinator -> worker   member.progress   one-way, before the worker is welcomed
-                        member.joined     one-way, after it: a replacement or one more came
+                        member.joined     one-way, after it: a replacement or one more came;
+                                          before it: this one was welcomed
                         member.lost       one-way: a member is gone for good
                         member.given_up   one-way: another member has given up this one
                         member.running    one-way, to whoever waits in shutdown

@@ -26,7 +26,7 @@ class Store(ABC):
         """Writes a value; whoever waits for the key goes on.
 
         Raises:
-            RendezvousError: The store is closed or its host is lost.
+            RendezvousError: The store is closed, it is full, or its host is lost.
         """
 
     @abstractmethod

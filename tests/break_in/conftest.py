@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ import pytest
 
 from telegrad import rpc
 from telegrad.testing import Cluster
+from telegrad.types import WorkerInfo
 from tests.break_in import remote_code
+from tests.break_in.members import enlisted
 from tests.faults.processes import listening_ports
 from tests.faults.remote_code import process_id
 
@@ -34,6 +37,7 @@ class Victim:
         pid: Of the victim.
         port: Where it listens.
         job: The job's name.
+        coordinator: Where that listens.
         canary: A file that must not be there.
         allowed: Bytes that the attack may cost it, besides noise.
     """
@@ -42,8 +46,18 @@ class Victim:
     pid: int
     port: int
     job: str
+    coordinator: str
     canary: Path
     allowed: int = 0
+
+    def enlists(self, name: str) -> AbstractContextManager[WorkerInfo]:
+        """Has the coordinator take one more member."""
+        return enlisted(self.coordinator, self.job, TOKEN.encode(), name)
+
+    def members(self) -> list[WorkerInfo]:
+        """Whom the victim takes for living members."""
+        found: list[WorkerInfo] = self.cluster.call(1, remote_code.members)
+        return found
 
     def told(self, event: str, count: int = 1, **fields: object) -> list[dict[str, Any]]:
         """Waits for records in the victim's audit log."""
@@ -81,7 +95,8 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
             cluster.call(1, remote_code.listen_to_audit)
             _, pid = cluster.run(process_id)
             port = listening_ports(pid)[0]
-            yield Victim(cluster, pid, port, cluster.call(1, remote_code.job_name), canary)
+            name, coordinator = cluster.call(1, remote_code.job_name_and_coordinator)
+            yield Victim(cluster, pid, port, name, coordinator, canary)
             for rank in (0, 1):  # an orderly end would wait for offenders that only went away
                 cluster.kill(rank)
     finally:

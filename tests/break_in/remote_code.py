@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from telegrad import rpc
+from telegrad.rendezvous import JoinedJob
 from telegrad.types import Array
 from tests.audit_log import AuditLog
 
@@ -21,10 +22,10 @@ __all__ = [
     "forget_audit",
     "give_back",
     "hold",
-    "incarnation",
-    "job_name",
+    "job_name_and_coordinator",
     "let_go",
     "listen_to_audit",
+    "members",
     "size_of",
     "who_am_i",
 ]
@@ -116,14 +117,15 @@ def forget_audit() -> None:
         LOGS[-1].records.clear()
 
 
-def job_name() -> str:
-    """The name of the job."""
-    return os.environ["TELEGRAD_JOB"]
+def job_name_and_coordinator() -> tuple[str, str]:
+    """The name of the job, and where its coordinator listens."""
+    joined = rpc.current_agent().attached(JoinedJob)
+    return os.environ["TELEGRAD_JOB"], joined.coordinator_endpoint
 
 
-def incarnation() -> int:
-    """Of this worker."""
-    return rpc.current_agent().info.incarnation
+def members() -> list[rpc.WorkerInfo]:
+    """Whom this worker takes for living members."""
+    return rpc.get_worker_infos()
 
 
 def dial(endpoint: str) -> str:

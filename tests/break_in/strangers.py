@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
+import contextlib
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -123,9 +123,9 @@ async def listener(serve: Callable[[object, Any], Coroutine[Any, Any, None]]) ->
 class Member:
     """One that holds the token, and speaks the protocol as far as it pleases."""
 
-    def __init__(self, stream: Stream, job: str, token: bytes | None, name: str) -> None:
+    def __init__(self, stream: Stream, job: str, token: bytes | None, info: WorkerInfo) -> None:
         self.stream = stream
-        self.info = WorkerInfo(name, 77, secrets.randbits(40))
+        self.info = info
         self.shake = DialHandshake(Identity(job, self.info), token)
         self.tags = FrameTags(sending=b"", receiving=b"")
         self.posted = 0
@@ -184,7 +184,7 @@ def error_of(answer: Envelope) -> tuple[str, str]:
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RESET, SETTINGS, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 7, 8
 INITIAL_WINDOW = 4  # a setting
-END_HEADERS = 4
+ACK, END_HEADERS = 1, 4
 
 
 def h2_frame(kind: int, payload: bytes, *, flags: int = 0, stream: int = 0) -> bytes:
@@ -197,10 +197,10 @@ def h2_frame(kind: int, payload: bytes, *, flags: int = 0, stream: int = 0) -> b
     )
 
 
-def h2_headers() -> bytes:
-    """The headers of our one method, each as a literal without a table and without Huffman."""
+def h2_headers(path: str = METHOD) -> bytes:
+    """The headers of a method, by default of our one, each as a literal without a table and without Huffman."""
     pairs = {
-        ":method": "POST", ":scheme": "http", ":path": METHOD, ":authority": "127.0.0.1",
+        ":method": "POST", ":scheme": "http", ":path": path, ":authority": "127.0.0.1",
         "content-type": "application/grpc", "te": "trailers",
     }  # fmt: skip
     return b"".join(
@@ -209,9 +209,9 @@ def h2_headers() -> bytes:
     )
 
 
-def opening() -> bytes:
+def opening(path: str = METHOD) -> bytes:
     """What opens a stream on a new connection."""
-    headers = h2_frame(HEADERS, h2_headers(), flags=END_HEADERS, stream=1)
+    headers = h2_frame(HEADERS, h2_headers(path), flags=END_HEADERS, stream=1)
     return PREFACE + h2_frame(SETTINGS, b"") + headers
 
 
@@ -235,6 +235,7 @@ class RawStream:
         self.sent = 0
         self.came = b""
         self.used = 0  # of the windows
+        self.acknowledged = 0  # settings, which hold at the other end from then on
 
     def send(self, octets: bytes) -> bool:
         """Sends; tells whether the other end still takes it."""
@@ -280,7 +281,14 @@ class RawStream:
             self.came += more
             if not more or _ends(self.came):
                 break
+            self._acknowledge()
         return pushed
+
+    def _acknowledge(self) -> None:
+        told = [each for each in _frames(self.came) if each[0] == SETTINGS and not each[1] & ACK]
+        for _ in told[self.acknowledged :]:
+            self.send(h2_frame(SETTINGS, b"", flags=ACK))
+        self.acknowledged = len(told)
 
     def _window(self, stream: int) -> int:
         """How much may be sent, as HTTP/2 counts it: on the stream, or on the connection (0)."""
@@ -304,6 +312,12 @@ class RawStream:
             if not more:
                 return
             self.came += more
+
+    def wait_for_close(self) -> None:
+        """Reads until the connection is closed."""
+        with contextlib.suppress(ConnectionResetError):
+            while self.socket.recv(65536):
+                pass
 
     def __enter__(self) -> RawStream:
         return self

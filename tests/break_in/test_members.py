@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from typing import Any
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, TypeVar
 
 import msgpack
 import pytest
 
 from telegrad import pb
+from telegrad.errors import DuplicateNameError, RendezvousError
+from telegrad.rendezvous import messages
+from telegrad.rendezvous.waits import MOST_WAITED
+from telegrad.transport.handshake import Reason
 from telegrad.transport.idle_frames import MOST_IDLE_FRAMES
+from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, Frame, encode, encode_exception
 from telegrad.wire.conversion import MARKERS
 from telegrad.wire.frame import MAX_ENVELOPES
 from telegrad.wire.tags import Tag
 from tests.break_in import remote_code
 from tests.break_in.conftest import LIMITS, TOKEN, Victim
-from tests.break_in.strangers import Member, error_of, run, streams
+from tests.break_in.members import SECONDS, joined
+from tests.break_in.strangers import Ended, Member, error_of, run, streams
 
+T = TypeVar("T")
 HERE = "tests.break_in.remote_code"
 PRIME = 2**61 - 1  # every multiple of it has the hash 0
 
@@ -35,13 +44,55 @@ def raw_request(argument: bytes) -> bytes:
 
 
 def call(victim: Victim, body: object) -> Envelope:
-    async def attack() -> Envelope:
-        async with streams(victim.port) as (stream,):
-            member = Member(stream, victim.job, TOKEN.encode(), "mallory")
-            await member.join()
-            return await member.call(body)
+    return attacked(victim, lambda member: member.call(body))
 
-    return run(attack)
+
+def attacked(victim: Victim, attack: Callable[[Member], Coroutine[Any, Any, T]]) -> T:
+    """Has a member of the job attack its victim."""
+
+    async def begin(info: WorkerInfo) -> T:
+        async with streams(victim.port) as (stream,):
+            member = Member(stream, victim.job, TOKEN.encode(), info)
+            await member.join()
+            return await attack(member)
+
+    with victim.enlists("mallory") as mallory:
+        return run(lambda: begin(mallory))
+
+
+# -- who is a member ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["worker0", "nobody"])
+def test_a_name_that_the_coordinator_has_not_given(victim: Victim, name: str) -> None:
+    """Whoever dials a worker has to be a member; a later incarnation of a living one is none."""
+    (living,) = [each for each in victim.members() if each.name == "worker0"]
+    claimed = WorkerInfo(name, living.rank, living.incarnation + 1)
+
+    async def attack() -> Ended:
+        async with streams(victim.port) as (stream,):
+            member = Member(stream, victim.job, TOKEN.encode(), claimed)
+            await stream.send(member.shake.hello())
+            member.shake.takes_answer(await stream.read() or b"")
+            await stream.send(member.shake.prove(0, resumes=False))
+            return await stream.ended()
+
+    ended = run(attack)
+    reason, words = ended.refusal
+    assert (reason, len(ended.received)) == (Reason.UNANNOUNCED, 2)
+    assert f"incarnation {claimed.incarnation}) is no member of this job" in words
+    (record,) = victim.told("connection.refused", peer=name, incarnation=claimed.incarnation)
+    assert record["reason"] == "UNANNOUNCED"
+    assert living in victim.members()
+    assert claimed not in victim.members()
+
+
+def test_the_coordinator_gives_no_living_name_twice(victim: Victim) -> None:
+    with (
+        pytest.raises(DuplicateNameError, match="'worker0' is taken by rank 0"),
+        victim.enlists("worker0"),
+    ):
+        raise AssertionError
 
 
 # -- what may be called ---------------------------------------------------------------------------
@@ -159,13 +210,10 @@ async def flood(member: Member, frames: int, make: Any) -> int:
 def test_a_million_tiny_frames(victim: Victim) -> None:
     """A thousand with nothing new in them are more than an honest worker writes in minutes."""
 
-    async def attack() -> int:
-        async with streams(victim.port) as (stream,):
-            member = Member(stream, victim.job, TOKEN.encode(), "mallory")
-            await member.join()
-            return await flood(member, 1_000_000, lambda m: m.write(Frame()))
+    async def attack(member: Member) -> int:
+        return await flood(member, 1_000_000, lambda m: m.write(Frame()))
 
-    sent = run(attack)
+    sent = attacked(victim, attack)
     record = cut_off(victim, "a flood")
     assert MOST_IDLE_FRAMES < record["messages"] <= sent < 1_000_000
     assert record["bytes"] == 16 * record["messages"]  # the tag and nothing else
@@ -177,30 +225,24 @@ def test_a_million_tiny_calls_whose_answers_nobody_reads(victim: Victim) -> None
     async def post(member: Member) -> None:
         await member.post(Envelope("no.such", member.posted + 1))
 
-    async def attack() -> int:
-        async with streams(victim.port) as (stream,):
-            member = Member(stream, victim.job, TOKEN.encode(), "mallory")
-            await member.join()
-            return await flood(member, 1_000_000, post)
+    async def attack(member: Member) -> int:
+        return await flood(member, 1_000_000, post)
 
-    sent = run(attack)
+    sent = attacked(victim, attack)
     record = cut_off(victim, "it takes no replies")
     most = 2 * LIMITS.served_calls_per_peer
     assert most < record["messages"] <= sent < 1_000_000
 
 
 def test_calls_beyond_what_one_peer_may_have(victim: Victim) -> None:
-    async def attack() -> list[str]:
-        async with streams(victim.port) as (stream,):
-            member = Member(stream, victim.job, TOKEN.encode(), "mallory")
-            await member.join()
-            body = encode(request(f"{HERE}:hold")).document
-            for number in range(1, LIMITS.served_calls_per_peer + 1):
-                await member.post(Envelope("rpc.call", number, depth=1, document=body))
-            answer = await member.call(request(f"{HERE}:who_am_i"))
-            return list(error_of(answer))
+    async def attack(member: Member) -> list[str]:
+        body = encode(request(f"{HERE}:hold")).document
+        for number in range(1, LIMITS.served_calls_per_peer + 1):
+            await member.post(Envelope("rpc.call", number, depth=1, document=body))
+        answer = await member.call(request(f"{HERE}:who_am_i"))
+        return list(error_of(answer))
 
-    kind, words = run(attack)
+    kind, words = attacked(victim, attack)
     victim.cluster.call(1, remote_code.let_go)
     assert kind == "telegrad.errors:PoolExhaustedError"
     assert "Limits.served_calls_per_peer" in words
@@ -210,25 +252,38 @@ def test_frames_with_more_envelopes_than_a_write_holds(victim: Victim) -> None:
     tiny = pb.Envelope(number=1, kind="a").SerializeToString()
     field = b"\x0a" + bytes([len(tiny)]) + tiny
 
-    async def attack() -> None:
-        async with streams(victim.port) as (stream,):
-            member = Member(stream, victim.job, TOKEN.encode(), "mallory")
-            await member.join()
-            await member.write(field * (MAX_ENVELOPES + 1))
-            await stream.ended()
+    async def attack(member: Member) -> None:
+        await member.write(field * (MAX_ENVELOPES + 1))
+        await member.stream.ended()
 
-    run(attack)
+    attacked(victim, attack)
     assert cut_off(victim, f"more than {MAX_ENVELOPES} envelopes")["messages"] == 1
 
 
 def test_a_message_that_announces_more_than_may_come(victim: Victim) -> None:
-    async def attack() -> None:
-        async with streams(victim.port) as (stream,):
-            member = Member(stream, victim.job, TOKEN.encode(), "mallory")
-            await member.join()
-            announced = pb.Envelope(number=1, kind="rpc.call", call=1, document_size=2**40)
-            await member.write(pb.Frame(envelopes=[announced]).SerializeToString())
-            await stream.ended()
+    async def attack(member: Member) -> None:
+        announced = pb.Envelope(number=1, kind="rpc.call", call=1, document_size=2**40)
+        await member.write(pb.Frame(envelopes=[announced]).SerializeToString())
+        await member.stream.ended()
 
-    run(attack)
+    attacked(victim, attack)
     assert cut_off(victim, "Limits.document_bytes")["messages"] == 1
+
+
+def test_waits_for_keys_that_nobody_sets(victim: Victim) -> None:
+    """The coordinator takes so many of one line, and serves others no more slowly for them."""
+    with (
+        joined(victim.coordinator, victim.job, TOKEN.encode(), "mallory") as (line, _),
+        joined(victim.coordinator, victim.job, TOKEN.encode(), "honest") as (other, _),
+    ):
+        ask = partial(line.request, messages.STORE_GET)
+        pending = [ask({"key": f"never/{i}"}) for i in range(MOST_WAITED + 1000)]
+        for each in pending[MOST_WAITED:]:
+            with pytest.raises(RendezvousError, match=f"waits for {MOST_WAITED} keys"):
+                each.wait(SECONDS)
+        assert not any(each.done() for each in pending[:MOST_WAITED])
+        waiting = other.request(messages.STORE_GET, {"key": "k"})
+        other.ask(messages.STORE_SET, {"key": "k", "value": b"v"}, timeout=SECONDS)
+        assert waiting.wait(SECONDS) == b"v"
+        line.ask(messages.STORE_SET, {"key": "never/0", "value": b"v"}, timeout=SECONDS)
+        assert pending[0].wait(SECONDS) == b"v"

@@ -8,25 +8,34 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
+import grpc
 import pytest
 
 from telegrad import pb
+from telegrad.transport.grpc_health import METHOD as HEALTH
+from telegrad.transport.grpc_health import MOST_QUESTIONS
+from telegrad.transport.grpc_options import MAX_MESSAGE_BYTES
 from telegrad.transport.handshake import DialHandshake, Identity, Reason
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, Frame, pack_frame
 from tests.break_in import remote_code
 from tests.break_in.conftest import LIMITS, TOKEN, Victim
 from tests.break_in.strangers import (
+    PREFACE,
+    SECONDS,
+    SETTINGS,
     Member,
     RawStream,
     data,
     grpc_prefix,
+    h2_frame,
     listener,
     opening,
     run,
     streams,
 )
 
+CROWD = 1000
 MALLORY = WorkerInfo("mallory", 9, 99)
 FRAME = pack_frame(Frame([Envelope("rpc.call", 1, document=b"\x80", number=1)]))
 
@@ -54,9 +63,9 @@ def test_without_the_token(victim: Victim, token: bytes | None) -> None:
 
 
 def test_a_recorded_handshake_is_replayed(victim: Victim) -> None:
-    async def record() -> list[bytes]:
+    async def record(member: WorkerInfo) -> list[bytes]:
         async with streams(victim.port) as (stream,):
-            shake = DialHandshake(Identity(victim.job, MALLORY), TOKEN.encode())
+            shake = DialHandshake(Identity(victim.job, member), TOKEN.encode())
             said = [shake.hello()]
             await stream.send(said[0])
             shake.takes_answer(await stream.read() or b"")
@@ -71,9 +80,10 @@ def test_a_recorded_handshake_is_replayed(victim: Victim) -> None:
             await stream.send(*said)
             await stream.ended()
 
-    said = run(record)
-    run(lambda: replay(said))
-    assert "another token" in refused(victim, "AUTHENTICATION")
+    with victim.enlists("mallory") as mallory:
+        said = run(lambda: record(mallory))
+        run(lambda: replay(said))
+        assert "another token" in refused(victim, "AUTHENTICATION")
 
 
 def test_a_hello_is_altered_on_its_way(victim: Victim) -> None:
@@ -111,10 +121,10 @@ def test_a_version_without_safety_is_asked_for(victim: Victim) -> None:
 def test_a_frame_of_another_connection_is_injected(victim: Victim) -> None:
     """One stream is cut off at the first frame that is not its own; the other one goes on."""
 
-    async def attack() -> tuple[int, object]:
+    async def attack(*infos: WorkerInfo) -> tuple[int, object]:
         async with streams(victim.port, 2) as (one, two):
-            first = Member(one, victim.job, TOKEN.encode(), "first")
-            second = Member(two, victim.job, TOKEN.encode(), "second")
+            first = Member(one, victim.job, TOKEN.encode(), infos[0])
+            second = Member(two, victim.job, TOKEN.encode(), infos[1])
             await first.join()
             await second.join()
             sealed = first.tags.seal(FRAME)
@@ -132,7 +142,8 @@ def test_a_frame_of_another_connection_is_injected(victim: Victim) -> None:
             )
             return len(sealed), answer.kind
 
-    size, kind = run(attack)
+    with victim.enlists("first") as one, victim.enlists("second") as two:
+        size, kind = run(lambda: attack(one, two))
     assert kind == "rpc.reply"
     (record,) = victim.told("peer.cut_off", reason="TAG")
     assert (record["peer"], record["messages"], record["bytes"]) == ("second", 1, size)
@@ -159,7 +170,7 @@ def test_a_million_tiny_messages_of_a_stranger(victim: Victim) -> None:
 
 
 def test_hellos_of_64_mib(victim: Victim) -> None:
-    """gRPC takes no more than 4 MiB, nor that many of them at once."""
+    """gRPC takes none of more than 2 MiB, nor that many of them at once."""
 
     async def attack() -> list[str]:
         async with streams(victim.port, 12) as many:
@@ -167,15 +178,15 @@ def test_hellos_of_64_mib(victim: Victim) -> None:
                 await stream.send(b"H" + bytes(64 * 2**20))
             return [(await stream.ended()).code.name for stream in many]
 
-    victim.allowed = LIMITS.unproved_streams * 4 * 2**20
+    victim.allowed = LIMITS.unproved_streams * MAX_MESSAGE_BYTES
     assert set(run(attack)) <= {"RESOURCE_EXHAUSTED", "OK", "CANCELLED", "INTERNAL", "UNAVAILABLE"}
     assert victim.serves()
 
 
-def test_hellos_of_almost_4_mib_that_never_end(victim: Victim) -> None:
+def test_hellos_of_almost_2_mib_that_never_end(victim: Victim) -> None:
     """Of those that gRPC gathers there are as many as `unproved_streams`, however many come."""
-    size, most = 4 * 2**20 - 100, LIMITS.unproved_streams
-    victim.allowed = most * 4 * 2**20
+    size, most = MAX_MESSAGE_BYTES - 100, LIMITS.unproved_streams
+    victim.allowed = most * MAX_MESSAGE_BYTES
     with ExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(5 * most))
         raw = [stack.enter_context(RawStream(victim.port)) for _ in range(5 * most)]
@@ -220,6 +231,38 @@ def test_a_hello_a_byte_at_a_time(victim: Victim) -> None:
             if not stream.drips(data(bytes([octet]))):
                 break
         refused(victim, "UNFINISHED")
+
+
+@pytest.mark.parametrize(
+    "said", [b"", PREFACE + h2_frame(SETTINGS, b"")], ids=["nothing", "HTTP/2"]
+)
+def test_a_thousand_connections_without_a_stream(victim: Victim, said: bytes) -> None:
+    """Each costs some kilobytes; all are ended, those that speak HTTP/2 after twice the time."""
+    victim.allowed = CROWD * 32 * 2**10
+    with ExitStack() as stack:
+        crowd = [stack.enter_context(RawStream(victim.port)) for _ in range(CROWD)]
+        for stranger in crowd:
+            stranger.send(said)
+        assert victim.serves()
+        for stranger in crowd:
+            stranger.wait_for_close()
+
+
+def test_questions_about_its_health_that_never_end(victim: Victim) -> None:
+    """Few are gathered at a time, each for a short time, and an honest one is answered meanwhile."""
+    size = MAX_MESSAGE_BYTES - 100
+    victim.allowed = MOST_QUESTIONS * MAX_MESSAGE_BYTES
+    with ExitStack() as stack:
+        pool = stack.enter_context(ThreadPoolExecutor(3 * MOST_QUESTIONS))
+        raw = [stack.enter_context(RawStream(victim.port)) for _ in range(3 * MOST_QUESTIONS)]
+        for stream in raw:
+            stream.send(opening(HEALTH))
+        message = grpc_prefix(size) + bytes(size - 1)
+        for each in [pool.submit(stream.push, message) for stream in raw]:
+            each.result()
+        with grpc.insecure_channel(f"127.0.0.1:{victim.port}") as channel:
+            ask: Any = channel.unary_unary(HEALTH)
+            assert ask(b"", timeout=SECONDS) == b"\x08\x01"
 
 
 # -- a listener that means harm -------------------------------------------------------------------

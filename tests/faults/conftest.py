@@ -7,18 +7,14 @@ from collections.abc import Iterator
 import pytest
 
 from tests.faults.hostile_row import ROLES
-from tests.faults.network_namespaces import Bridge
+from tests.hosts.namespaces import Hosts
 
 
 @pytest.fixture
-def bridge(request: pytest.FixtureRequest) -> Iterator[Bridge | None]:
+def bridge(request: pytest.FixtureRequest) -> Iterator[Hosts | None]:
     """Network namespaces where the test's fault is a cut."""
     if request.node.callspec.params["fault"] != "cut":
         yield None
         return
-    made = Bridge(len(ROLES))
-    try:
-        made.make()
+    with Hosts.made(len(ROLES)) as made:
         yield made
-    finally:
-        made.close()

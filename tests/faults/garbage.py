@@ -6,6 +6,7 @@ import os
 from typing import final
 
 from telegrad import rpc
+from telegrad.rendezvous import JoinedJob
 from telegrad.rpc.interceptor import Interceptor, Message
 from telegrad.wire import Envelope, write_body
 from tests.faults.outcome import Failure, failure_of
@@ -89,6 +90,7 @@ def send_bad_headers(to: str) -> list[Failure]:
     return ends
 
 
-def job_name() -> str:
-    """The name of the job, as a worker reads it from its environment."""
-    return os.environ["TELEGRAD_JOB"]
+def job_name_and_coordinator() -> tuple[str, str]:
+    """The name of the job, and where its coordinator listens."""
+    joined = rpc.current_agent().attached(JoinedJob)
+    return os.environ["TELEGRAD_JOB"], joined.coordinator_endpoint

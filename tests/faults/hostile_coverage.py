@@ -35,19 +35,20 @@ ELSEWHERE = {
     ),
     "rpc.idempotent": "tests/rpc/test_retry.py",
     "rpc.publish": "tests/rpc/test_publish.py",
+    "rpc.doctor": "tests/rpc/test_doctor.py",
 }
 
 WAITS_FOR_NOBODY = {
     "a value, its class, or a constant": """
+        rpc.DoctorPair rpc.DoctorProblem rpc.DoctorReport rpc.DoctorWorker
         rpc.CLOSE_SECONDS rpc.CallMode rpc.CallRecord rpc.CurrentCall rpc.Limits rpc.Message
         rpc.RpcOptions rpc.RpcStatistics rpc.TlsOptions rpc.UserCall rpc.WorkerInfo
         dist_autograd.TENSOR dist_autograd.RecvFunction dist_autograd.SendFunction
         collectives.GroupStatistics collectives.ReduceOp""",
     "a part of an agent, for the packages above": """
         rpc.Interceptor rpc.JobEvents rpc.Membership rpc.MembershipEvents rpc.OpenExchange rpc.RRefCalls
-        rpc.ServedCall rpc.WaitProbes rpc.attach_membership_events rpc.attach_published rpc.attach_retries
-        rpc.attach_rrefs rpc.attach_streams rpc.attach_unread_errors
-        rpc.attach_wait_probes rpc.clear_process_agent rpc.connection_limits rpc.current_agent rpc.current_served_call
+        rpc.DoctorProbe rpc.ServedCall rpc.WaitProbes rpc.attach_parts rpc.call_off_joins rpc.joining
+        rpc.refuse_second rpc.clear_process_agent rpc.connection_limits rpc.current_agent rpc.current_served_call
         rpc.find_agent rpc.fresh_copy rpc.keep_newest rpc.new_future rpc.on_own_loop rpc.process_agent rpc.seconds
         rpc.set_process_agent rpc.use_agent rpc.watched
         dist_autograd.AutogradContext dist_autograd.Container dist_autograd.attach_to
@@ -68,8 +69,21 @@ WAITS_FOR_NOBODY = {
         rpc.Stream.aclose rpc.Stream.cancel rpc.Stream.close
         collectives.Work.add_done_callback collectives.Work.done collectives.Work.exception
         parallel.RemoteModule.get_module_rref
+        parallel.RemoteModule.modules parallel.RemoteModule.named_children
+        parallel.RemoteModule.named_modules
         parallel.DistributedDataParallel.forward parallel.DistributedDataParallel.no_sync
         parallel.DistributedDataParallel.named_children""",
+    "inherited by what is of this process; what it has of others is a RemoteModule's": """
+        parallel.DistributedDataParallel.add_module parallel.DistributedDataParallel.buffers
+        parallel.DistributedDataParallel.eval parallel.DistributedDataParallel.load_state_dict
+        parallel.DistributedDataParallel.modules parallel.DistributedDataParallel.named_buffers
+        parallel.DistributedDataParallel.named_modules
+        parallel.DistributedDataParallel.named_parameters
+        parallel.DistributedDataParallel.parameters
+        parallel.DistributedDataParallel.register_buffer
+        parallel.DistributedDataParallel.state_dict parallel.DistributedDataParallel.state_shapes
+        parallel.DistributedDataParallel.to parallel.DistributedDataParallel.train
+        parallel.DistributedDataParallel.zero_grad""",
     "refused, since what it is about is elsewhere": """
         parallel.RemoteModule.add_module parallel.RemoteModule.buffers
         parallel.RemoteModule.named_buffers parallel.RemoteModule.named_parameters
@@ -107,7 +121,11 @@ def table() -> str:
 
 
 def _methods(cls: type) -> Iterator[str]:
-    for name, value in vars(cls).items():
+    """Yields inherited ones, too: whoever has the object may call them."""
+    found = {
+        name: value for base in reversed(cls.__mro__[:-1]) for name, value in vars(base).items()
+    }
+    for name, value in found.items():
         is_method = callable(value) or isinstance(value, classmethod | staticmethod)
         if (is_method and not name.startswith("_")) or name in SPECIAL:
             yield name

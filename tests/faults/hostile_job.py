@@ -13,7 +13,7 @@ import json
 import multiprocessing
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Literal, TypeVar
@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeVar
 from telegrad.testing.channel import Channel
 from telegrad.wire import name_of
 from tests.conftest import Program, Programs, unused_port
-from tests.faults.network_namespaces import Bridge
+from tests.hosts.namespaces import Hosts
 
 __all__ = ["Fault", "HostileJob"]
 
@@ -72,6 +72,10 @@ class HostileJob:
         lost_after: For `RpcOptions`.
         bridge: Where each has a network namespace; None for loopback.
         join: Whether they join before this returns.
+        options: More for `RpcOptions`, by worker. Without it those that have a bridge are told their
+            address and do without a token; with it all have one, and choose their addresses.
+        host: Where they find the coordinator; None for the first one's address.
+        port: Its port there; None for one that is free.
     """
 
     def __init__(
@@ -80,8 +84,11 @@ class HostileJob:
         names: Sequence[str],
         *,
         lost_after: float,
-        bridge: Bridge | None = None,
+        bridge: Hosts | None = None,
         join: bool = True,
+        options: Mapping[str, Mapping[str, Any]] | None = None,
+        host: str | None = None,
+        port: int | None = None,
     ) -> None:
         self.names = list(names)
         self.living = list(names)
@@ -90,7 +97,9 @@ class HostileJob:
         self._struck: tuple[Fault, str] | None = None
         self._replaced: list[_Worker] = []
         self._options = {"lost_after": lost_after, "num_threads": 64}
-        self._port = PORT if bridge else unused_port()
+        self._more = options
+        self._host = host
+        self._port = port or (PORT if bridge else unused_port())
         self._workers = {name: self._start(name) for name in names}
         if join:
             self._ask_all(self.names, "join", "")
@@ -201,15 +210,18 @@ class HostileJob:
         python = [sys.executable]
         if self._bridge is not None:
             host, python = self._bridge.address(0), self._bridge.python(rank)
+        if self._more is not None:
+            options.update(self._more.get(name, {}))
+        elif self._bridge is not None:
             options.update(bind=self._bridge.address(rank), insecure=True)
         env = {
             "RANK": str(rank),
             "WORLD_SIZE": str(len(self.names)),
-            "MASTER_ADDR": host,
+            "MASTER_ADDR": self._host or host,
             "MASTER_PORT": str(self._port),
             "TELEGRAD_NAME": name,
         }
-        if self._bridge is None:
+        if self._bridge is None or self._more is not None:
             env["TELEGRAD_TOKEN"] = "a token that only the tests use"
         here, there = multiprocessing.Pipe()
         descriptor = there.fileno()

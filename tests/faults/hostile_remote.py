@@ -153,6 +153,14 @@ class HeldModule(Linear):
         self._stop("state_dict")
         return super().state_dict()
 
+    def state_shapes(self) -> dict[str, Any]:
+        self._stop("state_shapes")
+        return super().state_shapes()
+
+    def load_state_dict(self, state: Any, *, strict: bool = True) -> None:
+        self._stop("load_state_dict")
+        super().load_state_dict(state, strict=strict)
+
     def train(self, mode: bool = True) -> Any:
         self._stop("train")
         return super().train(mode)

@@ -281,9 +281,27 @@ def module_state_dict(name: str) -> object:
     return len(module(name).state_dict())
 
 
+@row(TRAINING, "parallel.RemoteModule.state_shapes", **OF_CALLEE, prepare=held_at("state_shapes"))
+def module_state_shapes(name: str) -> object:
+    return len(module(name).state_shapes())
+
+
+LOADED: Any = {**OF_CALLEE, "prepare": held_at("load_state_dict")}
+
+
+@row(TRAINING, "parallel.RemoteModule.load_state_dict", **LOADED)
+def module_load_state_dict(name: str) -> None:
+    module(name).load_state_dict({"weight": np.ones((2, 2)), "bias": np.ones(2)})
+
+
 @row(TRAINING, "parallel.RemoteModule.train", **CALLS_OWNER, prepare=held_at("train"))
 def module_train(name: str) -> object:
     return module(name).train().training
+
+
+@row(TRAINING, "parallel.RemoteModule.eval", **CALLS_OWNER, prepare=held_at("train"))
+def module_eval(name: str) -> object:
+    return module(name).eval().training
 
 
 @row(TRAINING, "parallel.RemoteModule.to", **CALLS_OWNER, prepare=held_at("to"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Program, Programs
-from tests.faults.network_namespaces import Bridge
+from tests.hosts.namespaces import Hosts
 from tests.repeated import repeated
 
 N = 3
@@ -75,20 +75,16 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def bridge() -> Iterator[Bridge]:
-    made = Bridge(N)
-    try:
-        made.make()
+def bridge() -> Iterator[Hosts]:
+    with Hosts.made(N) as made:
         yield made
-    finally:
-        made.close()
 
 
 # Both ways: test_hostile_verbs.py does the same for every verb.
 @pytest.mark.parametrize("kind", [pytest.param("link down", marks=pytest.mark.long), *ONE_WAY])
 @repeated
 def test_a_cut_is_a_loss_at_both_ends_and_who_comes_back_is_evicted(
-    bridge: Bridge, programs: Programs, kind: str, run: int
+    bridge: Hosts, programs: Programs, kind: str, run: int
 ) -> None:
     script = programs.script(JOB)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import socket
@@ -19,6 +20,7 @@ from telegrad.transport import Carrier, CarrierClosedError, GrpcTransport, share
 from telegrad.transport.handshake import DialHandshake, Identity, Reason
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, Frame, pack_frame
+from tests.break_in.members import enlisted
 from tests.faults import garbage
 from tests.faults.processes import listening_ports
 from tests.faults.remote_code import call_everybody, gradient_over, process_id
@@ -27,6 +29,7 @@ T = TypeVar("T")
 SECONDS = 20.0
 TOKEN = "a token that only the tests use"
 MALLORY = WorkerInfo("mallory", 9, 99)
+COUNT = itertools.count()
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = struct.pack(">I", 0)[1:] + b"\x04\x00" + struct.pack(">I", 0)
 NOISE = random.Random(7).randbytes(100_000)
@@ -129,7 +132,7 @@ def test_garbage_in_place_of_a_hello(cluster: Cluster, hello: bytes) -> None:
 
 
 def test_a_stranger_with_another_token(cluster: Cluster) -> None:
-    job = cluster.call(0, garbage.job_name)
+    job, _ = cluster.call(0, garbage.job_name_and_coordinator)
 
     async def talk(port: int) -> list[bytes]:
         carrier = await GrpcTransport().dial(f"grpc://127.0.0.1:{port}")
@@ -159,13 +162,12 @@ FRAMES = {
 
 
 @pytest.mark.parametrize("frame", FRAMES.values(), ids=FRAMES)
-def test_garbage_of_a_stranger_that_holds_the_token(cluster: Cluster, frame: Any) -> None:
-    job = cluster.call(0, garbage.job_name)
+def test_garbage_of_a_member_that_has_only_the_token(cluster: Cluster, frame: Any) -> None:
+    job, coordinator = cluster.call(0, garbage.job_name_and_coordinator)
     payload = frame if isinstance(frame, bytes) else frame.SerializeToString()
 
-    async def talk(port: int, sealed: bool, rank: int) -> None:
+    async def talk(port: int, sealed: bool, info: WorkerInfo) -> None:
         carrier = await GrpcTransport().dial(f"grpc://127.0.0.1:{port}")
-        info = WorkerInfo(f"mallory{rank}", rank, random.getrandbits(40))
         shake = DialHandshake(Identity(job, info), TOKEN.encode())
         await carrier.send(shake.hello())
         shake.takes_answer(await carrier.receive())
@@ -174,9 +176,10 @@ def test_garbage_of_a_stranger_that_holds_the_token(cluster: Cluster, frame: Any
         await carrier.send(shake.frames().seal(payload) if sealed else payload)
         await until_closed(carrier)
 
-    for rank, port in enumerate(ports(cluster), 9):
+    for port in ports(cluster):
         for sealed in (True, False):
-            on_loop(partial(talk, port, sealed, rank))
+            with enlisted(coordinator, job, TOKEN.encode(), f"mallory{next(COUNT)}") as info:
+                on_loop(partial(talk, port, sealed, info))
 
 
 # -- a member gone mad ---------------------------------------------------------------------------

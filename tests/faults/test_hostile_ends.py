@@ -10,7 +10,7 @@ from tests.conftest import Programs
 from tests.faults import hostile_table as table
 from tests.faults.hostile_job import Fault, HostileJob
 from tests.faults.hostile_row import ROLES
-from tests.faults.network_namespaces import Bridge
+from tests.hosts.namespaces import Hosts
 
 FAULTS = ["killed", "stopped", "cut"]
 LOST_AFTER: dict[Fault, float] = {"killed": 40.0, "stopped": 2.0, "cut": 2.0}
@@ -21,7 +21,7 @@ LOST_AFTER: dict[Fault, float] = {"killed": 40.0, "stopped": 2.0, "cut": 2.0}
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("victim", ["owner", "callee"])
 def test_a_worker_lost_while_others_shut_down(
-    programs: Programs, bridge: Bridge | None, fault: Fault, victim: str, run: int
+    programs: Programs, bridge: Hosts | None, fault: Fault, victim: str, run: int
 ) -> None:
     """The owner waits in `shutdown` as the others do; the callee has not called it."""
     leaving = ["witness", "caller", "owner"]
@@ -47,7 +47,7 @@ def test_a_worker_lost_while_others_shut_down(
 @pytest.mark.parametrize("run", range(5))
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_worker_lost_while_others_join(
-    programs: Programs, bridge: Bridge | None, fault: Fault, run: int
+    programs: Programs, bridge: Hosts | None, fault: Fault, run: int
 ) -> None:
     """The owner has joined and waits for the callee; another one takes its place."""
     lost_after = LOST_AFTER[fault]

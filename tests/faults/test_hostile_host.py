@@ -12,9 +12,9 @@ from tests.faults import hostile_table as table
 from tests.faults.hostile_job import Fault, HostileJob
 from tests.faults.hostile_row import ROLES, VICTIMS
 from tests.faults.hostile_table import ROWS
-from tests.faults.network_namespaces import Bridge
 from tests.faults.outcome import name_of_class
 from tests.faults.test_hostile_verbs import names_the_lost
+from tests.hosts.namespaces import Hosts
 
 HOST = "witness"
 OTHERS = list(VICTIMS)
@@ -26,7 +26,7 @@ OF_THE_STORE = {"store_get", "store_wait"}  # which the coordinator holds
 @pytest.mark.parametrize("run", range(5))
 @pytest.mark.parametrize("fault", LOST_AFTER)
 def test_the_others_go_on_without_it(
-    programs: Programs, bridge: Bridge | None, fault: Fault, run: int
+    programs: Programs, bridge: Hosts | None, fault: Fault, run: int
 ) -> None:
     """Nobody is evicted, before it comes back or after; what waits is ended by the callee's loss."""
     with HostileJob(programs, ROLES, lost_after=LOST_AFTER[fault], bridge=bridge) as job:

@@ -18,9 +18,9 @@ from tests.faults import hostile_table as table
 from tests.faults.hostile_job import Fault, HostileJob
 from tests.faults.hostile_row import ROLES, VICTIMS, Row
 from tests.faults.hostile_table import ROWS
-from tests.faults.network_namespaces import Bridge
 from tests.faults.outcome import Failure, name_of_class
 from tests.faults.silence import Stalls, check_silence
+from tests.hosts.namespaces import Hosts
 
 # Who is stopped or cut off falls silent; who is killed is missed at once, long before this.
 LOST_AFTER: dict[Fault, float] = {"killed": 40.0, "stopped": 2.0, "cut": 2.0}
@@ -41,7 +41,7 @@ CASES = [
 
 @pytest.mark.parametrize(("fault", "victim", "run"), CASES)
 def test_every_verb(
-    programs: Programs, bridge: Bridge | None, fault: Fault, victim: str, run: int
+    programs: Programs, bridge: Hosts | None, fault: Fault, victim: str, run: int
 ) -> None:
     with HostileJob(programs, ROLES, lost_after=LOST_AFTER[fault], bridge=bridge) as job:
         job.run(table.get_ready)

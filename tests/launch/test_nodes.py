@@ -46,7 +46,7 @@ def test_two_nodes_of_one_rank(store: MemoryStore) -> None:
 
 
 def test_two_nodes_that_disagree_on_how_many_there_are(store: MemoryStore) -> None:
-    with pytest.raises(RendezvousTimeoutError, match="node 1 did not come"):
+    with pytest.raises(RendezvousTimeoutError, match="node 1, node 2 did not come"):
         share_ranks(store, 0, 3, 1, say_nothing, timeout=0.01)
     with pytest.raises(
         RendezvousError, match=r"node 0 \(.*\) was started with --nnodes 3, this one"

@@ -155,8 +155,11 @@ def test_tokens_that_differ_are_told_with_the_command_that_mends_it(start: Start
     code, lines = runs[1].finish()
     assert code == 1
     assert "set TELEGRAD_TOKEN to the same value on all nodes" in lines[-1], lines
+    runs[0].wait_for(r"telegrad run: turned away: node1 from 127\.0\.0\.\d+ \(the dialler holds")
     runs[0].process.send_signal(signal.SIGINT)
-    assert runs[0].finish()[0] == 130
+    code, lines = runs[0].finish()
+    assert code == 130
+    assert not any('"event"' in line for line in lines), lines
 
 
 def test_the_command_that_copies_a_token_file(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from telegrad.errors import AuthenticationError
+from telegrad.errors import AuthenticationError, RendezvousError
 from telegrad.rendezvous.control import ControlLine
 from telegrad.rendezvous.coordinator import Coordinator
-from telegrad.rendezvous.messages import JOIN, RESERVE
-from telegrad.transport import GrpcTransport
-from tests.transport.workers import SECONDS, TOKEN, Authority
+from telegrad.rendezvous.messages import COORDINATOR_RANK, JOIN, RESERVE, STANDING, line_owner
+from telegrad.transport import Exchange, GrpcTransport
+from tests.transport.workers import SECONDS, TOKEN, Authority, Recorder
 
 Open = Callable[[str, str], ControlLine]
 
@@ -43,12 +43,12 @@ def coordinator_of(authority: Authority, name: str) -> Coordinator:
     return Coordinator([transport], job="job", token=TOKEN, world_size=2)
 
 
-def request(name: str) -> dict[str, object]:
+def request(name: str, rank: int = 1, incarnation: int = 7) -> dict[str, object]:
     return {
         "name": name,
-        "rank": 1,
+        "rank": rank,
         "world_size": 2,
-        "incarnation": 7,
+        "incarnation": incarnation,
         "endpoints": [],
         "control": [],
         "lost_after": 10.0,
@@ -91,5 +91,52 @@ def test_a_worker_is_no_coordinator(authority: Authority, open_line: Open) -> No
             AuthenticationError, match="certificate of 'worker2'.*issue coordinator"
         ):
             open_line("worker1", "worker1").connect(coordinator.start()[0], SECONDS)
+    finally:
+        coordinator.close(0.5)
+
+
+def test_a_worker_that_says_its_own_name_is_no_coordinator(
+    authority: Authority, open_line: Open
+) -> None:
+    """Its certificate is right for that name, and whoever asks for -1 may say that it is it."""
+    heard = Recorder()
+    impostor = Exchange(
+        job="job",
+        name="worker2",
+        rank=COORDINATOR_RANK,
+        incarnation=5,
+        token=TOKEN,
+        transports=[GrpcTransport(tls=authority.tls("worker2"))],
+        receiver=heard,
+        certified=line_owner,
+    )
+    endpoint = impostor.start()[0]
+    try:
+        line = open_line("worker1", "worker1")
+        with pytest.raises(RendezvousError, match="coordinator was dialled, but worker2 listens"):
+            line.connect(endpoint, SECONDS)
+        assert line.coordinator is None
+    finally:
+        impostor.close(0.5)
+    assert not heard.envelopes
+
+
+def test_a_worker_asks_for_itself_alone(authority: Authority, open_line: Open) -> None:
+    """The question ends the old line of whom it is about, and has it go on alone."""
+    coordinator = coordinator_of(authority, "coordinator")
+    try:
+        endpoint = coordinator.start()[0]
+        lines = [open_line(name, name) for name in ("worker0", "worker1", "worker1")]
+        for line in lines:
+            line.connect(endpoint, SECONDS)
+        for rank, line in enumerate(lines[:2]):
+            line.ask(JOIN, request(f"worker{rank}", rank, 7 + rank), timeout=SECONDS)
+        with pytest.raises(AuthenticationError, match="'worker1' is none on which 'worker0'"):
+            lines[2].ask(STANDING, {"incarnation": 7}, timeout=SECONDS)
+        assert lines[0].ask(STANDING, {"incarnation": 7}, timeout=SECONDS) == {"member": True}
+        assert coordinator.statistics().abandoned_by == 0
+        answer = lines[2].ask(STANDING, {"incarnation": 8}, timeout=SECONDS)
+        assert answer == {"member": None}
+        assert coordinator.statistics().abandoned_by == 1
     finally:
         coordinator.close(0.5)

@@ -144,7 +144,7 @@ def test_a_worker_at_the_stale_address_is_no_coordinator(path: Path) -> None:
         leave_stale(path, worker.start()[0])
 
         def check(timeout: float) -> None:
-            with pytest.raises(RendezvousTimeoutError, match="worker 'me' of this job answers at"):
+            with pytest.raises(RendezvousTimeoutError, match="dialled, but me listens there now"):
                 join(path, 1, timeout=timeout)
 
         with_more_time(check, 0.3, 3.0, 12.0)
@@ -173,6 +173,21 @@ def test_the_error_says_what_was_read_and_the_remedy(path: Path) -> None:
         ) in str(caught.value)
 
     with_more_time(check, 0.2, 3.0, 12.0)
+
+
+def test_an_address_that_other_hosts_do_not_reach_is_told(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0, on another host, waits in vain as well, and takes the file away when it gives up."""
+    endpoint = dead_endpoint()
+    found = [Published(endpoint, "default", "process 1 on h at noon")]
+    monkeypatch.setattr(EndpointFile, "read", lambda _: found.pop() if found else None)
+    with pytest.raises(RendezvousTimeoutError) as caught:
+        join(path, 1, timeout=1.0)
+    assert not found
+    assert f"{str(path)!r} says {endpoint} (written by process 1 on h at noon)" in str(caught.value)
+    assert "127.0.0.1 leads nowhere from other hosts than that of rank 0" in str(caught.value)
+    assert "say RpcOptions(bind=...) with another address of it on rank 0" in str(caught.value)
 
 
 def test_an_earlier_job_that_still_runs_is_named(path: Path) -> None:

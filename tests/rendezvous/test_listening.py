@@ -9,7 +9,14 @@ import pytest
 
 from telegrad.errors import RendezvousError
 from telegrad.rendezvous import JobAddress, JobPort, listening
-from telegrad.rendezvous.listening import Place, choose_place, host_of, host_place
+from telegrad.rendezvous.listening import (
+    Place,
+    address_words,
+    choose_place,
+    host_of,
+    host_place,
+    loopback_words,
+)
 from telegrad.transport import GrpcTransport
 from telegrad.transport.addresses import Interface, address_of, interfaces, route_to
 
@@ -51,6 +58,15 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> list[Interface]:
         ("localhost", None, None, Place("127.0.0.1", "127.0.0.1")),
         ("127.0.0.1", None, HERE, Place("127.0.0.1", "127.0.0.1")),
         ("127.0.0.1", "10.9.9.9", ELSEWHERE, Place("127.0.0.1", "10.9.9.9")),
+        (None, None, "localhost", Place("127.0.0.1", "127.0.0.1")),
+        ("127.0.0.1", "localhost", None, Place("127.0.0.1", "127.0.0.1")),
+        ("::1", "LocalHost.", None, Place("::1", "::1")),
+        ("::1", "localhost:4000", None, Place("::1", "[::1]:4000")),
+        ("0.0.0.0", "localhost", ELSEWHERE, Place("0.0.0.0", "127.0.0.1")),
+        ("::", "localhost", ELSEWHERE, Place("::", "127.0.0.1")),
+        (None, "gate.example:4000", ELSEWHERE, Place(HERE, "gate.example:4000")),
+        (None, "[fd00::7]:4000", ELSEWHERE_V6, Place(HERE_V6, "[fd00::7]:4000")),
+        (None, "[fd00::7]", ELSEWHERE_V6, Place(HERE_V6, "fd00::7")),
     ],
 )
 def test_places(
@@ -82,6 +98,15 @@ def test_without_a_route_the_error_lists_the_addresses(
     words = r"no route to the coordinator at 10\.2\.0\.9.*10\.1\.0\.5 \(eth0\), fd00:1::5 \(eth0\)"
     with pytest.raises(RendezvousError, match=words):
         choose_place(bind, None, ELSEWHERE)
+
+
+def test_words_for_dials_that_lead_nowhere(machine: list[Interface]) -> None:
+    assert "127.0.0.1 leads nowhere" in loopback_words("grpc://127.0.0.1:4000")
+    assert "localhost leads nowhere" in loopback_words("grpc://localhost:4000")
+    for endpoint in ("grpcs://10.0.0.1:4000", "grpc://a:1", "unix:///run/a/socket"):
+        assert loopback_words(endpoint) == ""
+    assert str(machine[0]) in address_words("OSError: [Errno 101] Network is unreachable")
+    assert address_words("connection refused") == ""
 
 
 def test_several_addresses_are_not_guessed_at(machine: list[Interface]) -> None:
@@ -164,3 +189,27 @@ def test_of_this_machine_as_it_is() -> None:
     assert route_to("127.0.0.1") == "127.0.0.1"
     for each in interfaces():
         assert route_to(each.address) == each.address
+
+
+@pytest.mark.parametrize(
+    ("host", "bind", "place"),
+    [
+        ("localhost", None, Place("127.0.0.1", "127.0.0.1")),
+        ("localhost", "127.0.0.1", Place("127.0.0.1", "127.0.0.1")),
+        ("localhost", "localhost", Place("127.0.0.1", "127.0.0.1")),
+        ("localhost", "0.0.0.0", Place("0.0.0.0", "127.0.0.1")),
+        ("localhost", "::", Place("::", "127.0.0.1")),
+        ("::1", "::1", Place("::1", "::1")),
+    ],
+)
+def test_whoever_hosts_the_coordinator_publishes_no_name_of_loopback(
+    host: str, bind: str | None, place: Place
+) -> None:
+    assert host_place(hosting(host), bind, None) == place
+
+
+def test_nobody_hosts_the_coordinator_beside_where_it_is_dialled() -> None:
+    with pytest.raises(
+        RendezvousError, match=r"at 127\.0\.0\.1, .*tcp://\[::1\]:29500 on all workers"
+    ):
+        host_place(hosting("localhost"), "::1", None)

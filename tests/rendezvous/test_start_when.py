@@ -63,7 +63,7 @@ def test_each_waits_for_its_own() -> None:
     membership = Membership()
     assert told(join(membership, 0, 1), Welcome) == [0]
     messages = join(membership, 1)
-    assert told(messages, Joined) == [0]
+    assert told(messages, Joined) == [1, 0]
     assert told(messages, Progress) == [1]
     join(membership, 2)
     assert told(join(membership, 3), Welcome) == [1, 2, 3]
@@ -76,10 +76,33 @@ def test_who_waits_is_lost_for_those_who_have_started() -> None:
     join(membership, 1)
     join(membership, 2)
     messages = membership.lost(session(1), "killed")
-    assert told(messages, Lost) == [0]
+    assert told(messages, Lost) == [0]  # it was never welcomed: who waits has not heard of it
     [progress] = [message for message in messages if isinstance(message, Progress)]
     assert (progress.session, progress.joined, progress.names) == (session(2), (0, 2), ("w0", "w2"))
     assert progress.errors == ((1, "joined as 'w1' and was lost again: killed"),)
+
+
+def test_who_waits_hears_of_those_who_have_started() -> None:
+    """They know where it listens, and may dial it at once."""
+    membership = Membership()
+    join(membership, 0, 1)
+    assert news(join(membership, 1)) == [(1, "w0"), (0, "w1")]
+    assert news(join(membership, 2, 1)) == [(1, "w2"), (0, "w2")]
+    messages = membership.lost(session(0), "killed")
+    assert told(messages, Lost) == [1, 2]
+    assert news(join(membership, 3, 3)) == [(1, "w3"), (2, "w3")]
+
+
+def test_a_job_that_starts_at_once_has_no_such_news() -> None:
+    """It would be one message for each pair of workers."""
+    membership = Membership()
+    assert [news(join(membership, r)) for r in range(N)] == [[]] * N
+
+
+def news(messages: Sequence[Message]) -> list[tuple[int, str]]:
+    """Who hears of whose arrival."""
+    joined = [message for message in messages if isinstance(message, Joined)]
+    return [(message.session.rank, message.member.info.name) for message in joined]
 
 
 def test_shutdown_waits_for_who_still_joins() -> None:
@@ -138,11 +161,13 @@ EVENTS = st.lists(
 def test_who_was_welcomed_knows_exactly_who_is_there(
     events: list[tuple[str, int, StartWhen]],
 ) -> None:
-    """And nobody waits for those who are there; and all go when all have called shutdown."""
+    """And who waits knows whoever was welcomed. Nobody waits for those who are there; and all go when all have called shutdown."""
     membership = Membership()
     epoch = [0] * N
     conditions: dict[WorkerInfo, StartWhen] = {}
     knows: dict[WorkerInfo, set[WorkerInfo]] = {}
+    expects: dict[WorkerInfo, set[WorkerInfo]] = {}  # of who waits: who may dial it already
+    places: dict[WorkerInfo, WorkerInfo] = {}
     leaving: set[WorkerInfo] = set()
     once_complete = False
 
@@ -155,12 +180,15 @@ def test_who_was_welcomed_knows_exactly_who_is_there(
             match message:
                 case Welcome():
                     assert who not in knows
+                    assert expects.pop(who) <= {member.info for member in message.members}
                     knows[who] = {member.info for member in message.members}
                 case Joined():
-                    assert message.member.info not in knows[who]
-                    knows[who].add(message.member.info)
+                    has = knows.get(who, expects.get(who))
+                    assert has is not None
+                    assert message.member.info not in has
+                    has.add(message.member.info)
                 case Lost():
-                    knows[who].remove(message.info)
+                    knows.get(who, expects.get(who, set())).remove(message.info)
                 case Released():
                     leaving.remove(who)
                     del knows[who], conditions[who]
@@ -173,8 +201,9 @@ def test_who_was_welcomed_knows_exactly_who_is_there(
     for event, r, condition in events:
         who = now(r)
         if event == "join" and who not in conditions:
-            conditions[who] = condition
+            conditions[who], expects[who] = condition, set()
             request = JoinRequest(f"w{r}", r, N, 10 * epoch[r] + r + 1, (), condition)
+            places[who] = WorkerInfo(request.name, r, request.incarnation)
             take(membership.join(who, request))
         elif event == "shutdown" and who in knows and who not in leaving:
             leaving.add(who)
@@ -182,6 +211,7 @@ def test_who_was_welcomed_knows_exactly_who_is_there(
         elif event == "lost":
             known = conditions.pop(who, 0) != 0
             knows.pop(who, None)
+            expects.pop(who, None)
             leaving.discard(who)
             epoch[r] += 1
             messages = membership.lost(who, "killed")
@@ -189,6 +219,8 @@ def test_who_was_welcomed_knows_exactly_who_is_there(
             take(messages)
         there = {member.info for member in membership.members}
         assert all(found == there for found in knows.values())
+        welcomed = {places[each] for each in knows}
+        assert all(found == welcomed for found in expects.values())
         assert not leaving or set(conditions) != leaving
         once_complete = (once_complete and bool(there)) or len(there) == N
         for waiting in set(conditions) - set(knows):

@@ -1,0 +1,273 @@
+"""`rpc.doctor()`: examines every pair of the job's workers, from any one of them.
+
+    describe   every worker: who it is, where it runs, where it listens
+    dial       each pair, first from the lower rank, then from the higher: so no two dials cross;
+               nothing is posted, so that nobody is given up for it
+    measure    each pair whose session is up: round trip, then bandwidth both ways; no host has part
+               in two measurements at once
+
+Who cannot be reached from here is asked through a worker that reaches it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, final
+
+from telegrad.errors import BlockingCallError, TelegradError
+from telegrad.rpc.ambient import current_agent
+from telegrad.rpc.doctor_facts import (
+    NOT_TRIED,
+    DoctorPair,
+    DoctorWorker,
+    Reach,
+    Speed,
+    all_pairs,
+    rounds,
+)
+from telegrad.rpc.doctor_judgement import judge, suspects
+from telegrad.rpc.doctor_pair import pair_of
+from telegrad.rpc.doctor_probe import DoctorProbe
+from telegrad.rpc.doctor_report import DoctorReport
+from telegrad.rpc.timeouts import seconds
+from telegrad.transport import on_own_loop
+from telegrad.types import WorkerInfo
+
+if TYPE_CHECKING:
+    from telegrad.rpc.agent import Agent
+
+__all__ = ["attach_to", "doctor"]
+
+T = TypeVar("T")
+_Reaches: TypeAlias = dict[tuple[WorkerInfo, WorkerInfo], Reach]
+
+# A dial that needs longer than this is no network for remote calls. Both limits stay well below
+# `lost_after`, so that nobody is given up for having been asked.
+LONGEST_DIAL_SECONDS, DIAL_SHARE = 3.0, 0.3
+LONGEST_PAIR_SECONDS, PAIR_SHARE = 4.0, 0.5
+ANSWER_SECONDS = 2.0  # beyond what was asked for; a busy interpreter answers late
+MOST_THREADS = 64  # that wait for answers
+OUT_OF_TIME = "not measured: the doctor's time was over; give it more with timeout="
+
+
+def doctor(timeout: float | None = None) -> DoctorReport:
+    """Examines every pair of the job's workers, and says what is wrong and how to mend it.
+
+    Round trip, bandwidth both ways, address, transport and why, names in certificates, dials from
+    either side. No code of the user's runs, `RpcOptions.callables` has no say, and nobody is given
+    up for it: a pair that cannot speak is a row of the report. Call it on one worker at a time, while
+    the job is idle: it measures what the job leaves. One pair takes about 0.1 s on a quick network,
+    and pairs without a host in common are measured at the same time (docs/doctor.md).
+
+    Args:
+        timeout: Seconds for all of it, or a little more; None for `RpcOptions.timeout`. What was not
+            measured by then is a row that says so.
+
+    Returns:
+        The report: `print(report)`, `report.ok`, `report.problems`.
+
+    Raises:
+        BlockingCallError: On an event loop that telegrad runs.
+        ValueError: The timeout cannot be.
+        NotInitializedError: No agent runs here.
+        AgentForkedError: This is a forked child of the process that the agent runs in.
+    """
+    if on_own_loop():
+        raise BlockingCallError(
+            "doctor() would block a loop of telegrad's; write `await rpc.to_thread(rpc.doctor)`"
+        )
+    agent = current_agent()
+    limit = seconds(timeout, agent.options.timeout)
+    return _Examination(agent, time.monotonic() + limit).run()
+
+
+def attach_to(agent: Agent) -> None:
+    """For the library: lets an agent be examined."""
+    agent.attach(DoctorProbe(agent))
+
+
+@final
+class _Examination:
+    """One run of the doctor.
+
+    Args:
+        agent: Where it was called.
+        end: When it has to be done, on the monotonic clock.
+    """
+
+    def __init__(self, agent: Agent, end: float) -> None:
+        self._agent = agent
+        self._me = agent.info
+        self._probe = agent.attached(DoctorProbe)
+        self._end = end
+        bound = agent.options.lost_after
+        self._dial_seconds = min(LONGEST_DIAL_SECONDS, DIAL_SHARE * bound)
+        self._pair_seconds = min(LONGEST_PAIR_SECONDS, PAIR_SHARE * bound)
+        self._via: dict[WorkerInfo, WorkerInfo] = {}  # through whom to ask; itself where directly
+
+    def run(self) -> DoctorReport:
+        """Returns the report."""
+        infos = self._agent.workers()
+        own = self._reached_from_here(infos)
+        workers = [
+            replace(each, listens=own[each.info].ended != NOT_TRIED) if each.silence else each
+            for each in self._together(self._described, infos)
+        ]
+        asked = [each.info for each in workers if not each.silence]
+        reaches = self._reaches(infos, asked, own)
+        hosts = {each.info: each.host_id or each.name for each in workers}
+        speeds: dict[tuple[WorkerInfo, WorkerInfo], Speed] = {}
+        for each in rounds(all_pairs(infos), hosts.__getitem__):
+            measured = self._together(lambda pair: self._measured(pair, asked, reaches), each)
+            speeds.update(zip(each, measured, strict=True))
+        pairs = _pairs(workers, reaches, speeds)
+        named = {each.name: each.info for each in workers}
+        for slow, _, _ in suspects(workers, pairs):  # once more: something else may have run then
+            pair = named[slow.one], named[slow.other]
+            speeds[pair] = speeds[pair].or_better(self._measured(pair, asked, reaches))
+        pairs = _pairs(workers, reaches, speeds)
+        problems, notes = judge(workers, pairs)
+        return DoctorReport.of(workers, pairs, problems, notes)
+
+    def _reached_from_here(self, infos: Sequence[WorkerInfo]) -> dict[WorkerInfo, Reach]:
+        """Dials all others from here, and finds out through whom each can be asked."""
+        others = [each for each in infos if each != self._me]
+        own = dict(zip(others, self._probe.reach(others, self._dial_seconds), strict=True))
+        up = [each for each in others if own[each].transport and not own[each].loss]
+        self._via = {each: each for each in (self._me, *up)}
+        for each in others:
+            if each not in self._via and up:
+                self._via[each] = up[0]
+        return own
+
+    def _described(self, worker: WorkerInfo) -> DoctorWorker:
+        try:
+            plain = self._ask(worker, {"ask": "facts"}, self._dial_seconds)
+            return replace(DoctorWorker.of_plain(plain), info=worker)
+        except _UNANSWERED as error:
+            return DoctorWorker(info=worker, silence=_words(error))
+
+    def _reaches(
+        self,
+        infos: Sequence[WorkerInfo],
+        asked: Sequence[WorkerInfo],
+        own: dict[WorkerInfo, Reach],
+    ) -> _Reaches:
+        """Has each worker dial the others: those of higher rank first, then those of lower."""
+        found: _Reaches = {(self._me, other): reach for other, reach in own.items()}
+        for upwards in (True, False):
+            peers = {
+                worker: [each for each in infos if (each.rank > worker.rank) is upwards]
+                for worker in asked
+            }
+            askers = [each for each in asked if any(peer != each for peer in peers[each])]
+            lists = self._together(
+                lambda worker, peers=peers: self._dialled(worker, peers[worker]),  # type: ignore[misc]
+                askers,
+            )
+            for worker, reaches in zip(askers, lists, strict=True):
+                others = [each for each in peers[worker] if each != worker]
+                found.update(
+                    {(worker, peer): reach for peer, reach in zip(others, reaches, strict=False)}
+                )
+        return found
+
+    def _dialled(self, worker: WorkerInfo, peers: Sequence[WorkerInfo]) -> list[Reach]:
+        others = [[each.name, each.rank, each.incarnation] for each in peers if each != worker]
+        body = {"ask": "reach", "peers": others, "limit": self._dial_seconds}
+        try:
+            plain = self._ask(worker, body, self._dial_seconds)
+            return [Reach.of_plain(each) for each in plain]
+        except _UNANSWERED as error:
+            return [Reach(words=f"{worker.name!r} did not say: {_words(error)}")] * len(others)
+
+    def _measured(
+        self,
+        pair: tuple[WorkerInfo, WorkerInfo],
+        asked: Sequence[WorkerInfo],
+        reaches: _Reaches,
+    ) -> Speed:
+        """Has one of two workers measure their session, if there is one."""
+        one, other = pair
+        there, back = reaches.get((one, other), Reach()), reaches.get((other, one), Reach())
+        if not (there.transport or back.transport):
+            return Speed()
+        if time.monotonic() >= self._end:
+            return Speed(words=OUT_OF_TIME)
+        for by, peer in ((one, other), (other, one)):
+            if by in asked:
+                body = {
+                    "ask": "speed",
+                    "peer": [peer.name, peer.rank, peer.incarnation],
+                    "limit": self._pair_seconds,
+                }
+                try:
+                    speed = Speed.of_plain(self._ask(by, body, self._pair_seconds))
+                except _UNANSWERED as error:
+                    return Speed(words=f"{by.name!r} did not say: {_words(error)}")
+                return speed if by == one else speed.turned
+        return Speed(words="neither of the two could be asked")
+
+    def _ask(self, worker: WorkerInfo, body: dict[str, Any], limit: float) -> Any:
+        """Asks a worker, through another one where that is needed.
+
+        Raises:
+            TelegradError: It does not answer.
+            KeyError: It cannot be asked at all.
+        """
+        via = self._via[worker]
+        wait = limit + ANSWER_SECONDS
+        if via != worker:
+            named = [worker.name, worker.rank, worker.incarnation]
+            body = {"ask": "forward", "for": named, "body": body, "limit": wait}
+            wait += ANSWER_SECONDS
+        return self._probe.ask(via, body, wait)
+
+    def _together(self, func: Callable[[Any], T], over: Sequence[Any]) -> list[T]:
+        """Calls a function that waits for others with each of these, at once."""
+        if len(over) < 2:
+            return [func(each) for each in over]
+        pool = ThreadPoolExecutor(min(len(over), MOST_THREADS), "telegrad-doctor")
+        try:
+            results = list(pool.map(func, over))
+        except BaseException:  # after Ctrl-C nobody waits for what is still under way
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+        pool.shutdown()
+        return results
+
+
+# What another worker answers may be anything, also nothing.
+_UNANSWERED = (TelegradError, ValueError, TypeError, KeyError, AttributeError)
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, KeyError):
+        return "no session with it is up, neither from here nor from a worker that is"
+    return str(error) if isinstance(error, TelegradError) else f"it answered garbage ({error!r})"
+
+
+def _pairs(
+    workers: Sequence[DoctorWorker],
+    reaches: _Reaches,
+    speeds: dict[tuple[WorkerInfo, WorkerInfo], Speed],
+) -> list[DoctorPair]:
+    known, nothing = {each.info: each for each in workers}, Reach()
+    return [
+        pair_of(
+            known[one],
+            known[other],
+            reaches.get((one, other), nothing),
+            reaches.get((other, one), nothing),
+            speed,
+        )
+        for (one, other), speed in sorted(speeds.items(), key=_by_rank)
+    ]
+
+
+def _by_rank(item: tuple[tuple[WorkerInfo, WorkerInfo], Speed]) -> tuple[int, int]:
+    (one, other), _ = item
+    return one.rank, other.rank

@@ -1,0 +1,297 @@
+"""What a doctor has measured, as values; and the order in which pairs are measured. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, TypeVar, final
+
+from telegrad.types import WorkerInfo
+
+__all__ = [
+    "NOT_TRIED",
+    "Address",
+    "DoctorPair",
+    "DoctorWorker",
+    "Reach",
+    "Speed",
+    "all_pairs",
+    "rounds",
+]
+
+H = TypeVar("H", bound=Hashable)
+P = TypeVar("P", bound=tuple[Any, Any])
+
+NOT_TRIED: Final = "not tried"
+REACHED: Final = "reached"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Address:
+    """One address of a host.
+
+    Attributes:
+        address: As a number.
+        interface: Which has it.
+        mtu: Bytes of the largest packet; 0 where the system does not say.
+        megabits: What the interface says that it moves in a second; 0 where it does not say.
+    """
+
+    address: str
+    interface: str = ""
+    mtu: int = 0
+    megabits: int = 0
+
+    def __str__(self) -> str:
+        speed = f", {self.megabits:g} Mbit/s" if self.megabits > 0 else ""
+        return f"{self.address} ({self.interface or '?'}{speed})"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorWorker:
+    """One worker, as it has described itself.
+
+    Attributes:
+        info: Name, rank and incarnation.
+        host: The name of its machine; "" where it did not answer.
+        host_id: The same for two workers of one machine (and one network namespace) alone.
+        endpoints: Where it tells the others to dial it; none with `listen=False`.
+        listens: Whether the others can dial it at all.
+        addresses: Of its machine, loopback left out.
+        versions: Of telegrad, Python, NumPy and gRPC.
+        cores: How many its process may use.
+        insecure: Whether it does without a token and without encryption.
+        coordinator: Where it has found the coordinator.
+        silence: Why it could not be asked; "" where it answered.
+    """
+
+    info: WorkerInfo
+    host: str = ""
+    host_id: str = ""
+    endpoints: tuple[str, ...] = ()
+    listens: bool = True
+    addresses: tuple[Address, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+    cores: int = 0
+    insecure: bool = False
+    coordinator: str = ""
+    silence: str = ""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.info.name
+
+    def to_plain(self) -> dict[str, Any]:
+        """Returns what `of_plain` reads: dicts, lists, texts and numbers."""
+        plain = asdict(self)
+        plain["info"] = [self.info.name, self.info.rank, self.info.incarnation]
+        plain["endpoints"] = list(self.endpoints)
+        plain["addresses"] = [asdict(each) for each in self.addresses]
+        return plain
+
+    @classmethod
+    def of_plain(cls, plain: Mapping[str, Any]) -> DoctorWorker:
+        """Reads what another worker sent.
+
+        Raises:
+            ValueError, TypeError, KeyError, AttributeError: It is something else.
+        """
+        name, rank, incarnation = plain["info"]
+        return cls(
+            info=WorkerInfo(str(name), int(rank), int(incarnation)),
+            host=str(plain["host"]),
+            host_id=str(plain["host_id"]),
+            endpoints=tuple(map(str, plain["endpoints"])),
+            listens=bool(plain["listens"]),
+            addresses=tuple(
+                Address(
+                    str(each["address"]),
+                    str(each["interface"]),
+                    int(each["mtu"]),
+                    int(each["megabits"]),
+                )
+                for each in plain["addresses"]
+            ),
+            versions={str(key): str(value) for key, value in plain["versions"].items()},
+            cores=int(plain["cores"]),
+            insecure=bool(plain["insecure"]),
+            coordinator=str(plain["coordinator"]),
+        )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What became of one worker's dial of another.
+
+    Attributes:
+        ended: `reached`, or why not: `refused` (the host answers, nobody listens there), `silent`,
+            `no route`, `turned away` (by either end's checks), `broke`; `not tried` where the other
+            does not listen, or nobody could be asked.
+        words: Why, for people.
+        endpoints: Where the other listens, as far as the dialler knows.
+        transport: What carries the session now: `grpc`, `grpcs`, `unix`, `inproc`; "" for nothing.
+        opened: Whether the dialler has opened that.
+        endpoint: The other end of it.
+        certificate: The names that the other's certificate proves; None where none was asked for.
+        loss: Why the other is lost to the dialler, or out of its reach; "" while it is not.
+    """
+
+    ended: str = NOT_TRIED
+    words: str = ""
+    endpoints: tuple[str, ...] = ()
+    transport: str = ""
+    opened: bool = False
+    endpoint: str = ""
+    certificate: tuple[str, ...] | None = None
+    loss: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the dial was tried in vain."""
+        return self.ended not in (REACHED, NOT_TRIED)
+
+    @classmethod
+    def of_plain(cls, plain: Mapping[str, Any]) -> Reach:
+        """Reads what `dataclasses.asdict` made of one, in another worker.
+
+        Raises:
+            ValueError, TypeError, KeyError, AttributeError: It is something else.
+        """
+        names = plain["certificate"]
+        return cls(
+            str(plain["ended"]),
+            str(plain["words"]),
+            tuple(map(str, plain["endpoints"])),
+            str(plain["transport"]),
+            bool(plain["opened"]),
+            str(plain["endpoint"]),
+            None if names is None else tuple(map(str, names)),
+            str(plain["loss"]),
+        )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """What one worker has measured of its session with another.
+
+    Attributes:
+        round_trip: Seconds of an empty round trip, the median of several; None without any.
+        there: Bytes a second to the other; None where that was not measured.
+        back: Bytes a second from the other.
+        words: Why something is missing; "" where nothing is.
+    """
+
+    round_trip: float | None = None
+    there: float | None = None
+    back: float | None = None
+    words: str = ""
+
+    def or_better(self, other: Speed) -> Speed:
+        """Returns the better of two measurements, number by number.
+
+        >>> Speed(0.2, 5.0, None).or_better(Speed(0.1, 4.0, 3.0))
+        Speed(round_trip=0.1, there=5.0, back=3.0, words='')
+        """
+        trips = [each for each in (self.round_trip, other.round_trip) if each is not None]
+        return Speed(
+            min(trips, default=None),
+            max(self.there or 0.0, other.there or 0.0) or None,
+            max(self.back or 0.0, other.back or 0.0) or None,
+            self.words if other.words else "",
+        )
+
+    @property
+    def turned(self) -> Speed:
+        """The same as seen by the other."""
+        return Speed(self.round_trip, self.back, self.there, self.words)
+
+    @classmethod
+    def of_plain(cls, plain: Mapping[str, Any]) -> Speed:
+        """Reads what `dataclasses.asdict` made of one, in another worker.
+
+        Raises:
+            ValueError, TypeError, KeyError, AttributeError: It is something else.
+        """
+        trip, there, back = (
+            None if plain[name] is None else float(plain[name])
+            for name in ("round_trip", "there", "back")
+        )
+        return cls(trip, there, back, str(plain["words"]))
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorPair:
+    """Two workers, and what is between them.
+
+    Attributes:
+        one: The worker with the lower rank.
+        other: The one with the higher.
+        same_host: Whether both are on one machine.
+        transport: `grpc`, `grpcs` (encrypted), `unix`, `inproc`; "" where nothing carries them.
+        why: Why that one, in words.
+        endpoint: What was dialled for it.
+        opened_by: Who dialled.
+        reach: What became of the dial of `other` by `one`.
+        reach_back: What became of that of `one` by `other`.
+        round_trip: Seconds of an empty round trip, the median of several; None where they cannot
+            speak.
+        bandwidth: Bytes a second from `one` to `other`; None where it was not measured.
+        bandwidth_back: Bytes a second from `other` to `one`.
+        words: What is wrong with the pair; "" for nothing.
+    """
+
+    one: str
+    other: str
+    same_host: bool = False
+    transport: str = ""
+    why: str = ""
+    endpoint: str = ""
+    opened_by: str = ""
+    reach: Reach = Reach()
+    reach_back: Reach = Reach()
+    round_trip: float | None = None
+    bandwidth: float | None = None
+    bandwidth_back: float | None = None
+    words: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the two can speak."""
+        return self.round_trip is not None
+
+
+def rounds(pairs: Iterable[P], host_of: Callable[[Any], H]) -> list[list[P]]:
+    """Puts pairs in rounds, in none of which a host has part in two pairs.
+
+    What is measured at the same time then shares no machine. Each pair goes into the first round
+    where both of its hosts are free; of one host alone there is one pair a round.
+
+    >>> rounds([("a1", "b1"), ("a1", "c1"), ("b1", "c1"), ("c1", "d1")], lambda name: name[0])
+    [[('a1', 'b1'), ('c1', 'd1')], [('a1', 'c1')], [('b1', 'c1')]]
+    """
+    made: list[list[P]] = []
+    taken: list[set[H]] = []
+    for pair in pairs:
+        hosts = {host_of(pair[0]), host_of(pair[1])}
+        place = next((i for i, busy in enumerate(taken) if not busy & hosts), len(made))
+        if place == len(made):
+            made.append([])
+            taken.append(set())
+        made[place].append(pair)
+        taken[place] |= hosts
+    return made
+
+
+def all_pairs(names: Sequence[H]) -> list[tuple[H, H]]:
+    """Returns each pair once, the one that comes first in front.
+
+    >>> all_pairs("abc")
+    [('a', 'b'), ('a', 'c'), ('b', 'c')]
+    """
+    return [(one, other) for i, one in enumerate(names) for other in names[i + 1 :]]

@@ -1,0 +1,276 @@
+"""What each worker does for a doctor: it describes itself, dials its peers, measures a session.
+
+     doctor's worker                a worker                        its peer
+     rpc.doctor {ask: facts}  ───▶  addresses, versions
+     rpc.doctor {ask: reach}  ───▶  dials, posts nothing      ────▶ a hello
+     rpc.doctor {ask: speed}  ───▶  rpc.doctor.echo           ────▶ answers at once
+                              ◀───  round trip, bandwidth     ◀────
+     rpc.doctor {for: other}  ───▶  hands it on, where the doctor's worker cannot reach the other
+
+These are protocol messages: no policy of the user's is asked, and no code of the user's runs. A
+worker posts to a peer only over a session that is up: what is posted to one that cannot be reached
+would have it given up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import math
+import os
+import platform
+import socket
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from telegrad.errors import (
+    CallTimeoutError,
+    DecodeError,
+    NotInitializedError,
+    TelegradError,
+    WorkerLostError,
+)
+from telegrad.rendezvous import JoinedJob
+from telegrad.rpc.doctor_facts import Address, DoctorWorker, Reach, Speed
+from telegrad.transport import Dial, Interface, dial_peers, interfaces, own_endpoints
+from telegrad.types import WorkerInfo
+from telegrad.wire import Envelope
+
+if TYPE_CHECKING:
+    from telegrad.rpc.agent import Agent
+
+__all__ = ["ASK", "DoctorProbe"]
+
+ASK = "rpc.doctor"
+ECHO = "rpc.doctor.echo"
+
+WARM_UPS = 2  # round trips that do not count: the first wakes threads
+TRIPS = 11  # whose median counts; on loopback all of them take 5 ms
+# Arrays that are sent, one after the other as long as the next one is not slow: 8 MiB take 8 ms at
+# 1 GB/s, long enough to tell 1 Gbit/s from 10. The first brings the lanes up and does not count,
+# unless the link is so slow that they make no difference.
+SIZES = (1 << 17, 1 << 17, 1 << 20, 1 << 23)
+SLOW_SECONDS = 0.5  # 128 KiB at 2 Mbit/s
+LONGEST_SECONDS = 1.0  # that the next array may take, as far as the last one tells
+MOST_PEERS = 10_000  # that one message may name
+
+PACKAGES = ("telegrad", "numpy", "grpcio", "msgpack", "protobuf", "cryptography")
+INTERFACES = Path("/sys/class/net")
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+NAMESPACE = Path("/proc/self/ns/net")
+
+
+@final
+class DoctorProbe:
+    """For the library: one worker's part in an examination.
+
+    Args:
+        agent: This worker's.
+    """
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._me = agent.info
+        self._zeros = np.zeros(
+            SIZES[-1], np.uint8
+        )  # all that is ever sent: however much is asked for
+        self._zeros.setflags(write=False)
+        agent.register_handler(ASK, self._on_ask)
+        agent.register_handler(ECHO, self._on_echo)
+
+    # For the doctor's worker, and what it asks of others: in threads, all of it bounded.
+
+    def ask(self, worker: WorkerInfo, body: Mapping[str, Any], limit: float) -> Any:
+        """Asks a worker, with which a session is up, or this one; blocks.
+
+        Raises:
+            TelegradError: It does not answer in time, is lost, or could not do it.
+        """
+        if worker == self._me:
+            return self._answered(body)
+        return self._agent.request(worker, ASK, dict(body), timeout=limit).wait()
+
+    def facts(self) -> DoctorWorker:
+        """Returns this worker's description of itself."""
+        agent, found = self._agent, tuple(map(_address, interfaces()))
+        return DoctorWorker(
+            info=self._me,
+            host=socket.gethostname(),
+            host_id=_host_id(),
+            endpoints=own_endpoints(agent._exchange),
+            listens=agent.options.listen,
+            addresses=found,
+            versions=_versions(),
+            cores=len(os.sched_getaffinity(0)),
+            insecure=agent.options.insecure,
+            coordinator=_coordinator(agent),
+        )
+
+    def reach(self, peers: Sequence[WorkerInfo], limit: float) -> list[Reach]:
+        """Dials peers, all at once; blocks for `limit` seconds at most."""
+        return [_reach(dial) for dial in dial_peers(self._agent._exchange, peers, limit)]
+
+    def speed(self, peer: WorkerInfo, limit: float) -> Speed:
+        """Measures the session with a peer, which is to be up; blocks for `limit` seconds or so."""
+        end = time.monotonic() + limit
+        try:
+            trips = [self._echo(peer, 0, 0, end) for _ in range(WARM_UPS + TRIPS)]
+        except TelegradError as error:
+            return Speed(words=_words(error))
+        round_trip = statistics.median(trips[WARM_UPS:])
+        there, words = self._rate(peer, round_trip, end, back=False)
+        if words:
+            return Speed(round_trip, there, None, words)
+        back, words = self._rate(peer, round_trip, end, back=True)
+        return Speed(round_trip, there, back, words)
+
+    # Measuring.
+
+    def _rate(
+        self, peer: WorkerInfo, round_trip: float, end: float, *, back: bool
+    ) -> tuple[float | None, str]:
+        """Returns bytes a second in one direction, or why there are none."""
+        best: float | None = None
+        for i, size in enumerate(SIZES):
+            try:
+                took = self._echo(peer, 0 if back else size, size if back else 0, end)
+            except TelegradError as error:
+                return best, "" if best else f"an array of {size >> 10} KiB: {_words(error)}"
+            if i > 0 or took > SLOW_SECONDS:
+                best = max(best or 0.0, size / max(took - round_trip, took / 2))
+            following = SIZES[min(i + 1, len(SIZES) - 1)]
+            if best and took * following / size > LONGEST_SECONDS:
+                break
+        return best, ""
+
+    def _echo(self, peer: WorkerInfo, there: int, back: int, end: float) -> float:
+        """Sends so many bytes and gets so many; returns the seconds that it took.
+
+        Raises:
+            TelegradError: There was no answer in time.
+        """
+        left = max(end - time.monotonic(), 0.001)
+        body = {"bytes": back, "data": self._zeros[:there] if there else None}
+        began = time.monotonic()
+        self._agent.request(peer, ECHO, body, timeout=left).wait()
+        return time.monotonic() - began
+
+    # Handlers, on the loop.
+
+    def _on_echo(self, peer: WorkerInfo, envelope: Envelope) -> None:
+        if envelope.buffers:  # that they have come is all that is to be known
+            self._agent.reply(peer, envelope)
+            return
+        body = self._agent.read(envelope)
+        size = body.get("bytes") if isinstance(body, dict) else None
+        if type(size) is not int or not 0 <= size <= SIZES[-1]:
+            raise DecodeError("an echo does not say how many bytes it wants")
+        if size:
+            self._agent.submit(self._send_bytes, peer, envelope, size)
+        else:
+            self._agent.reply(peer, envelope)
+
+    def _send_bytes(self, peer: WorkerInfo, envelope: Envelope, size: int) -> None:
+        self._agent.reply(peer, envelope, self._zeros[:size])
+
+    def _on_ask(self, peer: WorkerInfo, envelope: Envelope) -> None:
+        self._agent.submit(self._reply_ask, peer, envelope)
+
+    def _reply_ask(self, peer: WorkerInfo, envelope: Envelope) -> None:
+        """In the pool: it waits."""
+        try:
+            body = self._agent.read(envelope)
+            self._agent.reply(peer, envelope, self._answered(body))
+        except Exception as error:  # a remote handler: whoever asks has to hear
+            self._agent.reply_error(peer, envelope, error)
+
+    def _answered(self, body: Any) -> Any:
+        what = body.get("ask") if isinstance(body, Mapping) else None
+        if what == "facts":
+            return self.facts().to_plain()
+        limit = body.get("limit") if isinstance(body, Mapping) else None
+        if not isinstance(limit, float) or not 0 < limit < math.inf:
+            raise DecodeError("a doctor does not say how long it waits")
+        if what == "reach":
+            peers = [self._worker(each) for each in body["peers"][:MOST_PEERS]]
+            return [asdict(each) for each in self.reach(peers, limit)]
+        if what == "speed":
+            return asdict(self.speed(self._worker(body["peer"]), limit))
+        if what == "forward":
+            return self.ask(self._worker(body["for"]), body["body"], limit)
+        raise DecodeError(f"a doctor asks for {what!r:.40}, which is not known here")
+
+    def _worker(self, plain: Any) -> WorkerInfo:
+        """Returns the worker that a message names; it may be lost.
+
+        Raises:
+            UnknownWorkerError: There is no such worker.
+        """
+        name, rank, incarnation = plain
+        return self._agent.worker(WorkerInfo(str(name), int(rank), int(incarnation)))
+
+
+def _reach(dial: Dial) -> Reach:
+    link = dial.link
+    return Reach(
+        dial.ended,
+        dial.words,
+        dial.endpoints,
+        "" if link is None else link.transport,
+        link is not None and link.dialled,
+        "" if link is None else link.description,
+        None if link is None else link.peer_names,
+        dial.loss,
+    )
+
+
+def _words(error: TelegradError) -> str:
+    if isinstance(error, CallTimeoutError):
+        return f"no answer within {error.elapsed:.3g} s"
+    if isinstance(error, WorkerLostError):
+        return error.reason or str(error)
+    return str(error)
+
+
+def _coordinator(agent: Agent) -> str:
+    try:
+        return agent.attached(JoinedJob).coordinator_endpoint
+    except NotInitializedError:  # an agent that was put together without a job
+        return ""
+
+
+def _address(found: Interface) -> Address:
+    return Address(
+        found.address, found.name, _number_of(found.name, "mtu"), _number_of(found.name, "speed")
+    )
+
+
+def _number_of(interface: str, what: str) -> int:
+    """Returns what the kernel says of an interface; 0 where it says nothing, or does not know."""
+    try:
+        return max(0, int((INTERFACES / interface / what).read_text()))
+    except (OSError, ValueError):
+        return 0
+
+
+def _host_id() -> str:
+    """Returns what two processes have in common that one loopback leads to, and no others."""
+    try:
+        boot = BOOT_ID.read_text().strip()
+        return f"{boot} {os.readlink(NAMESPACE)}"
+    except OSError:
+        return socket.gethostname()
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found

@@ -1,0 +1,212 @@
+"""What a doctor says: matrices, every pair, and what is wrong, as text and as plain values. Pure."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, final
+
+from telegrad.rpc.doctor_facts import DoctorPair, DoctorWorker
+from telegrad.rpc.doctor_judgement import DoctorProblem
+
+__all__ = ["DoctorReport"]
+
+WIDTH = 100  # characters of a line of words
+MOST_PAIRS = 40  # that are listed; of more, only those with something wrong
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DoctorReport:
+    """What `rpc.doctor()` has found; `str()` of it is for people.
+
+    Attributes:
+        workers: All of them, by rank.
+        pairs: Each two of them, by rank.
+        problems: What is wrong, and how to mend it.
+        notes: What only costs time, or is as somebody wanted it.
+    """
+
+    workers: tuple[DoctorWorker, ...]
+    pairs: tuple[DoctorPair, ...]
+    problems: tuple[DoctorProblem, ...] = ()
+    notes: tuple[DoctorProblem, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        workers: Sequence[DoctorWorker],
+        pairs: Sequence[DoctorPair],
+        problems: Sequence[DoctorProblem],
+        notes: Sequence[DoctorProblem],
+    ) -> DoctorReport:
+        """Makes a report, in the order of ranks."""
+        ranked = sorted(workers, key=lambda worker: worker.info.rank)
+        return cls(tuple(ranked), tuple(pairs), tuple(problems), tuple(notes))
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+    def pair(self, one: str, other: str) -> DoctorPair:
+        """Returns what is between two workers, in whichever order they are named.
+
+        Raises:
+            LookupError: There is no such pair.
+        """
+        for each in self.pairs:
+            if {each.one, each.other} == {one, other}:
+                return each
+        raise LookupError(f"the report has no pair of {one!r} and {other!r}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the report as dicts, lists, texts and numbers: what JSON can say."""
+        return {
+            "ok": self.ok,
+            "workers": [_plain_worker(each) for each in self.workers],
+            "pairs": [{"ok": each.ok, **_listed(asdict(each))} for each in self.pairs],
+            "problems": [_listed(asdict(each)) for each in self.problems],
+            "notes": [_listed(asdict(each)) for each in self.notes],
+        }
+
+    def __str__(self) -> str:
+        parts = [_head(self.workers), _workers(self.workers)]
+        if len(self.workers) > 1:
+            parts += [
+                _matrix("round trip in ms", self.workers, self._trip),
+                _matrix("bandwidth in MB/s, from the row to the column", self.workers, self._rate),
+                _pairs(self.pairs),
+            ]
+        parts += [_findings("problem", self.problems), _findings("note", self.notes)]
+        return "\n\n".join(part for part in parts if part)
+
+    def _trip(self, one: DoctorWorker, other: DoctorWorker) -> str:
+        trip = self.pair(one.name, other.name).round_trip
+        return "none" if trip is None else f"{1e3 * trip:.3g}"
+
+    def _rate(self, one: DoctorWorker, other: DoctorWorker) -> str:
+        pair = self.pair(one.name, other.name)
+        rate = pair.bandwidth if pair.one == one.name else pair.bandwidth_back
+        if rate is None:
+            return "none"
+        return f"{rate / 1e6:.0f}" if rate >= 1e7 else f"{rate / 1e6:.2g}"
+
+
+def _head(workers: Sequence[DoctorWorker]) -> str:
+    hosts = len({each.host_id or each.name for each in workers})
+    return f"{_count(len(workers), 'worker')} on {_count(hosts, 'host')}"
+
+
+def _workers(workers: Sequence[DoctorWorker]) -> str:
+    rows = []
+    for each in workers:
+        place = ", ".join(each.endpoints) if each.endpoints else "does not listen"
+        place = each.silence if each.silence else place
+        rows.append(
+            (
+                each.name,
+                f"rank {each.info.rank}",
+                f"incarnation {each.info.incarnation}",
+                each.host or "?",
+                place,
+            )
+        )
+    return "\n".join(_columns(rows))
+
+
+def _matrix(
+    title: str, workers: Sequence[DoctorWorker], cell: Callable[[DoctorWorker, DoctorWorker], str]
+) -> str:
+    """Draws a matrix; its columns are the ranks, since names may be long."""
+    rows = [("", *(str(each.info.rank) for each in workers))]
+    for one in workers:
+        cells = ("-" if one is other else cell(one, other) for other in workers)
+        rows.append((f"{one.info.rank} {one.name}", *cells))
+    return "\n".join([title, *_columns(rows, right=True)])
+
+
+def _columns(rows: Sequence[tuple[str, ...]], *, right: bool = False) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [
+            cell.rjust(width) if right and i else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        yield ("  " + "  ".join(cells)).rstrip()
+
+
+def _pairs(pairs: Sequence[DoctorPair]) -> str:
+    shown = [each for each in pairs if len(pairs) <= MOST_PAIRS or each.words]
+    lines = [line for each in shown for line in _pair(each)]
+    if len(shown) < len(pairs):
+        lines.append(
+            f"  {_count(len(pairs) - len(shown), 'more pair')}, with which nothing is wrong"
+        )
+    return "\n".join(["pairs", *lines])
+
+
+def _pair(pair: DoctorPair) -> Iterator[str]:
+    name = f"{pair.one} and {pair.other}"
+    if pair.transport:
+        yield from _wrapped(
+            f"{name}: {pair.transport} to {pair.endpoint}, opened by {pair.opened_by}; {pair.why}"
+        )
+        names = {
+            pair.other: pair.reach.certificate,
+            pair.one: pair.reach_back.certificate,
+        }
+        proved = [f"{who} is {', '.join(told)}" for who, told in names.items() if told]
+        if proved:
+            yield f"    in the certificates: {'; '.join(proved)}"
+        if pair.words:
+            yield from _wrapped(pair.words, "    ")
+    else:
+        yield from _wrapped(f"{name}: {pair.words or 'no session'}")
+
+
+def _findings(what: str, found: Sequence[DoctorProblem]) -> str:
+    if not found:
+        return "nothing is wrong" if what == "problem" else ""
+    lines = [_count(len(found), what)]
+    for i, each in enumerate(found, 1):
+        lines += _wrapped(f"{i}. {each.words}")
+        lines += _wrapped(
+            f"{'to mend it' if what == 'problem' else 'if it matters'}: {each.remedy}", "     "
+        )
+    return "\n".join(lines)
+
+
+def _wrapped(text: str, indent: str = "  ") -> list[str]:
+    """Breaks words into lines; what is to be typed or dialled stays whole."""
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent + "  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _count(count: int, what: str) -> str:
+    """Says how many.
+
+    >>> _count(1, "note"), _count(2, "note")
+    ('1 note', '2 notes')
+    """
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _plain_worker(worker: DoctorWorker) -> dict[str, Any]:
+    plain = worker.to_plain()
+    name, rank, incarnation = plain.pop("info")
+    return {"name": name, "rank": rank, "incarnation": incarnation, **plain}
+
+
+def _listed(value: Any) -> Any:
+    """Returns a value with lists in place of tuples."""
+    if isinstance(value, dict):
+        return {key: _listed(each) for key, each in value.items()}
+    return [_listed(each) for each in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,87 @@
+"""The program that `telegrad doctor` runs in each worker: join, examine, tell all hosts, leave.
+
+rank 0            the job's store            the others
+                  ready/RANK          ◀───   each dials rank 0, which may not reach it itself
+doctor()
+report      ───▶  report              ───▶   the first worker of each host writes it to a file
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from telegrad.errors import RendezvousTimeoutError, TelegradError
+from telegrad.rendezvous import JoinedJob, PrefixStore
+from telegrad.rpc.agent import Agent
+from telegrad.rpc.api import init_rpc, shutdown
+from telegrad.rpc.doctor import LONGEST_DIAL_SECONDS, doctor
+from telegrad.rpc.doctor_probe import DoctorProbe
+from telegrad.rpc.options import RpcOptions
+
+__all__ = ["main"]
+
+PREFIX = "telegrad/doctor"
+READY_SECONDS = 10.0  # for the others to have dialled rank 0, which takes 3
+REPORT_SECONDS = 30.0  # beyond the timeout, for the slowest pairs to end
+LEAVE_SECONDS = 10.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the program; returns its exit code: 1 where it could not join, or got no report."""
+    parser = argparse.ArgumentParser(prog="telegrad doctor")
+    parser.add_argument("file")
+    parser.add_argument("--timeout", type=float, required=True)
+    parser.add_argument("--port", default="0")
+    parser.add_argument("--no-listen", action="store_true")
+    options = parser.parse_args(arguments)
+    try:
+        ports = options.port
+        agent = init_rpc(
+            options=RpcOptions(
+                init_timeout=options.timeout,
+                port=0 if ports == "0" else ports,
+                listen=not options.no_listen,
+                callables="exposed",
+            )
+        )
+        written = _examined(agent, options.timeout)
+    except (TelegradError, OSError, ValueError) as error:
+        sys.stderr.write(f"{error}\n")
+        shutdown(graceful=False)
+        return 1
+    except KeyboardInterrupt:
+        shutdown(graceful=False)
+        return 128 + signal.SIGINT
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        Path(options.file).write_bytes(written)
+    with contextlib.suppress(TelegradError):
+        shutdown(timeout=LEAVE_SECONDS)
+    return 0
+
+
+def _examined(agent: Agent, timeout: float) -> bytes:
+    """Returns the report, as JSON, with its text; from rank 0 by way of the store."""
+    table = PrefixStore(PREFIX, agent.attached(JoinedJob).store)
+    others = [each for each in agent.workers() if each.rank != 0]
+    if agent.rank != 0:
+        first = [each for each in agent.workers() if each.rank == 0]
+        agent.attached(DoctorProbe).reach(first, LONGEST_DIAL_SECONDS)
+        table.set(f"ready/{agent.rank}", b"1")
+        return table.get("report", timeout=READY_SECONDS + timeout + REPORT_SECONDS)
+    with contextlib.suppress(RendezvousTimeoutError):  # then it will say who is silent
+        table.wait([f"ready/{each.rank}" for each in others], timeout=READY_SECONDS)
+    report = doctor(timeout)
+    written = json.dumps({"text": str(report), **report.to_dict()}).encode()
+    table.set("report", written)
+    return written
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,170 @@
+"""What one client, and all of them, may take of a coordinator's store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from telegrad.errors import RendezvousError
+from telegrad.rendezvous import Coordinator, MemoryStore, TCPStore, messages, waits
+from telegrad.rendezvous.control import ControlLine
+from telegrad.rendezvous.waits import StoreWaits
+from telegrad.transport import ConnectionLimits, InprocNetwork, InprocTransport
+from telegrad.types import WorkerInfo
+from telegrad.wire import DecodeLimits
+
+TOKEN = b"a token that only the tests use"
+ONE, OTHER = (WorkerInfo(name, -1, 1) for name in ("one", "other"))
+SECONDS = 20.0
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waits, "MOST_WAITED", 3)
+
+
+class Answers:
+    """What a store's waits answer."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        self.waits = StoreWaits(self.store, lambda *answer: self.answers.append(answer))
+        self.answers: list[tuple[WorkerInfo, int, object]] = []
+
+    def wait(self, call: int, *keys: str, peer: WorkerInfo = ONE, single: bool = False) -> None:
+        self.waits.wait(peer, call, list(keys), single=single)
+
+
+@pytest.mark.usefixtures("few")
+def test_a_line_waits_for_so_many_keys_and_no_more() -> None:
+    it = Answers()
+    it.wait(1, "a", "b")
+    it.wait(2, "c", single=True)
+    for keys in (["d"], ["d", "e"], ["a"]):
+        with pytest.raises(RendezvousError, match=r"one waits for 3 keys .* wait for fewer"):
+            it.wait(3, *keys)
+    it.wait(1, "d", peer=OTHER)
+    it.store.set("c", b"C")
+    it.wait(3, "d")
+    it.store.set("a", b"")
+    it.store.set("b", b"")
+    assert it.answers == [(ONE, 2, b"C"), (ONE, 1, None)]
+    it.waits.forget(ONE, 3)
+    it.wait(4, "d", "e", "f")
+    it.waits.lose(ONE)
+    it.wait(5, "d", "e", "f")
+    it.store.set("d", b"")
+    assert it.answers[2:] == [(OTHER, 1, None)]
+
+
+def test_what_is_not_waiting_holds_nothing() -> None:
+    it = Answers()
+    it.wait(1, "a")
+    with pytest.raises(RendezvousError, match="call 1 of one waits already"):
+        it.wait(1, "b")
+    it.wait(0, "b")
+    with pytest.raises(TypeError):
+        it.waits.wait(ONE, 2, ["a", 3], single=False)  # type: ignore[list-item]
+    assert len(it.waits) == 1
+    it.waits.forget(ONE, 2)
+    it.waits.forget(OTHER, 1)
+    it.waits.forget(ONE, 1)
+    assert not it.store._watchers
+    assert not it.waits._lines
+    assert len(it.waits) == 0
+
+
+def test_a_write_looks_at_nobody_who_waits_for_other_keys() -> None:
+    store, looked = MemoryStore(), 0
+    for i in range(100):
+        store.watch([f"never {i}"], lambda _: None)
+    original = store._values
+
+    def counted(keys: list[str]) -> list[bytes] | None:
+        nonlocal looked
+        looked += 1
+        return original(keys)
+
+    store._values = counted  # type: ignore[method-assign, assignment]
+    store.set("k", b"")
+    assert looked == 0
+    store.set("never 3", b"")
+    assert looked == 1
+
+
+def test_who_waits_for_several_keys_is_told_when_all_are_set_at_once() -> None:
+    store, told = MemoryStore(), list[list[bytes] | None]()
+    store.watch(["a", "b", "c", "a"], told.append)
+    unwatch = store.watch(["a", "b"], told.append)
+    store.set("a", b"1")
+    store.set("c", b"3")
+    store.delete("a")
+    unwatch()
+    store.set("b", b"2")
+    assert not told
+    store.set("a", b"4")
+    assert told == [[b"4", b"2", b"3", b"4"]]
+    assert not store._watchers
+
+
+def test_a_table_holds_so_many_bytes_and_no_more() -> None:
+    store = MemoryStore(2000)
+    store.set("a", bytes(1000))
+    with pytest.raises(RendezvousError, match=r"the store is full: with 'b' it would .* 2000; del"):
+        store.set("b", bytes(1000))
+    store.set("a", bytes(1001))
+    with pytest.raises(RendezvousError, match="full"):
+        store.compare_set("b", b"", bytes(1000))
+    with pytest.raises(RendezvousError, match="full"):
+        for i in range(100):
+            store.add(f"counter {i}", 1)
+    assert 3 < store.num_keys() < 20
+    for i in range(100):
+        store.delete(f"counter {i}")
+    store.delete("never")
+    store.delete("a")
+    assert store._bytes == 0
+    store.set("b", bytes(1000))
+    assert store.get("b") == bytes(1000)
+
+
+@pytest.fixture
+def open_line() -> Iterator[Callable[[], ControlLine]]:
+    """Lines to a coordinator whose messages have at most 64 KiB."""
+    network, limits = InprocNetwork(), ConnectionLimits(received=DecodeLimits(document_bytes=2**16))
+    with ExitStack() as stack:
+        coordinator = Coordinator([InprocTransport(network)], job="j", token=TOKEN, limits=limits)
+        (endpoint,) = coordinator.start()
+        stack.callback(coordinator.close)
+
+        def open_() -> ControlLine:
+            line = ControlLine(job="j", rank=-1, token=TOKEN, transports=[InprocTransport(network)])
+            stack.callback(line.close)
+            line.connect(endpoint, SECONDS)
+            return line
+
+        yield open_
+
+
+@pytest.mark.usefixtures("few")
+def test_whoever_takes_too_much_hears_of_it_and_others_are_served(
+    open_line: Callable[[], ControlLine],
+) -> None:
+    greedy, honest = open_line(), open_line()
+    pending = [greedy.request(messages.STORE_GET, {"key": f"never {i}"}) for i in range(10)]
+    for each in pending[3:]:
+        with pytest.raises(RendezvousError, match="waits for 3 keys of the store"):
+            each.wait(SECONDS)
+    waiting = honest.request(messages.STORE_GET, {"key": "k"})
+    greedy.ask(messages.STORE_SET, {"key": "k", "value": b"v"}, timeout=SECONDS)
+    assert waiting.wait(SECONDS) == b"v"
+    big = {"key": "big", "value": bytes(40_000)}
+    greedy.ask(messages.STORE_SET, big, timeout=SECONDS)
+    with pytest.raises(RendezvousError, match="the store is full"):
+        greedy.ask(messages.STORE_SET, {**big, "key": "more"}, timeout=SECONDS)
+    store = TCPStore(honest)
+    store.delete("big")
+    store.set("more", bytes(40_000))
+    assert len(store.get("more", timeout=SECONDS)) == 40_000

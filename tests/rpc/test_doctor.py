@@ -1,0 +1,279 @@
+"""`rpc.doctor()` in running jobs: whole ones, some that do not listen, cut networks, lost workers."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from telegrad import rpc
+from telegrad.distributed import settle
+from telegrad.errors import BlockingCallError, DecodeError, NotInitializedError, UnknownWorkerError
+from telegrad.rpc.doctor_facts import Reach
+from telegrad.rpc.doctor_probe import ASK, ECHO, DoctorProbe
+from telegrad.testing import Cluster, FaultPlan
+from telegrad.transport import GrpcTransport
+from telegrad.types import WorkerInfo
+from tests.rpc import remote_code
+from tests.rpc.conftest import Job, MakeJob
+from tests.rpc.test_outbound_only import Job as OutboundJob
+
+FACTS = {"ask": "facts"}
+
+
+def refuse(caller: WorkerInfo, module: str, qualname: str) -> bool:
+    """A policy that lets nobody call anything."""
+    raise AssertionError(f"the policy was asked for {module}:{qualname}")
+
+
+def test_a_sound_job_is_told_pair_by_pair(job: Job) -> None:
+    report = job.on(1, rpc.doctor)
+    assert report.ok, str(report)
+    assert [each.name for each in report.workers] == ["w0", "w1", "w2"]
+    assert [(each.one, each.other) for each in report.pairs] == [
+        ("w0", "w1"),
+        ("w0", "w2"),
+        ("w1", "w2"),
+    ]
+    for pair in report.pairs:
+        assert pair.ok
+        assert pair.same_host
+        assert pair.reach.ended == pair.reach_back.ended == "reached"
+        assert pair.opened_by in (pair.one, pair.other)
+        listener = pair.other if pair.opened_by == pair.one else pair.one
+        (end,) = next(each.endpoints for each in report.workers if each.name == listener)
+        assert pair.endpoint == end
+        assert pair.transport == end.partition(":")[0]
+        for measured in (pair.round_trip, pair.bandwidth, pair.bandwidth_back):
+            assert measured is not None
+            assert measured > 0
+    for each in report.workers:
+        assert each.info == job.agents[each.info.rank].info
+        assert each.versions["numpy"]
+    json.dumps(report.to_dict())
+    assert "nothing is wrong" in str(report)
+
+
+def test_no_policy_has_a_say_and_no_code_of_the_users_runs(make_job: MakeJob) -> None:
+    job = make_job(2, callables=refuse)
+    assert job.on(0, rpc.doctor).ok
+    served = [agent.statistics().calls_served for agent in job.agents]
+    assert served == [0, 0]
+
+
+def test_a_job_of_one_has_no_pairs(make_job: MakeJob) -> None:
+    report = make_job(1).on(0, rpc.doctor)
+    assert report.ok
+    assert report.pairs == ()
+
+
+def test_on_a_loop_of_telegrads_it_says_what_to_write(job: Job) -> None:
+    agent = job.agents[0]
+
+    async def on_the_loop() -> None:
+        with rpc.use_agent(agent), pytest.raises(BlockingCallError, match="rpc.to_thread"):
+            rpc.doctor()
+
+    agent._loop.run(on_the_loop())
+
+
+def test_without_an_agent_it_says_so() -> None:
+    with pytest.raises(NotInitializedError):
+        rpc.doctor()
+
+
+@pytest.mark.parametrize("timeout", [0, -1.0])
+def test_a_timeout_that_cannot_be_is_refused(make_job: MakeJob, timeout: float) -> None:
+    with pytest.raises(ValueError, match="above 0 seconds"):
+        make_job(1).on(0, rpc.doctor, timeout)
+
+
+def test_when_the_time_is_over_the_rest_is_rows_that_say_so(job: Job) -> None:
+    report = job.on(0, rpc.doctor, 1e-9)
+    assert not report.ok
+    assert [each.kind for each in report.problems] == ["not measured"] * 3
+    assert all("timeout=" in pair.words for pair in report.pairs)
+    assert all(pair.transport for pair in report.pairs)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        None,
+        {"ask": "everything", "limit": 1.0},
+        {"ask": "speed", "peer": ["w0", 0, 1]},
+        {"ask": "reach", "peers": [], "limit": float("inf")},
+        {"ask": "reach", "peers": "ab", "limit": 1.0},
+    ],
+)
+def test_what_is_no_question_is_answered_with_an_error(job: Job, body: Any) -> None:
+    probe = job.agents[0].attached(DoctorProbe)
+    with pytest.raises((DecodeError, ValueError, UnknownWorkerError)):
+        job.agents[0].request(job.agents[1].info, ASK, body, timeout=20.0).wait()
+    assert probe.ask(job.agents[1].info, FACTS, 20.0)["info"][0] == "w1"
+
+
+@pytest.mark.parametrize("size", [-1, 1 << 40, True, "1"])
+def test_nobody_is_made_to_send_more_than_the_doctor_asks_for(job: Job, size: object) -> None:
+    with pytest.raises(DecodeError, match="how many bytes"):
+        job.agents[0].request(job.agents[1].info, ECHO, {"bytes": size}, timeout=20.0).wait()
+
+
+# Workers that do not listen ------------------------------------------------------------------
+
+
+@pytest.fixture(params=["inproc", "grpc"])
+def outbound(request: pytest.FixtureRequest) -> Iterator[OutboundJob]:
+    """w0 listens, w1 and w2 do not."""
+    made = OutboundJob(request.param, (True, False, False))
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_two_that_do_not_listen_are_told_as_a_fact_from_wherever_it_is_asked(
+    outbound: OutboundJob, rank: int
+) -> None:
+    """w1 cannot ask w2 itself, and asks it through w0."""
+    report = outbound.on(rank, rpc.doctor)
+    assert report.ok, str(report)
+    (note,) = report.notes
+    assert note.kind == "outbound only"
+    assert note.workers == ("w1", "w2")
+    assert [each.silence for each in report.workers] == ["", "", ""]
+    assert [each.listens for each in report.workers] == [True, False, False]
+    for name in ("w1", "w2"):
+        pair = report.pair("w0", name)
+        assert pair.ok
+        assert pair.opened_by == name
+        assert pair.reach.ended == "not tried"
+        assert "over the session that it opened" in pair.why
+    cut = report.pair("w1", "w2")
+    assert not cut.ok
+    assert cut.words.startswith("neither listens")
+    assert outbound.on(0, rpc.rpc_sync, 1, remote_code.who) == "w1"
+
+
+# Cut networks --------------------------------------------------------------------------------
+
+
+def test_a_cut_pair_is_a_row_with_advice_and_nobody_is_given_up_for_it() -> None:
+    """What is cut has never spoken: a call would have the pair given up after `lost_after`."""
+    options = rpc.RpcOptions(lost_after=6.0)
+    with Cluster(3, options=options, faults=FaultPlan()) as cluster:
+        cluster.network.partition("worker1", "worker2")
+        report = cluster.call(0, rpc.doctor)
+        assert not report.ok
+        (problem,) = report.problems  # of one host both directions are one
+        assert problem.kind == "cannot reach"
+        assert problem.workers == ("worker1", "worker2")
+        assert "worker1 to worker2, worker2 to worker1" in problem.words
+        pair = report.pair("worker1", "worker2")
+        assert not pair.ok
+        assert "'worker1' cannot reach 'worker2'" in pair.words
+        assert report.pair("worker0", "worker1").ok
+        assert report.pair("worker0", "worker2").ok
+        assert [cluster.call(rank, all_losses) for rank in range(3)] == [0, 0, 0]
+        assert not cluster.call(1, is_watched, 2)  # else silence would have it lost
+        assert not cluster.call(2, is_watched, 1)
+        assert cluster.call(0, is_watched, 1)
+        cluster.network.heal()
+        healed = cluster.call(1, rpc.doctor)
+        assert healed.ok, str(healed)
+
+
+def is_watched(rank: int) -> bool:
+    """Whether this worker will give another one up after `lost_after` of silence."""
+    connection = rpc.current_agent()._exchange._connection(rpc.get_worker_info(rank), False)
+    assert connection is not None
+    return connection.liveness is not None
+
+
+def all_losses() -> int:
+    return len(rpc.current_agent()._members.losses())
+
+
+def test_who_cannot_be_reached_from_here_is_asked_through_another() -> None:
+    """worker0 is cut off from worker2 alone, and hears through worker1 what that one sees."""
+    options = rpc.RpcOptions(lost_after=6.0)
+    with Cluster(3, options=options, faults=FaultPlan()) as cluster:
+        cluster.network.partition("worker0", "worker2")
+        report = cluster.call(0, rpc.doctor)
+        assert [each.silence for each in report.workers] == ["", "", ""]
+        assert report.pair("worker1", "worker2").ok
+        assert not report.pair("worker0", "worker2").ok
+        assert report.pair("worker0", "worker2").reach_back.failed
+        cluster.network.heal()
+
+
+def test_a_worker_cut_off_from_all_is_silent_and_the_rest_is_measured() -> None:
+    options = rpc.RpcOptions(lost_after=4.0)
+    with Cluster(3, options=options, faults=FaultPlan()) as cluster:
+        cluster.network.partition("worker2", ["worker0", "worker1"])
+        report = cluster.call(0, rpc.doctor)
+        silent, unreached, *_ = report.problems
+        assert (silent.kind, silent.workers) == ("silent worker", ("worker2",))
+        assert unreached.kind == "cannot reach"
+        assert report.pair("worker0", "worker1").ok
+        assert not report.pair("worker0", "worker2").ok
+        cluster.network.heal()
+
+
+def test_who_is_lost_is_no_part_of_it() -> None:
+    with Cluster(3) as cluster:
+        cluster.run(meet_all)
+        cluster.kill(2)
+        cluster.call(0, wait_for_loss, 2)
+        report = cluster.call(0, rpc.doctor)
+        assert [each.name for each in report.workers] == ["worker0", "worker1"]
+
+
+def meet_all() -> None:
+    for each in rpc.get_worker_infos():
+        rpc.rpc_sync(each, remote_code.who)
+
+
+def wait_for_loss(rank: int) -> None:
+    gone = threading.Event()
+    rpc.on_loss(lambda worker, error: gone.set())
+    if any(each.rank == rank for each in rpc.get_worker_infos()):
+        assert gone.wait(20.0)
+
+
+def test_a_reach_that_was_not_tried_has_not_failed() -> None:
+    assert not Reach().failed
+    assert Reach("silent").failed
+
+
+# Dials that work one way alone ----------------------------------------------------------------
+
+
+def test_who_is_dialled_in_vain_and_dials_by_itself_is_one_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Asked of w0 it is silent, for w0 has no session with it; from w1 the doctor sees both ways."""
+    found: list[rpc.DoctorReport] = []
+    made = OutboundJob("grpc", (True,))
+    made._size = 2
+    try:
+        monkeypatch.setattr(made, "_transports", lambda: [GrpcTransport(advertise="127.0.0.3")])
+        made.agents.append(made.join(1, listens=True, late=True))
+        settle(made.agents[0])
+        found = [made.on(rank, rpc.doctor) for rank in (0, 1)]
+    finally:
+        made.close()
+    from_w0, from_w1 = found
+    assert [each.kind for each in from_w0.problems] == ["silent worker", "cannot reach"]
+    assert not from_w0.pair("w0", "w1").ok
+    (problem,) = from_w1.problems
+    assert problem.kind == "cannot reach"
+    assert "nobody listens at grpc://127.0.0.3" in problem.words
+    assert "calls there work over what w1 has opened itself" in problem.words
+    pair = from_w1.pair("w0", "w1")
+    assert pair.ok
+    assert pair.reach.ended == "refused"
+    assert pair.reach_back.ended == "reached"
+    assert pair.opened_by == "w1"
