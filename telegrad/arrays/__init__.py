@@ -1,6 +1,6 @@
 """NumPy and CuPy arrays behind one face; CuPy need not be installed."""
 
-from telegrad.arrays.backend import as_array, is_array, is_cupy, is_floating, namespace
+from telegrad.arrays.backend import as_array, is_array, is_cupy, is_floating, is_inexact, namespace
 from telegrad.arrays.copy_into import copy_into
 from telegrad.arrays.device import (
     CPU,
@@ -24,6 +24,7 @@ __all__ = [
     "is_array",
     "is_cupy",
     "is_floating",
+    "is_inexact",
     "namespace",
     "to_device",
     "to_host",

@@ -14,7 +14,7 @@ import numpy as np
 
 from telegrad.types import Array, DTypeLike
 
-__all__ = ["as_array", "is_array", "is_cupy", "is_floating", "namespace"]
+__all__ = ["as_array", "is_array", "is_cupy", "is_floating", "is_inexact", "namespace"]
 
 
 def _cupy() -> ModuleType | None:
@@ -56,6 +56,16 @@ def is_floating(dtype: DTypeLike) -> bool:
     if exact.kind == "f":
         return True
     return exact.kind == "V" and exact.name.startswith(("bfloat", "float"))
+
+
+def is_inexact(dtype: DTypeLike) -> bool:
+    """Tells whether `dtype` can have gradients: real floating-point or complex numbers.
+
+    >>> is_inexact(np.complex64), is_inexact(np.int64)
+    (True, False)
+    """
+    exact = np.dtype(dtype)
+    return exact.kind in "fc" or is_floating(exact)
 
 
 def as_array(value: object, *, dtype: DTypeLike | None = None) -> Array:

@@ -1,6 +1,6 @@
 """Tensors, the graph that their operations record, and the ways through it."""
 
-from telegrad.autograd import ops
+from telegrad.autograd import extend, ops
 from telegrad.autograd.creation import as_tensor, tensor
 from telegrad.autograd.differentiate import grad
 from telegrad.autograd.engine import backward
@@ -42,6 +42,7 @@ __all__ = [
     "attach",
     "backward",
     "enable_grad",
+    "extend",
     "grad",
     "gradcheck",
     "gradgradcheck",

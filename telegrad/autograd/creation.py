@@ -25,7 +25,7 @@ def tensor(
         requires_grad: Whether it is a leaf that needs a gradient.
 
     Raises:
-        AutogradError: `requires_grad` with a dtype that is not floating-point.
+        AutogradError: `requires_grad` with a dtype that is neither floating-point nor complex.
         TypeError: `data` holds something that is no number.
 
     >>> tensor([1, 2], dtype="float32", requires_grad=True)

@@ -1,69 +1,98 @@
 """From a NumPy function (or Python operator) to what telegrad does for it on Tensors.
 
-The table is filled while `telegrad.autograd` is imported and frozen at the end of that: it is no
-state. It stands below `tensor`, so that Tensor's methods need not import the operations, which
+The table is filled while modules are imported, and an entry never changes: it is no state. What
+operators, methods and modules need is entered by `ops` with `import telegrad`, all else by `rules`
+when first looked for. It stands below `tensor`, so that Tensor's methods need not import the operations, which
 are written in terms of Tensor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 if TYPE_CHECKING:
     from telegrad.autograd.tensor import Tensor
 
-__all__ = ["PLAIN", "TABLE", "DispatchTable", "call", "dispatch"]
+__all__ = ["PLAIN", "TABLE", "DispatchTable", "Tier", "call", "dispatch"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+class Tier(Enum):
+    """How far a function can be differentiated; what has no entry is `NONE`."""
+
+    SECOND_ORDER = "tier 1"
+    FIRST_ORDER = "tier 2"
+    CONSTANT = "constant"
+    NONE = "tier 3"
+
+
 @final
 class DispatchTable:
-    """Functions by the function that they stand in for; write-once, then read-only."""
+    """Functions by the function that they stand in for; an entry is written once."""
 
     def __init__(self) -> None:
-        self._entries: dict[object, Callable[..., Any]] = {}
-        self._frozen = False
+        self._tiers: dict[object, Tier] = {}
 
-    def register(self, *functions: object) -> Callable[[F], F]:
+    def register(self, *functions: object, tier: Tier = Tier.SECOND_ORDER) -> Callable[[F], F]:
         """Returns a decorator that enters what it decorates for each of `functions`."""
 
         def enter(implementation: F) -> F:
             for function in functions:
-                if self._frozen or function in self._entries:
-                    raise ValueError(f"the rule for {function} is entered twice or too late")
-                self._entries[function] = implementation
+                if _ENTRIES.setdefault(function, implementation) is not implementation:
+                    raise ValueError(f"the rule for {function} is entered twice")
+                self._tiers[function] = tier
             return implementation
 
         return enter
 
-    def freeze(self) -> None:
-        """Ends the filling."""
-        self._frozen = True
-
     def find(self, function: object) -> Callable[..., Any] | None:
         """Returns what stands in for `function`, or None."""
-        return self._entries.get(function)
+        found = _ENTRIES.get(function)
+        if found is None:
+            _load_rules()
+            found = _ENTRIES.get(function)
+        return found
+
+    def tier(self, function: object) -> Tier:
+        """Returns how far `function` can be differentiated."""
+        self.find(function)
+        return self._tiers.get(function, Tier.NONE)
+
+    def __iter__(self) -> Iterator[object]:
+        _load_rules()
+        return iter([function for function in self._tiers if function != PLAIN])
 
     def __getitem__(self, function: object) -> Callable[..., Any]:
-        return self._entries[function]
+        found = self.find(function)
+        if found is None:
+            raise KeyError(function)
+        return found
 
 
+_ENTRIES: Final[dict[object, Callable[..., Any]]] = {}
 TABLE: Final = DispatchTable()
 PLAIN: Final = "functions without a rule"
 """The key of what is called, with (function, args, kwargs), for those that have no entry."""
 
 
+def _load_rules() -> None:
+    # By name, as it is for the first miss alone: half of `import telegrad` would be theirs.
+    importlib.import_module("telegrad.autograd.rules")
+
+
 def call(function: object, *args: Any, **kwargs: Any) -> Tensor:
     """Calls what stands in for `function`; at least one of the arguments is a Tensor."""
-    result: Tensor = TABLE[function](*args, **kwargs)
+    result: Tensor = (_ENTRIES.get(function) or TABLE[function])(*args, **kwargs)
     return result
 
 
 def dispatch(function: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Calls what stands in for a NumPy function or ufunc, or what deals with all the others."""
-    rule = TABLE.find(function)
+    rule = _ENTRIES.get(function) or TABLE.find(function)
     if rule is None:
-        return TABLE[PLAIN](function, args, kwargs)
+        return _ENTRIES[PLAIN](function, args, kwargs)
     return rule(*args, **kwargs)

@@ -8,10 +8,11 @@ from typing import Any, final
 
 import numpy as np
 
-from telegrad.arrays import as_array, is_floating
+from telegrad.arrays import as_array, is_inexact
+from telegrad.autograd.fitting import fit
 from telegrad.autograd.grad_mode import GradMode, is_grad_enabled
 from telegrad.autograd.node import Edge, Gradients, Node
-from telegrad.autograd.operation import SavedValue, fit
+from telegrad.autograd.saved_value import SavedValue
 from telegrad.autograd.tensor import Tensor, attach
 from telegrad.autograd.value import Value
 from telegrad.errors import AutogradError
@@ -114,9 +115,9 @@ class Function(ABC):
         results = tuple(
             attach(
                 value.array,
-                None if id(value.array) in constant or not is_floating(value.array.dtype) else node,
+                None if id(value.array) in constant or not is_inexact(value.array.dtype) else node,
                 output,
-                version=value.version,
+                memory=value,
             )
             for output, value in enumerate(outputs)
         )

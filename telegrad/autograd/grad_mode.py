@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from contextlib import ContextDecorator
 from contextvars import ContextVar, Token
+from typing import Final
 
-__all__ = ["GradMode", "enable_grad", "is_grad_enabled", "no_grad"]
+__all__ = ["ENABLED", "GradMode", "enable_grad", "is_grad_enabled", "no_grad"]
 
-_ENABLED: ContextVar[bool] = ContextVar("telegrad_grad_enabled", default=True)
+ENABLED: Final[ContextVar[bool]] = ContextVar("telegrad_grad_enabled", default=True)
+"""Read by what runs once for each operation; all others ask `is_grad_enabled`."""
 
 
 def is_grad_enabled() -> bool:
     """Tells whether operations on tensors that need a gradient are recorded here."""
-    return _ENABLED.get()
+    return ENABLED.get()
 
 
 class GradMode(ContextDecorator):
@@ -26,10 +28,10 @@ class GradMode(ContextDecorator):
         return GradMode(enabled=self._enabled)  # a decorated function may run in several threads
 
     def __enter__(self) -> None:
-        self._tokens.append(_ENABLED.set(self._enabled))
+        self._tokens.append(ENABLED.set(self._enabled))
 
     def __exit__(self, *exc_info: object) -> None:
-        _ENABLED.reset(self._tokens.pop())
+        ENABLED.reset(self._tokens.pop())
 
 
 class no_grad(GradMode):

@@ -35,7 +35,7 @@ def gradcheck(
 
     Args:
         func: Takes the inputs, returns a Tensor or a tuple of them; called many times.
-        inputs: Those that need a gradient must be float64, and away from kinks.
+        inputs: Those that need a gradient must be float64 or complex128, and away from kinks.
         step: By how much each item is moved.
         atol: Absolute error allowed.
         rtol: Relative error allowed.
@@ -44,7 +44,7 @@ def gradcheck(
         True.
 
     Raises:
-        AutogradError: A gradient is wrong, an input is not float64, or none needs a gradient.
+        AutogradError: A gradient is wrong, an input is of another dtype, or none needs a gradient.
 
     >>> from telegrad.autograd import tensor
     >>> gradcheck(lambda x: x * x, tensor([1.0, 2.0], requires_grad=True))
@@ -55,10 +55,10 @@ def gradcheck(
     if not checked:
         raise AutogradError("gradcheck needs an input that needs a gradient")
     for i in checked:
-        if given[i].dtype != np.float64:
+        if given[i].dtype not in (np.float64, np.complex128):
             raise AutogradError(
-                f"gradcheck needs float64 inputs, input {i} is {given[i].dtype}: differences of "
-                "shorter numbers say nothing"
+                f"gradcheck needs float64 or complex128 inputs, input {i} is {given[i].dtype}: "
+                "differences of shorter numbers say nothing"
             )
     outputs = _outputs(func(*given))
     weights = _weights(outputs)
@@ -118,24 +118,29 @@ def _outputs(returned: Any) -> list[Tensor]:
 
 def _weights(outputs: Sequence[Tensor]) -> list[Any]:
     generator = np.random.default_rng(_SEED)
-    return [
-        namespace(y.data).asarray(generator.uniform(0.5, 1.5, y.shape), dtype=y.dtype)
-        for y in outputs
-    ]
+    weights = []
+    for y in outputs:
+        weight = generator.uniform(0.5, 1.5, y.shape)
+        if y.dtype.kind == "c":
+            weight = weight + 1j * generator.uniform(-0.5, 0.5, y.shape)
+        weights.append(namespace(y.data).asarray(weight, dtype=y.dtype))
+    return weights
 
 
 def _differences(
     func: Callable[..., Any], inputs: Sequence[Any], i: int, weights: Sequence[Any], step: float
 ) -> Any:
     original = to_host(inputs[i].data)
-    slopes = np.zeros(original.shape)
+    slopes = np.zeros(original.shape, dtype=original.dtype)
+    directions = (1, 1j) if original.dtype.kind == "c" else (1,)
     for index in np.ndindex(original.shape):
-        ends = []
-        for sign in (1, -1):
-            moved = np.array(original)
-            moved[index] += sign * step
-            ends.append(_weighted(func, inputs, i, moved, weights))
-        slopes[index] = (ends[0] - ends[1]) / (2 * step)
+        for direction in directions:
+            ends = []
+            for sign in (1, -1):
+                moved = np.array(original)
+                moved[index] += sign * step * direction
+                ends.append(_weighted(func, inputs, i, moved, weights))
+            slopes[index] += direction * (ends[0] - ends[1]) / (2 * step)
     return slopes
 
 
@@ -146,5 +151,8 @@ def _weighted(
     moved = namespace(inputs[i].data).asarray(moved)
     outputs = _outputs(func(*inputs[:i], Tensor(moved, requires_grad=True), *inputs[i + 1 :]))
     with no_grad():
-        parts = [float((y * w).sum()) for y, w in zip(outputs, weights, strict=True)]
+        parts = [
+            float(np.real((np.conjugate(y) * w).sum()).data)
+            for y, w in zip(outputs, weights, strict=True)
+        ]
     return sum(parts)

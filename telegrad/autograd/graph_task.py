@@ -77,7 +77,7 @@ class GraphTask:
         self._sink = sink
         self._captures = frozenset(captures) if captures is not None else None
         starts = [edge.node for edge, _ in roots] + list(sources)
-        self._waiting = _count_edges(_reach(starts, self._captures))
+        self._waiting = _count_edges(starts, self._captures)
         self._remaining = len(self._waiting)
         self._refuse_sinks()
         self._buffers: dict[Node, list[Gradient | None]] = {}
@@ -181,34 +181,52 @@ class GraphTask:
         return True
 
     def _process(self, node: Node) -> None:
-        buffer = self._buffers.pop(node, None)
-        gradients = None if buffer is None else _call_prehooks(node, tuple(buffer))
-        if self._captures is not None and gradients is not None:
-            self._capture(node, gradients)
-        results = self._results(node, gradients)
+        # Once for each operation: nothing is called here that most of them do not need.
+        waiting, buffers = self._waiting, self._buffers
+        buffer = buffers.pop(node, None)
+        gradients: Gradients | None = None
+        if buffer is not None:
+            gradients = tuple(buffer)
+            if node.hooks is not None:
+                gradients = _call_prehooks(node, gradients)
+            if self._captures is not None:
+                self._capture(node, gradients)
+        self._remaining -= 1
+        if node.is_end:
+            self._end(node, gradients)
+            return
+        results = None if gradients is None else self._results(node, gradients)
         for i, edge in enumerate(node.edges):
-            if edge is None or edge.node not in self._waiting:
+            if edge is None:
+                continue
+            child, output = edge
+            count = waiting.get(child)
+            if count is None:
                 continue
             result = results[i] if results is not None else None
             if result is not None:
-                self._add(edge, result)
-            self._arrived(edge.node)
-        self._remaining -= 1
+                held = buffers.get(child)
+                if held is None:
+                    held = buffers[child] = [None] * child.num_outputs
+                present = held[output]
+                held[output] = result if present is None else _sum(present, result)
+            waiting[child] = count - 1
+            if count == 1:
+                self._ready.append(child)
 
-    def _results(self, node: Node, gradients: Gradients | None) -> Gradients | None:
+    def _end(self, node: Node, gradients: Gradients | None) -> None:
         if isinstance(node, Sink):
             if self._sink is not None:
                 self._sink(node, gradients)
-            return None
-        if gradients is None:
-            return None
-        if isinstance(node, AccumulateGrad):
-            if self._captures is None:
-                self._deliver(node.tensor, gradients[0])
-            return None
+        elif isinstance(node, AccumulateGrad) and gradients is not None and self._captures is None:
+            self._deliver(node.tensor, gradients[0])
+
+    def _results(self, node: Node, gradients: Gradients) -> Gradients | None:
         if self._captures is not None and not self._leads_on(node):
             return None
-        results = _call_hooks(node, node.backward(gradients), gradients)
+        results = node.backward(gradients)
+        if len(results) != len(node.edges) or node.hooks is not None:
+            results = _call_hooks(node, results, gradients)
         if not self._retain_graph:
             node.release()
         return results
@@ -248,7 +266,7 @@ class GraphTask:
     def _refuse_sinks(self) -> None:
         if self._sink is None:
             for node in self._waiting:
-                if isinstance(node, Sink):
+                if node.is_end and isinstance(node, Sink):
                     raise AutogradError(node.refusal)
 
 
@@ -272,18 +290,24 @@ def _sum(left: Any, right: Any) -> Gradient:
     return result
 
 
-def _reach(starts: Iterable[Node], captures: frozenset[Edge] | None) -> Mapping[Node, None]:
-    found = dict.fromkeys(starts)
-    pending = list(found)
+def _count_edges(starts: Iterable[Node], captures: frozenset[Edge] | None) -> dict[Node, int]:
+    """Returns the nodes that are reached, with how many edges lead to each."""
+    counts = dict.fromkeys(starts, 0)
+    pending = list(counts)
     while pending:
         for edge in pending.pop().edges:
-            if edge is not None and edge.node not in found:
-                found[edge.node] = None
-                pending.append(edge.node)
-    return found if captures is None else _leading_to(captures, found)
+            if edge is not None:
+                node = edge[0]
+                count = counts.get(node)
+                if count is None:
+                    counts[node] = 1
+                    pending.append(node)
+                else:
+                    counts[node] = count + 1
+    return counts if captures is None else _leading_to(captures, counts)
 
 
-def _leading_to(captures: frozenset[Edge], found: Mapping[Node, None]) -> Mapping[Node, None]:
+def _leading_to(captures: frozenset[Edge], found: Mapping[Node, int]) -> dict[Node, int]:
     parents: dict[Node, list[Node]] = {}
     for node in found:
         for edge in node.edges:
@@ -296,16 +320,11 @@ def _leading_to(captures: frozenset[Edge], found: Mapping[Node, None]) -> Mappin
             if parent not in needed:
                 needed.add(parent)
                 pending.append(parent)
-    return {node: None for node in found if node in needed}
-
-
-def _count_edges(nodes: Mapping[Node, None]) -> dict[Node, int]:
-    counts = dict.fromkeys(nodes, 0)
-    for node in nodes:
-        for edge in node.edges:
-            if edge is not None and edge.node in counts:
-                counts[edge.node] += 1
-    return counts
+    return {
+        node: sum(parent in needed for parent in parents.get(node, ()))
+        for node in found
+        if node in needed
+    }
 
 
 def _call_prehooks(node: Node, gradients: Gradients) -> Gradients:

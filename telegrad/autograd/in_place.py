@@ -51,7 +51,7 @@ class InPlaceOperators(ArrayHolder):
         value = self._value
         arrays = [x.value.array if isinstance(x, InPlaceOperators) else x for x in operands]
         function(value.array, *arrays, out=value.array)
-        value.version.bump()
+        value.bump()
 
     def assign(self, index: Any, value: Any) -> None:
         """Makes `value` the part at `index`, as `t[index] = value` does.
@@ -64,7 +64,7 @@ class InPlaceOperators(ArrayHolder):
             return
         held = self._value
         held.array[_unwrap(index)] = _unwrap(value)
-        held.version.bump()
+        held.bump()
 
     def _records(self, operands: Iterable[Any]) -> bool:
         if not is_grad_enabled():

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, final
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias, final
 
 from telegrad.autograd.hooks import NodeHooks, RemovableHandle
 from telegrad.errors import AutogradError
@@ -48,9 +48,11 @@ class Node(ABC):
     Attributes:
         edges: One per input, towards what produced it; None where no gradient is needed.
         num_outputs: How many outputs, and so gradients handed to `backward`, there are.
+        is_end: Whether a graph task deals with it instead of calling `backward`.
     """
 
     __slots__ = ("__weakref__", "_hooks", "edges", "num_outputs")
+    is_end: ClassVar[bool] = False
 
     def __init__(self, edges: Iterable[Edge | None] = (), *, num_outputs: int = 1) -> None:
         self.edges: tuple[Edge | None, ...] = tuple(edges)
@@ -114,11 +116,12 @@ class Node(ABC):
 class AccumulateGrad(Node):
     """The end of the graph at one leaf.
 
-    Two of them are equal when their leaf is the same object. So none need be kept by the leaf
-    (which would be a reference cycle around its array), and a task counts them as one.
+    There is at most one of a leaf at any time, which the graphs keep, not the leaf (that would be
+    a reference cycle around its array): see `Leaf.node`.
     """
 
     __slots__ = ("tensor",)
+    is_end: ClassVar[bool] = True
 
     def __init__(self, tensor: Tensor) -> None:
         super().__init__()
@@ -137,12 +140,6 @@ class AccumulateGrad(Node):
         """Returns the leaf's hooks, made now if there were none."""
         return self.tensor.make_leaf_hooks()
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, AccumulateGrad) and other.tensor is self.tensor
-
-    def __hash__(self) -> int:
-        return id(self.tensor)
-
 
 class Sink(Node):
     """A node whose inputs lie outside this process' graph: gradients end here and go elsewhere.
@@ -156,6 +153,7 @@ class Sink(Node):
     """
 
     __slots__ = ("refusal",)
+    is_end: ClassVar[bool] = True
 
     def __init__(self, num_outputs: int = 1, *, refusal: str) -> None:
         super().__init__((), num_outputs=num_outputs)

@@ -9,82 +9,62 @@ A rule is written in terms of operations and operators, so it computes with arra
 names what it needs:
 
     an argument (`a`)    its value, saved when recorded
-    `y`                  the result, saved
+    `y`                  the result, saved; with several outputs, each by its own name
     `shape`              the shape of the argument that this rule is for
-    a keyword (`axis`)   as it was given, or its default
+    an option (`axis`)   as it was given, or its default
 
 Only what the rules of the arguments that need a gradient name is saved, as the array that the
 Tensor held at that time. A rule may return more axes or another dtype than its argument has
-(broadcasting, promotion): the node sums and casts.
+(broadcasting, promotion): the node sums and casts. It may return None for no gradient.
+
+With several outputs `g` is a tuple, one for each output, None where no gradient came.
+
+Complex numbers: the gradient of a real loss with respect to z = x + iy is dL/dx + i dL/dy, the
+direction in which the loss rises most (PyTorch's convention; JAX's is its conjugate).
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, final
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, Final, final
 
 import numpy as np
 
-from telegrad.arrays import array_beside, as_array, check_devices, is_array, namespace
-from telegrad.autograd.grad_mode import is_grad_enabled
-from telegrad.autograd.node import Edge, Gradients, Node
-from telegrad.autograd.tensor import Tensor, attach
-from telegrad.autograd.value import Value, Version
+from telegrad.arrays import array_beside, check_devices, is_array, is_inexact, namespace
+from telegrad.autograd.grad_mode import ENABLED
+from telegrad.autograd.node import Edge
+from telegrad.autograd.operation_node import OperationNode
+from telegrad.autograd.parameters import positional_names, signature_of
+from telegrad.autograd.plan import Plan, compile_rule
+from telegrad.autograd.tensor import Tensor
+from telegrad.autograd.value import Value
 from telegrad.errors import AutogradError
-from telegrad.types import Array, Shape
 
-__all__ = ["Operation", "OperationNode", "SavedValue", "astype", "broadcast_to", "fit", "sum_to"]
+__all__ = ["Operation"]
 
-
-@final
-class SavedValue:
-    """An array as it was when recorded, and how to notice that it was changed since."""
-
-    __slots__ = ("_array", "_count", "_edge", "_version")
-
-    def __init__(self, value: Value, edge: Edge | None) -> None:
-        self._array = value.array
-        self._version: Version = value.version
-        self._count = value.version.count
-        self._edge = edge
-
-    def unpack(self, operation: str, *, recorded: bool, own: Edge | None = None) -> Any:
-        """Returns the array, or if `recorded` a Tensor at its place in the graph.
-
-        Args:
-            operation: Who saved it, for the message.
-            recorded: Whether operations on it are to be recorded.
-            own: Its place, if it is an output of the very node that saved it (which would be
-                a reference cycle if it were kept).
-
-        Raises:
-            AutogradError: It was changed in place.
-        """
-        if self._version.count != self._count:
-            raise AutogradError(
-                f"a value of shape {self._array.shape} that {operation!r} saved for its gradient "
-                f"was changed in place since (version {self._version.count}, saved at "
-                f"{self._count}); write t = t + x instead of t += x, or assign t.data"
-            )
-        if not recorded:
-            return self._array
-        edge = self._edge if own is None else own
-        if edge is None:
-            return attach(self._array, None, version=self._version)
-        return attach(self._array, edge.node, edge.output, version=self._version)
+SEVERAL: Final = "*"
+_new = Tensor.__new__
 
 
 @final
 class Operation:
-    """A function over arrays and Tensors that is recorded; arrays alone give an array.
+    """A function over arrays and Tensors that is recorded; arrays alone give what `forward` gives.
 
     Args:
         name: What messages call it.
         forward: Computes with arrays; extra parameters are keywords.
-        arguments: The names of its positional arguments, `a b`; `*parts` for any number of them.
+        arguments: The names of its leading array arguments, `a b`; `*parts` for any number.
+        outputs: The names of its outputs if `forward` returns a tuple of them, `values vectors`;
+            `*` for a list or tuple of any length, which rules cannot name.
+        arrays: The names of options that are arrays too, such as `where weights`.
+        options: The defaults of its other options, as rules are to see them. An option that is
+            not named here or in `arrays` is refused with Tensors.
         view: Whether the result may share the first argument's memory.
-        keywords: The defaults of its keywords.
+        kernels: Other forward functions by the name of the array library: `{"cupy": function}`.
+        complex_rule: What the rules hold for. None: real numbers alone, complex ones are refused.
+            "holomorphic": written as for real numbers, right wherever `forward` is holomorphic,
+            for the node conjugates what comes in and goes out. "own": the rules deal with it.
         rules: The gradient rule by argument name. An argument without a rule is never
             differentiated. With `*parts` the one rule also may name `i`, which part it is for,
             and `shapes`, those of all parts.
@@ -96,202 +76,288 @@ class Operation:
         forward: Callable[..., Any],
         arguments: str,
         *,
+        outputs: str = "",
+        arrays: str = "",
+        options: Mapping[str, Any] | None = None,
         view: bool = False,
-        keywords: Mapping[str, Any] | None = None,
+        kernels: Mapping[str, Callable[..., Any]] | None = None,
+        complex_rule: str | None = None,
         **rules: Callable[..., Any],
     ) -> None:
-        self.name = name
-        self._forward = forward
+        self.name = self.__name__ = self.__qualname__ = name
+        self.__doc__ = forward.__doc__
+        self.forward = forward
+        self.options = dict(options or {})
         self._variadic = arguments.startswith("*")
         self._arguments = tuple(arguments.lstrip("*").split())
+        self._count = -1 if self._variadic else len(self._arguments)
+        self._optional = tuple(arrays.split())
+        self.several = bool(outputs)
+        self._outputs = tuple(outputs.replace(SEVERAL, "").split()) if outputs else ("y",)
         self._view = view
-        self._keywords = dict(keywords or {})
-        known = {*self._arguments, *self._keywords, "y", "shape", "i", "shapes"}
-        if len(known) < 4 + len(self._arguments) + len(self._keywords):
+        self._kernels = dict(kernels or {})
+        self._holomorphic = complex_rule == "holomorphic"
+        self._complex = complex_rule is not None
+        names = [*self._arguments, *self._optional, *self.options, *self._outputs]
+        known = {*names, "shape", "i", "shapes"}
+        if len(known) < len(names) + 3:
             raise ValueError(f"{name!r} has two meanings for one name")
-        self._rules = {name: (rule, _needs(rule, known)) for name, rule in rules.items()}
-        if not rules.keys() <= set(self._arguments):
+        self.rules = {argument: compile_rule(rule, known) for argument, rule in rules.items()}
+        if not rules.keys() <= {*self._arguments, *self._optional}:
             raise ValueError(f"{name!r} has rules for unknown arguments: {sorted(rules)}")
+        self._plans: dict[tuple[str, ...], dict[int, Plan]] = {}
+        self._usual: dict[int, Plan] = {}  # the plans of calls with all arguments and no options
+
+    @cached_property
+    def __signature__(self) -> Any:
+        """That of `forward`."""
+        return signature_of(self.forward)
+
+    @property
+    def array_names(self) -> tuple[str, ...]:
+        """The arguments and options that are arrays."""
+        return (*self._arguments, *self._optional)
+
+    @cached_property
+    def _positional(self) -> tuple[str, ...]:
+        return positional_names(self.forward)
 
     def __call__(self, *inputs: Any, **keywords: Any) -> Any:
         """Computes, and records where grad mode is on and a Tensor needs a gradient.
 
         Raises:
-            TypeError: An argument too many or too few, or a keyword that has no rule.
+            TypeError: An argument too many or too few, or an option that has no rule.
             ValueError: The arrays are on different devices.
-            AutogradError: What would be recorded is complex, or only an argument without a rule
-                needs a gradient.
+            AutogradError: What would be recorded is complex and the rules are of real numbers, or
+                an argument without a rule needs a gradient.
         """
-        if keywords and not keywords.keys() <= self._keywords.keys():
-            unknown = ", ".join(sorted(keywords.keys() - self._keywords.keys()))
-            raise TypeError(f"{self.name} of tensors does not take {unknown}")
-        if not self._variadic and len(inputs) != len(self._arguments):
-            raise TypeError(
-                f"{self.name} takes {len(self._arguments)} arguments, {len(inputs)} were given"
-            )
-        values = [_value_of(x, inputs) for x in inputs]
-        if len(inputs) == 2 and inputs[0] is inputs[1]:
-            values[1] = values[0]  # x * x is a square, also while another thread replaces x.data
-        arrays = [x.array if type(x) is Value else x for x in values]
-        try:
-            result = self._forward(*arrays, **keywords)
-        except (TypeError, ValueError, AttributeError):  # CuPy's words on an array of NumPy's
-            check_devices(self.name, *arrays)
-            raise
-        tensors = [x for x in inputs if isinstance(x, Tensor)]
+        names = self._arguments
+        plans = self._usual
+        if keywords or len(inputs) != self._count:
+            if not any(isinstance(x, Tensor) for x in (*inputs, *keywords.values())):
+                return self._compute(inputs, names, keywords)
+            inputs, names, keywords = self._bind(inputs, keywords)
+            plans = self._plans.setdefault(names, {})
+        values: list[Any] = []
+        arrays: list[Any] = []
+        edges: list[Edge | None] = []
+        tensors = False
+        mask, bit = 0, 1
+        for x in inputs:
+            edge = None
+            if isinstance(x, Tensor):
+                tensors = True
+                value = x._value
+                values.append(value)
+                arrays.append(value.array)
+                edge = x._edge
+                if edge is None and x._requires_grad:
+                    edge = x.edge
+                if edge is not None:
+                    mask |= bit
+            else:
+                if type(x) is list or type(x) is tuple:
+                    x = _array_of(x, inputs)
+                values.append(x)
+                arrays.append(x)
+            edges.append(edge)
+            bit <<= 1
+        if bit == 4 and inputs[0] is inputs[1]:
+            # x * x is a square, also while another thread replaces x.data
+            values[1], arrays[1] = values[0], arrays[0]
+        if keywords or names is not self._arguments or self._kernels:
+            result = self._compute(arrays, names, keywords)
+        else:
+            try:
+                result = self.forward(*arrays)
+            except (TypeError, ValueError, AttributeError):  # CuPy's words on an array of NumPy's
+                check_devices(self.name, *arrays)
+                raise
         if not tensors:
             return result
-        if isinstance(result, np.generic):
+        if self.several:
+            return self._attach_several(result, names, plans, mask, values, edges, keywords)
+        if type(result) is not np.ndarray and not is_array(result):
             result = np.asarray(result)
-        version, is_view = self._memory(values[0], result)
-        held = Value(result, version)
-        node = None
-        if any(x.requires_grad for x in tensors) and is_grad_enabled():
-            node = self._record(inputs, values, held, keywords)
-        return attach(result, node, version=held.version, is_view=is_view)
+        held, is_view = Value(result), False
+        if self._view and type(values[0]) is Value:
+            held, is_view = _of_memory(values[0], result)
+        edge = None
+        if mask and ENABLED.get():
+            node = self._record(names, plans, mask, values, edges, (held,), keywords)
+            if node is not None:
+                edge = Edge(node, 0)
+        made = _new(Tensor)
+        made._value = held
+        made._edge = edge
+        made._requires_grad = False
+        made._is_view = is_view
+        made._leaf = None
+        made.grad = None
+        return made
 
-    def _memory(self, source: Any, result: Array) -> tuple[Version | None, bool]:
-        if not self._view or type(source) is not Value:
-            return None, False
-        if not namespace(result).may_share_memory(source.array, result):
-            return None, False
-        return source.version, True
+    def _compute(self, arrays: Any, names: tuple[str, ...], keywords: dict[str, Any]) -> Any:
+        forward = self.forward
+        if self._kernels:
+            forward = self._kernels.get(namespace(*arrays).__name__, forward)
+        first = len(arrays)
+        if len(names) > len(self._arguments) and not self._variadic:
+            first = len(self._arguments)
+            keywords = {**keywords, **dict(zip(names[first:], arrays[first:], strict=True))}
+        try:
+            return forward(*arrays[:first], **keywords)
+        except (TypeError, ValueError, AttributeError):
+            check_devices(self.name, *arrays)
+            raise
+
+    def _bind(
+        self, inputs: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], tuple[str, ...], dict[str, Any]]:
+        """Sorts what was given, as NumPy would, into arrays, their names, and options."""
+        if self._variadic:
+            self._check_options(keywords)
+            return inputs, self._arguments * len(inputs), keywords
+        count = self._count
+        if len(inputs) > count:
+            names = self._positional[count:]
+            given = inputs[count:]
+            if len(given) > len(names):
+                raise self._wrong_number(inputs)
+            keywords = {**dict(zip(names, given, strict=False)), **keywords}
+            inputs = inputs[:count]
+        missing = self._arguments[len(inputs) :]
+        if not all(name in keywords for name in missing):
+            raise self._wrong_number(inputs)
+        optional = tuple([name for name in self._optional if keywords.get(name) is not None])
+        arrays = (*inputs, *(keywords[name] for name in (*missing, *optional)))
+        taken = {*missing, *self._optional}
+        options = {name: x for name, x in keywords.items() if name not in taken}
+        return arrays, (*self._arguments, *optional), self._check_options(options)
+
+    def _wrong_number(self, inputs: tuple[Any, ...]) -> TypeError:
+        return TypeError(f"{self.name} takes {self._count} arguments, {len(inputs)} were given")
+
+    def _check_options(self, given: dict[str, Any]) -> dict[str, Any]:
+        options = {}
+        for name, x in given.items():
+            if isinstance(x, Tensor):
+                if x.requires_grad and ENABLED.get():
+                    raise self._no_gradient(name)
+                x = x.data
+            if name in self.options:
+                options[name] = x
+            elif not self._is_default(name, x):
+                raise TypeError(f"{self.name} of tensors does not take {name}")
+        return options
+
+    def _is_default(self, name: str, x: Any) -> bool:
+        signature = self.__signature__
+        parameter = None if signature is None else signature.parameters.get(name)
+        return (
+            parameter is not None and type(x) in (bool, str, type(None)) and x == parameter.default
+        )
+
+    def _no_gradient(self, *names: str) -> AutogradError:
+        return AutogradError(
+            f"{self.name} has no gradient with respect to {', '.join(names)}; pass t.detach()"
+        )
+
+    def _attach_several(
+        self,
+        results: Any,
+        names: tuple[str, ...],
+        plans: dict[int, Plan],
+        mask: int,
+        values: list[Any],
+        edges: list[Edge | None],
+        keywords: dict[str, Any],
+    ) -> Any:
+        arrays = [x if is_array(x) else np.asarray(x) for x in results]
+        held = tuple(
+            [_of_memory(values[0], x) if self._view else (Value(x), False) for x in arrays]
+        )
+        node = None
+        if mask and ENABLED.get():
+            outputs = tuple([value for value, _ in held])
+            node = self._record(names, plans, mask, values, edges, outputs, keywords)
+        made = []
+        for k, (value, is_view) in enumerate(held):
+            tensor = _new(Tensor)
+            edge = Edge(node, k) if node is not None and is_inexact(value.array.dtype) else None
+            tensor._set_up(value, edge, is_view=is_view)
+            made.append(tensor)
+        if isinstance(results, tuple) and type(results) is not tuple:
+            return type(results)(*made)  # a named tuple
+        return type(results)(made) if isinstance(results, (list, tuple)) else made
 
     def _record(
-        self, inputs: tuple[Any, ...], values: list[Any], result: Value, keywords: dict[str, Any]
+        self,
+        names: tuple[str, ...],
+        plans: dict[int, Plan],
+        mask: int,
+        values: list[Any],
+        edges: list[Edge | None],
+        outputs: tuple[Value, ...],
+        keywords: dict[str, Any],
     ) -> OperationNode | None:
-        if result.array.dtype.kind == "c":
-            raise AutogradError(
-                f"{self.name} of a tensor that needs a gradient gave {result.array.dtype}, and "
-                "gradients are of real numbers; pass t.detach()"
-            )
-        edges: list[Edge | None] = []
-        needed: set[str] = set()
-        for i, x in enumerate(inputs):
-            name = self._argument(i)
-            edge = x.edge if isinstance(x, Tensor) and name in self._rules else None
-            edges.append(edge)
-            if edge is not None:
-                needed.update(self._rules[name][1])
-        if not any(edge is not None for edge in edges):
-            names = ", ".join(sorted(set(self._arguments) - self._rules.keys()))
-            raise AutogradError(
-                f"{self.name} has no gradient with respect to {names}; pass t.detach()"
-            )
-        saved: dict[str, Any] = {}
-        for i, value in enumerate(values):
-            name = self._argument(i)
-            if name in needed:
-                saved[name] = SavedValue(value, edges[i]) if type(value) is Value else value
-        if "y" in needed:
-            saved["y"] = SavedValue(result, None)
-        metadata = tuple([_metadata(value) for value in values])
-        return OperationNode(self, edges, saved, metadata, {**self._keywords, **keywords})
+        plan = plans.get(mask)
+        if plan is None:
+            plan = plans[mask] = self._plan(names, mask)
+        dtype = outputs[0].array.dtype
+        conjugated = False
+        mixed = dtype.kind != "f"
+        inputs = []
+        for rule in plan.rules:
+            array = values[rule[0]].array
+            exact = array.dtype
+            inputs.append((array.shape, exact))
+            mixed = mixed or (exact is not dtype and exact.kind != "f")
+        if mixed:
+            if not any(is_inexact(value.array.dtype) for value in outputs):
+                return None  # integers and truth values are constant wherever they have a slope
+            conjugated = self._conjugates([*inputs, *((None, v.array.dtype) for v in outputs)])
+        if self._variadic:
+            shapes = [v.array.shape if type(v) is Value else np.shape(v) for v in values]
+            keywords = {**keywords, "shapes": shapes}
+        saved: list[Any] = []
+        for k in plan.saved:
+            value = values[k] if k >= 0 else outputs[-1 - k]
+            if type(value) is Value:
+                saved.append((value, (value.counter or value).changes))
+            else:
+                saved.append(value)
+        return OperationNode(self, plan, edges, saved, inputs, keywords, len(outputs), conjugated)
 
-    def _argument(self, i: int) -> str:
-        return self._arguments[0 if self._variadic else i]
+    def _plan(self, names: tuple[str, ...], mask: int) -> Plan:
+        missing = [x for i, x in enumerate(names) if mask >> i & 1 and x not in self.rules]
+        if missing:
+            raise self._no_gradient(*missing)
+        return Plan(names, self._outputs, self.rules, mask)
 
-    def rule(self, i: int) -> tuple[Callable[..., Any], tuple[str, ...]]:
-        """Returns the rule of input `i` and what it needs besides the gradient."""
-        return self._rules[self._argument(i)]
+    def _conjugates(self, kinds: list[tuple[Any, Any]]) -> bool:
+        found = [dtype for _, dtype in kinds if dtype.kind == "c"]
+        if found and not self._complex:
+            raise AutogradError(
+                f"{self.name} of a tensor that needs a gradient gave {found[-1]}, and its rule is "
+                "of real numbers; pass t.detach()"
+            )
+        return bool(found) and self._holomorphic
 
     def __repr__(self) -> str:
         return f"<operation {self.name}>"
 
 
-@final
-class OperationNode(Node):
-    """One recorded call of an `Operation`."""
-
-    __slots__ = ("_keywords", "_metadata", "_operation", "_saved")
-
-    def __init__(
-        self,
-        operation: Operation,
-        edges: list[Edge | None],
-        saved: dict[str, Any],
-        metadata: tuple[tuple[Shape, np.dtype[Any]] | None, ...],
-        keywords: dict[str, Any],
-    ) -> None:
-        super().__init__(edges)
-        self._operation = operation
-        self._saved: dict[str, Any] | None = saved
-        self._metadata = metadata
-        self._keywords = keywords
-
-    @property
-    def name(self) -> str:
-        """The operation's name."""
-        return self._operation.name
-
-    def backward(self, gradients: Gradients) -> Gradients:
-        """Runs the rule of each input that needs a gradient."""
-        gradient = gradients[0]
-        saved = self._saved
-        if saved is None:
-            raise AutogradError(
-                f"what {self.name!r} saved for its gradient was freed by an earlier backward; "
-                "pass retain_graph=True to that one, or compute the forward again"
-            )
-        recorded = isinstance(gradient, Tensor)
-        unpacked: dict[str, Any] = {}
-        results: list[Any] = []
-        for i, edge in enumerate(self.edges):
-            meta = self._metadata[i]
-            if edge is None or meta is None:
-                results.append(None)
-                continue
-            rule, names = self._operation.rule(i)
-            for name in names:
-                if name in saved and name not in unpacked:
-                    unpacked[name] = self._unpack(name, saved[name], recorded)
-            needs = [self._find(name, i, unpacked) for name in names]
-            results.append(fit(rule(gradient, *needs), *meta))
-        return tuple(results)
-
-    def _unpack(self, name: str, value: Any, recorded: bool) -> Any:
-        if not isinstance(value, SavedValue):
-            return value
-        own = Edge(self, 0) if name == "y" else None
-        return value.unpack(self.name, recorded=recorded, own=own)
-
-    def _find(self, name: str, i: int, unpacked: dict[str, Any]) -> Any:
-        if name in unpacked:
-            return unpacked[name]
-        if name in self._keywords:
-            return self._keywords[name]
-        if name == "i":
-            return i
-        if name == "shapes":
-            return [meta[0] if meta is not None else None for meta in self._metadata]
-        meta = self._metadata[i]
-        return meta[0] if meta is not None else None
-
-    def release(self) -> None:
-        """Frees the saved values, if there are any."""
-        if self._saved:
-            self._saved = None
+def _of_memory(source: Any, result: Any) -> tuple[Value, bool]:
+    if (
+        type(source) is not Value
+        or (type(result) is np.ndarray and result.base is None and result is not source.array)
+        or not namespace(result).may_share_memory(source.array, result)
+    ):
+        return Value(result), False
+    return Value(result, source), True
 
 
-def _needs(rule: Callable[..., Any], known: set[str]) -> tuple[str, ...]:
-    names = tuple(inspect.signature(rule).parameters)[1:]
-    if not known.issuperset(names):
-        raise ValueError(f"a rule needs what its operation has not: {set(names) - known}")
-    return names
-
-
-def _metadata(value: Any) -> tuple[Shape, np.dtype[Any]] | None:
-    array = value.array if type(value) is Value else value
-    return (array.shape, array.dtype) if is_array(array) else None
-
-
-def _value_of(x: Any, inputs: Sequence[Any]) -> Any:
-    if isinstance(x, Tensor):
-        return x.value
-    return _array_of(x, inputs) if isinstance(x, (list, tuple)) else x
-
-
-def _array_of(numbers: Any, inputs: Sequence[Any]) -> Array:
+def _array_of(numbers: Any, inputs: tuple[Any, ...]) -> Any:
     """Makes an array of a list, on the device of the first input that has one."""
     for x in inputs:
         if isinstance(x, Tensor):
@@ -299,49 +365,3 @@ def _array_of(numbers: Any, inputs: Sequence[Any]) -> Array:
         if is_array(x):
             return array_beside(numbers, x)
     return np.asarray(numbers)
-
-
-def fit(gradient: Any, shape: Shape, dtype: np.dtype[Any]) -> Any:
-    """Returns `gradient` summed over what was broadcast, in `dtype`.
-
-    Raises:
-        AutogradError: It does not have such a shape.
-    """
-    if isinstance(gradient, np.generic):
-        gradient = np.asarray(gradient)
-    if gradient.shape != shape:
-        gradient = sum_to(gradient, to=shape)
-    if gradient.dtype != dtype:
-        gradient = astype(gradient, dtype=dtype)
-    return gradient
-
-
-def _sum_to(a: Array, *, to: Shape) -> Array:
-    extra = a.ndim - len(to)
-    if extra < 0 or any(k not in (1, n) for k, n in zip(to, a.shape[extra:], strict=True)):
-        raise AutogradError(f"a gradient of shape {a.shape} does not fit an input of shape {to}")
-    axes = [extra + k for k, n in enumerate(to) if n == 1]
-    total: Array = a.sum(axis=(*range(extra), *axes))
-    return as_array(total).reshape(to)
-
-
-def _broadcast_to(a: Any, *, to: Shape) -> Array:
-    broadcast: Array = namespace(a).broadcast_to(a, to)
-    return broadcast
-
-
-def _astype(a: Any, *, dtype: Any) -> Array:
-    return as_array(a).astype(dtype)
-
-
-sum_to = Operation(
-    "sum_to",
-    _sum_to,
-    "a",
-    keywords={"to": ()},
-    a=lambda g, shape: broadcast_to(g, to=shape),
-)
-broadcast_to: Operation = Operation(
-    "broadcast_to", _broadcast_to, "a", view=True, keywords={"to": ()}, a=lambda g: g
-)
-astype = Operation("astype", _astype, "a", keywords={"dtype": None}, a=lambda g: g)

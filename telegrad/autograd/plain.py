@@ -9,6 +9,7 @@ neither, and a gradient is needed        AutogradError: never cut off silently
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from telegrad.autograd.grad_mode import is_grad_enabled
 from telegrad.autograd.tensor import Tensor
 from telegrad.errors import AutogradError
 
-__all__ = ["call_plain", "constant"]
+__all__ = ["call_plain", "constant", "has_tensor"]
 
 
 def constant(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -28,11 +29,12 @@ def constant(function: Callable[..., Any]) -> Callable[..., Any]:
     Results that are arrays are Tensors where an argument is one.
     """
 
+    @wraps(function)
     def evaluate(*args: Any, **kwargs: Any) -> Any:
         if kwargs.get("out") is not None:
             name = getattr(function, "__name__", str(function))
             raise TypeError(f"np.{name} cannot write into a tensor (out=...); assign its result")
-        tensors = any(isinstance(x, Tensor) for x in _flatten((args, kwargs)))
+        tensors = has_tensor((args, kwargs))
         result = function(*_unwrap(args), **_unwrap(kwargs))
         return _wrap(result) if tensors else result
 
@@ -51,10 +53,15 @@ def call_plain(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     needing = [x for x in _flatten((args, kwargs)) if isinstance(x, Tensor) and x.requires_grad]
     if needing and is_grad_enabled():
         raise AutogradError(
-            f"np.{name} has no gradient rule, and an argument needs a gradient; use operations "
-            "that have one, write a telegrad.Function, or pass t.detach()"
+            f"np.{name} has no gradient rule (tier 3 of docs/numpy.md), and an argument needs a "
+            "gradient; use operations that have one, write one (docs/extend.md), or pass t.detach()"
         )
     return constant(function)(*args, **kwargs)
+
+
+def has_tensor(tree: Any) -> bool:
+    """Tells whether a Tensor is in `tree`: lists, tuples and dicts."""
+    return any(isinstance(x, Tensor) for x in _flatten(tree))
 
 
 def _flatten(tree: Any) -> Iterator[Any]:
@@ -76,6 +83,7 @@ def _unwrap(tree: Any) -> Any:
 
 
 def _wrap(result: Any) -> Any:
-    if isinstance(result, tuple):
-        return tuple(_wrap(part) for part in result)
+    if isinstance(result, (tuple, list)):
+        parts = [_wrap(part) for part in result]
+        return type(result)(*parts) if type(result) not in (tuple, list) else type(result)(parts)
     return Tensor(result) if is_array(result) or isinstance(result, np.generic) else result

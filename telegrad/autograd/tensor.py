@@ -11,7 +11,6 @@ What changes a Tensor, and what a graph recorded before sees of it:
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,7 +22,7 @@ from telegrad.arrays import (
     check_devices,
     host_copy,
     is_array,
-    is_floating,
+    is_inexact,
     namespace,
     to_host,
 )
@@ -31,15 +30,16 @@ from telegrad.autograd.array_methods import ArrayMethods
 from telegrad.autograd.dispatch import dispatch
 from telegrad.autograd.engine import backward
 from telegrad.autograd.grad_mode import is_grad_enabled
-from telegrad.autograd.hooks import HookList, NodeHooks, RemovableHandle
+from telegrad.autograd.hooks import NodeHooks, RemovableHandle
 from telegrad.autograd.in_place import InPlaceOperators
-from telegrad.autograd.node import AccumulateGrad, Edge, Gradient, Node
+from telegrad.autograd.leaf import Leaf
+from telegrad.autograd.node import Edge, Gradient, Node
 from telegrad.autograd.operators import (
     ComparisonOperators,
     Operators,
     iterate,
 )
-from telegrad.autograd.value import Value, Version
+from telegrad.autograd.value import Value
 from telegrad.errors import AutogradError
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods):
         requires_grad: Whether operations on it are recorded and `grad` is filled.
 
     Raises:
-        AutogradError: `requires_grad` with a dtype that is not floating-point.
+        AutogradError: `requires_grad` with a dtype that is neither floating-point nor complex.
 
     Attributes:
         grad: What backwards have added up here, for a leaf that needs a gradient; else None.
@@ -72,34 +72,23 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods):
     tensor([2., 4.])
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_grad_fn",
-        "_hooks",
-        "_is_view",
-        "_lock",
-        "_output",
-        "_post_accumulate",
-        "_requires_grad",
-        "grad",
-    )
+    # `operation` reads and fills these by name: a call between would be a tenth of a small step.
+    __slots__ = ("__weakref__", "_edge", "_is_view", "_leaf", "_requires_grad", "grad")
     __array_priority__ = 1000.0  # CuPy then leaves `array + tensor` to Tensor
     __hash__ = object.__hash__
 
     def __init__(self, data: object, *, requires_grad: bool = False) -> None:
         value = data.value if isinstance(data, Tensor) else Value(as_array(data))
-        self._set_up(value, None, 0, is_view=False)
-        self.requires_grad = requires_grad
+        self._set_up(value, None, is_view=False)
+        if requires_grad:
+            self.requires_grad = True
 
-    def _set_up(self, value: Value, node: Node | None, output: int, *, is_view: bool) -> None:
+    def _set_up(self, value: Value, edge: Edge | None, *, is_view: bool) -> None:
         self._value = value
-        self._grad_fn = node
-        self._output = output
+        self._edge = edge
         self._requires_grad = False
         self._is_view = is_view
-        self._lock: threading.Lock | None = None
-        self._hooks: NodeHooks | None = None
-        self._post_accumulate: HookList[Callable[[Tensor, Accumulate], None]] | None = None
+        self._leaf: Leaf | None = None
         self.grad: Tensor | None = None
 
     # What it holds.
@@ -117,10 +106,10 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods):
         # The memory of another Tensor keeps its version: changes through that one are noticed here.
         value = data.value if isinstance(data, Tensor) else Value(as_array(data))
         if value.array is self._value.array:
-            self._value.version.bump()
+            self._value.bump()
             return
         if self._requires_grad:
-            _check_floating(value.array)
+            _check_differentiable(value.array)
         self._value = value
 
     def numpy(self) -> Array:
@@ -139,7 +128,7 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods):
     def detach(self) -> Tensor:
         """Returns a Tensor that shares this memory and needs no gradient."""
         detached = Tensor.__new__(Tensor)
-        detached._set_up(self._value, None, 0, is_view=self._is_view)
+        detached._set_up(self._value, None, is_view=self._is_view)
         return detached
 
     # Its place in the graph.
@@ -147,36 +136,36 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods):
     @property
     def requires_grad(self) -> bool:
         """Whether operations on it are recorded. Assignable for leaves."""
-        return self._requires_grad or self._grad_fn is not None
+        return self._requires_grad or self._edge is not None
 
     @requires_grad.setter
     def requires_grad(self, wanted: bool) -> None:
-        if self._grad_fn is not None:
+        if self._edge is not None:
             if not wanted:
                 raise AutogradError(
-                    f"a result (of {self._grad_fn.name}) cannot stop needing a gradient; "
+                    f"a result (of {self._edge.node.name}) cannot stop needing a gradient; "
                     "write t.detach()"
                 )
             return
         if wanted:
-            _check_floating(self._value.array)
-            self._lock = self._lock or threading.Lock()
+            _check_differentiable(self._value.array)
+            self._make_leaf()
         self._requires_grad = bool(wanted)
 
     @property
     def is_leaf(self) -> bool:
         """Whether it is no recorded result."""
-        return self._grad_fn is None
+        return self._edge is None
 
     @property
     def grad_fn(self) -> Node | None:
         """The node that it is an output of; None for a leaf."""
-        return self._grad_fn
+        return None if self._edge is None else self._edge.node
 
     @property
     def output(self) -> int:
         """Which output of `grad_fn` it is."""
-        return self._output
+        return 0 if self._edge is None else self._edge.output
 
     @property
     def edge(self) -> Edge | None:
@@ -184,9 +173,9 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods):
 
         None if it needs no gradient.
         """
-        if self._grad_fn is not None:
-            return Edge(self._grad_fn, self._output)
-        return Edge(AccumulateGrad(self), 0) if self._requires_grad else None
+        if self._edge is not None or not self._requires_grad:
+            return self._edge
+        return Edge(self._make_leaf().node(self), 0)
 
     def root(self, gradient: object = None, *, create_graph: bool = False) -> tuple[Edge, Gradient]:
         """Returns what a graph task needs to start here.
@@ -207,6 +196,11 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods):
                 raise AutogradError(
                     f"the root of a backward has shape {self.shape}, not one item; "
                     "reduce it (t.sum()) or pass its gradient"
+                )
+            if self.dtype.kind == "c":
+                raise AutogradError(
+                    "the root of a backward is complex, and gradients are of real numbers; take "
+                    "its real part or its absolute value, or pass its gradient"
                 )
             gradient = namespace(self.data).ones_like(self.data)
         if not isinstance(gradient, Tensor):
@@ -245,7 +239,7 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods):
 
         `grad` is a new Tensor each time and shares no memory with `gradient`.
         """
-        with self._leaf_lock():
+        with self._make_leaf().lock:
             if self.grad is not None:
                 total = self.grad + gradient
                 self.grad = total if isinstance(gradient, Tensor) else Tensor(total.data)
@@ -260,13 +254,13 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods):
         `function` returns a new array and never writes into the one it is given: graphs recorded
         before keep their values.
         """
-        with self._leaf_lock():
+        with self._make_leaf().lock:
             self.data = function(self._value.array)
 
-    def _leaf_lock(self) -> threading.Lock:
-        if self._lock is None:
-            self._lock = threading.Lock()
-        return self._lock
+    def _make_leaf(self) -> Leaf:
+        if self._leaf is None:
+            self._leaf = Leaf()
+        return self._leaf
 
     # Hooks.
 
@@ -304,27 +298,26 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods):
         Raises:
             AutogradError: This is no leaf that needs a gradient.
         """
-        if self._grad_fn is not None or not self._requires_grad:
+        if self._edge is not None or not self._requires_grad:
             raise AutogradError("only a leaf that needs a gradient accumulates one")
-        if self._post_accumulate is None:
-            self._post_accumulate = HookList()
-        return self._post_accumulate.add(hook)
+        return self._make_leaf().post_accumulate.add(hook)
 
     @property
     def post_accumulate_hooks(self) -> Iterable[Callable[[Tensor, Accumulate], None]]:
         """What is called after a gradient was added."""
-        return self._post_accumulate or ()
+        return () if self._leaf is None else self._leaf.post_accumulate
 
     @property
     def leaf_hooks(self) -> NodeHooks | None:
-        """The hooks of this leaf's node, which itself is made anew for each operation."""
-        return self._hooks
+        """The hooks of this leaf's node, which lives no longer than the graphs that it is in."""
+        return None if self._leaf is None else self._leaf.hooks
 
     def make_leaf_hooks(self) -> NodeHooks:
         """Returns `leaf_hooks`, made now if there were none."""
-        if self._hooks is None:
-            self._hooks = NodeHooks()
-        return self._hooks
+        leaf = self._make_leaf()
+        if leaf.hooks is None:
+            leaf.hooks = NodeHooks()
+        return leaf.hooks
 
     # Changes in place: see the drawing at the top.
 
@@ -349,7 +342,7 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods):
             raise ValueError(f"shape {self.shape} cannot hold a result of shape {result.shape}")
         if result.dtype != self.dtype:
             result = result.astype(self.dtype)
-        self._value, self._grad_fn, self._output = result._value, result._grad_fn, result._output
+        self._value, self._edge = result._value, result._edge
 
     # Python's and NumPy's protocols.
 
@@ -375,10 +368,10 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods):
         return iterate(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._grad_fn is not None:
+        if self._edge is not None:
             raise AutogradError(
                 f"only leaves are copied and pickled, not results (this one is of "
-                f"{self._grad_fn.name}); write t.detach()"
+                f"{self._edge.node.name}); write t.detach()"
             )
         return _rebuild, (type(self), self.data, self._requires_grad, self.grad)
 
@@ -390,8 +383,8 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods):
             text += f", shape={self.shape}"  # not all of it is shown
         if self.device != "cpu":
             text += f", device={self.device!r}"
-        if self._grad_fn is not None:
-            text += f", grad_fn={self._grad_fn!r}"
+        if self._edge is not None:
+            text += f", grad_fn={self._edge.node!r}"
         elif self._requires_grad:
             text += ", requires_grad=True"
         return f"tensor({text})"
@@ -402,7 +395,7 @@ def attach(
     node: Node | None,
     output: int = 0,
     *,
-    version: Version | None = None,
+    memory: Value | None = None,
     is_view: bool = False,
 ) -> Tensor:
     """Returns a Tensor that is one output of `node`.
@@ -411,17 +404,18 @@ def attach(
         array: Its values; shared.
         node: What made it, or None for a leaf that needs no gradient.
         output: Which of the node's outputs it is.
-        version: The change counter of the array's memory, if another Tensor has it already.
+        memory: The Value of the array's memory, if another Tensor has it already.
         is_view: Whether the array is part of another Tensor's memory.
     """
     made = Tensor.__new__(Tensor)
     exact = array if is_array(array) else as_array(array)
-    made._set_up(Value(exact, version), node, output, is_view=is_view)
+    edge = None if node is None else Edge(node, output)
+    made._set_up(Value(exact, memory), edge, is_view=is_view)
     return made
 
 
-def _check_floating(array: Array) -> None:
-    if not is_floating(array.dtype):
+def _check_differentiable(array: Array) -> None:
+    if not is_inexact(array.dtype):
         raise AutogradError(
             f"only floating-point tensors can need a gradient, not {array.dtype}; "
             "write t.astype(np.float32) first"

@@ -42,7 +42,7 @@ def test_what_it_knows_of_itself() -> None:
 
 
 def test_only_floats_need_gradients() -> None:
-    for bad in ([1, 2], [True], [1j]):
+    for bad in ([1, 2], [True]):
         with pytest.raises(AutogradError, match="only floating-point tensors"):
             tensor(bad, requires_grad=True)
     x = leaf(1.0)
@@ -143,7 +143,7 @@ def test_constant_functions_need_no_gradient(compute: Any, expected: Any) -> Non
     assert result == expected
 
 
-@pytest.mark.parametrize("func", [np.linalg.norm, np.cumsum, np.arctan, np.add.reduce, np.var])
+@pytest.mark.parametrize("func", [np.add.reduce, np.i0, np.unwrap])
 def test_functions_without_a_rule_do_not_cut_silently(func: Any) -> None:
     x = leaf(1.0, 2.0)
     with pytest.raises(AutogradError, match="has no gradient rule"):
@@ -159,8 +159,6 @@ def _data(x: Any) -> Any:
 
 def test_options_without_a_rule_are_refused() -> None:
     x = leaf(1.0, 2.0)
-    with pytest.raises(TypeError, match="dtype"):
-        np.sum(x, dtype=np.float64)
     with pytest.raises(TypeError, match="where"):
         np.exp(x, where=np.array([True, False]))
     with pytest.raises(TypeError, match="out"):
@@ -169,8 +167,6 @@ def test_options_without_a_rule_are_refused() -> None:
         np.cumsum(x.detach(), out=np.zeros(2))
     with pytest.raises(TypeError, match="out"):
         np.floor(x, out=x.detach())
-    with pytest.raises(TypeError, match=r"np\.minimum and np\.maximum"):
-        np.clip(x, leaf(0.0, 0.0), 1.0)
 
 
 def test_it_becomes_an_array_only_if_nothing_is_cut() -> None:

@@ -299,14 +299,14 @@ for _name, _unary in {
 
 # -- functions -----------------------------------------------------------------------------------
 
-_UFUNCS = """absolute add bitwise_and bitwise_or bitwise_xor ceil cos divide equal exp expm1 floor
+_UFUNCS = """absolute add bitwise_and bitwise_or bitwise_xor ceil conjugate cos divide equal exp expm1 floor
     greater greater_equal invert isfinite isinf isnan less less_equal log log1p logical_and
     logical_not logical_or logical_xor matmul maximum minimum multiply negative not_equal positive
     power rint sign sin sqrt square subtract tanh trunc"""
 
 _FUNCTIONS = """all allclose any argmax argmin argsort array_equal broadcast_to concatenate
-    count_nonzero empty_like expand_dims isclose ndim nonzero ones_like shape size stack sum
-    take_along_axis zeros_like"""
+    count_nonzero empty_like expand_dims isclose max mean min ndim nonzero ones_like real shape
+    size stack sum take_along_axis zeros_like"""
 
 
 class _Ufunc:

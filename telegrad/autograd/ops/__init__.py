@@ -3,6 +3,7 @@
 Arrays alone give an array; with a Tensor among them the result is a Tensor, and recorded.
 """
 
+from telegrad.autograd.ops import constant
 from telegrad.autograd.ops.arithmetic import (
     add,
     clip,
@@ -14,7 +15,6 @@ from telegrad.autograd.ops.arithmetic import (
     subtract,
     where,
 )
-from telegrad.autograd.ops.constant import CONSTANT_FUNCTIONS
 from telegrad.autograd.ops.elementwise import (
     absolute,
     copy,
@@ -55,13 +55,13 @@ from telegrad.autograd.ops.shape import (
 )
 
 __all__ = [
-    "CONSTANT_FUNCTIONS",
     "absolute",
     "add",
     "astype",
     "broadcast_to",
     "clip",
     "concatenate",
+    "constant",
     "copy",
     "cos",
     "cross_entropy",

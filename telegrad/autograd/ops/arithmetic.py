@@ -1,21 +1,22 @@
-"""Elementwise functions of several arguments, which broadcast, each with its gradient rules."""
+"""Elementwise functions of several arguments that operators, modules and rules use, with rules."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from telegrad.arrays import is_array, namespace
-from telegrad.autograd.dispatch import TABLE
-from telegrad.autograd.operation import Operation
+from telegrad.autograd.extend import Operation, numpy_function, primitive
 from telegrad.autograd.ops.elementwise import log
 from telegrad.types import Array
 
 __all__ = [
     "add",
+    "base_slope",
     "clip",
     "divide",
+    "exponent_slope",
     "maximum",
     "minimum",
     "multiply",
@@ -42,7 +43,8 @@ def _inside(a: Any, low: Any, high: Any) -> Any:
     return (a == a) & above & below
 
 
-def _base_slope(a: Any, b: Any) -> Any:
+def base_slope(a: Any, b: Any) -> Any:
+    """Returns the slope of `a ** b` in `a`."""
     # b * a ** (b - 1), and 0 rather than 0 * inf where b is 0.
     b = b.item() if isinstance(b, np.generic) else b
     if isinstance(b, (int, float)):
@@ -50,8 +52,11 @@ def _base_slope(a: Any, b: Any) -> Any:
     return b * a ** where(b == 0, 1.0, b - 1)
 
 
-def _exponent_slope(y: Any, a: Any) -> Any:
+def exponent_slope(y: Any, a: Any) -> Any:
+    """Returns the slope of `y = a ** b` in `b`."""
     # y * log(a), and 0 where a is not positive: the power is then defined at single b only.
+    if y.dtype.kind == "c":
+        return y * log(where(a == 0, 1.0, a) + 0j)
     return y * log(where(a > 0, a, 1.0))
 
 
@@ -61,29 +66,18 @@ def _share(g: Any, a: Any, b: Any) -> Any:
 
 
 where: Operation  # declared, as rules name what stands below
+_H: Final = "holomorphic"
 
 # fmt: off
-add      = Operation("add",      np.add,      "a b", a=lambda g: g,        b=lambda g: g)
-subtract = Operation("subtract", np.subtract, "a b", a=lambda g: g,        b=lambda g: -g)
-multiply = Operation("multiply", np.multiply, "a b", a=lambda g, b: g * b, b=lambda g, a: g * a)
-divide   = Operation("divide",   np.divide,   "a b", a=lambda g, b: g / b, b=lambda g, y, b: -g * y / b)
-power    = Operation("power",    np.power,    "a b", a=lambda g, a, b: g * _base_slope(a, b),
-                                                     b=lambda g, y, a: g * _exponent_slope(y, a))
-maximum  = Operation("maximum",  np.maximum,  "a b", a=lambda g, a, b: _share(g, a, b), b=lambda g, a, b: _share(g, b, a))
-minimum  = Operation("minimum",  np.minimum,  "a b", a=lambda g, a, b: _share(g, b, a), b=lambda g, a, b: _share(g, a, b))
-where    = Operation("where",    _where,      "condition a b", a=lambda g, condition: where(condition, g, 0.0),
-                                                               b=lambda g, condition: where(condition, 0.0, g))
-clip     = Operation("clip",     _clip,       "a", keywords={"low": None, "high": None},
-                                                   a=lambda g, a, low, high: where(_inside(a, low, high), g, 0.0))
+add          = numpy_function(np.add,          "x1 x2", complex_rule=_H, x1=lambda g: g,          x2=lambda g: g)
+subtract     = numpy_function(np.subtract,     "x1 x2", complex_rule=_H, x1=lambda g: g,          x2=lambda g: -g)
+multiply     = numpy_function(np.multiply,     "x1 x2", complex_rule=_H, x1=lambda g, x2: g * x2, x2=lambda g, x1: g * x1)
+divide       = numpy_function(np.divide,       "x1 x2", complex_rule=_H, x1=lambda g, x2: g / x2, x2=lambda g, y, x2: -g * y / x2)
+power        = numpy_function(np.power,        "x1 x2", complex_rule=_H, x1=lambda g, x1, x2: g * base_slope(x1, x2),
+                                                                         x2=lambda g, y, x1: g * exponent_slope(y, x1))
+maximum      = numpy_function(np.maximum,      "x1 x2", x1=lambda g, x1, x2: _share(g, x1, x2), x2=lambda g, x1, x2: _share(g, x2, x1))
+minimum      = numpy_function(np.minimum,      "x1 x2", x1=lambda g, x1, x2: _share(g, x2, x1), x2=lambda g, x1, x2: _share(g, x1, x2))
+where        = primitive("where", _where, "condition a b", complex_rule=_H, a=lambda g, condition: where(condition, g, 0.0),
+                                                                            b=lambda g, condition: where(condition, 0.0, g))
+clip         = primitive("clip",  _clip,  "a", options={"low": None, "high": None}, a=lambda g, a, low, high: where(_inside(a, low, high), g, 0.0))
 # fmt: on
-
-for _function, _operation in (
-    (np.add, add),
-    (np.subtract, subtract),
-    (np.multiply, multiply),
-    (np.divide, divide),
-    (np.power, power),
-    (np.maximum, maximum),
-    (np.minimum, minimum),
-):
-    TABLE.register(_function)(_operation)

@@ -1,18 +1,18 @@
-"""Elementwise functions of one argument, each with its gradient rule."""
+"""Elementwise functions of one argument that operators, modules and rules use, with their rules."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from telegrad.arrays import namespace
-from telegrad.autograd.dispatch import TABLE
-from telegrad.autograd.operation import Operation
+from telegrad.autograd.extend import Operation, numpy_function, primitive
 from telegrad.types import Array
 
 __all__ = [
     "absolute",
+    "conjugate",
     "copy",
     "cos",
     "exp",
@@ -21,6 +21,7 @@ __all__ = [
     "log1p",
     "negative",
     "positive",
+    "real",
     "relu",
     "sigmoid",
     "sign",
@@ -45,40 +46,26 @@ def _relu(a: Any) -> Array:
 
 
 cos: Operation  # declared before its rule and that of sin name each other
+conjugate: Operation
+_H: Final = "holomorphic"
 
 # fmt: off
-sign     = Operation("sign",     np.sign,     "a", a=lambda g: g * 0)
-negative = Operation("negative", np.negative, "a", a=lambda g: -g)
-positive = Operation("positive", np.positive, "a", a=lambda g: g)
-copy     = Operation("copy",     np.copy,     "a", a=lambda g: g)
-absolute = Operation("absolute", np.absolute, "a", a=lambda g, a: g * sign(a))
-square   = Operation("square",   np.square,   "a", a=lambda g, a: g * (2 * a))
-sqrt     = Operation("sqrt",     np.sqrt,     "a", a=lambda g, y: g * 0.5 / y)
-exp      = Operation("exp",      np.exp,      "a", a=lambda g, y: g * y)
-expm1    = Operation("expm1",    np.expm1,    "a", a=lambda g, y: g * (y + 1))
-log      = Operation("log",      np.log,      "a", a=lambda g, a: g / a)
-log1p    = Operation("log1p",    np.log1p,    "a", a=lambda g, a: g / (a + 1))
-sin      = Operation("sin",      np.sin,      "a", a=lambda g, a: g * cos(a))
-cos      = Operation("cos",      np.cos,      "a", a=lambda g, a: -g * sin(a))
-tanh     = Operation("tanh",     np.tanh,     "a", a=lambda g, y: g * (1 - y * y))
-sigmoid  = Operation("sigmoid",  _sigmoid,    "a", a=lambda g, y: g * y * (1 - y))
-relu     = Operation("relu",     _relu,       "a", a=lambda g, y: g * (y > 0))
+sign       = numpy_function(np.sign,       "x", x=lambda g: g * 0)
+negative   = numpy_function(np.negative,   "x", complex_rule=_H, x=lambda g: -g)
+positive   = numpy_function(np.positive,   "x", complex_rule=_H, x=lambda g: g)
+copy       = numpy_function(np.copy,       "a", complex_rule=_H, options={"order": "K", "subok": False}, a=lambda g: g)
+absolute   = numpy_function(np.absolute,   "x", complex_rule="own", x=lambda g, x: g * sign(x))
+square     = numpy_function(np.square,     "x", complex_rule=_H, x=lambda g, x: g * (2 * x))
+sqrt       = numpy_function(np.sqrt,       "x", complex_rule=_H, x=lambda g, y: g * 0.5 / y)
+exp        = numpy_function(np.exp,        "x", complex_rule=_H, x=lambda g, y: g * y)
+expm1      = numpy_function(np.expm1,      "x", complex_rule=_H, x=lambda g, y: g * (y + 1))
+log        = numpy_function(np.log,        "x", complex_rule=_H, x=lambda g, x: g / x)
+log1p      = numpy_function(np.log1p,      "x", complex_rule=_H, x=lambda g, x: g / (x + 1))
+sin        = numpy_function(np.sin,        "x", complex_rule=_H, x=lambda g, x: g * cos(x))
+cos        = numpy_function(np.cos,        "x", complex_rule=_H, x=lambda g, x: -g * sin(x))
+tanh       = numpy_function(np.tanh,       "x", complex_rule=_H, x=lambda g, y: g * (1 - y * y))
+conjugate  = numpy_function(np.conjugate,  "x", complex_rule="own", x=lambda g: conjugate(g))
+real       = numpy_function(np.real,       "val", view=True, complex_rule="own", val=lambda g: g)
+sigmoid    = primitive("sigmoid", _sigmoid, "a", a=lambda g, y: g * y * (1 - y))
+relu       = primitive("relu",    _relu,    "a", a=lambda g, y: g * (y > 0))
 # fmt: on
-
-for _function, _operation in (
-    (np.sign, sign),
-    (np.negative, negative),
-    (np.positive, positive),
-    (np.copy, copy),
-    (np.absolute, absolute),
-    (np.square, square),
-    (np.sqrt, sqrt),
-    (np.exp, exp),
-    (np.expm1, expm1),
-    (np.log, log),
-    (np.log1p, log1p),
-    (np.sin, sin),
-    (np.cos, cos),
-    (np.tanh, tanh),
-):
-    TABLE.register(_function)(_operation)

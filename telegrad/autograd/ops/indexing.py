@@ -10,7 +10,7 @@ import numpy as np
 
 from telegrad.arrays import is_array, namespace
 from telegrad.autograd.dispatch import TABLE
-from telegrad.autograd.operation import Operation
+from telegrad.autograd.extend import Operation, primitive
 from telegrad.autograd.tensor import Tensor
 from telegrad.types import Array, Shape
 
@@ -71,13 +71,13 @@ scatter: Operation  # declared, as rules name what stands below
 put: Operation
 
 # fmt: off
-getitem = Operation("getitem", _getitem, "a", view=True, keywords={"index": ()},
+getitem = primitive("getitem", _getitem, "a", view=True, complex_rule="own", options={"index": ()},
                     a=lambda g, shape, index: scatter(g, index=index, into=shape))
 # The gradient of getitem: `a` added at `index` into zeros of shape `into`.
-scatter = Operation("scatter", _scatter, "a", keywords={"index": (), "into": ()},
+scatter = primitive("scatter", _scatter, "a", complex_rule="own", options={"index": (), "into": ()},
                     a=lambda g, index: getitem(g, index=index))
 # A copy of `a` with `b` at `index`, which names no item twice.
-put     = Operation("put",     _put,     "a b", keywords={"index": ()},
+put     = primitive("put",     _put,     "a b", complex_rule="own", options={"index": ()},
                     a=lambda g, index: put(g, 0.0, index=index),
                     b=lambda g, index: getitem(g, index=index))
 # fmt: on

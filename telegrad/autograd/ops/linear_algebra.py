@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from telegrad.autograd.dispatch import TABLE
-from telegrad.autograd.operation import Operation
+from telegrad.autograd.extend import numpy_function
 from telegrad.autograd.ops.shape import reshape, swapaxes
 
 __all__ = ["matmul"]
@@ -50,11 +49,6 @@ def _right(g: Any, a: Any, b: Any) -> Any:
     return reshape(product, to=product.shape[:-1]) if b.ndim == 1 else product
 
 
-matmul = Operation(
-    "matmul",
-    np.matmul,
-    "a b",
-    a=lambda g, a, b: _left(g, a, b),
-    b=lambda g, a, b: _right(g, a, b),
-)
-TABLE.register(np.matmul)(matmul)
+# fmt: off
+matmul = numpy_function(np.matmul, "x1 x2", complex_rule="holomorphic", x1=lambda g, x1, x2: _left(g, x1, x2), x2=lambda g, x1, x2: _right(g, x1, x2))
+# fmt: on

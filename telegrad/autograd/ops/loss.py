@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from telegrad import kernels
-from telegrad.autograd.operation import Operation
+from telegrad.autograd.extend import Operation, primitive
 from telegrad.autograd.ops.reduction import reduce_sum
 from telegrad.autograd.tensor import Tensor
 
@@ -26,12 +26,12 @@ def _distance(a: Any, labels: Any) -> Any:
 cross_entropy_gradient: Operation  # declared, as the rule of cross_entropy names it
 
 # fmt: off
-softmax       = Operation("softmax",     kernels.softmax,     "a", a=lambda g, y: _turn(g, y))
-log_softmax   = Operation("log_softmax", kernels.log_softmax, "a",
+softmax       = primitive("softmax",     kernels.softmax,     "a", a=lambda g, y: _turn(g, y))
+log_softmax   = primitive("log_softmax", kernels.log_softmax, "a",
                           a=lambda g, a: g - softmax(a) * reduce_sum(g, axis=-1, keepdims=True))
-cross_entropy = Operation("cross_entropy", kernels.cross_entropy, "a labels",
+cross_entropy = primitive("cross_entropy", kernels.cross_entropy, "a labels",
                           a=lambda g, a, labels: cross_entropy_gradient(g, a, labels))
-cross_entropy_gradient = Operation(
+cross_entropy_gradient = primitive(
     "cross_entropy_gradient", kernels.cross_entropy_gradient, "b a labels",
     b=lambda g, a, labels: reduce_sum(g * _distance(a, labels), axis=-1),
     a=lambda g, b, a: _turn(g * b[..., None], softmax(a)))

@@ -12,19 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from telegrad.arrays import as_array, device_name, device_of, is_floating, to_device
+from telegrad.arrays import as_array, device_name, device_of, is_inexact, to_device
 from telegrad.autograd.dispatch import TABLE
-from telegrad.autograd.ops import arithmetic, reduction
+from telegrad.autograd.extend import composed
+from telegrad.autograd.ops import arithmetic
 from telegrad.autograd.ops import shape as shaping
 from telegrad.autograd.plain import constant
 from telegrad.autograd.tensor import Tensor
 from telegrad.types import DTypeLike, Shape
 
 __all__ = [
-    "amax",
-    "amin",
     "as_type",
-    "average",
     "broadcast",
     "clip",
     "concatenate",
@@ -35,69 +33,52 @@ __all__ = [
     "squeeze",
     "stack",
     "swapaxes",
-    "total",
     "transpose",
     "where",
 ]
 
 
-@TABLE.register(np.sum)
-def total(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
-    """Stands in for `np.sum`."""
-    return reduction.reduce_sum(a, axis=_axis(axis), keepdims=keepdims)
+@composed(np.clip)
+def clip(
+    a: Any,
+    a_min: Any = None,
+    a_max: Any = None,
+    out: None = None,
+    *,
+    min: Any = None,  # noqa: A002  NumPy's name
+    max: Any = None,  # noqa: A002
+) -> Any:
+    """Stands in for `np.clip`; a bound that needs a gradient gets what is clipped to it."""
+    low, high = (a_min if min is None else min), (a_max if max is None else max)
+    if not any(isinstance(bound, Tensor) and bound.requires_grad for bound in (low, high)):
+        low, high = (x.data if isinstance(x, Tensor) else x for x in (low, high))
+        return arithmetic.clip(a, low=low, high=high)
+    above = a if low is None else np.maximum(a, low)
+    return above if high is None else np.minimum(above, high)
 
 
-@TABLE.register(np.mean)
-def average(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
-    """Stands in for `np.mean`."""
-    return reduction.mean(a, axis=_axis(axis), keepdims=keepdims)
-
-
-@TABLE.register(np.max, np.amax)
-def amax(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
-    """Stands in for `np.max`."""
-    return reduction.reduce_max(a, axis=_axis(axis), keepdims=keepdims)
-
-
-@TABLE.register(np.min, np.amin)
-def amin(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
-    """Stands in for `np.min`."""
-    return reduction.reduce_min(a, axis=_axis(axis), keepdims=keepdims)
-
-
-@TABLE.register(np.clip)
-def clip(a: Any, a_min: Any = None, a_max: Any = None) -> Any:
-    """Stands in for `np.clip`.
-
-    Raises:
-        TypeError: A bound is a Tensor that needs a gradient.
-    """
-    if any(isinstance(bound, Tensor) and bound.requires_grad for bound in (a_min, a_max)):
-        raise TypeError("clip has no gradient for its bounds; use np.minimum and np.maximum")
-    low, high = (x.data if isinstance(x, Tensor) else x for x in (a_min, a_max))
-    return arithmetic.clip(a, low=low, high=high)
-
-
-@TABLE.register(np.where)
-def where(condition: Any, x: Any, y: Any) -> Any:
-    """Stands in for `np.where` of three arguments."""
+@composed(np.where)
+def where(condition: Any, x: Any = None, y: Any = None, /) -> Any:
+    """Stands in for `np.where`; of one argument, it is `np.nonzero`."""
+    if x is None and y is None:
+        return np.nonzero(condition)
     return arithmetic.where(condition, x, y)
 
 
-@TABLE.register(np.reshape)
-def reshape(a: Any, shape: Any) -> Any:
+@composed(np.reshape)
+def reshape(a: Any, /, shape: Any) -> Any:
     """Stands in for `np.reshape`."""
     to = tuple(shape) if isinstance(shape, Sequence) else (shape,)
     return shaping.reshape(a, to=_resolve(to, a))
 
 
-@TABLE.register(np.ravel)
+@composed(np.ravel)
 def ravel(a: Any) -> Any:
     """Stands in for `np.ravel`."""
     return shaping.reshape(a, to=(a.size,))
 
 
-@TABLE.register(np.squeeze)
+@composed(np.squeeze)
 def squeeze(a: Any, axis: Any = None) -> Any:
     """Stands in for `np.squeeze`."""
     axes = axis if isinstance(axis, tuple) or axis is None else (axis,)
@@ -107,7 +88,7 @@ def squeeze(a: Any, axis: Any = None) -> Any:
     return shaping.reshape(a, to=tuple(n for k, n in enumerate(a.shape) if n != 1 or k not in gone))
 
 
-@TABLE.register(np.expand_dims)
+@composed(np.expand_dims)
 def expand_dims(a: Any, axis: Any) -> Any:
     """Stands in for `np.expand_dims`."""
     axes = axis if isinstance(axis, tuple) else (axis,)
@@ -117,26 +98,26 @@ def expand_dims(a: Any, axis: Any) -> Any:
     return shaping.reshape(a, to=tuple(1 if k in new else next(lengths) for k in range(ndim)))
 
 
-@TABLE.register(np.transpose)
+@composed(np.transpose)
 def transpose(a: Any, axes: Any = None) -> Any:
     """Stands in for `np.transpose`."""
     return shaping.transpose(a, axes=axes)
 
 
-@TABLE.register(np.swapaxes)
+@composed(np.swapaxes)
 def swapaxes(a: Any, axis1: int, axis2: int) -> Any:
     """Stands in for `np.swapaxes`."""
     return shaping.swapaxes(a, axis1=axis1, axis2=axis2)
 
 
-@TABLE.register(np.broadcast_to)
+@composed(np.broadcast_to)
 def broadcast(array: Any, shape: Any) -> Any:
     """Stands in for `np.broadcast_to`."""
     return shaping.broadcast_to(array, to=(shape,) if isinstance(shape, int) else tuple(shape))
 
 
-@TABLE.register(np.concatenate)
-def concatenate(arrays: Sequence[Any], axis: int | None = 0) -> Any:
+@composed(np.concatenate)
+def concatenate(arrays: Sequence[Any], /, axis: int | None = 0) -> Any:
     """Stands in for `np.concatenate`."""
     if axis is None:
         flat = [ravel(x if isinstance(x, Tensor) else as_array(x)) for x in arrays]
@@ -144,17 +125,17 @@ def concatenate(arrays: Sequence[Any], axis: int | None = 0) -> Any:
     return shaping.concatenate(*arrays, axis=axis)
 
 
-@TABLE.register(np.stack)
+@composed(np.stack)
 def stack(arrays: Sequence[Any], axis: int = 0) -> Any:
     """Stands in for `np.stack`."""
     return shaping.stack(*arrays, axis=axis)
 
 
-@TABLE.register(np.astype)
-def as_type(x: Any, dtype: DTypeLike) -> Any:
+@composed(np.astype)
+def as_type(x: Any, dtype: DTypeLike, /) -> Any:
     """Stands in for `np.astype`; a result that cannot have a gradient needs none."""
     exact = np.dtype(dtype)
-    convert = shaping.astype if is_floating(exact) else constant(shaping.astype)
+    convert = shaping.astype if is_inexact(exact) else constant(shaping.astype)
     return convert(x, dtype=exact)
 
 
@@ -165,15 +146,8 @@ def on_device(array: Any, device: str) -> Any:
     return array if exact == source else shaping.move(array, device=exact, source=source)
 
 
-def _axis(axis: Any) -> Any:
-    return tuple(axis) if isinstance(axis, list) else axis
-
-
 def _resolve(to: Shape, a: Any) -> Shape:
     if -1 not in to:
         return to
     known = math.prod(n for n in to if n != -1)
     return tuple(a.size // max(known, 1) if n == -1 else n for n in to)
-
-
-TABLE.freeze()

@@ -6,8 +6,9 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from telegrad.arrays import CPU, namespace, to_device
-from telegrad.autograd.operation import Operation, astype, broadcast_to
+from telegrad.arrays import CPU, as_array, namespace, to_device
+from telegrad.autograd.extend import Operation, primitive
+from telegrad.autograd.fitting import sum_over_broadcast
 from telegrad.autograd.ops.indexing import getitem
 from telegrad.types import Array, Shape
 
@@ -36,6 +37,15 @@ def _transpose(a: Any, *, axes: Sequence[int] | None = None) -> Array:
 def _swapaxes(a: Any, *, axis1: int, axis2: int) -> Array:
     swapped: Array = a.swapaxes(axis1, axis2)
     return swapped
+
+
+def _broadcast_to(a: Any, *, to: Shape) -> Array:
+    broadcast: Array = namespace(a).broadcast_to(a, to)
+    return broadcast
+
+
+def _astype(a: Any, *, dtype: Any) -> Array:
+    return as_array(a).astype(dtype)
 
 
 def _concatenate(*parts: Any, axis: int = 0) -> Array:
@@ -74,18 +84,23 @@ reshape: Operation  # declared, as their rules name them
 transpose: Operation
 swapaxes: Operation
 move: Operation
+broadcast_to: Operation
 
 # fmt: off
-reshape     = Operation("reshape",     _reshape,     "a", view=True, keywords={"to": ()},
+sum_to       = primitive("sum_to",       sum_over_broadcast, "a", stands_for=(sum_over_broadcast,), options={"to": ()}, complex_rule="own",
+                         a=lambda g, shape: broadcast_to(g, to=shape))
+broadcast_to = primitive("broadcast_to", _broadcast_to, "a", view=True, options={"to": ()}, complex_rule="own", a=lambda g: g)
+astype       = primitive("astype",       _astype,       "a", options={"dtype": None}, complex_rule="own", a=lambda g: g)
+reshape     = primitive("reshape",     _reshape,     "a", view=True, complex_rule="own", options={"to": ()},
                         a=lambda g, shape: reshape(g, to=shape))
-transpose   = Operation("transpose",   _transpose,   "a", view=True, keywords={"axes": None},
+transpose   = primitive("transpose",   _transpose,   "a", view=True, complex_rule="own", options={"axes": None},
                         a=lambda g, axes: transpose(g, axes=_inverse(axes)))
-swapaxes    = Operation("swapaxes",    _swapaxes,    "a", view=True, keywords={"axis1": 0, "axis2": 0},
+swapaxes    = primitive("swapaxes",    _swapaxes,    "a", view=True, complex_rule="own", options={"axis1": 0, "axis2": 0},
                         a=lambda g, axis1, axis2: swapaxes(g, axis1=axis1, axis2=axis2))
-concatenate = Operation("concatenate", _concatenate, "*parts", keywords={"axis": 0},
+concatenate = primitive("concatenate", _concatenate, "*parts", complex_rule="own", options={"axis": 0},
                         parts=lambda g, i, shapes, axis: _part(g, i, shapes, axis))
-stack       = Operation("stack",       _stack,       "*parts", keywords={"axis": 0},
+stack       = primitive("stack",       _stack,       "*parts", complex_rule="own", options={"axis": 0},
                         parts=lambda g, i, axis: getitem(g, index=_along(axis % g.ndim, i)))
-move        = Operation("to",          _move,        "a", keywords={"device": CPU, "source": CPU},
+move        = primitive("to",          _move,        "a", complex_rule="own", options={"device": CPU, "source": CPU},
                         a=lambda g, device, source: move(g, device=source, source=device))
 # fmt: on

@@ -1,0 +1,50 @@
+"""`fit`: a gradient in the shape and dtype of what it is the gradient of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from telegrad.arrays import as_array
+from telegrad.autograd.dispatch import call
+from telegrad.autograd.tensor import Tensor
+from telegrad.errors import AutogradError
+from telegrad.types import Array, Shape
+
+__all__ = ["fit", "sum_over_broadcast"]
+
+
+def fit(gradient: Any, shape: Shape, dtype: np.dtype[Any]) -> Any:
+    """Returns `gradient` summed over what was broadcast, in `dtype`.
+
+    Of a complex gradient of a real number the real part is taken.
+
+    Raises:
+        AutogradError: It does not have such a shape.
+    """
+    recorded = isinstance(gradient, Tensor)
+    if not recorded:
+        gradient = as_array(gradient)
+    if gradient.shape != shape:
+        by = sum_over_broadcast
+        gradient = call(by, gradient, to=shape) if recorded else by(gradient, to=shape)
+    if gradient.dtype != dtype:
+        if gradient.dtype.kind == "c" and dtype.kind != "c":
+            gradient = call(np.real, gradient) if recorded else gradient.real
+        gradient = gradient.astype(dtype)
+    return gradient
+
+
+def sum_over_broadcast(a: Array, *, to: Shape) -> Array:
+    """Returns `a` summed over the axes that broadcasting shape `to` to its own has added.
+
+    Raises:
+        AutogradError: `to` does not broadcast to that shape.
+    """
+    extra = a.ndim - len(to)
+    if extra < 0 or any(k not in (1, n) for k, n in zip(to, a.shape[extra:], strict=True)):
+        raise AutogradError(f"a gradient of shape {a.shape} does not fit an input of shape {to}")
+    axes = [extra + k for k, n in enumerate(to) if n == 1]
+    total: Array = a.sum(axis=(*range(extra), *axes))
+    return as_array(total).reshape(to)

@@ -1,0 +1,51 @@
+"""`Leaf`: what a Tensor that needs a gradient has besides its array."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, final
+
+from telegrad.autograd.hooks import HookList, NodeHooks
+from telegrad.autograd.node import AccumulateGrad
+
+if TYPE_CHECKING:
+    from telegrad.autograd.graph_task import Accumulate
+    from telegrad.autograd.tensor import Tensor
+
+__all__ = ["Leaf"]
+
+
+@final
+class Leaf:
+    """The lock, the hooks and the node of one leaf.
+
+    Attributes:
+        lock: Held while `grad` or the array is replaced, which may run operations.
+        hooks: What is called around its node; None where nothing is.
+        post_accumulate: What is called after a gradient was added.
+    """
+
+    __slots__ = ("_node", "_node_lock", "hooks", "lock", "post_accumulate")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.hooks: NodeHooks | None = None
+        self.post_accumulate: HookList[Callable[[Tensor, Accumulate], None]] = HookList()
+        self._node_lock = threading.Lock()  # guards _node
+        self._node: weakref.ref[AccumulateGrad] | None = None
+
+    def node(self, tensor: Tensor) -> AccumulateGrad:
+        """Returns the node of `tensor`, whose leaf this is: one and the same while a graph has it."""
+        held = self._node
+        node = None if held is None else held()
+        if node is not None:
+            return node
+        with self._node_lock:  # two threads that record with one leaf must agree on its node
+            held = self._node
+            node = None if held is None else held()
+            if node is None:
+                node = AccumulateGrad(tensor)
+                self._node = weakref.ref(node)
+            return node

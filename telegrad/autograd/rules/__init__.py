@@ -1,0 +1,16 @@
+"""The rules that operators, methods and modules do not need: all others of NumPy's functions.
+
+They are loaded when a NumPy function meets a Tensor and has no entry yet, and with
+`telegrad.numpy`: `import telegrad` pays for none of them. A module of rules is named here.
+"""
+
+from telegrad.autograd.rules import (
+    arithmetic,
+    constant,
+    cumulative,
+    elementwise,
+    nan_reduction,
+    reduction,
+)
+
+__all__ = ["arithmetic", "constant", "cumulative", "elementwise", "nan_reduction", "reduction"]

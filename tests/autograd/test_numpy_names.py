@@ -1,0 +1,142 @@
+"""`telegrad.numpy` beside NumPy: names, signatures, what has no rule, and the page that says so."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import telegrad.numpy as tnp
+from telegrad.autograd import extend, no_grad, tensor
+from telegrad.autograd.dispatch import TABLE
+from telegrad.autograd.extend import Operation, Tier
+from telegrad.errors import AutogradError
+from tests.autograd.samples.tables import SAMPLES
+
+ROOT = Path(__file__).parent.parent.parent
+MODULES = [(np, tnp), (np.linalg, tnp.linalg), (np.fft, tnp.fft)]
+NO_VALUE = inspect.signature(np.sum).parameters["keepdims"].default
+RULED = sorted(SAMPLES, key=lambda function: function.__name__)
+
+
+@pytest.mark.parametrize(("theirs", "ours"), MODULES, ids=["numpy", "linalg", "fft"])
+def test_every_public_name_is_there(theirs: Any, ours: Any) -> None:
+    assert set(theirs.__all__) - set(dir(ours)) <= {"char", "core", "ctypeslib", "dtypes", "emath",
+        "exceptions", "f2py", "lib", "ma", "matlib", "polynomial", "random", "rec", "strings",
+        "testing", "typing"}  # fmt: skip
+    for name in ours.__all__:
+        assert getattr(ours, name) is not None or name == "newaxis"
+
+
+@pytest.mark.parametrize(("theirs", "ours"), MODULES, ids=["numpy", "linalg", "fft"])
+def test_names_and_signatures_are_numpys(theirs: Any, ours: Any) -> None:
+    for name in ours.__all__:
+        original, here = getattr(theirs, name), getattr(ours, name)
+        if not callable(original) or isinstance(original, type):
+            continue
+        if name == "test":
+            continue  # runs NumPy's tests
+        assert here.__name__ == original.__name__
+        try:
+            expected = inspect.signature(original)
+        except ValueError:
+            continue  # written in C, before NumPy 2.4
+        assert inspect.signature(here) == expected, name
+
+
+@pytest.mark.parametrize("function", RULED, ids=lambda f: f.__name__)
+def test_what_a_rule_knows_is_numpys(function: Any) -> None:
+    """Its arguments and options have NumPy's names, and NumPy's defaults unless those say nothing."""
+    entry: Any = extend.find(function)
+    try:
+        theirs = inspect.signature(function).parameters
+    except ValueError:
+        pytest.skip("this NumPy does not tell the signature")
+    if isinstance(entry, Operation):
+        known = dict.fromkeys(entry.array_names, inspect.Parameter.empty)
+        given = {**known, **entry.options}
+    else:
+        given = {name: x.default for name, x in inspect.signature(entry.body).parameters.items()}
+        order = [name for name in theirs if name in given]
+        assert list(given) == order
+        for name, parameter in inspect.signature(entry.body).parameters.items():
+            assert parameter.kind is theirs[name].kind, name
+    assert given.keys() <= theirs.keys()
+    for name, default in given.items():
+        own = theirs[name].default
+        assert default is inspect.Parameter.empty or own is NO_VALUE or default == own, name
+
+
+def test_without_tensors_it_is_numpy() -> None:
+    for function, samples in SAMPLES.items():
+        entry: Any = extend.find(function)
+        sample = samples[0]
+        found = entry(*sample.arguments, **sample.options)
+        expected = function(*sample.arguments, **sample.options)
+        assert type(found) is type(expected)
+
+
+@pytest.mark.parametrize("function", [np.i0, np.unwrap, np.histogram, np.apply_over_axes])
+def test_what_has_no_rule_raises_and_says_so(function: Any) -> None:
+    assert extend.tier_of(function) is Tier.NONE
+    x = tensor([1.0, 2.0], requires_grad=True)
+    arguments = (np.sum, x, 0) if function is np.apply_over_axes else (x,)
+    with pytest.raises(AutogradError, match=rf"np\.{function.__name__} .*tier 3.*docs/extend.md"):
+        function(*arguments)
+    with pytest.raises(AutogradError, match="tier 3"):
+        getattr(tnp, function.__name__)(*arguments)
+    with no_grad():
+        function(*arguments)
+
+
+def test_constant_functions_give_tensors_that_need_no_gradient() -> None:
+    x = tensor([1.5, -2.5], requires_grad=True)
+    functions: list[Any] = [np.floor, np.rint, np.isnan, np.argsort, np.round, tnp.floor]
+    for function in functions:
+        assert not function(x).requires_grad
+
+
+def test_every_entry_has_a_name_and_a_tier() -> None:
+    for function in TABLE:
+        assert TABLE.tier(function) is not Tier.NONE
+
+
+def test_the_page_is_current() -> None:
+    place = ROOT / "scripts" / "make_numpy_page.py"
+    spec = importlib.util.spec_from_file_location("make_numpy_page", place)
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    text = (ROOT / "docs" / "numpy.md").read_text()
+    version = ".".join(np.__version__.split(".")[:2])
+    if f"of NumPy {version}," not in text:
+        pytest.skip(f"docs/numpy.md is of another NumPy than {version}")
+    assert text == script.page(), "run scripts/make_numpy_page.py"
+
+
+def test_the_page_lists_every_function_once() -> None:
+    text = (ROOT / "docs" / "numpy.md").read_text()
+    for name in ("sin", "sum", "floor", "i0", "arange"):
+        assert text.count(f"`{name}`") == 1
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (tnp.sin, "telegrad.numpy:sin"),
+        (tnp.sum, "telegrad.numpy:sum"),
+        (tnp.ptp, "telegrad.numpy:ptp"),
+        (tnp.floor, "telegrad.numpy:floor"),
+        (tnp.arange, "numpy:arange"),
+    ],
+)
+def test_a_call_to_another_worker_may_name_it(function: Any, name: str) -> None:
+    assert f"{function.__module__}:{function.__qualname__}" == name
+    module, _, rest = name.partition(":")
+    assert getattr(importlib.import_module(module), rest) is function
