@@ -3,8 +3,9 @@
     scripts/size.py         exit code 1 when a bound is missed
 
 Telegrad is built and installed, as a user would and without extras, into an environment that is
-thrown away. Each import is the fastest of interpreters of its own, taken in turns: whatever else the
-machine does only makes it slower.
+thrown away. What is bounded is what the wheels bring; with the bytecode that pip makes of it, which
+is a quarter more and mostly NumPy's, it is told beside. Each import is the fastest of interpreters
+of its own, taken in turns: whatever else the machine does only makes it slower.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 MEGABYTE = 10**6
-MOST_MEGABYTES = 100.0
+MOST_MEGABYTES = 85.0
 MOST_IMPORT = 1.5  # times what NumPy takes
 BASELINE, MEASURED, TOLD = "numpy", "telegrad", "telegrad.rpc"
 ROUNDS = 15
@@ -80,11 +81,11 @@ def main() -> int:
             )
             return 1
         by_name, compiled, seconds = sizes(python), bytecode(python), import_seconds(python)
-    megabytes = sum(by_name.values())
+    megabytes = sum(by_name.values()) - compiled
     ratio = seconds[MEASURED] / seconds[BASELINE]
     largest = ", ".join(f"{name} {size:.1f}" for name, size in list(by_name.items())[:5])
-    lines = [f"installed: {megabytes:.1f} MB of at most {MOST_MEGABYTES:.0f} ({largest}, ...)"]
-    lines += [f"of these {compiled:.1f} MB are bytecode"]
+    lines = [f"installed: {megabytes:.1f} MB of at most {MOST_MEGABYTES:.0f}, without bytecode"]
+    lines += [f"with bytecode: {megabytes + compiled:.1f} MB ({largest}, ...)"]
     lines += [f"import {module}: {1000 * took:.0f} ms" for module, took in seconds.items()]
     lines += [f"import {MEASURED}: {ratio:.2f} times numpy's, of at most {MOST_IMPORT}"]
     sys.stdout.write("\n".join(lines) + "\n")
