@@ -15,14 +15,15 @@ from typing import final
 
 from telegrad import collectives, dist_autograd, parallel
 from telegrad.errors import (
-    AgentForkedError,
     AlreadyInitializedError,
     BlockingCallError,
+    JoinCancelledError,
     RendezvousError,
 )
 from telegrad.nn import Module
 from telegrad.rendezvous import (
     COORDINATOR_NAME,
+    CallOff,
     JobAddress,
     JobPort,
     JoinedJob,
@@ -32,28 +33,27 @@ from telegrad.rendezvous import (
     secured,
 )
 from telegrad.rpc import (
+    CLOSE_SECONDS,
     Agent,
     JobEvents,
     MembershipEvents,
     RpcOptions,
     WaitProbes,
-    attach_membership_events,
-    attach_published,
-    attach_retries,
-    attach_rrefs,
-    attach_streams,
-    attach_unread_errors,
-    attach_wait_probes,
+    attach_parts,
+    call_off_joins,
     connection_limits,
     current_agent,
     find_agent,
+    joining,
     on_own_loop,
     process_agent,
+    refuse_second,
     set_process_agent,
 )
 from telegrad.transport import (
     Exchange,
     GrpcTransport,
+    GuestList,
     LoopThread,
     Receiver,
     Transport,
@@ -103,7 +103,7 @@ def init_rpc(
     joined = _joined_by_groups(name, rank, world_size, options)
     if joined is not None:
         return joined
-    _refuse_second()
+    refuse_second()
     address, own_name, chosen = _place(name, rank, world_size, init_method, options)
     return _make_process_agent(address, own_name, chosen, _token(chosen))
 
@@ -296,12 +296,15 @@ def _make_process_agent(
     token: bytes | None,
     context: contextvars.Context | None = None,
 ) -> Agent:
-    agent = _make_grpc_agent(address, name, options, token, context=context)
-    try:
-        set_process_agent(agent)
-    except AlreadyInitializedError:
-        agent.shutdown(graceful=False)
-        raise
+    call_off = CallOff()
+    with joining(call_off):
+        agent = _make_grpc_agent(address, name, options, token, context=context, call_off=call_off)
+        try:
+            set_process_agent(agent)
+            call_off.settle()
+        except (AlreadyInitializedError, JoinCancelledError):
+            agent.shutdown(graceful=False)
+            raise
     return agent
 
 
@@ -313,6 +316,7 @@ def _make_grpc_agent(
     *,
     context: contextvars.Context | None = None,
     agent: Agent | None = None,
+    call_off: CallOff | None = None,
 ) -> Agent:
     """Joins a job over gRPC, with an agent that leaves at the exit of the process."""
     tls = None if options.insecure else find_tls(options.tls, os.environ, name)
@@ -323,7 +327,13 @@ def _make_grpc_agent(
     address = secured(address, mutual=tls is not None, insecure=options.insecure)
     port = JobPort(
         address,
-        functools.partial(GrpcTransport, tls=tls, insecure=options.insecure),
+        functools.partial(
+            GrpcTransport,
+            tls=tls,
+            insecure=options.insecure,
+            connections=options.limits.connections,
+            handshake_seconds=options.limits.handshake_seconds,
+        ),
         bind=options.bind,
         advertise=options.advertise,
         ports=options.ports,
@@ -337,6 +347,7 @@ def _make_grpc_agent(
         on_found=port.found,
         context=context,
         agent=agent,
+        call_off=call_off,
     )
     at_exit = functools.partial(made.leave_within, EXIT_SECONDS)
     atexit.register(at_exit)
@@ -346,6 +357,8 @@ def _make_grpc_agent(
 
 def shutdown(*, graceful: bool = True, timeout: float = math.inf) -> None:
     """Ends the ambient agent; see `telegrad.rpc.shutdown`."""
+    if find_agent() is None:
+        call_off_joins(CLOSE_SECONDS)
     agent = find_agent()
     if agent is not None:
         agent.shutdown(graceful=graceful, timeout=timeout)
@@ -363,6 +376,7 @@ def make_agent(
     loop: LoopThread | None = None,
     context: contextvars.Context | None = None,
     agent: Agent | None = None,
+    call_off: CallOff | None = None,
 ) -> Agent:
     """Joins a job with an agent of its own; many of them may live in one process.
 
@@ -379,6 +393,7 @@ def make_agent(
         loop: The loop thread; the process' shared one by default.
         context: What user functions run in copies of; an empty one by default.
         agent: Becomes the agent; a new object by default.
+        call_off: Ends the wait for the job, called by another thread.
 
     Raises:
         RendezvousError: The job could not be joined; nothing is left behind.
@@ -388,6 +403,7 @@ def make_agent(
     events = JobEvents()
     made = Agent.unassembled() if agent is None else agent
     opened: list[Agent] = []
+    guests, limits = GuestList(), connection_limits(options.limits)
 
     def publish(info: WorkerInfo, world_size: int) -> Sequence[str]:
         def open_exchange(*, receiver: Receiver, load: Callable[[], int]) -> Exchange:
@@ -399,12 +415,12 @@ def make_agent(
                 token=token,
                 transports=transports,
                 receiver=receiver,
+                guests=guests,
                 lost_after=options.lost_after,
                 loop=owned,
                 load=load,
-                prove_within=options.limits.handshake_seconds,
                 listens=options.listen,
-                limits=connection_limits(options.limits),
+                limits=limits,
             )
 
         made.assemble(
@@ -415,13 +431,7 @@ def make_agent(
             open_exchange=open_exchange,
             context=context,
         )
-        attach_unread_errors(made)
-        attach_membership_events(made)
-        attach_rrefs(made)
-        attach_published(made)
-        attach_retries(made)
-        attach_streams(made)
-        attach_wait_probes(made)
+        attach_parts(made)
         dist_autograd.attach_to(made)
         collectives.attach_to(made)
         endpoints = made.open()
@@ -437,12 +447,15 @@ def make_agent(
             transports=transports if control_transports is None else control_transports,
             publish=publish,
             listener=events,
+            guests=guests,
             on_found=on_found,
             listens=options.listen,
             start_when=options.waits_for,
             timeout=options.init_timeout,
             lost_after=options.lost_after,
+            limits=limits,
             loop=owned,
+            call_off=call_off,
         )
     except BaseException:
         for each in opened:
@@ -467,21 +480,6 @@ class Invitation:
     job: str
     token: bytes | None
     options: RpcOptions
-
-
-def _refuse_second() -> None:
-    running = process_agent()
-    if running is None:
-        return
-    if running.pid != os.getpid():
-        raise AgentForkedError(
-            f"this process was forked from process {running.pid}, in which agent "
-            f"{running.name!r} runs; start processes with multiprocessing's 'spawn' method"
-        )
-    raise AlreadyInitializedError(
-        f"the agent {running.name!r} already runs in this process; "
-        "call rpc.shutdown() before another rpc.init_rpc()"
-    )
 
 
 def _token(options: RpcOptions) -> bytes | None:

@@ -5,6 +5,7 @@
     │  RemoteError, AutogradError, ContextError, ContextMismatchError,
     │  PoolExhaustedError, WaitCycleError, NotEnoughResultsError       (RuntimeError)
     ├─ RendezvousError, WorkerLostError                                (ConnectionError)
+    │  ├─ RendezvousTimeoutError, JoinCancelledError                   (RendezvousError)
     │  └─ OwnerLostError, EvictedError, UnreachableWorkerError         (WorkerLostError)
     ├─ CallTimeoutError, RendezvousTimeoutError                        (TimeoutError)
     ├─ CallCancelledError                           (concurrent.futures.CancelledError)
@@ -38,6 +39,7 @@ __all__ = [
     "EncodeError",
     "EvictedError",
     "FunctionNotFoundError",
+    "JoinCancelledError",
     "NotEnoughResultsError",
     "NotInitializedError",
     "OwnerLostError",
@@ -227,6 +229,10 @@ class NotEnoughResultsError(TelegradError, RuntimeError):
 
 class RendezvousTimeoutError(RendezvousError, TimeoutError):
     """The job was not complete in time."""
+
+
+class JoinCancelledError(RendezvousError):
+    """This worker gave up joining the job: `shutdown()` was called while it still waited."""
 
 
 class UnknownWorkerError(TelegradError, LookupError):

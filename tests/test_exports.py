@@ -22,8 +22,8 @@ DOCUMENTED: dict[str, str] = {
         tensor""",
     "telegrad.nn": "Linear Module Parameter ReLU Sequential functional",
     "telegrad.optim": "SGD",
-    "telegrad.rpc": """Agent CurrentCall Future Limits RRef RpcOptions RpcStatistics WorkerInfo as_completed
-        collect_all current_call expose first_n functions gather get_worker_info get_worker_infos idempotent init_rpc
+    "telegrad.rpc": """Agent CurrentCall DoctorPair DoctorProblem DoctorReport DoctorWorker Future Limits RRef RpcOptions RpcStatistics WorkerInfo as_completed
+        collect_all current_call doctor expose first_n functions gather get_worker_info get_worker_infos idempotent init_rpc
         is_initialized lookup on_join on_leave on_loss publish register_type remote
         remote_traceback rpc_async rpc_sync shutdown statistics Stream stream TlsOptions to_thread unpublish wait_all""",
     "telegrad.dist_autograd": "backward context get_gradients",
@@ -39,7 +39,7 @@ DOCUMENTED: dict[str, str] = {
     "telegrad.errors": """AgentForkedError AlreadyInitializedError AuthenticationError AutogradError
         BlockingCallError CallCancelledError CallRefusedError CallTimeoutError CollectiveMismatchError ContextError
         ContextMismatchError DecodeError DuplicateNameError EncodeError EvictedError
-        FunctionNotFoundError NotEnoughResultsError NotInitializedError OwnerLostError
+        FunctionNotFoundError JoinCancelledError NotEnoughResultsError NotInitializedError OwnerLostError
         PoolExhaustedError RemoteError
         RendezvousError RendezvousTimeoutError TelegradError UnknownWorkerError UnreachableWorkerError
         WaitCycleError WorkerLostError""",

@@ -43,6 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "distributed": EVERYTHING,
     "testing": EVERYTHING | {"distributed", "launch"},
     "__init__": COMPUTE | {"nn", "optim"},
+    "__main__": {"launch"},
 }
 
 # Doors: functions that import upwards, when they are called and not before.

@@ -11,6 +11,7 @@ from typing import final
 from telegrad.collectives.cross_wait import CrossWaits
 from telegrad.collectives.formations import Formations
 from telegrad.collectives.forming import digest_of
+from telegrad.collectives.gone_groups import GoneGroups
 from telegrad.collectives.messages import (
     ABORT,
     DATA_WAITS,
@@ -86,7 +87,7 @@ class Groups:
         self._groups: dict[GroupKey, ProcessGroup] = {}
         self._named = Counter[str]()
         self._worlds = Counter[str]()
-        self._gone: set[GroupKey] = set()
+        self._gone = GoneGroups()
         self._early: dict[GroupKey, list[Callable[[ProcessGroup], None]]] = {}
         self._closed = False
         self.formations = Formations(agent, self._over)
@@ -182,7 +183,7 @@ class Groups:
     def _forget_all(self) -> list[ProcessGroup]:
         with self._table_lock:
             groups = list(self._groups.values())
-            self._gone |= self._groups.keys()
+            self._gone.add(self._groups)
             self._groups.clear()
             self.world = None
         return groups

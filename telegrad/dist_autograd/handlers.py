@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import final
 
@@ -26,8 +25,6 @@ from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 
 __all__ = ["Handlers"]
-
-_logger = logging.getLogger(__name__)
 
 
 @final
@@ -59,7 +56,7 @@ class Handlers:
             try:
                 handle(peer, envelope)
             except DecodeError as error:
-                _logger.warning("%s from %s is garbage: %s", envelope.kind, peer.name, error)
+                self._agent.tell_garbage(peer, envelope, error)
                 if envelope.call:
                     self._agent.reply_error(peer, envelope, error)
 

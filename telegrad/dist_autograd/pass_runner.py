@@ -110,7 +110,7 @@ class PassRunner:
                 self._retain = message.retain
                 try:
                     actions = self._enter(())
-                except Exception as error:  # the begin must be replied to
+                except BaseException as error:  # the begin must be replied to
                     actions = self._failed(error)
             return actions + self._protocol.begin(peer, message.claims, request)
 
@@ -177,7 +177,7 @@ class PassRunner:
     def _react(self, event: Event) -> None:
         try:
             self._perform(event())
-        except Exception as error:  # a fault here must end the pass, not leave it hanging
+        except BaseException as error:  # a fault here must end the pass, not leave it hanging
             self._perform(self._failed(error))
 
     def _failed(self, error: BaseException) -> list[Action[Gradients]]:
@@ -193,7 +193,7 @@ class PassRunner:
             self._fed = False
             try:
                 task.run()
-            except Exception as error:  # a rule, a hook or a sink raised
+            except BaseException as error:  # SystemExit too: a rule, a hook or a sink raised
                 self._queue(partial(self._failed, error))
                 return
             self._queue(self._ran)
@@ -227,7 +227,7 @@ class PassRunner:
         """What hooks left for the end of the pass, in the pool: events go on being handled."""
         try:
             completions = self.gradients.finish()
-        except Exception as error:
+        except BaseException as error:  # a hook raised
             self._handle(partial(self._failed, error))
         else:
             self._finish_after(completions)

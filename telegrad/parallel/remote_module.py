@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self, cast, final
 
 from telegrad.autograd import Tensor
-from telegrad.errors import BlockingCallError
+from telegrad.errors import BlockingCallError, UnknownWorkerError
 from telegrad.nn import Module, Parameter
 from telegrad.parallel.parameter_rrefs import RemotePart, make_parameter_rrefs
 from telegrad.rpc import (
@@ -51,13 +51,14 @@ class RemoteModule(RemotePart):
         to: Where the module lives: name, rank or WorkerInfo; may be this worker.
         module_class: A subclass of `nn.Module` that the owner finds by its name. For a module
             that is made in another way: `RemoteModule.from_rref(rpc.remote(to, make_it))`.
-        args: For the class: a tuple or list. Arrays travel by value.
+        args: For the class: a tuple or list; None as `()`. Arrays travel by value.
         kwargs: For the class.
         timeout: Seconds for making it, and for each later call through this handle; None for
             `RpcOptions.timeout`.
 
     Raises:
         TypeError: `module_class` is no Module class.
+        UnknownWorkerError: There is no such worker; "worker1/cuda:0" is none.
         CallRefusedError: The owner does not let this worker have the class.
         WorkerLostError: The owner is lost.
         BlockingCallError: On an event loop that telegrad runs, as from every method that waits.
@@ -72,7 +73,7 @@ class RemoteModule(RemotePart):
         self,
         to: str | int | WorkerInfo,
         module_class: type[Module],
-        args: Sequence[Any] = (),
+        args: Sequence[Any] | None = (),
         kwargs: Mapping[str, Any] | None = None,
         *,
         timeout: float | None = None,
@@ -83,6 +84,7 @@ class RemoteModule(RemotePart):
                 f"module_class must be a subclass of telegrad.nn.Module, not {given!r}; for a "
                 "function that makes one write RemoteModule.from_rref(rpc.remote(to, func, args))"
             )
+        _refuse_device(to)
         _check_may_block("RemoteModule(...)", "`await rpc.to_thread(RemoteModule, ...)`")
         rref = remote(to, module_class, args, kwargs, timeout)
         self._hold(rref, timeout, training=_ask(rref, timeout))
@@ -258,6 +260,16 @@ def _ask(rref: RRef[Any], timeout: float | None) -> bool:
 def _agent_of(rref: RRef[Any]) -> Agent:
     """Returns the agent that counts a reference, which need not be the ambient one."""
     return rref.reference.registry.agent
+
+
+def _refuse_device(to: object) -> None:
+    """Refuses what torch takes, whose name of a worker names a device as well."""
+    if isinstance(to, str) and ("/" in to or ":" in to):
+        worker = to.partition("/")[0].removeprefix("rank:")
+        raise UnknownWorkerError(
+            f"no worker {to!r}: a worker's name or rank has no device in it; write "
+            f"{int(worker) if worker.isdecimal() else worker!r}, and have the class place its arrays"
+        )
 
 
 def _check_may_block(what: str, instead: str) -> None:

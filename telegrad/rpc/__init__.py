@@ -6,10 +6,13 @@ from telegrad.rendezvous import keep_newest
 from telegrad.rpc import functions
 from telegrad.rpc.agent import Agent
 from telegrad.rpc.ambient import (
+    call_off_joins,
     clear_process_agent,
     current_agent,
     find_agent,
+    joining,
     process_agent,
+    refuse_second,
     set_process_agent,
     use_agent,
 )
@@ -26,6 +29,11 @@ from telegrad.rpc.api import (
     to_thread,
 )
 from telegrad.rpc.current_call import CurrentCall, current_call
+from telegrad.rpc.doctor import doctor
+from telegrad.rpc.doctor_facts import DoctorPair, DoctorWorker
+from telegrad.rpc.doctor_judgement import DoctorProblem
+from telegrad.rpc.doctor_probe import DoctorProbe
+from telegrad.rpc.doctor_report import DoctorReport
 from telegrad.rpc.fresh import fresh_copy
 from telegrad.rpc.future import Future, new_future
 from telegrad.rpc.future_sets import (
@@ -40,28 +48,22 @@ from telegrad.rpc.interceptor import CallRecord, Interceptor, Message
 from telegrad.rpc.job_events import JobEvents
 from telegrad.rpc.limits import Limits
 from telegrad.rpc.membership_events import MembershipEvents, on_join, on_leave, on_loss
-from telegrad.rpc.membership_events import attach_to as attach_membership_events
 from telegrad.rpc.open_exchange import OpenExchange, connection_limits
 from telegrad.rpc.options import RpcOptions
-from telegrad.rpc.publish import attach_to as attach_published
+from telegrad.rpc.parts import attach_parts
 from telegrad.rpc.publish import lookup, publish, unpublish
 from telegrad.rpc.remote_failure import remote_traceback
-from telegrad.rpc.retry import attach_to as attach_retries
 from telegrad.rpc.retry import idempotent
 from telegrad.rpc.rref import RRef
-from telegrad.rpc.rref import attach_to as attach_rrefs
 from telegrad.rpc.rref_calls import RRefCalls
-from telegrad.rpc.rref_stream import attach_to as attach_streams
 from telegrad.rpc.served_call import ServedCall, current_served_call
 from telegrad.rpc.shutdown import CLOSE_SECONDS, Membership
 from telegrad.rpc.statistics import RpcStatistics
 from telegrad.rpc.stream import Stream, stream
 from telegrad.rpc.timeouts import seconds
-from telegrad.rpc.unread import attach_to as attach_unread_errors
 from telegrad.rpc.unread import watched
 from telegrad.rpc.user_call import CallMode, UserCall
 from telegrad.rpc.wait_probe import WaitProbes
-from telegrad.rpc.wait_probe import attach_to as attach_wait_probes
 from telegrad.transport import TlsOptions, on_own_loop
 from telegrad.types import WorkerInfo
 from telegrad.wire import expose, register_type
@@ -73,6 +75,11 @@ __all__ = [
     "CallMode",
     "CallRecord",
     "CurrentCall",
+    "DoctorPair",
+    "DoctorProbe",
+    "DoctorProblem",
+    "DoctorReport",
+    "DoctorWorker",
     "Future",
     "Interceptor",
     "JobEvents",
@@ -92,19 +99,15 @@ __all__ = [
     "WaitProbes",
     "WorkerInfo",
     "as_completed",
-    "attach_membership_events",
-    "attach_published",
-    "attach_retries",
-    "attach_rrefs",
-    "attach_streams",
-    "attach_unread_errors",
-    "attach_wait_probes",
+    "attach_parts",
+    "call_off_joins",
     "clear_process_agent",
     "collect_all",
     "connection_limits",
     "current_agent",
     "current_call",
     "current_served_call",
+    "doctor",
     "expose",
     "find_agent",
     "first_n",
@@ -116,6 +119,7 @@ __all__ = [
     "idempotent",
     "init_rpc",
     "is_initialized",
+    "joining",
     "keep_newest",
     "lookup",
     "new_future",
@@ -125,6 +129,7 @@ __all__ = [
     "on_own_loop",
     "process_agent",
     "publish",
+    "refuse_second",
     "register_type",
     "remote",
     "remote_traceback",

@@ -1,14 +1,18 @@
 """Which root calls wait before they are sent: a window at the caller, a budget at the callee.
 
     caller                                              callee
-    root call ─▶ place in the Window?  no ─▶ wait
+    root call ─▶ place in the Window,
+                 and in Places?  no ─▶ wait
                   │ yes
                  within the allowance? yes ─▶ the call ────────────────▶ served
                   │ no
-                 Ask(call, bytes) ────────────────▶ Budget: room? no ─▶ wait, peers in turn
+                 Ask(call, bytes) ────────────────▶ Budget: room, no ─▶ wait, peers in turn
+                                                    in all and for
+                                                    the caller?
                                                       │ yes
                  the call ◀──────────────────────── Admit
                     └──────────────────────────────▶ in use until it ends or waits
+                                                      nothing of it comes: the leave lapses
 
 Guarantees, under any order of messages:
 
@@ -17,23 +21,26 @@ Guarantees, under any order of messages:
   head of the queue is admitted as soon as nothing is in use, whatever its size, and nothing that a
   call in use may need (replies, nested calls, its own bytes) ever waits here.
 - G3: calls that wait for the same reason start in the order in which they were made, per peer;
-  the callee takes its peers in turn, and nobody overtakes who waits at the head.
+  both ends take peers in turn, and nobody overtakes who waits at the head, unless that peer has
+  what one may have.
 - G4: what is given back twice counts once; who is lost holds nothing but what still runs.
+- G5: a leave that lapsed holds nothing. Its call may come all the same, and counts from then on;
+  until it does, or is withdrawn, its peer's turn comes after those of all others.
 
-A `Window` belongs to one peer, a `Budget` to all. Neither is thread-safe; whoever owns them holds
-one lock around each event.
+A `Window` belongs to one peer, `Places` and a `Budget` to all. None is thread-safe; whoever owns
+them holds one lock around each event.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Container, Iterable
 from enum import Enum
 from typing import NamedTuple, TypeAlias, final
 
 from telegrad.rpc.limits import Limits
 from telegrad.types import WorkerInfo
 
-__all__ = ["Budget", "Grant", "Move", "Step", "Window"]
+__all__ = ["Budget", "Grant", "Move", "Places", "Step", "Window"]
 
 
 class Step(Enum):
@@ -60,15 +67,60 @@ class Move(NamedTuple):
 
 
 @final
+class Places:
+    """How many root calls of this worker, to all others, are unanswered at once.
+
+    Args:
+        limit: How many may be.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._taken = 0
+        self._line: dict[Window, None] = {}  # those that wait for a place here, in turn
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there is none left."""
+        return self._taken >= self._limit
+
+    def take(self) -> None:
+        """A call is sent, or asks."""
+        self._taken += 1
+
+    def free(self, count: int = 1) -> None:
+        """Calls were answered, or will never start; `fill` follows."""
+        self._taken -= count
+
+    def queue(self, window: Window) -> None:
+        """A window has calls that wait for nothing but a place here."""
+        self._line.setdefault(window)
+
+    def fill(self) -> list[Move]:
+        """Gives the places that are free to the windows in turn; returns what starts or asks."""
+        moves = []
+        while self._line and not self.is_full:
+            window = next(iter(self._line))
+            del self._line[window]
+            if window.is_ready:
+                moves.append(window.start_first())
+            if window.is_ready:
+                self._line[window] = None
+        return moves
+
+
+@final
 class Window:
     """The caller's end: the root calls of this worker to one peer.
 
     Args:
         limits: Of this worker.
+        places: Of this worker, for the calls to all peers.
     """
 
-    def __init__(self, limits: Limits) -> None:
-        self._places = limits.pending_calls_per_peer
+    def __init__(self, limits: Limits, places: Places) -> None:
+        self._limit = limits.pending_calls_per_peer
+        self._places = places
         self._allowance = limits.allowance_bytes
         self._unasked = 0  # bytes of calls that went without asking
         self._waiting: dict[int, int] = {}  # no place yet, in order; call to size
@@ -80,12 +132,25 @@ class Window:
         """Whether it knows of no call."""
         return not (self._started or self._asking or self._waiting)
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether a call waits and this window has a place for it."""
+        return bool(self._waiting) and self._taken < self._limit
+
     def enter(self, call: int, size: int) -> Step:
         """Takes a new call and says what becomes of it: START, ASK or WAIT."""
-        if self._waiting or self._taken >= self._places:
+        if self._waiting or self._taken >= self._limit or self._places.is_full:
             self._waiting[call] = size
+            if self.is_ready:
+                self._places.queue(self)
             return Step.WAIT
         return self._take_place(call, size)
+
+    def start_first(self) -> Move:
+        """Gives a place to the call that has waited longest; for `Places`."""
+        call = next(iter(self._waiting))
+        size = self._waiting.pop(call)
+        return Move(call, self._take_place(call, size), size)
 
     def admit(self, call: int) -> bool:
         """Hears that the callee takes a call; tells whether it starts, or was withdrawn before."""
@@ -98,27 +163,36 @@ class Window:
         """Takes out a call that was answered, or that will never start; idempotent.
 
         Returns:
-            Its own WITHDRAW where it had asked, then START or ASK of those that have its place.
+            Its own WITHDRAW where it had asked, then START or ASK of what has its place: a call
+            to any peer.
         """
         moves: list[Move] = []
         allowance = self._started.pop(call, None)
         if allowance is not None:
             self._unasked -= allowance
+            self._places.free()
         elif self._waiting.pop(call, None) is None:
             size = self._asking.pop(call, None)
             if size is not None:
+                self._places.free()
                 moves.append(Move(call, Step.WITHDRAW, size))
-        while self._waiting and self._taken < self._places:
-            first = next(iter(self._waiting))
-            size = self._waiting.pop(first)
-            moves.append(Move(first, self._take_place(first, size), size))
-        return moves
+        if self.is_ready:
+            self._places.queue(self)
+        return moves + self._places.fill()
+
+    def lose(self) -> list[Move]:
+        """Its peer is lost: forgets all calls; returns START or ASK of what has their places."""
+        self._places.free(self._taken)
+        for calls in (self._waiting, self._asking, self._started):
+            calls.clear()
+        return self._places.fill()
 
     @property
     def _taken(self) -> int:
         return len(self._started) + len(self._asking)
 
     def _take_place(self, call: int, size: int) -> Step:
+        self._places.take()
         if self._unasked + size > self._allowance:
             self._asking[call] = size
             return Step.ASK
@@ -127,8 +201,7 @@ class Window:
         return Step.START
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(NamedTuple):
     """A call that may come."""
 
     peer: WorkerInfo
@@ -144,13 +217,18 @@ class Budget:
 
     Args:
         limit: Bytes in use at once.
+        per_peer: Bytes in use at once of one peer's calls.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, per_peer: int) -> None:
         self._limit = limit
+        self._per_peer = per_peer
+        self._in_use_by: dict[WorkerInfo, int] = {}  # without those of which there is nothing
+        self._changed: dict[WorkerInfo, int] = {}  # their last one among the changes
         self._queue: dict[WorkerInfo, dict[int, int]] = {}  # peers in turn, calls in order
         self._coming: dict[_Key, int] = {}  # admitted, not here yet
         self._here: dict[_Key, int] = {}
+        self._lapsed: dict[_Key, int] = {}  # admitted once, and may still come
         self._withdrawn: set[_Key] = set()  # before they asked
         self._in_use = 0
         self._changes = 0
@@ -173,11 +251,18 @@ class Budget:
     @property
     def is_empty(self) -> bool:
         """Whether it knows of no call."""
-        return not (self._queue or self._coming or self._here or self._withdrawn)
+        known = (self._queue, self._coming, self._here, self._lapsed, self._withdrawn)
+        return not any(known)
+
+    @property
+    def coming(self) -> list[Grant]:
+        """The calls that were admitted and are not here yet."""
+        return [Grant(peer, call) for peer, call in self._coming]
 
     def asked_by(self, peer: WorkerInfo) -> int:
-        """How many calls of a peer wait to be admitted."""
-        return len(self._queue.get(peer, ()))
+        """How many calls of a peer wait to be admitted, or were and did not come."""
+        lapsed = sum(other == peer for other, _ in self._lapsed)
+        return len(self._queue.get(peer, ())) + lapsed
 
     def ask(self, peer: WorkerInfo, call: int, size: int) -> list[Grant]:
         """A peer wants to send a call of `size` bytes."""
@@ -185,19 +270,20 @@ class Budget:
         if key in self._withdrawn:
             self._withdrawn.remove(key)
             return []
-        if key not in self._coming and key not in self._here:
+        if not any(key in known for known in (self._coming, self._here, self._lapsed)):
             self._queue.setdefault(peer, {}).setdefault(call, size)
         return self._admit()
 
     def arrive(self, peer: WorkerInfo, call: int) -> bool:
         """A call came; tells whether it is one that had asked."""
-        if not self._coming:
-            return False
-        size = self._coming.pop((peer, call), None)
+        size = self._coming.pop((peer, call), None) if self._coming else None
+        if size is None and self._lapsed:
+            size = self._lapsed.pop((peer, call), None)
+            self._use(peer, size or 0)
         if size is None:
             return False
         self._here[peer, call] = size
-        self._changes += 1
+        self._note_change(peer)
         return True
 
     def release(self, peer: WorkerInfo, call: int) -> list[Grant]:
@@ -215,31 +301,94 @@ class Budget:
         """A peer is lost: nothing of it will come; what is here of it runs on."""
         self._queue.pop(peer, None)
         self._withdrawn = {key for key in self._withdrawn if key[0] != peer}
-        for key in [key for key in self._coming if key[0] == peer]:
+        for key in [key for key in (*self._coming, *self._lapsed) if key[0] == peer]:
             self._give_back(key)
         return self._admit()
 
-    def overdraw(self) -> list[Grant]:
-        """Nothing has changed for long: admits the next call, unless one is still coming."""
-        if self._coming:
-            return []
-        return self._admit(beyond=True)
+    def lapse(self, leaves: Iterable[Grant]) -> list[Grant]:
+        """Nothing has come of these for long: they hold up nobody any more."""
+        for key in leaves:
+            size = self._coming.get(key)
+            if size is not None:
+                self._give_back(key)
+                self._lapsed[key] = size
+        return self._admit()
 
-    def _admit(self, *, beyond: bool = False) -> list[Grant]:
+    def overdraw(self, seen: int) -> list[Grant]:
+        """Nothing may have changed for long: admits one call more than it would.
+
+        It admits none for whom one is still coming.
+
+        Args:
+            seen: What `changes` was then. If it is that still, the next call comes; else the next
+                one of each peer of which nothing has changed, and that has what one may have.
+        """
+        if self._changes == seen:
+            return [] if self._coming else self._admit(beyond=True)
+        coming = {peer for peer, _ in self._coming}
+        return self._admit(
+            stalled=[
+                peer
+                for peer in self._queue
+                if self._is_kept_back(peer) and self._changed[peer] <= seen and peer not in coming
+            ]
+        )
+
+    def _admit(self, *, beyond: bool = False, stalled: Iterable[WorkerInfo] = ()) -> list[Grant]:
+        """Admits what there is room for.
+
+        Args:
+            beyond: The first one comes in any case.
+            stalled: Whose next call comes regardless of what one peer may have.
+        """
         grants: list[Grant] = []
-        while self._queue:
-            peer, calls = next(iter(self._queue.items()))
-            call, size = next(iter(calls.items()))
+        regardless = set(stalled)
+        while (peer := self._next_peer(self._queue if beyond else regardless)) is not None:
+            call, size = next(iter(self._queue[peer].items()))
             if self._in_use and self._in_use + size > self._limit and not beyond:
                 break
             beyond = False
+            regardless.discard(peer)
             self._unqueue(peer, call)
             if peer in self._queue:
                 self._queue[peer] = self._queue.pop(peer)  # to the end: peers take turns
             self._coming[peer, call] = size
-            self._in_use += size
+            self._use(peer, size)
+            self._changed.setdefault(peer, self._changes)
             grants.append(Grant(peer, call))
         return grants
+
+    def _next_peer(self, regardless: Container[WorkerInfo]) -> WorkerInfo | None:
+        """Whose turn it is: whoever let a leave lapse comes after all others."""
+        late = {peer for peer, _ in self._lapsed}
+        first = None
+        for peer in self._queue:
+            if peer not in regardless and self._is_kept_back(peer):
+                continue
+            if peer not in late:
+                return peer
+            first = first or peer
+        return first
+
+    def _is_kept_back(self, peer: WorkerInfo) -> bool:
+        """Whether a peer that waits has in use what one may have."""
+        used = self._in_use_by.get(peer, 0)
+        return used > 0 and used + next(iter(self._queue[peer].values())) > self._per_peer
+
+    def _use(self, peer: WorkerInfo, size: int) -> None:
+        self._in_use += size
+        used = self._in_use_by.get(peer, 0) + size
+        if used:
+            self._in_use_by[peer] = used
+        else:
+            self._in_use_by.pop(peer, None)
+
+    def _note_change(self, peer: WorkerInfo) -> None:
+        self._changes += 1
+        if peer in self._in_use_by:
+            self._changed[peer] = self._changes
+        else:
+            self._changed.pop(peer, None)
 
     def _unqueue(self, peer: WorkerInfo, call: int) -> int | None:
         calls = self._queue.get(peer, {})
@@ -249,10 +398,12 @@ class Budget:
         return size
 
     def _give_back(self, key: _Key) -> bool:
+        if self._lapsed.pop(key, None) is not None:
+            return True
         held = self._coming if key in self._coming else self._here
         size = held.pop(key, None)
         if size is None:
             return False
-        self._in_use -= size
-        self._changes += 1
+        self._use(key[0], -size)
+        self._note_change(key[0])
         return True

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import final
 
 from telegrad.errors import DecodeError, UnknownWorkerError, WorkerLostError
 from telegrad.rpc.admission import Budget, Grant
 from telegrad.rpc.admission_caller import ADMIT
+from telegrad.rpc.admission_leaves import Leaves
 from telegrad.rpc.deadlines import Deadlines
 from telegrad.rpc.limits import MOST, Limits
 from telegrad.types import WorkerInfo
@@ -27,6 +28,8 @@ class CalleeAdmission:
         limits: Of this worker.
         deadlines: Where it looks whether those that wait have waited too long.
         post: Posts an envelope; raises WorkerLostError.
+        awaited: Says of the calls that come from a peer now how many pieces each still awaits, by
+            number.
     """
 
     def __init__(
@@ -34,13 +37,16 @@ class CalleeAdmission:
         limits: Limits,
         deadlines: Deadlines,
         post: Callable[[WorkerInfo, Envelope], None],
+        awaited: Callable[[WorkerInfo], Mapping[int, int]],
     ) -> None:
         self._stalled_after = limits.stalled_after
         self._most_asked = limits.served_calls_per_peer
         self._deadlines = deadlines
         self._post = post
+        self._awaited = awaited
         self._lock = threading.Lock()
-        self._budget = Budget(limits.pending_bytes)
+        self._budget = Budget(limits.pending_bytes, limits.pending_bytes_per_peer)
+        self._leaves = Leaves()  # this one on the loop alone
         self._watching = False
 
     @property
@@ -102,11 +108,17 @@ class CalleeAdmission:
         return True
 
     def _look(self, seen: int) -> None:
-        """A while later, on the loop: whoever is in may wait for one that is not."""
+        """A while later, on the loop: whoever is in may wait for one that is not, or not come."""
+        with self._lock:
+            coming = self._budget.coming
+        awaited = {peer: self._awaited(peer) for peer in {grant.peer for grant in coming}}
+        lapsed = self._leaves.look({each: awaited[each.peer].get(each.call) for each in coming})
 
         def event() -> list[Grant]:
             self._watching = False
-            return self._budget.overdraw() if self._budget.changes == seen else []
+            if lapsed:
+                return self._budget.lapse(lapsed)
+            return self._budget.overdraw(seen)
 
         self._event(event)
 

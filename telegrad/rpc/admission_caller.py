@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias, final
 
 from telegrad.errors import UnknownWorkerError, WorkerLostError
-from telegrad.rpc.admission import Move, Step, Window
+from telegrad.rpc.admission import Move, Places, Step, Window
 from telegrad.rpc.call_table import PendingCall
 from telegrad.rpc.codec import Sealed
 from telegrad.rpc.limits import Limits
@@ -23,6 +23,7 @@ WITHDRAW = "rpc.withdraw"  # call: one that has asked will not come
 ADMIT = "rpc.admit"  # call: it may
 
 Held: TypeAlias = tuple[PendingCall, Sealed]
+Addressed: TypeAlias = tuple[WorkerInfo, Move]
 
 
 @final
@@ -48,6 +49,7 @@ class CallerAdmission:
         self._post = post
         self._start = start
         self._lock = threading.Lock()
+        self._places = Places(limits.pending_calls)
         self._windows: dict[WorkerInfo, Window] = {}
         self._held: dict[int, Held] = {}
 
@@ -68,7 +70,7 @@ class CallerAdmission:
         with self._lock:
             window = self._windows.get(call.peer)
             if window is None:
-                window = self._windows[call.peer] = Window(self._limits)
+                window = self._windows[call.peer] = Window(self._limits, self._places)
             step = window.enter(call.number, size)
             if step is Step.START:
                 return True
@@ -85,10 +87,8 @@ class CallerAdmission:
         """
         with self._lock:
             held = self._held.pop(call.number, None)
-            window = self._windows.get(call.peer)
-            moves = window.leave(call.number) if window is not None else []
-        if moves:
-            self._carry_out(call.peer, moves)
+            moves = self._take_out(call)
+        self._carry_out(moves)
         return held[1] if held is not None else None
 
     def withdraw(self, call: PendingCall) -> Sealed | None:
@@ -99,19 +99,21 @@ class CallerAdmission:
         """
         with self._lock:
             held = self._held.pop(call.number, None)
-        if held is None:
-            return None
-        self.leave(call)
+            if held is None:
+                return None
+            moves = self._take_out(call)
+        self._carry_out(moves)
         return held[1]
 
     def lose(self, gone: Callable[[WorkerInfo], bool]) -> list[Held]:
         """Forgets the windows of peers that are gone; returns what waited in them."""
         with self._lock:
-            for peer in [peer for peer in self._windows if gone(peer)]:
-                del self._windows[peer]
             lost = [held for held in self._held.values() if gone(held[0].peer)]
             for call, _ in lost:
                 del self._held[call.number]
+            windows = [self._windows.pop(peer) for peer in list(self._windows) if gone(peer)]
+            moves = self._addressed([move for window in windows for move in window.lose()])
+        self._carry_out(moves)
         return lost
 
     def on_admit(self, peer: WorkerInfo, envelope: Envelope) -> None:
@@ -124,12 +126,27 @@ class CallerAdmission:
             held = self._held.pop(number)
         left = self._try(held)
         if left is not None:
-            self._carry_out(peer, [Move(number, Step.WITHDRAW, 0), *left])
+            self._carry_out([(peer, Move(number, Step.WITHDRAW, 0)), *left])
 
-    def _carry_out(self, peer: WorkerInfo, moves: Iterable[Move]) -> None:
+    def _take_out(self, call: PendingCall) -> list[Addressed]:
+        """Takes a call out of its window; holds the lock."""
+        window = self._windows.get(call.peer)
+        return self._addressed(window.leave(call.number), call.peer) if window is not None else []
+
+    def _addressed(self, moves: Iterable[Move], own: WorkerInfo | None = None) -> list[Addressed]:
+        """Says to whom each call goes, one that is held no more to `own`; holds the lock."""
+        found = []
+        for move in moves:
+            held = self._held.get(move.call)
+            peer = held[0].peer if held is not None else own
+            if peer is not None:
+                found.append((peer, move))
+        return found
+
+    def _carry_out(self, moves: Iterable[Addressed]) -> None:
         left = deque(moves)
         while left:
-            call, step, size = left.popleft()
+            peer, (call, step, size) = left.popleft()
             if step is Step.START:
                 with self._lock:
                     held = self._held.pop(call, None)
@@ -140,14 +157,13 @@ class CallerAdmission:
             with contextlib.suppress(WorkerLostError, UnknownWorkerError):  # `lose` follows
                 self._post(peer, write_body(kind, body))
 
-    def _try(self, held: Held) -> list[Move] | None:
+    def _try(self, held: Held) -> list[Addressed] | None:
         """Starts a call; where it could not be posted, returns what has its place."""
         call, sealed = held
         if self._start(call, sealed):
             return None
         with self._lock:
-            window = self._windows.get(call.peer)
-            return window.leave(call.number) if window is not None else []
+            return self._take_out(call)
 
 
 def _size(envelope: Envelope) -> int:

@@ -157,7 +157,12 @@ class Agent(AgentSeams, AgentVerbs):
             self._user_loop,
             self.new_context,
             self._post,
-            CalleeAdmission(options.limits, self._deadlines, self._post),
+            CalleeAdmission(
+                options.limits,
+                self._deadlines,
+                self._post,
+                lambda peer: self._exchange.awaited(peer),
+            ),
             options.limits.served_calls_per_peer,
         )
         self._inbox = Inbox(self._members, self._calling, self._serving, self._post, self.submit)

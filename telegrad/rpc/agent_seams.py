@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from telegrad.errors import (
     CallRefusedError,
+    DecodeError,
     NotInitializedError,
     UnknownWorkerError,
     WorkerLostError,
@@ -297,6 +298,13 @@ class AgentSeams:
         """Answers a request with an exception, which is raised at the requester."""
         body = describe_failure(exception, self.info.name)
         self._answer(to, request, write_body(ERROR, body, reply=True))
+
+    def tell_garbage(self, peer: WorkerInfo, envelope: Envelope, error: DecodeError) -> None:
+        """Logs that a message is garbage, as is done for handlers on the loop: so often, and no more.
+
+        A handler that reads in the pool calls it there.
+        """
+        self._inbox.tell_garbage(peer, envelope.kind, error)
 
     @staticmethod
     def read(envelope: Envelope) -> Any:

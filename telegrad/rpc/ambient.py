@@ -16,18 +16,23 @@ from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, final
 
 from telegrad.errors import AgentForkedError, AlreadyInitializedError, NotInitializedError
+from telegrad.transport import on_own_loop
 
 if TYPE_CHECKING:
+    from telegrad.rendezvous import CallOff
     from telegrad.rpc.agent import Agent
 
 __all__ = [
+    "call_off_joins",
     "check_process",
     "clear_process_agent",
     "current_agent",
     "enter_agent",
     "find_agent",
     "forked_at",
+    "joining",
     "process_agent",
+    "refuse_second",
     "set_process_agent",
     "switch_interval_at_most",
     "use_agent",
@@ -44,6 +49,7 @@ class _Process:
         self.agent: Agent | None = None
         self.watches_forks = False
         self.forked_at = 0.0
+        self.joins: set[CallOff] = set()  # each operation is atomic
         self.intervals: dict[object, float] = {}
         self.original_interval = 0.0
 
@@ -127,6 +133,27 @@ def process_agent() -> Agent | None:
     return _process.get().agent
 
 
+def refuse_second() -> None:
+    """For the library: checks that no agent of `init_rpc` runs in this process.
+
+    Raises:
+        AlreadyInitializedError: One does.
+        AgentForkedError: It is of the process that this one was forked from.
+    """
+    running = process_agent()
+    if running is None:
+        return
+    if running.pid != os.getpid():
+        raise AgentForkedError(
+            f"this process was forked from process {running.pid}, in which agent "
+            f"{running.name!r} runs; start processes with multiprocessing's 'spawn' method"
+        )
+    raise AlreadyInitializedError(
+        f"the agent {running.name!r} already runs in this process; "
+        "call rpc.shutdown() before another rpc.init_rpc()"
+    )
+
+
 def set_process_agent(agent: Agent) -> None:
     """For the library: makes `agent` the default of this process.
 
@@ -149,6 +176,30 @@ def clear_process_agent(agent: Agent) -> None:
     with process.lock:
         if process.agent is agent:
             process.agent = None
+
+
+@contextlib.contextmanager
+def joining(call_off: CallOff) -> Iterator[None]:
+    """For the library: makes a join one that `shutdown` ends, inside the block."""
+    joins = _process.get().joins
+    joins.add(call_off)
+    try:
+        yield
+    finally:
+        joins.discard(call_off)
+        call_off.over.set()
+
+
+def call_off_joins(limit: float) -> None:
+    """For the library: ends the joins that still wait; returns when they have ended.
+
+    Args:
+        limit: Seconds to wait for that at most; in a thread that joins itself, by a signal handler,
+            or on a loop of telegrad's it waits for nothing.
+    """
+    for call_off in list(_process.get().joins):
+        if call_off() and call_off.thread != threading.get_ident() and not on_own_loop():
+            call_off.over.wait(limit)
 
 
 def enter_agent(agent: Agent) -> Token[Agent | None]:

@@ -39,7 +39,7 @@ __all__ = [
 P = ParamSpec("P")
 T = TypeVar("T")
 To = str | int | WorkerInfo
-Args = Sequence[Any]
+Args = Sequence[Any] | None
 Kwargs = Mapping[str, Any] | None
 
 
@@ -75,6 +75,7 @@ def init_rpc(
     Raises:
         AlreadyInitializedError: An agent runs in this process.
         RendezvousTimeoutError: Not all workers came in time; `.missing` names them.
+        JoinCancelledError: Another thread, or a signal handler, called `shutdown` meanwhile.
         RendezvousError: The job could not be joined.
         EvictedError: The coordinator gave this worker up before it was complete.
         DuplicateNameError: Another living worker has the name or the rank.
@@ -92,7 +93,8 @@ def init_rpc(
 def shutdown(*, graceful: bool = True, timeout: float = math.inf) -> None:
     """Ends this process' agent; idempotent, legal in any state.
 
-    What takes longer than 10 s is named in the log, now and then.
+    While `init_rpc` still waits, in another thread, there is no agent: it ends that wait. What
+    takes longer than 10 s is named in the log, now and then.
 
     Args:
         graceful: Wait for the own calls first, then serve until every living worker has called
@@ -154,7 +156,7 @@ def rpc_sync(
         to: Name, rank or WorkerInfo.
         func: A function or class that the callee finds by its name; plain, `async def`, or
             marked `functions.async_execution`.
-        args: A tuple or list.
+        args: A tuple or list; None as `()`.
         kwargs: By name.
         timeout: Seconds above 0; None for `RpcOptions.timeout`; `math.inf` ends with the value
             or the callee's loss alone. What the served call has left bounds it.
@@ -236,7 +238,7 @@ def rpc_async(
     Args:
         to: Name, rank or WorkerInfo.
         func: As for `rpc_sync`.
-        args: A tuple or list.
+        args: A tuple or list; None as `()`.
         kwargs: By name.
         timeout: As for `rpc_sync`; it bounds the call, whoever waits for the future.
         retry: As for `rpc_sync`.
@@ -291,7 +293,7 @@ def remote(
     Args:
         to: Name, rank or WorkerInfo; may be this worker.
         func: As for `rpc_sync`; may be a class: `remote("ps", Model, (64,))`.
-        args: A tuple or list.
+        args: A tuple or list; None as `()`.
         kwargs: By name.
         timeout: Seconds until the value must be there.
 
@@ -321,6 +323,7 @@ def _call(
     timeout: float | None,
     retry: int,
 ) -> Future[Any]:
+    args = () if args is None else args
     if retry == 0:
         return agent.call(to, func, args, kwargs, timeout)
     return call_again(agent, to, func, args, kwargs, timeout, retry=retry)

@@ -13,7 +13,7 @@ import threading
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeAlias, cast, final
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from telegrad.rpc.future import Future
 
 __all__ = [
+    "Arrival",
     "NextItem",
     "PoolThread",
     "TaskRun",
@@ -45,17 +46,19 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 
 @final
 class Wait:
-    """One wait without a limit of its own, which the failure of a future ends.
+    """One wait without a limit of its own, which any of its futures may end.
+
+    It waits for all of them, and the failure of one ends it; or for the first.
 
     Attributes:
-        futures: What it waits for: all of these.
+        futures: What it waits for; those that are done do not count.
         started: When, in nanoseconds of `time.monotonic_ns`: two waits of one thread or task
             never have the same.
     """
 
     __slots__ = ("futures", "started")
 
-    def __init__(self, futures: tuple[Awaited, ...]) -> None:
+    def __init__(self, futures: Collection[Awaited]) -> None:
         self.futures = futures
         self.started = time.monotonic_ns()
 
@@ -74,6 +77,20 @@ class NextItem:
     def __init__(self, reply: Awaited, number: int) -> None:
         self.reply = reply
         self.number = number
+
+
+class Arrival(asyncio.Future[None]):
+    """What a task awaits in the place of futures of telegrad's.
+
+    Attributes:
+        wait: For those.
+    """
+
+    __slots__ = ("wait",)
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, futures: Collection[Awaited]) -> None:
+        super().__init__(loop=loop)
+        self.wait = Wait(futures)
 
 
 class PoolThread(threading.Thread, ABC):
@@ -124,7 +141,10 @@ def enter_task_run() -> TaskRun | None:
 
 
 def blocking(
-    wake: Callable[[], None], *futures: Awaited, ends_by_itself: bool = True
+    wake: Callable[[], None],
+    *futures: Awaited,
+    ends_by_itself: bool = True,
+    first_of: Collection[Awaited] = (),
 ) -> AbstractContextManager[None]:
     """Returns a block around a blocking wait; costs next to nothing outside served calls.
 
@@ -135,6 +155,7 @@ def blocking(
         wake: Ends the wait early; from any thread, perhaps when it has ended.
         futures: What is waited for, all of them.
         ends_by_itself: Whether the wait has a limit of its own, or may end for another reason.
+        first_of: What the first of is waited for, where it is not all.
 
     Raises:
         AgentForkedError: One of the futures is of an agent of the process that this was forked from.
@@ -145,7 +166,8 @@ def blocking(
     served = last_served_call()  # a thread may outlive the coroutine that it works for
     if thread is None and served is None:
         return _NOTHING
-    return _Blocking(thread, served, wake, futures, None if ends_by_itself else Wait(futures))
+    wait = None if ends_by_itself else Wait(futures or first_of)
+    return _Blocking(thread, served, wake, futures, wait)
 
 
 def awaiting(future: Awaited) -> AbstractContextManager[None]:

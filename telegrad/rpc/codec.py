@@ -17,6 +17,7 @@ from typing import final
 from telegrad.errors import DecodeError, EncodeError
 from telegrad.rpc.interceptor import CallRecord, Interceptor, Message
 from telegrad.rpc.unreadable import unreadable
+from telegrad.rpc.user_code import Contained
 from telegrad.types import WorkerInfo
 from telegrad.wire import (
     DEFAULT_LIMITS,
@@ -253,12 +254,12 @@ def _nothing() -> None:
 
 def _undelivered(chain: tuple[Interceptor, ...], message: Message) -> None:
     for interceptor in chain:
-        try:
-            interceptor.undelivered(message)
-        except DecodeError as error:
-            _logger.debug("interceptor %s cannot take back garbage: %s", interceptor.name, error)
-        except Exception:  # the others must hear of it all the same
-            _logger.exception("interceptor %s failed in undelivered()", interceptor.name)
+        with Contained(_logger, "interceptor %s failed in undelivered()", interceptor.name):
+            try:
+                interceptor.undelivered(message)
+            except DecodeError as error:
+                name = interceptor.name
+                _logger.debug("interceptor %s cannot take back garbage: %s", name, error)
 
 
 def _encode_reply(record: CallRecord, value: object) -> Encoded:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from types import MemberDescriptorType
+
 __all__ = ["fresh_copy", "without_frames"]
 
 
 def fresh_copy(error: BaseException) -> BaseException:
     """For the library: returns an exception equal to `error`, without a traceback.
 
-    Its `__init__` is not run. Notes added to one are not seen on the other. Where its class does not allow a copy, returns
-    `error` itself.
+    Its `__init__` is not run; its attributes are the same objects, those in slots and in fields of
+    C as well. Notes added to one are not seen on the other. Where its class does not allow a copy,
+    returns `error` itself.
 
     Example:
         >>> first = KeyError("lr")
@@ -23,6 +26,7 @@ def fresh_copy(error: BaseException) -> BaseException:
         copy: BaseException = cls.__new__(cls, *error.args)
         builtin.__init__(copy, *error.args)  # type: ignore[misc]
         copy.args = error.args
+        _copy_members(error, copy)
         copy.__dict__.update(vars(error))
         if "__notes__" in vars(error):
             copy.__notes__ = list(error.__notes__)
@@ -35,6 +39,20 @@ def fresh_copy(error: BaseException) -> BaseException:
     copy.__context__ = error.__context__
     copy.__suppress_context__ = error.__suppress_context__
     return copy
+
+
+def _copy_members(error: BaseException, copy: BaseException) -> None:
+    """Copies what stands in slots, and in the C fields of a builtin: `ImportError.name`."""
+    for base in type(error).__mro__:
+        for name, member in vars(base).items():
+            if type(member) is not MemberDescriptorType or name.startswith("__"):
+                continue
+            try:
+                value = member.__get__(error)
+                if value is not None or base.__module__ != "builtins":
+                    member.__set__(copy, value)  # None is how an unset field of a builtin reads
+            except (AttributeError, TypeError):  # never set, or read-only: `__new__` has set it
+                continue
 
 
 def without_frames(error: BaseException) -> BaseException:

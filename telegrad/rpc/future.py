@@ -18,17 +18,18 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Generic, TypeVar, cast, final, overload
 
 from telegrad.errors import BlockingCallError, CallCancelledError
 from telegrad.rpc.ambient import find_agent
-from telegrad.rpc.blocking import awaiting, comes_from, pool_thread
+from telegrad.rpc.blocking import Arrival, awaiting, comes_from, pool_thread
 from telegrad.rpc.fresh import fresh_copy, without_frames
 from telegrad.rpc.gate import Gate
 from telegrad.rpc.listener import Waker, check_callback, set_if_waiting, without_stale
 from telegrad.rpc.timeouts import not_done, seconds
 from telegrad.rpc.unread import Origin, Report, Reports, expect_reports, origin_of_caller
+from telegrad.rpc.user_code import Contained
 from telegrad.transport import on_own_loop
 
 __all__ = ["Dispatch", "Future", "new_future"]
@@ -245,10 +246,8 @@ class Future(Generic[T]):
         check_callback(callback)
 
         def run() -> None:
-            try:
+            with Contained(_logger, "a done callback of %s failed: %r", self._label, callback):
                 callback(self)
-            except Exception:
-                _logger.exception("a done callback of %s failed: %r", self._label, callback)
 
         self._subscribe(run)
 
@@ -256,7 +255,7 @@ class Future(Generic[T]):
         """Waits on the running asyncio loop, whichever that is."""
         if self._state == _PENDING:
             loop = asyncio.get_running_loop()
-            arrived = loop.create_future()
+            arrived = Arrival(loop, (self,))
 
             def wake() -> None:
                 with contextlib.suppress(RuntimeError):  # the awaiting loop was closed meanwhile
@@ -386,8 +385,7 @@ class Future(Generic[T]):
             self._reports = expect_reports()
         for waker in wakers:
             waker()
-        for callback in callbacks:
-            self._run(callback)
+        self._run_each(callbacks)
         return True
 
     def _settle(self) -> int:
@@ -443,6 +441,14 @@ class Future(Generic[T]):
                 self._callbacks.append(callback)
                 return
         self._run(callback)
+
+    def _run_each(self, callbacks: Sequence[Callable[[], None]]) -> None:
+        for place, callback in enumerate(callbacks, start=1):
+            try:
+                self._run(callback)
+            except BaseException:  # Ctrl-C: the others hear that this is completed all the same
+                self._run_each(callbacks[place:])
+                raise
 
     def _run(self, callback: Callable[[], None]) -> None:
         if on_own_loop():

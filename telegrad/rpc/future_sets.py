@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar, final
 
 from telegrad.errors import BlockingCallError, CallTimeoutError
-from telegrad.rpc.blocking import blocking, check_not_inherited, comes_from
+from telegrad.rpc.blocking import Arrival, Wait, blocking, check_not_inherited, comes_from
 from telegrad.rpc.future import Future, new_future
 from telegrad.rpc.gate import Gate
 from telegrad.rpc.listener import Listener, Waker, set_if_waiting
@@ -152,6 +152,7 @@ def first_n(futures: Iterable[Future[T]], k: int) -> Future[list[Future[T]]]:
     """
     raced = _checked(futures, "first_n")
     result = Race(raced, checked_k(k, len(raced)), f"first_n of {len(raced)}").start()
+    comes_from(result, Wait(tuple(raced)))
     origin = origin_of_caller(sys._getframe(1))
     if origin is not None:
         result.watch(origin, None)
@@ -198,7 +199,8 @@ class AsCompleted(Generic[T]):
                     "`async for future in rpc.as_completed(futures)`"
                 )
             try:
-                if not gate.wait(max(self._seconds_left(), 0.0)):
+                left = max(self._seconds_left(), 0.0)
+                if not gate.wait(left, first_of=self._futures.values()):
                     raise self._too_late()
             except BaseException:
                 self._forget(gate.open)
@@ -209,9 +211,9 @@ class AsCompleted(Generic[T]):
         """Waits on the running asyncio loop, whichever that is."""
         loop = asyncio.get_running_loop()
         while self._futures:
-            awakened: asyncio.Future[None] = loop.create_future()
+            awakened = Arrival(loop, self._futures.values())
 
-            def wake(awakened: asyncio.Future[None] = awakened) -> None:
+            def wake(awakened: Arrival = awakened) -> None:
                 with contextlib.suppress(RuntimeError):  # the awaiting loop was closed meanwhile
                     loop.call_soon_threadsafe(set_if_waiting, awakened)
 

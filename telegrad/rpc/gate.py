@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, final
 
 from telegrad.rpc.blocking import blocking
@@ -31,21 +32,24 @@ class Gate:
         except RuntimeError:  # it is open: the call was cancelled in which the thread waits
             pass
 
-    def wait(self, limit: float, *futures: Future[Any]) -> bool:
+    def wait(
+        self, limit: float, *futures: Future[Any], first_of: Collection[Future[Any]] = ()
+    ) -> bool:
         """Blocks until it is open; tells whether that came true within `limit` seconds.
 
         Args:
             limit: `math.inf` for no limit.
             futures: What is waited for, where all of them open the gate.
+            first_of: What the first of opens it; looked at by others while this waits.
 
         Raises:
             CallCancelledError: The call that this thread serves was cancelled.
             CallTimeoutError: Its time is over.
             AgentForkedError: A future belongs to the parent of this process.
         """
-        ends_by_itself = limit < math.inf or not futures
+        by_itself = limit < math.inf or not (futures or first_of)
         try:
-            with blocking(self.open, *futures, ends_by_itself=ends_by_itself):
+            with blocking(self.open, *futures, ends_by_itself=by_itself, first_of=first_of):
                 return self._lock.acquire(timeout=-1 if limit > threading.TIMEOUT_MAX else limit)
         except BaseException:
             for future in futures:

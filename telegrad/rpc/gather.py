@@ -76,7 +76,7 @@ def gather(
     result = race.start()
     if futures_given and timeout is not None and not race.over:
         _bound(agent, race, result, timeout)
-    elif k is None:
+    else:
         comes_from(result, Wait(tuple(futures)))
     return watched(agent, result)
 

@@ -56,6 +56,7 @@ class Inbox:
         self._losses: list[LossCallback] = []
         self._losses_at_once: list[LossCallback] = []
         self._lock = threading.Lock()
+        self._garbage_lock = threading.Lock()
         self._held: list[tuple[WorkerInfo, Envelope]] = []
         self._holding = True
         self._check_standing: Callable[[Callable[[], None]], None] | None = None
@@ -112,7 +113,6 @@ class Inbox:
     def on_envelope(self, peer: WorkerInfo, envelope: Envelope) -> None:
         """Hands an envelope to whom it concerns; garbage is logged, and answered if it asks."""
         try:
-            self._members.adopt(peer)  # its arrival is told by the coordinator, perhaps later
             if envelope.reply:
                 self._calling.on_reply(peer, envelope)
             elif not self._hold(peer, envelope):
@@ -179,10 +179,16 @@ class Inbox:
             self._submit(_log_unknown, peer, envelope.kind)
         self._refuse(peer, envelope, DecodeError(f"no handler for {envelope.kind!r} here"))
 
+    def tell_garbage(self, peer: WorkerInfo, kind: str, error: DecodeError) -> None:
+        """Has a log tell of a message that its handler could not read; in the pool."""
+        if self._is_news(peer):
+            _log_failure(peer, kind, error)
+
     def _is_news(self, peer: WorkerInfo) -> bool:
-        """Whether garbage of a peer is still told of; on the loop."""
-        told = self._garbage.get(peer, 0)
-        self._garbage[peer] = min(told + 1, MOST_GARBAGE_TOLD)
+        """Whether garbage of a peer is still told of."""
+        with self._garbage_lock:
+            told = self._garbage.get(peer, 0)
+            self._garbage[peer] = min(told + 1, MOST_GARBAGE_TOLD)
         return told < MOST_GARBAGE_TOLD
 
     def _refuse(self, peer: WorkerInfo, envelope: Envelope, error: Exception) -> None:

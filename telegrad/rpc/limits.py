@@ -14,6 +14,8 @@ __all__ = ["Limits", "check_integer"]
 # A loop that calls without waiting fills its own memory, not the callee's (2 to 3 KiB a call
 # there). At 100,000 calls/s and 10 ms each, 1,000 are pending: no program meets this by accident.
 PENDING_CALLS_PER_PEER = 10_000
+# Ten peers' worth: 300 MB of futures and messages here.
+PENDING_CALLS = 100_000
 # Ten workers that push the gradients of 25 million float32 parameters at once; a host that runs a
 # worker has it to spare.
 PENDING_BYTES = 2**30
@@ -35,7 +37,7 @@ ELEMENTS = 10_000_000
 MESSAGE_BYTES = 64 * 2**30
 # Ten times the largest job that was tried; 4 KB each, besides gRPC's buffers.
 CONNECTIONS = 10_000
-# gRPC gathers a message of up to 4 MiB before its size can be looked at: 512 MiB in all. A worker
+# gRPC gathers a message of up to 2 MiB before its size can be looked at: 264 MiB in all. A worker
 # needs one stream for some milliseconds, so that hundreds may start within a second.
 UNPROVED_STREAMS = 128
 # Two round trips: whoever needs more is no worker, or would be lost soon.
@@ -60,16 +62,19 @@ class Limits:
     Attributes:
         pending_calls_per_peer: Root calls of this worker to one other that may be unanswered at
             once; further ones wait here, in order.
+        pending_calls: The same, to all others together; they take turns.
         pending_bytes: What this worker takes in at once, from all others together, of calls
             that had to ask. A call that is larger comes when nothing else is in.
+        pending_bytes_per_peer: The same, from one other. A call that is larger comes when nothing
+            else of that one is in.
         allowance_bytes: What this worker has under way to one other without asking. Calls that
             fit into it are sent at once and count in nobody's `pending_bytes`.
-        stalled_after: Seconds after which this worker takes in one more call than
-            `pending_bytes` allows, when those that are in do not end: they may wait for it.
-            `math.inf` for never.
+        stalled_after: Seconds after which this worker takes in one more call than `pending_bytes`
+            or `pending_bytes_per_peer` allows, when those that are in do not end: they may wait for
+            it. `math.inf` for never.
         served_calls_per_peer: Calls of one worker that are served, or wait for a thread, at once;
             further ones fail with PoolExhaustedError. Of replies that it does not take twice as many
-            may wait for it, then it is given up.
+            may wait for it, and 1,000 at least; then it is given up.
         document_bytes: Of one message without its arrays; this worker sends no larger one either.
         depth: Levels of lists, dicts and the like in each other.
         elements: Items of all containers of a message together.
@@ -86,7 +91,9 @@ class Limits:
     """
 
     pending_calls_per_peer: int = PENDING_CALLS_PER_PEER
+    pending_calls: int = PENDING_CALLS
     pending_bytes: int = PENDING_BYTES
+    pending_bytes_per_peer: int = PENDING_BYTES
     allowance_bytes: int = ALLOWANCE_BYTES
     stalled_after: float = STALLED_AFTER
     served_calls_per_peer: int = SERVED_CALLS_PER_PEER
@@ -122,7 +129,9 @@ class Limits:
 # telegrad's own messages fit into the least of these.
 _RANGES = {
     "pending_calls_per_peer": (1, MOST),
+    "pending_calls": (1, MOST),
     "pending_bytes": (1, MOST),
+    "pending_bytes_per_peer": (1, MOST),
     "allowance_bytes": (0, MOST),
     "served_calls_per_peer": (1, MOST),
     "document_bytes": (2**16, 2**32 - 1),
@@ -131,7 +140,7 @@ _RANGES = {
     "message_bytes": (2**20, MOST),
     "connections": (1, MOST),
     "unproved_streams": (4, MOST),
-    "handshake_bytes": (2**10, 4 * 2**20),
+    "handshake_bytes": (2**10, 2**21),
 }
 
 

@@ -54,15 +54,6 @@ class Members:
                 if self._replaces(member, self._by_rank.get(member.rank)):
                     self._by_rank[member.rank] = member
 
-    def adopt(self, peer: WorkerInfo) -> None:
-        """Adds who has sent something, and so has a session, before its arrival was heard of.
-
-        Cheap where the peer is known, since that is asked for every envelope.
-        """
-        known = self._by_name.get(peer.name)
-        if known is None or known.incarnation < peer.incarnation:
-            self.add((peer,))
-
     def lose(self, member: WorkerInfo, error: WorkerLostError) -> None:
         """Notes that a member is lost for good."""
         with self._lock:

@@ -23,6 +23,7 @@ from telegrad.rendezvous import keep_newest
 from telegrad.rpc.agent import Agent
 from telegrad.rpc.ambient import current_agent
 from telegrad.rpc.shutdown import GRACEFUL
+from telegrad.rpc.user_code import Contained
 from telegrad.types import WorkerInfo
 
 __all__ = ["MembershipEvents", "attach_to", "on_join", "on_leave", "on_loss"]
@@ -157,10 +158,8 @@ class MembershipEvents:
                 kind, args = self._events.popleft()
                 callbacks = [call for of, call in self._callbacks.values() if of is kind]
             for callback in callbacks:
-                try:
+                with Contained(_logger, "a callback of rpc.%s failed: %r", kind.value, callback):
                     callback(*args)
-                except Exception:  # a user's function; the next one is told all the same
-                    _logger.exception("a callback of rpc.%s failed: %r", kind.value, callback)
 
 
 def attach_to(agent: Agent) -> None:

@@ -10,6 +10,9 @@ from telegrad.transport import ConnectionLimits, Exchange, Receiver
 
 __all__ = ["OpenExchange", "connection_limits"]
 
+# Receipts come with what the peer writes, else after 64 messages: an honest one may owe a few hundred.
+LEAST_UNREAD_REPLIES = 1000
+
 
 class OpenExchange(Protocol):
     """For the library: makes the agent's Exchange, from transports and credentials."""
@@ -24,6 +27,7 @@ def connection_limits(limits: Limits) -> ConnectionLimits:
         connections=limits.connections,
         unproved=limits.unproved_streams,
         handshake_bytes=limits.handshake_bytes,
-        unread_replies=2 * limits.served_calls_per_peer,
+        handshake_seconds=limits.handshake_seconds,
+        unread_replies=max(2 * limits.served_calls_per_peer, LEAST_UNREAD_REPLIES),
         received=limits.received,
     )

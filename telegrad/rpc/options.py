@@ -12,7 +12,7 @@ from telegrad.rendezvous import check_name
 from telegrad.rpc.limits import Limits, check_integer
 from telegrad.rpc.ports import check_ports
 from telegrad.rpc.timeouts import seconds
-from telegrad.transport import TlsOptions
+from telegrad.transport import TlsOptions, split_advertised
 from telegrad.wire import Decide
 
 __all__ = ["RpcOptions"]
@@ -38,8 +38,9 @@ class RpcOptions:
         bind: Address or host name to listen on; "0.0.0.0" or "::" for every one; "unix", or
             "unix:///directory", for a Unix socket and no TCP port. None for loopback, or where the
             coordinator is on another host, the address from which it is reached.
-        advertise: Address that the others dial; None for the one that is bound, or of all those the
-            one from which the coordinator is reached.
+        advertise: Address that the others dial, "host", "host:port" or "[v6]:port" (without one the
+            port is the one that is bound); None for the address that is bound, or of all those the one
+            from which the coordinator is reached.
         port: Port to listen on, a range of which the first free one is taken (`range(29500, 29600)`
             or "29500-29599"), or 0 for any. Who hosts the coordinator listens on its port alone.
         listen: False for a worker that can only connect out: it dials all others, and is called by
@@ -86,6 +87,8 @@ class RpcOptions:
             value = getattr(self, name)
             if value is not None and not (isinstance(value, str) and value):
                 raise TypeError(f"RpcOptions.{name} must be an address or None, not {value!r}")
+        if self.advertise is not None:
+            _check_advertise(self)
         _check_listen(self)
         if self.token is not None and not isinstance(self.token, str | bytes):
             raise TypeError(
@@ -144,6 +147,18 @@ def _check_tls(options: RpcOptions) -> None:
     if options.insecure:
         raise ValueError(
             "RpcOptions.insecure=True does without certificates; give one or the other"
+        )
+
+
+def _check_advertise(options: RpcOptions) -> None:
+    try:
+        _, port = split_advertised(str(options.advertise))
+    except ValueError as error:
+        raise ValueError(f"RpcOptions.advertise: {error}") from None
+    if port and len(options.ports) > 1:
+        raise ValueError(
+            f"RpcOptions.advertise={options.advertise!r} names one port, and port={options.port!r} "
+            "leaves open from which it is to be forwarded; give that port"
         )
 
 

@@ -241,9 +241,9 @@ class _Published:
                 f"published by {self._agent.name!r}, another agent of this process"
             )
         # Counted as one that this worker has sent to itself.
-        fork = registry.carry(given, registry.me)
+        fork, failed = registry.carry(given, registry.me)
         given.hears()
-        arrival = Arrival(given.rref, fork, given.owner, given.type_name)
+        arrival = Arrival(given.rref, fork, given.owner, given.type_name, failed)
         own = registry.arrive(arrival, registry.me)
         if own is None:
             raise registry.gone(given.rref)

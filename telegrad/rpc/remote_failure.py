@@ -86,7 +86,7 @@ def _attempt(
 ) -> object:
     try:
         return say(error)
-    except Exception:  # of the user's class: its __str__, its __notes__
+    except BaseException:  # of the user's class: its __str__, its __notes__
         return instead
 
 

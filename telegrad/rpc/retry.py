@@ -390,7 +390,7 @@ class _Call:
             return
         try:
             self._send(left)
-        except Exception as error:  # the top of a task in the pool: the future tells
+        except BaseException as error:  # the top of a task in the pool: the future tells
             self.future.try_set_exception(fresh_copy(error))
 
     def _end_waiting(self) -> None:

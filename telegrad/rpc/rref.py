@@ -108,7 +108,9 @@ class RRef(Counted, Generic[T]):
     def confirmed_by_owner(self) -> bool:
         """Tells whether the owner is known to have counted this RRef and to live.
 
-        False while a creation asked for here runs, and for good when that failed.
+        False while a creation asked for here runs, and for good once it is known here that the
+        creation failed: the owner tells every worker that holds an RRef to the value, and
+        `to_here()` that raises for that reason comes after.
         """
         reference = self.reference
         if reference.released:

@@ -325,15 +325,19 @@ class RRefCalls:
     # The owner's end.
 
     def _prepare_fetch(self, caller: WorkerInfo, payload: object) -> UserCall:
-        del caller
         reference = self._borrow(payload)
         value = self._value(reference)
 
         def fetched() -> Future[Any]:
             outcome = new_future(self._agent.submit, "RRef.to_here")
             comes_from(outcome, value)
-            # The reference keeps what is only expected until it is there.
-            value.add_done_callback(lambda done: hand_on(done, outcome, reference))
+
+            def answer(done: Future[Any]) -> None:
+                if done.exception() is not None:
+                    self._registry.tell_failed(reference.rref, caller)
+                hand_on(done, outcome, reference)  # which keeps what is only expected until then
+
+            value.add_done_callback(answer)
             return outcome
 
         return UserCall(fetched, mode=CallMode.FUTURE, name="RRef.to_here")

@@ -1,7 +1,8 @@
 """Joins RRefs to an agent: the interceptor, the handlers of the counting protocol, loss, shutdown.
 
 header "rref" of a request or reply, beside its document:
-    forks      [[external's index, RRefId, ForkId, owner's [name, rank, incarnation], class]]
+    forks      [[external's index, RRefId, ForkId, owner's [name, rank, incarnation], class, whether
+               its creation failed]]
     creation   [external's index, RRefId, the creator's ForkId or None]
 """
 
@@ -176,10 +177,10 @@ class RRefInterceptor(Interceptor):
                 f"this RRef belongs to the agent {reference.registry.me.name!r} and cannot be sent "
                 f"by {registry.me.name!r}, another agent of this process"
             )
-        fork, owner = registry.carry(reference, peer), reference.owner
+        (fork, failed), owner = registry.carry(reference, peer), reference.owner
         reference.hears()  # or whoever gets it does
         described = [owner.name, owner.rank, owner.incarnation]
-        return [place, list(reference.rref), list(fork), described, reference.type_name]
+        return [place, list(reference.rref), list(fork), described, reference.type_name, failed]
 
     def _undo(
         self, header: dict[str, object], peer: WorkerInfo, cause: BaseException | None = None
@@ -233,8 +234,8 @@ def _write(message: ProtocolMessage) -> tuple[str, list[object]]:
     match message:
         case ForkRequest(rref, fork):
             return FORK_REQUEST, [list(rref), list(fork)]
-        case ForkConfirm(fork, known):
-            return FORK_CONFIRM, [list(fork), known]
+        case ForkConfirm(fork, known, failed):
+            return FORK_CONFIRM, [list(fork), known, failed]
         case ChildAccept(fork):
             return CHILD_ACCEPT, [list(fork)]
         case UserDelete(rref, fork):
@@ -255,8 +256,9 @@ def _register_handlers(agent: Agent, registry: RRefRegistry) -> None:
         registry.fork_requested(_rref_id(rref), child, peer)
 
     def fork_confirm(peer: WorkerInfo, envelope: Envelope) -> None:
-        fork, known = _body(agent, envelope, 2)
-        registry.fork_confirmed(_said_by(peer, _fork_id(fork), "owner"), known=known is True)
+        fork, known, failed = _body(agent, envelope, 3)
+        confirmed = _said_by(peer, _fork_id(fork), "owner")
+        registry.fork_confirmed(confirmed, known=known is True, failed=failed is True)
 
     def child_accept(peer: WorkerInfo, envelope: Envelope) -> None:
         (fork,) = _body(agent, envelope, 1)
@@ -302,10 +304,11 @@ def _arrivals(header: dict[str, object]) -> Iterator[tuple[object, Arrival]]:
     if not isinstance(forks, list):
         raise DecodeError("the forks in the header of RRefs are no list")
     for entry in forks:
-        if not isinstance(entry, list) or len(entry) != 5 or not isinstance(entry[4], str):
-            raise DecodeError("a fork in the header of RRefs is not a list of 5")
-        place, rref, fork, owner, type_name = entry
-        yield place, Arrival(_rref_id(rref), _fork_id(fork), _worker(owner), type_name)
+        if not isinstance(entry, list) or len(entry) != 6 or not isinstance(entry[4], str):
+            raise DecodeError("a fork in the header of RRefs is not a list of 6")
+        place, rref, fork, owner, type_name, failed = entry
+        where = _worker(owner)
+        yield place, Arrival(_rref_id(rref), _fork_id(fork), where, type_name, failed is True)
 
 
 def _creation(header: dict[str, object]) -> Iterator[tuple[object, RRefId, ForkId | None]]:

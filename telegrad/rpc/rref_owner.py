@@ -17,7 +17,9 @@ __all__ = ["OwnerTable"]
 class _Owned:
     handles: int = 0
     creating: bool = False
+    failed: bool = False  # its creation
     creator: WorkerInfo | None = None  # None while it is expected
+    asked_by: ForkId | None = None  # the creator's, who hears by the reply how it ended
     forks: dict[ForkId, WorkerInfo] = field(default_factory=dict)
 
 
@@ -37,7 +39,7 @@ class OwnerTable:
         # G3: creations by creator, forks by (parent, child). A creator that is lost sends none.
         self._created: defaultdict[int, NumberSet] = defaultdict(NumberSet)
         self._counted: defaultdict[tuple[int, int], NumberSet] = defaultdict(NumberSet)
-        self._lost: set[int] = set()
+        self._lost = NumberSet()  # incarnations: a job counts them, so most lie side by side
 
     def __len__(self) -> int:
         """Returns how many values there are, those that are expected included."""
@@ -82,16 +84,35 @@ class OwnerTable:
         owned = self._owned.setdefault(rref, _Owned())
         owned.creating = True
         owned.creator = creator
+        owned.asked_by = fork
         self._count(owned, fork, creator)
         return True
 
-    def settle(self, rref: RRefId) -> list[Effect]:
-        """Hears that the creation ended, with a value or an exception."""
+    def settle(self, rref: RRefId, *, failed: bool = False) -> list[Effect]:
+        """Hears that the creation ended, with a value or an exception, and tells of the latter."""
         owned = self._owned.get(rref)
         if owned is None:
             return []
         owned.creating = False
-        return self._free_if_unused(rref)
+        owned.failed = owned.failed or failed
+        told = self.tell(rref) if failed else []
+        return told + self._free_if_unused(rref)
+
+    def failed(self, rref: RRefId) -> bool:
+        """Whether the creation of a value failed."""
+        owned = self._owned.get(rref)
+        return owned is not None and owned.failed
+
+    def tell(self, rref: RRefId, whom: WorkerInfo | None = None) -> list[Effect]:
+        """Tells one user, or all, that the creation failed, if it did."""
+        owned = self._owned.get(rref)
+        if owned is None or not owned.failed:
+            return []
+        return [
+            Send(user, ForkConfirm(fork, known=True, failed=True))
+            for fork, user in owned.forks.items()
+            if fork != owned.asked_by and whom in (None, user)
+        ]
 
     def hold(self, rref: RRefId) -> bool:
         """Takes one more handle here; False when the value is gone. May be expected, not yet made."""
@@ -146,7 +167,8 @@ class OwnerTable:
             self._count(self._owned.setdefault(rref, _Owned()), fork, child)
         owned = self._owned.get(rref)
         known = owned is not None and fork in owned.forks
-        return [Send(child, ForkConfirm(fork, known)), *self._free_if_unused(rref)]
+        answer = ForkConfirm(fork, known, known and self.failed(rref))
+        return [Send(child, answer), *self._free_if_unused(rref)]
 
     def user_delete(self, rref: RRefId, fork: ForkId) -> list[Effect]:
         """Ends a fork (G1)."""
@@ -166,7 +188,7 @@ class OwnerTable:
     def lost(self, peer: WorkerInfo) -> list[Effect]:
         """Hears that a worker is lost: its creations come no more; its forks stay for now (G4)."""
         self._lost.add(peer.incarnation)
-        created = self._created[peer.incarnation]
+        created = self._created.get(peer.incarnation, NumberSet())
         orphans = [
             rref
             for rref in self._owned
@@ -200,9 +222,11 @@ class OwnerTable:
             owned.forks[fork] = child
 
     def _orphan(self, rref: RRefId) -> list[Effect]:
-        if rref not in self._owned:
+        owned = self._owned.get(rref)
+        if owned is None:
             return []
-        return [Orphaned(rref), *self._free_if_unused(rref)]
+        owned.failed = True
+        return [*self.tell(rref), Orphaned(rref), *self._free_if_unused(rref)]
 
     def _free_if_unused(self, rref: RRefId) -> list[Effect]:
         owned = self._owned.get(rref)

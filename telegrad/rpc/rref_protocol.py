@@ -11,17 +11,21 @@ takes events and returns effects.
     user  ──fork──▶ owner            the user pins its own fork until ChildAccept comes back
     parent ─fork──▶ child            the parent pins its own fork;
                     child ──ForkRequest──▶ owner
-                    child ◀──ForkConfirm── owner        the owner counts the fork
+                    child ◀──ForkConfirm── owner        the owner counts the fork, and says whether
+                                                        the creation of the value has failed
     parent ◀─ChildAccept── child                        the parent lets go of its pin
     creator ─creation──▶ owner       the owner counts the creator's fork when it arrives;
-    creator ◀──reply─────── owner    pending until then
+    creator ◀──reply─────── owner    pending until then; where it fails the owner tells all other
+                                     users by one more ForkConfirm, and what it sends later says so
 
 A fork at its user (`UserTable`); `let go`: no handle, no call in flight, no pinned child:
 
     arrived from a parent ─▶ PENDING ── ForkConfirm, reply ──▶ CONFIRMED ── let go ──▶ UserDelete ─▶ ∅
     created                     │
-                                ├─ gone at the owner, creation failed ──▶ FAILED ── let go ──▶ UserDelete ─▶ ∅
-    arrived from the owner ─▶ CONFIRMED
+                                ├─ the creation failed ──▶ FAILED ── let go ──▶ UserDelete ─▶ ∅
+                                ├─ gone at the owner ──▶ GONE ── let go ──▶ ∅
+    arrived from the owner ─▶ CONFIRMED, or FAILED
+                             CONFIRMED ── the creation failed ──▶ FAILED
                                 any ── the owner is lost ──▶ LOST ── let go ──▶ ∅
 
 A value at its owner (`OwnerTable`): absent ─▶ expected (named before its creation arrived) ─▶
@@ -39,8 +43,8 @@ Guarantees, under any order of messages, and under repeated ones:
 - G6: what is known not to have been handed over takes its forks back (`undelivered`); what arrived
   and will never be decoded gives them back (`refused`).
 
-Where a call brings an RRef, its function starts once the fork is no longer PENDING, and only if it
-is CONFIRMED then (`rref_confirmation`).
+Where a call brings an RRef, its function starts once the fork is no longer PENDING, and only if the
+owner has counted it: CONFIRMED, or FAILED, of which every use says why (`rref_confirmation`).
 
 Neither table is thread-safe; whoever owns them holds one lock around each event.
 """
@@ -81,10 +85,14 @@ class ForkRequest:
 
 @dataclass(frozen=True, slots=True)
 class ForkConfirm:
-    """Owner to child: the fork is counted; or the value is gone and it never will be."""
+    """Owner to child: the fork is counted; or the value is gone and it never will be.
+
+    Once more where the creation of the value fails after that.
+    """
 
     fork: ForkId
     known: bool
+    failed: bool = False  # the creation of the value
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,11 @@ method, in one message.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 import time
+import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
@@ -34,6 +36,17 @@ if TYPE_CHECKING:
 __all__ = ["AsyncProxy", "RemoteProxy", "SyncProxy"]
 
 R = TypeVar("R")
+
+# What gives a method for sure. Of all else that a class holds, the owner is asked: a descriptor may
+# be a `functools.cached_property`, and a name then is its value.
+_METHODS = (
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.WrapperDescriptorType,
+    functools.partialmethod,
+)
 
 # What is left at least of a timeout that the question for a method has used up: above 0.
 LEAST_SECONDS = 1e-3
@@ -225,7 +238,9 @@ def _has_method(type_name: str, name: str) -> bool:
     cls = _class_here(type_name)
     spaces = () if cls is None else map(vars, cls.__mro__)
     found = next((space[name] for space in spaces if name in space), None)
-    return isinstance(found, staticmethod | classmethod) or inspect.isroutine(found)
+    if isinstance(found, staticmethod | classmethod):
+        found = found.__func__  # which may be a property, for all that its name says
+    return isinstance(found, _METHODS)
 
 
 def _class_here(type_name: str) -> type | None:

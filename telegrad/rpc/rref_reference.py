@@ -6,7 +6,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
+from telegrad.errors import OwnerLostError
+
 if TYPE_CHECKING:
+    from telegrad.errors import WorkerLostError
     from telegrad.rpc.future import Future
     from telegrad.rpc.rref_ids import ForkId, RRefId
     from telegrad.rpc.rref_registry import RRefRegistry
@@ -16,8 +19,10 @@ __all__ = [
     "Arrival",
     "Counted",
     "Reference",
+    "gone_error",
     "name_of_class",
     "name_of_type",
+    "owner_lost_error",
     "released_error",
 ]
 
@@ -119,6 +124,7 @@ class Arrival:
     fork: ForkId
     owner: WorkerInfo
     type_name: str
+    failed: bool = False
 
 
 def released_error(reference: Reference) -> RuntimeError:
@@ -126,6 +132,27 @@ def released_error(reference: Reference) -> RuntimeError:
     return RuntimeError(
         f"this RRef to a value at {reference.owner.name!r} was released; "
         "use it before release(), or inside its `with` block"
+    )
+
+
+def gone_error(rref: RRefId) -> LookupError:
+    """Returns the error for a value that its owner does not have."""
+    return LookupError(
+        f"the value of RRef {rref.creator}.{rref.number} is not at its owner: its creation was "
+        "given up, or every worker that held it let go or was lost"
+    )
+
+
+def owner_lost_error(owner: WorkerInfo, lost: WorkerLostError | None) -> OwnerLostError:
+    """Returns the error for a value whose owner is lost."""
+    reason = lost.reason if lost is not None else "lost"
+    return OwnerLostError(
+        f"worker {owner.name!r} (incarnation {owner.incarnation}) owned this RRef's value and "
+        f"is lost ({reason}); create the value again on a living worker",
+        worker=owner.name,
+        incarnation=owner.incarnation,
+        last_seen=0.0 if lost is None else lost.last_seen,
+        reason=reason,
     )
 
 

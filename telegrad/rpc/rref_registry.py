@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 from telegrad.errors import (
     EvictedError,
     NotInitializedError,
-    OwnerLostError,
     UnreachableWorkerError,
     WorkerLostError,
 )
@@ -27,7 +26,14 @@ from telegrad.rpc.future import Future, new_future
 from telegrad.rpc.rref_ids import ForkId, RRefId
 from telegrad.rpc.rref_owner import OwnerTable
 from telegrad.rpc.rref_protocol import Effect, Freed, Orphaned, ProtocolMessage, Send, Settled
-from telegrad.rpc.rref_reference import Arrival, Reference, name_of_type, released_error
+from telegrad.rpc.rref_reference import (
+    Arrival,
+    Reference,
+    gone_error,
+    name_of_type,
+    owner_lost_error,
+    released_error,
+)
 from telegrad.rpc.rref_user import ForkState, UserTable
 from telegrad.transport import on_own_loop
 
@@ -168,18 +174,13 @@ class RRefRegistry:
         state = self._users.state(fork)
         if state is ForkState.LOST:
             return self.owner_lost(reference.owner)
-        if state is ForkState.FAILED:
+        if state is ForkState.GONE:
             return self.gone(reference.rref)
-        return None
+        return None  # of one that failed elsewhere, too: the owner says why
 
     def gone(self, rref: RRefId) -> Exception:
         """Returns the error for a value that its owner does not have."""
-        if self._closed:
-            return self._shut_down()
-        return LookupError(
-            f"the value of RRef {rref.creator}.{rref.number} is not at its owner: its creation was "
-            "given up, or every worker that held it let go or was lost"
-        )
+        return self._shut_down() if self._closed else gone_error(rref)
 
     def owner_lost(self, owner: WorkerInfo, lost: WorkerLostError | None = None) -> BaseException:
         """Returns a fresh OwnerLostError for a lost owner; the eviction where this one was evicted.
@@ -192,15 +193,7 @@ class RRefRegistry:
         lost = lost or self._lost.get(owner)
         if isinstance(lost, EvictedError | UnreachableWorkerError):
             return fresh_copy(lost)
-        reason = lost.reason if lost is not None else "lost"
-        return OwnerLostError(
-            f"worker {owner.name!r} (incarnation {owner.incarnation}) owned this RRef's value and "
-            f"is lost ({reason}); create the value again on a living worker",
-            worker=owner.name,
-            incarnation=owner.incarnation,
-            last_seen=0.0 if lost is None else lost.last_seen,
-            reason=reason,
-        )
+        return owner_lost_error(owner, lost)
 
     def when_settled(self, fork: ForkId, waiter: Callable[[], None]) -> bool:
         """Has `waiter` called once a fork is no longer pending; False where it is not so now.
@@ -237,11 +230,17 @@ class RRefRegistry:
     def settle(self, rref: RRefId, value: object, error: BaseException | None = None) -> None:
         """Completes a value that is owned here."""
         future = self._values.get(rref)
+        fails = error is not None and future is not None and not future.done()
         if future is not None and error is None:
             future.try_set_result(value)
-        elif future is not None and error is not None:
+        # Its users hear that it failed before whoever waits for it: messages keep their order.
+        self._event(lambda: self._owners.settle(rref, failed=fails))
+        if future is not None and error is not None:
             future.try_set_exception(error)
-        self._event(lambda: self._owners.settle(rref))
+
+    def tell_failed(self, rref: RRefId, whom: WorkerInfo) -> None:
+        """Tells a user, if so, that the creation failed; it may have been told too early."""
+        self._event(lambda: self._owners.tell(rref, whom))
 
     def created(self, fork: ForkId) -> None:
         """Hears that a creation succeeded at its owner."""
@@ -262,8 +261,8 @@ class RRefRegistry:
 
     # Messages that carry RRefs.
 
-    def carry(self, reference: Reference, peer: WorkerInfo) -> ForkId:
-        """Makes the fork that leaves for `peer`.
+    def carry(self, reference: Reference, peer: WorkerInfo) -> tuple[ForkId, bool]:
+        """Makes the fork that leaves for `peer`; and whether this owner knows that there is no value.
 
         Raises:
             OwnerLostError: The value is lost.
@@ -273,9 +272,10 @@ class RRefRegistry:
         with self._lock:
             if not reference.released:
                 if fork is None:
-                    return self._owners.make_fork(reference.rref, peer)
+                    made = self._owners.make_fork(reference.rref, peer)
+                    return made, self._owners.failed(reference.rref)
                 if self._users.state(fork) is not ForkState.LOST:
-                    return self._users.make_fork(fork, peer)
+                    return self._users.make_fork(fork, peer), False
                 raise self.owner_lost(reference.owner)
         raise released_error(reference)
 
@@ -297,7 +297,7 @@ class RRefRegistry:
                 held = self._borrow(rref)
                 here.extend([] if held is None else [held])
                 return self._owners.refused(rref, fork, parent)
-            first, effects = self._users.arrived(rref, fork, owner, parent)
+            first, effects = self._users.arrived(rref, fork, owner, parent, failed=arrival.failed)
             if first:
                 here.append(Reference(self, rref, fork, owner, arrival.type_name))
             return effects
@@ -326,9 +326,9 @@ class RRefRegistry:
 
         self._event(event)
 
-    def fork_confirmed(self, fork: ForkId, *, known: bool) -> None:
+    def fork_confirmed(self, fork: ForkId, *, known: bool, failed: bool) -> None:
         """Takes a ForkConfirm."""
-        self._event(lambda: self._users.fork_confirm(fork, known=known))
+        self._event(lambda: self._users.fork_confirm(fork, known=known, failed=failed))
 
     def child_accepted(self, fork: ForkId) -> None:
         """Takes a ChildAccept."""

@@ -16,7 +16,7 @@ class NoSpecialMethods:
     __slots__ = ()
 
     def __getitem__(self, key: object) -> NoReturn:
-        raise _special("[...]")
+        raise _special("[...]", "a .get(...) that the value has")
 
     def __setitem__(self, key: object, value: object) -> NoReturn:
         raise _special("[...] = ...")
@@ -28,10 +28,10 @@ class NoSpecialMethods:
         raise _special("`in`")
 
     def __len__(self) -> NoReturn:
-        raise _special("len()")
+        raise _special("len()", "an attribute such as .size or .shape")
 
     def __iter__(self) -> NoReturn:
-        raise _special("iteration")
+        raise _special("iteration", "rref.rpc_stream() with a generator method")
 
     def __bool__(self) -> bool:
         """True, as for any object: it stands for the value, and says nothing of it."""
@@ -57,8 +57,9 @@ def not_here(name: str) -> str:
     return f"{words}; of its value: write rref.rpc_sync().{name}(...)"
 
 
-def _special(what: str) -> TypeError:
+def _special(what: str, instead: str = "") -> TypeError:
     return TypeError(
-        f"special methods are not had through an RRef ({what}); use .get(...), a method of your "
-        "own, or to_here()"
+        f"special methods are not had through an RRef ({what}); use "
+        f"{f'{instead}, ' if instead else ''}a method of your own, a function that is called at the "
+        "owner with the RRef and takes its local_value(), or to_here() for a copy"
     )

@@ -28,6 +28,7 @@ class ForkState(Enum):
     PENDING = "pending"
     CONFIRMED = "confirmed"
     FAILED = "failed"
+    GONE = "gone"
     LOST = "lost"
 
 
@@ -59,7 +60,7 @@ class UserTable:
         self._next_fork: defaultdict[tuple[int, int], int] = defaultdict(int)  # by (owner, child)
         # G3: forks that arrived, by (owner, parent).
         self._arrived: defaultdict[tuple[int, int], NumberSet] = defaultdict(NumberSet)
-        self._lost: set[int] = set()
+        self._lost = NumberSet()  # incarnations: a job counts them, so most lie side by side
 
     def __len__(self) -> int:
         """Returns how many forks there are, those that only wait to leave included."""
@@ -123,9 +124,22 @@ class UserTable:
         return made
 
     def arrived(
-        self, rref: RRefId, fork: ForkId, owner: WorkerInfo, parent: WorkerInfo
+        self,
+        rref: RRefId,
+        fork: ForkId,
+        owner: WorkerInfo,
+        parent: WorkerInfo,
+        *,
+        failed: bool = False,
     ) -> tuple[bool, list[Effect]]:
         """Takes a fork that came in a message, with one handle.
+
+        Args:
+            rref: Which value.
+            fork: The fork.
+            owner: Who has the value.
+            parent: Who sent it.
+            failed: Whether the creation failed, as its parent says; only the owner's word counts.
 
         Returns:
             Whether the fork is here (it is not if a repeated message names one that has left),
@@ -137,7 +151,9 @@ class UserTable:
                 known.handle = True
             return known is not None, []
         # The owner counted what it sent itself; whatever else it must be asked to count.
-        state = ForkState.CONFIRMED if parent == owner else ForkState.PENDING
+        state = ForkState.PENDING
+        if parent == owner:
+            state = ForkState.FAILED if failed else ForkState.CONFIRMED
         if owner.incarnation in self._lost:
             state = ForkState.LOST
         self._forks[fork] = _Fork(rref, owner, parent, state)
@@ -156,13 +172,21 @@ class UserTable:
             return [Send(owner, UserDelete(rref, fork))]
         return [Send(parent, ChildAccept(fork))]
 
-    def fork_confirm(self, fork: ForkId, *, known: bool) -> list[Effect]:
-        """Hears the owner's answer to a ForkRequest; then the parent may let go (G2)."""
+    def fork_confirm(self, fork: ForkId, *, known: bool, failed: bool = False) -> list[Effect]:
+        """Hears the owner's answer to a ForkRequest; then the parent may let go (G2).
+
+        Or, of a fork that is counted, that the creation of its value has failed since.
+        """
         entry = self._forks.get(fork)
-        if entry is None or entry.state is not ForkState.PENDING or entry.parent is None:
+        if entry is None or entry.parent is None:
             return []
-        entry.counted = known
-        return self._settle(fork, ForkState.CONFIRMED if known else ForkState.FAILED)
+        if entry.state is ForkState.PENDING:
+            entry.counted = known
+            counted = ForkState.FAILED if failed else ForkState.CONFIRMED
+            return self._settle(fork, counted if known else ForkState.GONE)
+        if entry.state is ForkState.CONFIRMED and known and failed:
+            entry.state = ForkState.FAILED
+        return []
 
     def child_accept(self, child: ForkId) -> list[Effect]:
         """Lets go of the pin for a child that its owner has confirmed."""

@@ -227,9 +227,7 @@ class Serving:
             value = user_call()
             if user_call.mode is CallMode.FUTURE:
                 future = _checked_future(user_call, value)
-        except (
-            BaseException
-        ) as error:  # around the user's function: whatever it raises is its reply
+        except BaseException as error:  # around the user's function: its reply, whatever it is
             settle(None, error)
             return
         if user_call.mode is CallMode.FUTURE:
@@ -342,15 +340,13 @@ class Serving:
             coroutine: Coroutine[Any, Any, Any] = user_call()
             return coroutine
 
-        def finished(task: asyncio.Task[Any]) -> None:
-            if task.cancelled():
+        def finished(value: object, error: BaseException | None) -> None:
+            if isinstance(error, asyncio.CancelledError):
                 if served is not None and served.cancelled:
-                    settle(None, served.given_up(self.worker))  # an RRef may keep it
+                    error = served.given_up(self.worker)  # an RRef may keep it
                 else:
-                    settle(None, asyncio.CancelledError(f"{user_call.name} was cancelled"))
-                return
-            error = task.exception()
-            settle(None if error is not None else task.result(), error)
+                    error = asyncio.CancelledError(f"{user_call.name} was cancelled")
+            settle(value, error)
 
         served = current_served_call()
         on_start = served.on_cancel if served is not None else _ignore
@@ -373,7 +369,7 @@ class Serving:
         else:
             try:
                 sealed = self._codec.seal(call.caller, REPLY, call.record, value, reply=True)
-            except Exception as unsendable:  # at the top of a remote handler
+            except BaseException as unsendable:  # at the top of a remote handler
                 self._fail(call, unsendable)
             else:
                 self._reply(call, sealed)
@@ -383,7 +379,7 @@ class Serving:
         body = describe_failure(error, self.worker)
         try:
             sealed = self._codec.seal(call.caller, ERROR, call.record, body, reply=True)
-        except Exception:  # at the top of a remote handler: an interceptor failed
+        except BaseException:  # at the top of a remote handler: an interceptor failed
             _logger.exception("the error of %s could not be sent as it is", call.record.function)
             sealed = self._codec.seal_bare(ERROR, {**body, "error": None})
         self._reply(call, sealed)
@@ -421,6 +417,8 @@ def _let_others_in() -> None:
 
 def _checked_future(user_call: UserCall, value: object) -> Future[Any]:
     if not isinstance(value, Future):
+        if isinstance(value, Coroutine):
+            value.close()  # or its end would say on stderr that nobody awaited it
         raise TypeError(
             f"{user_call.name} is marked async_execution and must return a telegrad.rpc.Future, "
             f"not {value!r} ({type(value).__name__}); remove the mark or return a Future"

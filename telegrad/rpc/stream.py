@@ -133,7 +133,7 @@ class Stream(Generic[T]):
 def stream(
     to: To,
     func: Callable[..., Iterator[T]],
-    args: Sequence[Any] = (),
+    args: Sequence[Any] | None = (),
     kwargs: Mapping[str, Any] | None = None,
     timeout: float | None = None,
 ) -> Stream[T]: ...
@@ -141,14 +141,14 @@ def stream(
 def stream(
     to: To,
     func: Callable[..., AsyncIterator[T]],
-    args: Sequence[Any] = (),
+    args: Sequence[Any] | None = (),
     kwargs: Mapping[str, Any] | None = None,
     timeout: float | None = None,
 ) -> Stream[T]: ...
 def stream(
     to: To,
     func: Callable[..., Any],
-    args: Sequence[Any] = (),
+    args: Sequence[Any] | None = (),
     kwargs: Mapping[str, Any] | None = None,
     timeout: float | None = None,
 ) -> Stream[Any]:
@@ -165,7 +165,7 @@ def stream(
         to: Name, rank or WorkerInfo.
         func: A generator function or an async generator function that the callee finds by its
             name; any other that returns an iterator will do.
-        args: A tuple or list.
+        args: A tuple or list; None as `()`.
         kwargs: By name.
         timeout: Seconds above 0 that each next item may be waited for; None for
             `RpcOptions.timeout`; `math.inf` ends with an item or the callee's loss alone. What
@@ -188,7 +188,7 @@ def open_stream(
     agent: Agent,
     to: To,
     func: Callable[..., Any],
-    args: Sequence[Any] = (),
+    args: Sequence[Any] | None = (),
     kwargs: Mapping[str, Any] | None = None,
     timeout: float | None = None,
 ) -> Stream[Any]:

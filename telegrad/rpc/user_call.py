@@ -6,7 +6,8 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from types import FunctionType
+from functools import partial
+from types import FunctionType, MethodType
 from typing import Any, Protocol, TypeAlias, final
 
 from telegrad.errors import DecodeError, EncodeError
@@ -136,11 +137,12 @@ def mode_of(func: Callable[..., Any]) -> CallMode:
 
 
 def check_arguments(args: object, kwargs: object) -> tuple[list[Any], dict[str, Any]]:
-    """Returns what is sent for `args` and `kwargs`.
+    """Returns what is sent for `args` and `kwargs`, of which None means that there are none.
 
     Raises:
         TypeError: `args` is no tuple or list, or `kwargs` no mapping with str keys.
     """
+    args = () if args is None else args
     if not isinstance(args, tuple | list):
         raise TypeError(
             f"args must be a tuple or list of the arguments, not {type(args).__name__}; "
@@ -168,12 +170,26 @@ def call_payload(
     if not callable(func):
         raise TypeError(f"func must be callable, not {func!r} ({type(func).__name__})")
     positional, named = check_arguments(args, kwargs)
+    _refuse_object(func)
     ref = FunctionRef.of(func)
     arguments = {"args": positional, "kwargs": named}
     if ref.script:
         _refuse_what_stays_here(ref.name)
         return ref.name, {"func": ref.name, "script": ref.script, **arguments}
     return ref.name, {"func": ref.name, **arguments}
+
+
+def _refuse_object(func: Callable[..., Any]) -> None:
+    """Refuses an object that can be called but has no name; as an argument it may well travel."""
+    named = getattr(func, "__qualname__", None) or getattr(func, "__name__", None)
+    if isinstance(func, MethodType | partial) or isinstance(named, str):
+        return
+    kind = type(func).__qualname__
+    raise EncodeError(
+        f"func is an object of type {kind}, and has no name by which the callee could find it; keep "
+        f"the object on one worker, rref = rpc.remote(to, {kind}, ...), and call "
+        "rref.rpc_sync()(...); or send a function, and the object among its arguments"
+    )
 
 
 def _refuse_what_stays_here(name: str) -> None:

@@ -13,7 +13,8 @@ import logging
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, ParamSpec, TypeVar, final
+from functools import partial
+from typing import Any, ParamSpec, TypeAlias, TypeVar, final
 
 from telegrad.rpc.deadlines import Deadlines
 from telegrad.transport import LoopThread
@@ -22,6 +23,9 @@ __all__ = ["UserLoop"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+Finished: TypeAlias = Callable[[object, BaseException | None], None]
+_Outcome: TypeAlias = tuple[object, BaseException | None]
 
 SLOW_SECONDS = 1.0  # an await takes microseconds; who holds the loop this long computes or blocks
 
@@ -57,7 +61,7 @@ class UserLoop:
         context: contextvars.Context,
         start: Callable[[], Coroutine[Any, Any, Any]],
         started: Callable[[Callable[[], None]], None],
-        finished: Callable[[asyncio.Task[Any]], None],
+        finished: Finished,
     ) -> None:
         """Runs what `start` returns as a task inside `context`. From any thread.
 
@@ -66,7 +70,7 @@ class UserLoop:
             context: Also that in which `finished` runs.
             start: Makes the coroutine, on the loop.
             started: Hears how to cancel the task, from any thread.
-            finished: Hears of its end, on the loop.
+            finished: Hears of its value or error, whatever it raised, on the loop.
 
         Raises:
             RuntimeError: The loop was closed.
@@ -110,12 +114,12 @@ class UserLoop:
         context: contextvars.Context,
         start: Callable[[], Coroutine[Any, Any, Any]],
         started: Callable[[Callable[[], None]], None],
-        finished: Callable[[asyncio.Task[Any]], None],
+        finished: Finished,
     ) -> None:
         loop = asyncio.get_running_loop()
         task = loop.create_task(_run(start), name=name, context=context)
         task.add_done_callback(self._count_down)
-        task.add_done_callback(finished, context=context)
+        task.add_done_callback(partial(_tell, finished), context=context)
         started(lambda: self._cancel(task))
 
     def _count_down(self, _: asyncio.Task[Any]) -> None:
@@ -186,6 +190,21 @@ class _Threads(ThreadPoolExecutor):
         return future
 
 
-async def _run(start: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """Calls the function inside the task, so that its wrong arguments are the task's error."""
-    return await start()
+async def _run(start: Callable[[], Coroutine[Any, Any, Any]]) -> _Outcome:
+    """Calls the function inside the task, so that its wrong arguments are the task's error.
+
+    What asyncio would raise out of the loop, and so end that, is no error of the task's.
+    """
+    try:
+        return await start(), None
+    except (SystemExit, KeyboardInterrupt) as error:
+        return None, error
+
+
+def _tell(finished: Finished, task: asyncio.Task[_Outcome]) -> None:
+    if task.cancelled():
+        finished(None, asyncio.CancelledError())
+    elif (error := task.exception()) is not None:
+        finished(None, error)
+    else:
+        finished(*task.result())

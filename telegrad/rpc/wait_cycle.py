@@ -15,7 +15,16 @@ The youngest wait finds the cycle. So a probe goes through waits alone that are 
 the one it began with, and a chain of nested calls, each younger than its caller, costs one message
 a call. What the messages say is all there is to know: nothing is remembered between them.
 
-(Chandy, Misra, Haas 1983, for waits that need all of what they wait for.)
+A wait that any of several calls may end (the first failure ends an `asyncio.gather`) is part of a
+cycle only if every one of those is: nothing outside may be left that ends it. So a probe that comes
+to one visits all of them, one after the other, before it has gone round (a knot):
+
+     w0: f waits for g on w1, or h on w2    Probe [f], to visit g, h ───▶  w1: g waits for f
+     w2: h waits for g                      ◀─── Check [f, g, h] ◀─── Probe [f, g], to visit h
+
+Of calls that each need all of several a probe follows one way at a time, so it is several probes.
+
+(Chandy, Misra, Haas 1983.)
 """
 
 from __future__ import annotations
@@ -27,6 +36,7 @@ from typing import NamedTuple, TypeAlias, final
 from telegrad.types import WorkerInfo
 
 __all__ = [
+    "Branch",
     "Break",
     "Check",
     "End",
@@ -45,6 +55,9 @@ __all__ = [
 
 # Longer chains than this are not followed. Nobody has written one by hand; recursion ends sooner.
 MAX_HOPS = 256
+# Where calls that need all of several stand behind a wait that any of several ends, there are as
+# many ways as products of their numbers. A probe that has visited the latter divides into so many.
+MAX_FORKS = 16
 
 Token: TypeAlias = tuple[int, ...]
 
@@ -62,54 +75,63 @@ class ServedId(NamedTuple):
     items: int = 0
 
 
+class Branch(NamedTuple):
+    """A call that is waited for, and where it runs."""
+
+    to: ServedId
+    peer: WorkerInfo
+
+
 class Step(NamedTuple):
-    """One way in which a served call waits for another one, as its worker sees it at this moment.
+    """One thing that a served call needs, as its worker sees it at this moment.
+
+    It may be that others of its steps need more; each of them must come before it can end.
 
     Attributes:
         token: Names the waits that it consists of; never the same again once one of them ended.
-        to: Which call it waits for.
-        peer: Where that runs.
+        branches: The calls of which any may end this wait; each of them once.
         age: Seconds since this step was first seen there.
         text: Who waits for what, in words.
     """
 
     token: Token
-    to: ServedId
-    peer: WorkerInfo
+    branches: tuple[Branch, ...]
     age: float
     text: str
 
 
 class Hop(NamedTuple):
-    """A step of a chain that was followed.
+    """A step that was followed.
 
     Attributes:
         call: Who waits.
         token: See `Step`.
-        worker: Where, for a reader.
+        to: Those of whom any may end the wait.
+        worker: Where.
         text: See `Step`.
     """
 
     call: ServedId
     token: Token
+    to: tuple[ServedId, ...]
     worker: WorkerInfo
     text: str
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """Follows a chain.
+class Probe(NamedTuple):
+    """Follows waits.
 
     Attributes:
-        to: The call that the last hop waits for.
-        hops: The chain so far.
+        todo: The calls that are still to be visited, the next one first.
+        hops: The calls that were, and how they wait.
         age: Of the wait that it began with, when it began.
+        forks: Into how many it may divide.
     """
 
-    to: ServedId
+    todo: tuple[Branch, ...]
     hops: tuple[Hop, ...]
     age: float
+    forks: int
 
 
 @final
@@ -145,7 +167,7 @@ Sends: TypeAlias = list[tuple[WorkerInfo, Message]]
 
 def probes(me: WorkerInfo, call: ServedId, step: Step) -> Sends:
     """Begins to follow a wait of a call that is served here."""
-    return [(step.peer, Probe(step.to, (Hop(call, step.token, me, step.text),), step.age))]
+    return _follow(me, call, step, Probe((), (), step.age, MAX_FORKS))
 
 
 def on_probe(me: WorkerInfo, probe: Probe, steps: Sequence[Step]) -> Sends:
@@ -154,19 +176,41 @@ def on_probe(me: WorkerInfo, probe: Probe, steps: Sequence[Step]) -> Sends:
     Args:
         me: This worker.
         probe: What came.
-        steps: How the call waits that it leads to; nothing when it is not served here, or runs.
+        steps: How the call waits that it visits next; nothing when it is not served here, or runs.
     """
-    hops = probe.hops
-    if probe.to == hops[0].call:
-        return [(me, Check(hops, 0))]
-    if len(hops) >= MAX_HOPS or any(hop.call == probe.to for hop in hops):
-        return []  # a cycle that the first hop leads into: those inside find it
-    sends: Sends = []
-    for step in steps:
-        if step.age >= probe.age:
-            hop = Hop(probe.to, step.token, me, step.text)
-            sends.append((step.peer, Probe(step.to, (*hops, hop), probe.age)))
-    return sends
+    visited, *rest = probe.todo
+    old = [step for step in steps if step.age >= probe.age]
+    left = probe._replace(todo=tuple(rest))
+    if any(len(hop.to) > 1 for hop in probe.hops):
+        old = old[: probe.forks]
+        left = left._replace(forks=probe.forks // max(len(old), 1))
+    return [send for step in old for send in _follow(me, visited.to, step, left)]
+
+
+def _follow(me: WorkerInfo, call: ServedId, step: Step, probe: Probe) -> Sends:
+    """Adds a hop to a probe and sends it on, or a check if it has visited all there is."""
+    to = tuple(branch.to for branch in step.branches)
+    hops = (*probe.hops, Hop(call, step.token, to, me, step.text))
+    known = {hop.call for hop in hops} | {branch.to for branch in probe.todo}
+    todo = (*probe.todo, *(branch for branch in step.branches if branch.to not in known))
+    if not todo:
+        return [(hops[0].worker, Check(hops, 0))] if _is_round(hops) else []
+    if len(hops) + len(todo) > MAX_HOPS:
+        return []
+    return [(todo[0].peer, probe._replace(todo=todo, hops=hops))]
+
+
+def _is_round(hops: Sequence[Hop]) -> bool:
+    """Tells whether each hop leads back to the first; those that do not have a cycle of their own.
+
+    That one is found by those inside, and once it was ended this wait may end, too.
+    """
+    leading = {hops[0].call}
+    while True:
+        more = {hop.call for hop in hops if not leading.isdisjoint(hop.to)} - leading
+        if not more:
+            return len(leading) == len(hops)
+        leading |= more
 
 
 def on_check(check: Check, steps: Sequence[Step]) -> Sends:
@@ -197,5 +241,8 @@ def ended(end: End, steps: Sequence[Step]) -> bool:
 
 
 def _is_there(hops: Sequence[Hop], place: int, steps: Sequence[Step]) -> bool:
-    to = hops[(place + 1) % len(hops)].call
-    return any(step.token == hops[place].token and step.to == to for step in steps)
+    hop = hops[place]
+    return any(
+        step.token == hop.token and tuple(branch.to for branch in step.branches) == hop.to
+        for step in steps
+    )

@@ -3,69 +3,90 @@
      ServedCall ──▶ its thread or task ──▶ what that waits for ──▶ a Future
                 └─▶ the Future that its value will be of ───────────┘ │
      Future ──▶ the future that it follows (then, a fetch) ◀──────────┤
-            ──▶ all of several (collect_all, gather)                  │
+            ──▶ all of several (collect_all)                          │
+            ──▶ any of several (gather, first_n)                      │
             ──▶ the thread that is computing it (to_thread, then)     │
             ──▶ a PendingCall: a call of this worker's, served elsewhere
             ──▶ the NextItem of a stream: the call that yields it, if it has yielded all before
             ──▶ a ServedCall: the value of an RRef, being made here
+     task   ──▶ another task, those of a TaskGroup, what asyncio.gather or shield waits for
 
-Where the library does not know what completes a future, and where a wait may end for another reason
-(a limit of its own, the first failure of several), the way ends: it is taken to end by itself.
+What may end for another reason is an alternative: `asyncio.gather` ends when all are done, or one
+of them fails, and so it waits for any. A wait for any is followed to the calls behind each of them.
+Where the library does not know what completes a future, and where a wait has a limit of its own,
+the way ends: it is taken to end by itself, and so is a wait for any that such a way leads from.
 """
 
 from __future__ import annotations
 
 import asyncio
-import gc
+import itertools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeAlias
 
 from telegrad.rpc.blocking import NextItem, PoolThread, TaskRun, Wait
 from telegrad.rpc.call_table import PendingCall
 from telegrad.rpc.future import Future
 from telegrad.rpc.served_call import ServedCall
-from telegrad.rpc.wait_cycle import ServedId, Token
+from telegrad.rpc.wait_cycle import Branch, ServedId, Token
+from telegrad.rpc.wait_tasks import Stamps, behind, limited, wait_of
 from telegrad.types import WorkerInfo
 
 __all__ = ["Way", "served_id", "ways"]
 
 # A call that waits for more than this at once is not looked at to the end.
 MAX_THINGS = 10_000
-# Of a function's or a future's name in the report.
+# Nor are futures that follow each other in a chain that is longer.
+MAX_DEPTH = 100
+# A wait that any of so many may end is followed once some of them are done.
+MAX_ALTERNATIVES = 64
+# Of waits for any of some, each of which needs all of others, so many combinations.
+MAX_COMBINATIONS = 16
+# Of a function's or a future's name in the report, and how many of them for one wait.
 MAX_TEXT = 160
-# Packages whose scopes cancel the task that they are entered in.
-FOREIGN_LIMITS = ("anyio", "async_timeout")
+MAX_TEXTS = 3
 
 
 class Way(NamedTuple):
-    """From a served call to one that it waits for.
+    """From a served call to those of which any may end its wait.
 
     Attributes:
         token: See `wait_cycle.Step`.
-        to: The call that it waits for.
-        peer: Where that is served.
+        branches: The calls that it waits for.
         breaks: The futures to fail in order to end it: all that a thread or task waits for on the
             way, or where none does, the last one. Never the value of an RRef itself.
         text: Who waits for what.
     """
 
     token: Token
-    to: ServedId
-    peer: WorkerInfo
+    branches: tuple[Branch, ...]
     breaks: tuple[Future[Any], ...]
     text: str
 
 
-class _Path(NamedTuple):
-    """How a thing was come to."""
+class _Clause(NamedTuple):
+    """What must happen before a thing can: one of the calls has to end.
 
-    token: Token = ()
-    waited: tuple[Future[Any], ...] = ()  # by threads and tasks
-    last: Future[Any] | None = None
+    Attributes:
+        token: Of the waits that it consists of.
+        ends: The calls, and in words what is waited for of them.
+        waited: Futures for which threads and tasks wait, on the way there.
+        last: The future before each call.
+        tasks: What waits on the way.
+        groups: At whose end they do.
+    """
+
+    token: Token
+    ends: tuple[tuple[Branch, str], ...]
+    waited: tuple[Future[Any], ...] = ()
+    last: tuple[Future[Any], ...] = ()
+    tasks: tuple[asyncio.Task[Any], ...] = ()
+    groups: tuple[asyncio.TaskGroup, ...] = ()
 
 
-_Place: TypeAlias = tuple[object, _Path]
+# All of them have to be fulfilled; nothing where it may happen by itself.
+_Clauses: TypeAlias = tuple[_Clause, ...]
 
 
 def served_id(me: WorkerInfo, call: ServedCall) -> ServedId:
@@ -77,6 +98,7 @@ def ways(
     me: WorkerInfo,
     call: ServedCall,
     is_mine: Callable[[PendingCall | ServedCall], bool],
+    stamps: Stamps,
     *,
     to_be_sure: bool = False,
 ) -> list[Way]:
@@ -87,120 +109,173 @@ def ways(
         call: It is served here.
         is_mine: Tells whether a call was made, or is served, by this worker: futures of several
             may meet in one process.
+        stamps: Names the futures that wake tasks.
         to_be_sure: Whether to look, which takes milliseconds, for limits that asyncio keeps.
     """
-    found: list[Way] = []
-    seen: dict[int, object] = {}  # keeps them alive, and so their ids apart
-    places: list[_Place] = [(call.runner, _Path())]
-    while places and len(seen) < MAX_THINGS:
-        thing, path = places.pop()
+    if call.runner is None:
+        return []
+    found = _Following(me, is_mine, stamps).clauses(call.runner)
+    return [
+        _way(me, call, clause)
+        for clause in found
+        if not (to_be_sure and clause.tasks and limited(clause.tasks, clause.groups))
+    ]
+
+
+def _way(me: WorkerInfo, call: ServedCall, clause: _Clause) -> Way:
+    branches = dict(clause.ends)
+    texts = [text[:MAX_TEXT] for text in branches.values()]
+    if len(texts) > MAX_TEXTS:
+        texts[MAX_TEXTS:] = [f"{len(texts) - MAX_TEXTS} more"]
+    function = call.record.function[:MAX_TEXT]
+    what = " and ".join(texts)
+    text = f"{function} on {me.name!r}, called by {call.caller.name!r}, waits for {what}"
+    return Way(clause.token, tuple(branches), clause.waited or clause.last, text)
+
+
+class _Following:
+    """One look at how a call waits."""
+
+    def __init__(
+        self,
+        me: WorkerInfo,
+        is_mine: Callable[[PendingCall | ServedCall], bool],
+        stamps: Stamps,
+    ) -> None:
+        self._me = me
+        self._is_mine = is_mine
+        self._stamps = stamps
+        # With each thing, which keeps its id its own. What is found again while it is followed
+        # waits for itself without any call: nothing is known of how that ends.
+        self._known: dict[int, tuple[object, _Clauses]] = {}
+        self._depth = 0
+
+    def clauses(self, thing: object) -> _Clauses:
+        """Returns what must happen before a thing can."""
         if isinstance(thing, weakref.ReferenceType):
             thing = thing()
-        if thing is None or id(thing) in seen:
-            continue
-        seen[id(thing)] = thing
-        if isinstance(thing, PoolThread | TaskRun):
-            places += _of_wait(thing, path, to_be_sure=to_be_sure)
-        elif isinstance(thing, Future):
-            places += _of_future(thing, path)
-        elif isinstance(thing, tuple):
-            places += [(each, path) for each in reversed(thing)]
-        elif isinstance(thing, Wait):
-            places += [(each, path) for each in _alone(thing)]
-        elif isinstance(thing, NextItem):
-            pending = thing.reply._source
-            if isinstance(pending, PendingCall) and is_mine(pending):
-                to = _callee(me, pending)._replace(items=thing.number)
-                what = f"item {thing.number} of the stream of {pending.record.function}"
-                what = f"{what[:MAX_TEXT]} on {pending.peer.name!r}"
-                found.append(_way(me, call, path, to, pending.peer, what))
-        elif isinstance(thing, PendingCall) and is_mine(thing):
-            to = _callee(me, thing)
-            found.append(_way(me, call, path, to, thing.peer, thing.future._label))
-        elif isinstance(thing, ServedCall) and is_mine(thing):
-            what = f"the value that {thing.record.function} makes on {me.name!r}"
-            found.append(_way(me, call, path, served_id(me, thing), me, what))
-    return found
+        known = self._known.get(id(thing))
+        if known is not None:
+            return known[1]
+        if thing is None or len(self._known) >= MAX_THINGS or self._depth >= MAX_DEPTH:
+            return ()
+        self._known[id(thing)] = (thing, ())
+        self._depth += 1
+        found = self._of(thing)
+        self._depth -= 1
+        self._known[id(thing)] = (thing, found)
+        return found
+
+    def _of(self, thing: object) -> _Clauses:
+        if isinstance(thing, Future):
+            return self._of_future(thing)
+        if isinstance(thing, PendingCall):
+            return self._of_call(thing, _callee(self._me, thing), thing.future._label)
+        if isinstance(thing, PoolThread):
+            return self._of_wait(thing.wait)
+        if isinstance(thing, TaskRun):
+            return self._of_run(thing)
+        if isinstance(thing, tuple):
+            return self._all(thing)
+        if isinstance(thing, Wait):
+            return self._any(_pending(thing))
+        if isinstance(thing, NextItem):
+            return self._of_item(thing)
+        if isinstance(thing, ServedCall) and self._is_mine(thing):
+            what = f"the value that {thing.record.function} makes on {self._me.name!r}"
+            return (_Clause((), ((Branch(served_id(self._me, thing), self._me), what),)),)
+        if isinstance(thing, asyncio.Task):
+            return self._of_task(thing)
+        if isinstance(thing, asyncio.Future):
+            return () if thing.done() else self._any(behind(thing))
+        return ()
+
+    def _of_future(self, future: Future[Any]) -> _Clauses:
+        if future.done():
+            return ()
+        source = future._source
+        found = self.clauses(source)
+        if isinstance(source, ServedCall):
+            return found
+        return tuple(each if each.last else each._replace(last=(future,)) for each in found)
+
+    def _of_call(self, call: PendingCall, to: ServedId, what: str) -> _Clauses:
+        if not self._is_mine(call):
+            return ()
+        return (_Clause((), ((Branch(to, call.peer), what),)),)
+
+    def _of_item(self, item: NextItem) -> _Clauses:
+        call = item.reply._source
+        if not isinstance(call, PendingCall):
+            return ()
+        name = f"item {item.number} of the stream of {call.record.function}"
+        to = _callee(self._me, call)._replace(items=item.number)
+        return self._of_call(call, to, f"{name[:MAX_TEXT]} on {call.peer.name!r}")
+
+    def _of_run(self, run: TaskRun) -> _Clauses:
+        task = run.task()
+        if task is None:
+            return ()
+        if run.wait is None:
+            return self.clauses(task)
+        return tuple(each._replace(tasks=(task, *each.tasks)) for each in self._of_wait(run.wait))
+
+    def _of_wait(self, wait: Wait | None) -> _Clauses:
+        """Of a thread or task; its wait is one that a cycle can be ended at."""
+        if wait is None:
+            return ()
+        pending = _pending(wait)
+        waited = tuple(each for each in pending if isinstance(each, Future))
+        return tuple(
+            each._replace(token=(wait.started, *each.token), waited=(*waited, *each.waited))
+            for each in self._any(pending)
+        )
+
+    def _of_task(self, task: asyncio.Task[Any]) -> _Clauses:
+        wait = wait_of(task)
+        if wait is None:
+            return ()
+        if isinstance(wait.things[0] if wait.things else None, Wait):
+            found = self._of_wait(wait.things[0])  # type: ignore[arg-type]
+        else:
+            found = self._all(wait.things) if wait.needs_all else self._any(wait.things)
+        stamp = self._stamps.of(wait.waker)
+        groups = () if wait.group is None else (wait.group,)
+        return tuple(
+            each._replace(
+                token=(stamp, *each.token),
+                tasks=(task, *each.tasks),
+                groups=(*groups, *each.groups),
+            )
+            for each in found
+        )
+
+    def _all(self, things: Iterable[object]) -> _Clauses:
+        """Each of them must happen."""
+        return tuple(clause for thing in things for clause in self.clauses(thing))
+
+    def _any(self, things: tuple[object, ...]) -> _Clauses:
+        """One of them must happen: none of them can while any clause of each is not fulfilled."""
+        if len(things) == 1:
+            return self.clauses(things[0])
+        if len(things) > MAX_ALTERNATIVES:
+            return ()
+        found: list[_Clauses] = []
+        for thing in things:
+            found.append(self.clauses(thing))
+            if not found[-1]:
+                return ()  # it may happen by itself
+        combinations = itertools.islice(itertools.product(*found), MAX_COMBINATIONS)
+        return tuple(_joined(each) for each in combinations) if found else ()
+
+
+def _joined(clauses: tuple[_Clause, ...]) -> _Clause:
+    return _Clause(*(tuple(itertools.chain.from_iterable(parts)) for parts in zip(*clauses)))  # noqa: B905
+
+
+def _pending(wait: Wait) -> tuple[object, ...]:
+    return tuple({id(each): each for each in tuple(wait.futures) if not each.done()}.values())
 
 
 def _callee(me: WorkerInfo, call: PendingCall) -> ServedId:
     return ServedId(call.peer.incarnation, me.incarnation, call.number)
-
-
-def _way(
-    me: WorkerInfo, call: ServedCall, path: _Path, to: ServedId, peer: WorkerInfo, what: str
-) -> Way:
-    last = () if path.last is None else (path.last,)
-    function = call.record.function[:MAX_TEXT]
-    text = f"{function} on {me.name!r}, called by {call.caller.name!r}, waits for {what[:MAX_TEXT]}"
-    return Way(path.token, to, peer, path.waited or last, text)
-
-
-def _of_future(future: Future[Any], path: _Path) -> list[_Place]:
-    if future.done():
-        return []
-    source = future._source
-    if not isinstance(source, ServedCall):
-        path = path._replace(last=future)
-    return [(source, path)]
-
-
-def _of_wait(thing: PoolThread | TaskRun, path: _Path, *, to_be_sure: bool) -> list[_Place]:
-    wait: Wait | None = thing.wait
-    if wait is None:
-        return []
-    if to_be_sure and isinstance(thing, TaskRun) and _has_limit(thing):
-        return []
-    return [
-        (
-            each,
-            path._replace(token=(*path.token, wait.started), waited=(*path.waited, each)),
-        )
-        for each in _alone(wait)
-    ]
-
-
-def _alone(wait: Wait) -> list[Future[Any]]:
-    """Returns the future that is left to wait for; of several any may fail, and so end the wait."""
-    pending = [each for each in wait.futures if not each.done()]
-    return pending if len(pending) == 1 else []
-
-
-def _has_limit(run: TaskRun) -> bool:
-    """Tells whether the task is inside an `asyncio.timeout`, a TaskGroup or the like.
-
-    Nobody but those themselves knows of it.
-    """
-    task = run.task()
-    if task is None:
-        return True
-    ends: dict[type, bool] = {}  # few classes, many objects
-    for each in gc.get_objects():
-        kind = type(each)
-        may_end = ends.get(kind)
-        if may_end is None:
-            may_end = ends[kind] = _may_end_a_wait(kind)
-        if may_end and _refers(each, task):
-            if kind is asyncio.Timeout and each.when() is None:
-                continue
-            if kind is asyncio.TaskGroup and each._parent_task is not task:
-                continue
-            return True
-    return False
-
-
-def _may_end_a_wait(kind: type) -> bool:
-    """Tells whether such objects may cancel a task, by a limit or as another task has failed."""
-    if kind is asyncio.Timeout or issubclass(kind, asyncio.TaskGroup):
-        return True
-    module = getattr(kind, "__module__", None)
-    return isinstance(module, str) and module.partition(".")[0] in FOREIGN_LIMITS
-
-
-def _refers(holder: object, task: object) -> bool:
-    near = gc.get_referents(holder)
-    return any(each is task for each in near) or any(
-        any(value is task for value in (each.values() if isinstance(each, dict) else each))
-        for each in near
-        if isinstance(each, dict | set)
-    )

@@ -15,8 +15,20 @@ from telegrad.errors import DecodeError, UnknownWorkerError, WaitCycleError, Wor
 from telegrad.rpc import wait_cycle
 from telegrad.rpc.call_table import PendingCall
 from telegrad.rpc.served_call import ServedCall
-from telegrad.rpc.wait_cycle import Break, Check, End, Hop, Message, Probe, ServedId, Step, Token
+from telegrad.rpc.wait_cycle import (
+    Branch,
+    Break,
+    Check,
+    End,
+    Hop,
+    Message,
+    Probe,
+    ServedId,
+    Step,
+    Token,
+)
 from telegrad.rpc.wait_graph import Way, served_id, ways
+from telegrad.rpc.wait_tasks import Stamps
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 
@@ -37,7 +49,7 @@ STALE_SECONDS = 1.0
 # at most this share of a core.
 SHARE = 0.05
 
-_Key: TypeAlias = tuple[Token, ServedId]
+_Key: TypeAlias = tuple[Token, tuple[Branch, ...]]
 
 
 @final
@@ -53,14 +65,14 @@ class _Seen:
 
     def note(self, way: Way, before: _Seen | None, now: float) -> None:
         """Notes a way, which may have been there at the look before."""
-        key = (way.token, way.to)
+        key = (way.token, way.branches)
         known = before is not None and key in before.since
         self.since[key] = before.since[key] if before is not None and known else now
         self.next_age[key] = before.next_age[key] if before is not None and known else STALE_SECONDS
 
     def is_due(self, way: Way, now: float) -> bool:
         """Tells whether a way is to be followed now: after 1 s, 2 s, 4 s, ..."""
-        key = (way.token, way.to)
+        key = (way.token, way.branches)
         age = now - self.since[key]
         if age < self.next_age[key]:
             return False
@@ -81,6 +93,7 @@ class WaitProbes:
         self._me = agent.info
         self._seen: dict[ServedId, _Seen] = {}  # replaced by each look; those never overlap
         self._oldest: ServedCall | None = None
+        self._stamps = Stamps()
         self._reported = 0
         self._followed = 0
         agent.register_handler(PROBE, self._on_probe)
@@ -142,7 +155,7 @@ class WaitProbes:
         return [step for step in steps if step is not None]
 
     def _ways(self, call: ServedCall, *, to_be_sure: bool = False) -> list[Way]:
-        return ways(self._me, call, self._is_mine, to_be_sure=to_be_sure)
+        return ways(self._me, call, self._is_mine, self._stamps, to_be_sure=to_be_sure)
 
     def _is_mine(self, call: PendingCall | ServedCall) -> bool:
         if isinstance(call, ServedCall):
@@ -150,16 +163,13 @@ class WaitProbes:
         return self._agent._calling.is_pending(call)
 
     def _step(self, seen: _Seen, way: Way, now: float) -> Step | None:
-        since = seen.since.get((way.token, way.to))
-        return None if since is None else Step(way.token, way.to, way.peer, now - since, way.text)
+        since = seen.since.get((way.token, way.branches))
+        return None if since is None else Step(way.token, way.branches, now - since, way.text)
 
     def _on_probe(self, peer: WorkerInfo, envelope: Envelope) -> None:
         del peer
-        to, hops, age = _fields(self._agent.read(envelope), 3)
-        if not isinstance(age, float):
-            raise DecodeError("the age of a wait is no number")
-        probe = Probe(_served(to), _hops(hops), age)
-        self._send(wait_cycle.on_probe(self._me, probe, self._steps(probe.to)))
+        probe = _probe(self._agent.read(envelope))
+        self._send(wait_cycle.on_probe(self._me, probe, self._steps(probe.todo[0].to)))
 
     def _on_check(self, peer: WorkerInfo, envelope: Envelope) -> None:
         del peer
@@ -191,7 +201,8 @@ class WaitProbes:
         seen = self._seen.get(call)
         found = [] if seen is None else self._ways(seen.call)
         for way in found:
-            if way.token == end.hops[end.place].token:
+            hop = end.hops[end.place]
+            if way.token == hop.token and tuple(each.to for each in way.branches) == hop.to:
                 self._reported += 1
                 for future in way.breaks:
                     future.lend(self._agent.submit)  # its callbacks are no affair of the loop's
@@ -231,11 +242,19 @@ def _error(end: End) -> WaitCycleError:
 
 def _write(message: Message) -> tuple[str, list[object]]:
     hops: list[object] = [
-        [list(hop.call), list(hop.token), [*_plain(hop.worker)], hop.text] for hop in message.hops
+        [
+            list(hop.call),
+            list(hop.token),
+            [list(to) for to in hop.to],
+            [*_plain(hop.worker)],
+            hop.text,
+        ]
+        for hop in message.hops
     ]
     match message:
-        case Probe(to, _, age):
-            return PROBE, [list(to), hops, age]
+        case Probe(todo, _, age, forks):
+            ways = [[list(branch.to), [*_plain(branch.peer)]] for branch in todo]
+            return PROBE, [ways, hops, age, forks]
         case Check(_, place):
             return CHECK, [hops, place]
         case Break(_, place):
@@ -244,6 +263,16 @@ def _write(message: Message) -> tuple[str, list[object]]:
 
 def _plain(worker: WorkerInfo) -> tuple[str, int, int]:
     return worker.name, worker.rank, worker.incarnation
+
+
+def _probe(body: object) -> Probe:
+    todo, hops, age, forks = _fields(body, 4)
+    if not isinstance(age, float) or type(forks) is not int:
+        raise DecodeError("the age of a wait is no number")
+    branches = tuple(
+        Branch(_served(to), _worker(peer)) for to, peer in (_fields(each, 2) for each in _few(todo))
+    )
+    return Probe(branches, _hops(hops), age, forks)
 
 
 def _round(body: object) -> tuple[tuple[Hop, ...], int]:
@@ -255,16 +284,27 @@ def _round(body: object) -> tuple[tuple[Hop, ...], int]:
 
 
 def _hops(value: object) -> tuple[Hop, ...]:
+    return tuple(_hop(*_fields(each, 5)) for each in _few(value))
+
+
+def _hop(call: object, token: object, to: object, worker: object, text: object) -> Hop:
+    if not isinstance(text, str):
+        raise DecodeError("a wait does not say whose it is")
+    branches = tuple(_served(each) for each in _few(to))
+    return Hop(_served(call), tuple(_integers(token)), branches, _worker(worker), text)
+
+
+def _worker(value: object) -> WorkerInfo:
+    name, *numbers = _fields(value, 3)
+    if not isinstance(name, str):
+        raise DecodeError("a wait does not say whose it is")
+    return WorkerInfo(name, *_integers(numbers))
+
+
+def _few(value: object) -> list[object]:
     if not isinstance(value, list) or not 0 < len(value) <= wait_cycle.MAX_HOPS:
         raise DecodeError("a chain of waits is no list, or too long")
-    return tuple(_hop(*_fields(each, 4)) for each in value)
-
-
-def _hop(call: object, token: object, worker: object, text: object) -> Hop:
-    name, *numbers = _fields(worker, 3)
-    if not isinstance(name, str) or not isinstance(text, str):
-        raise DecodeError("a wait does not say whose it is")
-    return Hop(_served(call), tuple(_integers(token)), WorkerInfo(name, *_integers(numbers)), text)
+    return value
 
 
 def _served(value: object) -> ServedId:

@@ -7,7 +7,7 @@ import secrets
 from typing import final
 
 from telegrad.rendezvous import Coordinator
-from telegrad.rpc import RpcOptions
+from telegrad.rpc import RpcOptions, connection_limits
 from telegrad.transport import Transport, make_token
 
 __all__ = ["Job"]
@@ -42,6 +42,7 @@ class Job:
             token=self.token,
             world_size=self.size,
             lost_after=self.options.lost_after,
+            limits=connection_limits(self.options.limits),
         )
         (self.endpoint,) = self._coordinator.start()
 

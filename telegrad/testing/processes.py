@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
+import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -18,13 +19,14 @@ from multiprocessing.context import SpawnProcess
 from typing import Any, final
 
 from telegrad.errors import TelegradError, WorkerLostError
+from telegrad.rendezvous import COORDINATOR_NAME
 from telegrad.rpc import RpcOptions
 from telegrad.testing.channel import Channel
 from telegrad.testing.fault_plan import FaultPlan
 from telegrad.testing.job import Job
 from telegrad.testing.worker_process import over_faults, serve
 from telegrad.testing.workers import Workers
-from telegrad.transport import GrpcTransport
+from telegrad.transport import GrpcTransport, find_tls
 from telegrad.wire import name_of
 
 __all__ = ["Processes"]
@@ -113,7 +115,9 @@ class Processes(Workers):
 
     def start(self) -> None:
         """Starts the coordinator and the processes; returns when each has joined."""
-        self._job.listen(over_faults(GrpcTransport(), self._faults))
+        options = self._job.options
+        tls = None if options.insecure else find_tls(options.tls, os.environ, COORDINATOR_NAME)
+        self._job.listen(over_faults(GrpcTransport(tls=tls), self._faults))
         context = multiprocessing.get_context("spawn")
         for r in range(self._n):
             here, there = context.Pipe()

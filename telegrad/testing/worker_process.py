@@ -13,12 +13,12 @@ from typing import Any
 
 from telegrad import rpc
 from telegrad.distributed import make_agent
-from telegrad.rendezvous import parse_init_method
+from telegrad.rendezvous import parse_init_method, secured
 from telegrad.testing.channel import Channel
 from telegrad.testing.fault_injection import FaultyTransport
 from telegrad.testing.fault_plan import FaultPlan
 from telegrad.testing.faulty_network import FaultyNetwork
-from telegrad.transport import GrpcTransport, Transport, find_token
+from telegrad.transport import GrpcTransport, Transport, find_tls, find_token
 from telegrad.wire import CallablePolicy
 
 __all__ = ["over_faults", "run_function", "serve"]
@@ -108,9 +108,15 @@ def _join_over_faults(options: rpc.RpcOptions, network: FaultyNetwork) -> None:
     """Joins as `init_rpc` does, but over a faulty network."""
     address = parse_init_method(None, rank=None, world_size=None, environ=os.environ)
     name = address.name or f"worker{address.rank}"
-    inner = GrpcTransport(insecure=options.insecure)
+    tls = None if options.insecure else find_tls(options.tls, os.environ, name)
+    inner = GrpcTransport(
+        tls=tls,
+        insecure=options.insecure,
+        connections=options.limits.connections,
+        handshake_seconds=options.limits.handshake_seconds,
+    )
     agent = make_agent(
-        address,
+        secured(address, mutual=tls is not None, insecure=options.insecure),
         name=name,
         options=options,
         token=None if options.insecure else find_token(options.token, os.environ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import warnings
 from collections.abc import AsyncIterator, Iterator
@@ -14,15 +15,18 @@ import pytest
 
 from telegrad import dist_autograd, rpc
 from telegrad.autograd import Function, FunctionContext, Tensor, no_grad, tensor
+from telegrad.dist_autograd.messages import BEGIN, GRADIENT
 from telegrad.errors import (
     AutogradError,
     BlockingCallError,
     CallTimeoutError,
     ContextError,
     ContextMismatchError,
+    DecodeError,
     NotInitializedError,
     WorkerLostError,
 )
+from telegrad.rpc.inbox import MOST_GARBAGE_TOLD
 from telegrad.testing import Cluster
 from tests.patience import with_more_time
 
@@ -429,3 +433,28 @@ def test_a_callee_lost_in_the_middle_of_backward(cluster: Cluster) -> None:
     thread.join()
     go_on.set()
     assert failures == []
+
+
+def test_a_log_tells_of_so_many_garbage_messages_and_no_more(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Messages about passes count with all others of their sender."""
+
+    def send_garbage() -> None:
+        agent = rpc.current_agent()
+        peer = agent.worker("worker1")
+        for _ in range(MOST_GARBAGE_TOLD):
+            for kind in (GRADIENT, BEGIN):
+                agent.post(peer, kind, "garbage")
+        asked = [agent.request(peer, BEGIN, "garbage") for _ in range(10)]
+        for each in asked:
+            with pytest.raises(DecodeError):
+                each.wait(20.0)
+        with pytest.raises(DecodeError):
+            agent.request(peer, "no.such.kind").wait(20.0)
+
+    with caplog.at_level(logging.WARNING, "telegrad"):
+        cluster.call(0, send_garbage)
+    told = [each.getMessage() for each in caplog.records if "garbage" in each.getMessage()]
+    assert 0 < len(told) <= MOST_GARBAGE_TOLD
+    assert all("from 'worker0' is garbage" in words for words in told)

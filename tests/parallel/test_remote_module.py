@@ -12,7 +12,7 @@ import pytest
 
 from telegrad import dist_autograd, rpc
 from telegrad.autograd import Tensor, no_grad, tensor
-from telegrad.errors import BlockingCallError, WorkerLostError
+from telegrad.errors import BlockingCallError, UnknownWorkerError, WorkerLostError
 from telegrad.nn import Linear, Module, Parameter, ReLU, Sequential
 from telegrad.optim import SGD
 from telegrad.parallel import DistributedOptimizer, RemoteModule, parameter_rrefs
@@ -488,6 +488,10 @@ def test_what_is_no_module_is_refused(cluster: Cluster) -> None:
             RemoteModule(1, Refuses)
         with pytest.raises(TypeError, match="args must be a tuple or list"):
             RemoteModule(1, Head, cast("Any", 3))
+        with pytest.raises(UnknownWorkerError, match=r"no device in it; write 'worker1', and"):
+            RemoteModule("worker1/cuda:0", Head, (3,))
+        with pytest.raises(UnknownWorkerError, match="no device in it; write 1, and"):
+            RemoteModule("rank:1/cpu", Head, (3,))
         with pytest.raises(ValueError, match="timeout"):
             RemoteModule(1, Head, (3,), timeout=0.0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -306,3 +307,41 @@ class Promise:
     @rpc.functions.async_execution
     def __call__(self, to: str) -> rpc.Future[str]:
         return rpc.rpc_async(to, where)
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A dataclass whose objects can be called."""
+
+    least: int
+
+    def __call__(self, x: int) -> bool:
+        return x >= self.least
+
+
+def passes(check: Callable[[int], bool], x: int) -> bool:
+    return check(x)
+
+
+class Kept:
+    """The coroutine that was returned last."""
+
+    coroutine: Coroutine[Any, Any, int] | None = None
+
+
+async def never_awaited() -> int:
+    return 1
+
+
+@rpc.functions.async_execution
+def returns_a_coroutine() -> Any:
+    made = never_awaited()
+    Kept.coroutine = made
+    return made
+
+
+def coroutines_closed() -> int:
+    assert Kept.coroutine is not None
+    state = inspect.getcoroutinestate(Kept.coroutine)
+    Kept.coroutine = None
+    return int(state == inspect.CORO_CLOSED)

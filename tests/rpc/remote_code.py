@@ -16,6 +16,7 @@ import numpy.typing as npt
 from telegrad import rpc
 from telegrad.rpc.blocking import PoolThread
 from telegrad.rpc.served_call import inherited
+from tests.wire.samples import EXCEPTIONS, OddError
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -24,6 +25,17 @@ class CustomError(Exception):
     def __init__(self, message: str, *, code: int) -> None:
         super().__init__(message)
         self.code = code
+
+
+def raise_sample(i: int) -> None:
+    raise EXCEPTIONS[i]
+
+
+def raise_with_a_reference() -> None:
+    error = OddError(3, detail="d")
+    error.rref = rpc.RRef([1])  # type: ignore[attr-defined]
+    error.lock = threading.Lock()  # type: ignore[attr-defined]
+    raise error
 
 
 class Unsendable:

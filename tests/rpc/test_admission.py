@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from telegrad.rpc import Limits
-from telegrad.rpc.admission import Budget, Grant, Move, Step, Window
+from telegrad.rpc.admission import Budget, Grant, Move, Places, Step, Window
+from telegrad.rpc.admission_leaves import LOOKS, Leaves
+from telegrad.rpc.limits import MOST
 from telegrad.types import WorkerInfo
 
 A, B, C = (WorkerInfo(name, rank, rank + 1) for rank, name in enumerate("abc"))
@@ -27,11 +30,19 @@ def calls(grants: list[Grant]) -> list[int]:
     return [grant.call for grant in grants]
 
 
+def window_of(limits: Limits) -> Window:
+    return Window(limits, Places(limits.pending_calls))
+
+
+def budget_of(limit: int) -> Budget:
+    return Budget(limit, MOST)
+
+
 # -- the window ---------------------------------------------------------------------------------
 
 
 def test_calls_within_the_allowance_start_at_once() -> None:
-    window = Window(Limits(allowance_bytes=100))
+    window = window_of(Limits(allowance_bytes=100))
     assert [window.enter(call, 25) for call in range(4)] == [Step.START] * 4
     assert window.enter(4, 1) is Step.ASK
     assert window.enter(5, 0) is Step.START  # others overtake who asks
@@ -40,7 +51,7 @@ def test_calls_within_the_allowance_start_at_once() -> None:
 
 
 def test_a_call_that_asked_takes_nothing_of_the_allowance() -> None:
-    window = Window(Limits(allowance_bytes=100))
+    window = window_of(Limits(allowance_bytes=100))
     assert window.enter(1, 1000) is Step.ASK
     assert window.admit(1)
     assert not window.admit(1)
@@ -51,7 +62,7 @@ def test_a_call_that_asked_takes_nothing_of_the_allowance() -> None:
 
 
 def test_without_a_place_calls_wait_in_order() -> None:
-    window = Window(Limits(pending_calls_per_peer=2, allowance_bytes=10))
+    window = window_of(Limits(pending_calls_per_peer=2, allowance_bytes=10))
     assert window.enter(1, 1) is Step.START
     assert window.enter(2, 99) is Step.ASK
     assert [window.enter(call, size) for call, size in ((3, 1), (4, 99), (5, 1))] == (
@@ -63,11 +74,62 @@ def test_without_a_place_calls_wait_in_order() -> None:
     assert not window.admit(2)
 
 
+def test_without_a_place_for_any_peer_those_that_wait_take_turns() -> None:
+    limits = Limits(pending_calls=2, pending_calls_per_peer=2, allowance_bytes=10)
+    places = Places(limits.pending_calls)
+    one, two = Window(limits, places), Window(limits, places)
+    assert [one.enter(call, 1) for call in (1, 2, 3, 4)] == [Step.START] * 2 + [Step.WAIT] * 2
+    assert [two.enter(call, size) for call, size in ((5, 99), (6, 1))] == [Step.WAIT] * 2
+    assert steps(one.leave(1)) == [(5, Step.ASK)]
+    assert steps(one.leave(2)) == [(3, Step.START)]
+    assert steps(two.leave(5)) == [(5, Step.WITHDRAW), (6, Step.START)]
+    assert steps(two.lose()) == [(4, Step.START)]
+    assert one.leave(3) == one.leave(4) == []
+    assert one.is_empty
+    assert two.is_empty
+    assert one.enter(7, 1) is Step.START
+
+
 # -- the budget ---------------------------------------------------------------------------------
 
 
+def test_one_peer_takes_no_more_than_one_may() -> None:
+    budget = Budget(100, 20)
+    for call in (1, 2, 3):
+        budget.ask(A, call, 10)
+    assert calls(budget.ask(B, 4, 30)) == [4]  # larger than that: it comes when it is alone
+    assert calls(budget.ask(B, 5, 1)) == []
+    assert budget.in_use == 50
+    assert calls(budget.withdraw(A, 1)) == [3]
+    assert calls(budget.release(B, 4)) == [5]
+    assert budget.in_use == 21
+
+
+def test_one_peer_that_stalls_gets_one_more_in_though_others_go_on() -> None:
+    budget = Budget(100, 10)
+    budget.ask(A, 1, 10)
+    budget.ask(A, 2, 10)
+    budget.ask(A, 3, 10)
+    seen = budget.changes
+    budget.ask(B, 7, 10)
+    budget.arrive(B, 7)
+    assert calls(budget.overdraw(seen)) == []  # one is coming: that is no stall
+    budget.arrive(A, 1)
+    assert calls(budget.overdraw(seen)) == []  # it has come since
+    seen = budget.changes
+    budget.release(B, 7)
+    assert calls(budget.overdraw(seen)) == [2]
+    budget.arrive(A, 2)
+    seen = budget.changes
+    assert calls(budget.overdraw(seen)) == [3]  # nothing at all has changed
+    for call in (1, 2, 3):
+        budget.release(A, call)
+    assert budget.is_empty
+    assert not budget._changed
+
+
 def test_calls_are_admitted_while_there_is_room() -> None:
-    budget = Budget(100)
+    budget = budget_of(100)
     assert calls(budget.ask(A, 1, 60)) == [1]
     assert calls(budget.ask(A, 2, 60)) == []
     assert calls(budget.ask(B, 3, 10)) == []  # it fits, but nobody overtakes the head
@@ -80,7 +142,7 @@ def test_calls_are_admitted_while_there_is_room() -> None:
 
 
 def test_peers_take_turns() -> None:
-    budget = Budget(10)
+    budget = budget_of(10)
     budget.ask(C, 0, 10)
     for call in range(1, 4):
         budget.ask(A, call, 10)
@@ -94,7 +156,7 @@ def test_peers_take_turns() -> None:
 
 
 def test_a_call_larger_than_the_budget_comes_alone() -> None:
-    budget = Budget(10)
+    budget = budget_of(10)
     assert calls(budget.ask(A, 1, 4)) == [1]
     assert calls(budget.ask(B, 2, 1000)) == []
     assert calls(budget.ask(A, 3, 4)) == []
@@ -103,7 +165,7 @@ def test_a_call_larger_than_the_budget_comes_alone() -> None:
 
 
 def test_what_is_withdrawn_holds_nothing() -> None:
-    budget = Budget(10)
+    budget = budget_of(10)
     assert calls(budget.ask(A, 1, 10)) == [1]
     assert calls(budget.ask(A, 2, 10)) == []
     assert calls(budget.withdraw(A, 2)) == []
@@ -116,7 +178,7 @@ def test_what_is_withdrawn_holds_nothing() -> None:
 
 
 def test_a_lost_peer_holds_what_still_runs_and_no_more() -> None:
-    budget = Budget(20)
+    budget = budget_of(20)
     for call in (1, 2, 3):
         budget.ask(A, call, 10)
     budget.ask(B, 4, 10)
@@ -134,7 +196,7 @@ def test_a_lost_peer_holds_what_still_runs_and_no_more() -> None:
 
 def test_no_budget_is_full_of_messages_that_arrived_by_half() -> None:
     """Admitted chunk by chunk, four messages of 10 would each hold 5 of 20 and wait for ever."""
-    budget = Budget(20)
+    budget = budget_of(20)
     coming = [grant for peer in (A, B) for call in (1, 2) for grant in budget.ask(peer, call, 10)]
     assert len(coming) == 2  # each whole: nothing that is under way needs more
     for grant in coming:
@@ -190,16 +252,79 @@ def test_a_call_that_waits_lets_others_in() -> None:
 
 
 def test_calls_that_stall_let_one_more_in_at_a_time() -> None:
-    budget = Budget(10)
+    budget = budget_of(10)
     for call in range(3):
         budget.ask(A, call, 10)
-    assert calls(budget.overdraw()) == []  # one is coming: that is no stall
+    assert calls(budget.overdraw(budget.changes)) == []  # one is coming: that is no stall
     for call in range(2):
         budget.arrive(A, call)
-        assert calls(budget.overdraw()) == [call + 1]
+        assert calls(budget.overdraw(budget.changes)) == [call + 1]
     budget.arrive(A, 2)
-    assert calls(budget.overdraw()) == []
+    assert calls(budget.overdraw(budget.changes)) == []
     assert budget.in_use == 30
+
+
+# -- leaves that are not used --------------------------------------------------------------------
+
+
+def test_a_leave_that_lapses_lets_others_in() -> None:
+    budget = budget_of(10)
+    assert calls(budget.ask(A, 1, 2**60)) == [1]
+    budget.ask(A, 2, 2**60)
+    budget.ask(B, 3, 10)
+    budget.ask(C, 4, 10)
+    assert budget.coming == [Grant(A, 1)]
+    assert calls(budget.lapse([Grant(A, 1), Grant(A, 7)])) == [3]  # not its own next one
+    assert budget.in_use == 10
+    assert calls(budget.lapse([Grant(A, 1)])) == []
+    assert calls(budget.release(B, 3)) == [4]
+    assert budget.asked_by(A) == 2  # who asks on and on, and sends nothing, is bounded by that
+    assert calls(budget.release(C, 4)) == [2]  # nobody else waits
+    assert not budget.arrive(A, 9)
+
+
+def test_a_call_that_comes_late_counts_from_then_on() -> None:
+    budget = budget_of(10)
+    budget.ask(A, 1, 8)
+    budget.ask(B, 2, 8)
+    assert calls(budget.lapse(budget.coming)) == [2]
+    assert budget.arrive(A, 1)
+    assert budget.in_use == 16
+    assert calls(budget.ask(A, 3, 2)) == []
+    assert calls(budget.release(B, 2)) == [3]
+    assert calls(budget.release(A, 1)) == []
+    assert (budget.in_use, budget.arrive(A, 1)) == (2, False)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda budget: budget.withdraw(A, 1),
+        lambda budget: budget.lose(A),
+        lambda budget: budget.release(A, 1),
+    ],
+    ids=["withdrawn", "lost", "given back"],
+)
+def test_a_lapsed_leave_ends(end: Callable[[Budget], list[Grant]]) -> None:
+    budget = budget_of(10)
+    budget.ask(A, 1, 8)
+    budget.lapse(budget.coming)
+    assert (budget.is_empty, end(budget)) == (False, [])
+    assert (budget.is_empty, budget.in_use) == (True, 0)
+
+
+def test_leaves_lapse_when_nothing_comes_for_so_many_looks() -> None:
+    leaves, slow, silent = Leaves(), Grant(A, 1), Grant(B, 2)
+    for look in range(1, LOOKS + 1):
+        assert leaves.look({slow: 100 - look, silent: None}) == []
+    assert leaves.look({slow: 50, silent: None}) == [silent]
+    assert leaves.look({slow: 50}) == []
+    assert leaves.look({slow: None}) == []  # on a new carrier, or whatever changes: counted anew
+    for _ in range(LOOKS - 1):
+        assert leaves.look({slow: None}) == []
+    assert leaves.look({slow: None}) == [slow]
+    assert leaves.look({}) == []
+    assert not leaves._seen
 
 
 # -- any order of events ------------------------------------------------------------------------
@@ -227,9 +352,12 @@ class World:
 
     def __post_init__(self) -> None:
         ends = [(a, b) for a in (A, B, C) for b in (A, B, C)]
-        self.windows = {(a, b): Window(self.limits) for a, b in ends}
-        self.budgets = {each: Budget(self.limits.pending_bytes) for each in (A, B, C)}
+        self.places = {each: Places(self.limits.pending_calls) for each in (A, B, C)}
+        self.windows = {(a, b): Window(self.limits, self.places[a]) for a, b in ends}
+        sizes = (self.limits.pending_bytes, self.limits.pending_bytes_per_peer)
+        self.budgets = {each: Budget(*sizes) for each in (A, B, C)}
         self.overdrawn = False
+        self.lapsed = 0
 
     def call(self, a: WorkerInfo, b: WorkerInfo, size: int, inside: Call | None = None) -> Call:
         call = Call(len(self.calls), a, b, size, inside)
@@ -240,7 +368,7 @@ class World:
             self.send(call)
             return call
         call.state = "held"
-        self.move(a, b, [Move(call.number, self.windows[a, b].enter(call.number, size), size)])
+        self.move([Move(call.number, self.windows[a, b].enter(call.number, size), size)])
         return call
 
     def send(self, call: Call) -> None:
@@ -248,8 +376,9 @@ class World:
         call.state = "sent"
         self.messages.append(("call", call.caller, call.callee, call))
 
-    def move(self, a: WorkerInfo, b: WorkerInfo, moves: list[Move]) -> None:
+    def move(self, moves: list[Move]) -> None:
         for number, step, size in moves:
+            a, b = self.calls[number].caller, self.calls[number].callee
             if step is Step.START:
                 self.send(self.calls[number])
             elif step is Step.ASK:
@@ -276,7 +405,7 @@ class World:
         else:
             body.state = "ended"
             self.close(body)
-            self.move(b, a, self.windows[b, a].leave(body.number))
+            self.move(self.windows[b, a].leave(body.number))
 
     def deliver_all(self) -> None:
         while self.messages:
@@ -296,7 +425,7 @@ class World:
         assert call.state == "held"
         call.state = "withdrawn"
         ends = call.caller, call.callee
-        self.move(*ends, self.windows[ends].leave(call.number))
+        self.move(self.windows[ends].leave(call.number))
 
     def close(self, call: Call) -> None:
         if call.inside is not None:
@@ -313,7 +442,7 @@ class World:
                     self.close(each)
                 each.state = "lost"
         for other in {A, B, C} - self.dead:
-            self.windows[other, gone] = Window(self.limits)
+            self.move(self.windows[other, gone].lose())
             self.grant(other, self.budgets[other].lose(gone))
         self.messages = [each for each in self.messages if not self.dead & set(each[1:3])]
 
@@ -340,6 +469,10 @@ class World:
         assert all(self.windows[a, b].is_empty for a in living for b in living)
         assert all(self.budgets[each].is_empty for each in living)
         assert all(self.budgets[each].in_use == 0 for each in living)
+        assert not any(
+            self.budgets[each]._in_use_by or self.budgets[each]._changed for each in living
+        )
+        assert all(self.places[each]._taken == 0 for each in living)
 
 
 class Random:
@@ -356,7 +489,9 @@ class Random:
         self.world = World(
             Limits(
                 pending_calls_per_peer=rng.randint(1, 5),
+                pending_calls=rng.randint(1, 8),
                 pending_bytes=rng.randint(1, 40),
+                pending_bytes_per_peer=rng.randint(1, 40),
                 allowance_bytes=rng.choice((0, 5, 20)),
             )
         )
@@ -384,7 +519,7 @@ class Random:
                 if not call.children and call.caller not in world.dead:
                     world.end(call)
             case "rare":
-                match rng.choice(("nest", "nest", "wait", "expire", "stall", "crash")):
+                match rng.choice(("nest", "nest", "wait", "expire", "stall", "lapse", "crash")):
                     case "nest" if running:
                         outer, to = rng.choice(running), rng.choice(living)
                         world.call(outer.callee, to, rng.randint(0, 50), inside=outer)
@@ -394,9 +529,18 @@ class Random:
                         world.withdraw(rng.choice(held))
                     case "stall":
                         at = rng.choice(living)
-                        grants = world.budgets[at].overdraw()
+                        grants = world.budgets[at].overdraw(
+                            world.budgets[at].changes - rng.choice((0, 0, 2))
+                        )
                         world.overdrawn |= bool(grants)
                         world.grant(at, grants)
+                    case "lapse":
+                        at = rng.choice(living)
+                        coming = world.budgets[at].coming
+                        lapsed = rng.sample(coming, min(len(coming), rng.randint(1, 2)))
+                        world.overdrawn |= bool(lapsed)
+                        world.lapsed += len(lapsed)
+                        world.grant(at, world.budgets[at].lapse(lapsed))
                     case "crash" if self.crashes and len(living) == N and rng.random() < 0.3:
                         world.crash(rng.choice(living))
 
@@ -404,6 +548,14 @@ class Random:
         for budget in self.world.budgets.values():
             alone = len(budget._coming) + len(budget._here) == 1
             assert budget.in_use <= self.world.limits.pending_bytes or alone
+            for peer, used in budget._in_use_by.items():
+                calls = [each for each in (*budget._coming, *budget._here) if each[0] == peer]
+                assert used <= self.world.limits.pending_bytes_per_peer or len(calls) == 1
+        for caller, places in self.world.places.items():
+            windows = [each for (a, _), each in self.world.windows.items() if a == caller]
+            assert places._taken == sum(each._taken for each in windows)
+            assert places._taken <= self.world.limits.pending_calls
+            assert places.is_full or not any(each.is_ready for each in windows)
 
 
 @pytest.mark.parametrize("crashes", [False, True])
@@ -415,17 +567,20 @@ def test_whatever_the_order_every_call_starts_or_is_withdrawn(crashes: bool, see
 
 
 def test_the_random_worlds_are_not_trivial() -> None:
-    worlds = [Random(seed, crashes=True).run() for seed in range(50)]
+    worlds = [Random(seed, crashes=True).run() for seed in range(70)]
     ends = Counter(each.state for world in worlds for each in world.calls.values())
     assert min(ends[state] for state in ("ended", "withdrawn", "lost")) > 25
-    assert 10 < sum(len(world.dead) for world in worlds) < 50
+    assert sum(world.lapsed for world in worlds) > 10
+    assert 10 < sum(len(world.dead) for world in worlds) < 70
 
 
 @pytest.mark.parametrize(
     ("wrong", "error", "words"),
     [
         ({"pending_calls_per_peer": 0}, ValueError, r"Limits\.pending_calls_per_peer"),
+        ({"pending_calls": 0}, ValueError, r"Limits\.pending_calls must be from 1"),
         ({"pending_bytes": 0}, ValueError, "pending_bytes must be from 1"),
+        ({"pending_bytes_per_peer": 0}, ValueError, r"Limits\.pending_bytes_per_peer"),
         ({"pending_bytes": 1.0}, TypeError, "integer"),
         ({"allowance_bytes": -1}, ValueError, "from 0"),
         ({"allowance_bytes": True}, TypeError, "integer"),

@@ -146,6 +146,14 @@ def test_a_wrong_return_type_is_named_at_the_caller(job: Job) -> None:
             rpc.rpc_sync("w1", form_code.returns, (rpc.Future(),))
 
 
+def test_a_coroutine_in_the_place_of_a_future_is_closed(job: Job) -> None:
+    """It said on the callee's stderr that nobody had awaited it."""
+    with rpc.use_agent(job.agents[0]):
+        with pytest.raises(TypeError, match="must return .*coroutine"):
+            rpc.rpc_sync("w1", form_code.returns_a_coroutine)
+        assert rpc.rpc_sync("w1", form_code.coroutines_closed) == 1
+
+
 def test_what_is_never_answered_leaves_nothing_with_the_callee(make_job: MakeJob) -> None:
     job = make_job(2)
     with rpc.use_agent(job.agents[0]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,11 +13,17 @@ import numpy as np
 import pytest
 
 from telegrad import rpc
-from telegrad.errors import CallRefusedError, EncodeError, RemoteError, UnknownWorkerError
+from telegrad.errors import (
+    CallRefusedError,
+    DecodeError,
+    EncodeError,
+    RemoteError,
+    UnknownWorkerError,
+)
 from telegrad.types import WorkerInfo
 from tests.rpc import form_code
 from tests.rpc.conftest import Job, MakeJob
-from tests.rpc.form_code import Later, Machine, Outer, Point
+from tests.rpc.form_code import Later, Machine, Outer, Point, Threshold
 
 OVER_PROCESSES_TOO = True
 
@@ -37,6 +44,11 @@ FORMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], Any]
     "NumPy linalg": (np.linalg.norm, (B,), {}, np.float64(2.0)),
     "NumPy fft": (np.fft.fft, (B,), {}, np.fft.fft(B)),
     "NumPy scalar type": (np.float32, (1.5,), {}, np.float32(1.5)),
+    "builtin": (len, ([1, 2],), {}, 2),
+    "builtin, any number": (max, (1, 3, 2), {}, 3),
+    "builtin, keywords": (sorted, (["b", "aa"],), {"key": len, "reverse": True}, ["aa", "b"]),
+    "builtin with a start": (sum, ([1, 2],), {"start": 4}, 7),
+    "math": (math.sqrt, (4.0,), {}, 2.0),
     "class": (Point, (1, 2), {}, Point(1, 2)),
     "class, keywords": (Point, (1,), {"y": 5}, Point(1, 5)),
     "class of Python": (dict, ([("a", 1)],), {"b": 2}, {"a": 1, "b": 2}),
@@ -126,8 +138,16 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
     "lambda": (lambda: 1, EncodeError, "is a lambda"),
     "partial": (functools.partial(form_code.plain, 1), EncodeError, "with args and kwargs"),
     "bound method": (Machine(1).add, EncodeError, r"rref\.rpc_sync\(\)\.add\(\.\.\.\)"),
-    "object": (Machine(1), EncodeError, "an object of type Machine that can be called"),
-    "method of a ufunc": (np.add.reduce, EncodeError, "does not lead back"),
+    "object": (
+        Machine(1),
+        EncodeError,
+        r"of type Machine.*Machine, \.\.\.\).*rref\.rpc_sync\(\)\(",
+    ),
+    "dataclass that can be called": (Threshold(1), EncodeError, r"rref\.rpc_sync\(\)\(\.\.\.\)"),
+    "object of C": (operator.itemgetter(0), EncodeError, "of type itemgetter.*or send a function"),
+    "method of a ufunc": (np.add.reduce, EncodeError, "in C, of a ufunc.*function of your own"),
+    "method of a class in C": (dict.fromkeys, EncodeError, "in C, of dict.*function of your own"),
+    "method of a text": (",".join, EncodeError, "in C, of a str.*function of your own"),
     "not callable": (3, TypeError, "func must be callable, not 3"),
 }
 
@@ -163,11 +183,37 @@ def test_a_coroutine_that_was_not_awaited_is_refused_with_advice(job: Job) -> No
 
 def test_functions_of_the_standard_library_are_the_callees_to_allow(make_job: MakeJob) -> None:
     job = make_job(2)
-    with rpc.use_agent(job.agents[0]), pytest.raises(CallRefusedError, match=r"'math\.sqrt'"):
-        rpc.rpc_sync("w1", math.sqrt, (4.0,))
+    foreign: list[tuple[Any, tuple[Any, ...], str]] = [
+        (time.monotonic, (), r"'time\.monotonic'"),
+        (math.factorial, (3,), r"'math\.factorial'"),
+        (pow, (2, 3), r"'builtins\.pow'"),
+        (print, ("x",), r"'builtins\.print'"),
+        (str.upper, ("x",), r"'builtins\.str\.upper'"),
+    ]
+    with rpc.use_agent(job.agents[0]):
+        for func, args, words in foreign:
+            with pytest.raises(CallRefusedError, match=words):
+                rpc.rpc_sync("w1", func, args)
+        with pytest.raises(DecodeError, match="'builtins:print'"):  # as any function that is sent
+            rpc.rpc_sync("w1", max, ([1, 2],), {"key": print})
     allowing = make_job(2, callables=["math.*"])
     with rpc.use_agent(allowing.agents[0]):
-        assert rpc.rpc_sync("w1", math.sqrt, (4.0,)) == 2.0
+        assert rpc.rpc_sync("w1", math.factorial, (4,)) == 24
+
+
+def test_no_arguments_may_be_none_as_in_torch(job: Job) -> None:
+    with rpc.use_agent(job.agents[0]):
+        assert rpc.rpc_sync("w1", form_code.what_ran, None, None) == []
+        assert rpc.rpc_async("w1", form_code.what_ran, args=None).wait() == []
+        assert rpc.remote("w1", form_code.what_ran, None).to_here() == []
+        assert rpc.gather([("w1", form_code.what_ran, None)]).wait() == [[]]
+
+
+def test_an_object_that_can_be_called_travels_as_an_argument(job: Job) -> None:
+    """Where the words for a `func` send the reader: as an argument, and through an RRef."""
+    with rpc.use_agent(job.agents[0]):
+        assert rpc.rpc_sync("w1", form_code.passes, (Threshold(1), 2)) is True
+        assert rpc.remote("w1", Threshold, (1,)).rpc_sync()(2) is True
 
 
 def test_wrong_arguments_are_an_error_of_the_function(job: Job) -> None:

@@ -29,6 +29,7 @@ from telegrad.testing import leaks
 from telegrad.wire import Envelope, write_body
 from tests.rpc import remote_code
 from tests.rpc.conftest import Job, MakeJob
+from tests.wire.samples import EXCEPTIONS, OddError, is_like
 
 OVER_FAULTS_TOO = True
 
@@ -64,6 +65,32 @@ def test_an_exception_over_two_hops(job: Job) -> None:
     assert len(notes) == 1
     assert "'w1'" in notes[0]
     assert "'w2'" in notes[0]
+
+
+@pytest.mark.parametrize("error", EXCEPTIONS, ids=lambda error: type(error).__name__)
+def test_a_fresh_copy_has_all_that_the_first_has(error: BaseException) -> None:
+    copy = rpc.fresh_copy(error)
+    assert copy is not error
+    assert is_like(copy, error)
+
+
+def test_attributes_arrive_wherever_the_exception_keeps_them(job: Job) -> None:
+    """`ImportError.name` and slots were lost on the way to the codec, which keeps them."""
+    for i, error in enumerate(EXCEPTIONS):
+        with rpc.use_agent(job.agents[0]), pytest.raises(type(error)) as caught:
+            rpc.rpc_sync("w1", remote_code.raise_sample, (i,))
+        error.__traceback__ = None  # of the thread that raised it, if that was in this process
+        assert is_like(caught.value, error)
+        assert "raise_sample" in (rpc.remote_traceback(caught.value) or "")
+
+
+def test_a_note_names_the_attributes_that_cannot_travel(job: Job) -> None:
+    """An RRef would have to be counted apart from the reply that it came in."""
+    with rpc.use_agent(job.agents[0]), pytest.raises(OddError) as caught:
+        rpc.rpc_sync("w1", remote_code.raise_with_a_reference)
+    assert caught.value.code == 3
+    assert not hasattr(caught.value, "rref")
+    assert "do not travel in an exception: .rref (RRef), .lock (lock)" in caught.value.__notes__[0]
 
 
 def test_system_exit_ends_the_call_and_nobody_else(job: Job) -> None:

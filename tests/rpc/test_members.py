@@ -111,12 +111,6 @@ def test_events_remember_the_last_of_the_lost_alone() -> None:
     assert not events._known
 
 
-def test_who_sends_something_is_adopted(members: Members) -> None:
-    for peer, known in ((OLD, OLD), (NEWEST, NEWEST), (NEW, NEWEST)):
-        members.adopt(peer)
-        assert members.find("w1") == members.find(1) == known
-
-
 class Told:
     """Events, and what their callbacks were told, with a pool that runs when it is asked to."""
 
@@ -171,36 +165,6 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
     made = World(request.param, 2)
     yield made
     made.close()
-
-
-def call_back() -> str:
-    """Calls the caller, as one does who was not told that it has joined."""
-    call = rpc.current_call()
-    assert call is not None
-    by_info = rpc.rpc_sync(call.caller, remote_code.who, timeout=LIMIT)
-    return f"{by_info} {rpc.rpc_sync(call.caller.name, remote_code.who, timeout=LIMIT)}"
-
-
-def test_a_caller_whose_arrival_was_not_heard_yet_can_be_called(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, second = world.join_all()
-    unheard: list[Any] = []
-    monkeypatch.setattr(first, "learn", unheard.append)  # what Joined would do
-    late = world.join(7, late=True)
-    assert late.call("w0", call_back).wait(LIMIT) == "w7 w7"
-    old = second.info
-    second.shutdown(graceful=False)
-    back = world.join(1)
-    assert back.call("w0", call_back).wait(LIMIT) == "w1 w1"
-    assert first.worker("w1") == back.info
-    assert first.worker(old) == old
-    assert isinstance(first.lost(old), WorkerLostError)
-    monkeypatch.undo()
-    for members in unheard:
-        first.learn(members)
-    assert first.call("w7", remote_code.who).wait(LIMIT) == "w7"
-    assert first.worker("w1") == back.info
 
 
 def test_a_loss_is_noted_where_it_is_handled_and_not_later_in_the_pool(

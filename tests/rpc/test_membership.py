@@ -445,7 +445,13 @@ def form(agent: rpc.Agent) -> dist.ProcessGroup:
         return dist.new_group([0, 2])
 
 
-@pytest.mark.parametrize("cut", [("w0", "w1"), ("w1", "w0")], ids=["to", "fro"])
+@pytest.mark.parametrize(
+    "cut",
+    [
+        pytest.param(("w0", "w1"), id="to"),
+        pytest.param(("w1", "w0"), id="fro", marks=pytest.mark.long),
+    ],
+)
 def test_a_one_way_cut_is_a_loss_at_both_ends(make_world: MakeWorld, cut: tuple[str, str]) -> None:
     """What still arrives does not echo what was said: the way there and back is broken."""
     world = make_world(3, lost_after=QUICK)
@@ -469,7 +475,14 @@ def test_a_one_way_cut_is_a_loss_at_both_ends(make_world: MakeWorld, cut: tuple[
     assert heard[2].names() == []
 
 
-@pytest.mark.parametrize("cut", [("w0", "w1", False), ("w0", "w1", True), ("w1", "w0", True)])
+@pytest.mark.parametrize(
+    "cut",
+    [
+        ("w0", "w1", False),
+        pytest.param(("w0", "w1", True), marks=pytest.mark.long),
+        pytest.param(("w1", "w0", True), marks=pytest.mark.long),
+    ],
+)
 def test_a_cut_between_two_that_reach_the_coordinator(
     make_world: MakeWorld, cut: tuple[str, str, bool]
 ) -> None:

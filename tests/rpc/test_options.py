@@ -43,6 +43,13 @@ def test_defaults() -> None:
         ({"bind": "unix", "port": 5}, ValueError, "bind='unix' opens no TCP port"),
         ({"bind": "unix:///d", "advertise": "a"}, ValueError, "advertise='a' has no meaning"),
         ({"bind": ""}, TypeError, "bind"),
+        (
+            {"advertise": "grpc://h:1"},
+            ValueError,
+            "RpcOptions.advertise: 'grpc://h:1' is no address",
+        ),
+        ({"advertise": "h:70000"}, ValueError, "from 1 to 65535"),
+        ({"advertise": "h:4000", "port": "4000-4010"}, ValueError, "give that port"),
         ({"token": 3}, TypeError, "token"),
         ({"token": "x" * 20, "insecure": True}, ValueError, "one or the other"),
         ({"callables": "everything"}, ValueError, "project"),

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from telegrad import rpc
+from telegrad import distributed, rpc
 from telegrad.errors import (
     BlockingCallError,
     CallTimeoutError,
+    JoinCancelledError,
     NotInitializedError,
     WorkerLostError,
 )
+from telegrad.rendezvous import CallOff
 from telegrad.testing import leaks
 from telegrad.transport import loop
 from tests.conftest import Programs, unused_port
@@ -150,7 +153,7 @@ def test_what_asyncio_runs_in_threads_runs_in_the_pool(make_job: MakeJob) -> Non
 
 EVERY_STATE = """
 import sys
-from telegrad import rpc
+from telegrad import distributed, rpc
 from telegrad.errors import NotInitializedError, RendezvousTimeoutError
 
 rpc.shutdown()                      # never initialised
@@ -205,6 +208,113 @@ def test_from_atexit_it_serves_until_all_are_there(programs: Programs) -> None:
     ranks = programs.ranks(programs.script(AT_EXIT), 2)
     outputs = [rank.wait() for rank in ranks]
     assert outputs == ["", "served\n"]
+
+
+# -- while init_rpc still waits --------------------------------------------------------------------
+
+
+class Waiting(logging.Handler):
+    """Hears that a join waits, and how."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__()
+        self._words = words
+        self.heard = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._words in record.getMessage():
+            self.heard.set()
+
+
+@pytest.fixture
+def waits(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> Iterator[Waiting]:
+    logger, waiting = logging.getLogger("telegrad.rendezvous.join"), Waiting(request.param[1])
+    caplog.set_level(logging.INFO, logger.name)
+    logger.addHandler(waiting)
+    yield waiting
+    logger.removeHandler(waiting)
+
+
+HOSTS, SEEKS = (0, "1/2 joined"), (1, "waiting for the coordinator")
+
+
+@pytest.mark.parametrize("graceful", [True, False])
+@pytest.mark.parametrize(
+    ("rank", "waits"), [(0, HOSTS), (1, SEEKS)], indirect=["waits"], ids=["hosts", "seeks"]
+)
+def test_while_init_rpc_waits_in_another_thread(
+    waits: Waiting, rank: int, graceful: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(*next(iter(TOKEN.items())))
+    address = f"tcp://127.0.0.1:{unused_port()}"
+    with ThreadPoolExecutor(1) as pool:
+        joins = pool.submit(rpc.init_rpc, rank=rank, world_size=2, init_method=address)
+        assert waits.heard.wait(20)
+        rpc.shutdown(graceful=graceful)
+        with pytest.raises(JoinCancelledError, match=r"shutdown\(\) was called while this waited"):
+            joins.result(20)
+    assert not rpc.is_initialized()
+    with rpc.init_rpc(rank=0, world_size=1, init_method=address):  # nothing was left behind
+        assert rpc.is_initialized()
+
+
+def test_just_when_init_rpc_has_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Either the shutdown finds an agent, or the join finds that it was called off."""
+    monkeypatch.setenv(*next(iter(TOKEN.items())))
+    set_agent = rpc.set_process_agent
+
+    def shut_down_first(agent: rpc.Agent) -> None:
+        thread = threading.Thread(target=rpc.call_off_joins, args=(0.0,))
+        thread.start()
+        thread.join()
+        set_agent(agent)
+
+    monkeypatch.setattr(distributed, "set_process_agent", shut_down_first)
+    with pytest.raises(JoinCancelledError):
+        rpc.init_rpc()
+    monkeypatch.undo()
+    assert not rpc.is_initialized()
+
+
+def test_a_join_is_called_off_or_has_settled() -> None:
+    woken: list[int] = []
+    first, second = CallOff(), CallOff()
+    first.wakes(lambda: woken.append(1))
+    first.check()
+    assert first()
+    assert woken == [1]
+    for verb in (first.check, first.settle):
+        with pytest.raises(JoinCancelledError):
+            verb()
+    first.wakes(lambda: woken.append(2))
+    assert woken == [1, 2]
+    second.settle()
+    assert not second()
+    second.check()
+
+
+SHUT_DOWN_BY_A_SIGNAL = """
+import logging, signal, sys
+from telegrad import rpc
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: rpc.shutdown())
+    logging.basicConfig(level=logging.INFO)
+    try:
+        rpc.init_rpc(rank=0, world_size=2, init_method=sys.argv[1])
+    except ConnectionError as error:
+        print(type(error).__name__, rpc.is_initialized(), flush=True)
+"""
+
+
+def test_in_a_signal_handler_while_init_rpc_waits(programs: Programs) -> None:
+    """The thread that waits is the one that ends the wait."""
+    script = programs.script(SHUT_DOWN_BY_A_SIGNAL)
+    address = f"tcp://127.0.0.1:{unused_port()}"
+    program = programs.start(["python", script, address], env=TOKEN)
+    program.wait_for("1/2 joined")
+    program.process.send_signal(signal.SIGTERM)
+    assert "JoinCancelledError False" in program.wait()
 
 
 HELD_AT_EXIT = """
@@ -389,7 +499,7 @@ def test_a_forked_child_is_told_by_every_verb(programs: Programs) -> None:
 # What the parent waits for is pending in the child for good: its threads are not there.
 FORKED_WHILE_IT_WAITS = """
 import asyncio, operator, os, signal, threading
-from telegrad import rpc
+from telegrad import distributed, rpc
 from telegrad.errors import AgentForkedError
 
 gate = threading.Event()

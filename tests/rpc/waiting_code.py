@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from queue import SimpleQueue
 from typing import Any
 
@@ -114,6 +115,216 @@ def gives(name: str) -> rpc.Future[str]:
     return future.then(note)
 
 
+# -- the same through what asyncio has for several, and telegrad for the first of several ------------
+
+
+def follows(wait: Callable[[rpc.Future[Any]], Awaitable[Any]]) -> Callable[[str], Awaitable[Any]]:
+    """A function that waits for a future in one of these ways."""
+
+    @functools.wraps(wait)
+    async def waits(name: str) -> Any:
+        try:
+            return await wait(await rpc.to_thread(take, name))
+        except* WaitCycleError as several:
+            error: BaseException = several
+            while isinstance(error, BaseExceptionGroup):
+                error = error.exceptions[0]
+            put(f"{name}-noted", error)
+        raise error
+
+    return waits
+
+
+async def awaited(future: Awaitable[Any]) -> Any:
+    return await future
+
+
+@follows
+async def awaits_a_task(future: rpc.Future[Any]) -> Any:
+    return await asyncio.create_task(awaited(future))
+
+
+@follows
+async def awaits_what_is_ensured(future: rpc.Future[Any]) -> Any:
+    return await asyncio.ensure_future(future)
+
+
+@follows
+async def awaits_a_gather(future: rpc.Future[Any]) -> Any:
+    return await asyncio.gather(future)
+
+
+@follows
+async def awaits_a_gather_of_several(future: rpc.Future[Any]) -> Any:
+    inner = asyncio.gather(awaited(future), future.then(lambda done: done.value()))
+    return await asyncio.gather(future, inner, asyncio.sleep(0))
+
+
+@follows
+async def awaits_a_group(future: rpc.Future[Any]) -> Any:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(asyncio.sleep(0))
+        for _ in range(2):
+            group.create_task(awaited(future))
+
+
+@follows
+async def awaits_a_shield(future: rpc.Future[Any]) -> Any:
+    return await asyncio.shield(awaited(future))
+
+
+@follows
+async def awaits_a_shielded_task(future: rpc.Future[Any]) -> Any:
+    return await asyncio.gather(asyncio.shield(asyncio.create_task(awaited(future))))
+
+
+@follows
+async def awaits_without_a_limit(future: rpc.Future[Any]) -> Any:
+    async with asyncio.timeout(None):
+        return await asyncio.wait_for(future, None)
+
+
+@follows
+async def awaits_all_tasks(future: rpc.Future[Any]) -> Any:
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    future.add_done_callback(lambda _: loop.call_soon_threadsafe(ended.set))
+    unseen = asyncio.create_task(ended.wait())
+    follows = asyncio.create_task(awaited(future))
+    await asyncio.wait([follows, unseen])
+    return await follows
+
+
+@follows
+async def awaits_the_first_task(future: rpc.Future[Any]) -> Any:
+    tasks = [asyncio.create_task(awaited(future)) for _ in range(2)]
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.gather(*tasks, return_exceptions=True)
+    return done.pop().result()
+
+
+@follows
+async def awaits_the_first_completed(future: rpc.Future[Any]) -> Any:
+    async for done in rpc.as_completed([future, future.then(lambda done: done.value())]):
+        done.value()
+
+
+def waits_for_the_first_completed(name: str) -> str:
+    future: rpc.Future[str] = take(name)
+    completed = rpc.as_completed([rpc.rpc_async("w2", remote_code.who), future])
+    return str(noted(name, lambda: [done.value() for done in completed]))
+
+
+def waits_for_the_first_n(name: str) -> str:
+    future: rpc.Future[str] = take(name)
+    first = rpc.first_n([future, future.then(lambda done: done.value())], 1)
+    return str(noted(name, first.wait))
+
+
+def gathers_one_of_two(name: str) -> str:
+    future: rpc.Future[str] = take(name)
+    return str(noted(name, rpc.gather([future, future.then(rpc.Future.value)], k=1).wait))
+
+
+# -- alternatives that are a way out ----------------------------------------------------------------
+
+
+async def comes_late(name: str) -> str:
+    """An answer from elsewhere, once the test wants it."""
+    return await rpc.rpc_async("w0", remote_code.hold, (f"{name}-late",))
+
+
+async def fails_late(name: str) -> None:
+    await comes_late(name)
+    raise KeyError(name)
+
+
+async def gathers_with_one_that_fails(name: str) -> str:
+    future = await rpc.to_thread(take, name)
+    try:
+        await asyncio.gather(future, fails_late(name))
+    except KeyError:
+        return "gave up"
+    return "never"
+
+
+async def groups_with_one_that_fails(name: str) -> str:
+    future = await rpc.to_thread(take, name)
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(awaited(future))
+            group.create_task(fails_late(name))
+    except* KeyError:
+        pass
+    return "gave up"
+
+
+async def waits_in_a_group_with_one_that_fails(name: str) -> str:
+    future = await rpc.to_thread(take, name)
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fails_late(name))
+            await asyncio.gather(future)
+    except* KeyError:
+        pass
+    return "gave up"
+
+
+async def waits_for_the_first_task(name: str) -> str:
+    future = await rpc.to_thread(take, name)
+    tasks = [asyncio.create_task(awaited(future)), asyncio.create_task(comes_late(name))]
+    done, (pending,) = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    pending.cancel()
+    assert done == {tasks[1]}
+    return "gave up"
+
+
+async def has_a_limit_in_a_task(name: str) -> str:
+    future = await rpc.to_thread(take, name)
+
+    async def limited() -> str:
+        try:
+            async with asyncio.timeout(WHILE):
+                return str(await future)
+        except TimeoutError:
+            return "gave up"
+
+    return (await asyncio.gather(limited()))[0]
+
+
+async def takes_the_first_of_two(name: str) -> str:
+    future = await rpc.to_thread(take, name)
+    late = rpc.rpc_async("w0", remote_code.hold, (f"{name}-late",))
+    (first,) = await rpc.first_n([future, late], 1)
+    assert first is late
+    return "gave up"
+
+
+def iterates_over_the_first_of_two(name: str) -> str:
+    late = rpc.rpc_async("w0", remote_code.hold, (f"{name}-late",))
+    first = next(rpc.as_completed([take(name), late]))
+    assert first is late
+    return "gave up"
+
+
+# -- a knot: asks_either on w0 and w2 ─▶ either on w1, twice ─▶ any of both ───────────────────────────
+
+
+def begins_a_knot(name: str) -> list[WaitCycleError]:
+    futures = [rpc.rpc_async(to, asks_either, (name,)) for to in ("w0", "w2")]
+    for _ in futures:
+        put(name, futures)
+    (first, second) = rpc.collect_all(futures).wait()
+    return [first.exception(), second.exception()]  # type: ignore[list-item]
+
+
+def asks_either(name: str) -> Any:
+    return noted(name, rpc.rpc_sync, "w1", either, (name,))
+
+
+def either(name: str) -> Any:
+    return noted(name, rpc.first_n(take(name), 1).wait)
+
+
 # -- waits that end by themselves -----------------------------------------------------------------
 
 WHILE = 1.0  # seconds: five times as long as a wait must last to be followed in the tests
@@ -173,6 +384,27 @@ WAYS: dict[str, Callable[..., Any]] = {
         awaits_for_a_while,
         awaits_in_a_task_for_a_while,
         waits_for_one_that_fails,
+        awaits_a_task,
+        awaits_what_is_ensured,
+        awaits_a_gather,
+        awaits_a_gather_of_several,
+        awaits_a_group,
+        awaits_a_shield,
+        awaits_a_shielded_task,
+        awaits_without_a_limit,
+        awaits_all_tasks,
+        awaits_the_first_task,
+        awaits_the_first_completed,
+        waits_for_the_first_completed,
+        waits_for_the_first_n,
+        gathers_one_of_two,
+        gathers_with_one_that_fails,
+        groups_with_one_that_fails,
+        waits_in_a_group_with_one_that_fails,
+        waits_for_the_first_task,
+        has_a_limit_in_a_task,
+        takes_the_first_of_two,
+        iterates_over_the_first_of_two,
     )
 }
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from telegrad import rpc
 from telegrad.errors import NotInitializedError, WorkerLostError
+from telegrad.rendezvous import JoinedJob
 from telegrad.testing import Cluster, FaultPlan, faulty_network
 from tests.testing import late_module
+from tests.transport.workers import Authority
 
 
 def my_rank() -> int:
@@ -184,3 +187,21 @@ def test_an_error_over_a_faulty_network_says_the_seed() -> None:
 def test_a_cluster_of_none_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one worker"):
         Cluster(0)
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [pytest.param(None, marks=pytest.mark.long), FaultPlan(delay=0.05)],
+    ids=["sound", "faulty"],
+)
+def test_processes_with_certificates(tmp_path: Path, faults: FaultPlan | None) -> None:
+    """Also over a faulty network they show and demand what the options say."""
+    names = ("coordinator", "worker0", "worker1")
+    options = rpc.RpcOptions(tls=Authority(tmp_path).options(*names), timeout=30.0)
+    with Cluster(2, processes=True, options=options, faults=faults) as cluster:
+        assert cluster.run(ask_next, 3.0) == [9.0, 9.0]
+        assert cluster.call(0, coordinator_endpoint).startswith("grpcs://")
+
+
+def coordinator_endpoint() -> str:
+    return rpc.current_agent().attached(JoinedJob).coordinator_endpoint

@@ -46,6 +46,10 @@ class Box:
         self.reads += 1
         return len(self.content)
 
+    @functools.cached_property
+    def area(self) -> int:
+        return int(self.size**2)
+
     @property
     def broken(self) -> int:
         raise GateError("a property that fails")
@@ -163,6 +167,8 @@ def test_a_stand_in_reads_what_is_no_method(cluster: Cluster) -> None:
         assert box.size == 3
         assert box.content == [1, 2, 3]
         assert box.kind == "a box"
+        assert box.area == 9  # which is no property, and has no __set__
+        assert rref.rpc_async().area().wait() == 9
         assert box.settings == Settings(0.5, ["a", "b"])
         assert box.settings.names[1] == "b"
         assert box.made_up == "by __getattr__"
@@ -235,6 +241,12 @@ def test_special_methods_are_refused_here_with_what_to_write(cluster: Cluster) -
             ):
                 with pytest.raises(TypeError, match=r"not had through an RRef .*to_here\(\)"):
                     use(proxy)
+            with pytest.raises(TypeError, match=r"\[\.\.\.\]\); use a \.get\(\.\.\.\)"):
+                proxy["a"]
+            with pytest.raises(
+                TypeError, match=r"len\(\)\); use (?!.*\.get).*function that is called"
+            ):
+                proxy.__len__()
             with pytest.raises(AttributeError, match="'content' is not set through an RRef"):
                 proxy.content = 4
             assert proxy

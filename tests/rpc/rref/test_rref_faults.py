@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import pickle
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from tests.rpc.rref.programs import (
     Model,
     N,
     collect_garbage,
+    confirmed,
     drained,
     fail,
     gates,
@@ -64,6 +66,84 @@ def test_a_failed_creation(cluster: Cluster, to: str) -> None:
         with pytest.raises(GateError):
             rpc.rpc_sync("worker2", read_value, (rref,))
         wait_until_gone("creations", lambda: [] if "failed" in repr(rref) else [rref])
+
+    on(cluster, 0, body)
+    drained(cluster)
+
+
+def words_of(rref: RRef[Any]) -> list[Any]:
+    """What a holder says of an RRef before and after it asked for the value."""
+    before = rref.confirmed_by_owner(), "confirmed" in repr(rref)
+    with pytest.raises(GateError, match="no value here"):
+        rref.to_here()
+    return [before, (rref.confirmed_by_owner(), "confirmed" in repr(rref))]
+
+
+def words_when(rref: RRef[Any], here: str, fails: str) -> list[Any]:
+    """The same where the creation fails while this worker has the RRef."""
+    confirmed(rref)
+    gates[here].set()
+    gates[fails].set()
+    return words_of(rref)[1:]
+
+
+def words_in_method(rref: RRef[Any], here: str, fails: str) -> bool:
+    """What is said once a method of the value was asked for, which there is not."""
+    confirmed(rref)
+    gates[here].set()
+    gates[fails].set()
+    with pytest.raises(GateError):
+        rref.rpc_sync().me()
+    return rref.confirmed_by_owner()
+
+
+def fail_slowly(gate: str) -> None:
+    gates[gate].wait(30)
+    fail()
+
+
+def is_confirmed(rref: RRef[Any]) -> bool:
+    return rref.confirmed_by_owner()
+
+
+def hand_back(rref: RRef[Any]) -> RRef[Any]:
+    return rref
+
+
+def test_no_holder_says_confirmed_of_a_failed_creation(cluster: Cluster) -> None:
+    """Only its creator and its owner did not: a third worker has it from either, or back."""
+
+    def body() -> None:
+        rref: RRef[Any] = rpc.remote("worker1", fail)
+        with pytest.raises(GateError):
+            rref.to_here()
+        nobody = [(False, False), (False, False)]
+        assert rpc.rpc_sync("worker2", words_of, (rref,)) == nobody
+        assert rpc.rpc_sync("worker1", words_of, (rref,)) == nobody
+        assert words_of(rpc.rpc_sync("worker1", hand_back, (rref,))) == nobody
+        assert words_of(rpc.rpc_sync("worker2", hand_back, (rref,))) == nobody
+        by_method = rpc.remote("worker1", Model, (1,)).remote().step("no rate")
+        with pytest.raises(Exception, match="ufunc|subtract"):
+            by_method.to_here()
+        assert not rpc.rpc_sync("worker2", is_confirmed, (by_method,))
+
+    on(cluster, 0, body)
+    drained(cluster)
+
+
+@pytest.mark.parametrize("ask", [words_when, words_in_method])
+@pytest.mark.parametrize("owner", ["worker0", "worker1"])
+def test_a_creation_that_fails_while_others_hold_it(
+    cluster: Cluster, owner: str, ask: Callable[..., Any]
+) -> None:
+    """They had counted it as confirmed; whoever has asked knows better."""
+    gates.update({name: threading.Event() for name in ("here", "fails")})
+
+    def body() -> None:
+        rref: RRef[Any] = rpc.remote(owner, fail_slowly, ("fails",))
+        asked = rpc.rpc_async("worker2", ask, (rref, "here", "fails"))
+        assert gates["here"].wait(30)
+        assert asked.wait() in (False, [(False, False)])
 
     on(cluster, 0, body)
     drained(cluster)

@@ -251,6 +251,72 @@ def test_forks_of_a_lost_owner_are_lost_for_good() -> None:
     assert user.state(later) is ForkState.LOST
 
 
+def test_every_user_hears_that_the_creation_failed() -> None:
+    """By the answer to its request, with what the owner sends, or by one more message.
+
+    owner            creator          parent           child
+      │◀─── creation ───┤                │               │
+      ├────── fork ──────────────────────▶│──── fork ───▶│     before it failed
+      │◀────── ForkRequest ──────────────────────────────┤
+      ├─────── ForkConfirm ──────────────────────────────▶│
+      ├─ ForkConfirm, failed ────────────▶│─────────────▶│     but not to the creator
+      ├─────── fork, failed ─────────────▶│               │    and what comes after
+    """
+    creator_info = WorkerInfo("creator", 3, 103)
+    owner, creator = OwnerTable(OWNER), UserTable(creator_info)
+    parent, child = UserTable(PARENT), UserTable(CHILD)
+    rref, asked = creator.create(OWNER)
+    assert owner.create(rref, asked, creator_info)
+    first = owner.make_fork(rref, PARENT)
+    parent.arrived(rref, first, OWNER, OWNER)
+    second = parent.make_fork(first, CHILD)
+    child.arrived(rref, second, OWNER, PARENT)
+    assert owner.fork_request(rref, second, CHILD) == [Send(CHILD, ForkConfirm(second, True))]
+    child.fork_confirm(second, known=True)
+    assert {parent.state(first), child.state(second)} == {ForkState.CONFIRMED}
+    told = owner.settle(rref, failed=True)
+    assert told == [
+        Send(PARENT, ForkConfirm(first, True, failed=True)),
+        Send(CHILD, ForkConfirm(second, True, failed=True)),
+    ]
+    assert parent.fork_confirm(first, known=True, failed=True) == []
+    assert child.fork_confirm(second, known=True, failed=True) == []
+    assert {parent.state(first), child.state(second)} == {ForkState.FAILED}
+    assert child.fork_confirm(second, known=True) == []  # repeated, or late
+    assert child.state(second) is ForkState.FAILED
+    third = child.make_fork(second, PARENT)
+    parent.arrived(rref, third, OWNER, CHILD, failed=True)  # which only the owner may say
+    assert parent.state(third) is ForkState.PENDING
+    answer = ForkConfirm(third, True, failed=True)
+    assert owner.fork_request(rref, third, PARENT) == [Send(PARENT, answer)]
+    assert parent.fork_confirm(third, known=True, failed=True) == [
+        Send(CHILD, ChildAccept(third)),
+        Settled(third),
+    ]
+    assert parent.state(third) is ForkState.FAILED
+    fourth = owner.make_fork(rref, CHILD)
+    assert owner.failed(rref)
+    assert child.arrived(rref, fourth, OWNER, OWNER, failed=True) == (True, [])
+    assert child.state(fourth) is ForkState.FAILED
+    assert child.release(fourth) == [Send(OWNER, UserDelete(rref, fourth))]
+
+
+def test_a_user_that_was_told_too_early_is_told_again() -> None:
+    """The word overtook the message with the fork; the answer to a fetch comes after the fork."""
+    owner, user = OwnerTable(OWNER), UserTable(CHILD)
+    rref = owner.new(creating=True)
+    fork = owner.make_fork(rref, CHILD)
+    again = [Send(CHILD, ForkConfirm(fork, True, failed=True))]
+    assert owner.tell(rref, CHILD) == []
+    assert owner.settle(rref, failed=True) == again
+    assert user.fork_confirm(fork, known=True, failed=True) == []  # not known yet
+    user.arrived(rref, fork, OWNER, OWNER)
+    assert owner.tell(rref, PARENT) == []
+    assert owner.tell(rref, CHILD) == again
+    user.fork_confirm(fork, known=True, failed=True)
+    assert user.state(fork) is ForkState.FAILED
+
+
 def test_a_creation_that_was_never_sent_fails_whoever_waits_for_it() -> None:
     owner, creator = OwnerTable(OWNER), UserTable(CHILD)
     rref, fork = creator.create(OWNER)
@@ -321,3 +387,21 @@ def test_number_set_joins_runs() -> None:
         assert number in seen
         assert sum(n in seen for n in range(200)) == count + 1
     assert seen.runs == 1
+
+
+def test_losses_take_no_more_room_with_time() -> None:
+    """A job counts incarnations: those that are lost lie side by side, but for who still lives."""
+    owner, user = OwnerTable(OWNER), UserTable(OWNER)
+    living = {5_000: CHILD, 9_000: PARENT}
+    for incarnation in range(1_000, 11_000):
+        if incarnation not in living:
+            gone = WorkerInfo(f"w{incarnation % 7}", incarnation % 7, incarnation)
+            for table in (owner, user):
+                assert table.lost(gone) == table.expire(gone) == []
+    assert owner._lost.runs == user._lost.runs == 1 + len(living)
+    assert not owner._created
+    for incarnation in living:
+        assert incarnation not in owner._lost
+        made = user.create(WorkerInfo("x", 1, incarnation))[1]
+        assert user.state(made) is ForkState.PENDING
+    assert user.state(user.create(WorkerInfo("x", 1, 1_000))[1]) is ForkState.LOST

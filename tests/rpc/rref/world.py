@@ -50,6 +50,7 @@ class Carry:
 
     rref: RRefId
     fork: ForkId
+    failed: bool = False
 
 
 Content: TypeAlias = Create | Created | Carry | ProtocolMessage
@@ -107,7 +108,8 @@ class World:
 
     def send(self, r: int, handle: RRefId | ForkId, to: int) -> None:
         if isinstance(handle, RRefId):
-            content = Carry(handle, self.owners[r].make_fork(handle, self.infos[to]))
+            made = self.owners[r].make_fork(handle, self.infos[to])
+            content = Carry(handle, made, self.owners[r].failed(handle))
         else:
             if self.users[r].state(handle) is ForkState.LOST:
                 return  # refused in words before anything is sent
@@ -131,7 +133,7 @@ class World:
         r, rref, fork = self.running.pop(index)
         if r in self.crashed:
             return
-        self._apply(r, self.owners[r].settle(rref))
+        self._apply(r, self.owners[r].settle(rref, failed=not good))
         self._post(r, fork.parent - 100, Created(fork, good))
 
     def time_out(self, r: int, fork: ForkId) -> None:
@@ -214,7 +216,7 @@ class World:
                 o = rref.owner - 100
                 if self._apart(r, o) or rref not in self.started or rref in self.unsure:
                     continue
-                if self.users[r].state(fork) in (ForkState.PENDING, ForkState.CONFIRMED):
+                if self.users[r].state(fork) not in (ForkState.GONE, ForkState.LOST):
                     assert rref in self.owners[o], f"w{r} holds {fork}, {rref} was freed"
 
     def drain(self) -> None:
@@ -293,9 +295,9 @@ class World:
                 effects = self._carry(peer, dst, content)
             case ForkRequest(rref, fork):
                 effects = owner.fork_request(rref, fork, peer)
-            case ForkConfirm(fork, known):
-                effects = user.fork_confirm(fork, known=known)
-                if user.state(fork) is ForkState.FAILED and fork in self.user_handles[dst]:
+            case ForkConfirm(fork, known, failed):
+                effects = user.fork_confirm(fork, known=known, failed=failed)
+                if user.state(fork) is ForkState.GONE and fork in self.user_handles[dst]:
                     assert self.lost or self.user_handles[dst][fork] in self.unsure  # G2
             case ChildAccept(fork):
                 effects = user.child_accept(fork)
@@ -313,7 +315,7 @@ class World:
             self.owner_handles[dst][rref] += held
             # A repeated message may come home after the value was freed; a first one may not.
             return effects
-        here, effects = self.users[dst].arrived(rref, fork, owner, peer)
+        here, effects = self.users[dst].arrived(rref, fork, owner, peer, failed=carry.failed)
         if here:
             self.user_handles[dst][fork] = rref
         return effects

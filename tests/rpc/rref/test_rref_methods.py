@@ -1,0 +1,62 @@
+"""What a stand-in takes for a method without asking, and what it asks the owner for."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from telegrad import rpc
+from telegrad.testing import Cluster
+from tests.rpc.rref.programs import drained, on
+
+
+class Kinds:
+    def plain(self, x: int) -> int:
+        return 2 * x
+
+    @staticmethod
+    def static(x: int) -> int:
+        return 2 * x
+
+    @classmethod
+    def of_class(cls, x: int) -> int:
+        return 2 * x
+
+    async def later(self, x: int) -> int:
+        return 2 * x
+
+    partial = functools.partialmethod(lambda self, x: 2 * x)
+
+    @functools.lru_cache  # noqa: B019
+    def remembered(self, x: int) -> int:
+        return 2 * x
+
+    @functools.cached_property
+    def cached(self) -> int:
+        return 8
+
+
+def calls_sent() -> int:
+    return rpc.statistics().calls_sent
+
+
+def test_a_method_is_known_by_its_kind_and_costs_no_message(cluster: Cluster) -> None:
+    """Whatever else a class holds is asked for: it may be a descriptor that gives a value."""
+
+    def body() -> None:
+        kinds: Any = rpc.remote("worker1", Kinds).rpc_sync()
+        numbers: Any = rpc.remote("worker1", dict, ({"a": 1},)).rpc_sync()
+        sent = calls_sent()
+        methods = [kinds.plain, kinds.static, kinds.of_class, kinds.later, kinds.partial]
+        of_c = [numbers.get, numbers.fromkeys, numbers.update]
+        assert calls_sent() == sent
+        assert [method(4) for method in methods] == [8] * 5
+        assert of_c[0]("a") == 1
+        sent = calls_sent()
+        assert kinds.remembered(4) == 8  # asked for once
+        assert kinds.remembered(5) == 10
+        assert kinds.cached == 8
+        assert calls_sent() == sent + 4
+
+    on(cluster, 0, body)
+    drained(cluster)

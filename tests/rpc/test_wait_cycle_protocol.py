@@ -1,0 +1,359 @@
+"""What is told was a circle, and each circle is told: the protocol as values, in every order."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from telegrad.rpc import wait_cycle
+from telegrad.rpc.wait_cycle import Branch, Break, Check, Message, Probe, ServedId, Step
+from telegrad.types import WorkerInfo
+
+
+@pytest.fixture(autouse=True)
+def all_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has every combination followed."""
+    monkeypatch.setattr(wait_cycle, "MAX_FORKS", 10**9)
+
+
+@dataclass
+class Model:
+    """Calls that wait for calls, on a few workers, and messages under way between those.
+
+    A call's wait has a token. It may need several things at once, each of which any of several
+    calls may bring about.
+    """
+
+    chance: random.Random
+    workers: list[WorkerInfo] = field(
+        default_factory=lambda: [WorkerInfo(f"w{r}", r, 100 + r) for r in range(3)]
+    )
+    now: int = 0
+    waits: dict[ServedId, tuple[int, list[list[ServedId]]]] = field(default_factory=dict)
+    lived: dict[int, list[float]] = field(default_factory=dict)
+    posted: list[tuple[WorkerInfo, Message]] = field(default_factory=list)
+    breaks: int = 0
+    most: int = 2  # alternatives
+
+    def __post_init__(self) -> None:
+        self.calls = [
+            ServedId(self.chance.choice(self.workers).incarnation, 99, number)
+            for number in range(6)
+        ]
+
+    def at(self, call: ServedId) -> WorkerInfo:
+        return next(each for each in self.workers if each.incarnation == call.worker)
+
+    def steps(self, call: ServedId) -> list[Step]:
+        if call not in self.waits:
+            return []
+        token, needs = self.waits[call]
+        age = float(self.now - self.lived[token][0])
+        return [
+            Step((token,), tuple(Branch(to, self.at(to)) for to in any_of), age, f"{call.number}")
+            for any_of in needs
+        ]
+
+    def begin(self, call: ServedId, needs: list[list[ServedId]] | None = None) -> None:
+        if needs is None:
+            counts = [
+                self.chance.randint(1, self.most) for _ in range(self.chance.choice([1, 1, 2]))
+            ]
+            needs = [self.chance.sample(self.calls, count) for count in counts]
+        token = len(self.lived)
+        self.waits[call] = (token, needs)
+        self.lived[token] = [self.now, float("inf")]
+
+    def end(self, call: ServedId) -> None:
+        token, _ = self.waits.pop(call)
+        self.lived[token][1] = self.now
+
+    def follow(self, call: ServedId) -> None:
+        for step in self.steps(call):
+            self.posted += wait_cycle.probes(self.at(call), call, step)
+
+    def deliver(self, place: int) -> None:
+        me, message = self.posted.pop(place)
+        if isinstance(message, Probe):
+            visited = message.todo[0]
+            assert visited.peer == me
+            self.posted += wait_cycle.on_probe(me, message, self.steps(visited.to))
+        elif isinstance(message, Check):
+            call = message.hops[message.place].call
+            assert self.at(call) == me
+            self.posted += wait_cycle.on_check(message, self.steps(call))
+        else:
+            self.take_break(message)
+
+    def take_break(self, message: Break) -> None:
+        if message.place == len(message.hops) - 1:
+            lives = [self.lived[hop.token[0]] for hop in message.hops]
+            assert max(begun for begun, _ in lives) < min(ended for _, ended in lives), message
+            inside = {hop.call for hop in message.hops}
+            for hop in message.hops:  # nothing outside could have ended it
+                assert inside.issuperset(hop.to), message
+                assert hop.to, message
+            self.breaks += 1
+        end, sends = wait_cycle.on_break(message)
+        self.posted += sends
+        call = message.hops[message.place].call
+        if not wait_cycle.ended(end, self.steps(call)):
+            self.end(call)
+
+    def settle(self) -> None:
+        """Lets every wait be followed, once it is a tick old, and every message arrive."""
+        self.now += 1
+        for call in self.calls:
+            self.follow(call)
+        while self.posted:
+            self.now += 1
+            self.deliver(self.chance.randrange(len(self.posted)))
+
+    def stuck(self) -> set[ServedId]:
+        """The calls that nothing can end any more: who runs ends, and then who needs no other."""
+        stuck = set(self.waits)
+        while True:
+            needs = {call: self.waits[call][1] for call in stuck}
+            freed = {
+                call
+                for call in stuck
+                if all(any(to not in stuck for to in any_of) for any_of in needs[call])
+            }
+            if not freed:
+                return stuck
+            stuck -= freed
+
+
+@given(st.randoms(use_true_random=True), st.integers(0, 60))
+def test_whatever_is_broken_was_a_cycle_at_one_moment(chance: random.Random, events: int) -> None:
+    model = Model(chance)
+    for _ in range(events):
+        model.now += 1
+        call = chance.choice(model.calls)
+        if call not in model.waits:
+            model.begin(call)
+        elif chance.random() < 0.3:
+            model.end(call)  # a deadline, a loss
+        if chance.random() < 0.5:
+            model.follow(chance.choice(model.calls))
+        while model.posted and chance.random() < 0.6:
+            model.now += 1
+            model.deliver(chance.randrange(len(model.posted)))
+    model.settle()
+    assert not model.stuck()
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+@given(st.randoms(use_true_random=True), st.integers(1, 6))
+def test_what_is_told_is_what_nothing_can_end(
+    most: int, chance: random.Random, waiting: int
+) -> None:
+    """Graphs at rest, against a search of all: with each round what is left is less, or told."""
+    model = Model(chance, most=most)
+    for call in chance.sample(model.calls, waiting):
+        model.now += 1
+        model.begin(call)
+    while stuck := model.stuck():
+        before = set(model.waits)
+        model.settle()
+        told = before - set(model.waits)
+        assert told
+        assert told <= stuck
+    before = set(model.waits)
+    model.settle()
+    assert (set(model.waits), model.posted) == (before, [])
+
+
+def test_an_alternative_that_runs_is_a_way_out() -> None:
+    model = Model(random.Random(1))
+    a, b, c, d, *_ = model.calls
+    model.begin(a, [[b, c]])
+    model.begin(b, [[a]])
+    model.settle()
+    assert set(model.waits) == {a, b}  # c runs, and may end the wait of a
+    model.begin(c, [[a, b]])
+    model.now += 1
+    model.begin(d, [[a]])
+    model.now += 1
+    model.follow(d)
+    while model.posted:
+        model.deliver(0)
+    assert (set(model.waits), model.breaks) == ({a, b, c, d}, 0)  # it only leads there
+    model.settle()
+    assert set(model.waits) == {d}
+
+
+@given(st.randoms(use_true_random=True))
+def test_the_youngest_wait_alone_finds_its_cycle(chance: random.Random) -> None:
+    model = Model(chance)
+    ring = chance.sample(model.calls, chance.randint(1, len(model.calls)))
+    order = chance.sample(range(len(ring)), len(ring))
+    for place in order:
+        model.now += 1
+        model.begin(ring[place], [[ring[(place + 1) % len(ring)]]])
+    model.now += 1
+    model.follow(ring[order[-1]])
+    while model.posted:
+        model.deliver(chance.randrange(len(model.posted)))
+    assert (model.waits, model.breaks) == ({}, 1)
+
+
+@dataclass
+class StreamModel:
+    """Generators each of which reads another one; their items are under way like messages.
+
+    A generator that runs yields, or wants the next item; one whose item is not here waits for it.
+    """
+
+    chance: random.Random
+    now: int = 0
+    posted: list[tuple[WorkerInfo, Message]] = field(default_factory=list)
+    breaks: int = 0
+
+    def __post_init__(self) -> None:
+        self.workers = [WorkerInfo(f"w{r}", r, 100 + r) for r in range(3)]
+        chosen = self.chance.choice
+        self.calls = [ServedId(chosen(self.workers).incarnation, 99, n) for n in range(4)]
+        shuffled = self.chance.sample(self.calls, len(self.calls))
+        self.reads = dict(zip(self.calls, shuffled, strict=True))  # each has one reader
+        self.sent = dict.fromkeys(self.calls, 0)
+        self.here = dict.fromkeys(self.calls, 0)  # of the items that a call reads
+        self.taken = dict.fromkeys(self.calls, 0)
+        self.tokens: dict[ServedId, int] = {}  # of those that wait
+        self.lived: dict[int, list[float]] = {}
+        self.flights: dict[tuple[ServedId, int], list[float]] = {}
+
+    def at(self, call: ServedId) -> WorkerInfo:
+        return next(each for each in self.workers if each.incarnation == call.worker)
+
+    def name(self, call: ServedId) -> ServedId:
+        return call._replace(items=self.sent[call])
+
+    def steps(self, name: ServedId) -> list[Step]:
+        call = name._replace(items=0)
+        if call not in self.tokens or name != self.name(call):
+            return []
+        token, read = self.tokens[call], self.reads[call]
+        age = float(self.now - self.lived[token][0])
+        to = Branch(read._replace(items=self.taken[call]), self.at(read))
+        return [Step((token,), (to,), age, f"{call.number}")]
+
+    def want(self, call: ServedId) -> None:
+        if self.here[call] > self.taken[call]:
+            self.taken[call] += 1
+        else:
+            self.tokens[call] = len(self.lived)
+            self.lived[self.tokens[call]] = [self.now, float("inf")]
+
+    def end(self, call: ServedId) -> None:
+        self.lived[self.tokens.pop(call)][1] = self.now
+
+    def send(self, call: ServedId) -> None:
+        self.flights[call, self.sent[call]] = [self.now, float("inf")]
+        self.sent[call] += 1
+
+    def arrive(self) -> None:
+        """Brings the next item of one of the generators to its reader."""
+        ways = [each for each in self.calls if self.here[each] < self.sent[self.reads[each]]]
+        if not ways:
+            return
+        reader = self.chance.choice(ways)
+        self.flights[self.reads[reader], self.here[reader]][1] = self.now
+        self.here[reader] += 1
+        if reader in self.tokens:
+            self.end(reader)
+            self.taken[reader] += 1
+
+    def follow(self, call: ServedId) -> None:
+        for step in self.steps(self.name(call)):
+            self.posted += wait_cycle.probes(self.at(call), self.name(call), step)
+
+    def deliver(self) -> None:
+        me, message = self.posted.pop(self.chance.randrange(len(self.posted)))
+        if isinstance(message, Probe):
+            steps = self.steps(message.todo[0].to)
+            self.posted += wait_cycle.on_probe(me, message, steps)
+        elif isinstance(message, Check):
+            steps = self.steps(message.hops[message.place].call)
+            self.posted += wait_cycle.on_check(message, steps)
+        else:
+            self.take_break(message)
+
+    def take_break(self, message: Break) -> None:
+        if message.place == len(message.hops) - 1:
+            lives = [self.lived[hop.token[0]] for hop in message.hops]
+            moment = max(begun for begun, _ in lives)
+            assert moment < min(ended for _, ended in lives), message
+            yielded = {hop.call._replace(items=0) for hop in message.hops}
+            for (call, _), (sent, arrived) in self.flights.items():
+                assert call not in yielded or arrived <= moment or sent > moment, message
+            self.breaks += 1
+        end, sends = wait_cycle.on_break(message)
+        self.posted += sends
+        name = message.hops[message.place].call
+        if not wait_cycle.ended(end, self.steps(name)):
+            self.end(name._replace(items=0))
+
+    def any_event(self) -> None:
+        self.now += 1
+        call = self.chance.choice(self.calls)
+        if call not in self.tokens:
+            (self.send if self.chance.random() < 0.3 else self.want)(call)
+        elif self.chance.random() < 0.1:
+            self.end(call)  # a deadline, a loss
+        if self.chance.random() < 0.3:
+            self.arrive()
+        if self.chance.random() < 0.5:
+            self.follow(self.chance.choice(self.calls))
+        while self.posted and self.chance.random() < 0.6:
+            self.now += 1
+            self.deliver()
+
+
+@given(st.randoms(use_true_random=True), st.integers(0, 80))
+def test_no_stream_is_broken_while_an_item_of_it_is_under_way(
+    chance: random.Random, events: int
+) -> None:
+    model = StreamModel(chance)
+    for _ in range(events):
+        model.any_event()
+    while model.posted:  # what is still under way may end a wait of an earlier circle
+        model.now += 1
+        model.deliver()
+    while any(model.here[call] < model.sent[model.reads[call]] for call in model.calls):
+        model.now += 1
+        model.arrive()
+    for call in model.calls:  # from now on all wait: every one of them is in a circle
+        model.now += 1
+        while call not in model.tokens:
+            model.want(call)
+    model.now += 1
+    for call in model.calls:
+        model.follow(call)
+    while model.posted:
+        model.now += 1
+        model.deliver()
+    assert not model.tokens
+    assert model.breaks
+
+
+def test_a_chain_of_calls_costs_one_message_each() -> None:
+    """Each waits for a younger one, whose own probe would find what there is to find."""
+    model = Model(random.Random(1))
+    for call, to in zip(model.calls, model.calls[1:], strict=False):
+        model.now += 1
+        model.begin(call, [[to]])
+    model.now += 1
+    for call in model.calls:
+        model.follow(call)
+    handed_on = 0
+    sent = len(model.posted)
+    while model.posted:
+        before = len(model.posted)
+        model.deliver(0)
+        handed_on += len(model.posted) - before + 1
+    assert (sent, handed_on) == (len(model.calls) - 1, 0)
