@@ -137,7 +137,8 @@ class Operation:
             if not any(isinstance(x, Tensor) for x in (*inputs, *keywords.values())):
                 return self._compute(inputs, names, keywords)
             inputs, names, keywords = self._bind(inputs, keywords)
-            plans = self._plans.setdefault(names, {})
+            # Of any number of parts there would be plans without end.
+            plans = {} if self._variadic else self._plans.setdefault(names, {})
         values: list[Any] = []
         arrays: list[Any] = []
         edges: list[Edge | None] = []

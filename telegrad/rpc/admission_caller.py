@@ -88,7 +88,8 @@ class CallerAdmission:
         with self._lock:
             held = self._held.pop(call.number, None)
             moves = self._take_out(call)
-        self._carry_out(moves)
+        if moves:
+            self._carry_out(moves)
         return held[1] if held is not None else None
 
     def withdraw(self, call: PendingCall) -> Sealed | None:
@@ -131,7 +132,8 @@ class CallerAdmission:
     def _take_out(self, call: PendingCall) -> list[Addressed]:
         """Takes a call out of its window; holds the lock."""
         window = self._windows.get(call.peer)
-        return self._addressed(window.leave(call.number), call.peer) if window is not None else []
+        moves = () if window is None else window.leave(call.number)
+        return self._addressed(moves, call.peer) if moves else []
 
     def _addressed(self, moves: Iterable[Move], own: WorkerInfo | None = None) -> list[Addressed]:
         """Says to whom each call goes, one that is held no more to `own`; holds the lock."""

@@ -126,6 +126,13 @@ class WaitProbes:
     def _look(self) -> None:
         """In the pool: notes how calls wait, and follows those that have done so for long."""
         started, busy = time.monotonic(), time.thread_time()
+        try:
+            self._follow_waits(started)
+        finally:  # whatever a program's own futures do to it
+            took = time.thread_time() - busy
+            self._agent.after(max(LOOK_SECONDS, took / SHARE), self._glance)
+
+    def _follow_waits(self, started: float) -> None:
         before, seen = self._seen, dict[ServedId, _Seen]()
         due: list[tuple[ServedId, Way]] = []
         for call in self._agent._serving.calls():
@@ -143,8 +150,6 @@ class WaitProbes:
             step = self._step(seen[name], way, started)
             if step is not None:
                 self._send(wait_cycle.probes(self._me, name, step))
-        took = time.thread_time() - busy
-        self._agent.after(max(LOOK_SECONDS, took / SHARE), self._glance)
 
     def _steps(self, call: ServedId) -> list[Step]:
         """How a call waits now; what the last look has not seen is too young to matter."""

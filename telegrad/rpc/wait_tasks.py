@@ -112,9 +112,9 @@ def _of_coroutine(task: asyncio.Task[Any], waker: asyncio.Future[Any]) -> TaskWa
         return None
     if inner.cr_code in _ends_of_groups():
         group: Any = frame.f_locals.get("self")
-        if group is None or group._aborting:
+        if group is None or getattr(group, "_aborting", True):
             return None
-        return TaskWait(waker, _in_order(group._tasks), group=group)
+        return TaskWait(waker, _in_order(getattr(group, "_tasks", ())), group=group)
     if inner.cr_code is getattr(asyncio.tasks._wait, "__code__", None):  # type: ignore[attr-defined]
         found = frame.f_locals
         if found.get("timeout") is None:
@@ -137,7 +137,8 @@ def _in_order(futures: Iterable[Any]) -> tuple[object, ...]:
 def limited(tasks: Iterable[asyncio.Task[Any]], groups: Iterable[asyncio.TaskGroup] = ()) -> bool:
     """Tells whether one of the tasks is inside an `asyncio.timeout`, a TaskGroup or the like.
 
-    Nobody but those themselves knows of it. It takes milliseconds.
+    Nobody but those themselves knows of it: all objects are looked at, which takes milliseconds
+    where they are few.
 
     Args:
         tasks: May be cancelled by such a scope.
@@ -159,7 +160,8 @@ def limited(tasks: Iterable[asyncio.Task[Any]], groups: Iterable[asyncio.TaskGro
 
 def _limits(scope: Any, task: asyncio.Task[Any]) -> bool:
     if issubclass(type(scope), asyncio.TaskGroup):
-        return scope._parent_task is task or task in scope._tasks
+        parent = getattr(scope, "_parent_task", None)  # one may be half made
+        return parent is task or task in getattr(scope, "_tasks", ())
     if not _refers(scope, task):
         return False
     return not (type(scope) is asyncio.Timeout and scope.when() is None)

@@ -124,6 +124,7 @@ class Door:
         except RefusedError as error:
             self._on_refused(claimed, error.words)
             raise
+        self._unproved.proved(carrier)  # it may have to wait at the door, among its likes
         if handshake.lane_of:
             self._take_lane(carrier, claimed, handshake)
             return

@@ -33,7 +33,8 @@ class GuestList:
         self._lock = threading.Lock()  # guards all below
         self._guests: dict[WorkerInfo, None] = {}
         self._closed = ""
-        self._waiting: set[asyncio.Future[None]] = set()
+        # In the order in which they came: of two streams of one peer the later one has to stay.
+        self._waiting: dict[asyncio.Future[None], None] = {}
 
     def __contains__(self, peer: WorkerInfo) -> bool:
         return peer in self._guests
@@ -81,12 +82,12 @@ class GuestList:
                 if left <= 0:
                     raise self._refusal(peer)
                 news = loop.create_future()
-                self._waiting.add(news)
+                self._waiting[news] = None
             try:
                 await asyncio.wait([news], timeout=left)
             finally:
                 with self._lock:
-                    self._waiting.discard(news)
+                    self._waiting.pop(news, None)
 
     def _refusal(self, peer: WorkerInfo) -> RefusedError:
         """Holds the lock."""

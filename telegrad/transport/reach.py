@@ -34,6 +34,8 @@ __all__ = ["Reach"]
 STAGGER_SECONDS = 0.1  # an endpoint that does not answer must not hold up the next for longer
 FIRST_PAUSE_SECONDS = 0.02  # between rounds of dials; doubles
 LONGEST_PAUSE_SECONDS = 0.5
+# Bounds of silence for which a peer that lives may not have heard of this worker's arrival.
+LONGEST_UNANNOUNCED = 6
 
 
 @final
@@ -49,6 +51,7 @@ class Reach:
         self._connection = connection
         self._terms = terms
         self._hellos = 0
+        self._early_since: float | None = None
 
     @property
     def shaking_hands(self) -> bool:
@@ -82,11 +85,20 @@ class Reach:
                 "; ".join(dict.fromkeys(map(_words, failures))), fenced=any(map(_fences, failures))
             )
             return True
-        life = self._connection.liveness
-        if life is not None and any(map(_is_too_early, failures)):
-            life.answered(self._terms.clock())
+        if any(map(_is_too_early, failures)):
+            self._note_answer()
         self._connection.last_failure = _words(failures[-1]) if failures else ""
         return False
+
+    def _note_answer(self) -> None:
+        """Takes it for a sign of life that the peer has not heard of this worker, for a while."""
+        life, now = self._connection.liveness, self._terms.clock()
+        if self._early_since is None:
+            self._early_since = now
+        if life is not None and now - self._early_since < (
+            LONGEST_UNANNOUNCED * self._terms.lost_after
+        ):
+            life.answered(now)
 
     async def prove(self, answer: Answer) -> None:
         """Finishes a handshake and gives the connection its stream.

@@ -35,13 +35,17 @@ class Unproved:
 
     @contextmanager
     def held(self, carrier: Carrier) -> Iterator[None]:
-        """Counts a carrier while its handshake lasts."""
+        """Counts a carrier while its handshake lasts, until it is `proved`."""
         self._open[carrier] = _PORT.sub("", carrier.description)
         try:
             yield
         finally:
             self._open.pop(carrier, None)
             self._cut.discard(carrier)
+
+    def proved(self, carrier: Carrier) -> None:
+        """It has proved itself, and counts no more, though its handshake goes on."""
+        self._open.pop(carrier, None)
 
     def too_many(self) -> Carrier | None:
         """Returns whom to cut off, if there are too many; they count no more."""

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from telegrad.autograd import Tensor, extend, grad, gradcheck, gradgradcheck, no_grad, tensor
+from telegrad import numpy as tnp
+from telegrad.autograd import Tensor, extend, grad, gradcheck, gradgradcheck, no_grad, ops, tensor
 from telegrad.errors import AutogradError
 from tests.autograd.samples.sample import complex_numbers, of_shape
 
@@ -72,6 +73,14 @@ def test_a_list_of_outputs() -> None:
     assert x.grad.data.tolist() == [0.0, 0.0, 1.0, 1.0]
     with pytest.raises(AutogradError, match="view"):
         first += 1.0
+
+
+def test_lists_of_any_length_leave_nothing_behind() -> None:
+    for n in range(2, 40):
+        parts = [leaf(2, seed=k) for k in range(n)]
+        (first, *_) = grad(tnp.stack(parts).sum(), parts)
+        assert first.shape == (2,)
+    assert not ops.stack._plans
 
 
 def test_an_output_that_is_no_float_needs_no_gradient() -> None:

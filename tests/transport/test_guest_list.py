@@ -10,6 +10,7 @@ import pytest
 from telegrad.transport import GuestList
 from telegrad.transport.audit import CONNECTION_REFUSED, DIAL_REFUSED
 from telegrad.transport.handshake import Reason, RefusedError
+from telegrad.transport.reach import LONGEST_UNANNOUNCED
 from telegrad.types import WorkerInfo
 from tests.audit_log import AuditLog, audit_log_of_all
 from tests.transport.workers import (
@@ -117,6 +118,25 @@ def test_news_ends_the_wait(news: Callable[[GuestList], None], reason: Reason | 
     assert (None if error is None else error.reason) is reason
 
 
+def test_they_come_in_as_they_came() -> None:
+    """Of two streams of one peer the later one is the one that it still has."""
+
+    async def wait() -> list[int]:
+        guests, came = GuestList(), list[int]()
+
+        async def come(number: int) -> None:
+            await guests.admits(NEW, PATIENCE)
+            came.append(number)
+
+        waiting = [asyncio.ensure_future(come(number)) for number in range(20)]
+        await asyncio.sleep(0)
+        guests.add([NEW])
+        await asyncio.gather(*waiting)
+        return came
+
+    assert asyncio.run(wait()) == list(range(20))
+
+
 # -- at the door -------------------------------------------------------------------------------------
 
 
@@ -151,6 +171,27 @@ def test_news_that_is_later_than_the_bound(floor: Floor, audit: AuditLog) -> Non
     assert (first["reason"], first["peer"], first["incarnation"]) == ("UNANNOUNCED", "alice", 1)
     guests.add([alice.info])
     bob.recorder.wait_envelopes(1)
+
+
+def test_a_peer_to_which_the_news_never_comes_is_lost_in_the_end(
+    floor: Floor, audit: AuditLog
+) -> None:
+    clock = ManualClock()
+    bob = floor.worker("bob", guests=GuestList(), prove_within=0.05)
+    alice = floor.worker("alice", clock=clock, lost_after=BOUND).knows(bob)
+    alice.post(bob, 1)
+
+    def told() -> int:
+        return len(audit.found(DIAL_REFUSED, worker="alice", reason="UNANNOUNCED"))
+
+    bounds = 0.0
+    while not alice.recorder.lost:
+        assert bounds < LONGEST_UNANNOUNCED + 3
+        before = told()
+        wait_until("an answer, or the loss", lambda: alice.recorder.lost or told() > before)  # noqa: B023
+        let_pass(clock, 0.4 * BOUND, alice)
+        bounds += 0.4
+    assert bounds > LONGEST_UNANNOUNCED
 
 
 def test_news_that_will_not_come(floor: Floor) -> None:

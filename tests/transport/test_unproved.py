@@ -62,6 +62,17 @@ def test_the_port_is_no_part_of_an_address() -> None:
         assert unproved.too_many() is v6[0]
 
 
+def test_who_has_proved_itself_makes_room_for_nobody() -> None:
+    unproved = Unproved(1)
+    waits, stranger, next_one = (Named(f"grpc ipv4:10.0.0.9:{port}") for port in (1, 2, 3))
+    with unproved.held(waits):
+        unproved.proved(waits)
+        with unproved.held(stranger):
+            assert unproved.too_many() is None
+            with unproved.held(next_one):
+                assert unproved.too_many() is stranger
+
+
 def test_there_is_always_room_for_one_more(floor: Floor) -> None:
     """Silent strangers make room for whoever comes, and the last of them stay."""
     host = floor.worker("host", limits=ConnectionLimits(unproved=3))

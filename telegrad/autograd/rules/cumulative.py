@@ -86,6 +86,10 @@ recurrence = primitive("recurrence", _recurrence, "a b", complex_rule=_H, a=lamb
 
 
 def _including(function: Any, first: float, x: Any, axis: Any, dtype: Any, initial: bool) -> Any:
+    if isinstance(x, (list, tuple)):
+        raise TypeError(
+            f"{function.__name__} takes one array or tensor; np.stack makes it of a list"
+        )
     if x.ndim > 1 and axis is None:
         raise ValueError("axis must be given for an array of more than one dimension")
     axis = 0 if axis is None else axis
