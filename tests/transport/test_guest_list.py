@@ -184,11 +184,15 @@ def test_a_peer_to_which_the_news_never_comes_is_lost_in_the_end(
     def told() -> int:
         return len(audit.found(DIAL_REFUSED, worker="alice", reason="UNANNOUNCED"))
 
-    bounds = 0.0
+    bounds, before = 0.0, 0
+
+    def news() -> bool:
+        return bool(alice.recorder.lost) or told() > before
+
     while not alice.recorder.lost:
         assert bounds < LONGEST_UNANNOUNCED + 3
+        wait_until("an answer, or the loss", news)
         before = told()
-        wait_until("an answer, or the loss", lambda: alice.recorder.lost or told() > before)  # noqa: B023
         let_pass(clock, 0.4 * BOUND, alice)
         bounds += 0.4
     assert bounds > LONGEST_UNANNOUNCED
