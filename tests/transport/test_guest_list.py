@@ -173,6 +173,7 @@ def test_news_that_is_later_than_the_bound(floor: Floor, audit: AuditLog) -> Non
     bob.recorder.wait_envelopes(1)
 
 
+@pytest.mark.long
 def test_a_peer_to_which_the_news_never_comes_is_lost_in_the_end(
     floor: Floor, audit: AuditLog
 ) -> None:
