@@ -1,12 +1,15 @@
 """NumPy and CuPy programs that call each other, and take gradients through those calls.
 
-`import telegrad as tg` is the compute tower alone: tensors, autograd, modules, optimizers. It
-loads no gRPC. The network is `from telegrad import rpc, dist_autograd, launch`.
+`import telegrad as tg` is the compute tower alone: tensors and autograd; modules, optimizers and
+NumPy's functions are loaded when they are first named. It loads no gRPC. The network is
+`from telegrad import rpc, dist_autograd, launch`.
 """
+
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING
 
 import numpy as _numpy  # noqa: F401  first: imported from deeper below it takes 10 ms longer
 
-from telegrad import nn, optim
 from telegrad.autograd import (
     Function,
     Tensor,
@@ -17,7 +20,10 @@ from telegrad.autograd import (
     no_grad,
     tensor,
 )
-from telegrad.nn import manual_seed
+
+if TYPE_CHECKING:
+    from telegrad import nn, numpy, optim
+    from telegrad.nn import manual_seed
 
 # That of pyproject.toml; to ask importlib.metadata for it would be a third of this import.
 __version__ = "0.1.0.dev0"
@@ -33,6 +39,26 @@ __all__ = [
     "manual_seed",
     "nn",
     "no_grad",
+    "numpy",
     "optim",
     "tensor",
 ]
+
+# Where names come from that are loaded on first use; a module is found in itself.
+_LATER = {
+    "manual_seed": "telegrad.nn",
+    "nn": "telegrad.nn",
+    "numpy": "telegrad.numpy",
+    "optim": "telegrad.optim",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LATER:
+        raise AttributeError(f"module 'telegrad' has no attribute {name!r}")
+    module = _import_module(_LATER[name])
+    return getattr(module, name) if _LATER[name].rpartition(".")[2] != name else module
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -18,7 +18,7 @@ FACES = sorted(
 
 # The interface that examples, documents and users rely on.
 DOCUMENTED: dict[str, str] = {
-    "telegrad": """Function Tensor as_tensor enable_grad grad gradcheck manual_seed nn no_grad optim
+    "telegrad": """Function Tensor as_tensor enable_grad grad gradcheck manual_seed nn no_grad numpy optim
         tensor""",
     "telegrad.nn": "Linear Module Parameter ReLU Sequential functional",
     "telegrad.optim": "SGD",
@@ -52,7 +52,7 @@ def public_names(module: types.ModuleType) -> set[str]:
         name
         for name, value in vars(module).items()
         if not name.startswith("_")
-        and name != "annotations"
+        and name not in {"TYPE_CHECKING", "annotations"}
         and not isinstance(value, types.ModuleType)
     }
 

@@ -34,6 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "collectives": {"arrays", "errors", "kernels", "rpc", "types", "wire"},
     "autograd": {"arrays", "errors", "kernels", "types"},
     "numpy": COMPUTE,
+    "scipy": COMPUTE,
     "nn": COMPUTE,
     "optim": COMPUTE | {"nn"},
     "dist_autograd": {"arrays", "autograd", "errors", "rpc", "types", "wire"},
@@ -42,7 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "launch": {"distributed", "errors", "rendezvous", "transport", "types"},
     "distributed": EVERYTHING,
     "testing": EVERYTHING | {"distributed", "launch"},
-    "__init__": COMPUTE | {"nn", "optim"},
+    "__init__": COMPUTE | {"nn", "numpy", "optim", "scipy"},
     "__main__": {"launch"},
 }
 

@@ -169,7 +169,7 @@ def test_numpy_asks_whatever_it_is_compared_with() -> None:
         [np.float64(2), np.int8(3), np.str_("x"), np.dtype("f4"), Pair(np.int64(1))],
         [Point, round_trip, np.sin, len, dict],
     ],
-    ids=repr,
+    ids=["plain", "times", "others", "enumerations", "instances", "numpy", "by reference"],
 )
 def test_members_that_run_nothing_arrive(members: list[Any]) -> None:
     assert code_of(members) is None
