@@ -7,7 +7,10 @@ BIN := $(VENV)/bin
 # Workers and tests share few cores: with BLAS threads of their own they are six times slower.
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 export PYTHON
+# Test processes at once: most tests wait more than they compute. 0 for one, with pdb and all output.
+WORKERS ?= 2
 PYTEST_ARGS ?=
+PYTEST = -m pytest -n $(WORKERS) --dist worksteal
 GPU_ARGS ?=
 BENCH_ARGS ?=
 FUZZ_ARGS ?=
@@ -28,17 +31,17 @@ polyglot: demo-env ## a Node program joins a job and calls its functions (needs 
 test: env lint types protos-check unit ## everything that decides: lint, types, layers, protos, tests
 
 test-long: env ## the tests that take minutes, and those of test-uvloop
-	$(ONE_THREAD) $(BIN)/python -m pytest -m long -o faulthandler_timeout=0 $(PYTEST_ARGS)
+	$(ONE_THREAD) $(BIN)/python $(PYTEST) -m long -o faulthandler_timeout=0 $(PYTEST_ARGS)
 	@$(MAKE) --no-print-directory test-uvloop
 
 test-uvloop: env ## the tests of calls and transports on uvloop's event loop
 	@$(BIN)/python -m pip --quiet install --constraint constraints.txt --upgrade --target $(VENV)/uvloop uvloop
-	PYTHONPATH=$(VENV)/uvloop $(ONE_THREAD) $(BIN)/python -m pytest -m "not long" tests/rpc tests/transport $(PYTEST_ARGS)
+	PYTHONPATH=$(VENV)/uvloop $(ONE_THREAD) $(BIN)/python $(PYTEST) -m "not long" tests/rpc tests/transport $(PYTEST_ARGS)
 
 test-floors: ## the fast tests against the lowest versions that pyproject.toml allows
 	@sh scripts/environment.sh $(VENV) dev,examples
 	@sh scripts/floors.sh $(VENV) $(VENV)-floors
-	$(ONE_THREAD) $(VENV)-floors/bin/python -m pytest -m "not long" $(PYTEST_ARGS)
+	$(ONE_THREAD) $(VENV)-floors/bin/python $(PYTEST) -m "not long" $(PYTEST_ARGS)
 
 fuzz: env ## mutated inputs for all that reads others' bytes: FUZZ_ARGS='--inputs 2000000'
 	$(ONE_THREAD) $(BIN)/python scripts/fuzz.py $(FUZZ_ARGS)
@@ -51,7 +54,7 @@ types: env ## mypy, strict
 	$(BIN)/mypy
 
 unit: env
-	$(ONE_THREAD) $(BIN)/python -m pytest -m "not long" $(PYTEST_ARGS)
+	$(ONE_THREAD) $(BIN)/python $(PYTEST) -m "not long" $(PYTEST_ARGS)
 
 protos: env ## generates telegrad/pb from protos/
 	$(BIN)/python scripts/make_protos.py

@@ -307,7 +307,10 @@ def test_importable_imports_and_says_what_is_missing() -> None:
         policy.resolve("os:_exit")
 
 
-def test_a_function_that_is_not_there_is_reported_with_both_scripts() -> None:
+def test_a_function_that_is_not_there_is_reported_with_both_scripts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "/job/server.py", raising=False)
     ref = FunctionRef("__main__:train_step", "/job/trainer.py")
     with pytest.raises(FunctionNotFoundError) as caught:
         PROJECT.resolve(ref, caller=WorkerInfo("trainer0", 1, 2), worker="ps")
@@ -317,9 +320,9 @@ def test_a_function_that_is_not_there_is_reported_with_both_scripts() -> None:
         "'ps'",
         "trainer0",
         "/job/trainer.py",
-        sys.modules["__main__"].__file__,
+        "/job/server.py",
     ):
-        assert str(part) in words
+        assert part in words
     with pytest.raises(FunctionNotFoundError, match="has no 'missing' in its module"):
         PROJECT.resolve(f"{S}:missing")
     with pytest.raises(FunctionNotFoundError, match="not imported 'their_module'"):
