@@ -13,10 +13,11 @@ PYTEST_ARGS ?=
 PYTEST = -m pytest -n $(WORKERS) --dist worksteal
 GPU_ARGS ?=
 BENCH_ARGS ?=
+GOLDEN_ARGS ?=
 FUZZ_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo polyglot test test-long test-uvloop test-floors fuzz lint types unit protos protos-check size gpu bench-rpc bench-autograd lock clean demo-env env
+.PHONY: help demo polyglot test test-long test-uvloop test-floors fuzz lint types unit protos protos-check size gpu bench-rpc bench-autograd golden lock clean demo-env env
 
 help: ## says what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name what; do \
@@ -77,6 +78,10 @@ bench-rpc: demo-env ## calls beside torch's, Ray's and xoscar's; makes an enviro
 bench-autograd: demo-env ## gradients beside torch's, HIPS autograd's and NumPy by hand; makes an environment for each
 	@sh scripts/peers.sh $(VENV) torch autograd
 	$(BIN)/python benchmarks/autograd.py --json bench-autograd.json $(BENCH_ARGS)
+
+golden: demo-env ## writes tests/golden: what torch finds for programs, modules and optimizers
+	@sh scripts/peers.sh $(VENV) torch
+	$(ONE_THREAD) $(VENV)-bench-torch/bin/python scripts/make_golden.py $(GOLDEN_ARGS)
 
 lock: env ## renews constraints.txt
 	sh scripts/lock.sh $(BIN)/uv

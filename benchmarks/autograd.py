@@ -13,7 +13,15 @@ ratios of one round. Before anything is timed the gradients of all peers are com
     perceptron   a step of a 784-1024-1024-10 network, batch of 128, float32: forward, backward,
                  SGD with momentum (benchmarks/peers/perceptron.py has it by hand)
     chain        2,000 operations on ten numbers one after the other, forward and backward
+    lstm, small_cnn, transformer_block, attention_step, attention_step_without_weights
+                 steps of networks of modules, float32, SGD with momentum (benchmarks/peers/steps.py)
     the others   benchmarks/peers/small_functions.py
+
+Peak memory is that of a process of its own, by what the kernel says was resident at most while the
+case was made and run three times, over what was resident before: the same for all libraries,
+whatever allocates. There each block of 64 KiB or more has pages of its own, which go back when it is
+freed (glibc's MALLOC_MMAP_THRESHOLD_), and NumPy asks for no huge ones: what is counted is what
+is in use.
 """
 
 from __future__ import annotations
@@ -35,18 +43,24 @@ PEERS = Path(__file__).resolve().parent / "peers"
 sys.path.insert(0, str(PEERS))
 
 import small_functions  # noqa: E402  what the peers have
+import steps  # noqa: E402
 
 NAMES = ("telegrad", "torch", "autograd", "numpy")
-CASES = ("perceptron", "chain", *[each.__name__ for each in small_functions.FUNCTIONS])
-MEMORY = ("perceptron",)
+CASES = (
+    *("perceptron", "chain", *steps.NETWORKS),
+    *[each.__name__ for each in small_functions.FUNCTIONS],
+)
+MEMORY = ("perceptron", "attention_step", "attention_step_without_weights")
 CHAIN_OPERATIONS = 2000
-TOLERANCE = {"perceptron": 1e-3}  # float32
+TOLERANCE = dict.fromkeys(("perceptron", *steps.NETWORKS), 1e-3)  # float32
 ENVIRONMENT = {
     "PYTHONPATH": str(PEERS),
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
 }
+# Where peak memory is measured: what is freed is not resident any more.
+EXACT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "65536", "NUMPY_MADVISE_HUGEPAGE": "0"}
 Found = dict[str, dict[str, Any]]
 
 
@@ -54,11 +68,11 @@ Found = dict[str, dict[str, Any]]
 class Peer:
     """A peer's program, which repeats what it is asked to."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, exact_memory: bool = False) -> None:
         self.name = name
         self._process = subprocess.Popen(
             [python_of("telegrad" if name == "numpy" else name), PEERS / f"{name}_gradients.py"],
-            env={**os.environ, **ENVIRONMENT},
+            env={**os.environ, **ENVIRONMENT, **(EXACT_MEMORY if exact_memory else {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -102,7 +116,17 @@ def measure(peers: Sequence[Peer], case: str, rounds: int, seconds: float) -> di
             taken = peer.ask(case=case, number=number)["seconds"]
             found["seconds"][peer.name].append(taken / number)
     if case in MEMORY:
-        found["bytes"] = {peer.name: peer.ask(case=case, memory=True)["bytes"] for peer in able}
+        found["bytes"] = {peer.name: peak_memory(peer.name, case) for peer in able}
+    return found
+
+
+def peak_memory(name: str, case: str) -> int:
+    """Returns the bytes that a case keeps resident at most, in a process of its own."""
+    peer = Peer(name, exact_memory=True)
+    try:
+        found: int = peer.ask(case=case, memory=True)["bytes"]
+    finally:
+        peer.close()
     return found
 
 

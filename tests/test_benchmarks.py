@@ -34,19 +34,25 @@ def test_the_benchmark_of_gradients_runs_and_writes_what_it_found(
 ) -> None:
     path = tmp_path / "found.json"
     few = ["--peers", "telegrad", "numpy", "--rounds", "1", "--seconds", "0.01"]
-    cases = ["perceptron", "chain", "rosenbrock"]
+    networks = ["lstm", "small_cnn", "transformer_block", "attention_step"]
+    cases = ["perceptron", "chain", *networks, "rosenbrock"]
     output = programs.run(
         ["python", "benchmarks/autograd.py", *few, "--json", path, "--cases", *cases]
     )
     found = json.loads(path.read_text())["cases"]
     assert list(found) == cases
     assert all(not figures["errors"] for figures in found.values())
-    assert (
-        set(found["perceptron"]["seconds"])
-        == set(found["perceptron"]["bytes"])
-        == {
-            "telegrad",
-            "numpy",
-        }
-    )
+    assert set(found["perceptron"]["seconds"]) == {"telegrad", "numpy"}
+    assert set(found["perceptron"]["bytes"]) == {"telegrad", "numpy"}
+    assert found["attention_step"]["bytes"]["telegrad"] > 0
     assert "us an operation of the chain" in output
+
+
+@pytest.mark.long
+def test_the_profile_of_the_chain_runs_and_says_where_time_goes(programs: Programs) -> None:
+    output = programs.run(
+        ["python", "benchmarks/chain_profile.py", "--rounds", "1", "--seconds", "0.5"]
+    )
+    for row in ("forward: NumPy's own", "backward: order, rules, sums", "all"):
+        assert f"| {row} | " in output
+    assert "| `operation" in output

@@ -6,7 +6,8 @@ repeated, and hands it to `serve`. Requests are lines of JSON on standard input:
     {"case": "chain"}                  ──▶  {"values": [...]}   the gradients, to compare the peers by
     {"case": "chain", "number": 20}    ──▶  {"seconds": 0.4}    of 20 repetitions
     {"case": "chain", "memory": true}  ──▶  {"bytes": 123}      that the case and its repetitions
-                                                                kept resident at most
+                                                                kept resident at most, in a process
+                                                                that does nothing else
 
 A case that the peer has not, or that fails, is answered by {"error": "..."}.
 """
@@ -54,12 +55,11 @@ def _answer(
     name = request["case"]
     if name not in cases:
         return {"error": "this peer has no such case", "missing": True, "version": version}
+    if request.get("memory"):
+        return {"bytes": _peak_of(cases[name])}
     if name not in ready:
         ready[name] = cases[name]()
     run = ready[name]
-    if request.get("memory"):
-        del run, ready[name]
-        return {"bytes": _peak_of(cases[name])}
     if "number" not in request:
         return {"values": [np.asarray(each).ravel()[:64].tolist() for each in run()]}
     repetitions = range(request["number"])
@@ -71,7 +71,12 @@ def _answer(
 
 
 def _peak_of(case: Case) -> int:
-    """Returns the peak of what a case and its repetitions keep resident, on Linux."""
+    """Returns the peak of what a case and its repetitions keep resident, on Linux.
+
+    The case was run once before, so that code and tables that the library loads at its first step
+    are not counted.
+    """
+    case()()
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)  # what was freed is not resident any more
     Path("/proc/self/clear_refs").write_text("5")  # the peak is what is resident now

@@ -11,11 +11,11 @@ import numpy
 import perceptron
 import repetitions
 import small_functions
+import steps
 
 import telegrad.numpy
 from telegrad import autograd, nn, optim
-
-special = None  # telegrad has no scipy.special yet: what needs it is reported as failed
+from telegrad.scipy import special
 
 
 def step_of_perceptron() -> Callable[[], list[Any]]:
@@ -33,6 +33,26 @@ def step_of_perceptron() -> Callable[[], list[Any]]:
         loss.backward()
         optimizer.step()
         return [each.grad for each in state]
+
+    return step
+
+
+def step_of(name: str) -> Callable[[], list[Any]]:
+    """A step of a network of modules; see steps.py."""
+    network = steps.NETWORKS[name](nn)
+    network.load_state_dict(steps.state(network.state_shapes()))
+    params = list(network.parameters())
+    optimizer = optim.SGD(params, lr=steps.LEARNING_RATE, momentum=steps.MOMENTUM)
+    x, labels = steps.data(name)
+    x = autograd.tensor(x)
+
+    def step() -> list[Any]:
+        y = network(x)
+        loss = (y * y).mean() if labels is None else nn.functional.cross_entropy(y, labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return [each.grad for each in params]
 
     return step
 
@@ -64,5 +84,6 @@ def small(function: Callable[..., Any]) -> Callable[[], list[Any]]:
 
 if __name__ == "__main__":
     cases: dict[str, repetitions.Case] = {"perceptron": step_of_perceptron, "chain": chain}
+    cases |= {name: partial(step_of, name) for name in steps.NETWORKS}
     cases |= {each.__name__: partial(small, each) for each in small_functions.FUNCTIONS}
     repetitions.serve(version("telegrad"), cases)

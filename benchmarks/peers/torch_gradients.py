@@ -9,6 +9,7 @@ from typing import Any
 import perceptron
 import repetitions
 import small_functions
+import steps
 import torch
 import torch_functions
 
@@ -28,6 +29,29 @@ def step_of_perceptron() -> Callable[[], list[Any]]:
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         return [each.grad for each in state]
+
+    return step
+
+
+def step_of(name: str) -> Callable[[], list[Any]]:
+    """A step of a network of modules; see steps.py."""
+    network = steps.NETWORKS[name](torch.nn)
+    shapes = {key: tuple(x.shape) for key, x in network.state_dict().items()}
+    start = {key: torch.from_numpy(a) for key, a in steps.state(shapes).items()}
+    network.load_state_dict(start)
+    params = list(network.parameters())
+    optimizer = torch.optim.SGD(params, lr=steps.LEARNING_RATE, momentum=steps.MOMENTUM)
+    x, labels = steps.data(name)
+    x = torch.from_numpy(x)
+    labels = None if labels is None else torch.from_numpy(labels)
+
+    def step() -> list[Any]:
+        y = network(x)
+        loss = (y * y).mean() if labels is None else torch.nn.functional.cross_entropy(y, labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return [each.grad for each in params]
 
     return step
 
@@ -60,5 +84,6 @@ def small(function: Callable[..., Any]) -> Callable[[], list[Any]]:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     cases: dict[str, repetitions.Case] = {"perceptron": step_of_perceptron, "chain": chain}
+    cases |= {name: partial(step_of, name) for name in steps.NETWORKS}
     cases |= {each.__name__: partial(small, each) for each in torch_functions.FUNCTIONS}
     repetitions.serve(torch.__version__, cases)

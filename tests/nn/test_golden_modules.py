@@ -1,0 +1,107 @@
+"""Modules as torch's: a state_dict of torch's in, its outputs, gradients and buffers out.
+
+scripts/make_golden.py says what torch finds; tests/golden/store.py, how to read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import telegrad as tg
+from telegrad import nn
+from telegrad.autograd import RowSparse, Tensor
+from tests.golden.store import HERE, close, direction, load, replace
+
+MODULES = load(HERE / "modules.json")
+
+
+def titled(entry: dict[str, Any]) -> str:
+    options = [f"{key}={value}" for key, value in (entry["options"] | entry["named"]).items()]
+    return "-".join([entry["class"], *(x for x in options if len(x) < 30)])
+
+
+def made(entry: dict[str, Any]) -> nn.Module:
+    """The module with torch's state."""
+    options = dict(entry["options"])
+    if entry["state"] and not entry["class"].endswith("Loss"):
+        options["dtype"] = np.float64
+    module: nn.Module = getattr(nn, entry["class"])(*entry["args"], **options)
+    module.load_state_dict(entry["state"])
+    return module
+
+
+def flattened(tree: Any) -> Iterator[Tensor]:
+    if isinstance(tree, tuple):
+        for part in tree:
+            yield from flattened(part)
+    elif tree is not None:
+        yield tree
+
+
+def dense(gradient: Any) -> Any:
+    """The array of a gradient, which may be of some rows alone."""
+    array: Any = gradient.to_dense() if isinstance(gradient, RowSparse) else gradient
+    return array.data if isinstance(array, Tensor) else array
+
+
+def check_alike(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert list(found) == list(expected)
+    for name, array in expected.items():
+        assert close(found[name], array), name
+
+
+def check_second(
+    total: Tensor, leaves: list[Tensor], places: list[Tensor], expected: list[Any]
+) -> None:
+    """Gradients, at the inputs, of a sum of all gradients; those that torch has."""
+    if not expected:
+        return
+    found = tg.grad(total, places, create_graph=True, allow_unused=True)
+    along = sum((g * direction(g.shape)).sum() for g in found if g is not None)
+    assert isinstance(along, Tensor)
+    again: Any = [None] * len(leaves)
+    if along.requires_grad:
+        again = tg.grad(along, leaves, allow_unused=True)
+    for g, array in zip(again, expected, strict=True):
+        assert close(np.zeros(array.shape) if g is None else g.data, array)
+
+
+@pytest.mark.parametrize("entry", MODULES, ids=titled)
+def test_a_module_agrees_with_torch(entry: dict[str, Any]) -> None:
+    module = made(entry)
+    for call in entry["calls"]:
+        module.train(call["mode"] == "train")
+        module.zero_grad()
+        inputs = [
+            tg.tensor(a, requires_grad=k < call["free"] and a.dtype.kind == "f")
+            for k, a in enumerate(call["inputs"])
+        ]
+        outputs = [*flattened(module(*replace(call["call"], inputs), **entry["named"]))]
+        assert len(outputs) == len(call["outputs"])
+        for y, expected in zip(outputs, call["outputs"], strict=True):
+            assert close(y.data, expected)
+        total = sum((y * w).sum() for y, w in zip(outputs, call["weights"], strict=True))
+        assert isinstance(total, Tensor)
+        places = [x for x in inputs if x.requires_grad]
+        total.backward(retain_graph=True)
+        check_second(total, places, [*places, *module.parameters()], call["second"])
+        gradients = [x.grad for x in inputs if x.requires_grad]
+        for g, expected in zip(gradients, call["gradients"], strict=True):
+            assert g is not None
+            assert close(g.data, expected)
+        check_alike(
+            {name: dense(p.grad) for name, p in module.named_parameters()},
+            call["parameters"],
+        )
+        check_alike({name: x.data for name, x in module.named_buffers()}, call["buffers"])
+
+
+@pytest.mark.parametrize("entry", MODULES, ids=titled)
+def test_a_module_has_the_names_and_shapes_of_torch(entry: dict[str, Any]) -> None:
+    module = made(entry)
+    found = {name: array.shape for name, array in module.state_dict().items()}
+    assert found == {name: array.shape for name, array in entry["state"].items()}

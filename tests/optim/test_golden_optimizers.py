@@ -1,0 +1,102 @@
+"""Optimizers, schedulers and clipping as torch's: ten steps, thirty rates, norms.
+
+scripts/make_golden.py says what torch finds; tests/golden/store.py, how to read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import telegrad as tg
+from telegrad import nn, optim
+from telegrad.autograd import Tensor
+from tests.golden.store import HERE, close, load
+
+OPTIMIZERS = load(HERE / "optimizers.json")
+SCHEDULES = load(HERE / "schedules.json")
+CLIPPINGS = load(HERE / "clippings.json")
+LAMBDAS: dict[str, Callable[[int], float]] = {"one over root": lambda t: 1.0 / (1.0 + t) ** 0.5}
+
+
+def titled(entry: dict[str, Any]) -> str:
+    options = [f"{key}={value}" for key, value in entry["options"].items()]
+    return "-".join([entry["class"], *options, *["groups"] * entry.get("groups", False)])
+
+
+def leaves(arrays: list[Any]) -> list[Tensor]:
+    return [tg.tensor(array, requires_grad=True) for array in arrays]
+
+
+def made(entry: dict[str, Any], params: list[Tensor]) -> optim.Optimizer:
+    given: Any = params
+    if entry["groups"]:
+        given = [{"params": params[:1], "lr": 0.25}, {"params": params[1:]}]
+    found: optim.Optimizer = getattr(optim, entry["class"])(given, **entry["options"])
+    return found
+
+
+def step(optimizer: optim.Optimizer, entry: dict[str, Any], params: list[Tensor], t: int) -> None:
+    optimizer.apply({p: g[t] for p, g in zip(params, entry["gradients"], strict=True)})
+    for p, expected in zip(params, entry["after"], strict=True):
+        assert close(p.data, expected[t]), t
+
+
+@pytest.mark.parametrize("entry", OPTIMIZERS, ids=titled)
+def test_ten_steps_agree_with_torch(entry: dict[str, Any]) -> None:
+    params = leaves(entry["start"])
+    optimizer = made(entry, params)
+    for t in range(10):
+        step(optimizer, entry, params, t)
+    state = optimizer.state_dict()["state"].get(0, {})
+    for name, expected in entry["state"].items():
+        assert close(state[name], expected), name
+
+
+@pytest.mark.parametrize("entry", OPTIMIZERS, ids=titled)
+def test_a_trajectory_goes_on_from_what_was_saved(entry: dict[str, Any]) -> None:
+    params = leaves(entry["start"])
+    first = made(entry, params)
+    for t in range(4):
+        step(first, entry, params, t)
+    copies = leaves([p.data for p in params])
+    second = made(entry, copies)
+    second.load_state_dict(first.state_dict())
+    for t in range(4, 10):
+        step(second, entry, copies, t)
+
+
+def scheduled(optimizer: optim.Optimizer, name: str, args: list[Any], options: Any) -> Any:
+    if name == "LambdaLR":
+        args = [LAMBDAS[args[0]]]
+    if name == "SequentialLR":
+        args = [[scheduled(optimizer, *each) for each in args[0]], args[1]]
+    return getattr(optim, name)(optimizer, *args, **options)
+
+
+@pytest.mark.parametrize("entry", SCHEDULES, ids=titled)
+def test_thirty_learning_rates_agree_with_torch(entry: dict[str, Any]) -> None:
+    optimizer = optim.SGD([tg.tensor(np.zeros(2), requires_grad=True)], lr=0.5, momentum=0.75)
+    scheduler = scheduled(optimizer, entry["class"], entry["args"], entry["options"])
+    rates, momenta = [], []
+    for t in range(30):
+        rates.append(optimizer.param_groups[0]["lr"])
+        momenta.append(optimizer.param_groups[0]["momentum"])
+        scheduler.step(*[] if entry["metrics"] is None else [entry["metrics"][t]])
+    assert close(rates, entry["rates"])
+    assert close(momenta, entry["momenta"])
+
+
+@pytest.mark.parametrize("entry", CLIPPINGS, ids=lambda e: f"{e['limit']}-{e['order']}")
+def test_clipped_gradients_agree_with_torch(entry: dict[str, Any]) -> None:
+    params = leaves([np.zeros(g.shape) for g in entry["gradients"]])
+    for p, g in zip(params, entry["gradients"], strict=True):
+        p.grad = tg.tensor(g)
+    total = nn.utils.clip_grad_norm_(params, entry["limit"], norm_type=entry["order"])
+    assert close(getattr(total, "data", total), entry["total"])
+    for p, expected in zip(params, entry["clipped"], strict=True):
+        assert p.grad is not None
+        assert close(p.grad.data, expected)
