@@ -1,4 +1,10 @@
-"""The few operations worth a kernel of their own, for NumPy and CuPy arrays alike."""
+"""The few operations worth a kernel of their own, for NumPy and CuPy arrays alike.
+
+Those of modules are loaded when they are first named: `import telegrad` pays for none of them.
+"""
+
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING
 
 from telegrad.kernels.cross_entropy import (
     cross_entropy,
@@ -9,12 +15,73 @@ from telegrad.kernels.cross_entropy import (
 )
 from telegrad.kernels.flatten import flatten, unflatten
 
+if TYPE_CHECKING:
+    from telegrad.kernels.attention import attention_backward, attention_forward
+    from telegrad.kernels.convolution import conv2d, conv2d_input, conv2d_weight
+    from telegrad.kernels.gaussian import gelu, gelu_slope
+    from telegrad.kernels.normalization import (
+        Normalized,
+        normalize,
+        normalize_input,
+        normalize_weight,
+    )
+    from telegrad.kernels.pooling import (
+        max_pool2d,
+        mean_pool2d,
+        pick_places,
+        spread_means,
+        spread_places,
+    )
+    from telegrad.kernels.recurrent import recurrence_backward, recurrence_forward
+    from telegrad.kernels.special import special_function
+    from telegrad.kernels.windows import Windows
+
 __all__ = [
+    "Normalized",
+    "Windows",
+    "attention_backward",
+    "attention_forward",
+    "conv2d",
+    "conv2d_input",
+    "conv2d_weight",
     "cross_entropy",
     "cross_entropy_gradient",
     "flatten",
+    "gelu",
+    "gelu_slope",
     "log_softmax",
+    "max_pool2d",
+    "mean_pool2d",
+    "normalize",
+    "normalize_input",
+    "normalize_weight",
     "one_hot",
+    "pick_places",
+    "recurrence_backward",
+    "recurrence_forward",
     "softmax",
+    "special_function",
+    "spread_means",
+    "spread_places",
     "unflatten",
 ]
+
+_MODULES = {
+    "attention": "attention_backward attention_forward",
+    "convolution": "conv2d conv2d_input conv2d_weight",
+    "gaussian": "gelu gelu_slope",
+    "normalization": "Normalized normalize normalize_input normalize_weight",
+    "pooling": "max_pool2d mean_pool2d pick_places spread_means spread_places",
+    "recurrent": "recurrence_backward recurrence_forward",
+    "special": "special_function",
+    "windows": "Windows",
+}
+
+
+def __getattr__(name: str) -> object:
+    for module, names in _MODULES.items():
+        if name in names.split():
+            found = getattr(_import_module(f"telegrad.kernels.{module}"), name)
+            globals()[name] = found  # the next use finds it at once
+            return found
+    raise AttributeError(f"module 'telegrad.kernels' has no attribute {name!r}")

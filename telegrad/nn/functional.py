@@ -1,53 +1,76 @@
-"""Functions of tensors that have no parameters."""
+"""Functions of tensors and arrays that have no parameters, or take them as arguments."""
 
-from __future__ import annotations
+from telegrad.nn.activation import (
+    elu,
+    gelu,
+    hardtanh,
+    leaky_relu,
+    log_softmax,
+    logsigmoid,
+    mish,
+    relu,
+    relu6,
+    selu,
+    sigmoid,
+    silu,
+    softmax,
+    softplus,
+    softsign,
+    tanh,
+)
+from telegrad.nn.attention import scaled_dot_product_attention
+from telegrad.nn.convolution import conv1d, conv2d
+from telegrad.nn.dropout import dropout
+from telegrad.nn.embedding import embedding
+from telegrad.nn.losses import (
+    binary_cross_entropy,
+    binary_cross_entropy_with_logits,
+    cross_entropy,
+    huber_loss,
+    kl_div,
+    l1_loss,
+    mse_loss,
+    nll_loss,
+    smooth_l1_loss,
+)
+from telegrad.nn.normalization import batch_norm, layer_norm, rms_norm
+from telegrad.nn.pooling import adaptive_avg_pool2d, avg_pool2d, max_pool2d
 
-from typing import Any
-
-from telegrad.autograd import Tensor, ops
-from telegrad.types import Array
-
-__all__ = ["cross_entropy", "log_softmax", "relu", "softmax"]
-
-
-def relu(x: Tensor) -> Tensor:
-    """Returns `x` with what is negative replaced by zero."""
-    return _tensor(ops.relu(x))
-
-
-def softmax(x: Tensor) -> Tensor:
-    """Returns positive numbers that sum to 1 along the last axis."""
-    return _tensor(ops.softmax(x))
-
-
-def log_softmax(x: Tensor) -> Tensor:
-    """Returns the logarithm of `softmax(x)`, exact also where that is tiny."""
-    return _tensor(ops.log_softmax(x))
-
-
-def cross_entropy(logits: Tensor | Array, labels: Tensor | Array) -> Tensor:
-    """Returns the mean of `-log_softmax(logits)` at the labels.
-
-    Args:
-        logits: Floating-point, of shape (..., classes).
-        labels: Integers from 0 to classes - 1, of shape (...).
-
-    Returns:
-        A scalar in the dtype of `logits`.
-
-    Raises:
-        TypeError: The labels are no integers.
-        ValueError: A label is no class, there are none, or the shapes do not fit.
-
-    >>> import numpy as np
-    >>> round(cross_entropy(np.zeros((3, 2)), np.array([0, 1, 0])).item(), 4)
-    0.6931
-    """
-    losses = _tensor(ops.cross_entropy(logits, labels))
-    if losses.size == 0:
-        raise ValueError("cross entropy of no rows: the mean of nothing is not defined")
-    return losses.mean()
-
-
-def _tensor(result: Any) -> Tensor:
-    return result if isinstance(result, Tensor) else Tensor(result)
+__all__ = [
+    "adaptive_avg_pool2d",
+    "avg_pool2d",
+    "batch_norm",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "conv1d",
+    "conv2d",
+    "cross_entropy",
+    "dropout",
+    "elu",
+    "embedding",
+    "gelu",
+    "hardtanh",
+    "huber_loss",
+    "kl_div",
+    "l1_loss",
+    "layer_norm",
+    "leaky_relu",
+    "log_softmax",
+    "logsigmoid",
+    "max_pool2d",
+    "mish",
+    "mse_loss",
+    "nll_loss",
+    "relu",
+    "relu6",
+    "rms_norm",
+    "scaled_dot_product_attention",
+    "selu",
+    "sigmoid",
+    "silu",
+    "smooth_l1_loss",
+    "softmax",
+    "softplus",
+    "softsign",
+    "tanh",
+]

@@ -9,13 +9,12 @@ import numpy as np
 
 from telegrad.arrays import is_floating
 from telegrad.autograd import Tensor
-from telegrad.nn import functional
 from telegrad.nn.generator import current_generator
 from telegrad.nn.module import Module
 from telegrad.nn.parameter import Parameter
 from telegrad.types import DTypeLike
 
-__all__ = ["Linear", "ReLU", "Sequential"]
+__all__ = ["Linear", "Sequential"]
 
 
 class Linear(Module):
@@ -85,17 +84,10 @@ class Linear(Module):
         return f"Linear({self.in_features}, {self.out_features}{bias})"
 
 
-class ReLU(Module):
-    """Replaces what is negative by zero."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Returns `x` where it is positive, else 0."""
-        return functional.relu(x)
-
-
 class Sequential(Module):
     """Modules applied one after the other; the parameters of the i-th are named `i.<name>`.
 
+    >>> from telegrad.nn import ReLU
     >>> model = Sequential(Linear(4, 8), ReLU(), Linear(8, 2))
     >>> [name for name, _ in model.named_parameters()]
     ['0.weight', '0.bias', '2.weight', '2.bias']

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
 from telegrad.arrays import as_array, device_name, device_of, namespace, to_device
-from telegrad.autograd import Tensor
+from telegrad.autograd import RemovableHandle, Tensor, is_row_sparse
+from telegrad.nn.module_hooks import ModuleHooks
 from telegrad.nn.parameter import Parameter
 from telegrad.types import Array, Shape
 
@@ -27,6 +28,8 @@ class Module:
     _parameters: dict[str, Parameter]
     _modules: dict[str, Module]
     _buffers: dict[str, Tensor]
+    _not_saved: set[str]
+    _hooks: ModuleHooks | None = None
 
     def __init__(self) -> None:
         own = self.__dict__
@@ -34,6 +37,7 @@ class Module:
         own["_parameters"] = {}
         own["_modules"] = {}
         own["_buffers"] = {}
+        own["_not_saved"] = set()
 
     def __setattr__(self, name: str, value: object) -> None:
         if "_parameters" not in self.__dict__:
@@ -41,7 +45,7 @@ class Module:
                 f"{type(self).__name__}.__init__ must call super().__init__() before it assigns "
                 f"{name!r}"
             )
-        buffer = name in self._buffers
+        buffer, saved = name in self._buffers, name not in self._not_saved
         self._forget(name)
         if isinstance(value, Parameter):
             self._parameters[name] = value
@@ -49,6 +53,8 @@ class Module:
             self._modules[name] = value
         elif buffer and isinstance(value, Tensor):
             self._buffers[name] = value
+            if not saved:
+                self._not_saved.add(name)
         object.__setattr__(self, name, value)
 
     def __delattr__(self, name: str) -> None:
@@ -58,6 +64,7 @@ class Module:
     def _forget(self, name: str) -> None:
         for table in (self._parameters, self._modules, self._buffers):
             table.pop(name, None)
+        self._not_saved.discard(name)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Computes the output; subclasses write it, users call the module itself.
@@ -68,13 +75,53 @@ class Module:
         raise NotImplementedError(f"{type(self).__name__} has no forward")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns `forward(*args, **kwargs)`."""
-        return self.forward(*args, **kwargs)
+        """Returns `forward(*args, **kwargs)`, with what the hooks make of it."""
+        if self._hooks is None:
+            return self.forward(*args, **kwargs)
+        return self._hooks.call(self, self.forward, args, kwargs)
 
-    def register_buffer(self, name: str, value: Tensor) -> None:
-        """Makes `value` an attribute that is part of `state_dict()` and is not trained."""
+    def register_forward_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Has `hook(module, args)` called before `forward`, with its arguments by position.
+
+        What it returns, unless None, takes their place: a tuple, or the only one of them.
+        """
+        return self._make_hooks().before.add(hook)
+
+    def register_forward_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Has `hook(module, args, output)` called after `forward`.
+
+        What it returns, unless None, takes the output's place.
+        """
+        return self._make_hooks().after.add(hook)
+
+    def register_full_backward_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Has `hook(module, grad_input, grad_output)` called when a backward has come through.
+
+        Both are tuples: one gradient per argument by position of `forward`, and per output, None
+        for what is no Tensor or has no gradient. What it returns, unless None, takes the place of
+        `grad_input`. It is for calls made after this one, and while gradients are recorded.
+        """
+        return self._make_hooks().backward.add(hook)
+
+    def _make_hooks(self) -> ModuleHooks:
+        if self._hooks is None:
+            self.__dict__["_hooks"] = ModuleHooks()
+        assert self._hooks is not None
+        return self._hooks
+
+    def register_buffer(self, name: str, value: Tensor, *, persistent: bool = True) -> None:
+        """Makes `value` an attribute that moves with the module and is not trained.
+
+        Args:
+            name: Of the attribute.
+            value: Its value; may be assigned anew.
+            persistent: Whether it is part of `state_dict()`.
+        """
+        self._forget(name)
         self._buffers[name] = value
         setattr(self, name, value)
+        if not persistent:
+            self._not_saved.add(name)
 
     def add_module(self, name: str, module: Module) -> None:
         """Makes `module` a part of this one, also under a name that no attribute can have."""
@@ -129,8 +176,11 @@ class Module:
             yield value
 
     def state_dict(self) -> dict[str, Array]:
-        """Returns copies of the arrays of all parameters and buffers by dotted name."""
-        state = {name: namespace(x.data).array(x.data) for name, x in self._named_state()}
+        """Returns copies of the arrays of all parameters and persistent buffers by dotted name.
+
+        What is shared is there under each of its names, as in PyTorch.
+        """
+        state = {name: _copied(x) for name, x in self._named_state()}
         for prefix, module in self.named_modules():
             for name, array in module._state_elsewhere().items():
                 state[_dotted(prefix, name)] = array
@@ -180,9 +230,17 @@ class Module:
                 shapes[_dotted(prefix, name)] = shape
         return shapes
 
-    def _named_state(self) -> Iterator[tuple[str, Tensor]]:
-        yield from self.named_parameters()
-        yield from self.named_buffers()
+    def _named_state(
+        self, prefix: str = "", above: tuple[Module, ...] = ()
+    ) -> Iterator[tuple[str, Tensor]]:
+        for name, parameter in self._parameters.items():
+            yield _dotted(prefix, name), parameter
+        for name, value in self._buffers.items():
+            if name not in self._not_saved:
+                yield _dotted(prefix, name), value
+        for name, module in self._modules.items():
+            if module is not self and module not in above:
+                yield from module._named_state(_dotted(prefix, name), (*above, self))
 
     def to(self, device: str) -> Self:
         """Moves the arrays of all parameters and buffers, and of their `grad`, to `device`.
@@ -200,8 +258,11 @@ class Module:
             ValueError: `device` is no device name.
             RuntimeError: A GPU is asked for and CuPy is not installed.
         """
-        for _, held in self._named_state():
-            for x in (held, held.grad):
+        for held in (*self.parameters(), *self.buffers()):
+            gradient: Any = held.grad
+            if is_row_sparse(gradient):
+                held.grad, gradient = gradient.to(device), None  # type: ignore[assignment]
+            for x in (held, gradient):
                 if x is not None and x.device != device_name(device):
                     x.data = to_device(x.data, device)
         return self
@@ -241,6 +302,12 @@ class Module:
             return f"{type(self).__name__}()"
         lines = "\n".join(inside).replace("\n", "\n  ")
         return f"{type(self).__name__}(\n  {lines}\n)"
+
+
+def _copied(x: Tensor) -> Array:
+    with x.steady():  # an optimizer in another thread may write rows
+        copy: Array = namespace(x.data).array(x.data)
+    return copy
 
 
 def _dotted(prefix: str, name: str) -> str:

@@ -1,0 +1,152 @@
+"""Recurrent layers over a sequence: one node with a backward of its own.
+
+recurrence          on the kernels; its backward computes with arrays
+recurrence_by_steps the same, of operations that have rules; for gradients of gradients
+"""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import numpy as np
+
+from telegrad import kernels
+from telegrad.autograd.function import Function, FunctionContext
+from telegrad.autograd.ops import relu, sigmoid, stack
+from telegrad.autograd.rules.by_composition import recorded_gradients
+from telegrad.autograd.tensor import Tensor
+
+__all__ = ["recurrence", "recurrence_by_steps"]
+
+
+def recurrence(
+    kind: str,
+    x: Any,
+    states: tuple[Any, ...],
+    w_ih: Any,
+    w_hh: Any,
+    b_ih: Any = None,
+    b_hh: Any = None,
+    *,
+    reverse: bool = False,
+) -> tuple[Any, ...]:
+    """Returns what one recurrent layer computes of a sequence.
+
+    Args:
+        kind: `rnn_tanh`, `rnn_relu`, `gru` or `lstm`.
+        x: Shape (steps, batch, inputs), with at least one step.
+        states: The first h, and c of an LSTM; shape (batch, hidden).
+        w_ih: Shape (gates * hidden, inputs).
+        w_hh: Shape (gates * hidden, hidden).
+        b_ih: Shape (gates * hidden,), or None.
+        b_hh: As `b_ih`.
+        reverse: Whether it goes from the last step to the first.
+
+    Returns:
+        h of all steps, shape (steps, batch, hidden), and the last states.
+    """
+    c = states[1] if len(states) > 1 else None
+    outputs: tuple[Any, ...] = _Recurrence.apply(
+        kind, reverse, x, states[0], c, w_ih, w_hh, b_ih, b_hh
+    )
+    return outputs
+
+
+def recurrence_by_steps(
+    kind: str,
+    x: Any,
+    states: tuple[Any, ...],
+    w_ih: Any,
+    w_hh: Any,
+    b_ih: Any = None,
+    b_hh: Any = None,
+    *,
+    reverse: bool = False,
+) -> tuple[Any, ...]:
+    """Returns the same as `recurrence`, computed by an operation for each sum and product."""
+    steps = []
+    for t in range(len(x)):
+        inputs = x[len(x) - 1 - t if reverse else t] @ w_ih.T
+        products = states[0] @ w_hh.T
+        if b_ih is not None:
+            inputs, products = inputs + b_ih, products + b_hh
+        states = _STEPS[kind](inputs, products, states)
+        steps.append(states[0])
+    return (stack(*(steps[::-1] if reverse else steps), axis=0), *states)
+
+
+def _lstm_step(inputs: Any, products: Any, states: tuple[Any, ...]) -> tuple[Any, ...]:
+    i, f, g, o = _parts(inputs + products, 4)
+    c = sigmoid(f) * states[1] + sigmoid(i) * np.tanh(g)
+    return sigmoid(o) * np.tanh(c), c
+
+
+def _gru_step(inputs: Any, products: Any, states: tuple[Any, ...]) -> tuple[Any, ...]:
+    (r, z, n), (with_r, with_z, with_n) = _parts(inputs, 3), _parts(products, 3)
+    r, z = sigmoid(r + with_r), sigmoid(z + with_z)
+    n = np.tanh(n + r * with_n)
+    return (n + z * (states[0] - n),)
+
+
+def _parts(a: Any, count: int) -> list[Any]:
+    hidden = a.shape[-1] // count
+    return [a[..., k * hidden : (k + 1) * hidden] for k in range(count)]
+
+
+# fmt: off
+_STEPS = {
+    "rnn_tanh": lambda inputs, products, states: (np.tanh(inputs + products),),
+    "rnn_relu": lambda inputs, products, states: (relu(inputs + products),),
+    "gru":      _gru_step,
+    "lstm":     _lstm_step,
+}
+# fmt: on
+
+
+@final
+class _Recurrence(Function):
+    """`recurrence`, with all that is no option as a positional argument."""
+
+    @staticmethod
+    def forward(ctx: FunctionContext, *args: Any) -> Any:
+        kind, reverse, x, h, c, *weights = args
+        states = (h,) if c is None else (h, c)
+        y, last, kept = kernels.recurrence_forward(
+            kind, x[::-1] if reverse else x, states, *weights
+        )
+        y = y[::-1] if reverse else y
+        ctx.kind, ctx.reverse = kind, reverse  # type: ignore[attr-defined]
+        ctx.save_for_backward(y, x, h, c, *weights, *kept)
+        return (y, *last)
+
+    @staticmethod
+    def backward(ctx: FunctionContext, *gradients: Any) -> Any:
+        kind, reverse = ctx.kind, ctx.reverse  # type: ignore[attr-defined]
+        y, x, h, c, w_ih, w_hh, b_ih, b_hh, *kept = ctx.saved_values
+        if any(isinstance(g, Tensor) for g in gradients):
+
+            def body(x: Any, h: Any, c: Any, *weights: Any) -> Any:
+                states = (h,) if c is None else (h, c)
+                return recurrence_by_steps(kind, x, states, *weights, reverse=reverse)
+
+            inputs = (x, h, c, w_ih, w_hh, b_ih, b_hh)
+            needs = ctx.needs_input_grad[2:]
+            return (None, None, *recorded_gradients(body, inputs, gradients, needs))
+        states = (h,) if c is None else (h, c)
+        g_y, *others = gradients
+        if reverse:
+            y, x, g_y = y[::-1], x[::-1], None if g_y is None else g_y[::-1]
+        of_x, of_first, of_weights = kernels.recurrence_backward(
+            kind,
+            tuple(kept),
+            y,
+            x,
+            states,
+            (w_ih, w_hh),
+            (g_y, *others),
+            needs_x=ctx.needs_input_grad[2],
+        )
+        if reverse and of_x is not None:
+            of_x = of_x[::-1]
+        of_c = of_first[1] if c is not None else None
+        return (None, None, of_x, of_first[0], of_c, *of_weights)

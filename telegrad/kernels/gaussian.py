@@ -1,0 +1,152 @@
+"""The Gaussian error linear unit of D. Hendrycks and K. Gimpel (2016), `x * Phi(x)`, and its slope.
+
+Phi is the distribution function of the standard normal distribution. NumPy has none and no error
+function, so it is computed here as J. L. Schonfelder, "Chebyshev expansions for the error and
+related functions" (1978), does: for z >= 0, exp(z**2) * erfc(z) is a polynomial in
+t = (z - 2) / (z + 2). The coefficients below are its Chebyshev interpolation, computed with 50
+digits and written in powers of t; with them Phi is right to 1e-15, and to 2e-7 in float32, with a
+relative error of that size also far left of 0.
+
+On the CPU it runs through the array in pieces that stay in the cache: some thirty passes over a
+piece then cost what three over the memory do.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import numpy as np
+
+from telegrad.arrays import is_cupy, namespace
+from telegrad.types import Array
+
+__all__ = ["gelu", "gelu_slope"]
+
+# Powers of t from 0, for float64 and for float32.
+_LONG: Final = (
+    0.25539567631050575, -0.42718584741396554, 0.2416581942424779, -0.07897858101509438,
+    0.0037328924033315286, 0.006997461722095332, -0.0008471432257716448, -0.000981976811947063,
+    4.355532442408294e-05, 0.00017435965859836114, 2.7526910941237942e-05, -2.7573321979579146e-05,
+    -1.3969655186330035e-05, 1.3723661481746074e-06, 3.770274432334154e-06, 1.2364505535784676e-06,
+    -4.4578524117161953e-07, -5.627476561885509e-07, -1.0683096715673216e-07, 1.232653531785206e-07,
+    5.899308150331797e-08, -1.2152105886828374e-08, -8.962028547423651e-09,
+)  # fmt: skip
+_SHORT: Final = (
+    0.2553956863585343, -0.4271858893481242, 0.24165767892054682, -0.07897647889560623,
+    0.0037375624932988387, 0.006980417994352735, -0.0008638089067574653, -0.0009328722788896394,
+    7.28801112059417e-05, 0.0001148589713881192,
+)  # fmt: skip
+_PIECE: Final = 16384
+"""Items at once on the CPU: the four arrays of a piece take 256 kB in float32."""
+
+_ROOT: Final = math.sqrt(0.5)
+_PEAK: Final = 1 / math.sqrt(2 * math.pi)
+_SCALE: Final = math.sqrt(2 / math.pi)
+_CUBE: Final = 0.044715
+
+
+def gelu(x: Array, *, approximate: str = "none") -> Array:
+    """Returns `x * Phi(x)`.
+
+    Args:
+        x: Floating-point; float16 is computed in float32.
+        approximate: "none", or "tanh" for `0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x**3)))`.
+    """
+    return _in_pieces(_tanh_value if approximate == "tanh" else _value, x)
+
+
+def gelu_slope(x: Array, *, approximate: str = "none") -> Array:
+    """Returns the derivative of `gelu` at `x`."""
+    return _in_pieces(_tanh_slope if approximate == "tanh" else _slope, x)
+
+
+def _in_pieces(function: Any, x: Any) -> Array:
+    xp = namespace(x)
+    wide = x.astype(np.float32) if x.dtype == np.float16 else x
+    flat = wide.reshape(-1)
+    if is_cupy(x):
+        made = function(xp, flat)
+    else:
+        made = xp.empty(flat.shape, flat.dtype)
+        for start in range(0, flat.size, _PIECE):
+            piece = slice(start, start + _PIECE)
+            made[piece] = function(xp, flat[piece])
+    result: Array = made.reshape(x.shape).astype(x.dtype, copy=False)
+    return result
+
+
+def _tail(xp: Any, x: Any, size: Any) -> tuple[Any, Any]:
+    """Returns Phi(-size) and exp(-x**2 / 2), where size is |x|."""
+    powers = _SHORT if x.dtype == np.float32 else _LONG
+    bell = x * x
+    bell *= -0.5
+    xp.exp(bell, out=bell)
+    t = size * _ROOT
+    t += 2.0
+    xp.divide(-4.0, t, out=t)
+    t += 1.0
+    tail = t * powers[-1]
+    tail += powers[-2]
+    for power in powers[-3::-1]:
+        tail *= t
+        tail += power
+    tail *= bell
+    tail *= 0.5
+    return tail, bell
+
+
+def _value(xp: Any, x: Any) -> Any:
+    # max(x, 0) - |x| Phi(-|x|): exact in the tail, and no choice between two arrays, which NumPy
+    # makes ten times as slowly as it multiplies.
+    size = xp.abs(x)
+    tail, _ = _tail(xp, x, size)
+    tail *= size
+    value = xp.maximum(x, 0.0)
+    value -= tail
+    return value
+
+
+def _slope(xp: Any, x: Any) -> Any:
+    # Phi(x) + x phi(x), of which the distance from 1/2 is odd.
+    size = xp.abs(x)
+    tail, bell = _tail(xp, x, size)
+    bell *= _PEAK
+    bell *= size
+    bell -= tail
+    bell += 0.5
+    xp.copysign(bell, x, out=bell)
+    bell += 0.5
+    return bell
+
+
+def _tanh(xp: Any, x: Any) -> tuple[Any, Any]:
+    """Returns the tanh of the approximation and x**2."""
+    square = x * x
+    inner = square * _CUBE
+    inner += 1.0
+    inner *= x
+    inner *= _SCALE
+    xp.tanh(inner, out=inner)
+    return inner, square
+
+
+def _tanh_value(xp: Any, x: Any) -> Any:
+    t, _ = _tanh(xp, x)
+    t += 1.0
+    t *= x
+    t *= 0.5
+    return t
+
+
+def _tanh_slope(xp: Any, x: Any) -> Any:
+    t, rise = _tanh(xp, x)
+    rise *= 3 * _CUBE
+    rise += 1.0
+    rise *= x
+    rise *= 1.0 - t * t
+    rise *= _SCALE
+    t += 1.0
+    t += rise
+    t *= 0.5
+    return t

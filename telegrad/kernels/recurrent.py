@@ -1,0 +1,328 @@
+"""Recurrent layers over whole sequences, forward and backward, on NumPy and CuPy arrays.
+
+What a step computes alone is little, so all that can be done for all steps at once is done
+outside of the loop: the products of the inputs with their weights before it, and after it the
+products for the gradients of weights and inputs. Of the backward, too, the loop keeps what
+depends on the step before:
+
+    forward     gates = x @ w_ih.T + bias           one product for each gate
+                for each step: gates += h @ w_hh.T, then the cell
+    backward    slopes of all gates                 elementwise, all steps at once
+                for each step: slopes times the gradient of h, then that of the h before
+                w_ih: gates.T @ x, w_hh: gates.T @ h, x: gates @ w_ih  one product for each gate
+
+A logistic function is computed as `tanh(a / 2) / 2 + 1 / 2`, so one tanh serves all gates; its
+argument is halved in the weights, which is exact.
+
+Gates are laid out one after the other, (gates, steps, batch, hidden), so that what is computed of
+one gate and step goes through memory in order.
+
+Long short-term memory: Hochreiter and Schmidhuber (1997), with the forget gate of Gers et al.
+(2000). Gated recurrent unit: Cho et al. (2014), with the reset gate after the product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from telegrad.arrays import array_beside, namespace
+from telegrad.types import Array
+
+__all__ = ["RECURRENCES", "Recurrence", "recurrence_backward", "recurrence_forward"]
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrence:
+    """One kind of cell. What is of gates has the shape (gates, steps, batch, hidden).
+
+    Attributes:
+        logistic: For each gate whether it is one, and not a tanh.
+        bias_inside: Whether the bias of the last gate's product stays with that product.
+        forward: (gates, first states, w_hh, bias) to (h of all steps, last states, what it kept).
+            Overwrites the gates.
+        backward: (kept, h of all steps, first states, w_hh, gradient of h of all steps, of the last
+            states) to (gradient of the inputs' products, of the states' products, of the first
+            states).
+    """
+
+    logistic: tuple[bool, ...]
+    bias_inside: bool
+    forward: Callable[..., Any]
+    backward: Callable[..., Any]
+
+
+def recurrence_forward(
+    kind: str, x: Array, states: tuple[Array, ...], w_ih: Array, w_hh: Array, b_ih: Any, b_hh: Any
+) -> tuple[Array, tuple[Array, ...], tuple[Array, ...]]:
+    """Computes a layer over a sequence.
+
+    Args:
+        kind: One of `RECURRENCES`.
+        x: Shape (steps, batch, inputs).
+        states: The first h, and c where there is one; shape (batch, hidden).
+        w_ih: Shape (gates * hidden, inputs).
+        w_hh: Shape (gates * hidden, hidden).
+        b_ih: Shape (gates * hidden,), or None.
+        b_hh: As `b_ih`.
+
+    Returns:
+        h of all steps, shape (steps, batch, hidden); the last states; and what the backward needs.
+    """
+    cell = RECURRENCES[kind]
+    hidden = w_hh.shape[1]
+    inside: Any = None
+    bias = b_ih
+    if b_ih is not None and cell.bias_inside:
+        inside = b_hh[-hidden:]
+        bias = b_ih.copy()
+        bias[:-hidden] += b_hh[:-hidden]
+    elif b_ih is not None:
+        bias = b_ih + b_hh
+    halves = _per_gate(cell, 0.5, 1.0, w_hh)
+    inner, outer = _by_gate(w_ih, hidden) * halves, _by_gate(w_hh, hidden) * halves
+    gates: Any = _rows(x) @ inner.swapaxes(1, 2)
+    if bias is not None:
+        gates += bias.reshape(-1, 1, hidden) * halves
+    gates = gates.reshape(len(gates), *x.shape[:2], hidden)
+    # In order: with few rows, a transposed matrix takes half as long again.
+    return cell.forward(gates, states, outer.swapaxes(1, 2).copy(), inside)  # type: ignore[no-any-return]
+
+
+def recurrence_backward(
+    kind: str,
+    kept: tuple[Array, ...],
+    y: Array,
+    x: Array,
+    states: tuple[Array, ...],
+    weights: tuple[Array, Array],
+    gradients: tuple[Any, ...],
+    *,
+    needs_x: bool,
+) -> tuple[Any, tuple[Any, ...], tuple[Array, Array, Array, Array]]:
+    """Computes the gradients of `recurrence_forward`.
+
+    Args:
+        kind: As there.
+        kept: What the forward kept.
+        y: Its h of all steps.
+        x: As there.
+        states: The first ones.
+        weights: `w_ih` and `w_hh`.
+        gradients: Of h of all steps and of each last state; None where there is none.
+        needs_x: Whether the inputs need a gradient.
+
+    Returns:
+        The gradients of `x` (None if it needs none), of the first states, and of the four weights.
+    """
+    cell = RECURRENCES[kind]
+    hidden = y.shape[-1]
+    inner, outer = (_by_gate(w, hidden) for w in weights)
+    of_input, of_state, of_first = cell.backward(kept, y, states, outer, *gradients)
+    flat = of_input.reshape(len(inner), -1, hidden)
+    hidden_weights: Any = of_state[:, 0].swapaxes(1, 2) @ states[0]
+    if len(y) > 1:
+        later = of_state[:, 1:].reshape(len(inner), -1, hidden)
+        hidden_weights += later.swapaxes(1, 2) @ _rows(y[:-1])
+    of_x = None
+    if needs_x:
+        of_x = flat[0] @ inner[0]
+        for k in range(1, len(inner)):
+            of_x += flat[k] @ inner[k]
+        of_x = of_x.reshape(x.shape)
+    b_ih = flat.sum(axis=1).ravel()
+    b_hh = b_ih if of_state is of_input else of_state.sum(axis=(1, 2)).ravel()
+    of_weights: Any = flat.swapaxes(1, 2) @ _rows(x)
+    matrices = (of_weights.reshape(weights[0].shape), hidden_weights.reshape(weights[1].shape))
+    return of_x, of_first, (*matrices, b_ih, b_hh)
+
+
+def _rows(a: Array) -> Any:
+    return a.reshape(a.shape[0] * a.shape[1], a.shape[2])
+
+
+def _by_gate(w: Array, hidden: int) -> Any:
+    """(gates * hidden, n) as (gates, hidden, n)."""
+    return w.reshape(w.shape[0] // hidden, hidden, w.shape[1])
+
+
+def _per_gate(cell: Recurrence, logistic: float, other: float, like: Any) -> Any:
+    """One number for each gate, shape (gates, 1, 1)."""
+    numbers = [[[logistic if is_logistic else other]] for is_logistic in cell.logistic]
+    return array_beside(numbers, like).astype(like.dtype)
+
+
+def _before(of_state: Any, w_hh: Any) -> Any:
+    """The gradient of the h before a step, of that of its gates."""
+    return (of_state @ w_hh).sum(axis=0)
+
+
+def _start(gradient: Any, like: Array) -> Any:
+    """A gradient that may be written into."""
+    return namespace(like).zeros_like(like) if gradient is None else gradient.copy()
+
+
+# -- tanh and rectifier: h = f(gates) ----------------------------------------------------------------
+
+
+def _simple_forward(
+    function: Callable[..., Any], gates: Any, states: Any, w_hh: Any, _: Any
+) -> Any:
+    (h,) = states
+    for a in gates[0]:
+        a += h @ w_hh[0]
+        function(a)
+        h = a
+    return gates[0], (h.copy(),), ()
+
+
+def _simple_backward(
+    slope: Callable[..., Any], kept: Any, y: Any, states: Any, w_hh: Any, *g: Any
+) -> Any:
+    g_y, g_h = g
+    products = slope(y)
+    dh = _start(g_h, states[0])
+    for t in range(len(y) - 1, -1, -1):
+        if g_y is not None:
+            dh += g_y[t]
+        products[t] *= dh
+        dh = products[t] @ w_hh[0]
+    return products[None], products[None], (dh,)
+
+
+def _tanh(a: Any) -> None:
+    namespace(a).tanh(a, out=a)
+
+
+def _rectify(a: Any) -> None:
+    namespace(a).maximum(a, 0, out=a)
+
+
+def _tanh_slope(y: Any) -> Any:
+    slope = y * y
+    return namespace(y).subtract(1, slope, out=slope)
+
+
+def _rectifier_slope(y: Any) -> Any:
+    return (y > 0).astype(y.dtype)
+
+
+# -- long short-term memory: i, f, g, o; c = f * c + i * g; h = o * tanh(c) --------------------------
+
+
+def _lstm_forward(gates: Any, states: Any, w_hh: Any, _: Any) -> Any:
+    xp = namespace(gates)
+    h, c = states
+    scale, shift = (_per_gate(RECURRENCES["lstm"], 0.5, x, gates) for x in (1.0, 0.0))
+    y = xp.empty_like(gates[0])
+    cells, bent = xp.empty_like(y), xp.empty_like(y)
+    for t in range(len(y)):
+        a = gates[:, t]
+        a += h @ w_hh
+        xp.tanh(a, out=a)
+        a *= scale
+        a += shift
+        i, f, g, o = a[0], a[1], a[2], a[3]
+        new = cells[t]
+        xp.multiply(f, c, out=new)
+        new += i * g
+        xp.tanh(new, out=bent[t])
+        xp.multiply(o, bent[t], out=y[t])
+        h, c = y[t], new
+    return y, (h.copy(), c.copy()), (gates, cells, bent)
+
+
+def _lstm_backward(kept: Any, y: Any, states: Any, w_hh: Any, *g: Any) -> Any:
+    gates, cells, bent = kept
+    g_y, g_h, g_c = g
+    xp = namespace(y)
+    slopes = gates * gates
+    xp.subtract(gates, slopes, out=slopes)  # a - a**2, and for the tanh 1 - a**2:
+    slopes[2] -= gates[2] - 1
+    slopes[0] *= gates[2]
+    slopes[1, 1:] *= cells[:-1]
+    slopes[1, 0] *= states[1]
+    slopes[2] *= gates[0]
+    slopes[3] *= bent
+    to_cell = bent * bent
+    xp.subtract(1, to_cell, out=to_cell)
+    to_cell *= gates[3]
+    dh, dc = _start(g_h, states[0]), _start(g_c, states[1])
+    for t in range(len(y) - 1, -1, -1):
+        if g_y is not None:
+            dh += g_y[t]
+        d = slopes[:, t]
+        d[3] *= dh
+        dh *= to_cell[t]
+        dc += dh
+        d[:3] *= dc
+        dc *= gates[1, t]
+        dh = _before(d, w_hh)
+    return slopes, slopes, (dh, dc)
+
+
+# -- gated recurrent unit: r, z, n; n = tanh(gates + r * (h @ w)); h = n + z * (h - n) ---------------
+
+
+def _gru_forward(gates: Any, states: Any, w_hh: Any, bias: Any) -> Any:
+    xp = namespace(gates)
+    (h,) = states
+    y = xp.empty_like(gates[0])
+    inner = xp.empty_like(y)
+    for t in range(len(y)):
+        product = h @ w_hh
+        two, r, z, n = gates[:2, t], gates[0, t], gates[1, t], gates[2, t]
+        two += product[:2]
+        xp.tanh(two, out=two)
+        two *= 0.5
+        two += 0.5
+        inner[t] = product[2]
+        if bias is not None:
+            inner[t] += bias
+        n += r * inner[t]
+        xp.tanh(n, out=n)
+        new = y[t]
+        xp.subtract(h, n, out=new)
+        new *= z
+        new += n
+        h = new
+    return y, (h.copy(),), (gates, inner)
+
+
+def _gru_backward(kept: Any, y: Any, states: Any, w_hh: Any, *g: Any) -> Any:
+    gates, inner = kept
+    g_y, g_h = g
+    xp = namespace(y)
+    r, z, n = gates[0], gates[1], gates[2]
+    slopes = gates * gates
+    xp.subtract(gates, slopes, out=slopes)
+    slopes[2] -= n - 1
+    slopes[2] *= 1 - z
+    slopes[0] *= inner
+    slopes[1, 1:] *= y[:-1] - n[1:]
+    slopes[1, 0] *= states[0] - n[0]
+    of_state = xp.empty_like(slopes)
+    dh = _start(g_h, states[0])
+    for t in range(len(y) - 1, -1, -1):
+        if g_y is not None:
+            dh += g_y[t]
+        d, s = slopes[:, t], of_state[:, t]
+        d[1:] *= dh
+        d[0] *= d[2]
+        s[:2] = d[:2]
+        s[2] = d[2] * r[t]
+        dh *= z[t]
+        dh += _before(s, w_hh)
+    return slopes, of_state, (dh,)
+
+
+# fmt: off
+RECURRENCES: Final[dict[str, Recurrence]] = {
+    "rnn_tanh": Recurrence((False,), False, partial(_simple_forward, _tanh),    partial(_simple_backward, _tanh_slope)),
+    "rnn_relu": Recurrence((False,), False, partial(_simple_forward, _rectify), partial(_simple_backward, _rectifier_slope)),
+    "gru":      Recurrence((True, True, False),       True,  _gru_forward,  _gru_backward),
+    "lstm":     Recurrence((True, True, False, True), False, _lstm_forward, _lstm_backward),
+}
+# fmt: on

@@ -1,0 +1,22 @@
+"""CuPy's kernels of special functions: those of `cupyx.scipy.special`, by SciPy's names."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["special_function"]
+
+
+def special_function(name: str) -> Callable[..., Any]:
+    """Returns a function that computes `scipy.special.<name>` of CuPy arrays.
+
+    It raises AttributeError where the CuPy that is installed has none.
+    """
+
+    def evaluate(*args: Any, **kwargs: Any) -> Any:
+        return getattr(importlib.import_module("cupyx.scipy.special"), name)(*args, **kwargs)
+
+    evaluate.__name__ = name
+    return evaluate

@@ -1,0 +1,116 @@
+"""`Windows`: where the windows of a convolution or a pooling lie over the last two axes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from telegrad.arrays import namespace
+from telegrad.types import Array
+
+__all__ = ["Part", "Windows"]
+
+
+class Part(NamedTuple):
+    """The items at one place in every window.
+
+    Attributes:
+        place: The number of the place, row by row.
+        inside: Index of those of these items that exist in the array itself.
+        windows: Index of the windows that have them.
+    """
+
+    place: int
+    inside: tuple[Any, ...]
+    windows: tuple[Any, ...]
+
+
+class Windows(NamedTuple):
+    """Windows of one size at even distances.
+
+    Attributes:
+        size: Rows and columns of a window.
+        stride: From one window to the next.
+        padding: Before and after the rows, before and after the columns.
+        dilation: From one item of a window to the next.
+
+    >>> Windows((3, 3), (2, 2), ((1, 1), (1, 1)), (1, 1)).counts((28, 28))
+    (14, 14)
+    """
+
+    size: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[tuple[int, int], tuple[int, int]]
+    dilation: tuple[int, int]
+
+    def counts(self, shape: tuple[int, ...]) -> tuple[int, int]:
+        """Returns how many windows there are, down and across.
+
+        Args:
+            shape: Ends with rows and columns.
+
+        Raises:
+            ValueError: Not one window fits.
+        """
+        found = [self._count(axis, shape[axis - 2]) for axis in (0, 1)]
+        if min(found) <= 0:
+            raise ValueError(
+                f"a window of {self.size[0]} by {self.size[1]} (dilation {self.dilation}) does not "
+                f"fit into {shape[-2]} by {shape[-1]} with padding {self.padding}"
+            )
+        return found[0], found[1]
+
+    def _count(self, axis: int, length: int) -> int:
+        reach = self.dilation[axis] * (self.size[axis] - 1) + 1
+        return (length + sum(self.padding[axis]) - reach) // self.stride[axis] + 1
+
+    @property
+    def padded(self) -> bool:
+        """Whether there is padding."""
+        return any(map(any, self.padding))
+
+    @property
+    def apart(self) -> bool:
+        """Whether no item is in two windows."""
+        reaches = zip(self.dilation, self.size, self.stride, strict=True)
+        return all(gap * (length - 1) < step for gap, length, step in reaches)
+
+    def pad(self, a: Any, fill: float = 0.0) -> Array:
+        """Returns `a` with its padding around it, as a copy; `a` itself if there is none."""
+        if not self.padded:
+            return a  # type: ignore[no-any-return]
+        (top, bottom), (left, right) = self.padding
+        rows, columns = a.shape[-2:]
+        shape = (*a.shape[:-2], top + rows + bottom, left + columns + right)
+        xp = namespace(a)
+        padded: Any = xp.full(shape, fill, dtype=a.dtype) if fill else xp.zeros(shape, a.dtype)
+        padded[..., top : top + rows, left : left + columns] = a
+        return padded  # type: ignore[no-any-return]
+
+    def parts(self, shape: tuple[int, ...]) -> Iterator[Part]:
+        """Yields the places of a window over an array without its padding.
+
+        Args:
+            shape: That of the array; ends with rows and columns.
+        """
+        counts = self.counts(shape)
+        for i in range(self.size[0]):
+            rows = self._reach(0, i, shape[-2], counts[0])
+            for j in range(self.size[1]):
+                columns = self._reach(1, j, shape[-1], counts[1])
+                if rows is not None and columns is not None:
+                    yield Part(
+                        i * self.size[1] + j,
+                        (..., rows[0], columns[0]),
+                        (..., rows[1], columns[1]),
+                    )
+
+    def _reach(self, axis: int, i: int, length: int, count: int) -> tuple[slice, slice] | None:
+        stride = self.stride[axis]
+        start = i * self.dilation[axis] - self.padding[axis][0]
+        first = max(0, -(start // stride))
+        end = min(count, (length - 1 - start) // stride + 1)
+        if first >= end:
+            return None
+        inside = slice(start + first * stride, start + (end - 1) * stride + 1, stride)
+        return inside, slice(first, end)

@@ -1,0 +1,352 @@
+"""Functions of one argument between the layers, as functions and as modules.
+
+Results are Tensors, in the shape of the argument. At a kink the slope is PyTorch's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from telegrad.autograd import Tensor, as_tensor, ops, rules
+from telegrad.nn.module import Module
+from telegrad.types import Array
+
+__all__ = [
+    "ELU",
+    "GELU",
+    "SELU",
+    "Hardtanh",
+    "LeakyReLU",
+    "LogSigmoid",
+    "LogSoftmax",
+    "Mish",
+    "ReLU",
+    "ReLU6",
+    "SiLU",
+    "Sigmoid",
+    "Softmax",
+    "Softplus",
+    "Softsign",
+    "Tanh",
+    "elu",
+    "gelu",
+    "hardtanh",
+    "leaky_relu",
+    "log_softmax",
+    "logsigmoid",
+    "mish",
+    "relu",
+    "relu6",
+    "selu",
+    "sigmoid",
+    "silu",
+    "softmax",
+    "softplus",
+    "softsign",
+    "tanh",
+]
+
+# The fixed point of G. Klambauer et al.: mean 0 and variance 1 stay what they are.
+_SELU_ALPHA = 1.6732632423543772848170429916717
+_SELU_SCALE = 1.0507009873554804934193349852946
+
+
+def relu(x: Tensor | Array) -> Tensor:
+    """Returns `x` with what is negative replaced by zero."""
+    return as_tensor(ops.relu(x))
+
+
+def relu6(x: Tensor | Array) -> Tensor:
+    """Returns `x`, not less than 0 and not more than 6."""
+    return hardtanh(x, 0.0, 6.0)
+
+
+def leaky_relu(x: Tensor | Array, negative_slope: float = 0.01) -> Tensor:
+    """Returns `x`, what is negative times `negative_slope`."""
+    return as_tensor(rules.activation.leaky_relu(x, slope=negative_slope))
+
+
+def elu(x: Tensor | Array, alpha: float = 1.0) -> Tensor:
+    """Returns `x` where it is positive, else `alpha * (exp(x) - 1)`.
+
+    D.-A. Clevert, T. Unterthiner and S. Hochreiter, "Fast and accurate deep network learning by
+    exponential linear units" (2016).
+    """
+    return as_tensor(rules.activation.elu(x, alpha=alpha))
+
+
+def selu(x: Tensor | Array) -> Tensor:
+    """Returns the self-normalising form of `elu`, scaled so that mean 0 and variance 1 stay.
+
+    G. Klambauer et al., "Self-normalizing neural networks" (2017).
+    """
+    return as_tensor(rules.activation.elu(x, alpha=_SELU_ALPHA, scale=_SELU_SCALE))
+
+
+def gelu(x: Tensor | Array, approximate: str = "none") -> Tensor:
+    """Returns `x` times the probability that a standard normal number is less than `x`.
+
+    D. Hendrycks and K. Gimpel, "Gaussian error linear units" (2016).
+
+    Args:
+        x: Floating-point.
+        approximate: "none": right to the last digits of the dtype. "tanh": their formula with
+            tanh, up to 5e-4 away; about a third of the time.
+
+    Raises:
+        ValueError: `approximate` is neither.
+
+    >>> import numpy as np
+    >>> gelu(np.array([-1.0, 0.0, 1.0])).data.round(4)
+    array([-0.1587,  0.    ,  0.8413])
+    """
+    if approximate not in ("none", "tanh"):
+        raise ValueError(f"approximate is 'none' or 'tanh', not {approximate!r}")
+    return as_tensor(rules.activation.gelu(x, approximate=approximate))
+
+
+def silu(x: Tensor | Array) -> Tensor:
+    """Returns `x * sigmoid(x)`, also called swish."""
+    return as_tensor(rules.activation.silu(x))
+
+
+def mish(x: Tensor | Array) -> Tensor:
+    """Returns `x * tanh(softplus(x))`. D. Misra, "Mish" (2020)."""
+    return as_tensor(x * ops.tanh(rules.activation.softplus(x)))
+
+
+def sigmoid(x: Tensor | Array) -> Tensor:
+    """Returns `1 / (1 + exp(-x))`; never overflows."""
+    return as_tensor(ops.sigmoid(x))
+
+
+def logsigmoid(x: Tensor | Array) -> Tensor:
+    """Returns the logarithm of `sigmoid(x)`, exact also where that is tiny."""
+    return as_tensor(-rules.activation.softplus(-x))
+
+
+def tanh(x: Tensor | Array) -> Tensor:
+    """Returns the hyperbolic tangent."""
+    return as_tensor(ops.tanh(x))
+
+
+def softplus(x: Tensor | Array, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
+    """Returns `log(1 + exp(beta * x)) / beta`, and `x` where `beta * x` is above `threshold`.
+
+    It never overflows; an infinite `threshold` means none, 2e-9 away from that of 20.
+    """
+    scaled = x if beta == 1.0 else x * beta
+    smooth = rules.activation.softplus(scaled)
+    smooth = smooth if beta == 1.0 else smooth / beta
+    return as_tensor(ops.where(scaled > threshold, x, smooth))
+
+
+def softsign(x: Tensor | Array) -> Tensor:
+    """Returns `x / (1 + |x|)`."""
+    return as_tensor(x / (ops.absolute(x) + 1))
+
+
+def hardtanh(x: Tensor | Array, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
+    """Returns `x`, not less than `min_val` and not more than `max_val`; the slope is 0 at both.
+
+    Raises:
+        ValueError: `min_val` is not less than `max_val`.
+    """
+    if not min_val < max_val:
+        raise ValueError(f"min_val must be less than max_val; got {min_val} and {max_val}")
+    return as_tensor(rules.activation.hardtanh(x, low=min_val, high=max_val))
+
+
+def softmax(x: Tensor | Array, dim: int = -1) -> Tensor:
+    """Returns positive numbers that sum to 1 along the axis `dim`."""
+    return as_tensor(_along(ops.softmax, x, dim))
+
+
+def log_softmax(x: Tensor | Array, dim: int = -1) -> Tensor:
+    """Returns the logarithm of `softmax(x, dim)`, exact also where that is tiny."""
+    return as_tensor(_along(ops.log_softmax, x, dim))
+
+
+def _along(function: Any, x: Any, dim: int) -> Any:
+    if dim in (-1, x.ndim - 1):
+        return function(x)
+    return ops.swapaxes(function(ops.swapaxes(x, axis1=dim, axis2=-1)), axis1=dim, axis2=-1)
+
+
+class ReLU(Module):
+    """Replaces what is negative by zero."""
+
+    def forward(self, x: Any) -> Tensor:
+        """Returns `relu(x)`."""
+        return relu(x)
+
+
+class ReLU6(Module):
+    """Limits to 0 to 6."""
+
+    def forward(self, x: Any) -> Tensor:
+        """Returns `relu6(x)`."""
+        return relu6(x)
+
+
+class SELU(Module):
+    """See `functional.selu`."""
+
+    def forward(self, x: Any) -> Tensor:
+        """Returns `selu(x)`."""
+        return selu(x)
+
+
+class SiLU(Module):
+    """See `functional.silu`."""
+
+    def forward(self, x: Any) -> Tensor:
+        """Returns `silu(x)`."""
+        return silu(x)
+
+
+class Mish(Module):
+    """See `functional.mish`."""
+
+    def forward(self, x: Any) -> Tensor:
+        """Returns `mish(x)`."""
+        return mish(x)
+
+
+class Sigmoid(Module):
+    """See `functional.sigmoid`."""
+
+    def forward(self, x: Any) -> Tensor:
+        """Returns `sigmoid(x)`."""
+        return sigmoid(x)
+
+
+class LogSigmoid(Module):
+    """See `functional.logsigmoid`."""
+
+    def forward(self, x: Any) -> Tensor:
+        """Returns `logsigmoid(x)`."""
+        return logsigmoid(x)
+
+
+class Tanh(Module):
+    """The hyperbolic tangent."""
+
+    def forward(self, x: Any) -> Tensor:
+        """Returns `tanh(x)`."""
+        return tanh(x)
+
+
+class Softsign(Module):
+    """See `functional.softsign`."""
+
+    def forward(self, x: Any) -> Tensor:
+        """Returns `softsign(x)`."""
+        return softsign(x)
+
+
+class LeakyReLU(Module):
+    """See `functional.leaky_relu`."""
+
+    def __init__(self, negative_slope: float = 0.01) -> None:
+        super().__init__()
+        self.negative_slope = negative_slope
+
+    def forward(self, x: Any) -> Tensor:
+        """Returns `leaky_relu(x, negative_slope)`."""
+        return leaky_relu(x, self.negative_slope)
+
+    def __repr__(self) -> str:
+        return f"LeakyReLU({self.negative_slope})"
+
+
+class ELU(Module):
+    """See `functional.elu`."""
+
+    def __init__(self, alpha: float = 1.0) -> None:
+        super().__init__()
+        self.alpha = alpha
+
+    def forward(self, x: Any) -> Tensor:
+        """Returns `elu(x, alpha)`."""
+        return elu(x, self.alpha)
+
+    def __repr__(self) -> str:
+        return f"ELU({self.alpha})"
+
+
+class GELU(Module):
+    """See `functional.gelu`."""
+
+    def __init__(self, approximate: str = "none") -> None:
+        super().__init__()
+        self.approximate = approximate
+
+    def forward(self, x: Any) -> Tensor:
+        """Returns `gelu(x, approximate)`."""
+        return gelu(x, self.approximate)
+
+    def __repr__(self) -> str:
+        return f"GELU({self.approximate!r})"
+
+
+class Softplus(Module):
+    """See `functional.softplus`."""
+
+    def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
+        super().__init__()
+        self.beta = beta
+        self.threshold = threshold
+
+    def forward(self, x: Any) -> Tensor:
+        """Returns `softplus(x, beta, threshold)`."""
+        return softplus(x, self.beta, self.threshold)
+
+    def __repr__(self) -> str:
+        return f"Softplus({self.beta})"
+
+
+class Hardtanh(Module):
+    """See `functional.hardtanh`."""
+
+    def __init__(self, min_val: float = -1.0, max_val: float = 1.0) -> None:
+        super().__init__()
+        self.min_val = min_val
+        self.max_val = max_val
+
+    def forward(self, x: Any) -> Tensor:
+        """Returns `hardtanh(x, min_val, max_val)`."""
+        return hardtanh(x, self.min_val, self.max_val)
+
+    def __repr__(self) -> str:
+        return f"Hardtanh({self.min_val}, {self.max_val})"
+
+
+class Softmax(Module):
+    """See `functional.softmax`."""
+
+    def __init__(self, dim: int = -1) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, x: Any) -> Tensor:
+        """Returns `softmax(x, dim)`."""
+        return softmax(x, self.dim)
+
+    def __repr__(self) -> str:
+        return f"Softmax(dim={self.dim})"
+
+
+class LogSoftmax(Module):
+    """See `functional.log_softmax`."""
+
+    def __init__(self, dim: int = -1) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, x: Any) -> Tensor:
+        """Returns `log_softmax(x, dim)`."""
+        return log_softmax(x, self.dim)
+
+    def __repr__(self) -> str:
+        return f"LogSoftmax(dim={self.dim})"

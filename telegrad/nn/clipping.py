@@ -1,0 +1,123 @@
+"""Clipping of gradients, which keeps steps short where a loss is steep.
+
+Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks" (2013).
+Gradients are replaced and never written into, so what others hold of them stays what it was.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from telegrad.arrays import namespace
+from telegrad.autograd import RowSparse, Tensor
+
+__all__ = ["clip_grad_norm_", "clip_grad_value_"]
+
+
+def clip_grad_norm_(
+    parameters: Tensor | Iterable[Tensor],
+    max_norm: float,
+    *,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+) -> float:
+    """Scales all gradients by one number so that their norm, taken together, is at most `max_norm`.
+
+    Args:
+        parameters: Those without `grad` are left out.
+        max_norm: Not negative.
+        norm_type: Which p-norm; `math.inf` for the largest item.
+        error_if_nonfinite: Whether a norm that is infinite or no number raises; else such
+            gradients are scaled by it.
+
+    Returns:
+        The norm before. On a GPU this waits for it.
+
+    Raises:
+        ValueError: The norm is not finite, or `max_norm` is negative; no gradient was changed.
+
+    >>> from telegrad import tensor
+    >>> x = tensor([3.0, 4.0], requires_grad=True)
+    >>> (x * x).sum().backward()
+    >>> clip_grad_norm_(x, 1.0)
+    10.0
+    >>> x.grad.data.round(4)
+    array([0.6, 0.8])
+    """
+    if not max_norm >= 0:
+        raise ValueError(f"max_norm is not negative, not {max_norm}")
+    found = _with_gradient(parameters)
+    norms = [_norm(p.grad, norm_type) for p in found]
+    total = _together(norms, norm_type)
+    if error_if_nonfinite and not math.isfinite(total):
+        raise ValueError(
+            f"the gradients' norm of order {norm_type} is {total}; look for what made them so, or "
+            "pass error_if_nonfinite=False"
+        )
+    factor = max_norm / (total + 1e-6)
+    if not factor >= 1:
+        with np.errstate(invalid="ignore"):  # what is infinite, scaled by zero
+            for p in found:
+                _replace(p, (p.grad if isinstance(p.grad, RowSparse) else p.grad.data) * factor)
+    return total
+
+
+def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -> None:
+    """Replaces what of the gradients is not between `-clip_value` and `clip_value` by these.
+
+    Args:
+        parameters: Those without `grad` are left out.
+        clip_value: Not negative.
+
+    Raises:
+        ValueError: `clip_value` is negative.
+    """
+    if not clip_value >= 0:
+        raise ValueError(f"clip_value is not negative, not {clip_value}")
+    for p in _with_gradient(parameters):
+        gradient = p.grad
+        if isinstance(gradient, RowSparse):
+            whole = gradient.coalesce()
+            _replace(p, RowSparse(whole.rows, _clipped(whole.values, clip_value), whole.shape))
+        else:
+            _replace(p, _clipped(gradient.data, clip_value))
+
+
+def _with_gradient(parameters: Tensor | Iterable[Tensor]) -> list[Any]:
+    given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    return [p for p in given if p.grad is not None]
+
+
+def _norm(gradient: Any, order: float) -> float:
+    items = gradient.coalesce().values if isinstance(gradient, RowSparse) else gradient.data
+    if items.size == 0:
+        return 0.0
+    xp = namespace(items)
+    if order == 2 and items.dtype.kind == "f":
+        flat = items.ravel()
+        return math.sqrt(float(flat @ flat))
+    sizes = xp.abs(items)
+    if math.isinf(order):
+        return float(sizes.max())
+    return math.pow(float((sizes**order).sum()), 1 / order)
+
+
+def _together(norms: list[float], order: float) -> float:
+    if math.isnan(sum(norms)):
+        return math.nan
+    if math.isinf(order):
+        return max(norms, default=0.0)
+    return math.hypot(*norms) if order == 2 else math.pow(sum(x**order for x in norms), 1 / order)
+
+
+def _clipped(items: Any, limit: float) -> Any:
+    xp = namespace(items)
+    return xp.minimum(xp.maximum(items, -limit), limit)
+
+
+def _replace(parameter: Any, gradient: Any) -> None:
+    parameter.grad = gradient if isinstance(gradient, RowSparse) else Tensor(gradient)

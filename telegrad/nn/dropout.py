@@ -1,0 +1,77 @@
+"""Dropout: leaves out at random, in training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from telegrad.arrays import namespace
+from telegrad.autograd import Tensor, as_tensor, rules
+from telegrad.nn.generator import current_generator
+from telegrad.nn.module import Module
+from telegrad.types import Array
+
+__all__ = ["Dropout", "dropout"]
+
+
+def dropout(
+    x: Tensor | Array,
+    p: float = 0.5,
+    training: bool = True,
+    *,
+    rng: np.random.Generator | None = None,
+) -> Tensor:
+    """Returns `x` with each item zero with probability `p`, and else divided by `1 - p`.
+
+    N. Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting"
+    (2014), in the inverted form: what is expected of an item stays the same.
+
+    Args:
+        x: Floating-point.
+        p: From 0 to 1.
+        training: If not, `x` is returned as it is.
+        rng: Where is drawn from; None for the generator of `manual_seed`. For arrays on a GPU it
+            seeds one of theirs.
+
+    Raises:
+        ValueError: `p` is no probability.
+    """
+    if not 0.0 <= p <= 1.0:
+        raise ValueError(f"a probability is from 0 to 1, not {p}")
+    if not training or p == 0.0:
+        return as_tensor(x)
+    array = x.data if isinstance(x, Tensor) else x
+    xp = namespace(array)
+    source: Any = current_generator() if rng is None else rng
+    if xp is not np:
+        source = xp.random.default_rng(int(source.integers(2**62)))
+    kept = source.random(array.shape, dtype=np.float32) >= p
+    return as_tensor(rules.activation.masked_scale(x, kept, scale=1 / (1 - p) if p < 1 else 0.0))
+
+
+class Dropout(Module):
+    """See `functional.dropout`; in `eval()` the identity.
+
+    Args:
+        p: The probability of an item to be zero.
+        rng: Where is drawn from; None for the generator of `manual_seed`, which `checkpoint` sets
+            back when it computes again, as it cannot do with this one.
+
+    Raises:
+        ValueError: `p` is no probability.
+    """
+
+    def __init__(self, p: float = 0.5, *, rng: np.random.Generator | None = None) -> None:
+        super().__init__()
+        if not 0.0 <= p <= 1.0:
+            raise ValueError(f"a probability is from 0 to 1, not {p}")
+        self.p = p
+        self.rng = rng
+
+    def forward(self, x: Any) -> Tensor:
+        """Returns `dropout(x, p)` in training, else `x`."""
+        return dropout(x, self.p, self.training, rng=self.rng)
+
+    def __repr__(self) -> str:
+        return f"Dropout({self.p})"

@@ -1,0 +1,126 @@
+"""Embedding: a table of vectors, looked up by integers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from telegrad.arrays import is_floating, namespace
+from telegrad.autograd import Tensor, rules
+from telegrad.nn.generator import current_generator
+from telegrad.nn.module import Module
+from telegrad.nn.parameter import Parameter
+from telegrad.types import DTypeLike
+
+__all__ = ["Embedding", "embedding"]
+
+
+def embedding(
+    indices: Any, weight: Any, *, padding_idx: int | None = None, sparse: bool = False
+) -> Tensor:
+    """Returns the rows of `weight` that `indices` name.
+
+    Args:
+        indices: Integers from 0, of any shape.
+        weight: Shape (rows, length).
+        padding_idx: A row that gets no gradient.
+        sparse: Whether the gradient of `weight` is a `RowSparse`: of the rows used alone.
+
+    Returns:
+        Shape `(*indices.shape, length)`.
+
+    Raises:
+        TypeError: `indices` are no integers.
+        IndexError: One of them names no row.
+    """
+    found = rules.embedding.embedding(weight, indices, padding_idx=padding_idx, sparse=sparse)
+    return found if isinstance(found, Tensor) else Tensor(found)
+
+
+class Embedding(Module):
+    """A table of vectors, drawn from the normal distribution.
+
+    Args:
+        num_embeddings: How many there are.
+        embedding_dim: The length of each.
+        padding_idx: One that is zero at first and is not trained; negative counts from the end.
+        sparse: Whether the gradient of the table is a `RowSparse`; SGD without momentum and Adagrad
+            then step the rows used alone.
+        dtype: Of the parameters; floating-point.
+        rng: Where they are drawn from; None for the generator of `manual_seed`.
+
+    Raises:
+        ValueError: A length is not positive, `padding_idx` names no row, or `dtype` is not
+            floating-point.
+
+    Attributes:
+        weight: Shape (num_embeddings, embedding_dim).
+
+    >>> table = Embedding(10, 4, padding_idx=0)
+    >>> table([[1, 2, 0]]).shape, bool(table.weight.data[0].any())
+    ((1, 3, 4), False)
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        *,
+        padding_idx: int | None = None,
+        sparse: bool = False,
+        dtype: DTypeLike = np.float32,
+        rng: np.random.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        if num_embeddings <= 0 or embedding_dim <= 0:
+            raise ValueError(
+                f"an embedding needs positive lengths, not {num_embeddings} and {embedding_dim}"
+            )
+        if not is_floating(dtype):
+            raise ValueError(f"parameters are floating-point, not {np.dtype(dtype)}")
+        if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
+            raise ValueError(f"padding_idx {padding_idx} is none of {num_embeddings} rows")
+        generator = current_generator() if rng is None else rng
+        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
+        self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
+        self.sparse = sparse
+        table = generator.normal(size=(num_embeddings, embedding_dim)).astype(dtype)
+        if self.padding_idx is not None:
+            table[self.padding_idx] = 0
+        self.weight = Parameter(table)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        embeddings: Any,
+        *,
+        freeze: bool = True,
+        padding_idx: int | None = None,
+        sparse: bool = False,
+    ) -> Embedding:
+        """Returns one with a copy of a given table.
+
+        Args:
+            embeddings: Shape (rows, length).
+            freeze: Whether it is not trained.
+            padding_idx: See the class.
+            sparse: See the class.
+        """
+        given = embeddings.data if isinstance(embeddings, Tensor) else np.asarray(embeddings)
+        made = cls(*given.shape, padding_idx=padding_idx, sparse=sparse, dtype=given.dtype)
+        made.weight = Parameter(namespace(given).array(given), requires_grad=not freeze)
+        return made
+
+    def forward(self, indices: Any) -> Tensor:
+        """Returns the vectors, shape `(*indices.shape, embedding_dim)`.
+
+        Raises:
+            TypeError: `indices` are no integers.
+            IndexError: One of them names no row.
+        """
+        return embedding(indices, self.weight, padding_idx=self.padding_idx, sparse=self.sparse)
+
+    def __repr__(self) -> str:
+        padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
+        return f"Embedding({self.num_embeddings}, {self.embedding_dim}{padding})"

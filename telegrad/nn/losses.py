@@ -1,0 +1,333 @@
+"""How far outputs are from targets, as functions; `nn.loss` has the modules.
+
+`reduction` is "mean" (over all items, if nothing else is said), "sum" or "none". The mean of no
+items is refused, where PyTorch returns NaN; shapes must be equal, where PyTorch broadcasts.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from telegrad.arrays import array_beside, check_devices
+from telegrad.autograd import Tensor, as_tensor, ops, rules
+from telegrad.types import Array
+
+__all__ = [
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "cross_entropy",
+    "huber_loss",
+    "kl_div",
+    "l1_loss",
+    "mse_loss",
+    "nll_loss",
+    "smooth_l1_loss",
+]
+
+_IGNORED = -100
+
+
+def mse_loss(x: Tensor | Array, target: Tensor | Array, *, reduction: str = "mean") -> Tensor:
+    """Returns the squared distances.
+
+    >>> import numpy as np
+    >>> mse_loss(np.array([1.0, 2.0]), np.array([1.0, 4.0])).item()
+    2.0
+    """
+    return _reduced(ops.square(_difference(x, target)), reduction)
+
+
+def l1_loss(x: Tensor | Array, target: Tensor | Array, *, reduction: str = "mean") -> Tensor:
+    """Returns the absolute distances."""
+    return _reduced(abs(_difference(x, target)), reduction)
+
+
+def huber_loss(
+    x: Tensor | Array, target: Tensor | Array, *, reduction: str = "mean", delta: float = 1.0
+) -> Tensor:
+    """Returns half the squared distances, growing as a line from the distance `delta` on.
+
+    P. J. Huber, "Robust estimation of a location parameter" (1964).
+
+    Raises:
+        ValueError: `delta` is not positive.
+    """
+    if not delta > 0:
+        raise ValueError(f"delta must be positive, not {delta}")
+    return _reduced(rules.losses.huber(_difference(x, target), delta=delta), reduction)
+
+
+def smooth_l1_loss(
+    x: Tensor | Array, target: Tensor | Array, *, reduction: str = "mean", beta: float = 1.0
+) -> Tensor:
+    """Returns `huber_loss(x, target, delta=beta) / beta`; `l1_loss` where `beta` is 0.
+
+    Raises:
+        ValueError: `beta` is negative.
+    """
+    if beta < 0:
+        raise ValueError(f"beta must not be negative, it is {beta}")
+    if beta == 0:
+        return l1_loss(x, target, reduction=reduction)
+    return _reduced(rules.losses.huber(_difference(x, target), delta=beta) / beta, reduction)
+
+
+def binary_cross_entropy(
+    x: Tensor | Array,
+    target: Tensor | Array,
+    weight: Tensor | Array | None = None,
+    *,
+    reduction: str = "mean",
+) -> Tensor:
+    """Returns `-(target * log(x) + (1 - target) * log(1 - x))`, logarithms of at least -100.
+
+    Args:
+        x: Probabilities.
+        target: Probabilities, of the same shape.
+        weight: What each item is multiplied by; broadcast.
+        reduction: See above.
+    """
+    _check_shapes(x, target)
+    losses = rules.losses.binary_cross_entropy(x, target)
+    return _reduced(losses if weight is None else losses * weight, reduction)
+
+
+def binary_cross_entropy_with_logits(
+    x: Tensor | Array,
+    target: Tensor | Array,
+    weight: Tensor | Array | None = None,
+    *,
+    reduction: str = "mean",
+    pos_weight: Tensor | Array | None = None,
+) -> Tensor:
+    """Returns `binary_cross_entropy(sigmoid(x), target)`, exact for `x` of any size.
+
+    Args:
+        x: Logits.
+        target: Probabilities, of the same shape.
+        weight: What each item is multiplied by; broadcast.
+        reduction: See above.
+        pos_weight: What the losses of positive targets are multiplied by; broadcast.
+    """
+    _check_shapes(x, target)
+    if pos_weight is None:
+        losses = rules.activation.softplus(x) - x * target
+    else:
+        weights = (pos_weight - 1) * target + 1
+        losses = (1 - target) * x + weights * rules.activation.softplus(-x)
+    return _reduced(losses if weight is None else losses * weight, reduction)
+
+
+def kl_div(
+    x: Tensor | Array,
+    target: Tensor | Array,
+    *,
+    reduction: str = "mean",
+    log_target: bool = False,
+) -> Tensor:
+    """Returns `target * (log(target) - x)`, 0 where a target is: the divergence once it is summed.
+
+    S. Kullback and R. A. Leibler, "On information and sufficiency" (1951).
+
+    Args:
+        x: Logarithms of probabilities.
+        target: Probabilities, or their logarithms, of the same shape.
+        reduction: See above; also "batchmean": the sum divided by the length of the first axis.
+        log_target: Whether `target` holds logarithms.
+    """
+    _check_shapes(x, target)
+    if log_target:
+        losses = ops.exp(target) * (target - x)
+    else:
+        losses = target * (ops.log(ops.where(target > 0, target, 1.0)) - x)
+    if reduction == "batchmean":
+        if not losses.size:
+            raise ValueError("the mean of no losses is not defined; the batch is empty")
+        return as_tensor(losses.sum() / losses.shape[0])
+    return _reduced(losses, reduction)
+
+
+def nll_loss(
+    x: Tensor | Array,
+    target: Tensor | Array,
+    weight: Tensor | Array | None = None,
+    *,
+    ignore_index: int = _IGNORED,
+    reduction: str = "mean",
+) -> Tensor:
+    """Returns `-x` at the labels: `cross_entropy` of what `log_softmax` returned.
+
+    Args:
+        x: Logarithms of probabilities; see `cross_entropy` for this and all else.
+        target: Labels.
+        weight: See `cross_entropy`.
+        ignore_index: See `cross_entropy`.
+        reduction: See `cross_entropy`.
+    """
+    found = _labelled(x, target, weight, ignore_index)
+    losses = -rules.losses.picked(found.scores, found.labels)
+    return _over_labels(losses, found, reduction)
+
+
+def cross_entropy(
+    x: Tensor | Array,
+    target: Tensor | Array,
+    weight: Tensor | Array | None = None,
+    *,
+    ignore_index: int = _IGNORED,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """Returns `-log_softmax(x)` at the labels.
+
+    Args:
+        x: Logits, floating-point, of shape (n, classes, ...) or (classes,).
+        target: Labels: integers from 0 to classes - 1, of shape (n, ...) or (); or probabilities,
+            in the shape of `x`.
+        weight: What the losses of each class are multiplied by, of shape (classes,). The mean is
+            then divided by the sum of the weights of all labels.
+        ignore_index: A label that does not count.
+        reduction: See above.
+        label_smoothing: How much of each target is spread evenly over the classes (C. Szegedy et
+            al., "Rethinking the inception architecture for computer vision", 2016).
+
+    Returns:
+        A scalar in the dtype of `x`; with the reduction "none" one number per label.
+
+    Raises:
+        TypeError: The labels are no integers.
+        ValueError: A label is no class, no label counts and a mean is wanted, or shapes do not fit.
+
+    >>> import numpy as np
+    >>> round(cross_entropy(np.zeros((3, 2)), np.array([0, 1, 0])).item(), 4)
+    0.6931
+    """
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"label_smoothing is from 0 to 1, not {label_smoothing}")
+    target = target if isinstance(target, Tensor) else array_beside(target, _plain(x))
+    if target.dtype.kind == "f" and target.shape == x.shape:
+        return _of_probabilities(x, target, weight, reduction, label_smoothing)
+    found = _labelled(x, target, weight, ignore_index)
+    if not label_smoothing:
+        return _over_labels(ops.cross_entropy(found.scores, found.labels), found, reduction)
+    logarithms = ops.log_softmax(found.scores)
+    even: Any = (logarithms if weight is None else logarithms * _beside(weight, x)).sum(-1)
+    if found.counted is not None:
+        even = even * found.counted
+    losses = -(1 - label_smoothing) * rules.losses.picked(logarithms, found.labels)
+    return _over_labels(losses, found, reduction, -label_smoothing / x.shape[found.axis] * even)
+
+
+def _of_probabilities(
+    x: Any, target: Any, weight: Any, reduction: str, label_smoothing: float
+) -> Tensor:
+    axis = min(1, x.ndim - 1)
+    classes = x.shape[axis]
+    scores, wanted = _turned(x), _turned(target)
+    if label_smoothing:
+        wanted = wanted * (1 - label_smoothing) + label_smoothing / classes
+    if weight is not None:
+        wanted = wanted * _beside(weight, x)
+    return _reduced(-(wanted * ops.log_softmax(scores)).sum(-1), reduction)
+
+
+class _Labelled(NamedTuple):
+    """Scores with labels that are all classes.
+
+    Attributes:
+        scores: With the classes along the last axis.
+        labels: Integers; 0 for a label that does not count.
+        weights: Of each label, 0 for one that does not count; None if all are 1.
+        counted: Which labels count; None if all do.
+        axis: Where the classes were.
+    """
+
+    scores: Any
+    labels: Any
+    weights: Any
+    counted: Any
+    axis: int
+
+
+def _labelled(x: Any, target: Any, weight: Any, ignore_index: int) -> _Labelled:
+    labels = _beside(target, x)
+    check_devices("logits and labels", _plain(x), labels)
+    axis = min(1, x.ndim - 1)
+    if x.ndim == 0 or labels.shape != (*x.shape[:axis], *x.shape[axis + 1 :]):
+        raise ValueError(
+            f"logits of shape (n, classes, ...) need labels of shape (n, ...); got {x.shape} and "
+            f"{labels.shape}"
+        )
+    if labels.dtype.kind not in "iu":
+        raise TypeError(f"labels are integers, one per row of the logits, not {labels.dtype}")
+    classes = x.shape[axis]
+    counted = weights = None
+    ignored = labels == ignore_index
+    if ignored.any():
+        counted = ~ignored
+        labels = labels * counted
+        weights = counted.astype(x.dtype)
+    if labels.size and not (int(labels.min()) >= 0 and int(labels.max()) < classes):
+        raise ValueError(
+            f"labels from {int(labels.min())} to {int(labels.max())} with logits for {classes} "
+            f"classes (0 to {classes - 1})"
+        )
+    if weight is not None:
+        each = _beside(weight, x)
+        check_devices("logits and weight", _plain(x), each)
+        if each.shape != (classes,):
+            raise ValueError(f"weight has shape {each.shape}, ({classes},) needed: one per class")
+        of_labels = each.astype(x.dtype, copy=False)[labels]
+        weights = of_labels if weights is None else weights * of_labels
+    return _Labelled(_turned(x), labels, weights, counted, axis)
+
+
+def _turned(x: Any) -> Any:
+    """`x` with the classes along the last axis."""
+    if x.ndim <= 2:
+        return x
+    return ops.transpose(x, axes=(0, *range(2, x.ndim), 1))
+
+
+def _over_labels(losses: Any, found: _Labelled, reduction: str, further: Any = None) -> Tensor:
+    if found.weights is not None:
+        losses = losses * found.weights
+    if further is not None:
+        losses = losses + further
+    if reduction != "mean" or found.weights is None:
+        return _reduced(losses, reduction)
+    total = found.weights.sum()
+    if not total:
+        raise ValueError("the mean of no losses is not defined; every label is ignored")
+    return as_tensor(losses.sum() / total)
+
+
+def _difference(x: Any, target: Any) -> Any:
+    _check_shapes(x, target)
+    return x - target
+
+
+def _check_shapes(x: Any, target: Any) -> None:
+    if x.shape != target.shape:
+        raise ValueError(f"outputs of shape {x.shape} and targets of shape {target.shape}")
+
+
+def _beside(value: Any, x: Any) -> Any:
+    """The array of `value`; of a list one where `x` is."""
+    return array_beside(_plain(value), _plain(x))
+
+
+def _plain(x: Any) -> Any:
+    return x.data if isinstance(x, Tensor) else x
+
+
+def _reduced(losses: Any, reduction: str) -> Tensor:
+    if reduction == "none":
+        return as_tensor(losses)
+    if reduction == "sum":
+        return as_tensor(losses.sum())
+    if reduction != "mean":
+        raise ValueError(f"reduction is 'mean', 'sum' or 'none', not {reduction!r}")
+    if not losses.size:
+        raise ValueError("the mean of no losses is not defined: there are no rows")
+    return as_tensor(losses.mean())

@@ -1,0 +1,224 @@
+"""Multi-head attention: Vaswani et al., "Attention is all you need" (2017)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from telegrad.arrays import is_floating
+from telegrad.autograd import Tensor, rules
+from telegrad.nn.attention import attend, causal_bias, masked_bias
+from telegrad.nn.generator import current_generator
+from telegrad.nn.layers import Linear
+from telegrad.nn.module import Module
+from telegrad.nn.parameter import Parameter
+from telegrad.types import DTypeLike
+
+__all__ = ["MultiheadAttention"]
+
+
+class MultiheadAttention(Module):
+    """Attention in several parts of the features at once, each with projections of its own.
+
+    The projections are drawn uniformly by Glorot and Bengio (2010), biases are zero at first.
+
+    Args:
+        embed_dim: The length of queries and of the output.
+        num_heads: Into how many parts it is split; divides `embed_dim`.
+        dropout: The probability with which a weight is dropped in training.
+        bias: Whether the projections have one.
+        kdim: The length of keys; None for `embed_dim`.
+        vdim: The length of values; None for `embed_dim`.
+        batch_first: Whether inputs have the shape (batch, steps, features) and not
+            (steps, batch, features).
+        dtype: Of the parameters; floating-point.
+        rng: Where they are drawn from; None for the generator of `manual_seed`.
+
+    Raises:
+        ValueError: A number is out of its range, or `dtype` is not floating-point.
+
+    Attributes:
+        in_proj_weight: Shape (3 * embed_dim, embed_dim): of queries, keys and values. None if
+            `kdim` or `vdim` differs; there are `q_proj_weight`, `k_proj_weight` and
+            `v_proj_weight` then.
+        in_proj_bias: Shape (3 * embed_dim,), or None.
+        out_proj: Linear.
+
+    >>> x = np.ones((7, 5, 8), np.float32)
+    >>> y, weights = MultiheadAttention(8, 2)(x, x, x)
+    >>> y.shape, weights.shape
+    ((7, 5, 8), (5, 7, 7))
+    """
+
+    in_proj_weight: Parameter | None
+    in_proj_bias: Parameter | None
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        dropout: float = 0.0,
+        bias: bool = True,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = False,
+        dtype: DTypeLike = np.float32,
+        rng: np.random.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        if embed_dim <= 0 or num_heads <= 0 or embed_dim % num_heads or not 0 <= dropout <= 1:
+            raise ValueError(
+                "MultiheadAttention needs a positive embed_dim that num_heads divides and "
+                f"0 <= dropout <= 1, not {embed_dim}, {num_heads} and {dropout}"
+            )
+        if not is_floating(dtype):
+            raise ValueError(f"parameters are floating-point, not {np.dtype(dtype)}")
+        generator = current_generator() if rng is None else rng
+        self.embed_dim, self.num_heads, self.dropout = embed_dim, num_heads, dropout
+        self.kdim, self.vdim = kdim or embed_dim, vdim or embed_dim
+        self.batch_first = batch_first
+
+        def draw(rows: int, columns: int) -> Parameter:
+            bound = math.sqrt(6 / (rows + columns))
+            return Parameter(generator.uniform(-bound, bound, (rows, columns)).astype(dtype))
+
+        self._one_weight = self.kdim == self.vdim == embed_dim
+        if self._one_weight:
+            self.in_proj_weight = draw(3 * embed_dim, embed_dim)
+        else:
+            self.in_proj_weight = None
+            self.q_proj_weight = draw(embed_dim, embed_dim)
+            self.k_proj_weight = draw(embed_dim, self.kdim)
+            self.v_proj_weight = draw(embed_dim, self.vdim)
+        self.in_proj_bias = Parameter(np.zeros(3 * embed_dim, dtype)) if bias else None
+        self.out_proj = Linear(embed_dim, embed_dim, bias=bias, dtype=dtype, rng=generator)
+        if self.out_proj.bias is not None:
+            self.out_proj.bias.data = np.zeros(embed_dim, dtype)
+
+    def forward(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        *,
+        key_padding_mask: Any = None,
+        need_weights: bool = True,
+        attn_mask: Any = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Returns what is read, and the weights.
+
+        Args:
+            query: Shape (steps, batch, embed_dim), or (steps, embed_dim).
+            key: Shape (keys, batch, kdim), or (keys, kdim).
+            value: Shape (keys, batch, vdim), or (keys, vdim).
+            key_padding_mask: Shape (batch, keys), or (keys,): True for keys that nobody reads, or
+                numbers that are added to the scores.
+            need_weights: Whether the weights are asked for, which costs time and memory; the
+                second result is None if not.
+            attn_mask: Shape (steps, keys) or (batch * heads, steps, keys): True where a query does
+                not read, or numbers that are added to the scores.
+            average_attn_weights: Whether the weights are the mean over the heads.
+            is_causal: Whether a query reads only keys up to its own number; needs no mask.
+
+        Returns:
+            In the layout of `query`; and shape (batch, steps, keys), or (batch, heads, steps, keys)
+            if not averaged, without batch where the inputs have none.
+
+        Raises:
+            ValueError: The shapes do not fit.
+        """
+        self._check(query, key, value)
+        single = query.ndim == 2
+        same = query is key and key is value
+        if single:
+            query, key, value = (x.reshape(x.shape[0], 1, x.shape[1]) for x in (query, key, value))
+        elif self.batch_first:
+            query, key, value = (x.swapaxes(0, 1) for x in (query, key, value))
+        steps, batch, _ = query.shape
+        bias = self._bias(query, key, key_padding_mask, attn_mask, is_causal=is_causal)
+        dropout = self.dropout if self.training else 0.0
+        if same and self._one_weight and not (need_weights or dropout or isinstance(bias, Tensor)):
+            scale = 1 / math.sqrt(self.embed_dim // self.num_heads)
+            weights: Any = None
+            read = rules.attention.attention_packed(self._packed(query), bias, scale)
+        else:
+            q, k, v = (self._projected(i, x) for i, x in enumerate((query, key, value)))
+            read, weights = attend(q, k, v, bias, dropout_p=dropout, weights=need_weights)
+        flat = read.transpose(2, 0, 1, 3).reshape(steps * batch, self.embed_dim)
+        y = self.out_proj(flat).reshape(steps, batch, self.embed_dim)
+        if not need_weights:
+            weights = None
+        elif average_attn_weights:
+            weights = weights.mean(axis=1)
+        if single:
+            return y.reshape(steps, self.embed_dim), None if weights is None else weights[0]
+        return y.swapaxes(0, 1) if self.batch_first else y, weights
+
+    def _packed(self, x: Any) -> Any:
+        """All projections by one product: shape (3, batch, heads, steps, length)."""
+        steps, batch, _ = x.shape
+        flat = x.reshape(steps * batch, self.embed_dim) @ self.in_proj_weight.T  # type: ignore[union-attr]
+        if self.in_proj_bias is not None:
+            flat = flat + self.in_proj_bias
+        length = self.embed_dim // self.num_heads
+        return flat.reshape(steps, batch, 3, self.num_heads, length).transpose(2, 1, 3, 0, 4)
+
+    def _projected(self, k: int, x: Any) -> Any:
+        """Queries (k = 0), keys (1) or values (2): shape (batch, heads, steps, length)."""
+        steps, batch, features = x.shape
+        own = slice(k * self.embed_dim, (k + 1) * self.embed_dim)
+        if self.in_proj_weight is not None:
+            weight: Any = self.in_proj_weight[own]
+        else:
+            weight = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)[k]
+        flat = x.reshape(steps * batch, features) @ weight.T
+        if self.in_proj_bias is not None:
+            flat = flat + self.in_proj_bias[own]
+        length = self.embed_dim // self.num_heads
+        return flat.reshape(steps, batch, self.num_heads, length).transpose(1, 2, 0, 3)
+
+    def _bias(self, query: Any, key: Any, padding: Any, mask: Any, *, is_causal: bool) -> Any:
+        """The sum of all that is added to scores, over (batch, heads, steps, keys)."""
+        steps, batch, keys = query.shape[0], query.shape[1], key.shape[0]
+        like = self.out_proj.weight
+        found = []
+        if padding is not None:
+            given = masked_bias(padding, like, allowed=False)
+            if given.size != batch * keys:
+                raise ValueError(
+                    f"key_padding_mask has shape {given.shape}, ({batch}, {keys}) needed"
+                )
+            found.append(given.reshape(batch, 1, 1, keys))
+        if mask is not None:
+            given = masked_bias(mask, like, allowed=False)
+            if given.shape == (batch * self.num_heads, steps, keys):
+                given = given.reshape(batch, self.num_heads, steps, keys)
+            elif given.shape != (steps, keys):
+                raise ValueError(
+                    f"attn_mask has shape {given.shape}, ({steps}, {keys}) or "
+                    f"({batch * self.num_heads}, {steps}, {keys}) needed"
+                )
+            found.append(given)
+        if is_causal:
+            found.append(causal_bias(like, steps, keys))
+        return sum(found[1:], found[0]) if found else None
+
+    def _check(self, query: Any, key: Any, value: Any) -> None:
+        lengths = (self.embed_dim, self.kdim, self.vdim)
+        shapes = query.shape, key.shape, value.shape
+        fits = len({len(shape) for shape in shapes}) == 1 and len(shapes[0]) in (2, 3)
+        if not fits or tuple(shape[-1] for shape in shapes) != lengths:
+            raise ValueError(
+                f"{self!r} needs inputs of 2 or 3 axes, the last of lengths {lengths}, not shapes "
+                f"{shapes}"
+            )
+        if shapes[1][:-1] != shapes[2][:-1]:
+            raise ValueError(f"keys of shape {shapes[1]} have values of shape {shapes[2]}")
+
+    def __repr__(self) -> str:
+        return f"MultiheadAttention({self.embed_dim}, {self.num_heads})"

@@ -1,0 +1,381 @@
+"""Normalisation layers, as functions and as modules.
+
+Means and variances are those of the dtype of the input, of float32 for float16; variances are means
+of squared distances, never differences of squares.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from telegrad.arrays import is_floating, namespace
+from telegrad.autograd import Tensor, as_tensor, rules
+from telegrad.nn.module import Module
+from telegrad.nn.parameter import Parameter
+from telegrad.types import Array, DTypeLike
+
+__all__ = [
+    "BatchNorm1d",
+    "BatchNorm2d",
+    "LayerNorm",
+    "RMSNorm",
+    "batch_norm",
+    "layer_norm",
+    "rms_norm",
+]
+
+
+def layer_norm(
+    x: Tensor | Array,
+    normalized_shape: Sequence[int],
+    weight: Tensor | Array | None = None,
+    bias: Tensor | Array | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Returns `(x - mean) / sqrt(variance + eps) * weight + bias`, over the last axes together.
+
+    J. L. Ba, J. R. Kiros and G. E. Hinton, "Layer normalization" (2016).
+
+    Args:
+        x: Floating-point, of shape (..., *normalized_shape).
+        normalized_shape: The lengths of these axes.
+        weight: Of shape `normalized_shape`; None for ones.
+        bias: Of shape `normalized_shape`; None for zeros.
+        eps: Added to the variance.
+
+    Raises:
+        ValueError: The shapes do not fit, or there are no items to take the mean of.
+    """
+    return _over_last(x, tuple(normalized_shape), weight, bias, eps, centred=True)
+
+
+def rms_norm(
+    x: Tensor | Array,
+    normalized_shape: Sequence[int],
+    weight: Tensor | Array | None = None,
+    eps: float | None = None,
+) -> Tensor:
+    """Returns `x / sqrt(mean of squares + eps) * weight`, over the last axes together.
+
+    B. Zhang and R. Sennrich, "Root mean square layer normalization" (2019).
+
+    Args:
+        x: Floating-point, of shape (..., *normalized_shape).
+        normalized_shape: The lengths of these axes.
+        weight: Of shape `normalized_shape`; None for ones.
+        eps: Added to the mean of squares; None for the smallest step from 1 in the dtype of `x`.
+
+    Raises:
+        ValueError: See `layer_norm`.
+    """
+    added = float(np.finfo(x.dtype).eps) if eps is None else eps
+    return _over_last(x, tuple(normalized_shape), weight, None, added, centred=False)
+
+
+def _over_last(
+    x: Any, shape: tuple[int, ...], weight: Any, bias: Any, eps: float, *, centred: bool
+) -> Tensor:
+    over = len(shape)
+    if not shape or x.shape[-over:] != shape or math.prod(shape) == 0:
+        raise ValueError(
+            f"an input of shape (..., *{shape}) is needed, not {x.shape}; each positive"
+        )
+    for name, part in (("weight", weight), ("bias", bias)):
+        if part is not None and part.shape != shape:
+            raise ValueError(f"{name} has shape {part.shape}, {shape} needed")
+    return as_tensor(
+        rules.normalization.normalize(
+            x, weight=weight, bias=bias, over=over, eps=eps, centred=centred
+        )[0]
+    )
+
+
+def batch_norm(
+    x: Tensor | Array,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | Array | None = None,
+    bias: Tensor | Array | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Returns `(x - mean) / sqrt(variance + eps) * weight + bias`, for each channel.
+
+    S. Ioffe and C. Szegedy, "Batch normalization" (2015).
+
+    Args:
+        x: Floating-point, of shape (n, channels, ...).
+        running_mean: Of shape (channels,); in training its array is replaced by one that is nearer
+            to the mean of this batch.
+        running_var: As `running_mean`; of the variance divided by one less than the count.
+        weight: Of shape (channels,); None for ones.
+        bias: Of shape (channels,); None for zeros.
+        training: Whether mean and variance are those of this batch; else they are the running ones.
+        momentum: How far the running ones go towards those of this batch.
+        eps: Added to the variance.
+
+    Raises:
+        ValueError: A shape does not fit, there is one value for each channel in training, or there
+            are no running statistics outside it.
+    """
+    if x.ndim < 2:
+        raise ValueError(f"batches have shape (n, channels, ...), not {x.shape}")
+    channels = x.shape[1]
+    parts = {
+        "running_mean": running_mean,
+        "running_var": running_var,
+        "weight": weight,
+        "bias": bias,
+    }
+    for name, part in parts.items():
+        if part is not None and part.shape != (channels,):
+            raise ValueError(f"{name} has shape {part.shape}, ({channels},) needed")
+    if not training:
+        if running_mean is None or running_var is None:
+            raise ValueError("there are no running statistics; pass training=True")
+        return _by_running(x, running_mean.data, running_var.data, weight, bias, eps)
+    count = x.shape[0] * math.prod(x.shape[2:])
+    if count < 2:
+        raise ValueError(
+            f"training needs more than one value for each channel; the shape is {x.shape}"
+        )
+    y, _, _, mean, variance = rules.normalization.normalize(
+        x, weight=weight, bias=bias, over=None, eps=eps
+    )
+    _approach(running_mean, mean, momentum, 1.0)
+    _approach(running_var, variance, momentum, count / (count - 1))
+    return as_tensor(y)
+
+
+def _by_running(x: Any, mean: Any, variance: Any, weight: Any, bias: Any, eps: float) -> Tensor:
+    xp = namespace(mean)
+    scale: Any = 1 / xp.sqrt(variance + eps)
+    if weight is not None:
+        scale = scale * weight
+    shift = -mean * scale
+    if bias is not None:
+        shift = shift + bias
+    return as_tensor(rules.normalization.affine(x, scale, shift))
+
+
+def _approach(running: Tensor | None, found: Any, momentum: float, factor: float) -> None:
+    if running is None:
+        return
+    values: Any = found.data if isinstance(found, Tensor) else found
+
+    def nearer(array: Any) -> Any:
+        step = (values.reshape(array.shape) * factor - array) * momentum
+        return (array + step).astype(array.dtype, copy=False)
+
+    running.replace_data(nearer)
+
+
+class LayerNorm(Module):
+    """See `functional.layer_norm`.
+
+    Args:
+        normalized_shape: The lengths of the last axes; a number for one.
+        eps: Added to the variance.
+        elementwise_affine: Whether there are a weight (ones at first) and a bias (zeros).
+        bias: Whether there is a bias then.
+        dtype: Of the parameters; floating-point.
+
+    Raises:
+        ValueError: A length is not positive, or `dtype` is not floating-point.
+
+    Attributes:
+        weight: Of shape `normalized_shape`, or None.
+        bias: As `weight`.
+
+    >>> y = LayerNorm(4)(np.arange(8, dtype=np.float32).reshape(2, 4))
+    >>> y.data.mean(axis=-1).tolist()
+    [0.0, 0.0]
+    """
+
+    weight: Parameter | None
+    bias: Parameter | None
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        *,
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+        dtype: DTypeLike = np.float32,
+    ) -> None:
+        super().__init__()
+        self.normalized_shape = _lengths(normalized_shape)
+        self.eps = eps
+        self.weight = _parameter(self.normalized_shape, 1.0, dtype) if elementwise_affine else None
+        with_bias = elementwise_affine and bias
+        self.bias = _parameter(self.normalized_shape, 0.0, dtype) if with_bias else None
+
+    def forward(self, x: Any) -> Tensor:
+        """Returns `x`, of shape (..., *normalized_shape), normalised."""
+        return layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
+
+    def __repr__(self) -> str:
+        return f"LayerNorm({self.normalized_shape})"
+
+
+class RMSNorm(Module):
+    """See `functional.rms_norm`.
+
+    Args:
+        normalized_shape: The lengths of the last axes; a number for one.
+        eps: See `functional.rms_norm`.
+        elementwise_affine: Whether there is a weight (ones at first).
+        dtype: Of the weight; floating-point.
+
+    Raises:
+        ValueError: A length is not positive, or `dtype` is not floating-point.
+
+    Attributes:
+        weight: Of shape `normalized_shape`, or None.
+    """
+
+    weight: Parameter | None
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        *,
+        eps: float | None = None,
+        elementwise_affine: bool = True,
+        dtype: DTypeLike = np.float32,
+    ) -> None:
+        super().__init__()
+        self.normalized_shape = _lengths(normalized_shape)
+        self.eps = eps
+        self.weight = _parameter(self.normalized_shape, 1.0, dtype) if elementwise_affine else None
+
+    def forward(self, x: Any) -> Tensor:
+        """Returns `x`, of shape (..., *normalized_shape), normalised."""
+        return rms_norm(x, self.normalized_shape, self.weight, self.eps)
+
+    def __repr__(self) -> str:
+        return f"RMSNorm({self.normalized_shape})"
+
+
+class _BatchNorm(Module):
+    """What batch normalisations of all dimensions do."""
+
+    weight: Parameter | None
+    bias: Parameter | None
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    num_batches_tracked: Tensor | None
+
+    def __init__(
+        self,
+        num_features: int,
+        *,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        dtype: DTypeLike = np.float32,
+    ) -> None:
+        super().__init__()
+        shape = _lengths(num_features)
+        self.num_features = num_features
+        self.eps = eps
+        self.momentum = momentum
+        self.weight = _parameter(shape, 1.0, dtype) if affine else None
+        self.bias = _parameter(shape, 0.0, dtype) if affine else None
+        if track_running_stats:
+            self.register_buffer("running_mean", Tensor(np.zeros(shape, dtype)))
+            self.register_buffer("running_var", Tensor(np.ones(shape, dtype)))
+            self.register_buffer("num_batches_tracked", Tensor(np.array(0)))
+        else:
+            self.running_mean = self.running_var = self.num_batches_tracked = None
+
+    def forward(self, x: Any) -> Tensor:
+        """Returns `x`, of shape (n, num_features, ...), normalised.
+
+        Raises:
+            ValueError: The shape is another one, or see `functional.batch_norm`.
+        """
+        if x.ndim not in self._ndims() or x.shape[1] != self.num_features:
+            raise ValueError(f"{self!r} does not take an input of shape {x.shape}")
+        momentum = self.momentum
+        batch = self.training or self.running_mean is None
+        if self.training and self.num_batches_tracked is not None:
+            self.num_batches_tracked.replace_data(lambda seen: seen + 1)
+            if momentum is None:
+                momentum = 1 / int(self.num_batches_tracked.item())
+        return batch_norm(
+            x,
+            self.running_mean,
+            self.running_var,
+            self.weight,
+            self.bias,
+            training=batch,
+            momentum=0.0 if momentum is None else momentum,
+            eps=self.eps,
+        )
+
+    def _ndims(self) -> tuple[int, ...]:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.num_features})"
+
+
+class BatchNorm2d(_BatchNorm):
+    """Batch normalisation of images (n, channels, rows, columns); see `functional.batch_norm`.
+
+    Args:
+        num_features: How many channels.
+        eps: Added to the variance.
+        momentum: How far the running statistics go towards those of a batch; None for their mean
+            over all batches.
+        affine: Whether there are a weight (ones at first) and a bias (zeros).
+        track_running_stats: Whether there are running statistics; without, those of the batch are
+            used in `eval()` too.
+        dtype: Of parameters and running statistics; floating-point.
+
+    Raises:
+        ValueError: `num_features` is not positive, or `dtype` is not floating-point.
+
+    Attributes:
+        weight: Of shape (num_features,), or None.
+        bias: As `weight`.
+        running_mean: A buffer of shape (num_features,), or None.
+        running_var: As `running_mean`.
+        num_batches_tracked: A buffer: how many batches the running statistics have seen; or None.
+
+    >>> norm = BatchNorm2d(3)
+    >>> _ = norm(np.full((2, 3, 4, 4), 5.0, np.float32))
+    >>> norm.running_mean.data.tolist()
+    [0.5, 0.5, 0.5]
+    """
+
+    def _ndims(self) -> tuple[int, ...]:
+        return (4,)
+
+
+class BatchNorm1d(_BatchNorm):
+    """As `BatchNorm2d`, of inputs of shape (n, channels) or (n, channels, length)."""
+
+    def _ndims(self) -> tuple[int, ...]:
+        return (2, 3)
+
+
+def _lengths(shape: int | Sequence[int]) -> tuple[int, ...]:
+    lengths = (shape,) if isinstance(shape, int) else tuple(shape)
+    if not lengths or min(lengths) < 1:
+        raise ValueError(f"lengths are positive, and there is one at least; got {shape}")
+    return lengths
+
+
+def _parameter(shape: tuple[int, ...], value: float, dtype: DTypeLike) -> Parameter:
+    if not is_floating(dtype):
+        raise ValueError(f"parameters are floating-point, not {np.dtype(dtype)}")
+    return Parameter(np.full(shape, value, dtype))

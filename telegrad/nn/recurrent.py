@@ -1,0 +1,467 @@
+"""Recurrent layers, over one step (cells) and over sequences, with PyTorch's parameters."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+
+from telegrad.arrays import is_floating, namespace
+from telegrad.autograd import Tensor, ops, rules
+from telegrad.nn.dropout import dropout
+from telegrad.nn.generator import current_generator
+from telegrad.nn.module import Module
+from telegrad.nn.parameter import Parameter
+from telegrad.types import DTypeLike
+
+__all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
+
+GATES = {"rnn_tanh": 1, "rnn_relu": 1, "gru": 3, "lstm": 4}
+
+
+class _Recurrent(Module):
+    """What cells and sequences share: the parameters, drawn from ±1/sqrt(hidden_size), and checks."""
+
+    kind: str
+    states: ClassVar[int] = 1
+
+    def __init__(self, input_size: int, hidden_size: int, kind: str, *, bias: bool) -> None:
+        super().__init__()
+        if kind not in GATES:
+            raise ValueError(f"nonlinearity is 'tanh' or 'relu', not {kind.removeprefix('rnn_')!r}")
+        if input_size <= 0 or hidden_size <= 0:
+            raise ValueError(
+                f"{type(self).__name__} needs positive lengths, not {input_size} and {hidden_size}"
+            )
+        self.input_size, self.hidden_size, self.kind, self.bias = (
+            input_size,
+            hidden_size,
+            kind,
+            bias,
+        )
+
+    def _draw(
+        self, inputs: int, suffix: str, dtype: DTypeLike, rng: np.random.Generator | None
+    ) -> None:
+        if not is_floating(dtype):
+            raise ValueError(f"parameters are floating-point, not {np.dtype(dtype)}")
+        generator = current_generator() if rng is None else rng
+        bound = 1 / math.sqrt(self.hidden_size)
+        rows = GATES[self.kind] * self.hidden_size
+        shapes: dict[str, tuple[int, ...]] = {
+            "weight_ih": (rows, inputs),
+            "weight_hh": (rows, self.hidden_size),
+        }
+        if self.bias:
+            shapes |= {"bias_ih": (rows,), "bias_hh": (rows,)}
+        for name, shape in shapes.items():
+            drawn = generator.uniform(-bound, bound, shape).astype(dtype)
+            setattr(self, name + suffix, Parameter(drawn))
+
+    def _weights(self, suffix: str = "") -> list[Any]:
+        names = ["weight_ih", "weight_hh", *(["bias_ih", "bias_hh"] if self.bias else [])]
+        return [getattr(self, name + suffix) for name in names]
+
+    def _first_states(self, hx: Any, shape: tuple[int, ...], like: Tensor) -> tuple[Any, ...]:
+        """Checks the states that were given; zeros where there are none."""
+        if hx is None:
+            return (namespace(like.data).zeros(shape, dtype=like.dtype),) * self.states
+        given = hx if self.states > 1 else (hx,)
+        if len(given) != self.states or any(state.shape != shape for state in given):
+            shapes = [state.shape for state in given]
+            raise ValueError(f"{self!r} needs {self.states} states of shape {shape}, not {shapes}")
+        return tuple(given)
+
+    def _check_input(self, x: Any, axes: tuple[int, ...]) -> None:
+        if x.ndim not in axes or x.shape[-1] != self.input_size:
+            raise ValueError(
+                f"{self!r} needs an input of {' or '.join(map(str, axes))} axes, the last of length "
+                f"{self.input_size}, not shape {x.shape}"
+            )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.input_size}, {self.hidden_size})"
+
+
+class _Cell(_Recurrent):
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        kind: str,
+        *,
+        bias: bool,
+        dtype: DTypeLike,
+        rng: np.random.Generator | None,
+    ) -> None:
+        super().__init__(input_size, hidden_size, kind, bias=bias)
+        self._draw(input_size, "", dtype, rng)
+
+    def _step(self, x: Any, hx: Any) -> tuple[Any, ...]:
+        self._check_input(x, (1, 2))
+        states = self._first_states(hx, (*x.shape[:-1], self.hidden_size), self._weights()[0])
+        batch = x.reshape(1, x.shape[0] if x.ndim == 2 else 1, self.input_size)
+        if x.ndim == 1:
+            states = tuple(state.reshape(1, self.hidden_size) for state in states)
+        _, *found = rules.recurrent.recurrence(self.kind, batch, states, *self._weights())
+        return tuple(state if x.ndim == 2 else state[0] for state in found)
+
+
+class RNNCell(_Cell):
+    """`h = tanh(weight_ih @ x + bias_ih + weight_hh @ h + bias_hh)`; Elman (1990).
+
+    Args:
+        input_size: The length of the last axis of the input.
+        hidden_size: The length of the last axis of the state.
+        bias: Whether there are any.
+        nonlinearity: `tanh` or `relu`.
+        dtype: Of the parameters; floating-point.
+        rng: Where they are drawn from; None for the generator of `manual_seed`.
+
+    Raises:
+        ValueError: A length is not positive, `nonlinearity` is none, or `dtype` is not
+            floating-point.
+
+    >>> RNNCell(3, 2)(np.ones((5, 3), np.float32)).shape
+    (5, 2)
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        *,
+        bias: bool = True,
+        nonlinearity: str = "tanh",
+        dtype: DTypeLike = np.float32,
+        rng: np.random.Generator | None = None,
+    ) -> None:
+        kind = f"rnn_{nonlinearity}"
+        super().__init__(input_size, hidden_size, kind, bias=bias, dtype=dtype, rng=rng)
+
+    def forward(self, x: Any, hx: Any = None) -> Tensor:
+        """Returns the next state, with `x` of shape (batch, input_size) or (input_size,)."""
+        (h,) = self._step(x, hx)
+        return h  # type: ignore[no-any-return]
+
+
+class GRUCell(_Cell):
+    """One step of a gated recurrent unit (Cho et al., 2014), with gates in the order r, z, n.
+
+        r, z = sigmoid of their parts of weight_ih @ x + bias_ih + weight_hh @ h + bias_hh
+        n = tanh(weight_in @ x + bias_in + r * (weight_hn @ h + bias_hn))
+        h = (1 - z) * n + z * h
+
+    Args:
+        input_size: The length of the last axis of the input.
+        hidden_size: The length of the last axis of the state.
+        bias: Whether there are any.
+        dtype: Of the parameters; floating-point.
+        rng: Where they are drawn from; None for the generator of `manual_seed`.
+
+    Raises:
+        ValueError: A length is not positive, or `dtype` is not floating-point.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        *,
+        bias: bool = True,
+        dtype: DTypeLike = np.float32,
+        rng: np.random.Generator | None = None,
+    ) -> None:
+        super().__init__(input_size, hidden_size, "gru", bias=bias, dtype=dtype, rng=rng)
+
+    def forward(self, x: Any, hx: Any = None) -> Tensor:
+        """Returns the next state, with `x` of shape (batch, input_size) or (input_size,)."""
+        (h,) = self._step(x, hx)
+        return h  # type: ignore[no-any-return]
+
+
+class LSTMCell(_Cell):
+    """One step of a long short-term memory (Hochreiter and Schmidhuber, 1997), gates i, f, g, o.
+
+        i, f, o = sigmoid, g = tanh of their parts of
+                  weight_ih @ x + bias_ih + weight_hh @ h + bias_hh
+        c = f * c + i * g
+        h = o * tanh(c)
+
+    Args:
+        input_size: The length of the last axis of the input.
+        hidden_size: The length of the last axis of the states.
+        bias: Whether there are any.
+        dtype: Of the parameters; floating-point.
+        rng: Where they are drawn from; None for the generator of `manual_seed`.
+
+    Raises:
+        ValueError: A length is not positive, or `dtype` is not floating-point.
+    """
+
+    states = 2
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        *,
+        bias: bool = True,
+        dtype: DTypeLike = np.float32,
+        rng: np.random.Generator | None = None,
+    ) -> None:
+        super().__init__(input_size, hidden_size, "lstm", bias=bias, dtype=dtype, rng=rng)
+
+    def forward(self, x: Any, hx: Any = None) -> tuple[Tensor, Tensor]:
+        """Returns the next h and c, with `x` of shape (batch, input_size) or (input_size,)."""
+        h, c = self._step(x, hx)
+        return h, c
+
+
+class _Sequence(_Recurrent):
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int,
+        kind: str,
+        *,
+        bias: bool,
+        batch_first: bool,
+        dropout: float,
+        bidirectional: bool,
+        dtype: DTypeLike,
+        rng: np.random.Generator | None,
+    ) -> None:
+        super().__init__(input_size, hidden_size, kind, bias=bias)
+        if num_layers <= 0 or not 0 <= dropout <= 1:
+            raise ValueError(
+                f"{type(self).__name__} needs layers and 0 <= dropout <= 1, not {num_layers} and "
+                f"{dropout}"
+            )
+        self.num_layers, self.batch_first = num_layers, batch_first
+        self.dropout, self.bidirectional = dropout, bidirectional
+        self._suffixes = ["", "_reverse"] if bidirectional else [""]
+        for layer in range(num_layers):
+            inputs = input_size if layer == 0 else hidden_size * len(self._suffixes)
+            for suffix in self._suffixes:
+                self._draw(inputs, f"_l{layer}{suffix}", dtype, rng)
+
+    def _run(self, x: Any, hx: Any) -> tuple[Any, tuple[Any, ...]]:
+        self._check_input(x, (2, 3))
+        single = x.ndim == 2
+        if single:
+            x = x.reshape(x.shape[0], 1, self.input_size)
+        elif self.batch_first:
+            x = x.swapaxes(0, 1)
+        if len(x) == 0:
+            raise ValueError(f"{self!r} was given a sequence without steps")
+        count = self.num_layers * len(self._suffixes)
+        batch = () if single else (x.shape[1],)
+        states = self._first_states(hx, (count, *batch, self.hidden_size), self._weights("_l0")[0])
+        if single:
+            states = tuple(state.reshape(count, 1, self.hidden_size) for state in states)
+        y, last = self._layers(x, states)
+        if single:
+            shape = (count, self.hidden_size)
+            return y.reshape(y.shape[0], y.shape[2]), tuple(state.reshape(shape) for state in last)
+        return y.swapaxes(0, 1) if self.batch_first else y, last
+
+    def _layers(self, x: Any, states: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+        last: list[list[Any]] = []
+        for layer in range(self.num_layers):
+            outputs = []
+            for suffix in self._suffixes:
+                own = tuple(state[len(last)] for state in states)
+                y, *final = rules.recurrent.recurrence(
+                    self.kind, x, own, *self._weights(f"_l{layer}{suffix}"), reverse=bool(suffix)
+                )
+                outputs.append(y)
+                last.append(final)
+            x = outputs[0] if len(outputs) == 1 else np.concatenate(outputs, axis=-1)
+            if self.dropout and layer < self.num_layers - 1:
+                x = dropout(x, self.dropout, self.training)
+        if len(last) == 1:
+            return x, tuple(state.reshape(1, *state.shape) for state in last[0])
+        return x, tuple(ops.stack(*parts, axis=0) for parts in zip(*last, strict=True))
+
+
+class RNN(_Sequence):
+    """Layers of `RNNCell` over a sequence.
+
+    Args:
+        input_size: The length of the last axis of the input.
+        hidden_size: The length of the last axis of each state.
+        num_layers: Each but the first takes what the one before has computed.
+        nonlinearity: `tanh` or `relu`.
+        bias: Whether there are any.
+        batch_first: Whether input and output have the shape (batch, steps, ...) and not
+            (steps, batch, ...). States have their shape in any case.
+        dropout: The probability with which a number between two layers is dropped in training.
+        bidirectional: Whether each layer goes both ways, and hands on both results side by side.
+        dtype: Of the parameters; floating-point.
+        rng: Where they are drawn from; None for the generator of `manual_seed`.
+
+    Raises:
+        ValueError: A number is out of its range, or `dtype` is not floating-point.
+
+    >>> y, h = RNN(3, 2, 2, bidirectional=True)(np.ones((7, 5, 3), np.float32))
+    >>> y.shape, h.shape
+    ((7, 5, 4), (4, 5, 2))
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        nonlinearity: str = "tanh",
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        dtype: DTypeLike = np.float32,
+        rng: np.random.Generator | None = None,
+    ) -> None:
+        super().__init__(
+            input_size,
+            hidden_size,
+            num_layers,
+            f"rnn_{nonlinearity}",
+            bias=bias,
+            batch_first=batch_first,
+            dropout=dropout,
+            bidirectional=bidirectional,
+            dtype=dtype,
+            rng=rng,
+        )
+
+    def forward(self, x: Any, hx: Any = None) -> tuple[Tensor, Tensor]:
+        """Returns h of all steps of the last layer, and the last h of all layers.
+
+        Args:
+            x: Shape (steps, batch, input_size), or (steps, input_size).
+            hx: The first h, shape (layers * directions, batch, hidden_size); None for zeros.
+
+        Raises:
+            ValueError: A shape does not fit, or there are no steps.
+        """
+        y, (h,) = self._run(x, hx)
+        return y, h
+
+
+class GRU(_Sequence):
+    """Layers of `GRUCell` over a sequence.
+
+    Args:
+        input_size: See `RNN`.
+        hidden_size: See `RNN`.
+        num_layers: See `RNN`.
+        bias: See `RNN`.
+        batch_first: See `RNN`.
+        dropout: See `RNN`.
+        bidirectional: See `RNN`.
+        dtype: See `RNN`.
+        rng: See `RNN`.
+
+    Raises:
+        ValueError: A number is out of its range, or `dtype` is not floating-point.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        dtype: DTypeLike = np.float32,
+        rng: np.random.Generator | None = None,
+    ) -> None:
+        super().__init__(
+            input_size,
+            hidden_size,
+            num_layers,
+            "gru",
+            bias=bias,
+            batch_first=batch_first,
+            dropout=dropout,
+            bidirectional=bidirectional,
+            dtype=dtype,
+            rng=rng,
+        )
+
+    def forward(self, x: Any, hx: Any = None) -> tuple[Tensor, Tensor]:
+        """Returns h of all steps of the last layer, and the last h of all layers; see `RNN`."""
+        y, (h,) = self._run(x, hx)
+        return y, h
+
+
+class LSTM(_Sequence):
+    """Layers of `LSTMCell` over a sequence.
+
+    Args:
+        input_size: See `RNN`.
+        hidden_size: See `RNN`.
+        num_layers: See `RNN`.
+        bias: See `RNN`.
+        batch_first: See `RNN`.
+        dropout: See `RNN`.
+        bidirectional: See `RNN`.
+        dtype: See `RNN`.
+        rng: See `RNN`.
+
+    Raises:
+        ValueError: A number is out of its range, or `dtype` is not floating-point.
+
+    >>> y, (h, c) = LSTM(3, 2, batch_first=True)(np.ones((5, 7, 3), np.float32))
+    >>> y.shape, h.shape, c.shape
+    ((5, 7, 2), (1, 5, 2), (1, 5, 2))
+    """
+
+    states = 2
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        dtype: DTypeLike = np.float32,
+        rng: np.random.Generator | None = None,
+    ) -> None:
+        super().__init__(
+            input_size,
+            hidden_size,
+            num_layers,
+            "lstm",
+            bias=bias,
+            batch_first=batch_first,
+            dropout=dropout,
+            bidirectional=bidirectional,
+            dtype=dtype,
+            rng=rng,
+        )
+
+    def forward(self, x: Any, hx: Any = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Returns h of all steps of the last layer, and the last (h, c) of all layers.
+
+        Args:
+            x: Shape (steps, batch, input_size), or (steps, input_size).
+            hx: The first (h, c), each of shape (layers * directions, batch, hidden_size); None for
+                zeros.
+
+        Raises:
+            ValueError: A shape does not fit, or there are no steps.
+        """
+        y, (h, c) = self._run(x, hx)
+        return y, (h, c)

@@ -1,0 +1,165 @@
+"""Activations: values by other formulas, slopes to second order and at kinks, far numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from telegrad import nn
+from telegrad.autograd import Tensor, gradcheck, gradgradcheck
+
+F = nn.functional
+
+Case = tuple[Callable[..., Any], nn.Module, Callable[[float], float]]
+
+CASES: dict[str, Case] = {
+    "relu": (F.relu, nn.ReLU(), lambda x: max(x, 0)),
+    "relu6": (F.relu6, nn.ReLU6(), lambda x: min(max(x, 0), 6)),
+    "leaky_relu": (F.leaky_relu, nn.LeakyReLU(), lambda x: x if x > 0 else 0.01 * x),
+    "leaky_relu 2": (
+        lambda x: F.leaky_relu(x, 2.0),
+        nn.LeakyReLU(2.0),
+        lambda x: x if x > 0 else 2 * x,
+    ),
+    "elu": (F.elu, nn.ELU(), lambda x: x if x > 0 else math.expm1(x)),
+    "elu 0.5": (
+        lambda x: F.elu(x, 0.5),
+        nn.ELU(0.5),
+        lambda x: x if x > 0 else 0.5 * math.expm1(x),
+    ),
+    "selu": (
+        F.selu,
+        nn.SELU(),
+        lambda x: 1.0507009873554805 * (x if x > 0 else 1.6732632423543772 * math.expm1(x)),
+    ),
+    "gelu": (F.gelu, nn.GELU(), lambda x: x * math.erfc(-x / math.sqrt(2)) / 2),
+    "gelu tanh": (
+        lambda x: F.gelu(x, "tanh"),
+        nn.GELU("tanh"),
+        lambda x: 0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    ),
+    "silu": (F.silu, nn.SiLU(), lambda x: x / (1 + math.exp(-x))),
+    "mish": (F.mish, nn.Mish(), lambda x: x * math.tanh(math.log1p(math.exp(x)))),
+    "sigmoid": (F.sigmoid, nn.Sigmoid(), lambda x: 1 / (1 + math.exp(-x))),
+    "logsigmoid": (F.logsigmoid, nn.LogSigmoid(), lambda x: -math.log1p(math.exp(-x))),
+    "tanh": (F.tanh, nn.Tanh(), math.tanh),
+    "softplus": (F.softplus, nn.Softplus(), lambda x: math.log1p(math.exp(x))),
+    "softplus 2": (
+        lambda x: F.softplus(x, 2.0, 5.0),
+        nn.Softplus(2.0, 5.0),
+        lambda x: math.log1p(math.exp(2 * x)) / 2 if 2 * x <= 5 else x,
+    ),
+    "softsign": (F.softsign, nn.Softsign(), lambda x: x / (1 + abs(x))),
+    "hardtanh": (F.hardtanh, nn.Hardtanh(), lambda x: min(max(x, -1), 1)),
+    "hardtanh 2": (
+        lambda x: F.hardtanh(x, -0.5, 2.0),
+        nn.Hardtanh(-0.5, 2.0),
+        lambda x: min(max(x, -0.5), 2),
+    ),
+}
+every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+@every_case
+def test_values(case: Case) -> None:
+    function, module, exact = case
+    x = np.linspace(-7, 7, 56).reshape(4, 7, 2).transpose(2, 0, 1)
+    expected = np.array([exact(float(item)) for item in x.ravel()]).reshape(x.shape)
+    for found in (function(x), function(Tensor(x)), module(x)):
+        assert isinstance(found, Tensor)
+        np.testing.assert_allclose(found.data, expected, rtol=1e-12, atol=1e-15)
+    assert function(np.zeros((0, 2))).shape == (0, 2)
+    assert function(np.array(0.5)).data == pytest.approx(exact(0.5))
+    assert type(module).__name__ in repr(module)
+
+
+@every_case
+def test_gradients(case: Case) -> None:
+    function = case[0]
+    for x in (np.linspace(-3.3, 3.1, 8).reshape(2, 4).T, np.array(0.4), np.zeros((2, 0))):
+        leaf = Tensor(x, requires_grad=True)
+        assert gradcheck(function, leaf)
+        assert gradgradcheck(function, leaf)
+
+
+@every_case
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_short_and_far_numbers(case: Case, dtype: Any) -> None:
+    """Nothing overflows on the way (a warning is an error), and dtypes stay."""
+    function, _, exact = case
+    x = np.array([-30000, -200, -11, -1, 0, 1, 11, 200, 30000], dtype)
+    leaf = Tensor(x, requires_grad=True)
+    with np.errstate(under="ignore"):
+        y = function(leaf)
+        y.backward(np.ones(9, dtype))
+    assert y.dtype == dtype
+    assert leaf.grad is not None
+    assert leaf.grad.dtype == dtype
+    assert np.isfinite(leaf.grad.data).all()
+    near = slice(2, 7)
+    expected = [exact(float(item)) for item in x[near]]
+    error = 2e-3 if dtype == np.float16 else 1e-6
+    np.testing.assert_allclose(y.data[near], expected, rtol=error, atol=error)
+
+
+def test_slopes_at_kinks() -> None:
+    for function, at, slope in [
+        (F.relu, 0.0, 0.0),
+        (F.relu6, 0.0, 0.0),
+        (F.relu6, 6.0, 0.0),
+        (F.leaky_relu, 0.0, 0.01),
+        (F.hardtanh, -1.0, 0.0),
+        (F.hardtanh, 1.0, 0.0),
+        (F.elu, 0.0, 1.0),
+        (F.softplus, 0.0, 0.5),
+    ]:
+        x = Tensor(np.array(at), requires_grad=True)
+        function(x).backward()
+        assert x.grad is not None
+        assert x.grad.item() == slope, function
+
+
+def test_gelu_is_right_to_the_last_digits_also_in_the_tail() -> None:
+    x = np.linspace(-12, 12, 48001)
+    exact = np.array([item * math.erfc(-item / math.sqrt(2)) / 2 for item in x.tolist()])
+    found = F.gelu(x).data
+    assert np.abs(found - exact).max() < 1e-14
+    left = x < -1
+    assert np.abs(found[left] / exact[left] - 1).max() < 1e-12
+    short = F.gelu(x.astype(np.float32)).data
+    assert np.abs(short - exact).max() < 4e-6  # that of x itself: 12 has steps of 1e-6
+    assert np.abs(short - exact)[np.abs(x) < 1].max() < 4e-7
+
+
+def test_gelu_of_more_than_a_piece() -> None:
+    x = np.random.default_rng(0).normal(size=(3, 10001))
+    whole = F.gelu(x).data
+    for row, expected in zip(x, whole, strict=True):
+        np.testing.assert_array_equal(F.gelu(row).data, expected)
+    assert x.std() > 0.9  # not written into
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1, -2])
+def test_softmax_along_an_axis(dim: int) -> None:
+    x = np.random.default_rng(0).normal(size=(2, 3, 4)) * 5
+    exp = np.exp(x)
+    expected = exp / exp.sum(dim, keepdims=True)
+    np.testing.assert_allclose(F.softmax(x, dim).data, expected, rtol=1e-12)
+    np.testing.assert_allclose(nn.Softmax(dim)(x).data, expected, rtol=1e-12)
+    for found in (F.log_softmax(x, dim), nn.LogSoftmax(dim)(x)):
+        np.testing.assert_allclose(found.data, np.log(expected), rtol=1e-12, atol=1e-15)
+    leaf = Tensor(x[:, :, :2], requires_grad=True)
+    for function in (F.softmax, F.log_softmax):
+        assert gradcheck(lambda x, f=function: f(x, dim), leaf)
+    assert F.softmax(np.array([1e4, 0.0])).data.tolist() == [1.0, 0.0]
+
+
+def test_what_they_refuse() -> None:
+    with pytest.raises(ValueError, match="approximate is 'none' or 'tanh', not 'erf'"):
+        F.gelu(np.ones(2), "erf")
+    with pytest.raises(ValueError, match="min_val must be less than max_val"):
+        F.hardtanh(np.ones(2), 1.0, 1.0)

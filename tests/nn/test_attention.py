@@ -1,0 +1,256 @@
+"""Attention against loops written out in NumPy, with every mask, and its gradients."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from telegrad import nn, tensor
+from telegrad.autograd import gradcheck, gradgradcheck
+from telegrad.kernels import attention as kernel
+from telegrad.nn.functional import scaled_dot_product_attention
+from tests.nn.functional_call import as_function, close, normal
+
+
+def by_loops(q: Any, k: Any, v: Any, may_read: Any, added: Any = 0.0) -> tuple[Any, Any]:
+    """For one batch and head."""
+    read, weights = np.zeros((len(q), v.shape[1])), np.zeros((len(q), len(k)))
+    added = np.broadcast_to(added, weights.shape)
+    for i in range(len(q)):
+        for j in range(len(k)):
+            if may_read[i, j]:
+                weights[i, j] = math.exp(q[i] @ k[j] / math.sqrt(len(q[i])) + added[i, j])
+        if weights[i].any():
+            weights[i] /= weights[i].sum()
+        for j in range(len(k)):
+            read[i] += weights[i, j] * v[j]
+    return read, weights
+
+
+def three(lead: tuple[int, ...] = (2, 2)) -> tuple[Any, Any, Any]:
+    return normal(*lead, 3, 4), normal(*lead, 5, 4, seed=1), normal(*lead, 5, 2, seed=2)
+
+
+MASKS: list[dict[str, Any]] = [
+    {},
+    {"is_causal": True},
+    {"attn_mask": np.arange(15).reshape(3, 5) % 4 > 0},
+    {"attn_mask": np.array([[True] * 5, [False] * 5, [True] * 5])},
+    {"attn_mask": normal(2, 1, 3, 5, seed=5)},
+    {"attn_mask": np.ones((1, 5), bool), "is_causal": True, "scale": 0.5},
+]
+
+
+@pytest.mark.parametrize("options", MASKS)
+def test_attention_is_the_loop(options: Any) -> None:
+    q, k, v = three()
+    found = scaled_dot_product_attention(q, k, v, **options)
+    mask = options.get("attn_mask", np.ones((3, 5), bool))
+    scale = options.get("scale", 0.5)
+    for b in range(2):
+        for h in range(2):
+            allowed = mask if mask.dtype == bool else np.ones((3, 5), bool)
+            allowed = np.broadcast_to(allowed, (3, 5))
+            if options.get("is_causal"):
+                allowed = allowed & (np.arange(5) <= np.arange(3)[:, None])
+            added = 0.0 if mask.dtype == bool else mask[b, 0]
+            close(found[b, h], by_loops(q[b, h] * scale * 2, k[b, h], v[b, h], allowed, added)[0])
+
+
+@pytest.mark.parametrize("options", MASKS[1:5])
+def test_gradients(options: Any) -> None:
+    leaves = [tensor(a, requires_grad=True) for a in three((2, 1))]
+    if "attn_mask" in options and options["attn_mask"].ndim == 4:
+        options = {"attn_mask": tensor(options["attn_mask"])}
+
+    def call(q: Any, k: Any, v: Any) -> Any:
+        return scaled_dot_product_attention(q, k, v, **options)
+
+    assert gradcheck(call, leaves)
+    if "is_causal" in options:
+        assert gradgradcheck(call, leaves)
+
+
+def test_blocks_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = []
+    for block in (1, 30, 1 << 20):  # one head each, two, all
+        monkeypatch.setattr(kernel, "BLOCK", block)
+        leaves = [tensor(a, requires_grad=True) for a in three((2, 5))]
+        mask = normal(2, 1, 3, 5, seed=6) > 0
+        y = scaled_dot_product_attention(leaves[0], leaves[1], leaves[2], mask)
+        (y * y).sum().backward()
+        results.append([y.data, *(leaf.grad.data for leaf in leaves if leaf.grad is not None)])
+    for other in results[1:]:
+        for found, expected in zip(other, results[0], strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
+
+
+def test_a_mask_may_be_learned_and_leading_axes_broadcast() -> None:
+    q, k, v = (tensor(a, requires_grad=True) for a in three((1,)))
+    mask = tensor(normal(3, 5, seed=7), requires_grad=True)
+    shared = tensor(normal(2, 1, 3, 4), requires_grad=True)
+    assert gradcheck(scaled_dot_product_attention, [q, k, v, mask])
+    assert gradcheck(scaled_dot_product_attention, [shared, k, v])
+
+
+def test_large_scores_do_not_overflow() -> None:
+    q = np.full((2, 4), 1e4, np.float32)
+    y = scaled_dot_product_attention(q, q, np.eye(2, dtype=np.float32))
+    assert y.data.tolist() == [[0.5, 0.5], [0.5, 0.5]]
+
+
+def test_dropped_weights() -> None:
+    q, k, v = three()
+    nn.manual_seed(0)
+    rows = [scaled_dot_product_attention(q, k, v, dropout_p=0.5).data for _ in range(400)]
+    whole = scaled_dot_product_attention(q, k, v).data
+    assert np.abs(np.mean(rows, axis=0) - whole).max() < 0.25
+    assert not scaled_dot_product_attention(q, k, v, dropout_p=1.0).data.any()
+    layer = nn.MultiheadAttention(4, 2, dropout=0.5, dtype=np.float64)
+    x = normal(3, 1, 4)
+    assert not np.allclose(layer(x, x, x)[0].data, layer(x, x, x)[0].data)
+    layer.eval()
+    close(layer(x, x, x)[0], layer(x, x, x)[0])
+
+
+def heads_by_loops(layer: Any, query: Any, key: Any, value: Any, may_read: Any) -> tuple[Any, Any]:
+    """One batch: the projections, each head, the projection of all."""
+    state = layer.state_dict()
+    if "in_proj_weight" in state:
+        weights = np.split(state["in_proj_weight"], 3)
+    else:
+        weights = [state[f"{name}_proj_weight"] for name in "qkv"]
+    e = layer.embed_dim
+    biases = np.split(state.get("in_proj_bias", np.zeros(3 * e)), 3)
+    inputs = zip((query, key, value), weights, biases, strict=True)
+    q, k, v = (x @ w.T + b for x, w, b in inputs)
+    length = e // layer.num_heads
+    parts = [slice(h * length, (h + 1) * length) for h in range(layer.num_heads)]
+    heads = [by_loops(q[:, p], k[:, p], v[:, p], may_read) for p in parts]
+    read = np.concatenate([head[0] for head in heads], axis=1)
+    out = read @ state["out_proj.weight"].T + state.get("out_proj.bias", 0.0)
+    return out, np.stack([head[1] for head in heads])
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("lengths", [{}, {"kdim": 3, "vdim": 5, "bias": False}])
+def test_heads_are_the_loop(batch_first: bool, lengths: Any) -> None:
+    layer = nn.MultiheadAttention(4, 2, batch_first=batch_first, dtype=np.float64, **lengths)
+    query = normal(3, 2, 4)
+    key = normal(5, 2, lengths.get("kdim", 4), seed=1)
+    value = normal(5, 2, lengths.get("vdim", 4), seed=2)
+    padding = np.zeros((2, 5), bool)
+    padding[1, 3:] = True
+    hidden = np.arange(15).reshape(3, 5) % 4 == 3
+    given = [x.swapaxes(0, 1) if batch_first else x for x in (query, key, value)]
+    masks: dict[str, Any] = {"key_padding_mask": padding, "attn_mask": hidden}
+    y, mean = layer(*given, **masks)
+    _, weights = layer(*given, **masks, average_attn_weights=False)
+    fast, none = layer(*given, **masks, need_weights=False)
+    assert none is None
+    for b in range(2):
+        may_read = ~hidden & ~padding[b]
+        out, each = heads_by_loops(layer, query[:, b], key[:, b], value[:, b], may_read)
+        close(y.data[b] if batch_first else y.data[:, b], out)
+        close(fast.data[b] if batch_first else fast.data[:, b], out)
+        close(weights[b], each)
+        close(mean[b], each.mean(axis=0))
+
+
+def test_attention_to_itself_by_one_product() -> None:
+    layer = nn.MultiheadAttention(4, 2, dtype=np.float64)
+    x = normal(3, 2, 4)
+    causal = np.tri(3, dtype=bool)
+    for found in (
+        layer(x, x, x, need_weights=False, is_causal=True)[0],
+        layer(x, x.copy(), x, need_weights=False, is_causal=True)[0],
+        layer(x, x, x, attn_mask=~causal)[0],
+        layer(x, x, x, attn_mask=np.broadcast_to(~causal, (4, 3, 3)))[0],
+    ):
+        for b in range(2):
+            close(found[:, b], heads_by_loops(layer, x[:, b], x[:, b], x[:, b], causal)[0])
+    close(layer(x[:, 0], x[:, 0], x[:, 0], need_weights=False)[0], layer(x, x, x)[0].data[:, 0])
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_gradients_of_heads(need_weights: bool) -> None:
+    layer = nn.MultiheadAttention(2, 2, dtype=np.float64, rng=np.random.default_rng(0))
+    x = tensor(normal(2, 1, 2), requires_grad=True)
+
+    def attend(x: Any) -> Any:
+        y, weights = layer(x, x, x, need_weights=need_weights)
+        return y if weights is None else (y, weights)
+
+    call, parameters = as_function(layer, attend)
+    assert gradcheck(call, [x, *parameters])
+    if not need_weights:
+        assert gradgradcheck(call, [x, *parameters])
+
+
+def test_names_and_first_values_are_pytorchs() -> None:
+    layer = nn.MultiheadAttention(8, 2)
+    assert layer.state_shapes() == {
+        "in_proj_weight": (24, 8),
+        "in_proj_bias": (24,),
+        "out_proj.weight": (8, 8),
+        "out_proj.bias": (8,),
+    }
+    state = layer.state_dict()
+    assert not state["in_proj_bias"].any()
+    assert not state["out_proj.bias"].any()
+    assert np.abs(state["in_proj_weight"]).max() <= math.sqrt(6 / 32)
+    assert list(nn.MultiheadAttention(8, 2, kdim=3, bias=False).state_dict()) == [
+        "q_proj_weight",
+        "k_proj_weight",
+        "v_proj_weight",
+        "out_proj.weight",
+    ]
+
+
+def test_messages() -> None:
+    x = np.ones((3, 2, 4))
+    layer = nn.MultiheadAttention(4, 2)
+    with pytest.raises(ValueError, match="num_heads divides"):
+        nn.MultiheadAttention(5, 2)
+    with pytest.raises(ValueError, match=r"the last of lengths \(4, 4, 4\)"):
+        layer(x, x, x[..., :3])
+    with pytest.raises(ValueError, match="have values of shape"):
+        layer(x, x, x[:2])
+    with pytest.raises(ValueError, match=r"attn_mask has shape \(3, 2\), \(3, 3\) or"):
+        layer(x, x, x, attn_mask=np.zeros((3, 2), bool))
+    with pytest.raises(ValueError, match=r"key_padding_mask has shape \(3, 3\), \(2, 3\) needed"):
+        layer(x, x, x, key_padding_mask=np.zeros((3, 3), bool))
+    with pytest.raises(ValueError, match="is a probability, not 2"):
+        scaled_dot_product_attention(x, x, x, dropout_p=2)
+    with pytest.raises(ValueError, match="3 keys have 2 values"):
+        scaled_dot_product_attention(x[:, 0], x[:, 0], x[:2, 0])
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_a_layer_of_an_encoder_is_its_parts(norm_first: bool) -> None:
+    layer = nn.TransformerEncoderLayer(
+        4, 2, dim_feedforward=6, activation="gelu", norm_first=norm_first, dtype=np.float64
+    )
+    layer.eval()
+    x = normal(3, 2, 4)
+
+    def attend(x: Any) -> Any:
+        return layer.self_attn(x, x, x, attn_mask=~np.tri(3, dtype=bool))[0]
+
+    def feed(x: Any) -> Any:
+        return layer.linear2(nn.functional.gelu(layer.linear1(x)))
+
+    if norm_first:
+        middle = x + attend(layer.norm1(x))
+        expected = middle + feed(layer.norm2(middle))
+    else:
+        middle = layer.norm1(x + attend(x))
+        expected = layer.norm2(middle + feed(middle))
+    close(layer(x, is_causal=True), expected)
+    layer.train()
+    assert not np.allclose(layer(x).data, layer(x).data)
+    with pytest.raises(ValueError, match="not 'cube'"):
+        nn.TransformerEncoderLayer(4, 2, activation="cube")

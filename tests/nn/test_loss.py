@@ -1,0 +1,265 @@
+"""Losses against formulas item by item, with every reduction, to second order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from telegrad import nn
+from telegrad.autograd import Tensor, gradcheck, gradgradcheck
+from tests.nn.reference import cross_entropies
+
+F = nn.functional
+REDUCTIONS = ["mean", "sum", "none"]
+
+
+def normal(*shape: int, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+def probable(*shape: int, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).uniform(0.1, 0.9, shape)
+
+
+def reduced(losses: Any, reduction: str) -> Any:
+    chosen: dict[str, Any] = {"mean": np.mean, "sum": np.sum, "none": np.asarray}
+    return chosen[reduction](losses)
+
+
+def _huber(x: Any, t: Any, delta: float) -> Any:
+    z = np.abs(x - t)
+    return np.where(z <= delta, z * z / 2, delta * (z - delta / 2))
+
+
+def _bce(x: Any, t: Any) -> Any:
+    return -(t * np.log(x) + (1 - t) * np.log(1 - x))
+
+
+# The function, the module, options, the outputs, the targets, and what it computes.
+PAIRS: dict[str, tuple[Any, ...]] = {
+    "mse": (F.mse_loss, nn.MSELoss, {}, normal, lambda x, t: (x - t) ** 2),
+    "l1": (F.l1_loss, nn.L1Loss, {}, normal, lambda x, t: np.abs(x - t)),
+    "huber": (F.huber_loss, nn.HuberLoss, {"delta": 0.7}, normal, lambda x, t: _huber(x, t, 0.7)),
+    "smooth": (
+        F.smooth_l1_loss,
+        nn.SmoothL1Loss,
+        {"beta": 0.7},
+        normal,
+        lambda x, t: _huber(x, t, 0.7) / 0.7,
+    ),
+    "smooth at 0": (
+        F.smooth_l1_loss,
+        nn.SmoothL1Loss,
+        {"beta": 0.0},
+        normal,
+        lambda x, t: np.abs(x - t),
+    ),
+    "bce": (F.binary_cross_entropy, nn.BCELoss, {}, probable, _bce),
+    "logits": (
+        F.binary_cross_entropy_with_logits,
+        nn.BCEWithLogitsLoss,
+        {},
+        probable,
+        lambda x, t: _bce(1 / (1 + np.exp(-x)), t),
+    ),
+    "kl": (F.kl_div, nn.KLDivLoss, {}, probable, lambda x, t: t * (np.log(t) - x)),
+    "kl of logarithms": (
+        F.kl_div,
+        nn.KLDivLoss,
+        {"log_target": True},
+        probable,
+        lambda x, t: np.exp(t) * (t - x),
+    ),
+}
+every_pair = pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
+
+
+@every_pair
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_outputs_and_targets(pair: Any, reduction: str) -> None:
+    function, module, options, draw, exact = pair
+    for shape in ((3, 4), (1,), ()):
+        x, t = draw(*shape), draw(*shape, seed=1)
+        expected = reduced(exact(x, t), reduction)
+        found = function(x, t, reduction=reduction, **options)
+        np.testing.assert_allclose(found.data, expected, rtol=1e-12)
+        again = module(reduction=reduction, **options)(Tensor(x), t)
+        np.testing.assert_allclose(again.data, expected, rtol=1e-12)
+
+
+@every_pair
+def test_gradients(pair: Any) -> None:
+    function, _, options, draw, _ = pair
+    leaves = [Tensor(draw(2, 3, seed=seed), requires_grad=True) for seed in (0, 1)]
+    for reduction in ("mean", "none"):
+        assert gradcheck(lambda x, t, r=reduction: function(x, t, reduction=r, **options), leaves)
+    assert gradgradcheck(lambda x, t: function(x, t, reduction="none", **options), leaves)
+
+
+@every_pair
+def test_what_pairs_refuse(pair: Any) -> None:
+    function, module, options, draw, _ = pair
+    x = draw(3, 1)
+    with pytest.raises(ValueError, match=r"shape \(3, 1\) and targets of shape \(3,\)"):
+        function(x, x[:, 0], **options)
+    with pytest.raises(ValueError, match="mean of no losses is not defined"):
+        function(x[:0], x[:0], **options)
+    assert function(x[:0], x[:0], reduction="sum", **options).item() == 0.0
+    assert function(x[:0], x[:0], reduction="none", **options).shape == (0, 1)
+    with pytest.raises(ValueError, match="reduction is"):
+        function(x, x, reduction="max", **options)
+    with pytest.raises(ValueError, match="reduction is"):
+        module(reduction="max", **options)
+
+
+def test_weights_of_binary_cross_entropy() -> None:
+    x, t, weight = normal(3, 2), probable(3, 2), probable(2, seed=2)
+    p = 1 / (1 + np.exp(-x))
+    expected = (_bce(p, t) * weight).mean()
+    assert F.binary_cross_entropy(p, t, weight).item() == pytest.approx(expected)
+    assert F.binary_cross_entropy_with_logits(x, t, weight).item() == pytest.approx(expected)
+    assert nn.BCELoss(weight)(p, t).item() == pytest.approx(expected)
+    both = -(t * 3 * np.log(p) + (1 - t) * np.log(1 - p)).mean()
+    loss = nn.BCEWithLogitsLoss(pos_weight=np.array([3.0, 3.0]))
+    assert loss(x, t).item() == pytest.approx(both)
+    assert list(loss.state_dict()) == ["pos_weight"]
+    leaf = Tensor(x, requires_grad=True)
+    assert gradcheck(lambda x: loss(x, t), leaf)
+
+
+def test_logarithms_of_0_and_far_logits() -> None:
+    p = Tensor(np.array([0.0, 1.0, 0.0, 1.0]), requires_grad=True)
+    t = np.array([0.0, 1.0, 1.0, 0.0])
+    losses = F.binary_cross_entropy(p, t, reduction="none")
+    assert losses.data.tolist() == [0.0, 0.0, 100.0, 100.0]
+    losses.sum().backward()
+    assert p.grad is not None
+    assert p.grad.data.tolist() == [0.0, 0.0, -1e12, 1e12]
+    x = Tensor(np.array([-1e4, 1e4, 0.0]), requires_grad=True)
+    far = F.binary_cross_entropy_with_logits(x, np.array([1.0, 0.0, 0.25]), reduction="sum")
+    far.backward()
+    assert far.item() == pytest.approx(2e4 + np.log(2))
+    assert x.grad is not None
+    assert x.grad.data.tolist() == [-1.0, 1.0, 0.25]
+
+
+def test_kl_div_of_nothing_and_by_batch() -> None:
+    t = np.array([[0.0, 1.0], [0.5, 0.5]])
+    x = np.log(np.array([[0.25, 0.75], [0.5, 0.5]]))
+    assert F.kl_div(x, t, reduction="batchmean").item() == pytest.approx(-np.log(0.75) / 2)
+    assert nn.KLDivLoss(reduction="batchmean")(x, t).item() == pytest.approx(-np.log(0.75) / 2)
+
+
+# -- labels ---------------------------------------------------------------------------------------
+
+LABELLED: list[tuple[Any, Any]] = [
+    ((4, 3), [0, 2, 1, 1]),
+    ((2, 3, 2), [[0, 2], [1, 1]]),
+    ((1, 2, 2, 2), [[[0, 1], [1, 1]]]),
+]
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize(("shape", "labels"), LABELLED)
+def test_cross_entropy(shape: Any, labels: Any, reduction: str) -> None:
+    x, labels = normal(*shape), np.array(labels)
+    expected = reduced(cross_entropies(x, labels), reduction)
+    found = F.cross_entropy(x, labels, reduction=reduction)
+    np.testing.assert_allclose(found.data, expected, rtol=1e-12)
+    logarithms = x - np.log(np.exp(x).sum(1, keepdims=True))
+    again = F.nll_loss(logarithms, Tensor(labels), reduction=reduction)
+    np.testing.assert_allclose(again.data, expected, rtol=1e-12)
+    leaf = Tensor(x, requires_grad=True)
+    for function in (F.cross_entropy, F.nll_loss):
+        assert gradcheck(lambda x, f=function: f(x, labels, reduction=reduction), leaf)
+        assert gradgradcheck(lambda x, f=function: f(x, labels, reduction=reduction), leaf)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_weights_ignored_labels_and_smoothing(
+    smoothing: float, weighted: bool, reduction: str
+) -> None:
+    x, labels = normal(4, 3, 2), np.array([[0, -1], [2, 1], [-1, 1], [0, 2]])
+    weight = np.array([0.5, 1.0, 2.0]) if weighted else np.ones(3)
+    logarithms = x - np.log(np.exp(x).sum(1, keepdims=True))
+    losses, total = np.zeros(labels.shape), 0.0
+    for i, j in np.ndindex(*labels.shape):
+        label = labels[i, j]
+        if label == -1:
+            continue
+        right = -weight[label] * logarithms[i, label, j]
+        even = -(weight * logarithms[i, :, j]).sum() / 3
+        losses[i, j] = (1 - smoothing) * right + smoothing * even
+        total += weight[label]
+    expected = {"mean": losses.sum() / total, "sum": losses.sum(), "none": losses}[reduction]
+    options: dict[str, Any] = {"ignore_index": -1, "reduction": reduction}
+    given = weight if weighted else None
+    found = F.cross_entropy(x, labels, given, label_smoothing=smoothing, **options)
+    np.testing.assert_allclose(found.data, expected, rtol=1e-12)
+    module = nn.CrossEntropyLoss(given, label_smoothing=smoothing, **options)
+    np.testing.assert_allclose(module(Tensor(x), labels).data, expected, rtol=1e-12)
+    assert list(module.state_dict()) == ["weight"] * weighted
+    assert gradcheck(lambda x: module(x, labels), Tensor(x, requires_grad=True))
+    if not smoothing:
+        again = nn.NLLLoss(given, **options)(logarithms, labels)
+        np.testing.assert_allclose(again.data, expected, rtol=1e-12)
+
+
+def test_probabilities_as_targets() -> None:
+    x, t = normal(3, 4, 2), probable(3, 4, 2)
+    weight = np.array([1.0, 2.0, 0.5, 1.5])
+    logarithms = x - np.log(np.exp(x).sum(1, keepdims=True))
+    smooth = t * 0.8 + 0.2 / 4
+    expected = -(smooth * weight[:, None] * logarithms).sum(1)
+    for reduction in REDUCTIONS:
+        found = F.cross_entropy(x, t, weight, label_smoothing=0.2, reduction=reduction)
+        np.testing.assert_allclose(found.data, reduced(expected, reduction), rtol=1e-12)
+    leaves = [Tensor(x, requires_grad=True), Tensor(t, requires_grad=True)]
+    assert gradcheck(lambda x, t: F.cross_entropy(x, t, label_smoothing=0.2), leaves)
+
+
+def test_one_row_of_logits() -> None:
+    x = normal(3)
+    expected = np.log(np.exp(x).sum()) - x[1]
+    assert F.cross_entropy(x, np.array(1)).item() == pytest.approx(expected)
+    assert F.nll_loss(x, np.array(1)).item() == pytest.approx(-x[1])
+
+
+def test_far_logits() -> None:
+    x = Tensor(np.array([[1e4, 0.0], [0.0, 1e4]], np.float32), requires_grad=True)
+    loss = F.cross_entropy(x, np.array([1, 1]), reduction="sum", label_smoothing=0.5)
+    loss.backward()
+    assert loss.item() == pytest.approx(0.75 * 1e4 + 0.25 * 1e4)
+    assert loss.dtype == np.float32
+    assert x.grad is not None
+    np.testing.assert_allclose(x.grad.data, [[0.75, -0.75], [-0.25, 0.25]])
+
+
+def test_what_labels_are_refused() -> None:
+    x, labels = normal(3, 4), np.array([0, 1, 2])
+    for function in (F.cross_entropy, F.nll_loss):
+        with pytest.raises(TypeError, match="labels are integers"):
+            function(x, labels.astype(float))
+        for wrong, words in [
+            (labels[:2], r"got \(3, 4\) and \(2,\)"),
+            (labels + 2, r"labels from 2 to 4 with logits for 4 classes \(0 to 3\)"),
+            (labels - 1, "labels from -1 to 1"),
+            (labels * 0 - 100, "every label is ignored"),
+        ]:
+            with pytest.raises(ValueError, match=words):
+                function(x, wrong)
+        with pytest.raises(ValueError, match=r"weight has shape \(3,\), \(4,\) needed"):
+            function(x, labels, np.ones(3))
+        with pytest.raises(ValueError, match="no rows"):
+            function(x[:0], labels[:0])
+        assert function(x[:0], labels[:0], reduction="sum").item() == 0.0
+    with pytest.raises(ValueError, match="label_smoothing is from 0 to 1"):
+        F.cross_entropy(x, labels, label_smoothing=1.5)
+    with pytest.raises(ValueError, match="delta must be positive"):
+        F.huber_loss(x, x, delta=0.0)
+    with pytest.raises(ValueError, match="beta must not be negative"):
+        F.smooth_l1_loss(x, x, beta=-1.0)

@@ -1,0 +1,234 @@
+"""Normalisation layers against rows one by one, to second order, and their running statistics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from telegrad import nn
+from telegrad.autograd import Tensor, grad, gradcheck, gradgradcheck
+from telegrad.kernels import normalization
+from tests.nn.reference import normalized
+
+F = nn.functional
+
+
+def normal(*shape: int, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+def leaf(*shape: int, seed: int = 0) -> Tensor:
+    return Tensor(normal(*shape, seed=seed), requires_grad=True)
+
+
+@pytest.mark.parametrize(
+    ("shape", "over"),
+    [((3, 4), 1), ((2, 3, 4), 2), ((2, 3, 4), 1), ((5,), 1), ((0, 3), 1), ((3, 1), 1)],
+)
+def test_layer_norm(shape: Any, over: int) -> None:
+    last = shape[-over:]
+    x, weight, bias = normal(*shape), normal(*last, seed=1), normal(*last, seed=2)
+    expected = normalized(x.reshape(-1, int(np.prod(last))), 1e-3).reshape(shape)
+    np.testing.assert_allclose(F.layer_norm(x, last, eps=1e-3).data, expected, atol=1e-13)
+    found = F.layer_norm(x, last, weight, bias, 1e-3)
+    np.testing.assert_allclose(found.data, expected * weight + bias, atol=1e-13)
+    leaves = [Tensor(a, requires_grad=True) for a in (x, weight, bias)]
+    assert gradcheck(lambda x, w, b: F.layer_norm(x, last, w, b), leaves)
+
+
+@pytest.mark.parametrize("given", [(True, True), (True, False), (False, True), (False, False)])
+def test_second_order(given: Any) -> None:
+    parts = [leaf(3, seed=1) if one else None for one in given]
+    parameters = [part for part in parts if part is not None]
+
+    def filled(rest: Any) -> Any:
+        waiting = iter(rest)
+        return [next(waiting) if one else None for one in given]
+
+    def layer(x: Any, *rest: Any) -> Any:
+        return F.layer_norm(x, (3,), *filled(rest))
+
+    def batch(x: Any, *rest: Any) -> Any:
+        weight, bias = filled(rest)
+        return F.batch_norm(x, None, None, weight, bias, training=True)
+
+    assert gradgradcheck(layer, [leaf(2, 3), *parameters])
+    assert gradgradcheck(batch, [leaf(3, 3, 2), *parameters])
+
+
+@pytest.mark.parametrize("eps", [None, 1e-3])
+def test_rms_norm(eps: Any) -> None:
+    x, weight = normal(4, 3), normal(3, seed=1)
+    added = np.finfo(np.float64).eps if eps is None else eps
+    expected = x / np.sqrt((x * x).mean(-1, keepdims=True) + added) * weight
+    np.testing.assert_allclose(F.rms_norm(x, (3,), weight, eps).data, expected, rtol=1e-12)
+    assert gradcheck(lambda x, w: F.rms_norm(x, (3,), w, eps), [leaf(4, 3), leaf(3, seed=1)])
+    assert gradgradcheck(lambda x, w: F.rms_norm(x, (3,), w, eps), [leaf(2, 3), leaf(3, seed=1)])
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (2, 3, 4), (3, 2, 2, 3)])
+def test_batch_norm_in_training(shape: Any) -> None:
+    channels = shape[1]
+    x, weight, bias = normal(*shape), normal(channels, seed=1), normal(channels, seed=2)
+    rows = np.moveaxis(x, 1, 0)
+    standard = normalized(rows.reshape(channels, -1), 1e-5).reshape(rows.shape)
+    scaled = standard * weight.reshape(-1, *[1] * (x.ndim - 1))
+    expected = np.moveaxis(scaled + bias.reshape(-1, *[1] * (x.ndim - 1)), 0, 1)
+    mean, variance = Tensor(np.zeros(channels)), Tensor(np.ones(channels))
+    kept = mean.data
+    found = F.batch_norm(x, mean, variance, weight, bias, training=True, momentum=0.25)
+    np.testing.assert_allclose(found.data, expected, atol=1e-12)
+    flat = rows.reshape(channels, -1)
+    np.testing.assert_allclose(mean.data, 0.25 * flat.mean(1), rtol=1e-12)
+    np.testing.assert_allclose(variance.data, 0.75 + 0.25 * flat.var(1, ddof=1), rtol=1e-12)
+    assert not kept.any()  # replaced, not written into
+    leaves = [Tensor(a, requires_grad=True) for a in (x, weight, bias)]
+    assert gradcheck(lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True), leaves)
+
+
+def test_batch_norm_by_running_statistics() -> None:
+    x, weight, bias = leaf(3, 2, 2), leaf(2, seed=1), leaf(2, seed=2)
+    mean, variance = Tensor(np.array([0.3, -0.2])), Tensor(np.array([0.5, 2.0]))
+
+    def call(x: Any, weight: Any = None, bias: Any = None) -> Any:
+        return F.batch_norm(x, mean, variance, weight, bias)
+
+    scale = weight.data[:, None] / np.sqrt(variance.data[:, None] + 1e-5)
+    expected = (x.data - mean.data[:, None]) * scale + bias.data[:, None]
+    np.testing.assert_allclose(call(x, weight, bias).data, expected, rtol=1e-12)
+    assert gradcheck(call, [x, weight, bias])
+    assert gradgradcheck(call, [x, weight, bias])
+    assert gradcheck(call, [x])
+    assert mean.data.tolist() == [0.3, -0.2]
+    assert F.batch_norm(x.data[:0], mean, variance).shape == (0, 2, 2)
+
+
+def test_a_far_mean_leaves_the_variance_right() -> None:
+    """The difference of squares would be nothing but rounding here."""
+    x = (normal(64, 32) + 3000).astype(np.float32)
+    y = F.layer_norm(x, (32,), eps=0.0).data
+    exact = normalized(x.astype(np.float64), 0.0)
+    assert np.abs(y - exact).max() < 2e-3
+    z = F.batch_norm(x, None, None, training=True, eps=0.0).data
+    exact = normalized(x.T.astype(np.float64), 0.0).T
+    assert np.abs(z - exact).max() < 2e-3
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_dtypes(dtype: Any) -> None:
+    x = Tensor(normal(4, 3).astype(dtype) * 100, requires_grad=True)
+    weight = Tensor(np.ones(3, dtype), requires_grad=True)
+    for y in (
+        F.layer_norm(x, (3,), weight, weight),
+        F.batch_norm(x, None, None, weight, weight, training=True),
+        F.rms_norm(x, (3,), weight),
+    ):
+        assert y.dtype == dtype
+        assert np.isfinite(y.data).all()  # the squares would be too large for float16
+        assert [g.dtype for g in grad(y.sum(), [x, weight])] == [dtype, dtype]
+
+
+def test_rows_are_computed_in_groups_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = []
+    for size in (1, 100, 1 << 30):
+        monkeypatch.setattr(normalization, "_GROUP_BYTES", size)
+        x, weight, bias = leaf(5, 4, 3), leaf(3, seed=1), leaf(3, seed=2)
+        channels = leaf(4, seed=3)
+        y = F.layer_norm(x, (3,), weight, bias)
+        y = F.batch_norm(y, None, None, channels, channels, training=True)
+        (y * y * y).sum().backward()
+        results.append([y, *(part.grad for part in (x, weight, bias, channels))])
+    for other in results[1:]:
+        for one, same in zip(results[0], other, strict=True):
+            assert one is not None
+            assert same is not None
+            np.testing.assert_allclose(one.data, same.data, rtol=1e-10, atol=1e-12)
+
+
+def test_a_result_changed_in_place_does_not_change_gradients() -> None:
+    """Without a weight the result is the standardised array itself, but not its memory."""
+    x = leaf(3, 4)
+    y = F.layer_norm(x, (4,))
+    y.data[...] = 0.0
+    y.backward(normal(3, 4, seed=5))
+    again = leaf(3, 4)
+    F.layer_norm(again, (4,)).backward(normal(3, 4, seed=5))
+    assert x.grad is not None
+    assert again.grad is not None
+    np.testing.assert_array_equal(x.grad.data, again.grad.data)
+
+
+def test_modules() -> None:
+    layer = nn.LayerNorm((2, 3), dtype=np.float64)
+    assert {name: p.shape for name, p in layer.named_parameters()} == {
+        "weight": (2, 3),
+        "bias": (2, 3),
+    }
+    assert list(nn.LayerNorm(3, bias=False).state_dict()) == ["weight"]
+    assert not nn.LayerNorm(3, elementwise_affine=False).state_dict()
+    assert list(nn.RMSNorm(3).state_dict()) == ["weight"]
+    assert repr(layer) == "LayerNorm((2, 3))"
+    x = normal(4, 2, 3)
+    np.testing.assert_allclose(layer(x).data, F.layer_norm(x, (2, 3)).data, atol=1e-15)
+
+
+def test_batch_norm_modules() -> None:
+    norm = nn.BatchNorm1d(3, dtype=np.float64)
+    assert list(norm.state_dict()) == [
+        "weight",
+        "bias",
+        "running_mean",
+        "running_var",
+        "num_batches_tracked",
+    ]
+    x = normal(5, 3)
+    norm(x)
+    norm(x + 1)
+    assert norm.num_batches_tracked is not None
+    assert norm.running_mean is not None
+    assert norm.num_batches_tracked.item() == 2
+    expected = 0.9 * 0.1 * x.mean(0) + 0.1 * (x + 1).mean(0)
+    np.testing.assert_allclose(norm.running_mean.data, expected, rtol=1e-12)
+    norm.eval()
+    before = norm.state_dict()
+    norm(x)
+    for name, array in norm.state_dict().items():
+        np.testing.assert_array_equal(array, before[name])
+    other = nn.BatchNorm1d(3, dtype=np.float64)
+    other.load_state_dict(before)
+    np.testing.assert_array_equal(other.eval()(x).data, norm(x).data)
+
+
+def test_batch_norm_without_and_with_all_statistics() -> None:
+    x = normal(4, 3, 2, 2)
+    bare = nn.BatchNorm2d(3, affine=False, track_running_stats=False)
+    assert not bare.state_dict()
+    np.testing.assert_array_equal(bare(x).data, bare.eval()(x).data)
+    mean = nn.BatchNorm2d(3, momentum=None, dtype=np.float64)
+    for k in range(3):
+        mean(x + k)
+    assert mean.running_mean is not None
+    np.testing.assert_allclose(mean.running_mean.data, x.mean((0, 2, 3)) + 1, rtol=1e-12)
+
+
+def test_what_they_refuse() -> None:
+    x = np.zeros((2, 3))
+    refused: list[tuple[Any, str]] = [
+        (lambda: F.layer_norm(x, (2,)), r"of shape \(\.\.\., \*\(2,\)\) is needed, not \(2, 3\)"),
+        (lambda: F.layer_norm(x[:, :0], (0,)), "each positive"),
+        (lambda: F.layer_norm(x, (3,), np.zeros(2)), r"weight has shape \(2,\), \(3,\) needed"),
+        (lambda: F.batch_norm(x, None, None), "pass training=True"),
+        (lambda: F.batch_norm(x[:1], None, None, training=True), "more than one value"),
+        (lambda: F.batch_norm(x[:0], None, None, training=True), "more than one value"),
+        (lambda: F.batch_norm(x[0], None, None, training=True), r"\(n, channels, ...\), not"),
+        (lambda: F.batch_norm(x, None, None, x[0, :2], training=True), "weight has shape"),
+        (lambda: nn.BatchNorm2d(3)(x), r"BatchNorm2d\(3\) does not take an input of shape"),
+        (lambda: nn.BatchNorm1d(2)(x), r"BatchNorm1d\(2\) does not take"),
+        (lambda: nn.LayerNorm(0), "lengths are positive"),
+        (lambda: nn.LayerNorm(2, dtype=np.int64), "floating-point"),
+    ]
+    for call, words in refused:
+        with pytest.raises(ValueError, match=words):
+            call()

@@ -1,0 +1,164 @@
+"""Pooling against loops, to second order, and `Flatten`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from telegrad import nn
+from telegrad.autograd import Tensor, gradcheck, gradgradcheck
+from tests.nn.reference import pooled
+
+F = nn.functional
+
+# Of the array, of a window, stride, padding.
+CASES: list[tuple[Any, ...]] = [
+    ((2, 3, 6, 4), (2, 2), (2, 2), (0, 0)),
+    ((1, 2, 5, 7), (3, 2), (2, 2), (1, 1)),
+    ((2, 5, 5), (3, 3), (1, 1), (1, 1)),
+    ((5, 4), (2, 3), (3, 1), (0, 0)),
+    ((1, 1, 2, 2), (2, 2), (1, 1), (0, 0)),
+    ((0, 2, 4, 4), (2, 2), (2, 2), (0, 0)),
+]
+
+
+def distinct(*shape: int) -> Any:
+    size = int(np.prod(shape))
+    return np.random.default_rng(0).permutation(size).reshape(shape) / max(size, 1) - 0.3
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_largest(case: Any) -> None:
+    shape, size, stride, padding = case
+    x = distinct(*shape)
+    found = F.max_pool2d(x, size, stride, padding)
+    np.testing.assert_array_equal(found.data, pooled(x, np.nanmax, size, stride, padding))
+    leaf = Tensor(x, requires_grad=True)
+    assert gradcheck(lambda x: F.max_pool2d(x, size, stride, padding), leaf)
+    assert gradgradcheck(lambda x: F.max_pool2d(x, size, stride, padding) ** 2, leaf)
+
+
+@pytest.mark.parametrize("counted", [True, False])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_mean(case: Any, counted: bool) -> None:
+    shape, size, stride, padding = case
+    x = distinct(*shape)
+
+    def take(window: Any) -> float:
+        return float(np.nansum(window) / (window.size if counted else np.isfinite(window).sum()))
+
+    def call(x: Any) -> Any:
+        return F.avg_pool2d(x, size, stride, padding, count_include_pad=counted)
+
+    expected = pooled(x, take, size, stride, padding)
+    np.testing.assert_allclose(call(x).data, expected, rtol=1e-12, atol=1e-14)
+    assert gradcheck(call, Tensor(x, requires_grad=True))
+    assert gradgradcheck(lambda x: call(x) ** 2, Tensor(x, requires_grad=True))
+
+
+def test_dilated_windows() -> None:
+    x = distinct(2, 7, 6)
+    expected = pooled(x, np.nanmax, (2, 3), (2, 1), (1, 1), (3, 2))
+    found = F.max_pool2d(x, (2, 3), (2, 1), 1, dilation=(3, 2))
+    np.testing.assert_array_equal(found.data, expected)
+
+
+def test_items_that_are_equal_and_no_numbers() -> None:
+    """The first of equal items gets the gradient, and a NaN is not passed over."""
+    x = Tensor(np.zeros((1, 4, 4)), requires_grad=True)
+    F.max_pool2d(x, 2).sum().backward()
+    assert x.grad is not None
+    expected = np.zeros((4, 4))
+    expected[::2, ::2] = 1
+    np.testing.assert_array_equal(x.grad.data[0], expected)
+    for place in range(4):
+        window = np.zeros(4)
+        window[place] = np.nan
+        assert np.isnan(F.max_pool2d(window.reshape(2, 2), 2).item())
+    below = F.max_pool2d(np.full((2, 2), -3.0), 2, 1, 1)
+    assert below.data.tolist() == [[-3.0] * 3] * 3  # padding does not win
+
+
+def test_large_windows_have_places_of_their_own() -> None:
+    """300 places do not fit into eight bits."""
+    x = np.zeros((15, 20))
+    x[-1, -1] = 1.0
+    leaf = Tensor(x, requires_grad=True)
+    F.max_pool2d(leaf, (15, 20)).sum().backward()
+    assert leaf.grad is not None
+    np.testing.assert_array_equal(leaf.grad.data, x)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 7, 5), (6, 4), (0, 2, 5, 5)], ids=str)
+@pytest.mark.parametrize("size", [1, 2, (3, 2), (None, 4), (7, 9)], ids=str)
+def test_parts_of_even_size(shape: Any, size: Any) -> None:
+    x = distinct(*shape)
+    given = size if isinstance(size, tuple) else (size, size)
+    parts = [n if part is None else part for part, n in zip(given, shape[-2:], strict=True)]
+    expected = np.zeros((*shape[:-2], *parts))
+    for i, j in np.ndindex(*parts):
+        bounds = [
+            slice(k * n // part, -(-(k + 1) * n // part))
+            for k, n, part in zip((i, j), shape[-2:], parts, strict=True)
+        ]
+        expected[..., i, j] = x[..., bounds[0], bounds[1]].mean((-2, -1))
+    found = F.adaptive_avg_pool2d(x, size)
+    np.testing.assert_allclose(found.data, expected, rtol=1e-12, atol=1e-14)
+    if x.size:
+        assert gradcheck(lambda x: F.adaptive_avg_pool2d(x, size), Tensor(x, requires_grad=True))
+
+
+@pytest.mark.parametrize("function", [F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_dtypes(function: Any, dtype: Any) -> None:
+    x = Tensor(distinct(1, 5, 4).astype(dtype), requires_grad=True)
+    y = function(x, 3)
+    y.sum().backward()
+    assert y.dtype == dtype
+    assert x.grad is not None
+    assert x.grad.dtype == dtype
+
+
+def test_modules() -> None:
+    x = distinct(2, 1, 4, 4)
+    for module, found in [
+        (nn.MaxPool2d(2, 1, 1), F.max_pool2d(x, 2, 1, 1)),
+        (nn.MaxPool2d(2, dilation=2), F.max_pool2d(x, 2, dilation=2)),
+        (
+            nn.AvgPool2d(2, 2, 1, count_include_pad=False),
+            F.avg_pool2d(x, 2, 2, 1, count_include_pad=False),
+        ),
+        (nn.AdaptiveAvgPool2d((3, 1)), F.adaptive_avg_pool2d(x, (3, 1))),
+    ]:
+        np.testing.assert_array_equal(module(x).data, found.data)
+        assert type(module).__name__ in repr(module)
+
+
+def test_flatten() -> None:
+    x = np.arange(24.0).reshape(2, 3, 2, 2)
+    assert nn.Flatten()(x).shape == (2, 12)
+    assert nn.Flatten(0)(x).shape == (24,)
+    assert nn.Flatten(1, 2)(x).shape == (2, 6, 2)
+    assert nn.Flatten(-2)(x).shape == (2, 3, 4)
+    assert nn.Flatten()(np.zeros((0, 3, 2))).shape == (0, 6)
+    for wrong in (nn.Flatten(2, 1), nn.Flatten(4)):
+        with pytest.raises(ValueError, match=r"does not fit the shape \(2, 3, 2, 2\)"):
+            wrong(x)
+
+
+def test_what_they_refuse() -> None:
+    x = np.zeros((2, 2))
+    refused: list[tuple[Any, str]] = [
+        (lambda: F.max_pool2d(x, 3), "a window of 3 by 3 .* does not fit into 2 by 2"),
+        (lambda: F.max_pool2d(x, 2, padding=2), "at most half a window"),
+        (lambda: F.avg_pool2d(x, 2, 0), "stride is one integer or two, at least 1"),
+        (lambda: nn.MaxPool2d(0), "kernel_size is one integer or two"),
+        (lambda: F.max_pool2d(x[0], 1), "over the last two axes"),
+        (lambda: F.adaptive_avg_pool2d(x, 0), "output_size is positive"),
+        (lambda: F.adaptive_avg_pool2d(x[:0], 1), "no mean of no items"),
+    ]
+    for call, words in refused:
+        with pytest.raises(ValueError, match=words):
+            call()

@@ -1,0 +1,166 @@
+"""What a module's state is, and files of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from telegrad import nn, state_files, tensor
+from telegrad.wire.allowed_functions import ALLOWED_PACKAGES
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(5, 3)
+        self.head = nn.Linear(3, 5, bias=False)
+        self.head.weight = self.embedding.weight  # tied, as in language models
+        self.register_buffer("mean", tensor(np.array(0.5, np.float32)))
+        self.register_buffer("cache", tensor([1.0]), persistent=False)
+        self.back = self.embedding
+
+
+def test_what_is_shared_has_each_of_its_names() -> None:
+    net = Net()
+    assert list(net.state_dict()) == ["mean", "embedding.weight", "head.weight", "back.weight"]
+    assert len(list(net.parameters())) == 1
+    assert list(net.state_shapes()) == list(net.state_dict())
+    net.load_state_dict(net.state_dict())
+
+
+def test_a_module_may_hold_what_holds_it() -> None:
+    net: Any = nn.Module()
+    net.inner = nn.Linear(1, 1)
+    net.inner.outer = net
+    assert list(net.state_dict()) == ["inner.weight", "inner.bias"]
+
+
+def test_a_buffer_that_is_not_saved() -> None:
+    net: Any = Net()
+    assert [name for name, _ in net.named_buffers()] == ["mean", "cache"]
+    net.cache = tensor([2.0])
+    assert "cache" not in net.state_dict()
+    assert len(list(net.buffers())) == 2
+    net.register_buffer("cache", tensor([3.0]))
+    assert "cache" in net.state_dict()
+    del net.cache
+    net.cache = tensor([4.0])
+    assert [name for name, _ in net.named_buffers()] == ["mean"]
+
+
+def test_all_differences_are_told_at_once_and_nothing_changes() -> None:
+    net = nn.LSTM(3, 2)
+    before = net.state_dict()
+    state: dict[str, Any] = {**before, "bias_hh_l0": np.zeros(3), "more": np.zeros(1)}
+    del state["weight_hh_l0"]
+    state["weight_ih_l0"] = state["weight_ih_l0"] + 1
+    with pytest.raises(ValueError, match="state does not fit LSTM") as caught:
+        net.load_state_dict(state)
+    assert str(caught.value).endswith(
+        "missing weight_hh_l0; unexpected more; bias_hh_l0 has shape (3,), (8,) needed"
+    )
+    with pytest.raises(ValueError, match="bias_hh_l0 has shape"):
+        net.load_state_dict(state, strict=False)
+    for name, array in net.state_dict().items():
+        np.testing.assert_array_equal(array, before[name])
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+def test_a_round_trip(tmp_path: Path) -> None:
+    pytest.importorskip("safetensors")
+    state: dict[str, Any] = {
+        "float": np.linspace(0, 1, 6).reshape(2, 3).T,
+        "half": np.ones(2, np.float16),
+        "scalar": np.array(3.5),
+        "empty": np.zeros((0, 3), np.float32),
+        "reversed": np.arange(4)[::-1],
+        "truth": np.array([True, False]),
+        "complex": np.array([1 + 2j], np.complex64),
+    }
+    path = tmp_path / "state.safetensors"
+    state_files.save_state_dict(state, path, metadata={"step": "7"})
+    found = state_files.load_state_dict(path)
+    assert found.keys() == state.keys()
+    for name, array in state.items():
+        assert found[name].dtype == array.dtype
+        assert found[name].shape == array.shape
+        np.testing.assert_array_equal(found[name], array)
+    assert state_files.load_metadata(path) == {"step": "7"}
+    assert os.listdir(tmp_path) == ["state.safetensors"]
+
+
+def test_a_module_in_a_file_is_read_by_safetensors_itself(tmp_path: Path) -> None:
+    library = pytest.importorskip("safetensors.numpy")
+    net, other, path = Net(), Net(), tmp_path / "net.safetensors"
+    state_files.save_state_dict(net, path)
+    assert list(library.load_file(path)) == sorted(net.state_dict())
+    other.load_state_dict(state_files.load_state_dict(path))
+    np.testing.assert_array_equal(other.embedding.weight.data, net.embedding.weight.data)
+    library.save_file({"x": np.ones(2)}, path)
+    assert state_files.load_state_dict(path)["x"].tolist() == [1.0, 1.0]
+    assert state_files.load_metadata(path) == {}
+
+
+def test_a_file_is_whole_or_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("safetensors")
+    path = tmp_path / "state.safetensors"
+    state_files.save_state_dict({"x": np.zeros(3)}, path)
+
+    def fail(descriptor: int) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="no space left"):
+        state_files.save_state_dict({"x": np.ones(3)}, path)
+    assert os.listdir(tmp_path) == ["state.safetensors"]
+    assert not state_files.load_state_dict(path)["x"].any()
+
+
+def test_a_link_stays_one_and_the_file_may_be_read_as_new_files_may(tmp_path: Path) -> None:
+    pytest.importorskip("safetensors")
+    (tmp_path / "there").mkdir()
+    target, link = tmp_path / "there" / "a.safetensors", tmp_path / "b.safetensors"
+    link.symlink_to(target)
+    state_files.save_state_dict({"x": np.zeros(3)}, link)
+    (tmp_path / "new").touch()
+    assert link.is_symlink()
+    assert target.stat().st_mode == (tmp_path / "new").stat().st_mode
+
+
+def test_what_is_no_file_of_the_format(tmp_path: Path) -> None:
+    pytest.importorskip("safetensors")
+    path = tmp_path / "x"
+    path.write_bytes(b"words")
+    for read in (state_files.load_state_dict, state_files.load_metadata):
+        with pytest.raises(ValueError, match="is no safetensors file"):
+            read(path)
+        with pytest.raises(FileNotFoundError):
+            read(tmp_path / "none")
+    with pytest.raises(TypeError, match="cannot hold this state"):
+        state_files.save_state_dict({"x": np.ones(2, np.complex128)}, path)
+    assert os.listdir(tmp_path) == ["x"]
+    with pytest.raises(TypeError, match="words alone, not 'step': 7"):
+        state_files.save_state_dict({}, path, metadata={"step": 7})  # type: ignore[dict-item]
+
+
+def test_without_the_library_the_message_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
+    with pytest.raises(ImportError, match=r"pip install 'telegrad\[safetensors\]'"):
+        state_files.save_state_dict({}, tmp_path / "x")
+    with pytest.raises(ImportError, match=r"pip install 'telegrad\[safetensors\]'"):
+        state_files.load_state_dict(tmp_path / "x")
+
+
+def test_other_workers_may_not_have_files_written() -> None:
+    assert not state_files.__name__.startswith(ALLOWED_PACKAGES)
+    assert state_files.save_state_dict.__module__ == "telegrad.state_files"
