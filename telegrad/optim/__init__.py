@@ -1,6 +1,41 @@
-"""Optimizers: pure updates of arrays, applied to parameters."""
+"""Optimizers: pure updates of arrays, applied to parameters; and schedules of their rates."""
 
-from telegrad.optim.optimizer import Optimizer, State
+from telegrad.optim.adagrad import Adagrad
+from telegrad.optim.adam import Adam, AdamW
+from telegrad.optim.optimizer import Group, Optimizer, Params, State
+from telegrad.optim.plateau import ReduceLROnPlateau
+from telegrad.optim.rmsprop import RMSprop
+from telegrad.optim.schedulers import (
+    CosineAnnealingLR,
+    ExponentialLR,
+    LambdaLR,
+    LinearLR,
+    MultiStepLR,
+    OneCycleLR,
+    Scheduler,
+    SequentialLR,
+    StepLR,
+)
 from telegrad.optim.sgd import SGD
 
-__all__ = ["SGD", "Optimizer", "State"]
+__all__ = [
+    "SGD",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "CosineAnnealingLR",
+    "ExponentialLR",
+    "Group",
+    "LambdaLR",
+    "LinearLR",
+    "MultiStepLR",
+    "OneCycleLR",
+    "Optimizer",
+    "Params",
+    "RMSprop",
+    "ReduceLROnPlateau",
+    "Scheduler",
+    "SequentialLR",
+    "State",
+    "StepLR",
+]

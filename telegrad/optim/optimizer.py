@@ -3,59 +3,135 @@
     step()             with each parameter's own `grad`
     apply(gradients)   with gradients from elsewhere: a distributed autograd context
 
-Both replace arrays and never write into them, so graphs recorded before keep their values, and
-several optimizers may step one parameter from several threads: each update is atomic.
+Both replace arrays, so graphs recorded before keep their values, and several optimizers may step
+one parameter from several threads: each update is atomic. The rows of a RowSparse gradient alone
+are written into the table, and into what is remembered of it, where nobody else holds that: a copy
+of a million rows for a hundred of them would be most of the step (docs/sparse.md
+has the times).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from telegrad.arrays import check_devices
-from telegrad.autograd import Gradient, Tensor
+import numpy as np
+
+from telegrad.arrays import check_devices, is_array
+from telegrad.autograd import Gradient, RowSparse, Tensor, is_row_sparse
+from telegrad.optim.saved_state import check_saved, copied, restored, with_rows
 from telegrad.types import Array
 
-__all__ = ["Optimizer", "State"]
+__all__ = ["Group", "Optimizer", "Params", "State"]
 
-State: TypeAlias = Mapping[str, Array]
-"""What an optimizer remembers of one parameter; empty at first; replaced, never written into."""
+INITIAL_LR = "initial_lr"
+"""What schedulers add to a group: the learning rate before the first of them."""
+
+State: TypeAlias = Mapping[str, Any]
+"""What an optimizer remembers of one parameter, arrays and numbers; empty at first; replaced,
+never written into, but for rows that nobody else sees."""
+
+Group: TypeAlias = dict[str, Any]
+"""Parameters, as `params`, and the options that they are stepped with."""
+
+Params: TypeAlias = Iterable[Tensor | Mapping[str, Any]]
+"""Parameters, or groups of them: not both."""
 
 
 class Optimizer(ABC):
     """Steps parameters; subclasses write `update`.
 
     Args:
-        params: Leaves that need a gradient, each at most once; at least one.
+        params: Leaves that need a gradient, each at most once; at least one. Or groups of them:
+            dicts with `params` and the options that differ from `defaults`.
+        defaults: The options of `update` that groups may have for themselves.
 
     Raises:
-        TypeError: One of them is no Tensor.
-        ValueError: There are none, one is given twice, is no leaf, or needs no gradient.
+        TypeError: One of the parameters is no Tensor.
+        ValueError: There are none, one is given twice, is no leaf, or needs no gradient; or an
+            option of a group is unknown or out of its range.
+
+    Attributes:
+        defaults: As given.
+        param_groups: Each a dict with its `params` and all options; `group["lr"]` may be assigned.
     """
 
-    def __init__(self, params: Iterable[Tensor]) -> None:
-        self._params = _checked(params)
+    def __init__(
+        self,
+        params: Params,
+        defaults: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.defaults: dict[str, Any] = dict(defaults or {})
+        self.check(self.defaults)
+        self.param_groups: list[Group] = []
         self._states: dict[Tensor, State] = {}
+        self._group_of: dict[Tensor, Group] = {}
+        for group in _as_groups(params):
+            self.add_param_group(group)
 
     @property
     def params(self) -> tuple[Tensor, ...]:
-        """The parameters, in the order given."""
-        return self._params
+        """The parameters of all groups, in the order given."""
+        return tuple(self._group_of)
+
+    def add_param_group(self, group: Mapping[str, Any]) -> None:
+        """Takes on further parameters, with options of their own.
+
+        Args:
+            group: `params`, and the options that differ from `defaults`.
+
+        Raises:
+            TypeError: See the class.
+            ValueError: See the class.
+        """
+        options = {**self.defaults, **{k: x for k, x in group.items() if k != "params"}}
+        unknown = sorted(options.keys() - self.defaults.keys() - {INITIAL_LR})
+        if unknown:
+            raise ValueError(
+                f"{type(self).__name__} has no option {', '.join(unknown)}; a group may have "
+                f"{', '.join(self.defaults) or 'none'}"
+            )
+        self.check(options)
+        params = _checked(group.get("params", ()), len(self._group_of))
+        if not self._group_of.keys().isdisjoint(params):
+            raise ValueError("a parameter is given twice")
+        made = {"params": list(params), **options}
+        self.param_groups.append(made)
+        self._group_of.update(dict.fromkeys(params, made))
+
+    def check(self, options: Mapping[str, Any]) -> None:  # noqa: B027 - nothing need be checked
+        """Raises a ValueError where an option is out of its range; subclasses may write it."""
 
     @abstractmethod
-    def update(self, parameter: Array, gradient: Array, state: State) -> tuple[Array, State]:
+    def update(
+        self, parameter: Array, gradient: Array, state: State, *args: Any, **options: Any
+    ) -> tuple[Array, State]:
         """Returns the new array and the new state; changes and keeps none of its arguments.
 
         Args:
             parameter: The present array.
             gradient: Of the same shape and dtype.
             state: What this returned last for this parameter; empty the first time.
+            args: None are passed; a subclass leaves them out.
+            options: Those of `defaults`, as the parameter's group has them; a subclass without
+                defaults leaves them out.
         """
+
+    def steps_rows(self, options: Mapping[str, Any]) -> bool:
+        """Tells whether `update` goes item by item and leaves alone where the gradient is zero.
+
+        A RowSparse gradient then steps its rows alone, and is made an array otherwise.
+        """
+        return False
+
+    def initial(self, parameter: Array, options: Mapping[str, Any]) -> State:
+        """Returns the state before the first step, for an optimizer that steps rows."""
+        return {}
 
     def step(self) -> None:
         """Steps each parameter that has a `grad`; one without is left alone."""
-        self.apply({p: p.grad for p in self._params if p.grad is not None})
+        self.apply({p: p.grad for p in self._group_of if p.grad is not None})
 
     def apply(self, gradients: Mapping[Tensor, Gradient]) -> None:
         """Steps each own parameter that `gradients` has; what is not an own one is ignored.
@@ -67,43 +143,122 @@ class Optimizer(ABC):
             ValueError: A gradient has another shape or is on another device; no parameter was
                 stepped.
         """
-        own = [(p, _array(gradients[p])) for p in self._params if p in gradients]
+        own = [(p, _array(gradients[p])) for p in self._group_of if p in gradients]
         for parameter, gradient in own:
             if gradient.shape != parameter.shape:
                 raise ValueError(
                     f"a gradient of shape {gradient.shape} for a parameter of shape "
                     f"{parameter.shape}"
                 )
-            check_devices("a step", parameter.data, gradient)
+            values = gradient.values if is_row_sparse(gradient) else gradient
+            check_devices("a step", parameter.data, values)
         for parameter, gradient in own:
             self._apply_one(parameter, gradient)
 
-    def _apply_one(self, parameter: Tensor, gradient: Array) -> None:
+    def _apply_one(self, parameter: Tensor, gradient: Any) -> None:
+        group = self._group_of[parameter]
+        options = {name: _plain(group[name]) for name in self.defaults}
+        if is_row_sparse(gradient):
+            if self.steps_rows(options):
+                self._apply_rows(parameter, gradient, options)
+                return
+            gradient = gradient.to_dense()
+
         def replace(array: Array) -> Array:  # runs under the parameter's lock, and so the state too
             state = self._states.get(parameter, {})
             exact = gradient.astype(array.dtype, copy=False)
-            updated, self._states[parameter] = self.update(array, exact, state)
+            updated, self._states[parameter] = self.update(array, exact, state, **options)
             return updated
 
         parameter.replace_data(replace)
 
+    def _apply_rows(
+        self, parameter: Tensor, gradient: RowSparse, options: Mapping[str, Any]
+    ) -> None:
+        exact = gradient.coalesce().astype(parameter.dtype, copy=False)
+        rows = exact.rows
+
+        def change(array: Array) -> None:
+            state = self._states.get(parameter) or self.initial(array, options)
+            parts = {name: x[rows] if _of_rows(x, array) else x for name, x in state.items()}
+            array[rows], stepped = self.update(array[rows], exact.values, parts, **options)
+            self._states[parameter] = {
+                name: with_rows(state, name, rows, x) if _of_rows(state.get(name), array) else x
+                for name, x in stepped.items()
+            }
+
+        parameter.change_rows(change)
+
     def zero_grad(self) -> None:
         """Sets the `grad` of every parameter to None."""
-        for parameter in self._params:
+        for parameter in self._group_of:
             parameter.grad = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns copies of all that it remembers, in PyTorch's layout.
+
+        Returns:
+            `state`: by the parameter's number, what is remembered of it. `param_groups`: the
+            options of each group, with the numbers of its `params`.
+        """
+        number = {parameter: i for i, parameter in enumerate(self._group_of)}
+        groups = [
+            {**group, "params": [number[p] for p in group["params"]]} for group in self.param_groups
+        ]
+        state = {number[p]: self._saved(p) for p in number if p in self._states}
+        return {"state": state, "param_groups": groups}
+
+    def _saved(self, parameter: Tensor) -> dict[str, Any]:
+        with parameter.steady():  # another thread may step its rows
+            return copied(self._states[parameter])
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Goes on from what `state_dict()` returned, for the same parameters in the same groups.
+
+        Arrays are copied, to the dtype and device of their parameter. All is checked before
+        anything changes.
+
+        Raises:
+            ValueError: Groups, options or shapes differ; the message lists where.
+        """
+        groups, states = state_dict["param_groups"], state_dict["state"]
+        check_saved(type(self).__name__, self.param_groups, self.defaults, groups, states)
+        for theirs in groups:
+            self.check(theirs)
+        for own, theirs in zip(self.param_groups, groups, strict=True):
+            own.update({name: x for name, x in theirs.items() if name != "params"})
+        self._states = {
+            p: restored(states[i], p) for i, p in enumerate(self._group_of) if i in states
+        }
 
 
 def _array(gradient: Gradient) -> Array:
     return gradient.data if isinstance(gradient, Tensor) else gradient
 
 
-def _checked(params: Iterable[Tensor]) -> tuple[Tensor, ...]:
+def _of_rows(x: Any, parameter: Array) -> bool:
+    return is_array(x) and x.shape == parameter.shape
+
+
+def _plain(option: Any) -> Any:
+    """A NumPy scalar would widen the dtype of what it is multiplied with."""
+    return option.item() if isinstance(option, np.generic) else option
+
+
+def _as_groups(params: Any) -> list[Mapping[str, Any]]:
     if isinstance(params, Tensor):
         raise TypeError("params is one tensor, not several; write [param]")
-    found = tuple(params)
+    found = list(params)
     if not found:
         raise ValueError("an optimizer needs at least one parameter")
-    for i, parameter in enumerate(found):
+    return found if isinstance(found[0], Mapping) else [{"params": found}]
+
+
+def _checked(params: Any, first: int) -> tuple[Tensor, ...]:
+    found = (params,) if isinstance(params, Tensor) else tuple(params)
+    if not found:
+        raise ValueError("an optimizer needs at least one parameter, and so does each group")
+    for i, parameter in enumerate(found, start=first):
         if not isinstance(parameter, Tensor):
             raise TypeError(f"parameter {i} is no Tensor but {type(parameter).__name__}")
         if not parameter.is_leaf or not parameter.requires_grad:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 
-from telegrad.autograd import Tensor
-from telegrad.optim.optimizer import Optimizer, State
+from telegrad.optim.optimizer import Optimizer, Params, State
 from telegrad.types import Array
 
 __all__ = ["SGD"]
@@ -16,14 +15,19 @@ class SGD(Optimizer):
     """Steps against the gradient.
 
         g = gradient + weight_decay * parameter
-        velocity = momentum * velocity + g            (g, at the first step)
-        parameter = parameter - lr * velocity
+        buffer = momentum * buffer + (1 - dampening) * g      (g, at the first step)
+        parameter = parameter - lr * buffer                   (lr * (g + momentum * buffer), if
+                                                               nesterov; lr * g, without momentum)
+
+    Momentum is that of Polyak (1964), Nesterov's in the form of Sutskever et al. (2013).
 
     Args:
-        params: The parameters.
+        params: The parameters, or groups of them.
         lr: How far a step goes; not negative.
         momentum: How much of the last velocity is kept, at least 0 and below 1.
+        dampening: How much of the gradient is left out of the velocity.
         weight_decay: Not negative.
+        nesterov: Looks ahead; needs momentum and no dampening.
 
     Raises:
         TypeError: A parameter is no Tensor.
@@ -40,32 +44,63 @@ class SGD(Optimizer):
 
     def __init__(
         self,
-        params: Iterable[Tensor],
+        params: Params,
         *,
-        lr: float,
+        lr: float = 1e-3,
         momentum: float = 0.0,
+        dampening: float = 0.0,
         weight_decay: float = 0.0,
+        nesterov: bool = False,
     ) -> None:
-        super().__init__(params)
+        super().__init__(
+            params,
+            {
+                "lr": lr,
+                "momentum": momentum,
+                "dampening": dampening,
+                "weight_decay": weight_decay,
+                "nesterov": nesterov,
+            },
+        )
+
+    def check(self, options: Mapping[str, Any]) -> None:
+        """Raises a ValueError where an option is out of its range."""
+        lr, momentum, decay = (options[name] for name in ("lr", "momentum", "weight_decay"))
         # Written so that nan is refused too.
-        if not lr >= 0 or not 0 <= momentum < 1 or not weight_decay >= 0:
+        if not lr >= 0 or not 0 <= momentum < 1 or not decay >= 0:
             raise ValueError(
                 f"SGD needs lr >= 0, 0 <= momentum < 1 and weight_decay >= 0, not lr={lr}, "
-                f"momentum={momentum}, weight_decay={weight_decay}"
+                f"momentum={momentum}, weight_decay={decay}"
             )
-        self.lr = float(lr)
-        self.momentum = float(momentum)
-        self.weight_decay = float(weight_decay)
+        if options["nesterov"] and (not momentum or options["dampening"]):
+            raise ValueError("Nesterov's momentum needs momentum > 0 and dampening=0")
 
-    def update(self, parameter: Array, gradient: Array, state: State) -> tuple[Array, State]:
+    def steps_rows(self, options: Mapping[str, Any]) -> bool:
+        """Without momentum and weight decay."""
+        return not options["momentum"] and not options["weight_decay"]
+
+    def update(
+        self, parameter: Array, gradient: Array, state: State, *args: Any, **options: Any
+    ) -> tuple[Array, State]:
         """Returns the stepped array and the new velocity."""
+        options = {**self.defaults, **options}
+        momentum = options["momentum"]
         direction: Any = gradient
-        if self.weight_decay:
-            direction = direction + self.weight_decay * parameter
-        if not self.momentum:
-            return parameter - self.lr * direction, {}
-        if "velocity" in state:
-            direction = self.momentum * state["velocity"] + direction
+        if options["weight_decay"]:
+            direction = direction + options["weight_decay"] * parameter
+        if not momentum:
+            return _moved(parameter, -options["lr"], direction), {}
+        if "momentum_buffer" in state:
+            buffer: Any = momentum * state["momentum_buffer"]
+            buffer += (1 - options["dampening"]) * direction if options["dampening"] else direction
         else:
-            direction = direction.copy()  # the gradient is the caller's
-        return parameter - self.lr * direction, {"velocity": direction}
+            buffer = direction.copy()  # the gradient is the caller's
+        direction = direction + momentum * buffer if options["nesterov"] else buffer
+        return _moved(parameter, -options["lr"], direction), {"momentum_buffer": buffer}
+
+
+def _moved(parameter: Array, rate: float, direction: Any) -> Array:
+    step: Any = rate * direction
+    step += parameter  # one new array instead of two
+    result: Array = step
+    return result

@@ -36,8 +36,8 @@ def test_update_is_pure() -> None:
     again, _ = optimizer.update(parameter, gradient, {})
     assert (parameter.item(), gradient.item(), first.item(), again.item()) == (1.0, 2.0, 0.8, 0.8)
     _, later = optimizer.update(first, gradient, state)
-    assert state["velocity"].item() == 2.0
-    assert later["velocity"].item() == pytest.approx(3.8)
+    assert state["momentum_buffer"].item() == 2.0
+    assert later["momentum_buffer"].item() == pytest.approx(3.8)
     with pytest.raises(AttributeError):
         optimizer.params = ()  # type: ignore[misc]
 

@@ -1,0 +1,146 @@
+"""Adam and AdamW: steps in units of how far gradients scatter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from telegrad.arrays import namespace
+from telegrad.optim.optimizer import Optimizer, Params, State
+from telegrad.types import Array
+
+__all__ = ["Adam", "AdamW"]
+
+
+class Adam(Optimizer):
+    """Steps by the mean of past gradients over the root of the mean of their squares.
+
+        g = gradient + weight_decay * parameter
+        mean = betas[0] * mean + (1 - betas[0]) * g
+        square = betas[1] * square + (1 - betas[1]) * g**2
+        parameter -= lr * mean / (1 - betas[0]**t) / (sqrt(square / (1 - betas[1]**t)) + eps)
+
+    Kingma and Ba, "Adam: a method for stochastic optimization" (2015); `amsgrad` divides by the
+    largest square so far: Reddi, Kale and Kumar (2018).
+
+    Args:
+        params: The parameters, or groups of them.
+        lr: How far a step goes; not negative.
+        betas: How much of each mean is kept, at least 0 and below 1.
+        eps: Added to the root; not negative.
+        weight_decay: Not negative.
+        amsgrad: Whether steps are never longer again.
+
+    Raises:
+        TypeError: A parameter is no Tensor.
+        ValueError: A number is out of its range, or a parameter is no leaf that needs a gradient.
+
+    >>> from telegrad.autograd import tensor
+    >>> x = tensor(1.0, requires_grad=True)
+    >>> optimizer = Adam([x], lr=0.25)
+    >>> (x * x).backward()
+    >>> optimizer.step()
+    >>> round(x.item(), 6)
+    0.75
+    """
+
+    decoupled: ClassVar[bool] = False
+    """Whether the decay goes to the parameter itself and not through the gradient."""
+
+    def __init__(
+        self,
+        params: Params,
+        *,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+    ) -> None:
+        super().__init__(
+            params,
+            {
+                "lr": lr,
+                "betas": betas,
+                "eps": eps,
+                "weight_decay": weight_decay,
+                "amsgrad": amsgrad,
+            },
+        )
+
+    def check(self, options: Mapping[str, Any]) -> None:
+        """Raises a ValueError where an option is out of its range."""
+        lr, betas, eps, decay = (options[k] for k in ("lr", "betas", "eps", "weight_decay"))
+        good = lr >= 0 and eps >= 0 and decay >= 0 and len(betas) == 2
+        if not good or not all(0 <= beta < 1 for beta in betas):
+            raise ValueError(
+                f"{type(self).__name__} needs lr >= 0, two betas >= 0 and < 1, eps >= 0 and "
+                f"weight_decay >= 0, not lr={lr}, betas={betas}, eps={eps}, weight_decay={decay}"
+            )
+
+    def update(
+        self, parameter: Array, gradient: Array, state: State, *args: Any, **options: Any
+    ) -> tuple[Array, State]:
+        """Returns the stepped array and the new means."""
+        options = {**self.defaults, **options}
+        lr, decay = options["lr"], options["weight_decay"]
+        first, second = options["betas"]
+        g: Any = gradient
+        if decay and not self.decoupled:
+            g = g + decay * parameter
+        step = int(state.get("step", 0)) + 1
+        mean: Any = (1 - first) * g
+        square: Any = (1 - second) * g
+        square *= g
+        if "exp_avg" in state:
+            mean += first * state["exp_avg"]
+            square += second * state["exp_avg_sq"]
+        new = {"step": step, "exp_avg": mean, "exp_avg_sq": square}
+        xp = namespace(parameter)
+        if options["amsgrad"]:
+            largest = state.get("max_exp_avg_sq")
+            square = square if largest is None else xp.maximum(largest, square)
+            new["max_exp_avg_sq"] = square
+        change: Any = xp.sqrt(square)
+        change /= math.sqrt(1 - second**step)
+        change += options["eps"]
+        change = mean / change
+        change *= -lr / (1 - first**step)
+        change += parameter * (1 - lr * decay) if decay and self.decoupled else parameter
+        return change, new
+
+
+class AdamW(Adam):
+    """Adam with a decay that goes to the parameter itself: `parameter -= lr * decay * parameter`.
+
+    Loshchilov and Hutter, "Decoupled weight decay regularization" (2019).
+
+    Args:
+        params: See `Adam`.
+        lr: See `Adam`.
+        betas: See `Adam`.
+        eps: See `Adam`.
+        weight_decay: Not negative.
+        amsgrad: See `Adam`.
+
+    Raises:
+        TypeError: A parameter is no Tensor.
+        ValueError: A number is out of its range, or a parameter is no leaf that needs a gradient.
+    """
+
+    decoupled = True
+
+    def __init__(
+        self,
+        params: Params,
+        *,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        amsgrad: bool = False,
+    ) -> None:
+        super().__init__(
+            params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad
+        )

@@ -1,0 +1,104 @@
+"""RMSprop: steps in units of the gradients' root mean square."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from telegrad.arrays import namespace
+from telegrad.optim.optimizer import Optimizer, Params, State
+from telegrad.types import Array
+
+__all__ = ["RMSprop"]
+
+
+class RMSprop(Optimizer):
+    """Divides gradients by the root of the mean of their squares.
+
+        g = gradient + weight_decay * parameter
+        square = alpha * square + (1 - alpha) * g**2
+        mean = alpha * mean + (1 - alpha) * g                        (if centered, else 0)
+        buffer = momentum * buffer + g / (sqrt(square - mean**2) + eps)
+        parameter = parameter - lr * buffer
+
+    Tieleman and Hinton, lecture 6.5 of "Neural networks for machine learning" (2012); centered:
+    Graves, "Generating sequences with recurrent neural networks" (2013).
+
+    Args:
+        params: The parameters, or groups of them.
+        lr: How far a step goes; not negative.
+        alpha: How much of each mean is kept, at least 0 and at most 1.
+        eps: Added to the root; not negative.
+        weight_decay: Not negative.
+        momentum: How much of the last velocity is kept; not negative.
+        centered: Whether the mean is taken off: an estimate of the variance divides.
+
+    Raises:
+        TypeError: A parameter is no Tensor.
+        ValueError: A number is out of its range, or a parameter is no leaf that needs a gradient.
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        *,
+        lr: float = 1e-2,
+        alpha: float = 0.99,
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        momentum: float = 0.0,
+        centered: bool = False,
+    ) -> None:
+        super().__init__(
+            params,
+            {
+                "lr": lr,
+                "alpha": alpha,
+                "eps": eps,
+                "weight_decay": weight_decay,
+                "momentum": momentum,
+                "centered": centered,
+            },
+        )
+
+    def check(self, options: Mapping[str, Any]) -> None:
+        """Raises a ValueError where an option is out of its range."""
+        names = ("lr", "eps", "weight_decay", "momentum")
+        if not all(options[name] >= 0 for name in names) or not 0 <= options["alpha"] <= 1:
+            told = ", ".join(f"{name}={options[name]}" for name in (*names, "alpha"))
+            raise ValueError(
+                "RMSprop needs lr, eps, weight_decay and momentum >= 0 and 0 <= alpha <= 1, not "
+                f"{told}"
+            )
+
+    def update(
+        self, parameter: Array, gradient: Array, state: State, *args: Any, **options: Any
+    ) -> tuple[Array, State]:
+        """Returns the stepped array and the new means."""
+        options = {**self.defaults, **options}
+        alpha, momentum = options["alpha"], options["momentum"]
+        g: Any = gradient
+        if options["weight_decay"]:
+            g = g + options["weight_decay"] * parameter
+        square: Any = (1 - alpha) * g
+        square *= g
+        if "square_avg" in state:
+            square += alpha * state["square_avg"]
+        new = {"step": int(state.get("step", 0)) + 1, "square_avg": square}
+        variance = square
+        if options["centered"]:
+            mean: Any = (1 - alpha) * g
+            if "grad_avg" in state:
+                mean += alpha * state["grad_avg"]
+            new["grad_avg"] = mean
+            variance = square - mean * mean
+        change: Any = namespace(parameter).sqrt(variance)
+        change += options["eps"]
+        change = g / change
+        if momentum:
+            if "momentum_buffer" in state:
+                change += momentum * state["momentum_buffer"]
+            new["momentum_buffer"] = change
+        stepped: Any = -options["lr"] * change
+        stepped += parameter
+        return stepped, new

@@ -1,0 +1,99 @@
+"""Groups of parameters with options of their own, and the state of optimizers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from telegrad import optim, tensor
+
+
+def leaf(*values: float) -> Any:
+    return tensor(list(values), requires_grad=True)
+
+
+def test_each_group_has_its_options() -> None:
+    x, y, z = leaf(1.0), leaf(1.0), leaf(1.0)
+    optimizer = optim.SGD([{"params": [x]}, {"params": y, "lr": 0.5}], lr=0.25)
+    optimizer.add_param_group({"params": [z], "weight_decay": 1.0})
+    assert [group["lr"] for group in optimizer.param_groups] == [0.25, 0.5, 0.25]
+    assert optimizer.params == (x, y, z)
+    one = np.ones(1)
+    optimizer.apply({x: one, y: one, z: one})
+    assert [p.item() for p in (x, y, z)] == [0.75, 0.5, 0.5]
+    optimizer.param_groups[0]["lr"] = 0.5
+    optimizer.apply({x: one})
+    assert x.item() == 0.25
+
+
+def test_groups_are_checked() -> None:
+    x, y = leaf(1.0), leaf(1.0)
+    cases: list[tuple[Any, type[Exception], str]] = [
+        (
+            [{"params": [x], "rate": 1.0}],
+            ValueError,
+            "SGD has no option rate; a group may have lr, ",
+        ),
+        ([{"params": [x], "lr": -1.0}], ValueError, "SGD needs lr >= 0"),
+        ([{"params": []}], ValueError, "at least one parameter"),
+        ([{"lr": 1.0}], ValueError, "at least one parameter"),
+        ([{"params": [x]}, {"params": [y, x]}], ValueError, "given twice"),
+        ([{"params": [x]}, {"params": [y * 2]}], ValueError, "parameter 1 is no leaf"),
+        ([x, {"params": [y]}], TypeError, "parameter 1 is no Tensor but dict"),
+    ]
+    for params, error, words in cases:
+        with pytest.raises(error, match=words):
+            optim.SGD(params, lr=0.1)
+
+
+def test_the_layout_of_a_state_is_pytorchs() -> None:
+    x, y = leaf(1.0), leaf(1.0, 2.0)
+    optimizer = optim.Adam([{"params": [x], "lr": 0.5}, {"params": [y]}])
+    optimizer.apply({y: np.ones(2)})
+    state = optimizer.state_dict()
+    assert [group["params"] for group in state["param_groups"]] == [[0], [1]]
+    assert state["param_groups"][0]["lr"] == 0.5
+    assert set(state["state"][1]) == {"step", "exp_avg", "exp_avg_sq"}
+    assert list(state["state"]) == [1]
+    before = state["state"][1]["exp_avg"].copy()
+    optimizer.apply({y: np.ones(2)})
+    np.testing.assert_array_equal(state["state"][1]["exp_avg"], before)
+
+
+def test_a_state_is_loaded_in_the_parameters_dtype_and_is_a_copy() -> None:
+    x = tensor([1.0, 2.0], dtype=np.float32, requires_grad=True)
+    optimizer = optim.Adam([x])
+    average = np.ones(2)
+    state = {"step": np.array(3.0), "exp_avg": average, "exp_avg_sq": tensor([1.0, 1.0])}
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": {0: state}})
+    average[:] = 7.0
+    found = optimizer.state_dict()["state"][0]
+    assert found["exp_avg"].tolist() == [1.0, 1.0]
+    assert found["exp_avg_sq"].dtype == np.float32
+    assert found["step"] == 3
+
+
+def test_a_state_that_does_not_fit_changes_nothing() -> None:
+    x = leaf(1.0, 2.0)
+    optimizer = optim.SGD([x], lr=0.5, momentum=0.5)
+    optimizer.apply({x: np.ones(2)})
+    state = optimizer.state_dict()
+    group = dict(state["param_groups"][0], params=[0, 1], lr=9.0)
+    del group["dampening"]
+    bad = {"state": {0: {"momentum_buffer": np.ones(3)}, 5: {}}, "param_groups": [group]}
+    with pytest.raises(ValueError, match="state does not fit SGD") as caught:
+        optimizer.load_state_dict(bad)
+    for words in (
+        "its groups have [2] parameters, [1] needed",
+        "group 0 lacks dampening",
+        "momentum_buffer of parameter 0 has shape (3,), (2,) needed",
+        "parameter 5 is none of 1",
+    ):
+        assert words in str(caught.value)
+    out_of_range = dict(state["param_groups"][0], lr=-1.0)
+    with pytest.raises(ValueError, match="SGD needs lr >= 0"):
+        optimizer.load_state_dict({**state, "param_groups": [out_of_range]})
+    assert optimizer.param_groups[0]["lr"] == 0.5
+    assert optimizer.state_dict()["state"][0]["momentum_buffer"].tolist() == [1.0, 1.0]

@@ -1,0 +1,152 @@
+"""Schedules against their formulas, and how they go on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from telegrad import optim, tensor
+
+
+def made(lr: float = 0.2, **options: Any) -> optim.SGD:
+    x, y = (tensor(1.0, requires_grad=True) for _ in range(2))
+    return optim.SGD([{"params": [x]}, {"params": [y], "lr": 2 * lr}], lr=lr, **options)
+
+
+def rates(scheduler: Any, steps: int) -> list[list[float]]:
+    found = []
+    for _ in range(steps):
+        found.append(scheduler.get_last_lr())
+        scheduler.step()
+    return found
+
+
+def cosine(start: float, end: float, part: float) -> float:
+    return end + (start - end) * (1 + math.cos(math.pi * part)) / 2
+
+
+CASES: list[tuple[Callable[[Any], Any], Callable[[float, int], float]]] = [
+    (lambda o: optim.StepLR(o, 3, gamma=0.5), lambda b, t: b * 0.5 ** (t // 3)),
+    (lambda o: optim.MultiStepLR(o, [5, 2]), lambda b, t: b * 0.1 ** ((t >= 2) + (t >= 5))),
+    (lambda o: optim.ExponentialLR(o, 0.9), lambda b, t: b * 0.9**t),
+    (lambda o: optim.LambdaLR(o, lambda t: 1 / (1 + t)), lambda b, t: b / (1 + t)),
+    (
+        lambda o: optim.LinearLR(o, start_factor=0.25, total_iters=4),
+        lambda b, t: b * (0.25 + 0.75 * min(t, 4) / 4),
+    ),
+    (
+        lambda o: optim.CosineAnnealingLR(o, 6, eta_min=0.01),
+        lambda b, t: cosine(b, 0.01, t / 6),
+    ),
+    (
+        lambda o: optim.SequentialLR(
+            o, [optim.LinearLR(o, start_factor=0.5), optim.CosineAnnealingLR(o, 4)], [5]
+        ),
+        lambda b, t: b * (0.5 + 0.5 * t / 5) if t < 5 else cosine(b, 0.0, (t - 5) / 4),
+    ),
+    (
+        lambda o: optim.OneCycleLR(o, 1.0, 10, pct_start=0.4, cycle_momentum=False),
+        lambda b, t: cosine(0.04, 1.0, t / 3) if t <= 3 else cosine(1.0, 4e-6, (t - 3) / 6),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "rate"), CASES)
+def test_the_formula(make: Any, rate: Any) -> None:
+    optimizer = made()
+    found = rates(make(optimizer), 9)
+    for t, row in enumerate(found):
+        assert row == pytest.approx([rate(0.2, t), rate(0.4, t)], rel=1e-12)
+
+
+@pytest.mark.parametrize(("make", "rate"), CASES)
+def test_it_goes_on_where_it_was(make: Any, rate: Any) -> None:
+    whole = rates(make(made()), 9)
+    first = make(made())
+    rates(first, 4)
+    optimizer = made(lr=0.7)
+    second = make(optimizer)
+    second.load_state_dict(first.state_dict())
+    assert rates(second, 5) == whole[4:]
+    with pytest.raises(ValueError, match="state of 1 groups"):
+        second.load_state_dict({"base_lrs": [1.0], "last_epoch": 0})
+
+
+def test_the_optimizer_steps_with_the_rate() -> None:
+    x = tensor(1.0, requires_grad=True)
+    optimizer = optim.SGD([x], lr=0.5)
+    scheduler = optim.StepLR(optimizer, 1, gamma=0.5)
+    for _ in range(2):
+        optimizer.apply({x: tensor(1.0)})
+        scheduler.step()
+    assert x.item() == 0.25
+    again = optim.SGD([x], lr=3.0)
+    again.load_state_dict(optimizer.state_dict())
+    assert again.param_groups[0]["lr"] == 0.125
+    assert optim.ExponentialLR(again, 0.5).base_lrs == [0.5]
+
+
+def test_one_cycle_turns_momentum_the_other_way() -> None:
+    for optimizer in (made(momentum=0.9), optim.Adam([tensor(1.0, requires_grad=True)])):
+        scheduler = optim.OneCycleLR(optimizer, 1.0, 10, anneal_strategy="linear")
+        found = []
+        for _ in range(10):
+            group = optimizer.param_groups[0]
+            found.append(group["betas"][0] if "betas" in group else group["momentum"])
+            if len(found) < 10:
+                scheduler.step()
+        assert found[0] == found[9] == 0.95
+        assert min(found) == found[2] == pytest.approx(0.85)
+        with pytest.raises(ValueError, match="a cycle of 10 steps has no step 11"):
+            scheduler.step()
+    with pytest.raises(ValueError, match="Adagrad has no momentum to cycle"):
+        optim.OneCycleLR(optim.Adagrad([tensor(1.0, requires_grad=True)]), 1.0, 10)
+
+
+def test_a_plateau() -> None:
+    optimizer = made(0.5)
+    scheduler = optim.ReduceLROnPlateau(optimizer, factor=0.5, patience=1, cooldown=1, min_lr=0.2)
+    found = []
+    for metric in [3.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 1.0, 1.0, 1.0]:
+        scheduler.step(metric)
+        found.append(scheduler.get_last_lr()[0])
+    # Two steps without progress halve it; the next is not counted, and then it takes two again.
+    assert found == [0.5, 0.5, 0.5, 0.25, 0.25, 0.25, 0.2, 0.2, 0.2, 0.2]
+    again = optim.ReduceLROnPlateau(made(0.5), factor=0.5, patience=1)
+    again.load_state_dict(scheduler.state_dict())
+    assert again.state_dict() == scheduler.state_dict()
+    assert again.best == 1.0
+
+
+def test_a_plateau_of_a_maximum() -> None:
+    scheduler = optim.ReduceLROnPlateau(
+        made(), mode="max", threshold=0.5, threshold_mode="abs", patience=0
+    )
+    scheduler.step(1.0)
+    scheduler.step(1.6)
+    assert scheduler.get_last_lr() == [0.2, 0.4]
+    scheduler.step(2.0)
+    assert scheduler.get_last_lr() == pytest.approx([0.02, 0.04])
+
+
+def test_messages() -> None:
+    optimizer: Any = made()
+    cases: list[tuple[Callable[[], Any], type[Exception], str]] = [
+        (lambda: optim.StepLR(optimizer, 0), ValueError, "step_size is positive, not 0"),
+        (lambda: optim.StepLR(3, 1), TypeError, "StepLR needs an Optimizer, not 3"),  # type: ignore[arg-type]
+        (lambda: optim.LinearLR(optimizer, start_factor=0), ValueError, "0 < start_factor <= 1"),
+        (lambda: optim.OneCycleLR(optimizer, 1.0, 5, pct_start=2), ValueError, "0 <= pct_start"),
+        (lambda: optim.SequentialLR(optimizer, [], [1, 2]), ValueError, "need -1 milestones"),
+        (
+            lambda: optim.SequentialLR(optimizer, [optim.StepLR(made(), 1)], []),
+            ValueError,
+            "of another optimizer",
+        ),
+        (lambda: optim.ReduceLROnPlateau(optimizer, factor=1.0), ValueError, "needs factor < 1"),
+    ]
+    for call, error, words in cases:
+        with pytest.raises(error, match=words):
+            call()
