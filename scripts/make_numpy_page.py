@@ -61,6 +61,43 @@ every public function of NumPy {version}, of `numpy.linalg` and of `numpy.fft`:
 An option that a rule does not know (`out=`, and `where=` of an elementwise function) is a
 `TypeError` with Tensors. Where a function has a kink or a tie, the gradient is one-sided or shared:
 equal items share that of `max` equally, `abs` and `sign` have 0 at 0, `std` has 0 where it is 0.
+Of equal items, `sort`, `median`, `quantile` and their like give it to those that NumPy's order puts
+there, `unique` and the other sets to the first. With respect to `q`, a quantile has one for
+`method="linear"`.
+
+What is a view in NumPy is one here, parts of `split` included. Functions that write into their first
+argument (`copyto` `fill_diagonal` `place` `put` `put_along_axis` `putmask`, `at` of ufuncs) refuse a
+Tensor there: assign to a part, `t[index] = value`.
+
+Linear algebra: the gradient of `cholesky` is symmetric (Hermitian), as PyTorch's is. `det` has its
+first and second derivatives at singular matrices too; `inv`, `solve` and `slogdet` have none there
+and raise `LinAlgError`. A norm has gradient 0 at 0; equally large items or singular values share
+that of the orders which pick one; order 0 is constant. `einsum` contracts two operands at a time,
+in the order of `np.einsum_path`, whatever `optimize` says. `cross` takes vectors of three items.
+
+Decompositions: the gradient of a Hermitian matrix (`eigh`, `eigvalsh`, `hermitian=True`) is
+Hermitian, whichever triangle is read. What NumPy chooses among equals has no gradient, so let a
+loss not depend on it:
+
+| what is free | a loss that does not depend on it |
+|---|---|
+| the sign of an eigenvector or singular vector; for complex numbers its phase | `v @ v.conj().T`, `abs(v)`, `v.conj() @ a @ v`; of `svd`, what has `u` and `vh` together |
+| the vectors that only complete a basis (`full_matrices=True`, `mode="complete"`) | the projection on all of them |
+| the vectors of equal eigenvalues or singular values | the values alone |
+
+A loss that depends on a sign gets the gradient for the sign that it was given; one that depends on
+a phase, or on which vectors complete a basis, that of the choice that turns least. Where values are
+equal, the vectors have no derivative: a loss that uses vectors raises `AutogradError`, unless it has
+nothing to do with the equal ones. So it does with the vectors of singular values 0, of an oblong or
+complex matrix. Between values that almost agree the gradient is as large as it says. The values
+alone always have one; that of equal values, each by itself, is for the vectors that were found, and
+`svdvals` is one-sided at 0. `qr` of a matrix without full rank raises `LinAlgError`; near one, and
+where the vectors of `eig` span less than the whole space, gradients grow without bound. `pinv` and
+`lstsq` have the gradient for changes that keep the rank.
+
+`fft` and its like take every length and `norm`; an axis named twice has a gradient without `s`.
+`interp` has gradients for `x`, `xp`, `fp`, `left` and `right`; at a knot that of the piece that
+begins there. `pad` takes all modes but functions. `angle` and `sign` have gradient 0 at 0.
 
 Complex numbers: the gradient of a real loss with respect to `z = x + iy` is `dL/dx + i dL/dy`, the
 direction in which the loss rises most. That is PyTorch's convention; JAX's is its conjugate. A

@@ -34,6 +34,7 @@ from telegrad.autograd.ops.elementwise import (
     tanh,
 )
 from telegrad.autograd.ops.indexing import getitem, put, scatter
+from telegrad.autograd.ops.layout import expand_dims, ravel, squeeze
 from telegrad.autograd.ops.linear_algebra import matmul
 from telegrad.autograd.ops.loss import (
     cross_entropy,
@@ -41,7 +42,6 @@ from telegrad.autograd.ops.loss import (
     log_softmax,
     softmax,
 )
-from telegrad.autograd.ops.numpy_functions import expand_dims, ravel, squeeze
 from telegrad.autograd.ops.reduction import mean, reduce_max, reduce_min, reduce_sum
 from telegrad.autograd.ops.shape import (
     astype,

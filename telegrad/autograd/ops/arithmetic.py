@@ -7,8 +7,9 @@ from typing import Any, Final
 import numpy as np
 
 from telegrad.arrays import is_array, namespace
-from telegrad.autograd.extend import Operation, numpy_function, primitive
+from telegrad.autograd.extend import Operation, composed, numpy_function, primitive
 from telegrad.autograd.ops.elementwise import log
+from telegrad.autograd.tensor import Tensor
 from telegrad.types import Array
 
 __all__ = [
@@ -81,3 +82,30 @@ where        = primitive("where", _where, "condition a b", complex_rule=_H, a=la
                                                                             b=lambda g, condition: where(condition, 0.0, g))
 clip         = primitive("clip",  _clip,  "a", options={"low": None, "high": None}, a=lambda g, a, low, high: where(_inside(a, low, high), g, 0.0))
 # fmt: on
+
+
+@composed(np.clip)
+def _clip_of_numpy(
+    a: Any,
+    a_min: Any = None,
+    a_max: Any = None,
+    out: None = None,
+    *,
+    min: Any = None,  # noqa: A002  NumPy's name
+    max: Any = None,  # noqa: A002
+) -> Any:
+    """Stands in for `np.clip`; a bound that needs a gradient gets what is clipped to it."""
+    low, high = (a_min if min is None else min), (a_max if max is None else max)
+    if not any(isinstance(bound, Tensor) and bound.requires_grad for bound in (low, high)):
+        low, high = (x.data if isinstance(x, Tensor) else x for x in (low, high))
+        return clip(a, low=low, high=high)
+    above = a if low is None else np.maximum(a, low)
+    return above if high is None else np.minimum(above, high)
+
+
+@composed(np.where)
+def _where_of_numpy(condition: Any, x: Any = None, y: Any = None, /) -> Any:
+    """Stands in for `np.where`; of one argument, it is `np.nonzero`."""
+    if x is None and y is None:
+        return np.nonzero(condition)
+    return where(condition, x, y)

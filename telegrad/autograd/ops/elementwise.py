@@ -45,12 +45,28 @@ def _relu(a: Any) -> Array:
     return result
 
 
+def _sign(x: Any) -> Array:
+    # CuPy's own, of a complex number, is that of its real part.
+    xp = namespace(x)
+    size = xp.abs(x)
+    found: Array = xp.sign(x) if x.dtype.kind != "c" else x / xp.where(size == 0, 1, size)
+    return found
+
+
+def _of_sign(g: Any, x: Any, y: Any) -> Any:
+    if x.dtype.kind != "c":
+        return g * 0
+    # z / |z| only turns: of a change of z counts what stands across it. At 0 this gives 0.
+    across = conjugate(y) * g
+    return y * (across - conjugate(across)) / np.where(x == 0, 1.0, 2 * absolute(x))
+
+
 cos: Operation  # declared before its rule and that of sin name each other
 conjugate: Operation
 _H: Final = "holomorphic"
 
 # fmt: off
-sign       = numpy_function(np.sign,       "x", x=lambda g: g * 0)
+sign       = numpy_function(np.sign,       "x", complex_rule="own", kernels={"cupy": _sign}, x=lambda g, x, y: _of_sign(g, x, y))
 negative   = numpy_function(np.negative,   "x", complex_rule=_H, x=lambda g: -g)
 positive   = numpy_function(np.positive,   "x", complex_rule=_H, x=lambda g: g)
 copy       = numpy_function(np.copy,       "a", complex_rule=_H, options={"order": "K", "subok": False}, a=lambda g: g)

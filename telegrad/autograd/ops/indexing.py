@@ -11,6 +11,7 @@ import numpy as np
 from telegrad.arrays import is_array, namespace
 from telegrad.autograd.dispatch import TABLE
 from telegrad.autograd.extend import Operation, primitive
+from telegrad.autograd.ops.arithmetic import where as choose
 from telegrad.autograd.tensor import Tensor
 from telegrad.types import Array, Shape
 
@@ -61,6 +62,20 @@ def _scatter(a: Any, *, index: Any, into: Shape) -> Array:
     return whole
 
 
+def _of_assigned(g: Any, index: Any) -> Any:
+    """Returns the gradient of what was put at `index`: 0 for what was written over again."""
+    part = getitem(g, index=index)
+    plain = _plain(index)
+    if not _may_repeat(plain):
+        return part
+    array = g.data if isinstance(g, Tensor) else g
+    xp = namespace(array)
+    places = xp.empty(array.shape, dtype=np.int64)
+    order = xp.arange(part.size).reshape(part.shape)
+    places[plain] = order
+    return choose(places[plain] == order, part, 0.0)
+
+
 def _put(a: Any, b: Any, *, index: Any) -> Array:
     changed: Array = a.copy()
     changed[_plain(index)] = b
@@ -76,10 +91,10 @@ getitem = primitive("getitem", _getitem, "a", view=True, complex_rule="own", opt
 # The gradient of getitem: `a` added at `index` into zeros of shape `into`.
 scatter = primitive("scatter", _scatter, "a", complex_rule="own", options={"index": (), "into": ()},
                     a=lambda g, index: getitem(g, index=index))
-# A copy of `a` with `b` at `index`, which names no item twice.
+# A copy of `a` with `b` at `index`; of an item that is named twice, the last one counts.
 put     = primitive("put",     _put,     "a b", complex_rule="own", options={"index": ()},
                     a=lambda g, index: put(g, 0.0, index=index),
-                    b=lambda g, index: getitem(g, index=index))
+                    b=lambda g, index: _of_assigned(g, index))
 # fmt: on
 
 

@@ -46,6 +46,6 @@ degrees    = numpy_function(np.degrees,    "x", x=lambda g: g * _RADIAN)
 rad2deg    = numpy_function(np.rad2deg,    "x", x=lambda g: g * _RADIAN)
 radians    = numpy_function(np.radians,    "x", x=lambda g: g / _RADIAN)
 deg2rad    = numpy_function(np.deg2rad,    "x", x=lambda g: g / _RADIAN)
-sinc       = numpy_function(np.sinc,       "x", x=lambda g, x: g * _sinc_slope(x))
+sinc       = numpy_function(np.sinc,       "x", complex_rule=_H, x=lambda g, x: g * _sinc_slope(x))
 imag       = numpy_function(np.imag,       "val", view=True, complex_rule="own", val=lambda g, val: g * (1j if val.dtype.kind == "c" else 0.0))
 # fmt: on

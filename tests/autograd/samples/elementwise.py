@@ -13,16 +13,11 @@ __all__ = ["ELEMENTWISE"]
 _NEAR_ZERO: Final = Sample((np.array([0.0, 1e-5, -0.7, 1.0]),))
 
 ELEMENTWISE: Final[Table] = {
-    np.sign: unary(0.5, 2.0),
+    np.sign: unary(0.5, 2.0, complex_too=True),
     np.negative: unary(-1.0, 1.0, complex_too=True),
     np.positive: unary(-1.0, 1.0, complex_too=True),
     np.copy: unary(-1.0, 1.0, complex_too=True),
-    # The gradient of |z| is z / |z|, whose own slope is not written.
-    np.absolute: [
-        *unary(0.1, 1.0),
-        *unary(-1.0, -0.1),
-        Sample((np.array([0.3 + 0.4j, -1j]),), second=False),
-    ],
+    np.absolute: [*unary(0.1, 1.0, complex_too=True), *unary(-1.0, -0.1)],
     np.fabs: [*unary(0.1, 1.0), *unary(-1.0, -0.1)],
     np.square: unary(-1.0, 1.0, complex_too=True),
     np.reciprocal: unary(0.5, 2.0, complex_too=True),
@@ -51,7 +46,7 @@ ELEMENTWISE: Final[Table] = {
     np.rad2deg: unary(-2.0, 2.0),
     np.radians: unary(-2.0, 2.0),
     np.deg2rad: unary(-2.0, 2.0),
-    np.sinc: [*unary(-2.1, 1.7), _NEAR_ZERO],
+    np.sinc: [*unary(-2.1, 1.7, complex_too=True), _NEAR_ZERO],
     np.conjugate: unary(-1.0, 1.0, complex_too=True),
     np.real: unary(-1.0, 1.0, complex_too=True),
     np.imag: unary(-1.0, 1.0, complex_too=True),

@@ -7,7 +7,7 @@ among the arguments are differentiated, but for those in `fixed`; all else is pa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -36,15 +36,18 @@ class Sample:
         fixed: Positions, and names of options, that are not differentiated.
         second: Whether the gradient of the gradient is checked in tier 1; the reason why not
             stands beside it in the table.
+        through: What each array goes through before the call, where gradients are checked: what
+            keeps it symmetric while one item is moved. It leaves the array itself as it is.
     """
 
     arguments: tuple[Any, ...]
     options: dict[str, Any] = field(default_factory=dict)
     fixed: tuple[int | str, ...] = ()
     second: bool = True
+    through: Callable[[Any], Any] | None = None
 
     def with_options(self, **options: Any) -> Sample:
-        return Sample(self.arguments, {**self.options, **options}, self.fixed, self.second)
+        return replace(self, options={**self.options, **options})
 
 
 Table: TypeAlias = "dict[Callable[..., Any], list[Sample]]"

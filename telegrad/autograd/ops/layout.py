@@ -1,0 +1,180 @@
+"""NumPy's functions of shape, order of axes, joining, dtype and place, with NumPy's parameters.
+
+What has no meaning for Tensors (`subok=`, ...) is no parameter here, so Python's own TypeError
+names it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.lib.array_utils import normalize_axis_tuple
+
+from telegrad.arrays import (
+    as_array,
+    device_name,
+    device_of,
+    is_inexact,
+    namespace,
+    to_device,
+)
+from telegrad.autograd.dispatch import TABLE
+from telegrad.autograd.extend import composed
+from telegrad.autograd.ops import shape as shaping
+from telegrad.autograd.plain import constant
+from telegrad.autograd.tensor import Tensor
+from telegrad.types import DTypeLike, Shape
+
+__all__ = [
+    "as_type",
+    "broadcast",
+    "concatenate",
+    "expand_dims",
+    "on_device",
+    "ravel",
+    "reshape",
+    "squeeze",
+    "stack",
+    "swapaxes",
+    "transpose",
+]
+
+
+@composed(np.reshape)
+def reshape(a: Any, /, shape: Any, order: str = "C", *, copy: bool | None = None) -> Any:
+    """Stands in for `np.reshape`."""
+    to = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+    to = _resolve(to, a)
+    if order != "C" and (order == "F" or _columns_first(a)):
+        columns = shaping.reshape(shaping.transpose(a), to=to[::-1])
+        shaped = shaping.transpose(columns)
+    else:
+        shaped = shaping.reshape(a, to=to)
+    if copy is None or a.size == 0:
+        return shaped
+    shares = namespace(a.data).may_share_memory(a.data, shaped.data)
+    if not copy and not shares:
+        raise ValueError(f"shape {a.shape} is no view of shape {to}; leave out copy=False")
+    return np.copy(shaped) if copy and shares else shaped
+
+
+@composed(np.ravel)
+def ravel(a: Any, order: str = "C") -> Any:
+    """Stands in for `np.ravel`."""
+    if order == "K":
+        a = shaping.transpose(a, axes=_by_stride(a))
+    elif order == "F" or (order == "A" and _columns_first(a)):
+        a = shaping.transpose(a)
+    return shaping.reshape(a, to=(a.size,))
+
+
+def _columns_first(a: Any) -> bool:
+    flags = a.data.flags
+    return bool(flags.f_contiguous and not flags.c_contiguous)
+
+
+def _by_stride(a: Any) -> tuple[int, ...]:
+    return tuple(sorted(range(a.ndim), key=lambda k: -abs(a.data.strides[k])))
+
+
+@composed(np.squeeze)
+def squeeze(a: Any, axis: Any = None) -> Any:
+    """Stands in for `np.squeeze`."""
+    gone = range(a.ndim) if axis is None else normalize_axis_tuple(axis, max(a.ndim, 1))
+    if axis is not None and any(n != 1 for k, n in enumerate(a.shape) if k in gone):
+        raise ValueError(f"axis {axis} of shape {a.shape} has not length 1")
+    return shaping.reshape(a, to=tuple(n for k, n in enumerate(a.shape) if n != 1 or k not in gone))
+
+
+@composed(np.expand_dims)
+def expand_dims(a: Any, axis: Any) -> Any:
+    """Stands in for `np.expand_dims`."""
+    ndim = a.ndim + (len(axis) if isinstance(axis, (tuple, list)) else 1)
+    new = normalize_axis_tuple(axis, ndim)
+    lengths = iter(a.shape)
+    return shaping.reshape(a, to=tuple(1 if k in new else next(lengths) for k in range(ndim)))
+
+
+@composed(np.transpose)
+def transpose(a: Any, axes: Any = None) -> Any:
+    """Stands in for `np.transpose`."""
+    return shaping.transpose(a, axes=axes)
+
+
+@composed(np.swapaxes)
+def swapaxes(a: Any, axis1: int, axis2: int) -> Any:
+    """Stands in for `np.swapaxes`."""
+    return shaping.swapaxes(a, axis1=axis1, axis2=axis2)
+
+
+@composed(np.broadcast_to)
+def broadcast(array: Any, shape: Any) -> Any:
+    """Stands in for `np.broadcast_to`."""
+    return shaping.broadcast_to(array, to=(shape,) if isinstance(shape, int) else tuple(shape))
+
+
+@composed(np.concatenate)
+def concatenate(
+    arrays: Sequence[Any],
+    /,
+    axis: int | None = 0,
+    out: None = None,
+    *,
+    dtype: DTypeLike | None = None,
+    casting: Any = "same_kind",
+) -> Any:
+    """Stands in for `np.concatenate`."""
+    parts = arrays
+    if axis is None:
+        parts, axis = [ravel(x if isinstance(x, Tensor) else as_array(x)) for x in arrays], 0
+    return _cast(shaping.concatenate(*parts, axis=axis), dtype, casting)
+
+
+@composed(np.stack)
+def stack(
+    arrays: Sequence[Any],
+    axis: int = 0,
+    out: None = None,
+    *,
+    dtype: DTypeLike | None = None,
+    casting: Any = "same_kind",
+) -> Any:
+    """Stands in for `np.stack`."""
+    return _cast(shaping.stack(*arrays, axis=axis), dtype, casting)
+
+
+def _cast(joined: Any, dtype: DTypeLike | None, casting: Any) -> Any:
+    if dtype is None:
+        return joined
+    if not np.can_cast(joined.dtype, np.dtype(dtype), casting):
+        raise TypeError(f"arrays of {joined.dtype} do not become {dtype} by casting={casting!r}")
+    return as_type(joined, dtype)
+
+
+@composed(np.astype)
+def as_type(x: Any, dtype: DTypeLike, /, *, copy: bool = True) -> Any:
+    """Stands in for `np.astype`; a result that cannot have a gradient needs none."""
+    exact = np.dtype(dtype)
+    if not copy and x.dtype == exact:
+        return x
+    convert = shaping.astype if is_inexact(exact) else constant(shaping.astype)
+    return convert(x, dtype=exact)
+
+
+@TABLE.register(to_device)
+def on_device(array: Any, device: str) -> Any:
+    """Stands in for `to_device`; a Tensor that is there already is returned as it is."""
+    exact, source = device_name(device), device_of(array.data)
+    return array if exact == source else shaping.move(array, device=exact, source=source)
+
+
+def _resolve(to: Shape, a: Any) -> Shape:
+    if -1 not in to:
+        return to
+    if to.count(-1) > 1:
+        raise ValueError(f"a shape has one unknown length at most: {to}")
+    known = math.prod(n for n in to if n != -1)
+    return tuple(a.size // max(known, 1) if n == -1 else n for n in to)

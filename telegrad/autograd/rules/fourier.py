@@ -1,0 +1,137 @@
+"""Discrete Fourier transforms, with their gradient rules.
+
+The matrix of a transform is symmetric, so the rule of a complex one is the transform itself. That
+of a real one is the other real one, where a frequency stands for itself and for its mirror image,
+which `rfft` leaves out and `irfft` adds:
+
+    frequency    0    1    2   ...   n/2, if n is even
+    counts       1    2    2   ...   1
+
+What was padded is cropped again, and what was cropped gets zeros.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from telegrad.autograd.extend import composed, numpy_function
+from telegrad.autograd.ops import getitem, put, scatter
+from telegrad.errors import AutogradError
+from telegrad.types import Shape
+
+__all__: list[str] = []
+
+# The norm under which a transform is the transpose of its inverse, and the other way round.
+_DUAL: Final[dict[Any, Any]] = {
+    None: "forward",
+    "backward": "forward",
+    "ortho": "ortho",
+    "forward": "backward",
+}
+
+
+def _fitted(x: Any, shape: Shape) -> Any:
+    """Returns `x` cropped, or with zeros at the ends of its axes, to `shape`."""
+    if x.shape == shape:
+        return x
+    both = tuple([slice(0, min(pair)) for pair in zip(x.shape, shape, strict=True)])
+    part = getitem(x, index=both)
+    return part if part.shape == shape else scatter(part, index=both, into=shape)
+
+
+def _alone(n: int, axis: int, ndim: int) -> tuple[Any, ...]:
+    """Returns the index of those frequencies of `n` that are their own mirror image."""
+    alone = slice(0, None, n // 2) if n % 2 == 0 else slice(0, 1)
+    return (*[slice(None)] * (axis % ndim), alone)
+
+
+def _of_rfft(g: Any, shape: Shape, n: Any, axis: int, norm: Any) -> Any:
+    n = shape[axis] if n is None else n
+    index = _alone(n, axis, len(shape))
+    spectrum = put(g * 0.5, getitem(g, index=index), index=index)
+    return _fitted(np.fft.irfft(spectrum, n=n, axis=axis, norm=_DUAL[norm]), shape)
+
+
+def _of_irfft(g: Any, shape: Shape, axis: int, norm: Any) -> Any:
+    spectrum = np.fft.rfft(g, axis=axis, norm=_DUAL[norm])
+    index = _alone(g.shape[axis], axis, len(shape))
+    return _fitted(put(spectrum * 2, getitem(spectrum, index=index), index=index), shape)
+
+
+def _of_several(transform: Any, g: Any, shape: Shape, s: Any, axes: Any, norm: Any) -> Any:
+    if axes is None:
+        axes = range(-len(shape if s is None else s), 0)
+    if s is not None and len({axis % len(shape) for axis in axes}) < len(axes):
+        raise AutogradError(
+            f"a transform to lengths {tuple(s)} that names an axis twice (axes: {tuple(axes)}) has "
+            "no gradient; transform the axis twice, each time by itself"
+        )
+    return _fitted(transform(g, axes=tuple(axes), norm=norm), shape)
+
+
+_ONE: Final = {"n": None, "axis": -1, "norm": None}
+_TWO: Final = {"s": None, "axes": (-2, -1), "norm": None}
+_MANY: Final = {"s": None, "axes": None, "norm": None}
+_H: Final = "holomorphic"
+
+# fmt: off
+fft       = numpy_function(np.fft.fft,       "a", options=_ONE,  complex_rule=_H,    a=lambda g, shape, axis, norm: _fitted(np.fft.fft(g, axis=axis, norm=norm), shape))
+ifft      = numpy_function(np.fft.ifft,      "a", options=_ONE,  complex_rule=_H,    a=lambda g, shape, axis, norm: _fitted(np.fft.ifft(g, axis=axis, norm=norm), shape))
+rfft      = numpy_function(np.fft.rfft,      "a", options=_ONE,  complex_rule="own", a=lambda g, shape, n, axis, norm: _of_rfft(g, shape, n, axis, norm))
+irfft     = numpy_function(np.fft.irfft,     "a", options=_ONE,  complex_rule="own", a=lambda g, shape, axis, norm: _of_irfft(g, shape, axis, norm))
+fft2      = numpy_function(np.fft.fft2,      "a", options=_TWO,  complex_rule=_H,    a=lambda g, shape, s, axes, norm: _of_several(np.fft.fftn, g, shape, s, axes, norm))
+ifft2     = numpy_function(np.fft.ifft2,     "a", options=_TWO,  complex_rule=_H,    a=lambda g, shape, s, axes, norm: _of_several(np.fft.ifftn, g, shape, s, axes, norm))
+fftn      = numpy_function(np.fft.fftn,      "a", options=_MANY, complex_rule=_H,    a=lambda g, shape, s, axes, norm: _of_several(np.fft.fftn, g, shape, s, axes, norm))
+ifftn     = numpy_function(np.fft.ifftn,     "a", options=_MANY, complex_rule=_H,    a=lambda g, shape, s, axes, norm: _of_several(np.fft.ifftn, g, shape, s, axes, norm))
+fftshift  = numpy_function(np.fft.fftshift,  "x", options={"axes": None}, complex_rule=_H, x=lambda g, axes: np.fft.ifftshift(g, axes))
+ifftshift = numpy_function(np.fft.ifftshift, "x", options={"axes": None}, complex_rule=_H, x=lambda g, axes: np.fft.fftshift(g, axes))
+# fmt: on
+
+
+@composed(np.fft.hfft)
+def _hfft(a: Any, n: Any = None, axis: int = -1, norm: Any = None) -> Any:
+    return np.fft.irfft(np.conjugate(a), n, axis, _DUAL.get(norm, norm))
+
+
+@composed(np.fft.ihfft)
+def _ihfft(a: Any, n: Any = None, axis: int = -1, norm: Any = None) -> Any:
+    return np.conjugate(np.fft.rfft(a, n, axis, _DUAL.get(norm, norm)))
+
+
+def _lengths(shape: Shape, s: Any, axes: Any) -> tuple[list[Any], list[int]]:
+    """Returns the length to which each axis is cropped or padded, None for its own, and the axes."""
+    if axes is None:
+        axes = range(-len(shape if s is None else s), 0)
+    lengths = [None] * len(axes) if s is None else [None if n == -1 else n for n in s]
+    if len(lengths) != len(axes):
+        raise ValueError(f"s has {len(lengths)} lengths for {len(axes)} axes")
+    return lengths, list(axes)
+
+
+@composed(np.fft.rfftn)
+def _rfftn(a: Any, s: Any = None, axes: Any = None, norm: Any = None) -> Any:
+    lengths, axes = _lengths(a.shape, s, axes)
+    a = np.fft.rfft(a, lengths[-1], axes[-1], norm)
+    for n, axis in zip(lengths[-2::-1], axes[-2::-1], strict=True):
+        a = np.fft.fft(a, n, axis, norm)
+    return a
+
+
+@composed(np.fft.irfftn)
+def _irfftn(a: Any, s: Any = None, axes: Any = None, norm: Any = None) -> Any:
+    lengths, axes = _lengths(a.shape, s, axes)
+    for n, axis in zip(lengths[:-1], axes[:-1], strict=True):
+        a = np.fft.ifft(a, n, axis, norm)
+    return np.fft.irfft(a, lengths[-1], axes[-1], norm)
+
+
+@composed(np.fft.rfft2)
+def _rfft2(a: Any, s: Any = None, axes: Any = (-2, -1), norm: Any = None) -> Any:
+    return np.fft.rfftn(a, s, axes, norm)
+
+
+@composed(np.fft.irfft2)
+def _irfft2(a: Any, s: Any = None, axes: Any = (-2, -1), norm: Any = None) -> Any:
+    return np.fft.irfftn(a, s, axes, norm)

@@ -1,0 +1,128 @@
+"""Functions that choose items by index or by condition, with their rules."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
+
+from telegrad.arrays import array_beside, is_array, namespace
+from telegrad.autograd.creation import as_tensor
+from telegrad.autograd.extend import Operation, composed, numpy_function, primitive
+from telegrad.autograd.ops import getitem, put, ravel, reshape, scatter
+from telegrad.autograd.ops.indexing import read
+from telegrad.autograd.tensor import Tensor
+from telegrad.types import Array, Shape
+
+__all__ = ["chosen", "plain", "take", "zeros_beside"]
+
+
+def plain(x: Any, beside: Any) -> Array:
+    """Returns an array: of a Tensor its own, of numbers one on the device of `beside`."""
+    if isinstance(x, Tensor):
+        return x.data
+    return (
+        x if is_array(x) else array_beside(x, beside.data if isinstance(beside, Tensor) else beside)
+    )
+
+
+def zeros_beside(x: Any, shape: Shape) -> Array:
+    """Returns zeros with the dtype of `x`, on its device."""
+    array = x.data if isinstance(x, Tensor) else x
+    zeros: Array = namespace(array).zeros(shape, array.dtype)
+    return zeros
+
+
+@composed(np.take)
+def take(
+    a: Any, indices: Any, axis: int | None = None, out: None = None, mode: str = "raise"
+) -> Any:
+    """Stands in for `np.take`."""
+    a = as_tensor(a)
+    if axis is None or not a.ndim:
+        a, axis = ravel(a), axis or 0
+    axis = normalize_axis_index(axis, a.ndim)
+    numbers = plain(indices, a)
+    if numbers.dtype == np.bool_ or not numbers.size:  # of an empty list, not yet integers
+        numbers = numbers.astype(np.intp)
+    if mode == "wrap":
+        numbers = numbers % a.shape[axis]
+    elif mode == "clip":
+        numbers = namespace(numbers).clip(numbers, 0, a.shape[axis] - 1)
+    return read(a, index=(*[slice(None)] * axis, numbers))
+
+
+def _along(indices: Any, axis: int, shape: Shape) -> tuple[Any, ...]:
+    """Returns the index that `take_along_axis` stands for."""
+    xp = namespace(indices.data if isinstance(indices, Tensor) else indices)
+    axis %= len(shape)
+    ranges = [
+        xp.arange(n).reshape((*[1] * k, n, *[1] * (len(shape) - k - 1)))
+        for k, n in enumerate(shape)
+    ]
+    return (*ranges[:axis], indices, *ranges[axis + 1 :])
+
+
+def _of_taken(g: Any, shape: Shape, indices: Any, axis: int | None) -> Any:
+    if axis is None:
+        items = scatter(g, index=(indices,), into=(math.prod(shape),))
+        return reshape(items, to=shape)
+    return scatter(g, index=_along(indices, axis, shape), into=shape)
+
+
+def _of_chosen(g: Any, shape: Shape, indices: Any, axis: int) -> Any:
+    return put(zeros_beside(g, shape), g, index=_along(indices, axis, shape))
+
+
+def _chosen(a: Any, indices: Any, *, axis: int) -> Array:
+    items: Array = namespace(a).take_along_axis(a, indices, axis)
+    return items
+
+
+chosen: Operation  # declared, as mypy wants the lines below in one block
+
+# fmt: off
+take_along_axis = numpy_function(np.take_along_axis, "arr indices", options={"axis": -1}, complex_rule="own",
+                                 arr=lambda g, shape, indices, axis: _of_taken(g, shape, indices, axis))
+# take_along_axis for indices that name no item twice.
+chosen          = primitive("chosen", _chosen, "a indices", options={"axis": -1}, complex_rule="own",
+                            a=lambda g, shape, indices, axis: _of_chosen(g, shape, indices, axis))
+# fmt: on
+
+
+@composed(np.compress)
+def _compress(condition: Any, a: Any, axis: int | None = None, out: None = None) -> Any:
+    a = as_tensor(a)
+    kept = plain(condition, a)
+    if kept.ndim != 1:
+        raise ValueError(f"condition must have one axis, not {kept.ndim}")
+    return take(a, namespace(kept).flatnonzero(kept), axis)
+
+
+@composed(np.extract)
+def _extract(condition: Any, arr: Any) -> Any:
+    arr = as_tensor(arr)
+    return take(arr, namespace(plain(condition, arr)).flatnonzero(plain(condition, arr)))
+
+
+@composed(np.trim_zeros)
+def _trim_zeros(filt: Any, trim: str = "fb", axis: Any = None) -> Any:
+    filt = as_tensor(filt)
+    if not set(trim.lower()) <= set("fb"):
+        raise ValueError(f"trim holds 'f' and 'b' alone, not {trim!r}")
+    axes = range(filt.ndim) if axis is None else normalize_axis_tuple(axis, filt.ndim)
+    if not axes:
+        return filt
+    places = namespace(filt.data).nonzero(filt.data)
+    index = [slice(None)] * filt.ndim
+    for k in axes:
+        start, stop = 0, filt.shape[k]
+        if not places[k].size:
+            start = stop
+        else:
+            start = int(places[k].min()) if "f" in trim.lower() else start
+            stop = int(places[k].max()) + 1 if "b" in trim.lower() else stop
+        index[k] = slice(start, stop)
+    return getitem(filt, index=tuple(index))

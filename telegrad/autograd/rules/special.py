@@ -1,0 +1,213 @@
+"""The special functions of SciPy with their gradient rules; loaded where `scipy.special` is.
+
+Formulas are those of the NIST Digital Library of Mathematical Functions (dlmf.nist.gov): 5 gamma,
+7 error, 10 Bessel functions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Final
+
+import numpy as np
+from scipy import special
+
+from telegrad.arrays import namespace
+from telegrad.autograd.dispatch import TABLE
+from telegrad.autograd.extend import Operation, primitive
+from telegrad.autograd.ops import exp, log, sign
+from telegrad.autograd.ops import log_softmax as log_softmax_of_last
+from telegrad.autograd.ops import softmax as softmax_of_last
+from telegrad.autograd.plain import has_tensor
+from telegrad.kernels import special_function
+
+__all__: list[str] = []
+
+_ROOT_PI: Final = math.sqrt(math.pi)
+_ROOT_2PI: Final = math.sqrt(2 * math.pi)
+_LN2: Final = math.log(2.0)
+_LN10: Final = math.log(10.0)
+_H: Final = "holomorphic"
+
+
+def _ufunc(name: str, arguments: str, **others: Any) -> Operation:
+    function = getattr(special, name)
+    return _primitive(
+        name, function, arguments, stands_for=(function,), options={"dtype": None}, **others
+    )
+
+
+def _primitive(name: str, forward: Callable[..., Any], arguments: str, **others: Any) -> Operation:
+    made = primitive(name, forward, arguments, kernels={"cupy": special_function(name)}, **others)
+    made.__module__ = "telegrad.scipy.special"
+    return made
+
+
+def _on_arrays(name: str, *args: Any, **options: Any) -> Any:
+    """What SciPy, or on a GPU CuPy, gives; for functions that no protocol hands on."""
+    arrays = [*args, *options.values()]
+    kernel = special_function(name) if namespace(*arrays) is not np else getattr(special, name)
+    return kernel(*args, **options)
+
+
+def _over(y: Any, x: Any, at_zero: float) -> Any:
+    """`y / x`, and `at_zero` where x is 0."""
+    zero = x == 0
+    return np.where(zero, at_zero, y / np.where(zero, 1.0, x))
+
+
+def _unless(case: Any, x: Any, other: float) -> Any:
+    """`x`, and `other` in a case where a product with 0 is 0."""
+    return np.where(case, other, x)
+
+
+# Declared before a rule that stands above them names them.
+digamma: Operation
+polygamma: Operation
+expit: Operation
+xlogy: Operation
+xlog1py: Operation
+i1: Operation
+i1e: Operation
+k1: Operation
+k1e: Operation
+j1: Operation
+y1: Operation
+
+# fmt: off
+erf       = _ufunc("erf",       "x", complex_rule=_H, x=lambda g, x: g * (2 / _ROOT_PI * exp(-x * x)))
+erfc      = _ufunc("erfc",      "x", complex_rule=_H, x=lambda g, x: g * (-2 / _ROOT_PI * exp(-x * x)))
+erfcx     = _ufunc("erfcx",     "x", complex_rule=_H, x=lambda g, x, y: g * (2 * x * y - 2 / _ROOT_PI))
+erfinv    = _ufunc("erfinv",    "x", x=lambda g, y: g * (_ROOT_PI / 2 * exp(y * y)))
+erfcinv   = _ufunc("erfcinv",   "x", x=lambda g, y: g * (-_ROOT_PI / 2 * exp(y * y)))
+dawsn     = _ufunc("dawsn",     "x", complex_rule=_H, x=lambda g, x, y: g * (1 - 2 * x * y))
+ndtr      = _ufunc("ndtr",      "x", complex_rule=_H, x=lambda g, x: g * exp(-x * x / 2) / _ROOT_2PI)
+log_ndtr  = _ufunc("log_ndtr",  "x", complex_rule=_H, x=lambda g, x, y: g * exp(-x * x / 2 - y) / _ROOT_2PI)
+ndtri     = _ufunc("ndtri",     "x", x=lambda g, y: g * (_ROOT_2PI * exp(y * y / 2)))
+
+expit     = _ufunc("expit",     "x", x=lambda g, y: g * (y * (1 - y)))
+logit     = _ufunc("logit",     "x", x=lambda g, x: g / (x * (1 - x)))
+log_expit = _ufunc("log_expit", "x", x=lambda g, x: g * expit(-x))
+log1p     = _ufunc("log1p",     "x", complex_rule=_H, x=lambda g, x: g / (1 + x))
+expm1     = _ufunc("expm1",     "x", complex_rule=_H, x=lambda g, y: g * (y + 1))
+exp2      = _ufunc("exp2",      "x", x=lambda g, y: g * (_LN2 * y))
+exp10     = _ufunc("exp10",     "x", x=lambda g, y: g * (_LN10 * y))
+cbrt      = _ufunc("cbrt",      "x", x=lambda g, y: g / (3 * y * y))
+expi      = _ufunc("expi",      "x", complex_rule=_H, x=lambda g, x: g * exp(x) / x)
+exp1      = _ufunc("exp1",      "x", complex_rule=_H, x=lambda g, x: -g * exp(-x) / x)
+
+gammaln   = _ufunc("gammaln",   "x", x=lambda g, x: g * digamma(x))
+loggamma  = _ufunc("loggamma",  "x", complex_rule=_H, x=lambda g, x: g * digamma(x))
+gamma     = _ufunc("gamma",     "x", complex_rule=_H, x=lambda g, x, y: g * (y * digamma(x)))
+digamma   = _ufunc("digamma",   "x", x=lambda g, x: g * polygamma(1, x))
+polygamma = _primitive("polygamma", special.polygamma, "n x", stands_for=(special.polygamma,), x=lambda g, n, x: g * polygamma(n + 1, x))
+beta      = _ufunc("beta",      "x1 x2", x1=lambda g, y, x1, x2: g * y * (digamma(x1) - digamma(x1 + x2)), x2=lambda g, y, x1, x2: g * y * (digamma(x2) - digamma(x1 + x2)))
+betaln    = _ufunc("betaln",    "x1 x2", x1=lambda g, x1, x2: g * (digamma(x1) - digamma(x1 + x2)), x2=lambda g, x1, x2: g * (digamma(x2) - digamma(x1 + x2)))
+# Not with respect to the order, which has no closed form.
+gammainc  = _ufunc("gammainc",  "x1 x2", x2=lambda g, x1, x2: g * exp(xlogy(x1 - 1, x2) - x2 - gammaln(x1)))
+gammaincc = _ufunc("gammaincc", "x1 x2", x2=lambda g, x1, x2: -g * exp(xlogy(x1 - 1, x2) - x2 - gammaln(x1)))
+
+xlogy     = _ufunc("xlogy",     "x1 x2", complex_rule=_H, x1=lambda g, x1, x2: xlogy(g, _unless((x1 == 0) & (x2 == 0), x2, 1.0)), x2=lambda g, x1, x2: g * (x1 / _unless((x1 == 0) & (x2 == 0), x2, 1.0)))
+xlog1py   = _ufunc("xlog1py",   "x1 x2", complex_rule=_H, x1=lambda g, x1, x2: xlog1py(g, _unless((x1 == 0) & (x2 == -1), x2, 0.0)), x2=lambda g, x1, x2: g * (x1 / (1 + _unless((x1 == 0) & (x2 == -1), x2, 0.0))))
+entr      = _ufunc("entr",      "x",     x=lambda g, x: -g * (log(x) + 1))
+rel_entr  = _ufunc("rel_entr",  "x1 x2", x1=lambda g, x1, x2: g * (log(x1 / x2) + 1), x2=lambda g, x1, x2: -g * (x1 / x2))
+kl_div    = _ufunc("kl_div",    "x1 x2", x1=lambda g, x1, x2: g * log(x1 / x2), x2=lambda g, x1, x2: g * (1 - x1 / x2))
+
+i0        = _ufunc("i0",  "x", x=lambda g, x: g * i1(x))
+i1        = _ufunc("i1",  "x", x=lambda g, x, y: g * (i0(x) - _over(y, x, 0.5)))
+i0e       = _ufunc("i0e", "x", x=lambda g, x, y: g * (i1e(x) - sign(x) * y))
+i1e       = _ufunc("i1e", "x", x=lambda g, x, y: g * (i0e(x) - _over(y, x, 0.5) - sign(x) * y))
+k0        = _ufunc("k0",  "x", x=lambda g, x: -g * k1(x))
+k1        = _ufunc("k1",  "x", x=lambda g, x, y: -g * (k0(x) + y / x))
+k0e       = _ufunc("k0e", "x", x=lambda g, x, y: g * (y - k1e(x)))
+k1e       = _ufunc("k1e", "x", x=lambda g, x, y: g * (y - k0e(x) - y / x))
+j0        = _ufunc("j0",  "x", x=lambda g, x: -g * j1(x))
+j1        = _ufunc("j1",  "x", x=lambda g, x, y: g * (j0(x) - _over(y, x, 0.5)))
+y0        = _ufunc("y0",  "x", x=lambda g, x: -g * y1(x))
+y1        = _ufunc("y1",  "x", x=lambda g, x, y: g * (y0(x) - y / x))
+# fmt: on
+
+
+def _kept(x: Any, a: Any, axis: Any, keepdims: bool) -> Any:
+    """`x`, of `a` reduced over `axis`, with the axes that it has lost."""
+    if keepdims or a.ndim == 0:
+        return x
+    axes = range(a.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    lost = {k % a.ndim for k in axes}
+    return x.reshape(tuple(1 if k in lost else n for k, n in enumerate(a.shape)))
+
+
+def _shares(g: Any, y: Any, s: Any, a: Any, axis: Any, keepdims: bool) -> Any:
+    """The gradient of what `b` multiplies: exp(a) by the sum's, with its sign."""
+    if g[0] is None:
+        return None
+    finite = np.where(np.isfinite(y), y, 0.0)
+    shifted = exp(a - _kept(finite, a, axis, keepdims))
+    return _kept(g[0] * s, a, axis, keepdims) * shifted
+
+
+def _of_a(g: Any, y: Any, s: Any, a: Any, b: Any, axis: Any, keepdims: bool) -> Any:
+    shares = _shares(g, y, s, a, axis, keepdims)
+    return shares if shares is None or b is None else shares * b
+
+
+def _signed(a: Any, **options: Any) -> Any:
+    return _on_arrays("logsumexp", a, return_sign=True, **options)
+
+
+# fmt: off
+signed_logsumexp = primitive(
+    "logsumexp", _signed, "a", arrays="b", options={"axis": None, "keepdims": False}, outputs="y s",
+    a=lambda g, y, s, a, b, axis, keepdims: _of_a(g, y, s, a, b, axis, keepdims),
+    b=lambda g, y, s, a, axis, keepdims: _shares(g, y, s, a, axis, keepdims))
+# fmt: on
+
+
+def _logsumexp(
+    a: Any, axis: Any = None, b: Any = None, keepdims: bool = False, return_sign: bool = False
+) -> Any:
+    if not has_tensor((a, b)):
+        return _on_arrays(
+            "logsumexp", a, axis=axis, b=b, keepdims=keepdims, return_sign=return_sign
+        )
+    y, s = signed_logsumexp(a, axis=axis, b=b, keepdims=keepdims)
+    if return_sign:
+        return y, s.detach()
+    return y if b is None else np.where(s.data < 0, np.nan, y)
+
+
+def _last(function: Any, x: Any, axis: Any) -> Any:
+    """`function`, which goes over the last axis, over another one, or over all items."""
+    if axis is None:
+        return function(x.reshape(-1)).reshape(x.shape)
+    return np.swapaxes(function(np.swapaxes(x, axis, -1)), axis, -1)
+
+
+def _softmax(x: Any, axis: Any = None) -> Any:
+    if not has_tensor(x):
+        return _on_arrays("softmax", x, axis=axis)
+    if isinstance(axis, tuple):
+        return exp(x - _logsumexp(x, axis, keepdims=True))
+    return _last(softmax_of_last, x, axis)
+
+
+def _log_softmax(x: Any, axis: Any = None) -> Any:
+    if not has_tensor(x):
+        return _on_arrays("log_softmax", x, axis=axis)
+    if isinstance(axis, tuple):
+        return x - _logsumexp(x, axis, keepdims=True)
+    return _last(log_softmax_of_last, x, axis)
+
+
+def _enter(function: Callable[..., Any], body: Callable[..., Any]) -> None:
+    """Enters `body` for a function of SciPy, under its name, signature and docstring."""
+    entry = wraps(function)(body)
+    entry.__module__ = "telegrad.scipy.special"
+    TABLE.register(function)(entry)
+
+
+_enter(special.logsumexp, _logsumexp)
+_enter(special.softmax, _softmax)
+_enter(special.log_softmax, _log_softmax)

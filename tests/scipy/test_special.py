@@ -1,0 +1,255 @@
+"""`telegrad.scipy.special` beside SciPy: names, values, derivatives, and when its rules are found.
+
+The ufuncs' derivatives are proved by tests/autograd/test_rules.py, with the samples of
+tests/autograd/samples/special.py.
+"""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import special
+
+import telegrad as tg
+from telegrad.autograd import Tensor, extend, gradcheck, gradgradcheck, no_grad, tensor
+from telegrad.errors import AutogradError
+from tests.autograd.samples.special import SPECIAL, WITHOUT_PROTOCOL
+from tests.gpu.stand_in import stand_in
+
+ROOT = Path(__file__).parent.parent.parent
+ours = tg.scipy.special
+
+
+def numbers(*shape: int, low: float = -1.0, high: float = 2.0, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).uniform(low, high, shape)
+
+
+def run(program: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=50
+    )
+    assert done.returncode == 0, done.stderr
+
+
+# -- names ----------------------------------------------------------------------------------------
+
+
+def test_names_and_signatures_are_scipys() -> None:
+    assert set(ours.__all__) == set(special.__all__)
+    for function in (*SPECIAL, *WITHOUT_PROTOCOL):
+        here = getattr(ours, function.__name__)
+        assert here is not function
+        assert here.__name__ == ("digamma" if function is special.psi else function.__name__)
+        assert here.__module__ == "telegrad.scipy.special"
+        try:
+            expected = inspect.signature(function)
+        except ValueError:
+            continue  # a ufunc, before NumPy 2.4
+        assert inspect.signature(here) == expected
+
+
+def test_the_nine_are_of_second_order() -> None:
+    nine = "erf expit logit logsumexp softmax log_softmax gammaln digamma xlogy"
+    for name in nine.split():
+        assert extend.tier_of(getattr(special, name)) is extend.Tier.SECOND_ORDER
+
+
+def test_what_has_no_rule_raises() -> None:
+    x = tensor([0.5], requires_grad=True)
+    with pytest.raises(AutogradError, match="no gradient rule"):
+        ours.struve(1.0, x)
+    with pytest.raises(AutogradError, match="no gradient with respect to x1"):
+        special.gammainc(x, 1.0)
+    with no_grad():
+        assert ours.struve(1.0, x).data == special.struve(1.0, 0.5)
+    with pytest.raises(AutogradError, match="cut it off"):
+        special.logsumexp(x)  # no ufunc: SciPy asks for an array
+
+
+# -- what is no ufunc -----------------------------------------------------------------------------
+
+AXES: list[Any] = [None, 0, -1, (0, 2), (1,), ()]
+
+
+def same(found: Any, expected: Any) -> None:
+    assert isinstance(found, Tensor)
+    assert (found.dtype, found.shape) == (np.asarray(expected).dtype, np.shape(expected))
+    np.testing.assert_allclose(found.data, expected, rtol=1e-6 if found.dtype == "f4" else 1e-13)
+
+
+@pytest.mark.parametrize("axis", AXES)
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_logsumexp(axis: Any, keepdims: bool, weighted: bool) -> None:
+    a = numbers(2, 3, 2)
+    b = numbers(3, 1, low=0.2, seed=1) if weighted else None
+    options = {"axis": axis, "keepdims": keepdims}
+    x = tensor(a, requires_grad=True)
+    same(ours.logsumexp(x, b=b, **options), special.logsumexp(a, b=b, **options))
+    inputs = [x] if b is None else [x, tensor(b, requires_grad=True)]
+
+    def call(x: Tensor, b: Any = None) -> Tensor:
+        result: Tensor = ours.logsumexp(x, b=b, **options)
+        return result
+
+    assert gradcheck(call, inputs)
+    assert gradgradcheck(call, inputs)
+
+
+def test_logsumexp_with_signs() -> None:
+    a, b = numbers(2, 3), np.array([[1.0, -9.0, 0.5], [1.0, 2.0, -0.5]])
+    x, weights = tensor(a, requires_grad=True), tensor(b, requires_grad=True)
+    for axis in (None, 1):
+        value, signs = ours.logsumexp(x, axis, weights, return_sign=True)
+        expected = special.logsumexp(a, axis, b, return_sign=True)
+        same(value, expected[0])
+        same(signs, expected[1])
+        assert not signs.requires_grad
+        # SciPy 1.15.0 gives nan for some positive sums, too.
+        same(ours.logsumexp(x, axis, b), np.where(expected[1] < 0, np.nan, expected[0]))
+
+        def call(x: Tensor, b: Tensor, axis: Any = axis) -> Tensor:
+            result: Tensor = ours.logsumexp(x, axis, b, return_sign=True)[0]
+            return result
+
+        assert gradcheck(call, [x, weights])
+        assert gradgradcheck(call, [x, weights])
+
+
+@pytest.mark.parametrize("a", [numbers(), numbers(4)[::-1], numbers(2, 3).T, numbers(1)])
+def test_logsumexp_of_other_shapes(a: Any) -> None:
+    x = tensor(a, requires_grad=True)
+    same(ours.logsumexp(x), special.logsumexp(a))
+    assert gradcheck(ours.logsumexp, x)
+    assert gradgradcheck(ours.logsumexp, x)
+
+
+def test_logsumexp_does_not_overflow() -> None:
+    a = np.array([[1000.0, 999.0], [-np.inf, 3.0], [-np.inf, -np.inf]])
+    x = tensor(a, requires_grad=True)
+    y = ours.logsumexp(x, axis=1)
+    same(y, special.logsumexp(a, axis=1))
+    y.sum().backward()
+    assert x.grad is not None
+    expected = [special.softmax(a[0]), [0.0, 1.0], [0.0, 0.0]]
+    np.testing.assert_allclose(x.grad.data, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+@pytest.mark.parametrize("axis", [*AXES, 1])
+def test_softmax(name: str, axis: Any) -> None:
+    if axis == ():
+        return  # of nothing
+    a = numbers(2, 3, 2)
+    x = tensor(a, requires_grad=True)
+    mine, theirs = getattr(ours, name), getattr(special, name)
+    same(mine(x, axis=axis), theirs(a, axis=axis))
+    same(mine(x.astype(np.float32), axis), theirs(a.astype(np.float32), axis))
+    assert gradcheck(lambda x: mine(x, axis), x)
+    assert gradgradcheck(lambda x: mine(x, axis), x)
+
+
+@pytest.mark.parametrize("n", [0, 1, 3])
+def test_polygamma(n: int) -> None:
+    a = numbers(2, 3, low=0.5)
+    x = tensor(a, requires_grad=True)
+    same(ours.polygamma(n, x), special.polygamma(n, a))
+    assert gradcheck(lambda x: ours.polygamma(n, x), x)
+    assert gradgradcheck(lambda x: ours.polygamma(n, x), x)
+
+
+def test_products_with_zero_have_slopes() -> None:
+    """Where SciPy says that 0 log 0 is 0."""
+    x, y = tensor([0.0, 0.0, 2.0], requires_grad=True), tensor([0.0, 3.0, 3.0], requires_grad=True)
+    special.xlogy(x, y).sum().backward()
+    assert x.grad is not None
+    assert y.grad is not None
+    np.testing.assert_allclose(x.grad.data, [0.0, np.log(3.0), np.log(3.0)])
+    np.testing.assert_allclose(y.grad.data, [0.0, 0.0, 2.0 / 3.0])
+
+
+def test_a_logarithm_of_a_normal_tail_keeps_its_slope() -> None:
+    """Where ndtr itself is 0 in float64."""
+    x = tensor([-40.0], requires_grad=True)
+    special.log_ndtr(x).sum().backward()
+    assert x.grad is not None
+    np.testing.assert_allclose(x.grad.data, [40.0], rtol=1e-2)
+
+
+# -- when it is found -----------------------------------------------------------------------------
+
+
+def test_without_a_tensor_it_is_scipy() -> None:
+    a = numbers(3, low=0.2, high=0.8)
+    for function in (special.erf, special.logsumexp, special.softmax):
+        found = getattr(ours, function.__name__)(a)
+        assert type(found) is type(function(a))
+        np.testing.assert_array_equal(found, function(a))
+    assert ours.logsumexp([1.0, 2.0]) == special.logsumexp([1.0, 2.0])
+
+
+def test_scipy_imported_after_a_miss_is_found() -> None:
+    run(
+        "import numpy as np, telegrad as tg\n"
+        "x = tg.tensor([0.5], requires_grad=True)\n"
+        "np.sinc(x)\n"  # loads the rules of NumPy's functions
+        "from scipy import special\n"
+        "special.erf(x).backward(np.ones(1)); assert x.grad is not None\n"
+    )
+
+
+def test_autograd_neither_loads_nor_needs_scipy() -> None:
+    run(
+        "import sys; import numpy as np, telegrad as tg, telegrad.numpy\n"
+        "x = tg.tensor([[0.5]], requires_grad=True)\n"
+        "np.sinc(x @ x).sum().backward()\n"
+        "assert 'scipy' not in sys.modules\n"
+        "sys.modules['scipy'] = None\n"
+        "from telegrad.autograd import rules\n"
+        "rules.embedding.embedding(x, [0], sparse=True).sum().backward()\n"
+        "try:\n    tg.scipy\n"
+        "except ImportError as error: assert \"pip install 'telegrad[scipy]'\" in str(error)\n"
+        "else: raise SystemExit('no error')\n"
+    )
+
+
+def test_cupy_arrays_go_to_cupys_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the stand-in, and to first order of what it has."""
+    cupy = stand_in()
+    called = []
+
+    def kernel(name: str) -> Any:
+        def evaluate(*args: Any, **options: Any) -> Any:
+            called.append(name)
+            host = [x.get() if isinstance(x, cupy.ndarray) else x for x in args]
+            found = getattr(special, name)(*host, **options)
+            whole = found if isinstance(found, tuple) else (found,)
+            made = tuple(cupy.asarray(x) for x in whole)
+            return made if isinstance(found, tuple) else made[0]
+
+        return evaluate
+
+    names = ["erf", "gammaln", "digamma", "logsumexp", "softmax"]
+    module = types.ModuleType("cupyx.scipy.special")
+    vars(module).update({name: kernel(name) for name in names})
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setitem(sys.modules, "cupyx.scipy.special", module)
+    a = numbers(2, 3, low=0.5)
+    for name in ("erf", "gammaln"):
+        x = tensor(cupy.asarray(a), requires_grad=True)
+        y = getattr(special, name)(x)
+        assert isinstance(y.data, cupy.ndarray)
+        y.sum().backward()
+        assert x.grad is not None
+        assert isinstance(x.grad.data, cupy.ndarray)
+    x = tensor(cupy.asarray(a), requires_grad=True)
+    assert isinstance(ours.logsumexp(x, axis=0).data, cupy.ndarray)
+    assert isinstance(ours.softmax(cupy.asarray(a)), cupy.ndarray)
+    assert called == ["erf", "gammaln", "digamma", "logsumexp", "softmax"]
