@@ -15,14 +15,26 @@ from telegrad.autograd import (
     Tensor,
     as_tensor,
     enable_grad,
+    from_dlpack,
     grad,
     gradcheck,
+    gradgradcheck,
     no_grad,
     tensor,
 )
 
 if TYPE_CHECKING:
-    from telegrad import nn, numpy, optim
+    from telegrad import nn, numpy, optim, scipy
+    from telegrad.autograd import (
+        checkpoint,
+        detect_anomaly,
+        hessian,
+        hvp,
+        jacobian,
+        jvp,
+        value_and_grad,
+        vjp,
+    )
     from telegrad.nn import manual_seed
 
 # That of pyproject.toml; to ask importlib.metadata for it would be a third of this import.
@@ -33,23 +45,43 @@ __all__ = [
     "Tensor",
     "__version__",
     "as_tensor",
+    "checkpoint",
+    "detect_anomaly",
     "enable_grad",
+    "from_dlpack",
     "grad",
     "gradcheck",
+    "gradgradcheck",
+    "hessian",
+    "hvp",
+    "jacobian",
+    "jvp",
     "manual_seed",
     "nn",
     "no_grad",
     "numpy",
     "optim",
+    "scipy",
     "tensor",
+    "value_and_grad",
+    "vjp",
 ]
 
 # Where names come from that are loaded on first use; a module is found in itself.
 _LATER = {
+    "checkpoint": "telegrad.autograd",
+    "detect_anomaly": "telegrad.autograd",
+    "hessian": "telegrad.autograd",
+    "hvp": "telegrad.autograd",
+    "jacobian": "telegrad.autograd",
+    "jvp": "telegrad.autograd",
+    "value_and_grad": "telegrad.autograd",
+    "vjp": "telegrad.autograd",
     "manual_seed": "telegrad.nn",
     "nn": "telegrad.nn",
     "numpy": "telegrad.numpy",
     "optim": "telegrad.optim",
+    "scipy": "telegrad.scipy",
 }
 
 

@@ -5,16 +5,19 @@ from telegrad.arrays.copy_into import copy_into
 from telegrad.arrays.device import (
     CPU,
     array_beside,
+    array_from_dlpack,
     check_devices,
     device_name,
     device_of,
     to_device,
 )
 from telegrad.arrays.host_copy import host_copy, to_host
+from telegrad.arrays.sparse import is_sparse, sparse_product, sparse_product_asks
 
 __all__ = [
     "CPU",
     "array_beside",
+    "array_from_dlpack",
     "as_array",
     "check_devices",
     "copy_into",
@@ -25,7 +28,10 @@ __all__ = [
     "is_cupy",
     "is_floating",
     "is_inexact",
+    "is_sparse",
     "namespace",
+    "sparse_product",
+    "sparse_product_asks",
     "to_device",
     "to_host",
 ]

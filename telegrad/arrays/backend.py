@@ -6,6 +6,7 @@ therefore enough, and a machine without a GPU never pays for the import.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from types import ModuleType
 from typing import Any, TypeGuard
@@ -46,6 +47,11 @@ def namespace(*values: object) -> Any:
     return np
 
 
+def _on_gpu(value: object) -> bool:
+    """Tells whether `value` is an array of another library on a GPU."""
+    return getattr(value, "__cuda_array_interface__", None) is not None
+
+
 def is_floating(dtype: DTypeLike) -> bool:
     """Tells whether `dtype` holds real floating-point numbers, those of ml_dtypes included.
 
@@ -76,12 +82,17 @@ def as_array(value: object, *, dtype: DTypeLike | None = None) -> Array:
         dtype: The wanted dtype, or None for the value's own.
 
     Returns:
-        A CuPy array for a CuPy array, else a NumPy array (0-d for a scalar).
+        A CuPy array for a CuPy array and for what has a CUDA array interface, else a NumPy array
+        (0-d for a scalar).
 
     Raises:
+        ImportError: It is on a GPU and CuPy is not installed.
         TypeError: `value` holds something that is no number.
     """
-    array: Array = namespace(value).asarray(value, dtype=dtype)
+    xp = namespace(value)
+    if xp is np and not isinstance(value, np.ndarray) and _on_gpu(value):
+        xp = importlib.import_module("cupy")
+    array: Array = xp.asarray(value, dtype=dtype)
     if array.dtype.kind in "OSU":
         raise TypeError(
             f"not an array of numbers: {type(value).__name__} (as an array its dtype is "

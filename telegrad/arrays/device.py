@@ -10,7 +10,18 @@ import numpy as np
 from telegrad.arrays.backend import as_array, is_array, is_cupy
 from telegrad.types import Array
 
-__all__ = ["CPU", "array_beside", "check_devices", "device_name", "device_of", "to_device"]
+__all__ = [
+    "CPU",
+    "array_beside",
+    "array_from_dlpack",
+    "check_devices",
+    "device_name",
+    "device_of",
+    "to_device",
+]
+
+_GPU_KINDS: Final = (2, 13)
+"""Of DLPack's device types: CUDA memory, and CUDA managed memory."""
 
 CPU: Final = "cpu"
 
@@ -71,6 +82,29 @@ def array_beside(value: object, neighbour: Array) -> Array:
         TypeError: `value` holds something that is no number.
     """
     return value if is_array(value) else to_device(as_array(value), device_of(neighbour))
+
+
+def array_from_dlpack(source: Any) -> Array:
+    """Returns an array that shares the memory of another library's: CuPy's if it is on a GPU.
+
+    Args:
+        source: Has `__dlpack__` and `__dlpack_device__`.
+
+    Raises:
+        TypeError: It has not.
+        BufferError: Its dtype or its place is none that NumPy or CuPy knows.
+        RuntimeError: It is on a GPU and CuPy is not installed.
+    """
+    try:
+        kind, number = source.__dlpack_device__()
+    except AttributeError as error:
+        raise TypeError(
+            f"{type(source).__name__} has no __dlpack__; pass an array of a library that speaks "
+            "DLPack, or use as_tensor"
+        ) from error
+    xp = _import_cupy(f"cuda:{number}") if int(kind) in _GPU_KINDS else np
+    array: Array = xp.from_dlpack(source)
+    return array
 
 
 def check_devices(what: str, *values: object) -> None:

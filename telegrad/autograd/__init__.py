@@ -1,8 +1,20 @@
-"""Tensors, the graph that their operations record, and the ways through it."""
+"""Tensors, the graph that their operations record, and the ways through it.
+
+What a training step does not need is loaded when it is first named.
+"""
+
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING
 
 from telegrad.autograd import extend, ops
-from telegrad.autograd.creation import as_tensor, tensor
-from telegrad.autograd.differentiate import grad
+from telegrad.autograd.creation import as_tensor, from_dlpack, tensor
+from telegrad.autograd.differentiate import (
+    Wanted,
+    grad,
+    gradients_of_roots,
+    own_gradient,
+    tensors_in,
+)
 from telegrad.autograd.engine import backward
 from telegrad.autograd.function import Function, FunctionContext
 from telegrad.autograd.grad_mode import GradMode, enable_grad, is_grad_enabled, no_grad
@@ -14,10 +26,17 @@ from telegrad.autograd.gradient_target import (
     PassEnd,
 )
 from telegrad.autograd.graph_task import Accumulate, GraphTask
-from telegrad.autograd.hooks import RemovableHandle
+from telegrad.autograd.hooks import HookList, RemovableHandle
 from telegrad.autograd.node import AccumulateGrad, Edge, Gradient, Gradients, Node, Sink
 from telegrad.autograd.operation import Operation
+from telegrad.autograd.row_sparse import RowSparse, is_row_sparse
 from telegrad.autograd.tensor import Tensor, attach
+
+if TYPE_CHECKING:
+    from telegrad.autograd.anomaly import detect_anomaly
+    from telegrad.autograd.checkpointing import checkpoint
+    from telegrad.autograd.generator import SeededGenerator, current_generator, manual_seed
+    from telegrad.autograd.transforms import hessian, hvp, jacobian, jvp, value_and_grad, vjp
 
 __all__ = [
     "Accumulate",
@@ -31,23 +50,64 @@ __all__ = [
     "GradientTarget",
     "Gradients",
     "GraphTask",
+    "HookList",
     "LocalGradients",
     "Node",
     "Operation",
     "PassEnd",
     "RemovableHandle",
+    "RowSparse",
+    "SeededGenerator",
     "Sink",
     "Tensor",
+    "Wanted",
     "as_tensor",
     "attach",
     "backward",
+    "checkpoint",
+    "current_generator",
+    "detect_anomaly",
     "enable_grad",
     "extend",
+    "from_dlpack",
     "grad",
     "gradcheck",
     "gradgradcheck",
+    "gradients_of_roots",
+    "hessian",
+    "hvp",
     "is_grad_enabled",
+    "is_row_sparse",
+    "jacobian",
+    "jvp",
+    "manual_seed",
     "no_grad",
     "ops",
+    "own_gradient",
     "tensor",
+    "tensors_in",
+    "value_and_grad",
+    "vjp",
 ]
+
+_LATER = {
+    "checkpoint": "telegrad.autograd.checkpointing",
+    "SeededGenerator": "telegrad.autograd.generator",
+    "current_generator": "telegrad.autograd.generator",
+    "manual_seed": "telegrad.autograd.generator",
+    "detect_anomaly": "telegrad.autograd.anomaly",
+    **dict.fromkeys(
+        ("hessian", "hvp", "jacobian", "jvp", "value_and_grad", "vjp"),
+        "telegrad.autograd.transforms",
+    ),
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LATER:
+        raise AttributeError(f"module 'telegrad.autograd' has no attribute {name!r}")
+    return getattr(_import_module(_LATER[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -52,19 +52,41 @@ class ArrayHolder:
         """Where the array lives: `cpu`, or `cuda:0`, `cuda:1`, ..."""
         return device_of(self._value.array)
 
-    def item(self) -> Any:
-        """Returns the only item as a Python number.
+    @property
+    def itemsize(self) -> int:
+        """The bytes of one item."""
+        return self._value.array.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all items."""
+        return self.size * self.itemsize
+
+    def item(self, *place: Any) -> Any:
+        """Returns one item as a Python number: the only one, or that at `place`.
 
         Raises:
-            ValueError: There is not exactly one.
+            ValueError: No place is given and there is not exactly one.
+            IndexError: There is no such place.
         """
-        return self._value.array.item()
+        array: Any = self._value.array
+        if place:
+            index = place[0] if len(place) == 1 else place
+            array = array[index] if isinstance(index, tuple) else array.reshape(-1)[index]
+        return array.item()
+
+    def tolist(self) -> Any:
+        """Returns the items as nested lists of Python numbers; of no axes, the number."""
+        return self._value.array.tolist()
 
     def __len__(self) -> int:
         return len(self._value.array)
 
     def __bool__(self) -> bool:
         return bool(self._value.array)
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
 
     def __float__(self) -> float:
         return float(self.item())

@@ -2,68 +2,49 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from telegrad.arrays import to_device
-from telegrad.autograd.dispatch import call
+from telegrad.autograd.dispatch import call, dispatch
+from telegrad.autograd.reductions import Reductions
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from telegrad.autograd.tensor import Tensor
     from telegrad.types import DTypeLike
 
 __all__ = ["ArrayMethods"]
 
-Axis: TypeAlias = "int | tuple[int, ...] | None"
 
+class ArrayMethods(Reductions):
+    """Changes of shape, of dtype and of place, and choices of items; recorded.
 
-class ArrayMethods:
-    """Reductions and changes of shape; recorded."""
+    The parameters are NumPy's; `out`, where it is one, is refused.
+    """
 
     __slots__ = ()
 
-    def sum(self, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
-        """Returns the sum over `axis`; over everything if it is None."""
-        return call(np.sum, self, axis=axis, keepdims=keepdims)
+    # Shape.
 
-    def mean(self, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
-        """Returns the mean over `axis`; over everything if it is None."""
-        return call(np.mean, self, axis=axis, keepdims=keepdims)
-
-    def max(self, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
-        """Returns the largest item; where several are, they share its gradient equally."""
-        return call(np.max, self, axis=axis, keepdims=keepdims)
-
-    def min(self, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
-        """Returns the smallest item; where several are, they share its gradient equally."""
-        return call(np.min, self, axis=axis, keepdims=keepdims)
-
-    def argmax(self, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
-        """Returns the index of the largest item; an integer Tensor, never recorded."""
-        return call(np.argmax, self, axis=axis, keepdims=keepdims)
-
-    def argmin(self, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
-        """Returns the index of the smallest item; an integer Tensor, never recorded."""
-        return call(np.argmin, self, axis=axis, keepdims=keepdims)
-
-    def any(self, axis: Axis = None) -> Tensor:
-        """Returns whether an item is true; never recorded."""
-        return call(np.any, self, axis=axis)
-
-    def all(self, axis: Axis = None) -> Tensor:
-        """Returns whether all items are true; never recorded."""
-        return call(np.all, self, axis=axis)
-
-    def reshape(self, *shape: Any) -> Tensor:
+    def reshape(self, *shape: Any, order: str = "C", copy: bool | None = None) -> Tensor:
         """Returns the same items in another shape: `reshape(2, 3)` or `reshape((2, 3))`."""
-        return call(np.reshape, self, shape[0] if len(shape) == 1 else shape)
+        to = shape[0] if len(shape) == 1 else shape
+        if order == "C" and copy is None:
+            return call(np.reshape, self, to)
+        return call(np.reshape, self, to, order=order, copy=copy)
 
-    def ravel(self) -> Tensor:
-        """Returns the items in one axis."""
-        return call(np.ravel, self)
+    def ravel(self, order: str = "C") -> Tensor:
+        """Returns the items in one axis; shared memory where that is possible."""
+        return call(np.ravel, self, **({} if order == "C" else {"order": order}))
 
-    def squeeze(self, axis: Axis = None) -> Tensor:
+    def flatten(self, order: str = "C") -> Tensor:
+        """Returns the items in one axis of an array of its own."""
+        return call(np.copy, self.ravel(order))
+
+    def squeeze(self, axis: int | tuple[int, ...] | None = None) -> Tensor:
         """Returns this without its axes of length 1, or without those named."""
         return call(np.squeeze, self, axis=axis)
 
@@ -71,16 +52,158 @@ class ArrayMethods:
         """Returns this with its axes reversed, or in the order named."""
         return call(np.transpose, self, (axes[0] if len(axes) == 1 else axes) if axes else None)
 
-    def swapaxes(self, axis1: int, axis2: int) -> Tensor:
+    def swapaxes(self, axis1: int, axis2: int, /) -> Tensor:
         """Returns this with two axes exchanged."""
         return call(np.swapaxes, self, axis1, axis2)
 
-    def clip(self, low: Any = None, high: Any = None) -> Tensor:
-        """Returns this with what lies outside `low` and `high` replaced by them."""
-        return call(np.clip, self, low, high)
+    @property
+    def T(self) -> Tensor:
+        """This with its axes reversed."""
+        return call(np.transpose, self)
 
-    def astype(self, dtype: DTypeLike) -> Tensor:
-        """Returns this in another dtype; its gradient comes back in this one."""
+    @property
+    def mT(self) -> Tensor:
+        """This with its last two axes exchanged: each matrix of a batch transposed.
+
+        Raises:
+            ValueError: There are fewer than two axes.
+        """
+        held: Any = self
+        if held.ndim < 2:
+            raise ValueError(f"a matrix transpose needs two axes, this one has {held.ndim}")
+        return call(np.swapaxes, self, -2, -1)
+
+    def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
+        """Returns the diagonals of the matrices that two axes make."""
+        return _of(np.diagonal, self, offset, axis1, axis2)
+
+    def trace(
+        self,
+        offset: int = 0,
+        axis1: int = 0,
+        axis2: int = 1,
+        dtype: DTypeLike | None = None,
+        out: None = None,
+    ) -> Tensor:
+        """Returns the sums along the diagonals."""
+        return _of(np.trace, self, offset, axis1, axis2, **_given(dtype=dtype, out=out))
+
+    # Items.
+
+    def take(
+        self, indices: Any, axis: int | None = None, out: None = None, mode: str = "raise"
+    ) -> Tensor:
+        """Returns the items at `indices` along `axis`; of all items in a row if it is None."""
+        others = _given(out=out, mode=None if mode == "raise" else mode)
+        return _of(np.take, self, indices, axis=axis, **others)
+
+    def compress(self, condition: Any, axis: int | None = None, out: None = None) -> Tensor:
+        """Returns the items along `axis` where `condition` is true."""
+        return _of(np.compress, condition, self, axis=axis, **_given(out=out))
+
+    def choose(self, choices: Sequence[Any], out: None = None, mode: str = "raise") -> Tensor:
+        """Returns from each place the item of the array of `choices` that this one names there."""
+        others = _given(out=out, mode=None if mode == "raise" else mode)
+        return _of(np.choose, self, choices, **others)
+
+    def repeat(self, repeats: Any, axis: int | None = None) -> Tensor:
+        """Returns each item `repeats` times; of all items in a row if `axis` is None."""
+        return _of(np.repeat, self, repeats, axis=axis)
+
+    def argsort(
+        self,
+        axis: int | None = -1,
+        kind: str | None = None,
+        order: None = None,
+        *,
+        stable: bool | None = None,
+    ) -> Tensor:
+        """Returns the indices that sort this; an integer Tensor, never recorded."""
+        return _of(np.argsort, self, axis=axis, **_given(kind=kind, order=order, stable=stable))
+
+    def argpartition(
+        self, kth: Any, axis: int | None = -1, kind: str = "introselect", order: None = None
+    ) -> Tensor:
+        """Returns the indices that partition this; an integer Tensor, never recorded."""
+        return _of(np.argpartition, self, kth, axis=axis, kind=kind, **_given(order=order))
+
+    def searchsorted(self, v: Any, side: str = "left", sorter: Any = None) -> Tensor:
+        """Returns where `v` would go into this, which is sorted; never recorded."""
+        return _of(np.searchsorted, self, v, side=side, **_given(sorter=sorter))
+
+    def nonzero(self) -> tuple[Tensor, ...]:
+        """Returns the indices of the items that are not 0, one Tensor for each axis."""
+        found: tuple[Tensor, ...] = dispatch(np.nonzero, (self,), {})
+        return found
+
+    # Elementwise.
+
+    def clip(
+        self,
+        min: Any = None,  # noqa: A002  NumPy's name
+        max: Any = None,  # noqa: A002
+        out: None = None,
+    ) -> Tensor:
+        """Returns this with what lies outside `min` and `max` replaced by them."""
+        return call(np.clip, self, min, max, **_given(out=out))
+
+    def round(self, decimals: int = 0, out: None = None) -> Tensor:
+        """Returns this rounded, halves to even; never recorded, for it is constant in between."""
+        return _of(np.round, self, decimals, **_given(out=out))
+
+    def conj(self) -> Tensor:
+        """Returns this with its imaginary parts negated."""
+        return _of(np.conjugate, self)
+
+    conjugate = conj
+
+    @property
+    def real(self) -> Tensor:
+        """The real parts."""
+        return _of(np.real, self)
+
+    @property
+    def imag(self) -> Tensor:
+        """The imaginary parts."""
+        return _of(np.imag, self)
+
+    def dot(self, other: Any, out: None = None) -> Tensor:
+        """Returns the dot product with `other`, NumPy's of any number of axes."""
+        return _of(np.dot, self, other, **_given(out=out))
+
+    # Dtype, device, memory.
+
+    def astype(
+        self,
+        dtype: DTypeLike,
+        order: str = "K",
+        casting: str = "unsafe",
+        subok: bool = True,
+        copy: bool = True,
+    ) -> Tensor:
+        """Returns this in another dtype; its gradient comes back in this one.
+
+        Args:
+            dtype: The wanted one.
+            order: Only NumPy's default, as for `subok`.
+            casting: What may be lost: `unsafe`, `same_kind`, `safe`, `equiv` or `no`.
+            subok: See `order`.
+            copy: False for this one itself where it has that dtype already.
+
+        Raises:
+            TypeError: `casting` does not allow it.
+            ValueError: `order` or `subok` is another one than the default.
+        """
+        held: Any = self
+        if order != "K" or not subok:
+            raise ValueError("astype of tensors takes neither order nor subok")
+        if casting != "unsafe" and not np.can_cast(held.dtype, dtype, casting):  # type: ignore[arg-type]
+            raise TypeError(
+                f"cannot cast {held.dtype} to {np.dtype(dtype)} by the rule {casting!r}"
+            )
+        if not copy and held.dtype == np.dtype(dtype):
+            same: Tensor = held
+            return same
         return call(np.astype, self, dtype)
 
     def to(self, device: str) -> Tensor:
@@ -94,11 +217,20 @@ class ArrayMethods:
         """
         return call(to_device, self, device)
 
-    def copy(self) -> Tensor:
+    def copy(self, order: str = "C") -> Tensor:
         """Returns this in an array of its own."""
+        return call(np.copy, self, **({} if order == "C" else {"order": order}))
+
+    def clone(self) -> Tensor:
+        """Returns this in an array of its own; its gradient comes back here, as from `copy`."""
         return call(np.copy, self)
 
-    @property
-    def T(self) -> Tensor:
-        """This with its axes reversed."""
-        return call(np.transpose, self)
+
+def _of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor:
+    """Calls what stands in for `function`, also where it has no rule and no gradient is needed."""
+    result: Tensor = dispatch(function, args, kwargs)
+    return result
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: x for name, x in options.items() if x is not None}

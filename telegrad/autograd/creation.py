@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from telegrad.arrays import as_array, namespace, to_device
+from telegrad.arrays import array_from_dlpack, as_array, namespace, to_device
 from telegrad.autograd.tensor import Tensor
 from telegrad.types import DTypeLike
 
-__all__ = ["as_tensor", "tensor"]
+__all__ = ["as_tensor", "from_dlpack", "tensor"]
 
 
 def tensor(
@@ -49,3 +49,26 @@ def as_tensor(data: object) -> Tensor:
     True
     """
     return data if isinstance(data, Tensor) else Tensor(data)
+
+
+def from_dlpack(source: object) -> Tensor:
+    """Returns a Tensor that shares the memory of another library's array or tensor.
+
+    Neither library notices what the other one writes; a recorded graph is not warned of it.
+
+    Args:
+        source: Has `__dlpack__` and `__dlpack_device__`: a NumPy or CuPy array, a torch tensor, ...
+
+    Raises:
+        TypeError: It has not.
+        BufferError: Its dtype, or the kind of its device, is not supported.
+        RuntimeError: It is on a GPU and CuPy is not installed.
+
+    >>> import numpy as np
+    >>> shared = np.zeros(2)
+    >>> t = from_dlpack(shared)
+    >>> t += 1.0
+    >>> shared.tolist()
+    [1.0, 1.0]
+    """
+    return Tensor(array_from_dlpack(source))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, overload
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, final, overload
 
 from telegrad.arrays import namespace
 from telegrad.autograd.grad_mode import enable_grad
 from telegrad.autograd.graph_task import GraphTask
 from telegrad.autograd.node import Edge, Gradient
+from telegrad.autograd.row_sparse import is_row_sparse
 from telegrad.autograd.tensor import Tensor
+from telegrad.autograd.trees import Rebuild, flatten, is_branch
 from telegrad.errors import AutogradError
 
-__all__ = ["grad"]
+__all__ = ["Wanted", "grad", "gradients_of_roots", "own_gradient", "tensors_in"]
 
 
 @overload
@@ -39,29 +41,42 @@ def grad(
 ) -> tuple[Tensor | None, ...]: ...
 
 
+@overload
 def grad(
-    outputs: Tensor | Sequence[Tensor],
-    inputs: Tensor | Sequence[Tensor],
-    grad_outputs: Gradient | Sequence[Gradient | None] | None = None,
+    outputs: Any,
+    inputs: Any,
+    grad_outputs: Any = None,
     *,
     retain_graph: bool | None = None,
     create_graph: bool = False,
     allow_unused: bool = False,
-) -> tuple[Tensor | None, ...]:
+) -> Any: ...
+
+
+def grad(
+    outputs: Any,
+    inputs: Any,
+    grad_outputs: Any = None,
+    *,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    allow_unused: bool = False,
+) -> Any:
     """Returns the gradients of `outputs` with respect to `inputs`; touches no `Tensor.grad`.
 
     Runs only what lies between the two.
 
     Args:
-        outputs: One or several roots.
-        inputs: Leaves or results that need a gradient.
+        outputs: One or several roots; a tree of them (dicts, lists, tuples, dataclasses).
+        inputs: Leaves or results that need a gradient; a tree of them.
         grad_outputs: One per output, in its shape; None for a scalar means 1.
         retain_graph: Keeps the graph for another backward; None means as `create_graph`.
         create_graph: Records the backward, so that the results can be differentiated.
         allow_unused: Gives None for an input that no output depends on.
 
     Returns:
-        One per input, in its shape and dtype.
+        One per input, in its shape and dtype: a tuple for one Tensor and for a list or tuple of
+        them, else a tree like `inputs`.
 
     Raises:
         AutogradError: An input needs no gradient or is unused; else as `backward`.
@@ -72,31 +87,73 @@ def grad(
     >>> slope.item(), grad(slope, x)[0].item()
     (27.0, 18.0)
     """
-    roots = [outputs] if isinstance(outputs, Tensor) else list(outputs)
-    wanted = [inputs] if isinstance(inputs, Tensor) else list(inputs)
-    given = _per_root(grad_outputs, len(roots))
-    edges = [_edge(x, i) for i, x in enumerate(wanted)]
+    roots, _ = tensors_in(outputs)
+    wanted = Wanted(inputs)
+    given = gradients_of_roots(grad_outputs, len(roots))
     task = GraphTask(
         [root.root(g, create_graph=create_graph) for root, g in zip(roots, given, strict=True)],
         accumulate=_nothing,
         retain_graph=create_graph if retain_graph is None else retain_graph,
         create_graph=create_graph,
-        captures=edges,
+        captures=wanted.edges,
     )
     task.run()
-    found = [task.captured.get(edge) for edge in edges]
-    unused = [i for i, g in enumerate(found) if g is None]
-    if unused and not allow_unused:
-        raise AutogradError(
-            f"no gradient reached inputs {unused}: the outputs do not depend on them; "
-            "pass allow_unused=True to get None for these"
-        )
-    return tuple(None if g is None else _own(g) for g in found)
+    return wanted.answer(task.captured, allow_unused=allow_unused)
 
 
-def _per_root(
+@final
+class Wanted:
+    """What a `grad` is to differentiate by, and the form of its answer.
+
+    Args:
+        inputs: As for `grad`.
+
+    Raises:
+        AutogradError: One of them is no Tensor, or needs no gradient.
+
+    Attributes:
+        edges: Where the gradients that are wanted come to.
+    """
+
+    def __init__(self, inputs: Any) -> None:
+        tensors, self._rebuild = tensors_in(inputs)
+        self.edges = [_edge(x, i) for i, x in enumerate(tensors)]
+
+    def answer(self, captured: Mapping[Edge, Gradient], *, allow_unused: bool) -> Any:
+        """Returns the gradients that came to `edges`, in a tree like that of the inputs.
+
+        Raises:
+            AutogradError: None came to one of them, and that is not allowed.
+        """
+        found = [captured.get(edge) for edge in self.edges]
+        unused = [i for i, g in enumerate(found) if g is None]
+        if unused and not allow_unused:
+            raise AutogradError(
+                f"no gradient reached inputs {unused}: the outputs do not depend on them; "
+                "pass allow_unused=True to get None for these"
+            )
+        return self._rebuild([None if g is None else own_gradient(g) for g in found])
+
+
+def tensors_in(tree: Any) -> tuple[list[Tensor], Rebuild]:
+    """Returns the Tensors of `tree`, and what builds a tree of others; of flat ones, a tuple."""
+    if isinstance(tree, Tensor):
+        return [tree], tuple
+    if not is_branch(tree):
+        return list(tree), tuple  # an iterator, such as module.parameters()
+    if isinstance(tree, (list, tuple)) and all(isinstance(x, Tensor) for x in tree):
+        return list(tree), tuple
+    return flatten(tree)
+
+
+def gradients_of_roots(
     gradients: Gradient | Sequence[Gradient | None] | None, count: int
 ) -> Sequence[Gradient | None]:
+    """Returns one gradient, or None, for each of `count` roots.
+
+    Raises:
+        AutogradError: It is another number of them.
+    """
     if gradients is None:
         return [None] * count
     if isinstance(gradients, (list, tuple)):
@@ -108,18 +165,22 @@ def _per_root(
     return [gradients]  # type: ignore[list-item]
 
 
-def _edge(x: Tensor, i: int) -> Edge:
+def _edge(x: Any, i: int) -> Edge:
+    if not isinstance(x, Tensor):
+        raise AutogradError(f"input {i} is no tensor but {type(x).__name__}")
     edge = x.edge
     if edge is None:
         raise AutogradError(f"input {i} of shape {x.shape} needs no gradient")
     return edge
 
 
-def _own(gradient: Gradient) -> Tensor:
-    # Arrays inside the engine may be shared; what the user gets is the user's.
+def own_gradient(gradient: Gradient) -> Tensor:
+    """Returns a gradient for the user: arrays inside the engine may be shared, this one is not."""
     if isinstance(gradient, Tensor):
         with enable_grad():
             return gradient.copy()
+    if is_row_sparse(gradient):
+        return gradient.copy()  # type: ignore[return-value]
     return Tensor(namespace(gradient).array(gradient))
 
 

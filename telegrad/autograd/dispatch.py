@@ -9,6 +9,7 @@ are written in terms of Tensor.
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 if TYPE_CHECKING:
     from telegrad.autograd.tensor import Tensor
 
-__all__ = ["PLAIN", "TABLE", "DispatchTable", "Tier", "call", "dispatch"]
+__all__ = ["PLAIN", "TABLE", "DispatchTable", "Tier", "call", "dispatch", "refuse_out"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -79,9 +80,23 @@ PLAIN: Final = "functions without a rule"
 """The key of what is called, with (function, args, kwargs), for those that have no entry."""
 
 
+def refuse_out(function: object, out: object) -> None:
+    """Checks that a function is not to write into what it was given.
+
+    Raises:
+        TypeError: It is.
+    """
+    given = out if isinstance(out, tuple) else (out,)
+    if any(x is not None for x in given):
+        name = getattr(function, "__name__", str(function))
+        raise TypeError(f"{name} of tensors does not take out; assign its result")
+
+
 def _load_rules() -> None:
     # By name, as it is for the first miss alone: half of `import telegrad` would be theirs.
     importlib.import_module("telegrad.autograd.rules")
+    if "scipy.special" in sys.modules:  # without that, nobody has its functions
+        importlib.import_module("telegrad.autograd.rules.special")
 
 
 def call(function: object, *args: Any, **kwargs: Any) -> Tensor:
@@ -91,7 +106,13 @@ def call(function: object, *args: Any, **kwargs: Any) -> Tensor:
 
 
 def dispatch(function: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Calls what stands in for a NumPy function or ufunc, or what deals with all the others."""
+    """Calls what stands in for a NumPy function or ufunc, or what deals with all the others.
+
+    Raises:
+        TypeError: `out` is given.
+    """
+    if "out" in kwargs:
+        refuse_out(function, kwargs["out"])
     rule = _ENTRIES.get(function) or TABLE.find(function)
     if rule is None:
         return _ENTRIES[PLAIN](function, args, kwargs)

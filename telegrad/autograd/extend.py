@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from telegrad.autograd.dispatch import TABLE, Tier
+from telegrad.autograd.dispatch import TABLE, Tier, refuse_out
 from telegrad.autograd.operation import Operation
 from telegrad.autograd.plain import constant, has_tensor
 
@@ -146,13 +146,19 @@ def composed(
     """Returns a decorator for what stands in for `function` on Tensors, written with others.
 
     Arrays alone still go to `function` itself. What the decorated function does not take is no
-    parameter of it, so Python's own TypeError names it.
+    parameter of it, so Python's own TypeError names it; `out` may be one, and is None.
     """
 
     def decorate(body: F) -> F:
+        code = body.__code__
+        names = code.co_varnames[: code.co_argcount]
+        place = names.index("out") if "out" in names else None
+
         @wraps(function)
         def either(*args: Any, **kwargs: Any) -> Any:
             if has_tensor((args, kwargs)):
+                if place is not None:
+                    refuse_out(function, args[place] if len(args) > place else kwargs.get("out"))
                 return body(*args, **kwargs)
             return function(*args, **kwargs)
 
@@ -179,7 +185,7 @@ def find(function: Callable[..., Any]) -> Callable[..., Any] | None:
 def tier_of(function: Callable[..., Any]) -> Tier:
     """Returns how far `function` can be differentiated.
 
-    >>> tier_of(np.sin), tier_of(np.floor), tier_of(np.i0)
+    >>> tier_of(np.sin), tier_of(np.floor), tier_of(np.roots)
     (<Tier.SECOND_ORDER: 'tier 1'>, <Tier.CONSTANT: 'constant'>, <Tier.NONE: 'tier 3'>)
     """
     return TABLE.tier(function)

@@ -8,6 +8,8 @@ import numpy as np
 
 from telegrad.arrays import as_array
 from telegrad.autograd.dispatch import call
+from telegrad.autograd.node import Edge
+from telegrad.autograd.row_sparse import is_row_sparse
 from telegrad.autograd.tensor import Tensor
 from telegrad.errors import AutogradError
 from telegrad.types import Array, Shape
@@ -15,14 +17,25 @@ from telegrad.types import Array, Shape
 __all__ = ["fit", "sum_over_broadcast"]
 
 
-def fit(gradient: Any, shape: Shape, dtype: np.dtype[Any]) -> Any:
+def fit(gradient: Any, shape: Shape, dtype: np.dtype[Any], edge: Edge | None = None) -> Any:
     """Returns `gradient` summed over what was broadcast, in `dtype`.
 
     Of a complex gradient of a real number the real part is taken.
 
+    Args:
+        gradient: What a rule gave.
+        shape: That of the input that it is the gradient of.
+        dtype: That of the input.
+        edge: Where it goes. A RowSparse stays one if that is a leaf, or another worker's graph;
+            rules get arrays.
+
     Raises:
         AutogradError: It does not have such a shape.
     """
+    if is_row_sparse(gradient):
+        if gradient.shape == shape and edge is not None and edge.node.is_end:
+            return gradient.astype(dtype, copy=False)
+        gradient = gradient.to_dense()
     recorded = isinstance(gradient, Tensor)
     if not recorded:
         gradient = as_array(gradient)

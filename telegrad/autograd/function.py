@@ -10,9 +10,10 @@ import numpy as np
 
 from telegrad.arrays import as_array, is_inexact
 from telegrad.autograd.fitting import fit
-from telegrad.autograd.grad_mode import GradMode, is_grad_enabled
-from telegrad.autograd.node import Edge, Gradients, Node
+from telegrad.autograd.grad_mode import ENABLED, GradMode, Watched
+from telegrad.autograd.node import Edge, Gradients
 from telegrad.autograd.saved_value import SavedValue
+from telegrad.autograd.saving_node import SavingNode
 from telegrad.autograd.tensor import Tensor, attach
 from telegrad.autograd.value import Value
 from telegrad.errors import AutogradError
@@ -101,8 +102,8 @@ class Function(ABC):
         Returns:
             A Tensor, or a tuple of Tensors if `forward` returned a tuple.
         """
-        enabled = is_grad_enabled()
-        needs = tuple(enabled and isinstance(x, Tensor) and x.requires_grad for x in args)
+        mode = ENABLED.get()
+        needs = tuple(bool(mode) and isinstance(x, Tensor) and x.requires_grad for x in args)
         ctx = FunctionContext(needs)
         values = [x.value if isinstance(x, Tensor) else None for x in args]
         plain = [x if value is None else value.array for x, value in zip(args, values, strict=True)]
@@ -111,6 +112,8 @@ class Function(ABC):
         several = isinstance(returned, tuple)
         outputs = _output_values(returned if several else (returned,), values)
         node = _FunctionNode(cls, ctx, args, values, outputs) if any(needs) else None
+        if node is not None and isinstance(mode, Watched):
+            mode.recorded(node, plain, [value.array for value in outputs])
         constant = {id(x) for x in ctx._constant}
         results = tuple(
             attach(
@@ -134,10 +137,10 @@ def _output_values(returned: Sequence[Any], inputs: Sequence[Value | None]) -> l
 
 
 @final
-class _FunctionNode(Node):
+class _FunctionNode(SavingNode):
     """One recorded call of a user's `Function`."""
 
-    __slots__ = ("_ctx", "_function", "_inputs", "_saved")
+    __slots__ = ("_ctx", "_function", "_inputs")
 
     def __init__(
         self,
@@ -153,9 +156,7 @@ class _FunctionNode(Node):
         self._function = function
         self._ctx = ctx
         self._inputs = [None if v is None else (v.array.shape, v.array.dtype) for v in values]
-        self._saved: list[tuple[Any, int | None]] | None = [
-            self._save(x, values, outputs) for x in ctx._to_save
-        ]
+        self._saved = [self._save(x, values, outputs) for x in ctx._to_save]
         ctx._to_save = ()
 
     def _save(
@@ -182,10 +183,7 @@ class _FunctionNode(Node):
         """
         saved = self._saved
         if saved is None:
-            raise AutogradError(
-                f"what {self.name!r} saved for its gradient was freed by an earlier backward; "
-                "pass retain_graph=True to that one, or compute the forward again"
-            )
+            saved = self.restore_saved()
         recorded = any(isinstance(g, Tensor) for g in gradients)
         ctx = self._context([self._unpack(*item, recorded=recorded) for item in saved])
         returned = self._function.backward(ctx, *gradients)
@@ -220,7 +218,8 @@ class _FunctionNode(Node):
             x = Tensor(np.asarray(x) if np.isscalar(x) else x) if recorded else as_array(x)
         return fit(x, *meta)
 
-    def release(self) -> None:
-        """Frees the saved values, if there are any."""
-        if self._saved:
-            self._saved = None
+    def saved_leaves(self) -> tuple[Any, ...]:
+        """Returns those of the saved values that leaves hold, at their places, None elsewhere."""
+        return tuple(
+            [x.of_leaf() if isinstance(x, SavedValue) else None for x, _ in self._saved or ()]
+        )

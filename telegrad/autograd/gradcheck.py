@@ -10,6 +10,7 @@ import numpy as np
 from telegrad.arrays import namespace, to_host
 from telegrad.autograd.differentiate import grad
 from telegrad.autograd.grad_mode import no_grad
+from telegrad.autograd.row_sparse import is_row_sparse
 from telegrad.autograd.tensor import Tensor
 from telegrad.errors import AutogradError
 
@@ -70,7 +71,8 @@ def gradcheck(
     )
     for i, gradient in zip(checked, found, strict=True):
         numeric = _differences(func, given, i, weights, step)
-        analytic = np.zeros_like(numeric) if gradient is None else to_host(gradient.data)
+        whole = gradient.to_dense() if is_row_sparse(gradient) else getattr(gradient, "data", None)
+        analytic = np.zeros_like(numeric) if whole is None else to_host(whole)
         if not np.allclose(analytic, numeric, atol=atol, rtol=rtol):
             raise AutogradError(
                 f"the gradient of input {i} is wrong by up to "

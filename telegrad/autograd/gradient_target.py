@@ -71,7 +71,7 @@ class GradientTarget(ABC):
 
     @abstractmethod
     def __call__(self, tensor: Tensor, gradient: Gradient) -> None:
-        """Adds `gradient` to what is kept for `tensor`."""
+        """Adds `gradient`, which may be a RowSparse, to what is kept for `tensor`."""
 
     @abstractmethod
     def get(self, tensor: Tensor) -> Tensor | None:

@@ -16,7 +16,7 @@ nodes are kept as a stack, so gradients of leaves come out as early as possible.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
@@ -53,7 +53,8 @@ class GraphTask:
         create_graph: Records the rules. Roots and fed gradients are then Tensors.
         sink: Called with each `Sink` reached, exactly once. None: a sink is an error.
         captures: If given, only what leads to these is run, nothing is accumulated, and their
-            gradients are found in `captured`.
+            gradients are found in `captured`. With `sink`, what leads to sinks is run too: beyond
+            one of them there may be a way back to a source.
 
     Raises:
         AutogradError: A sink is reached and `sink` is None; no rule has run.
@@ -75,9 +76,13 @@ class GraphTask:
         self._retain_graph = retain_graph
         self._create_graph = create_graph
         self._sink = sink
-        self._captures = frozenset(captures) if captures is not None else None
-        starts = [edge.node for edge, _ in roots] + list(sources)
-        self._waiting = _count_edges(starts, self._captures)
+        self._captures = frozenset(captures or ())
+        found = _count_edges([edge.node for edge, _ in roots] + list(sources))
+        # The nodes of captures, and sinks: all others of this task's graph lead on to one of these.
+        self._targets = None if captures is None else {edge.node for edge in captures}
+        if self._targets is not None and sink is not None:
+            self._targets |= {node for node in found if node.is_end and isinstance(node, Sink)}
+        self._waiting = found if self._targets is None else _leading_to(self._targets, found)
         self._remaining = len(self._waiting)
         self._refuse_sinks()
         self._buffers: dict[Node, list[Gradient | None]] = {}
@@ -184,18 +189,22 @@ class GraphTask:
         # Once for each operation: nothing is called here that most of them do not need.
         waiting, buffers = self._waiting, self._buffers
         buffer = buffers.pop(node, None)
-        gradients: Gradients | None = None
-        if buffer is not None:
-            gradients = tuple(buffer)
-            if node.hooks is not None:
-                gradients = _call_prehooks(node, gradients)
-            if self._captures is not None:
-                self._capture(node, gradients)
         self._remaining -= 1
         if node.is_end:
-            self._end(node, gradients)
+            self._end(node, None if buffer is None else tuple(buffer))
             return
-        results = None if gradients is None else self._results(node, gradients)
+        results: Gradients | None = None
+        if buffer is not None:
+            gradients = tuple(buffer)
+            if node._hooks is not None:
+                gradients = _call_prehooks(node, gradients, retain=self._targets is None)
+            targets = self._targets
+            if targets is None or node not in targets or self._capture(node, gradients):
+                results = node.backward(gradients)
+                if node._hooks is not None or len(results) != len(node.edges):
+                    results = _call_hooks(node, results, gradients)
+                if not self._retain_graph:
+                    node.release()
         for i, edge in enumerate(node.edges):
             if edge is None:
                 continue
@@ -215,24 +224,18 @@ class GraphTask:
                 self._ready.append(child)
 
     def _end(self, node: Node, gradients: Gradients | None) -> None:
+        if gradients is not None:
+            if node.hooks is not None:
+                gradients = _call_prehooks(node, gradients, retain=self._targets is None)
+            if self._targets is not None:
+                self._capture(node, gradients)
         if isinstance(node, Sink):
             if self._sink is not None:
                 self._sink(node, gradients)
-        elif isinstance(node, AccumulateGrad) and gradients is not None and self._captures is None:
+            if gradients is not None and node.hooks is not None:
+                _call_hooks(node, (), gradients)
+        elif isinstance(node, AccumulateGrad) and gradients is not None and self._targets is None:
             self._deliver(node.tensor, gradients[0])
-
-    def _results(self, node: Node, gradients: Gradients) -> Gradients | None:
-        if self._captures is not None and not self._leads_on(node):
-            return None
-        results = node.backward(gradients)
-        if len(results) != len(node.edges) or node.hooks is not None:
-            results = _call_hooks(node, results, gradients)
-        if not self._retain_graph:
-            node.release()
-        return results
-
-    def _leads_on(self, node: Node) -> bool:
-        return any(edge is not None and edge.node in self._waiting for edge in node.edges)
 
     def _deliver(self, tensor: Tensor, gradient: Gradient | None) -> None:
         if gradient is None:
@@ -241,13 +244,15 @@ class GraphTask:
         for hook in tensor.post_accumulate_hooks:
             hook(tensor, self._accumulate)
 
-    def _capture(self, node: Node, gradients: Gradients) -> None:
+    def _capture(self, node: Node, gradients: Gradients) -> bool:
+        """Keeps what is wanted of a node; returns whether more is wanted beyond it."""
         for output, gradient in enumerate(gradients):
             edge = Edge(node, output)
-            if gradient is not None and self._captures is not None and edge in self._captures:
+            if gradient is not None and edge in self._captures:
                 if isinstance(node, AccumulateGrad):
                     gradient = fit_leaf(node.tensor, gradient)
                 self.captured[edge] = gradient
+        return any(edge is not None and edge.node in self._waiting for edge in node.edges)
 
     def _add(self, edge: Edge, gradient: Gradient) -> None:
         if edge.node not in self._waiting:
@@ -290,7 +295,7 @@ def _sum(left: Any, right: Any) -> Gradient:
     return result
 
 
-def _count_edges(starts: Iterable[Node], captures: frozenset[Edge] | None) -> dict[Node, int]:
+def _count_edges(starts: Iterable[Node]) -> dict[Node, int]:
     """Returns the nodes that are reached, with how many edges lead to each."""
     counts = dict.fromkeys(starts, 0)
     pending = list(counts)
@@ -304,22 +309,28 @@ def _count_edges(starts: Iterable[Node], captures: frozenset[Edge] | None) -> di
                     pending.append(node)
                 else:
                     counts[node] = count + 1
-    return counts if captures is None else _leading_to(captures, counts)
+    return counts
 
 
-def _leading_to(captures: frozenset[Edge], found: Mapping[Node, int]) -> dict[Node, int]:
+def _leading_to(targets: Set[Node], found: dict[Node, int]) -> dict[Node, int]:
     parents: dict[Node, list[Node]] = {}
     for node in found:
         for edge in node.edges:
             if edge is not None:
-                parents.setdefault(edge.node, []).append(node)
-    needed = {edge.node for edge in captures if edge.node in found}
+                known = parents.get(edge[0])
+                if known is None:
+                    parents[edge[0]] = [node]
+                else:
+                    known.append(node)
+    needed = {node for node in targets if node in found}
     pending = list(needed)
     while pending:
         for parent in parents.get(pending.pop(), ()):
             if parent not in needed:
                 needed.add(parent)
                 pending.append(parent)
+    if len(needed) == len(found):
+        return found
     return {
         node: sum(parent in needed for parent in parents.get(node, ()))
         for node in found
@@ -327,7 +338,7 @@ def _leading_to(captures: frozenset[Edge], found: Mapping[Node, int]) -> dict[No
     }
 
 
-def _call_prehooks(node: Node, gradients: Gradients) -> Gradients:
+def _call_prehooks(node: Node, gradients: Gradients, *, retain: bool) -> Gradients:
     hooks = node.hooks
     if hooks is None:
         return gradients
@@ -336,6 +347,9 @@ def _call_prehooks(node: Node, gradients: Gradients) -> Gradients:
         if changed[output] is not None:
             replaced = hook(changed[output])
             changed[output] = changed[output] if replaced is None else replaced
+    for output, keep in hooks.retained if retain else ():
+        if changed[output] is not None:
+            keep(changed[output])
     gradients = tuple(changed)
     for before in hooks.before:
         replaced = before(gradients)
@@ -346,6 +360,8 @@ def _call_prehooks(node: Node, gradients: Gradients) -> Gradients:
 def _call_hooks(node: Node, results: Gradients, gradients: Gradients) -> Gradients:
     results = _checked(results, len(node.edges), node)
     hooks = node.hooks
+    if hooks is not None and hooks.origin is not None:
+        hooks.origin(node.name, gradients, results)
     for hook in hooks.after if hooks is not None else ():
         replaced = hook(results, gradients)
         results = results if replaced is None else _checked(replaced, len(results), node)

@@ -62,14 +62,18 @@ class NodeHooks:
 
     Attributes:
         outputs: (output, hook): sees the gradient of that output, may return another.
+        retained: (output, keep): is given the gradient of that output after those.
         before: Sees the gradients of all outputs, may return others.
         after: Sees the gradients of the inputs and those of the outputs, may return other
             gradients of the inputs.
+        origin: What checks the gradients of the inputs and knows where the node was recorded.
     """
 
-    __slots__ = ("after", "before", "outputs")
+    __slots__ = ("after", "before", "origin", "outputs", "retained")
 
     def __init__(self) -> None:
         self.outputs: HookList[tuple[int, Callable[[Any], Any]]] = HookList()
+        self.retained: HookList[tuple[int, Callable[[Any], None]]] = HookList()
+        self.origin: Callable[[str, Any, Any], None] | None = None
         self.before: HookList[Callable[[Any], Any]] = HookList()
         self.after: HookList[Callable[[Any, Any], Any]] = HookList()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from telegrad.autograd.array_holder import ArrayHolder
-from telegrad.autograd.dispatch import call
+from telegrad.autograd.dispatch import call, dispatch
 from telegrad.autograd.grad_mode import is_grad_enabled
 
 if TYPE_CHECKING:
@@ -46,7 +46,13 @@ class InPlaceOperators(ArrayHolder):
                 gradient, or a view.
         """
         if self._records(operands):
-            self.move_to(call(function, self, *operands))
+            result = call(function, self, *operands)
+            if not np.can_cast(result.dtype, self.dtype, "same_kind"):
+                raise TypeError(
+                    f"a tensor of {self.dtype} cannot hold a result of {result.dtype} in place; "
+                    "write t = t + x instead of t += x"
+                )
+            self.move_to(result)
             return
         value = self._value
         arrays = [x.value.array if isinstance(x, InPlaceOperators) else x for x in operands]
@@ -64,6 +70,46 @@ class InPlaceOperators(ArrayHolder):
             return
         held = self._value
         held.array[_unwrap(index)] = _unwrap(value)
+        held.bump()
+
+    def sort(
+        self,
+        axis: int = -1,
+        kind: str | None = None,
+        order: None = None,
+        *,
+        stable: bool | None = None,
+    ) -> None:
+        """Sorts this in place, as NumPy's method does; `np.sort(t)` gives another one.
+
+        Raises:
+            AutogradError: As for `change`.
+        """
+        given = {"kind": kind, "order": order, "stable": stable}
+        self._rearrange(np.sort, axis=axis, **{n: x for n, x in given.items() if x is not None})
+
+    def partition(self, kth: Any, axis: int = -1) -> None:
+        """Partitions this in place, as NumPy's method does; `np.partition(t)` gives another one.
+
+        Raises:
+            AutogradError: As for `change`.
+        """
+        self._rearrange(np.partition, kth=kth, axis=axis)
+
+    def fill(self, value: Any) -> None:
+        """Makes every item `value`.
+
+        Raises:
+            AutogradError: As for `change`.
+        """
+        self.assign(..., value)
+
+    def _rearrange(self, function: Any, **options: Any) -> None:
+        if self._records(()):
+            self.move_to(dispatch(function, (self,), options))
+            return
+        held = self._value
+        held.array[...] = function(held.array, **options)
         held.bump()
 
     def _records(self, operands: Iterable[Any]) -> bool:
@@ -86,6 +132,38 @@ class InPlaceOperators(ArrayHolder):
 
     def __itruediv__(self, other: Any) -> Self:
         self.change(np.divide, other)
+        return self
+
+    def __ifloordiv__(self, other: Any) -> Self:
+        self.change(np.floor_divide, other)
+        return self
+
+    def __imod__(self, other: Any) -> Self:
+        self.change(np.remainder, other)
+        return self
+
+    def __imatmul__(self, other: Any) -> Self:
+        self.change(np.matmul, other)
+        return self
+
+    def __iand__(self, other: Any) -> Self:
+        self.change(np.bitwise_and, other)
+        return self
+
+    def __ior__(self, other: Any) -> Self:
+        self.change(np.bitwise_or, other)
+        return self
+
+    def __ixor__(self, other: Any) -> Self:
+        self.change(np.bitwise_xor, other)
+        return self
+
+    def __ilshift__(self, other: Any) -> Self:
+        self.change(np.left_shift, other)
+        return self
+
+    def __irshift__(self, other: Any) -> Self:
+        self.change(np.right_shift, other)
         return self
 
     def __ipow__(self, other: Any) -> Self:

@@ -31,7 +31,14 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from telegrad.arrays import array_beside, check_devices, is_array, is_inexact, namespace
+from telegrad.arrays import (
+    array_beside,
+    check_devices,
+    is_array,
+    is_inexact,
+    is_sparse,
+    namespace,
+)
 from telegrad.autograd.grad_mode import ENABLED
 from telegrad.autograd.node import Edge
 from telegrad.autograd.operation_node import OperationNode
@@ -45,6 +52,8 @@ __all__ = ["Operation"]
 
 SEVERAL: Final = "*"
 _new = Tensor.__new__
+_new_value = Value.__new__
+_new_edge = tuple.__new__  # a named tuple's own takes twice as long
 
 
 @final
@@ -157,8 +166,9 @@ class Operation:
                 if edge is not None:
                     mask |= bit
             else:
-                if type(x) is list or type(x) is tuple:
-                    x = _array_of(x, inputs)
+                kind = type(x)
+                if kind is not float and kind is not int and kind is not np.ndarray:
+                    x = self._operand(x, inputs)
                 values.append(x)
                 arrays.append(x)
             edges.append(edge)
@@ -180,14 +190,19 @@ class Operation:
             return self._attach_several(result, names, plans, mask, values, edges, keywords)
         if type(result) is not np.ndarray and not is_array(result):
             result = np.asarray(result)
-        held, is_view = Value(result), False
+        held, is_view = _new_value(Value), False
+        held.array = result
+        held.counter = None
+        held.changes = 0
         if self._view and type(values[0]) is Value:
             held, is_view = _of_memory(values[0], result)
         edge = None
-        if mask and ENABLED.get():
+        if mask and (mode := ENABLED.get()):
             node = self._record(names, plans, mask, values, edges, (held,), keywords)
             if node is not None:
-                edge = Edge(node, 0)
+                edge = _new_edge(Edge, (node, 0))
+                if mode is not True:
+                    mode.recorded(node, arrays, (result,))
         made = _new(Tensor)
         made._value = held
         made._edge = edge
@@ -196,6 +211,16 @@ class Operation:
         made._leaf = None
         made.grad = None
         return made
+
+    def _operand(self, x: Any, inputs: tuple[Any, ...]) -> Any:
+        if type(x) is list or type(x) is tuple:
+            return _array_of(x, inputs)
+        if is_sparse(x) and any(isinstance(other, Tensor) for other in inputs):
+            raise TypeError(
+                f"{self.name} of a tensor and a sparse matrix; of those, telegrad knows "
+                "matrix @ tensor and tensor @ matrix alone, for all else write matrix.toarray()"
+            )
+        return x
 
     def _compute(self, arrays: Any, names: tuple[str, ...], keywords: dict[str, Any]) -> Any:
         forward = self.forward
@@ -278,9 +303,12 @@ class Operation:
             [_of_memory(values[0], x) if self._view else (Value(x), False) for x in arrays]
         )
         node = None
-        if mask and ENABLED.get():
+        if mask and (mode := ENABLED.get()):
             outputs = tuple([value for value, _ in held])
             node = self._record(names, plans, mask, values, edges, outputs, keywords)
+            if node is not None and mode is not True:
+                given = [x.array if type(x) is Value else x for x in values]
+                mode.recorded(node, given, arrays)
         made = []
         for k, (value, is_view) in enumerate(held):
             tensor = _new(Tensor)

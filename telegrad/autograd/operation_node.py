@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from telegrad.arrays import is_inexact
 from telegrad.autograd.fitting import fit
-from telegrad.autograd.node import Edge, Gradients, Node
+from telegrad.autograd.node import Edge, Gradients
 from telegrad.autograd.saved_value import refuse_changed
+from telegrad.autograd.saving_node import SavingNode, is_leaf
 from telegrad.autograd.tensor import Tensor, attach
-from telegrad.errors import AutogradError
 
 if TYPE_CHECKING:
     from telegrad.autograd.operation import Operation
@@ -21,7 +22,7 @@ __all__ = ["OperationNode"]
 
 
 @final
-class OperationNode(Node):
+class OperationNode(SavingNode):
     """One recorded call of an `Operation`.
 
     Args:
@@ -35,7 +36,7 @@ class OperationNode(Node):
         conjugated: Whether the rules compute with conjugates.
     """
 
-    __slots__ = ("_conjugated", "_inputs", "_operation", "_options", "_plan", "_saved")
+    __slots__ = ("_conjugated", "_inputs", "_operation", "_options", "_plan")
 
     def __init__(
         self,
@@ -53,7 +54,7 @@ class OperationNode(Node):
         self._hooks = None
         self._operation = operation
         self._plan = plan
-        self._saved: list[Any] | None = saved
+        self._saved = saved
         self._inputs = inputs
         self._options = options
         self._conjugated = conjugated
@@ -67,10 +68,7 @@ class OperationNode(Node):
         """Runs the rule of each input that needs a gradient."""
         saved = self._saved
         if saved is None:
-            raise AutogradError(
-                f"what {self.name!r} saved for its gradient was freed by an earlier backward; "
-                "pass retain_graph=True to that one, or compute the forward again"
-            )
+            saved = self.restore_saved()
         several = self.num_outputs > 1 or self._operation.several
         gradient: Any = gradients if several else gradients[0]
         recorded = isinstance(gradient, Tensor) or (
@@ -85,14 +83,19 @@ class OperationNode(Node):
                 continue
             value, version = entry
             if (value.counter or value).changes != version:
-                refuse_changed(value, version, self.name)
+                refuse_changed(value, version, self.name, self._what(k))
             unpacked.append(self._recorded(k, value) if recorded else value.array)
         results: list[Any] = [None] * len(self.edges)
         for (i, rule, needs, simple), (shape, dtype) in zip(
             self._plan.rules, self._inputs, strict=True
         ):
             if simple:
-                result = rule(gradient, *[unpacked[need] for need in needs])  # type: ignore[index]
+                if not needs:
+                    result = rule(gradient)
+                elif len(needs) == 1:
+                    result = rule(gradient, unpacked[needs[0]])  # type: ignore[index]
+                else:
+                    result = rule(gradient, *[unpacked[need] for need in needs])  # type: ignore[index]
             else:
                 result = rule(gradient, *[self._find(need, i, shape, unpacked) for need in needs])
             if result is None:
@@ -100,14 +103,14 @@ class OperationNode(Node):
             if self._conjugated:
                 result = _conjugate(result)
             if type(result) is not np.ndarray or result.shape != shape or result.dtype is not dtype:
-                result = fit(result, shape, dtype)
+                result = fit(result, shape, dtype, self.edges[i])
             results[i] = result
         return tuple(results)
 
     def _recorded(self, k: int, value: Any) -> Tensor:
         place = self._plan.saved[k]
         edge = self.edges[place] if place >= 0 else Edge(self, -1 - place)
-        if edge is None:
+        if edge is None or not is_inexact(value.array.dtype):
             return attach(value.array, None, memory=value)
         return attach(value.array, edge.node, edge.output, memory=value)
 
@@ -120,10 +123,16 @@ class OperationNode(Node):
             return i
         return self._options.get(need, self._operation.options.get(need))
 
-    def release(self) -> None:
-        """Frees the saved values, if there are any."""
-        if self._saved:
-            self._saved = None
+    def _what(self, k: int) -> str:
+        plan = self._plan
+        return f"the {'argument' if plan.saved[k] >= 0 else 'result'} {plan.saved_names[k]!r}"
+
+    def saved_leaves(self) -> tuple[Any, ...]:
+        """Returns those of the saved entries that leaves hold, at their places, None elsewhere."""
+        return tuple([
+            entry if place >= 0 and is_leaf(self.edges[place]) else None
+            for place, entry in zip(self._plan.saved, self._saved or (), strict=False)
+        ])  # fmt: skip
 
 
 def _conjugate(gradient: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from telegrad.arrays import is_sparse, sparse_product
 from telegrad.autograd.dispatch import call
 
 if TYPE_CHECKING:
@@ -45,6 +46,24 @@ class Operators:
     def __rtruediv__(self, other: Any) -> Tensor:
         return call(np.divide, other, self)
 
+    def __floordiv__(self, other: Any) -> Tensor:
+        return call(np.floor_divide, self, other)
+
+    def __rfloordiv__(self, other: Any) -> Tensor:
+        return call(np.floor_divide, other, self)
+
+    def __mod__(self, other: Any) -> Tensor:
+        return call(np.remainder, self, other)
+
+    def __rmod__(self, other: Any) -> Tensor:
+        return call(np.remainder, other, self)
+
+    def __divmod__(self, other: Any) -> tuple[Tensor, Tensor]:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> tuple[Tensor, Tensor]:
+        return other // self, other % self
+
     def __pow__(self, other: Any) -> Tensor:
         return call(np.power, self, other)
 
@@ -52,9 +71,14 @@ class Operators:
         return call(np.power, other, self)
 
     def __matmul__(self, other: Any) -> Tensor:
+        if not isinstance(other, Operators) and is_sparse(other):
+            turned = call(np.transpose, self)  # of a vector itself
+            return call(np.transpose, call(sparse_product, turned, matrix=other.T))
         return call(np.matmul, self, other)
 
     def __rmatmul__(self, other: Any) -> Tensor:
+        if is_sparse(other):
+            return call(sparse_product, self, matrix=other)
         return call(np.matmul, other, self)
 
     def __neg__(self) -> Tensor:
@@ -71,7 +95,7 @@ class Operators:
 
 
 class ComparisonOperators:
-    """Elementwise comparison: Tensors of bool, never recorded. `==` too; the hash is identity's."""
+    """Comparison and bitwise operators, elementwise and never recorded; the hash is identity's."""
 
     __slots__ = ()
 
@@ -99,14 +123,46 @@ class ComparisonOperators:
     def __and__(self, other: Any) -> Tensor:
         return call(np.bitwise_and, self, other)
 
+    def __rand__(self, other: Any) -> Tensor:
+        return call(np.bitwise_and, other, self)
+
     def __or__(self, other: Any) -> Tensor:
         return call(np.bitwise_or, self, other)
+
+    def __ror__(self, other: Any) -> Tensor:
+        return call(np.bitwise_or, other, self)
+
+    def __xor__(self, other: Any) -> Tensor:
+        return call(np.bitwise_xor, self, other)
+
+    def __rxor__(self, other: Any) -> Tensor:
+        return call(np.bitwise_xor, other, self)
+
+    def __lshift__(self, other: Any) -> Tensor:
+        return call(np.left_shift, self, other)
+
+    def __rlshift__(self, other: Any) -> Tensor:
+        return call(np.left_shift, other, self)
+
+    def __rshift__(self, other: Any) -> Tensor:
+        return call(np.right_shift, self, other)
+
+    def __rrshift__(self, other: Any) -> Tensor:
+        return call(np.right_shift, other, self)
+
+    def __contains__(self, item: object) -> bool:
+        return bool((self == item).any())
 
     def __hash__(self) -> int:
         return object.__hash__(self)
 
 
 def iterate(tensor: Tensor) -> Iterator[Tensor]:
-    """Yields the items of `tensor` along its first axis."""
-    for i in range(len(tensor)):
-        yield tensor[i]
+    """Returns the items of `tensor` along its first axis, one after the other.
+
+    Raises:
+        TypeError: It has no axes.
+    """
+    if tensor.ndim == 0:
+        raise TypeError("a tensor without axes has no items to go through; t.item() is its number")
+    return (tensor[i] for i in range(len(tensor)))

@@ -10,17 +10,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from telegrad.arrays import is_array
-from telegrad.autograd.dispatch import PLAIN, TABLE
+from telegrad.autograd.dispatch import PLAIN, TABLE, refuse_out
 from telegrad.autograd.grad_mode import is_grad_enabled
+from telegrad.autograd.parameters import positional_names
 from telegrad.autograd.tensor import Tensor
 from telegrad.errors import AutogradError
 
 __all__ = ["call_plain", "constant", "has_tensor"]
+
+_WRITES: Final = {
+    np.copyto: "dst",
+    np.fill_diagonal: "a",
+    np.place: "arr",
+    np.put: "a",
+    np.put_along_axis: "arr",
+    np.putmask: "a",
+}
+"""What NumPy's functions that write into an argument call it; it is their first one."""
 
 
 def constant(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -28,17 +39,26 @@ def constant(function: Callable[..., Any]) -> Callable[..., Any]:
 
     Results that are arrays are Tensors where an argument is one.
     """
+    place = function.nin if isinstance(function, np.ufunc) else None
 
     @wraps(function)
     def evaluate(*args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("out") is not None:
-            name = getattr(function, "__name__", str(function))
-            raise TypeError(f"np.{name} cannot write into a tensor (out=...); assign its result")
+        nonlocal place
         tensors = has_tensor((args, kwargs))
+        if tensors:
+            refuse_out(function, kwargs.get("out"))
+            if len(args) > 1:
+                place = _place_of_out(function) if place is None else place
+                refuse_out(function, args[place] if len(args) > place else None)
         result = function(*_unwrap(args), **_unwrap(kwargs))
         return _wrap(result) if tensors else result
 
     return evaluate
+
+
+def _place_of_out(function: Callable[..., Any]) -> int:
+    names = positional_names(function)
+    return names.index("out") if "out" in names else len(names)
 
 
 @TABLE.register(PLAIN)
@@ -47,9 +67,13 @@ def call_plain(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 
     Raises:
         AutogradError: An argument needs a gradient.
-        TypeError: `out` is given.
+        TypeError: It would write into a Tensor.
     """
     name = getattr(function, "__qualname__", None) or getattr(function, "__name__", str(function))
+    if isinstance(_written(function, args, kwargs), Tensor):
+        raise TypeError(
+            f"np.{name} does not write into a tensor; assign to a part of it (t[index] = value)"
+        )
     needing = [x for x in _flatten((args, kwargs)) if isinstance(x, Tensor) and x.requires_grad]
     if needing and is_grad_enabled():
         raise AutogradError(
@@ -59,9 +83,22 @@ def call_plain(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     return constant(function)(*args, **kwargs)
 
 
+def _written(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Returns the argument that a function writes into, None for those that write into none."""
+    name = _WRITES.get(function)
+    if name is None and function.__name__ == "at" and isinstance(function.__self__, np.ufunc):
+        name = "a"
+    return None if name is None else args[0] if args else kwargs.get(name)
+
+
 def has_tensor(tree: Any) -> bool:
     """Tells whether a Tensor is in `tree`: lists, tuples and dicts."""
-    return any(isinstance(x, Tensor) for x in _flatten(tree))
+    # Not by `_flatten`: every call of a composed function comes here.
+    if isinstance(tree, (list, tuple)):
+        return any(map(has_tensor, tree))
+    if isinstance(tree, dict):
+        return any(map(has_tensor, tree.values()))
+    return isinstance(tree, Tensor)
 
 
 def _flatten(tree: Any) -> Iterator[Any]:

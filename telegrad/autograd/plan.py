@@ -71,10 +71,11 @@ class Plan:
 
     Attributes:
         saved: Inputs by their number; output k as -1 - k.
+        saved_names: What messages call them.
         rules: One per input that needs a gradient.
     """
 
-    __slots__ = ("rules", "saved")
+    __slots__ = ("rules", "saved", "saved_names")
 
     def __init__(
         self,
@@ -90,6 +91,7 @@ class Plan:
         kept = [name for name in places if name in needed]
         numbers = {name: number for number, name in enumerate(kept)}
         self.saved = tuple(places[name] for name in kept)
+        self.saved_names = tuple(kept)
         self.rules = tuple(
             RuleOfInput(i, rule.function, needs, all(type(need) is int for need in needs))
             for i in differentiated

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NoReturn, final
 
 from telegrad.autograd.node import Edge
+from telegrad.autograd.saving_node import is_leaf
 from telegrad.autograd.tensor import attach
 from telegrad.autograd.value import Value
 from telegrad.errors import AutogradError
@@ -37,7 +38,8 @@ class SavedValue:
         """
         value = self._value
         if value.version != self._version:
-            refuse_changed(value, self._version, operation)
+            what = "a value" if own is None else "the result"
+            refuse_changed(value, self._version, operation, what)
         if not recorded:
             return value.array
         edge = self._edge if own is None else own
@@ -45,15 +47,19 @@ class SavedValue:
             return attach(value.array, None, memory=value)
         return attach(value.array, edge.node, edge.output, memory=value)
 
+    def of_leaf(self) -> tuple[Value, int] | None:
+        """Returns the value with the version that was saved, if a leaf holds it."""
+        return (self._value, self._version) if is_leaf(self._edge) else None
 
-def refuse_changed(value: Value, version: int, operation: str) -> NoReturn:
-    """Says that what `operation` saved at `version` was changed.
+
+def refuse_changed(value: Value, version: int, operation: str, what: str) -> NoReturn:
+    """Says that `what`, which `operation` saved at `version`, was changed.
 
     Raises:
         AutogradError: Always.
     """
     raise AutogradError(
-        f"a value of shape {value.array.shape} that {operation!r} saved for its gradient "
+        f"{what} of shape {value.array.shape} that {operation!r} saved for its gradient "
         f"was changed in place since (version {value.version}, saved at {version}); "
         "write t = t + x instead of t += x, or assign t.data"
     )

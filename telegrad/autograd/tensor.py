@@ -11,8 +11,11 @@ What changes a Tensor, and what a graph recorded before sees of it:
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from contextlib import AbstractContextManager
+from sys import getrefcount
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
@@ -20,18 +23,16 @@ from telegrad.arrays import (
     array_beside,
     as_array,
     check_devices,
-    host_copy,
     is_array,
     is_inexact,
     namespace,
-    to_host,
 )
 from telegrad.autograd.array_methods import ArrayMethods
 from telegrad.autograd.dispatch import dispatch
 from telegrad.autograd.engine import backward
-from telegrad.autograd.grad_mode import is_grad_enabled
 from telegrad.autograd.hooks import NodeHooks, RemovableHandle
 from telegrad.autograd.in_place import InPlaceOperators
+from telegrad.autograd.interchange import Interchange
 from telegrad.autograd.leaf import Leaf
 from telegrad.autograd.node import Edge, Gradient, Node
 from telegrad.autograd.operators import (
@@ -39,10 +40,14 @@ from telegrad.autograd.operators import (
     Operators,
     iterate,
 )
+from telegrad.autograd.representation import formatted, represented
+from telegrad.autograd.row_sparse import is_row_sparse
 from telegrad.autograd.value import Value
 from telegrad.errors import AutogradError
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from telegrad.autograd.graph_task import Accumulate
     from telegrad.types import Array
 
@@ -50,8 +55,11 @@ __all__ = ["Tensor", "attach"]
 
 T = TypeVar("T", bound="Tensor")
 
+_SOLE: Final = 2
+"""What `getrefcount` says of what one attribute alone holds: that, and its own argument."""
 
-class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods):
+
+class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods, Interchange):
     """One array and its place in the graph; shares the array's memory. `tensor()` copies.
 
     Hash is by identity, `==` elementwise.
@@ -64,7 +72,8 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods):
         AutogradError: `requires_grad` with a dtype that is neither floating-point nor complex.
 
     Attributes:
-        grad: What backwards have added up here, for a leaf that needs a gradient; else None.
+        grad: What backwards have added up here, for a leaf that needs a gradient; else None. A
+            `RowSparse` where `nn.Embedding(sparse=True)` alone has added.
 
     >>> x = Tensor(np.array([1.0, 2.0]), requires_grad=True)
     >>> (x * x).sum().backward()
@@ -112,24 +121,20 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods):
             _check_differentiable(value.array)
         self._value = value
 
-    def numpy(self) -> Array:
-        """Returns the values as a NumPy array; shared if they are in host memory.
-
-        Raises:
-            AutogradError: It needs a gradient, outside `no_grad()`: write `t.detach().numpy()`.
-        """
-        if self.requires_grad and is_grad_enabled():
-            raise AutogradError(
-                "a tensor that needs a gradient does not become an array by itself, as that would "
-                "cut it off from the graph; write t.detach().numpy(), t.data, or use no_grad()"
-            )
-        return to_host(self._value.array)
-
     def detach(self) -> Tensor:
         """Returns a Tensor that shares this memory and needs no gradient."""
         detached = Tensor.__new__(Tensor)
         detached._set_up(self._value, None, is_view=self._is_view)
         return detached
+
+    def requires_grad_(self, wanted: bool = True) -> Self:
+        """Sets `requires_grad` and returns this.
+
+        Raises:
+            AutogradError: As for assigning `requires_grad`.
+        """
+        self.requires_grad = wanted
+        return self
 
     # Its place in the graph.
 
@@ -240,7 +245,9 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods):
         `grad` is a new Tensor each time and shares no memory with `gradient`.
         """
         with self._make_leaf().lock:
-            if self.grad is not None:
+            if is_row_sparse(gradient) or is_row_sparse(self.grad):
+                self.grad = _with_rows(self.grad, gradient)
+            elif self.grad is not None:
                 total = self.grad + gradient
                 self.grad = total if isinstance(gradient, Tensor) else Tensor(total.data)
             elif isinstance(gradient, Tensor):
@@ -257,12 +264,56 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods):
         with self._make_leaf().lock:
             self.data = function(self._value.array)
 
+    def change_rows(self, function: Callable[[Array], None]) -> None:
+        """Has `function(array)` write into the array, atomically among such changes.
+
+        It is the present array if nobody else holds that (no graph, no view, no other name), and a
+        copy of it otherwise, so graphs recorded before keep their values. `embedding` reads its
+        table atomically too; who reads it otherwise meanwhile may find some rows changed and
+        others not yet.
+        """
+        with self._make_leaf().lock:
+            value_holders = getrefcount(self._value)
+            array_holders = getrefcount(self._value.array)
+            if not value_holders == array_holders == _SOLE or self._value.array.base is not None:
+                self._value = Value(self._value.array.copy())
+            function(self._value.array)
+            self._value.bump()
+
+    def steady(self) -> AbstractContextManager[object]:
+        """Returns what a block is entered with that `change_rows` in other threads waits for."""
+        return self._make_leaf().lock
+
     def _make_leaf(self) -> Leaf:
         if self._leaf is None:
             self._leaf = Leaf()
         return self._leaf
 
     # Hooks.
+
+    def retain_grad(self) -> None:
+        """Has backwards add the gradient of this result to its `grad`, as they do for leaves.
+
+        It is that of the value that this holds now, after what its hooks have made of it.
+
+        Raises:
+            AutogradError: This needs no gradient.
+        """
+        edge = self._edge
+        if edge is None:
+            if not self._requires_grad:
+                raise AutogradError("a tensor that needs no gradient has none to retain")
+            return
+        held = weakref.ref(self)  # the node would else keep the tensor, and its array
+
+        def keep(gradient: Gradient) -> None:
+            tensor = held()
+            if tensor is not None:
+                tensor.accumulate_grad(gradient)
+
+        retained = edge.node.make_hooks().retained
+        if not any(output == edge.output for output, _ in retained):
+            retained.add((edge.output, keep))
 
     def register_hook(self, hook: Callable[[Tensor], Tensor | Array | None]) -> RemovableHandle:
         """Has `hook(gradient)` called with the gradient of this, once per backward.
@@ -277,11 +328,16 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods):
         if edge is None:
             raise AutogradError("a hook on a tensor that needs no gradient would never be called")
 
-        def convert(gradient: Gradient) -> Gradient | None:
+        def convert(gradient: Any) -> Any:  # RowSparse stay what they are, on their way to a leaf
             recorded = isinstance(gradient, Tensor)
-            result = hook(gradient if isinstance(gradient, Tensor) else Tensor(gradient))
+            as_it_is = recorded or is_row_sparse(gradient)
+            result: Any = hook(gradient if as_it_is else Tensor(gradient))
             if result is None:
                 return None
+            if is_row_sparse(result):
+                if not recorded and edge.node.is_end:
+                    return result
+                result = result.to_dense()
             given = result if isinstance(result, Tensor) else Tensor(result)
             return given if recorded else given.data
 
@@ -346,12 +402,6 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods):
 
     # Python's and NumPy's protocols.
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        array = self.numpy()
-        if copy:
-            return np.array(array, dtype=dtype)
-        return np.asarray(array, dtype=dtype)
-
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         return dispatch(ufunc if method == "__call__" else getattr(ufunc, method), inputs, kwargs)
 
@@ -376,18 +426,10 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods):
         return _rebuild, (type(self), self.data, self._requires_grad, self.grad)
 
     def __repr__(self) -> str:
-        text = np.array2string(host_copy(self.data), separator=", ", prefix="tensor(")
-        if self.dtype not in (np.float64, np.int64, np.bool_):
-            text += f", dtype={self.dtype}"
-        if self.size > np.get_printoptions()["threshold"]:
-            text += f", shape={self.shape}"  # not all of it is shown
-        if self.device != "cpu":
-            text += f", device={self.device!r}"
-        if self._edge is not None:
-            text += f", grad_fn={self._edge.node!r}"
-        elif self._requires_grad:
-            text += ", requires_grad=True"
-        return f"tensor({text})"
+        return represented(self)
+
+    def __format__(self, spec: str) -> str:
+        return formatted(self, spec)
 
 
 def attach(
@@ -420,6 +462,16 @@ def _check_differentiable(array: Array) -> None:
             f"only floating-point tensors can need a gradient, not {array.dtype}; "
             "write t.astype(np.float32) first"
         )
+
+
+def _with_rows(held: Any, gradient: Any) -> Any:
+    """Returns the sum of two gradients of which one at least is a RowSparse; `held` may be None."""
+    if held is None:
+        return gradient.copy()
+    if isinstance(gradient, Tensor):
+        return Tensor(held.to_dense()) + gradient
+    total = (held.data if isinstance(held, Tensor) else held) + gradient
+    return total if is_row_sparse(total) else Tensor(total)
 
 
 def _rebuild(cls: type[T], data: Array, requires_grad: bool, grad: Tensor | None) -> T:

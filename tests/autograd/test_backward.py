@@ -109,17 +109,6 @@ def test_several_roots_are_one_pass() -> None:
     assert gradient_of(x) == [18.0]
 
 
-def test_a_chain_of_100_000_nodes() -> None:
-    x = tensor(1.0, requires_grad=True)
-    y = x
-    for _ in range(100_000):
-        y = y + 1e-5
-    y.backward()
-    assert gradient_of(x) == 1.0
-    del y
-    gc.collect()
-
-
 def test_saved_values_are_freed_as_it_goes() -> None:
     x = leaf(1.0, 2.0)
     hidden = np.exp(x)

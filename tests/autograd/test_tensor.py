@@ -143,7 +143,7 @@ def test_constant_functions_need_no_gradient(compute: Any, expected: Any) -> Non
     assert result == expected
 
 
-@pytest.mark.parametrize("func", [np.add.reduce, np.i0, np.unwrap])
+@pytest.mark.parametrize("func", [np.add.reduce, np.multiply.accumulate])
 def test_functions_without_a_rule_do_not_cut_silently(func: Any) -> None:
     x = leaf(1.0, 2.0)
     with pytest.raises(AutogradError, match="has no gradient rule"):

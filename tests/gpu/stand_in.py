@@ -80,6 +80,14 @@ class ndarray:
         return _Device()
 
     @property
+    def real(self) -> ndarray:
+        return ndarray(self._host.real)
+
+    @property
+    def base(self) -> Any:
+        return self._host.base
+
+    @property
     def T(self) -> ndarray:
         return ndarray(self._host.T)
 
@@ -152,6 +160,11 @@ class ndarray:
     def min(self, axis: Any = None, out: Any = None, keepdims: Any = False) -> Any:
         return _wrap(self._host.min(axis=axis, keepdims=keepdims))
 
+    def prod(
+        self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: Any = False
+    ) -> Any:
+        return _wrap(self._host.prod(axis=axis, dtype=dtype, keepdims=keepdims))
+
     def any(self, axis: Any = None, out: Any = None, keepdims: Any = False) -> Any:
         return _wrap(self._host.any(axis=axis, keepdims=keepdims))
 
@@ -171,6 +184,9 @@ class ndarray:
 
     def copy(self, order: str = "C") -> ndarray:
         return ndarray(self._host.copy(order))  # type: ignore[arg-type]
+
+    def conj(self) -> ndarray:
+        return ndarray(self._host.conj())
 
     def fill(self, value: Any) -> None:
         self._host.fill(_host(value))
@@ -201,7 +217,9 @@ class ndarray:
         return (function if method == "__call__" else getattr(function, method))(*inputs, **kwargs)
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        function = getattr(_MODULE, func.__name__, None)
+        part = func.__module__.partition(".")[2]
+        home = getattr(_MODULE, part) if part in ("fft", "linalg") else _MODULE
+        function = getattr(home, func.__name__, None)
         if function is None or not all(issubclass(t, (ndarray, np.ndarray)) for t in types):
             return NotImplemented
         return function(*args, **kwargs)
@@ -218,7 +236,9 @@ def _host(value: Any) -> Any:
 
 def _wrap(result: Any) -> Any:
     if isinstance(result, tuple):
-        return tuple(_wrap(part) for part in result)
+        return tuple(_wrap(part) for part in result)  # no named tuples, as CuPy 13
+    if isinstance(result, list):
+        return [_wrap(part) for part in result]
     return ndarray(result) if isinstance(result, (np.ndarray, np.generic)) else result
 
 
@@ -270,6 +290,7 @@ _OPERATORS = {
     "truediv": np.divide,
     "pow": np.power,
     "matmul": np.matmul,
+    "mod": np.remainder,
     "and": np.bitwise_and,
     "or": np.bitwise_or,
 }
@@ -299,14 +320,24 @@ for _name, _unary in {
 
 # -- functions -----------------------------------------------------------------------------------
 
-_UFUNCS = """absolute add bitwise_and bitwise_or bitwise_xor ceil conjugate cos divide equal exp expm1 floor
+_UFUNCS = """arccos arccosh arcsin arcsinh arctan arctan2 arctanh cbrt copysign cosh deg2rad degrees divmod
+    exp2 fabs float_power floor_divide fmax fmin fmod frexp heaviside hypot ldexp log10 log2 logaddexp logaddexp2
+    modf rad2deg radians reciprocal sinh tan absolute add bitwise_and bitwise_or bitwise_xor ceil
+    conjugate cos divide equal exp expm1 floor
     greater greater_equal invert isfinite isinf isnan less less_equal log log1p logical_and
     logical_not logical_or logical_xor matmul maximum minimum multiply negative not_equal positive
-    power rint sign sin sqrt square subtract tanh trunc"""
+    power remainder rint sign sin sqrt square subtract tanh trunc"""
 
-_FUNCTIONS = """all allclose any argmax argmin argsort array_equal broadcast_to concatenate
-    count_nonzero empty_like expand_dims isclose max mean min ndim nonzero ones_like real shape
-    size stack sum take_along_axis zeros_like"""
+_FUNCTIONS = """result_type amax amin broadcast_arrays cumprod nanmax nanmin nanstd nanvar real_if_close sinc std var all allclose angle any argmax argmin argpartition argsort array_equal
+    array_split bincount broadcast_to concatenate convolve count_nonzero cross cumsum diagonal
+    diff dot einsum empty_like expand_dims flatnonzero full_like histogram i0 imag inner
+    intersect1d isclose isin max mean median min moveaxis nan_to_num ndim nonzero ones_like
+    outer pad prod ravel real roll searchsorted shape size split stack sum take_along_axis
+    tensordot tril triu unique unwrap zeros_like"""
+
+# What CuPy 13 has of them: `cholesky` without `upper`, `solve` without broadcasting.
+_LINALG = "cholesky det eigh inv lstsq matrix_power norm pinv qr slogdet solve svd"
+_FFT = "fft fft2 fftn fftshift ifft ifft2 ifftn ifftshift irfft rfft"
 
 
 class _Ufunc:
@@ -319,8 +350,8 @@ class _Ufunc:
     def __call__(
         self, *args: Any, out: Any = None, dtype: Any = None, casting: str = "same_kind"
     ) -> Any:
-        target = None if out is None else (_host(out),)
-        result = self._ufunc(*map(_host, args), out=target, dtype=dtype, casting=casting)
+        given = {} if out is None else {"out": (_host(out),)}
+        result = self._ufunc(*map(_host, args), dtype=dtype, casting=casting, **given)
         return _wrap(result) if out is None else out
 
     def at(self, a: ndarray, indices: Any, b: Any) -> None:
@@ -335,8 +366,8 @@ def _plain(tree: Any) -> Any:
     return _host(tree)
 
 
-def _function_of(name: str) -> Callable[..., Any]:
-    function = getattr(np, name)
+def _function_of(name: str, home: Any = np) -> Callable[..., Any]:
+    function = getattr(home, name)
 
     def evaluate(*args: Any, **kwargs: Any) -> Any:
         plain = {key: _plain(value) for key, value in kwargs.items()}
@@ -363,6 +394,10 @@ def _where(condition: Any, x: Any, y: Any) -> ndarray:
 
 def _clip(a: ndarray, a_min: Any, a_max: Any) -> ndarray:
     return ndarray(np.clip(a._host, _plain(a_min), _plain(a_max)))
+
+
+def _as_strided(x: ndarray, shape: Any, strides: Any) -> ndarray:
+    return ndarray(np.lib.stride_tricks.as_strided(x._host, shape, strides))
 
 
 def _may_share_memory(a: ndarray, b: ndarray) -> bool:
@@ -403,6 +438,16 @@ class _Event:
         return
 
 
+class _Generator:
+    """As `cupy.random.Generator`: draws on the device, and other numbers than NumPy's."""
+
+    def __init__(self, seed: int) -> None:
+        self._source = np.random.default_rng([seed, 1])
+
+    def random(self, size: Any, dtype: Any = np.float64) -> ndarray:
+        return ndarray(self._source.random(size, dtype=dtype))
+
+
 def _cuda() -> types.SimpleNamespace:
     return types.SimpleNamespace(
         Device=_Device,
@@ -416,6 +461,16 @@ _MODULE_UFUNCS = {name: _Ufunc(getattr(np, name)) for name in _UFUNCS.split()}
 _MODULE = types.SimpleNamespace(
     **_MODULE_UFUNCS,
     **{name: _function_of(name) for name in _FUNCTIONS.split()},
+    linalg=types.SimpleNamespace(
+        **{name: _function_of(name, np.linalg) for name in _LINALG.split()}
+    ),
+    fft=types.SimpleNamespace(**{name: _function_of(name, np.fft) for name in _FFT.split()}),
+    lib=types.SimpleNamespace(
+        stride_tricks=types.SimpleNamespace(
+            as_strided=_as_strided,
+            sliding_window_view=_function_of("sliding_window_view", np.lib.stride_tricks),
+        )
+    ),
     abs=_MODULE_UFUNCS["absolute"],
     arange=_made_by(np.arange),
     array=_array,
@@ -425,9 +480,11 @@ _MODULE = types.SimpleNamespace(
     copy=lambda a, order="K": a.copy(),
     cuda=_cuda(),
     empty=_made_by(np.empty),
+    eye=_made_by(np.eye),
     full=_made_by(np.full),
     may_share_memory=_may_share_memory,
     ndarray=ndarray,
+    random=types.SimpleNamespace(default_rng=_Generator),
     ones=_made_by(np.ones),
     where=_where,
     zeros=_made_by(np.zeros),

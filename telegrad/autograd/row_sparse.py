@@ -1,0 +1,147 @@
+"""`RowSparse`: a gradient that is zero but for some rows."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, TypeGuard, final
+
+import numpy as np
+
+from telegrad.arrays import device_name, device_of, is_array, namespace, to_device
+from telegrad.errors import AutogradError
+from telegrad.types import Array, DTypeLike, Shape
+
+__all__ = ["RowSparse", "is_row_sparse"]
+
+
+@final
+class RowSparse:
+    """An array that is zero but for some rows, which are given; changed by nobody.
+
+    What `nn.Embedding(sparse=True)` leaves in `weight.grad`: a table of a million rows of which
+    a step has used a hundred.
+
+    Args:
+        rows: Which rows, a vector of integers from 0; those named twice are added.
+        values: One array per row: shape (len(rows), *shape[1:]).
+        shape: That of the whole; at least one axis.
+
+    Raises:
+        AutogradError: The shapes do not fit each other.
+
+    >>> gradient = RowSparse(np.array([2, 0, 2]), np.array([[1.0], [2.0], [3.0]]), (3, 1))
+    >>> gradient.to_dense().tolist()
+    [[2.0], [0.0], [4.0]]
+    >>> (gradient + gradient).coalesce()
+    RowSparse(rows=[0 2], shape=(3, 1), dtype=float64)
+    """
+
+    __slots__ = ("rows", "shape", "values")
+    __array_ufunc__ = None  # `array + gradient` is left to this
+
+    def __init__(self, rows: Array, values: Array, shape: Shape) -> None:
+        self.rows = rows
+        self.values = values
+        self.shape = tuple(shape)
+        if not self.shape or rows.ndim != 1 or values.shape != (len(rows), *self.shape[1:]):
+            raise AutogradError(
+                f"{rows.shape} rows with values of shape {values.shape} make no RowSparse of shape "
+                f"{self.shape}; values have the shape (rows, *shape[1:])"
+            )
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of its items."""
+        return self.values.dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of its axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of items of the whole."""
+        return math.prod(self.shape)
+
+    @property
+    def device(self) -> str:
+        """Where it lives: `cpu`, or `cuda:0`, `cuda:1`, ..."""
+        return device_of(self.values)
+
+    @property
+    def requires_grad(self) -> bool:
+        """False: it is never recorded. Under `create_graph` gradients are dense."""
+        return False
+
+    def coalesce(self) -> RowSparse:
+        """Returns the same with each row once, in ascending order."""
+        xp = namespace(self.values)
+        rows, places = xp.unique(self.rows, return_inverse=True)
+        values = xp.zeros((len(rows), *self.shape[1:]), dtype=self.dtype)
+        xp.add.at(values, places, self.values)
+        return RowSparse(rows, values, self.shape)
+
+    def to_dense(self) -> Array:
+        """Returns it as an array."""
+        xp = namespace(self.values)
+        whole: Array = xp.zeros(self.shape, dtype=self.dtype)
+        xp.add.at(whole, self.rows, self.values)
+        return whole
+
+    def astype(self, dtype: DTypeLike, *, copy: bool = True) -> RowSparse:
+        """Returns it in another dtype; itself if it has that and `copy` is False."""
+        if not copy and self.dtype == dtype:
+            return self
+        return RowSparse(self.rows, self.values.astype(dtype), self.shape)
+
+    def to(self, device: str) -> RowSparse:
+        """Returns it on `device`, as `Tensor.to` does; itself if it is there."""
+        if self.device == device_name(device):
+            return self
+        moved = (to_device(self.rows, device), to_device(self.values, device))
+        return RowSparse(*moved, self.shape)
+
+    def copy(self) -> RowSparse:
+        """Returns it in arrays of its own."""
+        return RowSparse(self.rows.copy(), self.values.copy(), self.shape)
+
+    def __add__(self, other: Any) -> Any:
+        """Adds rows to rows, or makes an array of it and an array."""
+        if isinstance(other, RowSparse):
+            return self._joined(other)
+        if is_array(other) and other.shape == self.shape:
+            whole = other.astype(np.result_type(other.dtype, self.dtype))  # a copy
+            namespace(whole).add.at(whole, self.rows, self.values.astype(whole.dtype, copy=False))
+            return whole
+        return NotImplemented
+
+    __radd__ = __add__
+
+    def _joined(self, other: RowSparse) -> RowSparse:
+        if other.shape != self.shape:
+            raise AutogradError(f"gradients of shapes {self.shape} and {other.shape} do not add")
+        xp = namespace(self.values)
+        rows = xp.concatenate((self.rows, other.rows))
+        joined = RowSparse(rows, xp.concatenate((self.values, other.values)), self.shape)
+        # More rows than the whole has would take more memory than an array.
+        return joined.coalesce() if len(rows) > self.shape[0] else joined
+
+    def __mul__(self, factor: Any) -> RowSparse:
+        """Scales it by a number, as clipping does."""
+        if np.ndim(factor) != 0 and not (is_array(factor) and factor.ndim == 0):
+            return NotImplemented
+        return RowSparse(self.rows, (self.values * factor).astype(self.dtype), self.shape)
+
+    __rmul__ = __mul__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RowSparse, (self.rows, self.values, self.shape)
+
+    def __repr__(self) -> str:
+        return f"RowSparse(rows={self.rows}, shape={self.shape}, dtype={self.dtype})"
+
+
+def is_row_sparse(gradient: object) -> TypeGuard[RowSparse]:
+    """Tells whether `gradient` is a RowSparse."""
+    return isinstance(gradient, RowSparse)

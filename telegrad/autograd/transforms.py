@@ -1,0 +1,371 @@
+"""Functions of functions: values with gradients, products with Jacobians, Jacobians, Hessians.
+
+Arguments and results are trees (`trees`): dicts, lists, tuples, named tuples and dataclasses, whose
+leaves are Tensors, arrays or numbers. What is differentiated are the arguments, as the function is
+given them; other Tensors that the function uses, such as parameters, are constants to it.
+
+    value_and_grad(f)(x)   f(x) and its gradient                   one pass back
+    vjp(f, x)              f(x), and v -> v J for any v             one pass back for each v
+    jvp(f, x, t)           f(x), and J t                            two passes back
+    jacobian(f)(x)         J                                        one for each item of f(x)
+    hvp(f, x, t)           f(x), and H t                            two
+    hessian(f)(x)          H                                        one, and one for each item of x
+
+Without `create_graph` the results are cut off from every graph. With it they can be differentiated
+again, also with respect to what the arguments were computed from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from telegrad.arrays import is_array, is_inexact, namespace
+from telegrad.autograd import ops
+from telegrad.autograd.differentiate import grad
+from telegrad.autograd.grad_mode import enable_grad
+from telegrad.autograd.tensor import Tensor
+from telegrad.autograd.trees import flatten, tree_map
+from telegrad.errors import AutogradError
+
+__all__ = ["hessian", "hvp", "jacobian", "jvp", "value_and_grad", "vjp"]
+
+
+def value_and_grad(
+    function: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    *,
+    has_aux: bool = False,
+    create_graph: bool = False,
+) -> Callable[..., tuple[Any, Any]]:
+    """Returns a function that gives the value of `function` and its gradient.
+
+    Args:
+        function: Returns a Tensor of one item; with `has_aux`, that and something else.
+        argnums: Which of its positional arguments are differentiated.
+        has_aux: Whether `function` returns (value, other); the value given is then that pair.
+        create_graph: Records all of it, to be differentiated again.
+
+    Returns:
+        Takes what `function` takes, and returns (value, gradient): a tree like the argument, or a
+        tuple of them where `argnums` is a sequence; zeros for what the value does not depend on.
+
+    Raises:
+        AutogradError: When it is called: the value is not one item, or needs no gradient.
+
+    >>> import numpy as np
+    >>> loss = lambda p, x: np.sum((p["w"] * x + p["b"]) ** 2)
+    >>> value, gradient = value_and_grad(loss)({"w": 2.0, "b": 1.0}, np.array([1.0, 2.0]))
+    >>> value.item(), {name: g.item() for name, g in gradient.items()}
+    (34.0, {'w': 26.0, 'b': 16.0})
+    """
+
+    def evaluate(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        inputs = _Inputs(args, argnums, create_graph=create_graph)
+        with enable_grad():
+            returned = function(*inputs.arguments, **kwargs)
+        value = returned[0] if has_aux else returned
+        if not isinstance(value, Tensor):
+            raise AutogradError(f"value_and_grad needs a Tensor of one item, not {type(value)}")
+        gradients = _gradients(
+            [value], inputs.leaves, [None], create_graph=create_graph, retain_graph=False
+        )
+        result = tree_map(_kept(create_graph), returned)
+        return result, inputs.like_arguments(gradients)
+
+    return evaluate
+
+
+def vjp(
+    function: Callable[..., Any], *primals: Any, create_graph: bool = False
+) -> tuple[Any, Callable[..., tuple[Any, ...]]]:
+    """Returns `function(*primals)`, and what takes gradients of it back to the primals.
+
+    Args:
+        function: Returns a tree of Tensors.
+        primals: Its arguments, all of them differentiated.
+        create_graph: Records all of it, to be differentiated again.
+
+    Returns:
+        The outputs, and a function of a tree like them (a product with the Jacobian from the left)
+        that returns a tuple of trees like the primals. It may be called any number of times.
+
+    >>> import numpy as np
+    >>> outputs, pull = vjp(lambda x, y: x * np.sin(y), np.array([2.0, 3.0]), 0.0)
+    >>> [g.tolist() for g in pull(np.array([1.0, 10.0]))]
+    [[0.0, 0.0], 32.0]
+    """
+    inputs = _Inputs(primals, range(len(primals)), create_graph=create_graph)
+    with enable_grad():
+        outputs = function(*inputs.arguments)
+    roots, _ = flatten(outputs)
+
+    def pull(cotangents: Any) -> tuple[Any, ...]:
+        given, _ = flatten(cotangents)
+        _check_count("vjp", "outputs", roots, given)
+        gradients = _gradients(roots, inputs.leaves, given, create_graph=create_graph)
+        found: tuple[Any, ...] = inputs.like_arguments(gradients)
+        return found
+
+    return tree_map(_kept(create_graph), outputs), pull
+
+
+def jvp(
+    function: Callable[..., Any],
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
+    *,
+    create_graph: bool = False,
+) -> tuple[Any, Any]:
+    """Returns `function(*primals)`, and how fast it changes as the primals move by `tangents`.
+
+    By two passes back (the transpose of the transpose), for rules of forward mode there are none;
+    so the function needs rules that can be differentiated once more.
+
+    Args:
+        function: Returns a tree of Tensors.
+        primals: Its arguments, all of them differentiated.
+        tangents: A tree like each of them.
+        create_graph: Records all of it, to be differentiated again.
+
+    Returns:
+        The outputs, and a tree like them: the product with the Jacobian from the right.
+
+    >>> import numpy as np
+    >>> outputs, change = jvp(lambda x: x * x, [np.array([2.0, 3.0])], [np.array([1.0, 10.0])])
+    >>> change.tolist()
+    [4.0, 60.0]
+    """
+    inputs = _Inputs(primals, range(len(primals)), create_graph=create_graph)
+    directions, _ = flatten(list(tangents))
+    _check_count("jvp", "primals", inputs.places, directions)
+    with enable_grad():
+        outputs = function(*inputs.arguments)
+        roots, rebuild = flatten(outputs)
+        # The gradients are linear in `weights`, so their slope in them is the Jacobian transposed.
+        weights = [_leaf(namespace(y.data).zeros_like(y.data)) for y in roots]
+        pulled = _gradients(roots, inputs.leaves, weights, create_graph=True)
+    moving = [k for k, place in enumerate(inputs.places) if place]
+    changes = _gradients(
+        pulled, weights, [_as_given(directions[k]) for k in moving], create_graph=create_graph
+    )
+    return tree_map(_kept(create_graph), outputs), rebuild(changes)
+
+
+def jacobian(
+    function: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    *,
+    create_graph: bool = False,
+) -> Callable[..., Any]:
+    """Returns a function that gives all slopes of the outputs of `function` in its arguments.
+
+    Args:
+        function: Returns a tree of Tensors.
+        argnums: Which of its positional arguments are differentiated.
+        create_graph: Records all of it, to be differentiated again.
+
+    Returns:
+        Takes what `function` takes, and returns a tree like the outputs, whose leaves are trees
+        like the argument (a tuple of them for several `argnums`), whose leaves have the shape of
+        the output and then that of the argument.
+
+    >>> import numpy as np
+    >>> jacobian(lambda x: x * x[0])(np.array([2.0, 3.0])).tolist()
+    [[4.0, 0.0], [3.0, 2.0]]
+    """
+
+    def evaluate(*args: Any, **kwargs: Any) -> Any:
+        inputs = _Inputs(args, argnums, create_graph=create_graph)
+        with enable_grad():
+            roots, rebuild = flatten(function(*inputs.arguments, **kwargs))
+        return rebuild([
+            inputs.like_arguments(_rows(y, inputs.leaves, create_graph=create_graph)) for y in roots
+        ])  # fmt: skip
+
+    return evaluate
+
+
+def hvp(
+    function: Callable[..., Any],
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
+    *,
+    create_graph: bool = False,
+) -> tuple[Tensor, tuple[Any, ...]]:
+    """Returns `function(*primals)`, and how fast its gradient changes along `tangents`.
+
+    Args:
+        function: Returns a Tensor of one item.
+        primals: Its arguments, all of them differentiated.
+        tangents: A tree like each of them.
+        create_graph: Records all of it, to be differentiated again.
+
+    Returns:
+        The value, and a tuple of trees like the primals: the Hessian times the tangents.
+
+    >>> import numpy as np
+    >>> value, product = hvp(lambda x: np.sum(x**3), [np.array([1.0, 2.0])], [np.array([1.0, 1.0])])
+    >>> value.item(), product[0].tolist()
+    (9.0, [6.0, 12.0])
+    """
+    inputs = _Inputs(primals, range(len(primals)), create_graph=create_graph)
+    directions, _ = flatten(list(tangents))
+    _check_count("hvp", "primals", inputs.places, directions)
+    with enable_grad():
+        value = function(*inputs.arguments)
+    slopes = _gradients([value], inputs.leaves, [None], create_graph=True)
+    given = [_as_given(directions[k]) for k, place in enumerate(inputs.places) if place]
+    products = _gradients(slopes, inputs.leaves, given, create_graph=create_graph)
+    found: tuple[Any, ...] = inputs.like_arguments(products)
+    kept: Tensor = _kept(create_graph)(value)
+    return kept, found
+
+
+def hessian(
+    function: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    *,
+    create_graph: bool = False,
+) -> Callable[..., Any]:
+    """Returns a function that gives all second derivatives of `function` in its arguments.
+
+    Args:
+        function: Returns a Tensor of one item.
+        argnums: Which of its positional arguments are differentiated.
+        create_graph: Records all of it, to be differentiated again.
+
+    Returns:
+        Takes what `function` takes, and returns a tree like the argument (a tuple of them for
+        several `argnums`), whose leaves are such trees again, whose leaves have both shapes.
+
+    >>> import numpy as np
+    >>> hessian(lambda x: x[0] ** 2 * x[1])(np.array([2.0, 3.0])).tolist()
+    [[6.0, 4.0], [4.0, 0.0]]
+    """
+
+    def slopes(*args: Any, **kwargs: Any) -> Any:
+        return value_and_grad(function, argnums, create_graph=True)(*args, **kwargs)[1]
+
+    return jacobian(slopes, argnums, create_graph=create_graph)
+
+
+class _Inputs:
+    """The arguments of one call, those that are differentiated replaced by leaves.
+
+    Args:
+        args: The positional arguments.
+        argnums: Which of them are differentiated.
+        create_graph: Whether Tensors keep their place in the graph that they come from.
+
+    Attributes:
+        arguments: What the function is called with.
+        leaves: What is differentiated.
+        places: For each leaf of the trees whether it is.
+    """
+
+    def __init__(
+        self, args: Sequence[Any], argnums: int | Sequence[int], *, create_graph: bool
+    ) -> None:
+        self._alone = isinstance(argnums, int)
+        numbers = [argnums] if isinstance(argnums, int) else list(argnums)
+        if not all(-len(args) <= k < len(args) for k in numbers):
+            raise ValueError(f"argnums {argnums} of {len(args)} positional arguments")
+        flat, self._rebuild = flatten([args[k] for k in numbers])
+        given = [_as_given(x) for x in flat]
+        self.places = [isinstance(x, Tensor) and is_inexact(x.dtype) for x in given]
+        made = [
+            _leaf(x, connected=create_graph) if place else x
+            for x, place in zip(given, self.places, strict=True)
+        ]
+        self.leaves: list[Tensor] = [x for x, place in zip(made, self.places, strict=True) if place]
+        if not self.leaves:
+            raise AutogradError("no floating-point array is among the arguments to differentiate")
+        self.arguments = list(args)
+        for k, tree in zip(numbers, self._rebuild(made), strict=True):
+            self.arguments[k] = tree
+
+    def like_arguments(self, found: Sequence[Tensor]) -> Any:
+        """Returns the trees of what belongs to each leaf, None for what is not differentiated."""
+        waiting = iter(found)
+        trees = self._rebuild([next(waiting) if place else None for place in self.places])
+        return trees[0] if self._alone else tuple(trees)
+
+
+def _as_given(x: Any) -> Any:
+    """Returns arrays and numbers as Tensors, all else as it is."""
+    if isinstance(x, (Tensor, bool, np.bool_)):
+        return x
+    return Tensor(x) if is_array(x) or isinstance(x, (float, complex, np.inexact)) else x
+
+
+def _leaf(x: Any, *, connected: bool = False) -> Tensor:
+    """Returns the values of `x` at a place of their own in the graph."""
+    if connected and isinstance(x, Tensor) and x.requires_grad:
+        with enable_grad():
+            view: Tensor = ops.reshape(x, to=x.shape)
+        return view
+    return Tensor(x, requires_grad=True)
+
+
+def _kept(create_graph: bool) -> Callable[[Any], Any]:
+    return lambda x: x.detach() if isinstance(x, Tensor) and not create_graph else x
+
+
+def _gradients(
+    outputs: Sequence[Any],
+    inputs: Sequence[Tensor],
+    given: Sequence[Any],
+    *,
+    create_graph: bool,
+    retain_graph: bool = True,
+) -> list[Tensor]:
+    """Returns the gradient of each input, zeros where no output depends on it."""
+    pairs = [
+        (y, g)
+        for y, g in zip(outputs, given, strict=True)
+        if isinstance(y, Tensor) and y.requires_grad
+    ]
+    found: Sequence[Tensor | None] = [None] * len(inputs)
+    if pairs:
+        found = grad(
+            [y for y, _ in pairs],
+            inputs,
+            [g for _, g in pairs],
+            retain_graph=retain_graph or create_graph,
+            create_graph=create_graph,
+            allow_unused=True,
+        )
+    return [
+        Tensor(namespace(x.data).zeros_like(x.data)) if g is None else g
+        for x, g in zip(inputs, found, strict=True)
+    ]
+
+
+def _rows(y: Any, inputs: Sequence[Tensor], *, create_graph: bool) -> list[Tensor]:
+    """Returns the Jacobian of one output in each input."""
+    if not isinstance(y, Tensor):
+        raise AutogradError(f"jacobian needs Tensors as outputs, not {type(y)}")
+    xp = namespace(y.data)
+    rows = []
+    for k in range(y.size):
+        unit = xp.zeros(y.size, dtype=y.dtype)
+        unit[k] = 1
+        rows.append(_gradients([y], inputs, [unit.reshape(y.shape)], create_graph=create_graph))
+    with enable_grad():
+        return [_stacked([row[i] for row in rows], y, x) for i, x in enumerate(inputs)]
+
+
+def _stacked(rows: Sequence[Tensor], y: Tensor, x: Tensor) -> Tensor:
+    shape = (*y.shape, *x.shape)
+    if not rows:
+        return Tensor(namespace(x.data).zeros(shape, dtype=x.dtype))
+    stacked: Tensor = ops.reshape(ops.stack(*rows, axis=0), to=shape)
+    return stacked
+
+
+def _check_count(name: str, what: str, expected: Sequence[Any], given: Sequence[Any]) -> None:
+    if len(given) != len(expected):
+        raise AutogradError(f"{name} of {len(expected)} {what} was given {len(given)} directions")

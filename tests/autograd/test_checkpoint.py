@@ -1,0 +1,312 @@
+"""checkpoint: the same values and gradients as without it, computed again, with less memory."""
+
+from __future__ import annotations
+
+import contextvars
+import gc
+import threading
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+
+import telegrad as tg
+from telegrad import nn
+from telegrad.autograd import Function, GraphTask, Tensor, current_generator, no_grad, tensor
+from telegrad.autograd.operation import Operation
+from telegrad.errors import AutogradError
+
+RNG = np.random.default_rng(3)
+W, X = RNG.normal(size=(4, 4)), RNG.normal(size=(3, 4))
+
+
+class Cube(Function):
+    """A user's function among the others."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        (x,) = ctx.saved_values
+        return gradient * 3 * x**2
+
+
+def plainly(function: Any, *args: Any, **kwargs: Any) -> Any:
+    return function(*args, **kwargs)
+
+
+def nested(run: Any, w: Any, x: Any) -> Any:
+    """Two outputs in a dict, a part within a part, a closed-over weight, dropped items."""
+
+    def inner(h: Any) -> Any:
+        mask = current_generator().random(h.shape) < 0.5
+        return np.tanh(h @ w) * mask, Cube.apply(h)
+
+    def outer(tree: dict[str, Any], factor: float) -> dict[str, Any]:
+        h = np.sin(tree["x"] @ w) * factor
+        first, second = run(inner, h)
+        return {"y": first * h, "z": run(inner, second)[0] + h}
+
+    out = run(outer, {"x": x}, factor=1.5)
+    return (out["y"] ** 2).sum() + out["z"].sum()
+
+
+def leaves() -> tuple[Tensor, Tensor]:
+    return tensor(W, requires_grad=True), tensor(X, requires_grad=True)
+
+
+def same(found: Any, expected: Any) -> None:
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one.data, other.data, rtol=1e-12)
+
+
+def test_values_gradients_and_random_numbers_are_those_without_it() -> None:
+    results = []
+    for run in (plainly, tg.checkpoint):
+        w, x = leaves()
+        tg.manual_seed(5)
+        value = nested(run, w, x)
+        value.backward()
+        results.append([value, w.grad, x.grad, tensor(current_generator().random())])
+    same(*results)
+
+
+def test_it_can_be_differentiated_again() -> None:
+    results = []
+    for run in (plainly, tg.checkpoint):
+        w, x = leaves()
+        tg.manual_seed(5)
+        first = tg.grad(nested(run, w, x), [w, x], create_graph=True)
+        results.append(tg.grad((first[0] ** 2).sum() + (first[1] ** 3).sum(), [w, x]))
+    same(*results)
+
+
+def test_the_forward_keeps_no_values_in_between() -> None:
+    made: list[weakref.ref[Any]] = []
+
+    def part(h: Any) -> Any:
+        for _ in range(3):
+            h = np.tanh(h * 1.5)
+            made.append(weakref.ref(h.data))
+        return h
+
+    x = tensor(X, requires_grad=True)
+    for run, kept in ((plainly, 3), (tg.checkpoint, 1)):
+        made.clear()
+        result = run(part, x)
+        assert sum(each() is not None for each in made) == kept
+        del result
+
+
+def test_it_runs_twice_and_no_more() -> None:
+    calls: list[int] = []
+
+    def part(h: Any) -> Any:
+        calls.append(1)
+        return np.exp(h) * h
+
+    x = tensor(X, requires_grad=True)
+    y = tg.checkpoint(part, x).sum()
+    assert len(calls) == 1
+    y.backward(retain_graph=True)
+    assert len(calls) == 2
+    y.backward()
+    assert len(calls) == 2
+    with pytest.raises(AutogradError, match="freed by an earlier backward"):
+        y.backward()
+
+
+def test_only_what_a_gradient_reaches_is_computed_again() -> None:
+    calls: list[int] = []
+
+    def part(h: Any) -> Any:
+        calls.append(1)
+        return np.exp(h)
+
+    x = tensor(X, requires_grad=True)
+    y, _ = tg.checkpoint(part, x), tg.checkpoint(part, x * 2)
+    y.sum().backward()
+    assert len(calls) == 3
+
+
+def test_without_recording_it_is_a_call() -> None:
+    with no_grad():
+        result: Any = tg.checkpoint(np.exp, tensor(X, requires_grad=True))
+        assert not result.requires_grad
+    assert tg.checkpoint(lambda: 5) == 5
+
+
+def test_a_graph_of_it_is_freed_without_the_garbage_collector() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        for backward in (False, True):
+            w, x = leaves()
+            value = nested(tg.checkpoint, w, x)
+            nodes = [weakref.ref(node) for node in reachable(value)]
+            if backward:
+                value.backward()
+            del value
+            w.grad = x.grad = None
+            assert not [each() for each in nodes if each() is not None]
+    finally:
+        gc.enable()
+
+
+def reachable(value: Tensor) -> frozenset[Any]:
+    edge = value.edge
+    assert edge is not None
+    return GraphTask([(edge, value.data)], accumulate=lambda *_: None).reachable
+
+
+def test_eight_threads_at_once() -> None:
+    w, x = leaves()
+    expected = tg.grad(chain(plainly, w, x), [w, x])
+    found: list[Any] = [None] * 8
+    start = threading.Barrier(8)
+
+    def run(k: int) -> None:
+        start.wait()
+        found[k] = tg.grad(chain(tg.checkpoint, w, x), [w, x])
+
+    threads = [threading.Thread(target=run, args=(k,)) for k in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for each in found:
+        same(each, expected)
+
+
+def chain(run: Any, w: Any, x: Any) -> Any:
+    for _ in range(10):
+        x = run(lambda h: np.tanh(h @ w) + h, x)
+    return x.sum()
+
+
+def test_backwards_of_two_threads_through_one_part() -> None:
+    w, x = leaves()
+    calls: list[int] = []
+
+    def part(h: Any) -> Any:
+        calls.append(1)
+        return np.tanh(h @ w)
+
+    y = tg.checkpoint(part, x)
+    start = threading.Barrier(2)
+    found: list[Any] = [None, None]
+
+    def run(k: int) -> None:
+        start.wait()
+        found[k] = tg.grad(y.sum(), [w, x], retain_graph=True)
+
+    threads = [threading.Thread(target=run, args=(k,)) for k in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    same(*found)
+    assert len(calls) == 2
+
+
+def test_arguments_and_parameters_may_not_change_in_between() -> None:
+    w, x = leaves()
+    h = x * 1.0
+    y = tg.checkpoint(lambda h: np.tanh(h @ w), h).sum()
+    with no_grad():
+        h += 1.0
+    with pytest.raises(AutogradError, match=r"an argument of shape \(3, 4\) that 'checkpoint'"):
+        y.backward()
+    y = tg.checkpoint(lambda h: np.tanh(h @ w), x).sum()
+    w.data = w.data + 1.0
+    with pytest.raises(AutogradError, match="before the optimizer's step"):
+        y.backward()
+    y = tg.checkpoint(lambda h: np.tanh(h @ w), x).sum()
+    with no_grad():
+        w += 1.0
+    with pytest.raises(AutogradError, match="a parameter of shape"):
+        y.backward()
+
+
+def test_a_function_that_does_something_else_the_second_time() -> None:
+    x = tensor(X, requires_grad=True)
+    functions = iter([np.sin, np.cos])
+    y = tg.checkpoint(lambda h: next(functions)(h) * 2, x).sum()
+    with pytest.raises(AutogradError, match="operation 0 was 'sin' and is now 'cos'"):
+        y.backward()
+    rounds = iter([1, 2])
+
+    def again(h: Any) -> Any:
+        for _ in range(next(rounds)):
+            h = np.exp(h)
+        return h
+
+    y = tg.checkpoint(again, x).sum()
+    with pytest.raises(AutogradError, match="did not do the same again"):
+        y.backward()
+
+
+def test_a_backward_inside_through_what_was_just_computed() -> None:
+    x = tensor(X, requires_grad=True)
+
+    def penalty(h: Any) -> Any:
+        (slope,) = tg.grad(np.exp(h).sum(), h, create_graph=True)
+        return slope
+
+    with pytest.raises(AutogradError, match="put the checkpoint inside"):
+        tg.checkpoint(penalty, x)
+
+
+def test_modules_and_hooks() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    gradients = []
+    for run in (plainly, tg.checkpoint):
+        model.zero_grad()
+        x = tensor(X, requires_grad=True)
+        seen: list[Any] = []
+
+        def part(h: Any, seen: list[Any] = seen) -> Any:
+            middle = model(h)
+            middle.register_hook(lambda g: seen.append(1))
+            return middle * 2
+
+        run(part, x).sum().backward()
+        assert seen == [1]  # that of the first run alone
+        gradients.append([x.grad, *(p.grad for p in model.parameters())])
+    same(*gradients)
+
+
+def test_an_operation_of_several_outputs() -> None:
+    parts = Operation(
+        "parts",
+        lambda x: (x * x, x * x * x),
+        "x",
+        outputs="a b",
+        x=lambda g, x: (
+            (0.0 if g[0] is None else 2 * g[0] * x) + (0.0 if g[1] is None else 3 * g[1] * x * x)
+        ),
+    )
+    x = tensor([2.0], requires_grad=True)
+    a, b = tg.checkpoint(parts, x)
+    (a * b).sum().backward()
+    assert x.grad is not None
+    assert x.grad.data.tolist() == [5 * 2.0**4]
+
+
+def test_a_context_that_goes_on_after_it_is_none_of_it() -> None:
+    contexts: list[contextvars.Context] = []
+
+    def part(h: Any) -> Any:
+        contexts.append(contextvars.copy_context())
+        return np.exp(h)
+
+    x = tensor([0.0], requires_grad=True)
+    y = tg.checkpoint(part, x)
+    z = contexts[0].run(lambda: (x * x + y).sum())
+    z.backward()
+    assert x.grad is not None
+    assert x.grad.data.tolist() == [1.0]

@@ -1,0 +1,123 @@
+"""Complex numbers through every operator, where a phase has no direction, and what is refused."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from telegrad.autograd import Tensor, gradcheck, gradgradcheck, tensor
+from telegrad.errors import AutogradError
+from tests.autograd.samples.sample import complex_numbers, of_shape
+
+Z = complex_numbers((2, 2))
+W = complex_numbers((2, 2), seed=3)
+REAL = of_shape((2, 2))
+BINARY: list[Callable[..., Any]] = [
+    operator.add, operator.sub, operator.mul, operator.truediv, operator.pow, operator.matmul,
+]  # fmt: skip
+IN_PLACE: list[Callable[..., Any]] = [
+    operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ipow,
+]  # fmt: skip
+
+
+def leaf(x: Any) -> Tensor:
+    return Tensor(x, requires_grad=True)
+
+
+@pytest.mark.parametrize("function", BINARY)
+@pytest.mark.parametrize(("left", "right"), [(Z, W), (Z, REAL), (REAL, Z)])
+def test_operators_of_two(function: Any, left: Any, right: Any) -> None:
+    for checks in (gradcheck, gradgradcheck):
+        assert checks(function, [leaf(left), leaf(right)])
+        assert checks(lambda x: function(x, right), leaf(left))
+        assert checks(lambda x: function(left, x), leaf(right))
+
+
+@pytest.mark.parametrize("function", BINARY[:-1])
+def test_operators_with_a_number(function: Any) -> None:
+    for checks in (gradcheck, gradgradcheck):
+        assert checks(lambda x: function(x, 1.2 - 0.5j), leaf(Z))
+        assert checks(lambda x: function(1.2 - 0.5j, x), leaf(Z))
+        assert checks(lambda x: function(x, 2 - 1j), leaf(REAL))
+
+
+@pytest.mark.parametrize("function", IN_PLACE)
+def test_operators_in_place(function: Any) -> None:
+    def changed(x: Any, y: Any) -> Any:
+        return function(x * 1, y)
+
+    assert gradcheck(changed, [leaf(Z), leaf(W)])
+    assert gradgradcheck(changed, [leaf(Z), leaf(REAL)])
+
+
+def test_items() -> None:
+    def changed(x: Any, y: Any) -> Any:
+        whole = x * 1
+        whole[0] = y[1] * whole[1, ::-1]
+        return whole[[0, 0, 1]], whole[whole.data.real > 0.3], whole.T
+
+    assert gradcheck(changed, [leaf(Z), leaf(W)])
+    assert gradgradcheck(changed, [leaf(Z), leaf(REAL)])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [operator.neg, operator.pos, abs, lambda x: x.sum(), lambda x: x.mean(0), lambda x: x.conj()],
+)
+def test_operators_of_one(function: Any) -> None:
+    assert gradcheck(function, leaf(Z))
+    assert gradgradcheck(function, leaf(Z))
+
+
+def test_comparisons_are_constant() -> None:
+    x: Any = leaf(Z)
+    for result in (x == x, x != W, np.isreal(x), np.iscomplex(x), np.isnan(x), np.isfinite(x)):
+        assert not result.requires_grad
+        assert result.dtype == np.bool_
+    assert np.iscomplexobj(x)
+    assert not np.isrealobj(x)
+
+
+def test_the_gradient_is_where_the_loss_rises() -> None:
+    x = leaf(Z)
+    loss = (abs(x) ** 2).sum()
+    loss.backward()
+    assert x.grad is not None
+    np.testing.assert_allclose(x.grad.data, 2 * Z)
+
+
+@pytest.mark.parametrize("function", [np.absolute, np.sign, np.angle, lambda z: np.angle(z, True)])
+def test_at_0_where_there_is_no_direction_the_gradient_is_0(function: Any) -> None:
+    x: Any = leaf(np.array([0.0, 0.3 + 0.4j]))
+    function(x).backward(np.ones(2))
+    assert x.grad.data[0] == 0
+    assert np.isfinite(x.grad.data).all()
+    assert x.grad.data[1] != 0
+
+
+def test_the_angle_of_real_numbers_is_constant() -> None:
+    x: Any = leaf(np.array([-1.0, 0.0, 2.0]))
+    np.angle(x).sum().backward()
+    np.testing.assert_array_equal(x.grad.data, 0.0)
+
+
+def test_real_if_close() -> None:
+    x: Any = leaf(np.array([1.0, 2.0]) + 0j)
+    y: Any = np.real_if_close(x)
+    assert y.dtype == np.float64
+    y.backward(np.array([3.0, 4.0]))
+    np.testing.assert_array_equal(x.grad.data, [3.0, 4.0])
+    z: Any = leaf(Z)
+    assert np.real_if_close(z) is z
+
+
+def test_what_has_no_complex_rule_is_refused() -> None:
+    x: Any = leaf(Z)
+    with pytest.raises(AutogradError, match="its rule is of real numbers; pass t.detach"):
+        np.maximum(x, 1.0)
+    with pytest.raises(AutogradError, match="the root of a backward is complex"):
+        tensor([1j], requires_grad=True).backward()

@@ -1,0 +1,62 @@
+"""Fourier transforms: what is refused, and what the samples cannot say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import telegrad.numpy as tnp
+from telegrad.autograd import Tensor, tensor
+from telegrad.errors import AutogradError
+from tests.autograd.samples.sample import complex_numbers, of_shape
+
+
+def leaf(x: Any) -> Any:
+    return Tensor(x, requires_grad=True)
+
+
+@pytest.mark.parametrize("n", [7, 8])
+@pytest.mark.parametrize("norm", [None, "ortho", "forward"])
+def test_the_energy_of_a_spectrum(n: int, norm: Any) -> None:
+    """Parseval's theorem: the energy of the spectrum is that of the signal, and so its gradient."""
+    x = leaf(of_shape((n,), -1.0, 1.0))
+    energy = (abs(np.fft.fft(x, norm=norm)) ** 2).sum()
+    energy.backward()
+    factor = {None: n, "ortho": 1, "forward": 1 / n}[norm]
+    np.testing.assert_allclose(energy.data, factor * (x.data**2).sum())
+    np.testing.assert_allclose(x.grad.data, 2 * factor * x.data, atol=1e-13)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 6])
+def test_there_and_back(n: int) -> None:
+    x = leaf(of_shape((n,), -1.0, 1.0))
+    y: Any = np.fft.irfft(np.fft.rfft(x), n)
+    y.backward(np.arange(float(n)))
+    np.testing.assert_allclose(x.grad.data, np.arange(float(n)), atol=1e-13)
+
+
+def test_an_axis_named_twice_with_lengths_is_refused() -> None:
+    x = leaf(complex_numbers((3, 4)))
+    y: Any = np.fft.fftn(x, (2, 5), (0, 0))
+    with pytest.raises(AutogradError, match=r"names an axis twice \(axes: \(0, 0\)\)"):
+        y.backward(np.ones(y.shape))
+
+
+def test_lengths_and_axes_agree() -> None:
+    x = leaf(np.ones((2, 3)))
+    function: Any
+    for function in (np.fft.rfftn, np.fft.irfftn, np.fft.fftn):
+        with pytest.raises(ValueError, match=r"s has 1 lengths for 2 axes|different lengths"):
+            function(x, (2,), (0, 1))
+    wrong: Any = "wrong"
+    for function in (np.fft.hfft, np.fft.ihfft, np.fft.rfftn):
+        with pytest.raises(ValueError, match="Invalid norm value wrong"):
+            function(x, norm=wrong)
+
+
+def test_frequencies_are_numpys() -> None:
+    np.testing.assert_array_equal(tnp.fft.fftfreq(5, 0.1), np.fft.fftfreq(5, 0.1))
+    np.testing.assert_array_equal(tnp.fft.rfftfreq(5), np.fft.rfftfreq(5))
+    assert tensor(np.fft.fftfreq(4)).dtype == np.float64

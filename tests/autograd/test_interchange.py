@@ -1,0 +1,161 @@
+"""Tensors as arrays of other libraries and back: DLPack, array interfaces, copies, pickles, print."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import telegrad as tg
+from telegrad.autograd import Tensor, as_tensor, no_grad, tensor
+from telegrad.errors import AutogradError
+from telegrad.nn import Parameter
+
+
+class OnlyDlpack:
+    """Another library's array."""
+
+    def __init__(self, array: Any, device: tuple[int, int] = (1, 0)) -> None:
+        self.array = array
+        self.device = device
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device
+
+
+class OnlyInterface:
+    """An array of a library that knows `__array_interface__` alone."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+        self.__array_interface__ = array.__array_interface__
+
+
+def test_dlpack_out_shares_memory() -> None:
+    x = tensor([1.0, 2.0])
+    out = np.from_dlpack(x)
+    x += 1.0
+    assert out.tolist() == [2.0, 3.0]
+    assert x.__dlpack_device__() == (1, 0)
+
+
+def test_dlpack_in_shares_memory() -> None:
+    source = np.arange(6.0).reshape(2, 3)[:, ::2]
+    for other in (source, OnlyDlpack(source), Tensor(source)):
+        t = tg.from_dlpack(other)
+        t[0, 0] = 7.0
+        assert source[0, 0] == 7.0
+        source[0, 0] = 0.0
+        assert t.shape == (2, 2)
+
+
+def test_dlpack_of_what_does_not_speak_it() -> None:
+    with pytest.raises(TypeError, match="list has no __dlpack__"):
+        tg.from_dlpack([1.0])
+    with pytest.raises(RuntimeError, match="needs CuPy, which is not installed"):
+        tg.from_dlpack(OnlyDlpack(np.zeros(1), (2, 0)))
+
+
+def test_array_interface_both_ways() -> None:
+    x = tensor([[1.0, 2.0]])
+    out = np.asarray(OnlyInterface(x))
+    assert np.shares_memory(out, x.data)
+    assert np.shares_memory(np.asarray(x), x.data)
+    source = np.zeros(3)
+    assert np.shares_memory(as_tensor(OnlyInterface(source)).data, source)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "complex64", "int8", "bool", ml_dtypes.bfloat16])
+def test_every_dtype_becomes_an_array(dtype: Any) -> None:
+    x = tensor([1, 0], dtype=dtype)
+    assert np.asarray(x).dtype == x.dtype
+    assert np.array(x, copy=True).dtype == x.dtype
+    assert np.asarray(x).tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    "convert",
+    [
+        np.asarray,
+        np.from_dlpack,
+        tg.from_dlpack,
+        lambda x: x.__array_interface__,
+        lambda x: x.numpy(),
+        lambda x: x.cupy(),
+        lambda x: x.__dlpack__(),
+    ],
+)
+def test_what_needs_a_gradient_refuses_in_words(convert: Any) -> None:
+    for x in (tensor([1.0], requires_grad=True), tensor([1.0], requires_grad=True) * 2):
+        with pytest.raises(AutogradError, match=r"write t\.detach\(\)\.numpy\(\)"):
+            convert(x)
+    assert convert is not None
+
+
+def test_under_no_grad_it_does_not_refuse_and_keeps_no_graph() -> None:
+    x = tensor([1.0], requires_grad=True) * 2
+    with no_grad():
+        assert np.asarray(x) is x.data  # with the Tensor as its base, it would keep the graph
+        assert np.from_dlpack(x).tolist() == [2.0]
+
+
+def test_a_copy_that_is_not_wanted() -> None:
+    x = tensor([1.0])
+    with pytest.raises(ValueError):
+        np.array(x, dtype=np.float32, copy=False)
+    assert np.shares_memory(np.array(x, copy=False), x.data)
+
+
+def test_a_gpu_is_asked_for_where_there_is_none() -> None:
+    with pytest.raises(RuntimeError, match="needs CuPy"):
+        tensor([1.0]).cupy()
+    assert not hasattr(tensor([1.0]), "__cuda_array_interface__")
+
+
+@pytest.mark.parametrize(
+    "make", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
+)
+def test_copies_and_pickles(make: Any) -> None:
+    for x in (
+        tensor(1.5),
+        tensor(np.zeros((0, 3), np.float32)),
+        Parameter(np.ones(2)),
+        tensor([1.0], dtype=ml_dtypes.bfloat16),
+        tensor(np.arange(4.0)[::2], requires_grad=True),
+        tensor([[1.0, 2.0]]).T,
+    ):
+        other = make(x)
+        assert type(other) is type(x)
+        assert (other.dtype, other.shape, other.requires_grad) == (
+            x.dtype,
+            x.shape,
+            x.requires_grad,
+        )
+        np.testing.assert_array_equal(other.data, x.data)
+        assert np.shares_memory(other.data, x.data) == (make is copy.copy and x.size > 0)
+    with pytest.raises(AutogradError, match=r"not results \(this one is of multiply\)"):
+        make(tensor([1.0], requires_grad=True) * 2)
+
+
+def test_a_pickle_of_shared_parameters_shares_them() -> None:
+    w = Parameter(np.ones(2))
+    first, second = pickle.loads(pickle.dumps([w, w]))
+    assert first is second
+
+
+def test_repr_of_much_and_of_little() -> None:
+    assert len(repr(tensor(np.zeros((1000, 1000))))) < 1000
+    assert repr(tensor(np.zeros((1000, 1000)))).endswith("shape=(1000, 1000))")
+    assert repr(tensor(np.zeros((0, 3)))) == "tensor([], shape=(0, 3))"
+    assert repr(tensor(2.0)) == "tensor(2.)"
+    assert repr(tensor([1j])) == "tensor([0.+1.j], dtype=complex128)"
+    x = tensor([1.0], dtype=np.float32, requires_grad=True)
+    assert repr(x) == "tensor([1.], dtype=float32, requires_grad=True)"
+    assert repr(x.sum()) == "tensor(1., dtype=float32, grad_fn=<sum>)"
