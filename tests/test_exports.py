@@ -18,10 +18,17 @@ FACES = sorted(
 
 # The interface that examples, documents and users rely on.
 DOCUMENTED: dict[str, str] = {
-    "telegrad": """Function Tensor as_tensor enable_grad grad gradcheck manual_seed nn no_grad numpy optim
-        tensor""",
-    "telegrad.nn": "Linear Module Parameter ReLU Sequential functional",
-    "telegrad.optim": "SGD",
+    "telegrad": """Function Tensor as_tensor checkpoint detect_anomaly enable_grad from_dlpack grad
+        gradcheck gradgradcheck hessian hvp jacobian jvp manual_seed nn no_grad numpy optim scipy
+        tensor value_and_grad vjp""",
+    "telegrad.nn": """AdaptiveAvgPool2d AvgPool2d BCELoss BCEWithLogitsLoss BatchNorm1d BatchNorm2d Conv1d Conv2d
+        CrossEntropyLoss Dropout ELU Flatten GELU Hardtanh HuberLoss KLDivLoss L1Loss LayerNorm LeakyReLU Linear
+        LogSigmoid LogSoftmax MSELoss MaxPool2d Mish Module NLLLoss Parameter RMSNorm ReLU ReLU6 SELU Sequential
+        SiLU Sigmoid SmoothL1Loss Softmax Softplus Softsign Tanh functional init Embedding GRU GRUCell LSTM LSTMCell
+        ModuleDict ModuleList MultiheadAttention ParameterList RNN RNNCell TransformerEncoderLayer utils""",
+    "telegrad.optim": """Adagrad Adam AdamW CosineAnnealingLR ExponentialLR LambdaLR LinearLR MultiStepLR OneCycleLR
+        Optimizer RMSprop ReduceLROnPlateau SGD Scheduler SequentialLR State StepLR""",
+    "telegrad.scipy": "special",
     "telegrad.rpc": """Agent CurrentCall DoctorPair DoctorProblem DoctorReport DoctorWorker Future Limits RRef RpcOptions RpcStatistics WorkerInfo as_completed
         collect_all current_call doctor expose first_n functions gather get_worker_info get_worker_infos idempotent init_rpc
         is_initialized lookup on_join on_leave on_loss publish register_type remote

@@ -37,6 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "scipy": COMPUTE,
     "nn": COMPUTE,
     "optim": COMPUTE | {"nn"},
+    "state_files": COMPUTE | {"nn"},
     "dist_autograd": {"arrays", "autograd", "errors", "rpc", "types", "wire"},
     "parallel": BELOW_PARALLEL,
     "observe": {"errors", "rpc", "types"},

@@ -120,6 +120,11 @@ class DistributedDataParallel(Module):
     def _walk(self, prefix: str, seen: set[int]) -> Iterator[tuple[str, Module]]:
         yield from self.module._walk(prefix, seen)
 
+    def _named_state(
+        self, prefix: str = "", above: tuple[Module, ...] = ()
+    ) -> Iterator[tuple[str, Tensor]]:
+        yield from self.module._named_state(prefix, above)
+
     def named_children(self) -> Iterator[tuple[str, Module]]:
         """Yields the modules directly inside the wrapped one."""
         yield from self.module.named_children()

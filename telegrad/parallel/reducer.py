@@ -30,6 +30,7 @@ from telegrad.autograd import (
     PassEnd,
     RemovableHandle,
     Tensor,
+    is_row_sparse,
 )
 from telegrad.errors import AutogradError, BlockingCallError
 from telegrad.kernels import flatten, unflatten
@@ -253,7 +254,8 @@ class Reduction(PassEnd):
                     "create_graph=True does not go through DistributedDataParallel: the average "
                     "over ranks is not recorded; write it inside no_sync()"
                 )
-            total = gradient.data if total is None else total + gradient.data
+            array = gradient.to_dense() if is_row_sparse(gradient) else gradient.data
+            total = array if total is None else total + array
         found: Array | None = total
         return found
 

@@ -180,7 +180,7 @@ class RemoteModule(RemotePart):
         """Raises TypeError: write `state_dict()`."""
         raise self._not_here("named_buffers()", "state_dict() gives copies by name")
 
-    def register_buffer(self, name: str, value: Tensor) -> None:
+    def register_buffer(self, name: str, value: Tensor, *, persistent: bool = True) -> None:
         """Raises TypeError: a buffer belongs to the module, in its class."""
         raise self._not_here(f"register_buffer({name!r})", "register it in the module's own class")
 
@@ -209,7 +209,9 @@ class RemoteModule(RemotePart):
     def _load_elsewhere(self, state: dict[str, Array]) -> None:
         self._there().load_state_dict(state, strict=False)
 
-    def _named_state(self) -> Iterator[tuple[str, Tensor]]:
+    def _named_state(
+        self, prefix: str = "", above: tuple[Module, ...] = ()
+    ) -> Iterator[tuple[str, Tensor]]:
         yield from ()  # all of it is elsewhere
 
     def _there(self) -> Any:

@@ -19,6 +19,7 @@ from telegrad.autograd import (
     Tensor,
     backward,
     grad,
+    rules,
     tensor,
 )
 from telegrad.errors import AutogradError, WorkerLostError
@@ -164,6 +165,17 @@ def test_two_backwards_add_up() -> None:
     assert [rank.gradients() for rank in ranks] == [[2.0, 22.0, 42.0, 62.0]] * N
     assert job.groups[1].labels[-1] == "DistributedDataParallel backward 2, bucket 1"
     assert ranks[0].reducer.passes == 2
+
+
+def test_gradients_of_some_rows_are_averaged_as_arrays() -> None:
+    _, ranks = make()
+    for rank in ranks:
+        rows = rules.embedding.embedding(rank.parameters[0], [1, 1], sparse=True)
+        begin((rows * float(rank.group.rank)).sum(), LocalGradients())
+    for rank in ranks:
+        found = rank.parameters[0].grad
+        assert isinstance(found, Tensor)
+        assert found.data.tolist() == [0.0, 2.0]
 
 
 def test_grad_is_not_averaged() -> None:
