@@ -63,7 +63,7 @@ An option that a rule does not know (`out=`, and `where=` of an elementwise func
 equal items share that of `max` equally, `abs` and `sign` have 0 at 0, `std` has 0 where it is 0.
 Of equal items, `sort`, `median`, `quantile` and their like give it to those that NumPy's order puts
 there, `unique` and the other sets to the first. With respect to `q`, a quantile has one for
-`method="linear"`.
+`method="linear"`; where it is an item, that of the piece that begins there.
 
 What is a view in NumPy is one here, parts of `split` included. Functions that write into their first
 argument (`copyto` `fill_diagonal` `place` `put` `put_along_axis` `putmask`, `at` of ufuncs) refuse a

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, SupportsIndex
+import operator
+from typing import TYPE_CHECKING, Any
 
 from telegrad.arrays import device_of
 
@@ -95,5 +96,4 @@ class ArrayHolder:
         return int(self.item())
 
     def __index__(self) -> int:
-        item: SupportsIndex = self.item()
-        return item.__index__()
+        return operator.index(self.item())

@@ -8,7 +8,7 @@ import numpy as np
 
 from telegrad.arrays import to_device
 from telegrad.autograd.dispatch import call, dispatch
-from telegrad.autograd.reductions import Reductions
+from telegrad.autograd.reductions import Reductions, without_none
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -86,7 +86,7 @@ class ArrayMethods(Reductions):
         out: None = None,
     ) -> Tensor:
         """Returns the sums along the diagonals."""
-        return _of(np.trace, self, offset, axis1, axis2, **_given(dtype=dtype, out=out))
+        return _of(np.trace, self, offset, axis1, axis2, **without_none(dtype=dtype, out=out))
 
     # Items.
 
@@ -94,16 +94,16 @@ class ArrayMethods(Reductions):
         self, indices: Any, axis: int | None = None, out: None = None, mode: str = "raise"
     ) -> Tensor:
         """Returns the items at `indices` along `axis`; of all items in a row if it is None."""
-        others = _given(out=out, mode=None if mode == "raise" else mode)
+        others = without_none(out=out, mode=None if mode == "raise" else mode)
         return _of(np.take, self, indices, axis=axis, **others)
 
     def compress(self, condition: Any, axis: int | None = None, out: None = None) -> Tensor:
         """Returns the items along `axis` where `condition` is true."""
-        return _of(np.compress, condition, self, axis=axis, **_given(out=out))
+        return _of(np.compress, condition, self, axis=axis, **without_none(out=out))
 
     def choose(self, choices: Sequence[Any], out: None = None, mode: str = "raise") -> Tensor:
         """Returns from each place the item of the array of `choices` that this one names there."""
-        others = _given(out=out, mode=None if mode == "raise" else mode)
+        others = without_none(out=out, mode=None if mode == "raise" else mode)
         return _of(np.choose, self, choices, **others)
 
     def repeat(self, repeats: Any, axis: int | None = None) -> Tensor:
@@ -119,17 +119,19 @@ class ArrayMethods(Reductions):
         stable: bool | None = None,
     ) -> Tensor:
         """Returns the indices that sort this; an integer Tensor, never recorded."""
-        return _of(np.argsort, self, axis=axis, **_given(kind=kind, order=order, stable=stable))
+        return _of(
+            np.argsort, self, axis=axis, **without_none(kind=kind, order=order, stable=stable)
+        )
 
     def argpartition(
         self, kth: Any, axis: int | None = -1, kind: str = "introselect", order: None = None
     ) -> Tensor:
         """Returns the indices that partition this; an integer Tensor, never recorded."""
-        return _of(np.argpartition, self, kth, axis=axis, kind=kind, **_given(order=order))
+        return _of(np.argpartition, self, kth, axis=axis, kind=kind, **without_none(order=order))
 
     def searchsorted(self, v: Any, side: str = "left", sorter: Any = None) -> Tensor:
         """Returns where `v` would go into this, which is sorted; never recorded."""
-        return _of(np.searchsorted, self, v, side=side, **_given(sorter=sorter))
+        return _of(np.searchsorted, self, v, side=side, **without_none(sorter=sorter))
 
     def nonzero(self) -> tuple[Tensor, ...]:
         """Returns the indices of the items that are not 0, one Tensor for each axis."""
@@ -145,11 +147,11 @@ class ArrayMethods(Reductions):
         out: None = None,
     ) -> Tensor:
         """Returns this with what lies outside `min` and `max` replaced by them."""
-        return call(np.clip, self, min, max, **_given(out=out))
+        return call(np.clip, self, min, max, **without_none(out=out))
 
     def round(self, decimals: int = 0, out: None = None) -> Tensor:
         """Returns this rounded, halves to even; never recorded, for it is constant in between."""
-        return _of(np.round, self, decimals, **_given(out=out))
+        return _of(np.round, self, decimals, **without_none(out=out))
 
     def conj(self) -> Tensor:
         """Returns this with its imaginary parts negated."""
@@ -169,7 +171,7 @@ class ArrayMethods(Reductions):
 
     def dot(self, other: Any, out: None = None) -> Tensor:
         """Returns the dot product with `other`, NumPy's of any number of axes."""
-        return _of(np.dot, self, other, **_given(out=out))
+        return _of(np.dot, self, other, **without_none(out=out))
 
     # Dtype, device, memory.
 
@@ -230,7 +232,3 @@ def _of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor:
     """Calls what stands in for `function`, also where it has no rule and no gradient is needed."""
     result: Tensor = dispatch(function, args, kwargs)
     return result
-
-
-def _given(**options: Any) -> dict[str, Any]:
-    return {name: x for name, x in options.items() if x is not None}

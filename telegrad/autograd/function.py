@@ -101,7 +101,14 @@ class Function(ABC):
 
         Returns:
             A Tensor, or a tuple of Tensors if `forward` returned a tuple.
+
+        Raises:
+            TypeError: The class lacks `forward` or `backward`.
         """
+        if cls.__abstractmethods__:
+            raise TypeError(
+                f"{cls.__name__} has no {' and no '.join(sorted(cls.__abstractmethods__))}"
+            )
         mode = ENABLED.get()
         needs = tuple(bool(mode) and isinstance(x, Tensor) and x.requires_grad for x in args)
         ctx = FunctionContext(needs)

@@ -71,7 +71,10 @@ class GradientTarget(ABC):
 
     @abstractmethod
     def __call__(self, tensor: Tensor, gradient: Gradient) -> None:
-        """Adds `gradient`, which may be a RowSparse, to what is kept for `tensor`."""
+        """Adds `gradient`, which may be a RowSparse, to what is kept for `tensor`.
+
+        An array may be kept: see `GraphTask`.
+        """
 
     @abstractmethod
     def get(self, tensor: Tensor) -> Tensor | None:
@@ -132,7 +135,7 @@ class LocalGradients(GradientTarget):
 
     def __call__(self, tensor: Tensor, gradient: Gradient) -> None:
         """Adds `gradient` to `tensor.grad`, atomically among backwards in several threads."""
-        tensor.accumulate_grad(gradient)
+        tensor.accumulate_grad(gradient, own=True)
 
     def get(self, tensor: Tensor) -> Tensor | None:
         """Returns `tensor.grad`."""

@@ -18,10 +18,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence, Set
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, TypeAlias, final
+from sys import getrefcount
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
 import numpy as np
 
+from telegrad.arrays import is_array, namespace
 from telegrad.autograd.grad_mode import GradMode
 from telegrad.autograd.node import AccumulateGrad, Edge, Gradient, Gradients, Node, Sink
 from telegrad.errors import AutogradError
@@ -34,6 +36,9 @@ __all__ = ["Accumulate", "GraphTask"]
 Accumulate: TypeAlias = "Callable[[Tensor, Gradient], None]"
 """Adds a gradient to what is kept for a leaf: `tensor.grad`, or a context's own table."""
 
+_SOLE: Final = 2
+"""What `getrefcount` says of what one list, or array, alone holds: that, and its own argument."""
+
 
 @final
 class GraphTask:
@@ -45,8 +50,8 @@ class GraphTask:
     Args:
         roots: Where gradients start, known now.
         accumulate: Called with each leaf that a real gradient reaches, exactly once, with the
-            whole gradient, in the leaf's shape and dtype. The array may be shared: copy it
-            before writing into it.
+            whole gradient, in the leaf's shape and dtype. It may keep the array: nobody else
+            holds that, or looks at its memory.
         sources: Nodes whose output gradients come later, each by exactly one `feed`.
         retain_graph: Keeps what the rules saved. Else each node that a real gradient went
             through is released.
@@ -191,7 +196,7 @@ class GraphTask:
         buffer = buffers.pop(node, None)
         self._remaining -= 1
         if node.is_end:
-            self._end(node, None if buffer is None else tuple(buffer))
+            self._end(node, buffer)
             return
         results: Gradients | None = None
         if buffer is not None:
@@ -223,24 +228,30 @@ class GraphTask:
             if count == 1:
                 self._ready.append(child)
 
-    def _end(self, node: Node, gradients: Gradients | None) -> None:
-        if gradients is not None:
+    def _end(self, node: Node, buffer: list[Gradient | None] | None) -> None:
+        if buffer is not None:
             if node.hooks is not None:
-                gradients = _call_prehooks(node, gradients, retain=self._targets is None)
+                retain = self._targets is None
+                buffer = list(_call_prehooks(node, tuple(buffer), retain=retain))
             if self._targets is not None:
-                self._capture(node, gradients)
+                self._capture(node, tuple(buffer))
         if isinstance(node, Sink):
+            gradients = None if buffer is None else tuple(buffer)
             if self._sink is not None:
                 self._sink(node, gradients)
             if gradients is not None and node.hooks is not None:
                 _call_hooks(node, (), gradients)
-        elif isinstance(node, AccumulateGrad) and gradients is not None and self._targets is None:
-            self._deliver(node.tensor, gradients[0])
+        elif isinstance(node, AccumulateGrad) and buffer is not None and self._targets is None:
+            self._deliver(node.tensor, buffer)
 
-    def _deliver(self, tensor: Tensor, gradient: Gradient | None) -> None:
+    def _deliver(self, tensor: Tensor, buffer: list[Gradient | None]) -> None:
+        sole, gradient = is_sole(buffer), buffer[0]
         if gradient is None:
             return
-        self._accumulate(tensor, fit_leaf(tensor, gradient))
+        fitting = fit_leaf(tensor, gradient)
+        if fitting is gradient and not sole and is_array(gradient):
+            fitting = namespace(gradient).array(gradient)
+        self._accumulate(tensor, fitting)
         for hook in tensor.post_accumulate_hooks:
             hook(tensor, self._accumulate)
 
@@ -286,6 +297,24 @@ def fit_leaf(tensor: Tensor, gradient: Gradient) -> Gradient:
             f"a gradient of shape {gradient.shape} reached a leaf of shape {tensor.shape}"
         )
     return gradient if gradient.dtype == tensor.dtype else gradient.astype(tensor.dtype)
+
+
+def is_sole(held: list[Any]) -> bool:
+    """Tells whether the NumPy array `held[0]` is all of its memory, and `held` alone has it.
+
+    Not asked of other arrays: what a library without such counts has lent them cannot be seen.
+    """
+    if type(held[0]) is not np.ndarray or getrefcount(held[0]) != _SOLE:
+        return False
+    if held[0].base is None:
+        return bool(held[0].flags.writeable)
+    return (
+        type(held[0].base) is np.ndarray
+        and getrefcount(held[0].base) == _SOLE
+        and held[0].base.base is None
+        and held[0].base.nbytes == held[0].nbytes
+        and bool(held[0].flags.writeable)
+    )
 
 
 def _sum(left: Any, right: Any) -> Gradient:
@@ -346,14 +375,15 @@ def _call_prehooks(node: Node, gradients: Gradients, *, retain: bool) -> Gradien
     for output, hook in hooks.outputs:
         if changed[output] is not None:
             replaced = hook(changed[output])
-            changed[output] = changed[output] if replaced is None else replaced
+            if replaced is not None:
+                (changed[output],) = _in_place_of((changed[output],), (replaced,), node)
     for output, keep in hooks.retained if retain else ():
         if changed[output] is not None:
             keep(changed[output])
     gradients = tuple(changed)
     for before in hooks.before:
         replaced = before(gradients)
-        gradients = gradients if replaced is None else _checked(replaced, len(gradients), node)
+        gradients = gradients if replaced is None else _in_place_of(gradients, replaced, node)
     return gradients
 
 
@@ -364,8 +394,19 @@ def _call_hooks(node: Node, results: Gradients, gradients: Gradients) -> Gradien
         hooks.origin(node.name, gradients, results)
     for hook in hooks.after if hooks is not None else ():
         replaced = hook(results, gradients)
-        results = results if replaced is None else _checked(replaced, len(results), node)
+        results = results if replaced is None else _in_place_of(results, replaced, node)
     return results
+
+
+def _in_place_of(given: Gradients, replaced: Gradients, node: Node) -> Gradients:
+    """Returns what a hook has made of gradients, if it is of their shapes."""
+    for old, new in zip(given, _checked(replaced, len(given), node), strict=True):
+        if old is not None and new is not None and np.shape(new) != old.shape:
+            raise AutogradError(
+                f"a hook of {node.name} returned a gradient of shape {np.shape(new)} in the place "
+                f"of one of shape {old.shape}"
+            )
+    return tuple(replaced)
 
 
 def _checked(gradients: Gradients, count: int, node: Node) -> Gradients:

@@ -33,7 +33,8 @@ class Interchange(ArrayHolder):
         if self.requires_grad and is_grad_enabled():
             raise AutogradError(
                 "a tensor that needs a gradient does not become an array by itself, as that would "
-                "cut it off from the graph; write t.detach().numpy(), t.data, or use no_grad()"
+                "cut it off from the graph; write t.detach().numpy(), t.data, or use no_grad(); "
+                "np.stack([t, ...]) makes one tensor of several"
             )
         return self._value.array
 

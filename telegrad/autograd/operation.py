@@ -215,6 +215,8 @@ class Operation:
     def _operand(self, x: Any, inputs: tuple[Any, ...]) -> Any:
         if type(x) is list or type(x) is tuple:
             return _array_of(x, inputs)
+        if isinstance(x, np.ndarray):
+            return _plain(self.name, x) if any(isinstance(y, Tensor) for y in inputs) else x
         if is_sparse(x) and any(isinstance(other, Tensor) for other in inputs):
             raise TypeError(
                 f"{self.name} of a tensor and a sparse matrix; of those, telegrad knows "
@@ -343,6 +345,11 @@ class Operation:
             mixed = mixed or (exact is not dtype and exact.kind != "f")
         if mixed:
             if not any(is_inexact(value.array.dtype) for value in outputs):
+                if dtype.kind == "O":
+                    raise AutogradError(
+                        f"{self.name} of a tensor that needs a gradient gave objects, which have "
+                        "none; pass an array of numbers"
+                    )
                 return None  # integers and truth values are constant wherever they have a slope
             conjugated = self._conjugates([*inputs, *((None, v.array.dtype) for v in outputs)])
         if self._variadic:
@@ -384,6 +391,16 @@ def _of_memory(source: Any, result: Any) -> tuple[Value, bool]:
     ):
         return Value(result), False
     return Value(result, source), True
+
+
+def _plain(name: str, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Returns an array of a subclass as one of NumPy's own: rules multiply by items."""
+    if x.__array_priority__ > 0.0:  # np.matrix, masked arrays, arrays with units
+        raise TypeError(
+            f"{name} of a tensor and a {type(x).__name__}, whose arithmetic is not that of arrays; "
+            "pass np.asarray(x), of a masked array x.filled(value)"
+        )
+    return np.asarray(x)
 
 
 def _array_of(numbers: Any, inputs: tuple[Any, ...]) -> Any:

@@ -8,6 +8,7 @@ neither, and a gradient is needed        AutogradError: never cut off silently
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
 from typing import Any, Final
@@ -58,7 +59,7 @@ def constant(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _place_of_out(function: Callable[..., Any]) -> int:
     names = positional_names(function)
-    return names.index("out") if "out" in names else len(names)
+    return names.index("out") if "out" in names else sys.maxsize
 
 
 @TABLE.register(PLAIN)
@@ -69,18 +70,28 @@ def call_plain(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
         AutogradError: An argument needs a gradient.
         TypeError: It would write into a Tensor.
     """
-    name = getattr(function, "__qualname__", None) or getattr(function, "__name__", str(function))
+    name = _name(function)
     if isinstance(_written(function, args, kwargs), Tensor):
         raise TypeError(
-            f"np.{name} does not write into a tensor; assign to a part of it (t[index] = value)"
+            f"{name} does not write into a tensor; assign to a part of it (t[index] = value)"
         )
     needing = [x for x in _flatten((args, kwargs)) if isinstance(x, Tensor) and x.requires_grad]
     if needing and is_grad_enabled():
         raise AutogradError(
-            f"np.{name} has no gradient rule (tier 3 of docs/numpy.md), and an argument needs a "
+            f"{name} has no gradient rule (tier 3 of docs/numpy.md), and an argument needs a "
             "gradient; use operations that have one, write one (docs/extend.md), or pass t.detach()"
         )
     return constant(function)(*args, **kwargs)
+
+
+def _name(function: Any) -> str:
+    """Returns what users call it: `np.roots`, `np.linalg.f`, `np.add.reduce`."""
+    owner, name = getattr(function, "__self__", None), getattr(function, "__name__", str(function))
+    if isinstance(owner, np.ufunc):
+        return f"{_name(owner)}.{name}"
+    if isinstance(function, np.ufunc):  # SciPy's do not say where they are from
+        return f"np.{name}" if getattr(np, name, None) is function else name
+    return f"{function.__module__}.{name}".replace("numpy", "np", 1)
 
 
 def _written(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from telegrad.autograd.tensor import Tensor
     from telegrad.types import DTypeLike
 
-__all__ = ["Reductions"]
+__all__ = ["Reductions", "without_none"]
 
 Axis: TypeAlias = "int | tuple[int, ...] | None"
 
@@ -39,7 +39,7 @@ class Reductions:
         if axis is None and dtype is out is initial is None and not keepdims and where is True:
             return call(np.sum, self)
         over = _over(axis, out, keepdims, where)
-        return call(np.sum, self, **over, **_given(dtype=dtype, initial=initial))
+        return call(np.sum, self, **over, **without_none(dtype=dtype, initial=initial))
 
     def prod(
         self,
@@ -53,7 +53,7 @@ class Reductions:
     ) -> Tensor:
         """Returns the product over `axis`; over everything if it is None."""
         over = _over(axis, out, keepdims, where)
-        return call(np.prod, self, **over, **_given(dtype=dtype, initial=initial))
+        return call(np.prod, self, **over, **without_none(dtype=dtype, initial=initial))
 
     def mean(
         self,
@@ -65,7 +65,7 @@ class Reductions:
         where: Any = True,
     ) -> Tensor:
         """Returns the mean over `axis`; over everything if it is None."""
-        return call(np.mean, self, **_over(axis, out, keepdims, where), **_given(dtype=dtype))
+        return call(np.mean, self, **_over(axis, out, keepdims, where), **without_none(dtype=dtype))
 
     def var(
         self,
@@ -79,7 +79,7 @@ class Reductions:
         correction: float | None = None,
     ) -> Tensor:
         """Returns the variance over `axis`, divided by the number of items less `ddof`."""
-        others = _given(dtype=dtype, ddof=ddof or None, correction=correction)
+        others = without_none(dtype=dtype, ddof=ddof or None, correction=correction)
         return call(np.var, self, **_over(axis, out, keepdims, where), **others)
 
     def std(
@@ -94,7 +94,7 @@ class Reductions:
         correction: float | None = None,
     ) -> Tensor:
         """Returns the standard deviation over `axis`; its gradient is 0 where it is 0."""
-        others = _given(dtype=dtype, ddof=ddof or None, correction=correction)
+        others = without_none(dtype=dtype, ddof=ddof or None, correction=correction)
         return call(np.std, self, **_over(axis, out, keepdims, where), **others)
 
     def max(
@@ -107,7 +107,9 @@ class Reductions:
         where: Any = True,
     ) -> Tensor:
         """Returns the largest item; where several are, they share its gradient equally."""
-        return call(np.max, self, **_over(axis, out, keepdims, where), **_given(initial=initial))
+        return call(
+            np.max, self, **_over(axis, out, keepdims, where), **without_none(initial=initial)
+        )
 
     def min(
         self,
@@ -119,7 +121,9 @@ class Reductions:
         where: Any = True,
     ) -> Tensor:
         """Returns the smallest item; where several are, they share its gradient equally."""
-        return call(np.min, self, **_over(axis, out, keepdims, where), **_given(initial=initial))
+        return call(
+            np.min, self, **_over(axis, out, keepdims, where), **without_none(initial=initial)
+        )
 
     def argmax(
         self, axis: int | None = None, out: None = None, *, keepdims: bool = False
@@ -149,22 +153,23 @@ class Reductions:
         self, axis: int | None = None, dtype: DTypeLike | None = None, out: None = None
     ) -> Tensor:
         """Returns the sums so far along `axis`; of all items in a row if it is None."""
-        return call(np.cumsum, self, **_given(axis=axis, dtype=dtype, out=out))
+        return call(np.cumsum, self, **without_none(axis=axis, dtype=dtype, out=out))
 
     def cumprod(
         self, axis: int | None = None, dtype: DTypeLike | None = None, out: None = None
     ) -> Tensor:
         """Returns the products so far along `axis`; of all items in a row if it is None."""
-        return call(np.cumprod, self, **_given(axis=axis, dtype=dtype, out=out))
+        return call(np.cumprod, self, **without_none(axis=axis, dtype=dtype, out=out))
 
 
 def _over(axis: Axis, out: None, keepdims: bool, where: Any) -> dict[str, Any]:
     """Returns what was given of what most reductions take."""
-    given = _given(axis=axis, out=out, where=None if where is True else where)
+    given = without_none(axis=axis, out=out, where=None if where is True else where)
     if keepdims:
         given["keepdims"] = True
     return given
 
 
-def _given(**options: Any) -> dict[str, Any]:
+def without_none(**options: Any) -> dict[str, Any]:
+    """Returns the options that are given; None is what all of them have by default."""
     return {name: x for name, x in options.items() if x is not None}

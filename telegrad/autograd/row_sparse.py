@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Callable
 from typing import Any, TypeGuard, final
 
 import numpy as np
@@ -127,13 +129,27 @@ class RowSparse:
         # More rows than the whole has would take more memory than an array.
         return joined.coalesce() if len(rows) > self.shape[0] else joined
 
-    def __mul__(self, factor: Any) -> RowSparse:
+    def __mul__(self, factor: Any) -> Any:
         """Scales it by a number, as clipping does."""
-        if np.ndim(factor) != 0 and not (is_array(factor) and factor.ndim == 0):
-            return NotImplemented
-        return RowSparse(self.rows, (self.values * factor).astype(self.dtype), self.shape)
+        return self._scaled(operator.mul, factor)
 
     __rmul__ = __mul__
+
+    def __truediv__(self, divisor: Any) -> Any:
+        """Divides it by a number, as averages do."""
+        return self._scaled(operator.truediv, divisor)
+
+    def __neg__(self) -> Any:
+        return self * -1
+
+    def _scaled(self, function: Callable[[Any, Any], Any], number: Any) -> Any:
+        if np.ndim(number) != 0 and not (is_array(number) and number.ndim == 0):
+            return NotImplemented
+        values = function(self.values, number).astype(self.dtype)
+        return RowSparse(self.rows, values, self.shape)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        raise TypeError("a RowSparse does not become an array by itself; write to_dense()")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RowSparse, (self.rows, self.values, self.shape)

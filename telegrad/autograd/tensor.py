@@ -239,10 +239,11 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods, Int
         """
         backward([self], [gradient], retain_graph=retain_graph, create_graph=create_graph)
 
-    def accumulate_grad(self, gradient: Gradient) -> None:
+    def accumulate_grad(self, gradient: Gradient, *, own: bool = False) -> None:
         """Adds `gradient`, in this shape and dtype, to `grad`; safe from several threads.
 
-        `grad` is a new Tensor each time and shares no memory with `gradient`.
+        `grad` is a new Tensor each time and shares no memory with `gradient`, unless that is an
+        array which nobody else holds (`own`).
         """
         with self._make_leaf().lock:
             if is_row_sparse(gradient) or is_row_sparse(self.grad):
@@ -253,7 +254,7 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods, Int
             elif isinstance(gradient, Tensor):
                 self.grad = gradient.copy()
             else:
-                self.grad = Tensor(namespace(gradient).array(gradient))
+                self.grad = Tensor(gradient if own else namespace(gradient).array(gradient))
 
     def replace_data(self, function: Callable[[Array], Array]) -> None:
         """Replaces the array by `function(array)`, atomically among such replacements.
@@ -392,7 +393,8 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods, Int
         if self._is_view:
             raise AutogradError(
                 "a view of another tensor cannot be changed in place while operations are "
-                "recorded, as the other one would not see it; write t = t + x"
+                "recorded, as the other one would not see it; write t = t + x, and for "
+                "t[index] += x: t[index] = t[index] + x"
             )
         if result.shape != self.shape:
             raise ValueError(f"shape {self.shape} cannot hold a result of shape {result.shape}")
@@ -423,7 +425,8 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods, Int
                 f"only leaves are copied and pickled, not results (this one is of "
                 f"{self._edge.node.name}); write t.detach()"
             )
-        return _rebuild, (type(self), self.data, self._requires_grad, self.grad)
+        attributes = getattr(self, "__dict__", None)  # those of a subclass
+        return _rebuild, (type(self), self.data, self._requires_grad, self.grad), attributes
 
     def __repr__(self) -> str:
         return represented(self)

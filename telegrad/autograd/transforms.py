@@ -273,6 +273,8 @@ class _Inputs:
         numbers = [argnums] if isinstance(argnums, int) else list(argnums)
         if not all(-len(args) <= k < len(args) for k in numbers):
             raise ValueError(f"argnums {argnums} of {len(args)} positional arguments")
+        if len({k % len(args) for k in numbers}) < len(numbers):
+            raise ValueError(f"argnums {argnums} name an argument twice")
         flat, self._rebuild = flatten([args[k] for k in numbers])
         given = [_as_given(x) for x in flat]
         self.places = [isinstance(x, Tensor) and is_inexact(x.dtype) for x in given]
@@ -348,6 +350,11 @@ def _rows(y: Any, inputs: Sequence[Tensor], *, create_graph: bool) -> list[Tenso
     """Returns the Jacobian of one output in each input."""
     if not isinstance(y, Tensor):
         raise AutogradError(f"jacobian needs Tensors as outputs, not {type(y)}")
+    if y.dtype.kind == "c":  # where it is not holomorphic there are two slopes
+        raise AutogradError(
+            "jacobian of complex outputs; give their real and their imaginary part as outputs, "
+            "or use jvp, hvp"
+        )
     xp = namespace(y.data)
     rows = []
     for k in range(y.size):

@@ -7,8 +7,10 @@ from importlib import import_module as _import_module
 from typing import TYPE_CHECKING
 
 from telegrad.kernels.cross_entropy import (
+    check_classes,
     cross_entropy,
     cross_entropy_gradient,
+    label_range,
     log_softmax,
     one_hot,
     softmax,
@@ -41,6 +43,7 @@ __all__ = [
     "Windows",
     "attention_backward",
     "attention_forward",
+    "check_classes",
     "conv2d",
     "conv2d_input",
     "conv2d_weight",
@@ -49,6 +52,7 @@ __all__ = [
     "flatten",
     "gelu",
     "gelu_slope",
+    "label_range",
     "log_softmax",
     "max_pool2d",
     "mean_pool2d",

@@ -1,4 +1,4 @@
-"""Attention, forward and backward, without keeping the weights of all pairs.
+"""Attention, forward and backward, without keeping the weights of all pairs for the gradient.
 
 softmax(scale * q @ k.T + bias) @ v is computed in blocks of the leading axes, so that the weights of
 one block stay in the processor's cache; kept is the logarithm of each row's sum alone, and the
@@ -28,7 +28,9 @@ SMALL: Final = 40.0
 """Scores up to this: exp(40) is 2e17, and 1e20 of them have a sum in float32."""
 
 
-def attention_forward(q: Array, k: Array, v: Array, bias: Any, scale: float) -> tuple[Array, Array]:
+def attention_forward(
+    q: Array, k: Array, v: Array, bias: Any, scale: float, weights: Array | None = None
+) -> tuple[Array, Array]:
     """Computes what each query reads.
 
     Args:
@@ -37,6 +39,7 @@ def attention_forward(q: Array, k: Array, v: Array, bias: Any, scale: float) -> 
         v: Shape (..., keys, value length), with the same leading axes.
         bias: Added to the scores; broadcasts to (..., queries, keys). None for none.
         scale: What the scores are multiplied with.
+        weights: Written into, if given: shape (..., queries, keys).
 
     Returns:
         Shape (..., queries, value length), and the logarithms, shape (..., queries, 1).
@@ -59,6 +62,8 @@ def attention_forward(q: Array, k: Array, v: Array, bias: Any, scale: float) -> 
         read = scores @ v[part]
         read /= total
         result[part] = read
+        if weights is not None:
+            xp.divide(scores, total, out=weights[part])
         logarithms[part] = top + xp.log(total)
     return result, logarithms
 
@@ -71,6 +76,7 @@ def attention_backward(
     bias: Any,
     scale: float,
     out: tuple[Array, Array, Array],
+    of_weights: Array | None = None,
 ) -> None:
     """Computes the gradients of `q`, `k` and `v`.
 
@@ -82,6 +88,7 @@ def attention_backward(
         bias: As there.
         scale: As there.
         out: Written into: one for each input.
+        of_weights: The gradient of the weights, if they have one.
     """
     xp = namespace(g)
     q, k, v = inputs
@@ -92,7 +99,9 @@ def attention_backward(
         xp.exp(weights, out=weights)
         out[2][part] = weights.swapaxes(-1, -2) @ g[part]
         own = (g[part] * result[part]).sum(axis=-1, keepdims=True)
-        of_scores = _scores(*_less(g[part], own, v[part]), None, part)
+        if of_weights is not None:
+            own += (of_weights[part] * weights).sum(axis=-1, keepdims=True)
+        of_scores = _scores(*_less(g[part], own, v[part]), of_weights, part)
         of_scores *= weights
         out[0][part] = (of_scores @ k[part]) * scale
         out[1][part] = of_scores.swapaxes(-1, -2) @ scaled

@@ -13,7 +13,15 @@ from typing import Any
 from telegrad.arrays import array_beside, check_devices, namespace
 from telegrad.types import Array
 
-__all__ = ["cross_entropy", "cross_entropy_gradient", "log_softmax", "one_hot", "softmax"]
+__all__ = [
+    "check_classes",
+    "cross_entropy",
+    "cross_entropy_gradient",
+    "label_range",
+    "log_softmax",
+    "one_hot",
+    "softmax",
+]
 
 
 def log_softmax(logits: Array) -> Array:
@@ -90,10 +98,23 @@ def _check(logits: Array, given: Any) -> Array:
             f"logits of shape (..., classes) need labels of shape (...); "
             f"got {logits.shape} and {labels.shape}"
         )
-    classes = logits.shape[-1]
-    if labels.size and not (int(labels.min()) >= 0 and int(labels.max()) < classes):
-        raise ValueError(
-            f"labels from {int(labels.min())} to {int(labels.max())} with logits for "
-            f"{classes} classes (0 to {classes - 1})"
-        )
+    check_classes(label_range(labels), logits.shape[-1])
     return labels
+
+
+def label_range(labels: Array) -> tuple[int, int]:
+    """Returns the least and the largest label; (0, -1) if there are none. Waits once for a GPU."""
+    if not labels.size:
+        return 0, -1
+    xp = namespace(labels)
+    low, high = xp.stack((labels.min(), labels.max())).tolist()
+    return low, high
+
+
+def check_classes(found: tuple[int, int], classes: int) -> None:
+    """Raises a ValueError where labels in the range `found` are not all below `classes`."""
+    low, high = found
+    if low < 0 or high >= classes:
+        raise ValueError(
+            f"labels from {low} to {high} with logits for {classes} classes (0 to {classes - 1})"
+        )

@@ -665,6 +665,16 @@ def test_function_that_returns_too_few_gradients() -> None:
         Wrong.apply(leaf(1.0), leaf(2.0)).backward()
 
 
+def test_function_that_lacks_a_backward() -> None:
+    class Half(Function):
+        @staticmethod
+        def forward(ctx: FunctionContext, *args: Any) -> Any:
+            return args[0]
+
+    with pytest.raises(TypeError, match="Half has no backward"):
+        Half.apply(leaf(1.0))
+
+
 # Random programs.
 
 UNARY = [np.tanh, np.sin, np.exp, lambda a: a * 0.5, lambda a: a.T, lambda a: a[::-1]]

@@ -131,6 +131,41 @@ def test_a_node_runs_with_some_gradients_none() -> None:
     ] == [[None, 3.0]]
 
 
+def test_with_captures_only_what_leads_to_them_or_to_a_sink_is_run() -> None:
+    sink, x, other = Sink(refusal="no"), leaf(), leaf()
+    wanted = x * 2.0
+    source = Source(wanted * received(sink), other * 3.0)
+    record = Record()
+    captured = wanted.edge
+    assert captured is not None
+    task = record.task(source, captures=[captured])
+    assert task.reaches(sink)
+    assert not task.reaches(other.edge.node)
+    task.feed(source, (ONE, ONE))
+    assert task.run()
+    assert task.captured == {captured: np.array([3.0])}
+    assert record.sinks[sink] == [(np.array([4.0]),)]
+    assert record.leaves == {}
+
+    nothing = record.task(source, captures=[])  # what leads to sinks alone
+    assert nothing.reaches(sink)
+    assert not nothing.reaches(captured.node)
+
+
+def test_hooks_of_a_sink() -> None:
+    sink = Sink(refusal="no")
+    seen: list[tuple[int, int]] = []
+    sink.register_prehook(lambda gradients: tuple(None if g is None else -g for g in gradients))
+    sink.register_hook(lambda inputs, outputs: seen.append((len(inputs), len(outputs))))
+    source = Source(received(sink) * 2.0)
+    record = Record()
+    task = record.task(source)
+    task.feed(source, (ONE,))
+    assert task.run()
+    assert record.sinks[sink] == [(np.array([-2.0]),)]
+    assert seen == [(0, 1)]
+
+
 def test_each_reachable_sink_is_called_once_and_no_other() -> None:
     near, far, other = (Sink(refusal="no") for _ in range(3))
     x = received(near)

@@ -90,6 +90,20 @@ def test_retaining_keeps_neither_the_tensor_nor_the_graph() -> None:
         gc.enable()
 
 
+@pytest.mark.parametrize("hook", [lambda g: g[:1], lambda g: 2.0, lambda g: g.sum()])
+def test_a_hook_that_returns_another_shape_is_refused(hook: Any) -> None:
+    x = leaf(1.0, 2.0)
+    y = x * x
+    y.register_hook(hook)
+    with pytest.raises(AutogradError, match=r"in the place of one of shape \(2,\)"):
+        y.sum().backward()
+    z = x * x
+    assert z.grad_fn is not None
+    z.grad_fn.register_prehook(lambda gradients: tuple(map(hook, gradients)))
+    with pytest.raises(AutogradError, match="a hook of multiply returned"):
+        z.sum().backward()
+
+
 def test_hooks_are_removed() -> None:
     x = leaf(1.0)
     y = x * 2

@@ -109,6 +109,28 @@ def test_quantiles_beside_what_is_no_number() -> None:
     np.testing.assert_array_equal(t.grad, [[0.5, 0.0, 0.5], [0.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
 
 
+@pytest.mark.parametrize("function", [untyped.quantile, untyped.nanquantile])
+def test_a_quantile_that_is_an_item_has_the_slope_of_the_piece_that_begins_there(
+    function: Any,
+) -> None:
+    numbers = np.array([0.0, 4.0, 1.0])
+    for where, slope in ((0.0, 2.0), (0.5, 6.0), (1.0, 6.0)):
+        q = tensor(where, requires_grad=True)
+        y = function(numbers, q)
+        y.backward()
+        assert y.item() == np.quantile(numbers, where)
+        assert q.grad is not None
+        assert q.grad.item() == slope
+    q = tensor([0.5, 1.0], requires_grad=True)
+    with np.errstate(invalid="ignore"):
+        y = function(np.array([0.0, np.inf, 1.0]), q)
+        y[0].backward()
+    assert y.data.tolist() == [1.0, np.inf]
+    assert q.grad is not None
+    assert q.grad.data[0] == 0.0
+    assert function(np.array([3.0]), q).requires_grad
+
+
 def test_quantiles_where_infinity_stands_beside() -> None:
     numbers = np.array([np.inf, 1.0, 2.0, -np.inf])
     for q, expected in ((0.0, -np.inf), (1.0, np.inf), (0.5, 1.0)):

@@ -179,6 +179,18 @@ def test_dtypes_copies_and_scaling() -> None:
 # -- where it goes ---------------------------------------------------------------------------------
 
 
+def test_division_and_sign() -> None:
+    g = row_sparse(3, 1)
+    np.testing.assert_allclose((g / 4).to_dense(), g.to_dense() / 4)
+    np.testing.assert_array_equal((-g).to_dense(), -g.to_dense())
+    assert (g.astype(np.float32) / np.float64(3.0)).dtype == np.float32
+
+
+def test_it_becomes_no_array_by_itself() -> None:
+    with pytest.raises(TypeError, match=r"write to_dense\(\)"):
+        np.asarray(row_sparse(3, 1))
+
+
 def test_a_leaf_gets_one_and_adds_up() -> None:
     weight = table()
     used(weight).backward()

@@ -130,6 +130,8 @@ def test_arguments_are_not_touched_and_no_grad_does_not_matter() -> None:
         (lambda: tg.jvp(lambda x: x, [X], [T, T]), "of 1 primals was given 2"),
         (lambda: tg.hvp(lambda x: x.sum(), [X], []), "of 1 primals was given 0"),
         (lambda: tg.jacobian(lambda x: [1.0])(X), "needs Tensors as outputs"),
+        (lambda: tg.jacobian(lambda x: x * 1j)(X), "jacobian of complex outputs"),
+        (lambda: tg.hessian(lambda x: (abs(x) ** 2).sum())(X * 1j), "jacobian of complex outputs"),
     ],
 )
 def test_what_cannot_be_done(call: Any, words: str) -> None:
@@ -140,6 +142,8 @@ def test_what_cannot_be_done(call: Any, words: str) -> None:
 def test_argnums_out_of_range() -> None:
     with pytest.raises(ValueError, match="argnums 2 of 1 positional arguments"):
         tg.value_and_grad(lambda x: x.sum(), 2)(X)
+    with pytest.raises(ValueError, match="name an argument twice"):
+        tg.value_and_grad(lambda x, y: (x * y).sum(), (0, -2))(X, X)
 
 
 def outputs_of(x: Any, tree: dict[str, Any]) -> dict[str, Any]:

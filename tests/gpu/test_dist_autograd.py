@@ -9,8 +9,9 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+import telegrad as tg
 from telegrad import arrays, dist_autograd, nn, optim, rpc
-from telegrad.autograd import Tensor, tensor
+from telegrad.autograd import RowSparse, Tensor, rules, tensor
 from telegrad.dist_autograd.functions import SendFunction
 from telegrad.parallel import DistributedOptimizer, parameter_rrefs
 from telegrad.testing import Cluster
@@ -90,6 +91,44 @@ def forward_on_host(x: Tensor) -> Tensor:
 
 def test_a_part_in_host_memory(cluster: Cluster, xp: Any) -> None:
     cluster.call(0, gradient_from_the_host, xp)
+
+
+def penalties(xp: Any) -> None:
+    """Gradients of gradients, and a root that stays on the GPU of another worker."""
+    head = rpc.remote("worker1", Layer, (2, "cuda"))
+    given = np.ones(X.shape)
+    with dist_autograd.context() as context_id:
+        x = tensor(xp.asarray(X), requires_grad=True)
+        y = head.remote().forward(x)
+        (slope,) = dist_autograd.grad(context_id, y, x, xp.asarray(given), create_graph=True)
+        assert on_gpu(slope)
+        dist_autograd.backward(context_id, [loss_of(slope), y], [None, given])
+        found = dist_autograd.get_gradients(context_id)[x]
+    local, z = Layer(2, "cpu"), tensor(X, requires_grad=True)
+    (first,) = tg.grad(local.forward(z), z, given, create_graph=True)
+    (loss_of(first) + local.forward(z).sum()).backward()
+    close(found, z.grad)
+
+
+def test_gradients_of_gradients(cluster: Cluster, xp: Any) -> None:
+    cluster.call(0, penalties, xp)
+
+
+def rows_of_a_table(xp: Any) -> None:
+    table = tensor(xp.asarray(X), requires_grad=True)
+    with dist_autograd.context() as context_id:
+        dist_autograd.backward(context_id, [rpc.rpc_sync("worker1", look_up, (table,)).sum()])
+        found: Any = dist_autograd.get_gradients(context_id)[table]
+    assert isinstance(found, RowSparse)
+    close(found.to_dense(), np.array([[0.0], [2.0], [0.0], [1.0], [0.0], [0.0]]) * np.ones(X.shape))
+
+
+def look_up(table: Any) -> Any:
+    return rules.embedding.embedding(table, [1, 3, 1], sparse=True)
+
+
+def test_gradients_of_some_rows(cluster: Cluster, xp: Any) -> None:
+    cluster.call(0, rows_of_a_table, xp)
 
 
 def steps(device: str) -> None:

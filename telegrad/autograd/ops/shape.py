@@ -13,6 +13,7 @@ from telegrad.autograd.ops.indexing import getitem
 from telegrad.types import Array, Shape
 
 __all__ = [
+    "along",
     "astype",
     "broadcast_to",
     "concatenate",
@@ -73,10 +74,11 @@ def _inverse(axes: Sequence[int] | None) -> tuple[int, ...] | None:
 def _part(g: Any, i: int, shapes: Sequence[Shape], axis: int) -> Any:
     ends = list(itertools.accumulate(shape[axis] for shape in shapes))
     start = ends[i] - shapes[i][axis]
-    return getitem(g, index=_along(axis % len(shapes[i]), slice(start, ends[i])))
+    return getitem(g, index=along(axis % len(shapes[i]), slice(start, ends[i])))
 
 
-def _along(axis: int, index: Any) -> tuple[Any, ...]:
+def along(axis: int, index: Any) -> tuple[Any, ...]:
+    """Returns the index that is `index` on one axis and all of those before and after."""
     return (*[slice(None)] * axis, index)
 
 
@@ -100,7 +102,7 @@ swapaxes    = primitive("swapaxes",    _swapaxes,    "a", view=True, complex_rul
 concatenate = primitive("concatenate", _concatenate, "*parts", complex_rule="own", options={"axis": 0},
                         parts=lambda g, i, shapes, axis: _part(g, i, shapes, axis))
 stack       = primitive("stack",       _stack,       "*parts", complex_rule="own", options={"axis": 0},
-                        parts=lambda g, i, axis: getitem(g, index=_along(axis % g.ndim, i)))
+                        parts=lambda g, i, axis: getitem(g, index=along(axis % g.ndim, i)))
 move        = primitive("to",          _move,        "a", complex_rule="own", options={"device": CPU, "source": CPU},
                         a=lambda g, device, source: move(g, device=source, source=device))
 # fmt: on

@@ -1,14 +1,14 @@
 """Attention as one node with a backward of its own, and as a composition.
 
-attention           on the kernels, which keep no weights
+attention           on the kernels, which keep no weights for the gradient
 attention_packed    the same of query, key and value in one array
-attention_by_parts  of operations that have rules: with dropout, with the weights as a result,
-                    and for gradients of gradients
+attention_by_parts  of operations that have rules: with dropout, with a mask that is learned, and
+                    for gradients of gradients
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -23,8 +23,12 @@ from telegrad.autograd.tensor import Tensor
 __all__ = ["attention", "attention_by_parts", "attention_packed"]
 
 
-def attention(q: Any, k: Any, v: Any, bias: Any, scale: float) -> Any:
-    """Returns `softmax(scale * q @ k.T + bias) @ v`; a row that is masked as a whole reads zero.
+def attention(
+    q: Any, k: Any, v: Any, bias: Any, scale: float, *, weights: bool = False
+) -> tuple[Any, Any]:
+    """Returns `softmax(scale * q @ k.T + bias) @ v`, and the softmax if it is asked for.
+
+    A row that is masked as a whole reads zero.
 
     Args:
         q: Shape (..., queries, length).
@@ -32,16 +36,21 @@ def attention(q: Any, k: Any, v: Any, bias: Any, scale: float) -> Any:
         v: Shape (..., keys, value length), with the same leading axes.
         bias: An array that broadcasts to (..., queries, keys), -inf where masked; None for none.
         scale: What the scores are multiplied with.
+        weights: Whether the softmax is asked for.
 
     Returns:
-        Shape (..., queries, value length).
+        Shape (..., queries, value length); and shape (..., queries, keys), or None.
     """
-    return _Attention.apply(q, k, v, bias, scale)
+    found = _Attention.apply(bias, scale, weights, q, k, v)
+    return found if weights else (found, None)
 
 
-def attention_packed(packed: Any, bias: Any, scale: float) -> Any:
+def attention_packed(
+    packed: Any, bias: Any, scale: float, *, weights: bool = False
+) -> tuple[Any, Any]:
     """Returns `attention` of `packed[0]`, `packed[1]` and `packed[2]`."""
-    return _Packed.apply(packed, bias, scale)
+    found = _Attention.apply(bias, scale, weights, packed)
+    return found if weights else (found, None)
 
 
 def attention_by_parts(
@@ -78,57 +87,40 @@ def attention_by_parts(
 
 @final
 class _Attention(Function):
+    """Of three inputs, or of one that holds all three."""
+
     @staticmethod
     def forward(ctx: FunctionContext, *args: Any) -> Any:
-        q, k, v, bias, scale = args
-        result, logarithms = kernels.attention_forward(q, k, v, bias, scale)
+        bias, scale, wanted, *inputs = args
+        q, k, v = _three(inputs)
+        weights = None
+        if wanted:
+            weights = namespace(q).empty((*q.shape[:-1], k.shape[-2]), dtype=q.dtype)
+        result, logarithms = kernels.attention_forward(q, k, v, bias, scale, weights)
         ctx.scale = scale  # type: ignore[attr-defined]
-        ctx.save_for_backward(result, logarithms, q, k, v, bias)
-        return result
+        ctx.save_for_backward(result, logarithms, bias, *inputs)
+        return (result, weights) if wanted else result
 
     @staticmethod
     def backward(ctx: FunctionContext, *gradients: Any) -> Any:
-        (g,) = gradients
-        result, logarithms, q, k, v, bias = ctx.saved_values
+        result, logarithms, bias, *inputs = ctx.saved_values
         scale = ctx.scale  # type: ignore[attr-defined]
-        if isinstance(g, Tensor):
+        if any(isinstance(g, Tensor) for g in gradients):
 
-            def body(q: Any, k: Any, v: Any) -> Any:
-                return attention_by_parts(q, k, v, bias, scale)[:1]
+            def body(*inputs: Any) -> Any:
+                return attention_by_parts(*_three(inputs), bias, scale)[: len(gradients)]
 
-            found = recorded_gradients(body, (q, k, v), (g,), ctx.needs_input_grad[:3])
-            return (*found, None, None)
-        out = tuple(namespace(x).empty_like(x) for x in (q, k, v))
+            found = recorded_gradients(body, inputs, gradients, ctx.needs_input_grad[3:])
+            return (None, None, None, *found)
+        xp = namespace(result)
+        g = xp.zeros_like(result) if gradients[0] is None else gradients[0]
+        out = [xp.empty_like(x) for x in inputs]
         kernels.attention_backward(
-            g, result, logarithms, (q, k, v), bias, scale, (out[0], out[1], out[2])
+            g, result, logarithms, _three(inputs), bias, scale, _three(out), *gradients[1:]
         )
-        return (*out, None, None)
+        return (None, None, None, *out)
 
 
-@final
-class _Packed(Function):
-    @staticmethod
-    def forward(ctx: FunctionContext, *args: Any) -> Any:
-        packed, bias, scale = args
-        result, logarithms = kernels.attention_forward(packed[0], packed[1], packed[2], bias, scale)
-        ctx.scale = scale  # type: ignore[attr-defined]
-        ctx.save_for_backward(result, logarithms, packed, bias)
-        return result
-
-    @staticmethod
-    def backward(ctx: FunctionContext, *gradients: Any) -> Any:
-        (g,) = gradients
-        result, logarithms, packed, bias = ctx.saved_values
-        scale = ctx.scale  # type: ignore[attr-defined]
-        if isinstance(g, Tensor):
-
-            def body(packed: Any) -> Any:
-                return attention_by_parts(packed[0], packed[1], packed[2], bias, scale)[:1]
-
-            return (*recorded_gradients(body, (packed,), (g,), (True,)), None, None)
-        out = namespace(packed).empty_like(packed)
-        inputs = (packed[0], packed[1], packed[2])
-        kernels.attention_backward(
-            g, result, logarithms, inputs, bias, scale, (out[0], out[1], out[2])
-        )
-        return out, None, None
+def _three(inputs: Sequence[Any]) -> tuple[Any, Any, Any]:
+    q, k, v = inputs[0] if len(inputs) == 1 else inputs
+    return q, k, v

@@ -21,7 +21,7 @@ constants(
     np.lexsort, np.searchsorted, np.digitize, np.isin,
     np.count_nonzero, np.nonzero, np.flatnonzero,
     np.shape, np.ndim, np.size,
-    np.zeros_like, np.ones_like, np.empty_like, np.full_like,
+    np.zeros_like, np.ones_like, np.empty_like,
     np.array2string, np.array_repr, np.array_str,
     np.result_type, np.can_cast, np.min_scalar_type, np.common_type,
     np.may_share_memory, np.shares_memory,

@@ -9,17 +9,14 @@ from numpy.lib.array_utils import normalize_axis_index
 
 from telegrad.autograd.creation import as_tensor
 from telegrad.autograd.extend import composed, numpy_function
-from telegrad.autograd.ops import astype, broadcast_to, concatenate, getitem, ravel, reshape
+from telegrad.autograd.ops import astype, broadcast_to, concatenate, ravel, reshape
+from telegrad.autograd.ops.shape import along
 from telegrad.autograd.rules.stacking import alike
 
 __all__: list[str] = []
 
 _EARLIER: Final = slice(None, -1)
 _LATER: Final = slice(1, None)
-
-
-def _along(a: Any, axis: int, part: slice) -> Any:
-    return getitem(a, index=(*[slice(None)] * axis, part))
 
 
 @composed(np.diff)
@@ -37,7 +34,7 @@ def _diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any =
         parts = [broadcast_to(x, to=edge) if x.ndim == 0 else x for x in parts]
         a = concatenate(*parts, axis=axis)
     for _ in range(n):
-        later, earlier = _along(a, axis, _LATER), _along(a, axis, _EARLIER)
+        later, earlier = a[along(axis, _LATER)], a[along(axis, _EARLIER)]
         a = later != earlier if a.dtype == np.bool_ else later - earlier
     return a
 
@@ -62,12 +59,12 @@ def _trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
         y = as_tensor(y)
     else:
         y, x = alike((y, x))
-    along = normalize_axis_index(axis, y.ndim)
+    place = normalize_axis_index(axis, y.ndim)
     if x is not None:
         steps = _diff(x, axis=-1 if x.ndim == 1 else axis)
         if x.ndim == 1:
-            steps = reshape(steps, to=(-1, *[1] * (y.ndim - along - 1)))
-    both = _along(y, along, _LATER) + _along(y, along, _EARLIER)
+            steps = reshape(steps, to=(-1, *[1] * (y.ndim - place - 1)))
+    both = y[along(place, _LATER)] + y[along(place, _EARLIER)]
     return (steps * both / 2.0).sum(axis)
 
 

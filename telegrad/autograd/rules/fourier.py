@@ -18,6 +18,7 @@ import numpy as np
 
 from telegrad.autograd.extend import composed, numpy_function
 from telegrad.autograd.ops import getitem, put, scatter
+from telegrad.autograd.ops.shape import along
 from telegrad.errors import AutogradError
 from telegrad.types import Shape
 
@@ -44,7 +45,7 @@ def _fitted(x: Any, shape: Shape) -> Any:
 def _alone(n: int, axis: int, ndim: int) -> tuple[Any, ...]:
     """Returns the index of those frequencies of `n` that are their own mirror image."""
     alone = slice(0, None, n // 2) if n % 2 == 0 else slice(0, 1)
-    return (*[slice(None)] * (axis % ndim), alone)
+    return along(axis % ndim, alone)
 
 
 def _of_rfft(g: Any, shape: Shape, n: Any, axis: int, norm: Any) -> Any:

@@ -10,20 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from telegrad.arrays import array_beside, namespace
+from telegrad.arrays import namespace
 from telegrad.autograd.extend import composed
 from telegrad.autograd.ops import astype, concatenate, reshape, where
-from telegrad.autograd.tensor import Tensor
+from telegrad.autograd.ops.shape import along
+from telegrad.autograd.rules.stacking import alike
 from telegrad.types import DTypeLike
 
 __all__: list[str] = []
-
-
-def _tensor(x: Any, *others: Any) -> Any:
-    """Returns a Tensor, on the device of the first of `others` that is one."""
-    if isinstance(x, Tensor):
-        return x
-    return Tensor(array_beside(x, next(t for t in others if isinstance(t, Tensor)).data))
 
 
 def _cast(x: Any, dtype: DTypeLike) -> Any:
@@ -34,8 +28,7 @@ def _cast(x: Any, dtype: DTypeLike) -> Any:
 def _interp(
     x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None
 ) -> Any:
-    given = (x, xp, fp)
-    x, xp, fp = (_tensor(t, *given) for t in given)
+    x, xp, fp = alike((x, xp, fp))
     x, xp = _cast(x, np.float64), _cast(xp, np.float64)
     fp = _cast(fp, np.complex128 if fp.dtype.kind == "c" else np.float64)
     if xp.ndim != 1 or xp.shape != fp.shape or xp.size == 0:
@@ -71,7 +64,7 @@ def _unrolled(x: Any, xp: Any, fp: Any, period: float) -> tuple[Any, Any, Any]:
 def _gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: Any = 1) -> Any:
     if edge_order not in (1, 2):
         raise ValueError(f"edge_order is 1 or 2, not {edge_order}")
-    f = _tensor(f, *varargs)
+    f = alike((f, *varargs))[0]
     f = f if f.dtype.kind in "fc" else _cast(f, np.float64)
     axes = range(f.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     spacings = varargs or (1.0,)
@@ -96,14 +89,14 @@ def _slope(f: Any, axis: int, spacing: Any, edge_order: int) -> Any:
         raise ValueError(f"axis {axis} of {n} items is too short; {edge_order + 1} are needed")
 
     def part(x: Any, start: int | None, stop: int | None) -> Any:
-        return x if np.ndim(x) == 0 else x[(*[slice(None)] * axis, slice(start, stop))]
+        return x if np.ndim(x) == 0 else x[along(axis, slice(start, stop))]
 
     share: Any = 0.5
     if np.ndim(spacing) == 1:
         if np.shape(spacing) != (n,):
             raise ValueError(f"{np.shape(spacing)[0]} coordinates are given for {n} items")
         shape = tuple([-1 if k == axis else 1 for k in range(f.ndim)])
-        coordinates = _cast(_tensor(spacing, f), np.float64)
+        coordinates = _cast(alike((spacing, f))[0], np.float64)
         spacing = reshape(coordinates[1:] - coordinates[:-1], to=shape)
         share = part(spacing, None, -1) / (part(spacing, None, -1) + part(spacing, 1, None))
     slopes = (part(f, 1, None) - part(f, None, -1)) / spacing

@@ -18,6 +18,7 @@ import numpy as np
 
 from telegrad.arrays import namespace
 from telegrad.autograd.extend import Operation, composed, numpy_function, primitive
+from telegrad.autograd.rules.decompositions import adjoint
 from telegrad.autograd.tensor import Tensor
 from telegrad.types import Array
 
@@ -28,10 +29,6 @@ _ILL: Final = 1e6  # second derivatives by the inverse lose the square of this t
 
 def _turned(a: Any) -> Any:
     return a.swapaxes(-1, -2)
-
-
-def _adjoint(a: Any) -> Any:
-    return np.conjugate(_turned(a)) if a.dtype.kind == "c" else _turned(a)
 
 
 def _of_inverse(g: Any, y: Any) -> Any:
@@ -146,7 +143,7 @@ def _of_sign_and_logarithm(g: Any, sign: Any, a: Any) -> Any:
         weight = turn if weight is None else weight + turn
     if weight is None:
         return None  # the sign of a real determinant is constant
-    return weight.reshape((*weight.shape, 1, 1)) * _adjoint(np.linalg.inv(a))
+    return weight.reshape((*weight.shape, 1, 1)) * adjoint(np.linalg.inv(a))
 
 
 # -- Cholesky ------------------------------------------------------------------------------------
@@ -162,10 +159,10 @@ def _lower_half(a: Any) -> Array:
 
 
 def _of_factor(g: Any, y: Any, upper: bool) -> Any:
-    factor, g = (_adjoint(y), _adjoint(g)) if upper else (y, g)
+    factor, g = (adjoint(y), adjoint(g)) if upper else (y, g)
     inverse = np.linalg.inv(factor)
-    half = _adjoint(inverse) @ lower_half(_adjoint(factor) @ g) @ inverse
-    return 0.5 * (half + _adjoint(half))
+    half = adjoint(inverse) @ lower_half(adjoint(factor) @ g) @ inverse
+    return 0.5 * (half + adjoint(half))
 
 
 def _cholesky_there(a: Any, upper: bool = False) -> Any:

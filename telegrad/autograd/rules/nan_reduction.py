@@ -12,12 +12,9 @@ import numpy as np
 from telegrad.autograd.extend import composed, numpy_function
 from telegrad.autograd.ops import where as choose
 from telegrad.autograd.ops.axes import to_winners
+from telegrad.autograd.reductions import without_none
 
 __all__: list[str] = []
-
-
-def _given(**options: Any) -> dict[str, Any]:
-    return {name: x for name, x in options.items() if x is not None}
 
 
 @composed(np.nansum)
@@ -30,7 +27,7 @@ def _nansum(
     initial: Any = None,
     where: Any = None,
 ) -> Any:
-    options = _given(dtype=dtype, initial=initial, where=where)
+    options = without_none(dtype=dtype, initial=initial, where=where)
     return np.sum(choose(np.isnan(a), 0.0, a), axis=axis, keepdims=keepdims, **options)
 
 
@@ -44,7 +41,7 @@ def _nanprod(
     initial: Any = None,
     where: Any = None,
 ) -> Any:
-    options = _given(dtype=dtype, initial=initial, where=where)
+    options = without_none(dtype=dtype, initial=initial, where=where)
     return np.prod(choose(np.isnan(a), 1.0, a), axis=axis, keepdims=keepdims, **options)
 
 
@@ -57,7 +54,7 @@ def _numbers(a: Any, where: Any) -> Any:
 def _reduced(function: Any, a: Any, axis: Any, keepdims: bool, where: Any, **options: Any) -> Any:
     present = _numbers(a, where)
     clean = choose(np.isnan(a), 0.0, a)
-    return function(clean, axis=axis, keepdims=keepdims, where=present, **_given(**options))
+    return function(clean, axis=axis, keepdims=keepdims, where=present, **without_none(**options))
 
 
 @composed(np.nanmean)

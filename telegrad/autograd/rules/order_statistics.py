@@ -67,6 +67,9 @@ def _between(lines: Any, places: Array, exact: Any, bad: bool) -> Any:
     """
     xp = namespace(lines.data)
     low, high = np.floor(places).astype(np.intp), np.ceil(places).astype(np.intp)
+    if exact is not None:  # at an item the slope of the piece that begins there; it must have one
+        low = np.minimum(low, max(lines.shape[-1] - 2, 0))
+        high = np.minimum(low + 1, lines.shape[-1] - 1)
     order = _order(lines.data, low, high)
     shape = (*lines.shape[:-1], places.shape[-1])
 
@@ -77,11 +80,12 @@ def _between(lines: Any, places: Array, exact: Any, bad: bool) -> Any:
 
     below = at(low)
     result = below
-    if (low != high).any():
+    if exact is not None or (low != high).any():
         part = xp.asarray(places - low) if exact is None else exact - xp.asarray(low)
         with np.errstate(invalid="ignore"):  # inf - inf where nothing is between
-            step = (at(high) - below) * astype(part, dtype=lines.dtype)
-        result = below + where(part > 0, step, 0.0)
+            rise = at(high) - below
+        used = part > 0 if exact is None else (part.data > 0) | xp.isfinite(rise.data)
+        result = below + where(used, rise, 0.0) * astype(part, dtype=lines.dtype)
     if bad:
         worst = chosen(lines, order[..., -1:], axis=-1)
         none = xp.isnan(worst.data)

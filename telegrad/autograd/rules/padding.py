@@ -14,13 +14,10 @@ import numpy as np
 from telegrad.arrays import namespace
 from telegrad.autograd.extend import composed, constant, primitive
 from telegrad.autograd.ops import broadcast_to, concatenate, getitem
+from telegrad.autograd.ops.shape import along
 from telegrad.types import Shape
 
 __all__: list[str] = []
-
-
-def _along(axis: int, index: Any) -> tuple[Any, ...]:
-    return (*[slice(None)] * axis, index)
 
 
 def _inside(shape: Shape, width: Any) -> tuple[slice, ...]:
@@ -53,7 +50,7 @@ _pad_constant = primitive(
 
 
 def _edge(a: Any, axis: int, places: Any, side: int) -> Any:
-    end = getitem(a, index=_along(axis, slice(-1, None) if side else slice(0, 1)))
+    end = getitem(a, index=along(axis, slice(-1, None) if side else slice(0, 1)))
     shape = (*a.shape[:axis], len(places), *a.shape[axis + 1 :])
     return broadcast_to(end, to=shape)
 
@@ -76,7 +73,7 @@ def _statistic(function: Callable[..., Any]) -> Callable[..., Any]:
     def pad(a: Any, axis: int, places: Any, side: int, stat_length: Any = None) -> Any:
         n = a.shape[axis]
         count = n if stat_length is None else min(_pairs(stat_length, a.ndim)[axis][side], n)
-        part = getitem(a, index=_along(axis, slice(n - count, None) if side else slice(0, count)))
+        part = getitem(a, index=along(axis, slice(n - count, None) if side else slice(0, count)))
         return _edge(function(part, axis=axis, keepdims=True), axis, places, side)
 
     return pad
@@ -90,7 +87,7 @@ def _folded(a: Any, axis: int, places: Any, period: int, reflect_type: str) -> A
     n = a.shape[axis]
     image, inside = np.divmod(places, period)
     backwards = image % 2 == 1
-    items = getitem(a, index=_along(axis, np.where(backwards, n - 1 - inside, inside)))
+    items = getitem(a, index=along(axis, np.where(backwards, n - 1 - inside, inside)))
     if reflect_type == "even":
         return items
     xp = namespace(a.data)
@@ -98,7 +95,7 @@ def _folded(a: Any, axis: int, places: Any, period: int, reflect_type: str) -> A
     sign, odd, image = (
         xp.asarray(x.astype(a.dtype)).reshape(shape) for x in (1 - 2 * backwards, backwards, image)
     )
-    first, last = (getitem(a, index=_along(axis, i)) for i in (slice(0, 1), slice(n - 1, n)))
+    first, last = (getitem(a, index=along(axis, i)) for i in (slice(0, 1), slice(n - 1, n)))
     return sign * items + odd * (first + last) + image * (last - first)
 
 
@@ -111,7 +108,7 @@ def _symmetric(a: Any, axis: int, places: Any, side: int, reflect_type: str = "e
 
 
 def _wrap(a: Any, axis: int, places: Any, side: int) -> Any:
-    return getitem(a, index=_along(axis, places % a.shape[axis]))
+    return getitem(a, index=along(axis, places % a.shape[axis]))
 
 
 _MODES: Final[Mapping[str, Callable[..., Any]]] = {

@@ -11,6 +11,7 @@ import numpy as np
 from telegrad.arrays import array_beside
 from telegrad.autograd.extend import composed
 from telegrad.autograd.ops import astype, concatenate, reshape, stack
+from telegrad.autograd.rules.stacking import alike
 from telegrad.autograd.tensor import Tensor
 
 __all__: list[str] = []
@@ -18,9 +19,7 @@ __all__: list[str] = []
 
 def _tensors(*given: Any) -> list[Any]:
     """Returns Tensors of at least one axis, on the device of the first one that is a Tensor."""
-    first = next(x for x in given if isinstance(x, Tensor)).data
-    found = [x if isinstance(x, Tensor) else Tensor(array_beside(x, first)) for x in given]
-    return [reshape(x, to=(1,)) if x.ndim == 0 else x for x in found]
+    return [reshape(x, to=(1,)) if x.ndim == 0 else x for x in alike(given)]
 
 
 @composed(np.polyval)

@@ -57,3 +57,21 @@ def _resize(a: Any, new_shape: Any) -> Any:
     if size and not a.size:
         return as_tensor(zeros_beside(a, shape))
     return reshape(take(a, np.arange(size) % max(a.size, 1)), to=shape)
+
+
+@composed(np.full_like)
+def _full_like(
+    a: Any,
+    fill_value: Any,
+    dtype: Any = None,
+    order: Any = "K",
+    subok: bool = True,
+    shape: Any = None,
+    *,
+    device: str | None = None,
+) -> Any:
+    if device is not None:
+        raise TypeError("full_like of tensors does not take device; it is that of the first one")
+    filled = as_tensor(np.empty_like(a, dtype, order, subok, shape))
+    filled[...] = fill_value
+    return filled

@@ -13,6 +13,7 @@ from telegrad.autograd.creation import as_tensor
 from telegrad.autograd.extend import Operation, composed, numpy_function, primitive
 from telegrad.autograd.ops import getitem, put, ravel, reshape, scatter
 from telegrad.autograd.ops.indexing import read
+from telegrad.autograd.ops.shape import along
 from telegrad.autograd.tensor import Tensor
 from telegrad.types import Array, Shape
 
@@ -51,7 +52,7 @@ def take(
         numbers = numbers % a.shape[axis]
     elif mode == "clip":
         numbers = namespace(numbers).clip(numbers, 0, a.shape[axis] - 1)
-    return read(a, index=(*[slice(None)] * axis, numbers))
+    return read(a, index=along(axis, numbers))
 
 
 def _along(indices: Any, axis: int, shape: Shape) -> tuple[Any, ...]:

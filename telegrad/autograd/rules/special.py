@@ -20,6 +20,7 @@ from telegrad.autograd.extend import Operation, primitive
 from telegrad.autograd.ops import exp, log, sign
 from telegrad.autograd.ops import log_softmax as log_softmax_of_last
 from telegrad.autograd.ops import softmax as softmax_of_last
+from telegrad.autograd.ops.axes import kept
 from telegrad.autograd.plain import has_tensor
 from telegrad.kernels import special_function
 
@@ -130,26 +131,17 @@ y1        = _ufunc("y1",  "x", x=lambda g, x, y: g * (y0(x) - y / x))
 # fmt: on
 
 
-def _kept(x: Any, a: Any, axis: Any, keepdims: bool) -> Any:
-    """`x`, of `a` reduced over `axis`, with the axes that it has lost."""
-    if keepdims or a.ndim == 0:
-        return x
-    axes = range(a.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-    lost = {k % a.ndim for k in axes}
-    return x.reshape(tuple(1 if k in lost else n for k, n in enumerate(a.shape)))
-
-
-def _shares(g: Any, y: Any, s: Any, a: Any, axis: Any, keepdims: bool) -> Any:
+def _shares(g: Any, y: Any, s: Any, a: Any, axis: Any) -> Any:
     """The gradient of what `b` multiplies: exp(a) by the sum's, with its sign."""
     if g[0] is None:
         return None
     finite = np.where(np.isfinite(y), y, 0.0)
-    shifted = exp(a - _kept(finite, a, axis, keepdims))
-    return _kept(g[0] * s, a, axis, keepdims) * shifted
+    shifted = exp(a - kept(finite, a.shape, axis))
+    return kept(g[0] * s, a.shape, axis) * shifted
 
 
-def _of_a(g: Any, y: Any, s: Any, a: Any, b: Any, axis: Any, keepdims: bool) -> Any:
-    shares = _shares(g, y, s, a, axis, keepdims)
+def _of_a(g: Any, y: Any, s: Any, a: Any, b: Any, axis: Any) -> Any:
+    shares = _shares(g, y, s, a, axis)
     return shares if shares is None or b is None else shares * b
 
 
@@ -160,8 +152,8 @@ def _signed(a: Any, **options: Any) -> Any:
 # fmt: off
 signed_logsumexp = primitive(
     "logsumexp", _signed, "a", arrays="b", options={"axis": None, "keepdims": False}, outputs="y s",
-    a=lambda g, y, s, a, b, axis, keepdims: _of_a(g, y, s, a, b, axis, keepdims),
-    b=lambda g, y, s, a, axis, keepdims: _shares(g, y, s, a, axis, keepdims))
+    a=lambda g, y, s, a, b, axis: _of_a(g, y, s, a, b, axis),
+    b=lambda g, y, s, a, axis: _shares(g, y, s, a, axis))
 # fmt: on
 
 

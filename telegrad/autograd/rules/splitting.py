@@ -12,6 +12,7 @@ from telegrad.arrays import namespace
 from telegrad.autograd.creation import as_tensor
 from telegrad.autograd.extend import composed, numpy_function
 from telegrad.autograd.ops import concatenate, scatter, stack
+from telegrad.autograd.ops.shape import along
 from telegrad.autograd.rules.selection import zeros_beside
 from telegrad.types import Array, Shape
 
@@ -45,8 +46,7 @@ def _joined(g: Sequence[Any], shape: Shape, sections: Any, axis: int) -> Any:
     whole: Any = 0.0  # parts that overlap, or leave something out
     for part, (start, end) in zip(g, bounds, strict=True):
         if part is not None:
-            index = (*[slice(None)] * axis, slice(start, end))
-            whole = whole + scatter(part, index=index, into=shape)
+            whole = whole + scatter(part, index=along(axis, slice(start, end)), into=shape)
     return whole
 
 

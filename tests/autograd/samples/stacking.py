@@ -50,6 +50,10 @@ STACKING: Final[Table] = {
         Sample((_A, 2)), Sample((_A, 3, 1)), Sample((_A, [1, 0, 2]), {"axis": 1}), Sample((_A, [2], 0)), Sample((_A, 0, 0)),
         Sample((_SCALAR, 3)), Sample((_EMPTY, 2, 1)), Sample((_LINE, np.array([0, 2, 1]))), Sample((_Z, 2, -1)),
     ],
+    np.full_like: [
+        Sample((_A, _SCALAR)), Sample((_A, _A[0])), Sample((_EMPTY, _SCALAR)), Sample((_SCALAR, _SCALAR)),
+        Sample((_A, _LINE), {"shape": (2, len(_LINE))}), Sample((_Z, _SCALAR)),
+    ],
     np.resize: [
         Sample((_A, (3, 3))), Sample((_A, 4)), Sample((_A, (2, 0))), Sample((_SCALAR, (2, 2))), Sample((_LINE, (7,))), Sample((_Z, 3)),
     ],

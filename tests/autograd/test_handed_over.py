@@ -1,0 +1,115 @@
+"""What a backward computes for a leaf becomes its `grad` without a copy, if nobody else has it."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from telegrad.autograd import Function, FunctionContext, Tensor, tensor
+
+HELD: list[Any] = []
+MADE: list[weakref.ref[Any]] = []
+
+
+class Made(Function):
+    """Its gradient is what `make` returns; forgets it, but for what `HELD` keeps."""
+
+    @staticmethod
+    def forward(ctx: FunctionContext, *args: Any) -> Any:
+        x, ctx.make = args  # type: ignore[attr-defined]
+        return x.sum()
+
+    @staticmethod
+    def backward(ctx: FunctionContext, *gradients: Any) -> Any:
+        made = ctx.make()  # type: ignore[attr-defined]
+        MADE.append(weakref.ref(made if made.base is None else made.base))
+        return made, None
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_held() -> Any:
+    HELD.clear()
+    MADE.clear()
+    yield
+    HELD.clear()
+    MADE.clear()
+
+
+def kept(array: Any) -> Any:
+    HELD.append(array)
+    return array
+
+
+def gradient_of(make: Callable[[], Any]) -> Tensor:
+    x = tensor(np.zeros((2, 3)), requires_grad=True)
+    Made.apply(x, make).backward()
+    assert x.grad is not None
+    return x.grad
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: np.ones((2, 3)), lambda: np.ones((3, 2)).T, lambda: np.ones(6).reshape(2, 3)],
+)
+def test_an_array_that_nobody_else_has_is_kept(make: Any) -> None:
+    found = gradient_of(make)
+    assert MADE[0]() is (found.data if found.data.base is None else found.data.base)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: kept(np.ones((2, 3))),
+        lambda: kept(np.ones(6)).reshape(2, 3),
+        lambda: kept(np.ones(6).reshape(2, 3)),
+        lambda: np.ones((4, 3))[:2],  # would keep twice as much
+        lambda: np.broadcast_to(np.ones(3), (2, 3)),
+        lambda: np.frombuffer(bytearray(48)).reshape(2, 3),
+    ],
+)
+def test_any_other_is_copied(make: Any) -> None:
+    found = gradient_of(make)
+    assert found.data.base is None
+    assert found.data.flags.writeable
+    assert not any(np.shares_memory(found.data, array) for array in HELD)
+
+
+def test_leaves_that_get_one_array_have_one_each() -> None:
+    x, y, z = (tensor(np.zeros(3), requires_grad=True) for _ in range(3))
+    (x + y + z).backward(np.ones(3))
+    arrays = [leaf.grad.data for leaf in (x, y, z) if leaf.grad is not None]
+    for i, array in enumerate(arrays):
+        array += i
+    assert [array.tolist() for array in arrays] == [[1.0] * 3, [2.0] * 3, [3.0] * 3]
+
+
+def test_what_the_caller_and_hooks_have_stays_theirs() -> None:
+    x = tensor(np.zeros(3), requires_grad=True)
+    given = np.ones(3)
+    x.backward(given)
+    y = tensor(np.zeros(3), requires_grad=True)
+    y.register_hook(lambda g: HELD.append(g.data))
+    (y * 2).sum().backward()
+    middle = (y * 2).sum(keepdims=True)
+    middle.retain_grad()
+    middle.backward(np.ones(1))
+    for leaf in (x, y, middle):
+        assert leaf.grad is not None
+        leaf.grad.data[...] = 7.0
+    assert given.tolist() == [1.0] * 3
+    assert HELD[0].tolist() == [2.0] * 3
+
+
+def test_a_second_backward_adds() -> None:
+    x = tensor(np.zeros(3), requires_grad=True)
+    for _ in range(3):
+        before = x.grad
+        (x * 2).sum().backward()
+    assert before is not None
+    assert before.data.tolist() == [4.0] * 3
+    assert x.grad is not None
+    assert x.grad.data.tolist() == [6.0] * 3
