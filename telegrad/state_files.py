@@ -3,6 +3,11 @@
 Other libraries read and write them, PyTorch's users too: https://huggingface.co/docs/safetensors.
 A file is whole or not there: it is written beside its place and then given its name.
 
+    save_state_dict, load_state_dict    arrays by name: a module's state
+    save_checkpoint, load_checkpoint    several states, numbers and words: all that training goes on
+                                        from. Arrays have dotted names; where they and all else
+                                        belong is said, as JSON, in the file's metadata
+
 Needs the extra `telegrad[safetensors]`. Outside of `telegrad.nn`, whose functions other workers may
 call: none of them writes a file.
 """
@@ -10,21 +15,39 @@ call: none of them writes a file.
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 
-from telegrad.arrays import as_array, host_copy
+from telegrad.arrays import as_array, host_copy, is_array
 from telegrad.autograd import Tensor
 from telegrad.nn import Module
 from telegrad.types import Array
 
-__all__ = ["load_metadata", "load_state_dict", "save_state_dict"]
+__all__ = [
+    "load_checkpoint",
+    "load_metadata",
+    "load_state_dict",
+    "save_checkpoint",
+    "save_state_dict",
+]
+
+_TREE: Final = "telegrad.checkpoint"
+"""The key in the metadata under which a checkpoint says what belongs where."""
+
+
+@runtime_checkable
+class HasState(Protocol):
+    """A module, an optimizer or a scheduler."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns copies of all that it remembers."""
 
 
 def save_state_dict(
@@ -100,6 +123,86 @@ def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
             return dict(file.metadata() or {})
     except library.SafetensorError as error:
         raise ValueError(f"{os.fspath(path)} is no safetensors file: {error}") from error
+
+
+def save_checkpoint(parts: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
+    """Writes all that training is to go on from into a file, in place of one that is there.
+
+    Args:
+        parts: By name: modules, optimizers and schedulers, whose `state_dict()` is saved; arrays,
+            Tensors, numbers, words, None; dicts, lists and tuples of these.
+        path: Of the file.
+
+    Raises:
+        ImportError: safetensors is not installed.
+        OSError: See `save_state_dict`.
+        TypeError: A part is none of this; the message says which.
+        ValueError: Two arrays would have one dotted name.
+
+    >>> import tempfile
+    >>> from telegrad import nn, optim
+    >>> model = nn.Linear(2, 1)
+    >>> optimizer = optim.Adam(model.parameters())
+    >>> path = Path(tempfile.mkdtemp()) / "checkpoint.safetensors"
+    >>> save_checkpoint({"model": model, "optimizer": optimizer, "epoch": 3}, path)
+    >>> found = load_checkpoint(path)
+    >>> optimizer.load_state_dict(found["optimizer"])
+    >>> found["epoch"], sorted(found["model"])
+    (3, ['bias', 'weight'])
+    """
+    arrays: dict[str, Any] = {}
+    tree = {name: _apart(x, name, arrays) for name, x in parts.items()}
+    save_state_dict(arrays, path, metadata={_TREE: json.dumps(tree)})
+
+
+def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Returns what `save_checkpoint` was given, states as dicts and Tensors as arrays.
+
+    Raises:
+        ImportError: safetensors is not installed.
+        OSError: There is no such file.
+        ValueError: It is no file of `save_checkpoint`.
+    """
+    words = load_metadata(path)
+    if _TREE not in words:
+        raise ValueError(f"{os.fspath(path)} is no checkpoint; read it with load_state_dict")
+    arrays = load_state_dict(path)
+    return {name: _joined(x, arrays) for name, x in json.loads(words[_TREE]).items()}
+
+
+def _apart(x: Any, name: str, arrays: dict[str, Any]) -> Any:
+    """What JSON can say of `x`; its arrays go into `arrays`."""
+    if isinstance(x, HasState):
+        x = x.state_dict()
+    if isinstance(x, np.generic):
+        x = x.item()
+    if x is None or isinstance(x, (bool, int, float, str)):
+        return x
+    if isinstance(x, list):
+        return [_apart(each, f"{name}.{i}", arrays) for i, each in enumerate(x)]
+    if isinstance(x, tuple):
+        return {"tuple": _apart(list(x), name, arrays)}
+    if isinstance(x, Mapping) and all(isinstance(key, (str, int)) for key in x):
+        return {"dict": [[key, _apart(each, f"{name}.{key}", arrays)] for key, each in x.items()]}
+    if not isinstance(x, Tensor) and not is_array(x):
+        raise TypeError(f"a checkpoint cannot hold {name}, which is a {type(x).__name__}")
+    if name in arrays:
+        raise ValueError(f"two arrays of a checkpoint would have the name {name}")
+    arrays[name] = x
+    return {"array": name}
+
+
+def _joined(x: Any, arrays: Mapping[str, Array]) -> Any:
+    if isinstance(x, list):
+        return [_joined(each, arrays) for each in x]
+    if not isinstance(x, dict):
+        return x
+    ((kind, inside),) = x.items()
+    if kind == "array":
+        return arrays[inside]
+    if kind == "tuple":
+        return tuple(_joined(inside, arrays))
+    return {key: _joined(each, arrays) for key, each in inside}
 
 
 def _on_host(x: Any) -> Array:

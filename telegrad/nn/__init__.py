@@ -24,7 +24,7 @@ from telegrad.nn.convolution import Conv1d, Conv2d
 from telegrad.nn.dropout import Dropout
 from telegrad.nn.embedding import Embedding
 from telegrad.nn.generator import current_generator, manual_seed
-from telegrad.nn.layers import Linear, Sequential
+from telegrad.nn.layers import Identity, Linear, Sequential
 from telegrad.nn.loss import (
     BCELoss,
     BCEWithLogitsLoss,
@@ -66,6 +66,7 @@ __all__ = [
     "GRUCell",
     "Hardtanh",
     "HuberLoss",
+    "Identity",
     "KLDivLoss",
     "L1Loss",
     "LSTMCell",

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from telegrad.arrays import namespace
+from telegrad.arrays import device_of, namespace
 from telegrad.autograd import RowSparse, Tensor
 
 __all__ = ["clip_grad_norm_", "clip_grad_value_"]
@@ -35,7 +35,7 @@ def clip_grad_norm_(
             gradients are scaled by it.
 
     Returns:
-        The norm before. On a GPU this waits for it.
+        The norm before. On a GPU this waits for it, once. Squares of float16 are of float32.
 
     Raises:
         ValueError: The norm is not finite, or `max_norm` is negative; no gradient was changed.
@@ -51,8 +51,7 @@ def clip_grad_norm_(
     if not max_norm >= 0:
         raise ValueError(f"max_norm is not negative, not {max_norm}")
     found = _with_gradient(parameters)
-    norms = [_norm(p.grad, norm_type) for p in found]
-    total = _together(norms, norm_type)
+    total = _norm([_items(p.grad) for p in found], norm_type)
     if error_if_nonfinite and not math.isfinite(total):
         raise ValueError(
             f"the gradients' norm of order {norm_type} is {total}; look for what made them so, or "
@@ -92,26 +91,30 @@ def _with_gradient(parameters: Tensor | Iterable[Tensor]) -> list[Any]:
     return [p for p in given if p.grad is not None]
 
 
-def _norm(gradient: Any, order: float) -> float:
-    items = gradient.coalesce().values if isinstance(gradient, RowSparse) else gradient.data
-    if items.size == 0:
-        return 0.0
-    xp = namespace(items)
-    if order == 2 and items.dtype.kind == "f":
-        flat = items.ravel()
-        return math.sqrt(float(flat @ flat))
-    sizes = xp.abs(items)
-    if math.isinf(order):
-        return float(sizes.max())
-    return math.pow(float((sizes**order).sum()), 1 / order)
+def _items(gradient: Any) -> Any:
+    return gradient.coalesce().values if isinstance(gradient, RowSparse) else gradient.data
 
 
-def _together(norms: list[float], order: float) -> float:
-    if math.isnan(sum(norms)):
+def _norm(arrays: list[Any], order: float) -> float:
+    parts: dict[str, list[Any]] = {}
+    for items in arrays:
+        if items.size:
+            parts.setdefault(device_of(items), []).append(_part(items, order))
+    # Together, so that each device is waited for once.
+    found = [x for some in parts.values() for x in namespace(*some).stack(some).tolist()]
+    if math.isnan(sum(found)):
         return math.nan
-    if math.isinf(order):
-        return max(norms, default=0.0)
-    return math.hypot(*norms) if order == 2 else math.pow(sum(x**order for x in norms), 1 / order)
+    return max(found, default=0.0) if math.isinf(order) else math.pow(sum(found), 1 / order)
+
+
+def _part(items: Any, order: float) -> Any:
+    """The sum of what the norm is the root of; for `math.inf` the largest size."""
+    wide = items.astype(np.float32) if items.dtype == np.float16 else items
+    if order == 2 and wide.dtype.kind == "f":
+        flat = wide.ravel()
+        return flat @ flat
+    sizes = namespace(items).abs(wide)
+    return sizes.max() if math.isinf(order) else (sizes**order).sum()
 
 
 def _clipped(items: Any, limit: float) -> Any:

@@ -114,6 +114,10 @@ class _Convolution(Module):
     """What both convolutions have: parameters drawn uniformly from ±1/sqrt(fan in)."""
 
     bias: Parameter | None
+    kernel_size: Any
+    stride: Any
+    padding: Any
+    dilation: Any
 
     def __init__(
         self,
@@ -149,12 +153,17 @@ class _Convolution(Module):
         else:
             self.bias = None
 
-    def _said(self, size: object, **options: object) -> str:
-        usual = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1, "bias": True}
-        options |= {"groups": self.groups, "bias": self.bias is not None}
-        others = "".join(f", {k}={x!r}" for k, x in options.items() if x != usual[k])
+    def __repr__(self) -> str:
+        options = {
+            "stride": (self.stride, 1),
+            "padding": (self.padding, 0),
+            "dilation": (self.dilation, 1),
+            "groups": (self.groups, 1),
+            "bias": (self.bias is not None, True),
+        }
+        others = "".join(f", {k}={x!r}" for k, (x, usual) in options.items() if x != usual)
         name = type(self).__name__
-        return f"{name}({self.in_channels}, {self.out_channels}, {size}{others})"
+        return f"{name}({self.in_channels}, {self.out_channels}, {self.kernel_size}{others})"
 
 
 class Conv2d(_Convolution):
@@ -215,11 +224,6 @@ class Conv2d(_Convolution):
             x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups
         )
 
-    def __repr__(self) -> str:
-        return self._said(
-            self.kernel_size, stride=self.stride, padding=self.padding, dilation=self.dilation
-        )
-
 
 class Conv1d(_Convolution):
     """See `functional.conv1d` and `Conv2d`.
@@ -258,9 +262,4 @@ class Conv1d(_Convolution):
         """Returns the convolution of `x`, of shape (n, in_channels, length)."""
         return conv1d(
             x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups
-        )
-
-    def __repr__(self) -> str:
-        return self._said(
-            self.kernel_size, stride=self.stride, padding=self.padding, dilation=self.dilation
         )

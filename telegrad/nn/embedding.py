@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from telegrad.arrays import is_floating, namespace
+from telegrad.arrays import as_array, is_floating, namespace
 from telegrad.autograd import Tensor, rules
 from telegrad.nn.generator import current_generator
 from telegrad.nn.module import Module
@@ -107,7 +107,7 @@ class Embedding(Module):
             padding_idx: See the class.
             sparse: See the class.
         """
-        given = embeddings.data if isinstance(embeddings, Tensor) else np.asarray(embeddings)
+        given: Any = embeddings.data if isinstance(embeddings, Tensor) else as_array(embeddings)
         made = cls(*given.shape, padding_idx=padding_idx, sparse=sparse, dtype=given.dtype)
         made.weight = Parameter(namespace(given).array(given), requires_grad=not freeze)
         return made

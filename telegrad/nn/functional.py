@@ -22,6 +22,7 @@ from telegrad.nn.attention import scaled_dot_product_attention
 from telegrad.nn.convolution import conv1d, conv2d
 from telegrad.nn.dropout import dropout
 from telegrad.nn.embedding import embedding
+from telegrad.nn.layers import linear
 from telegrad.nn.losses import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
@@ -55,6 +56,7 @@ __all__ = [
     "l1_loss",
     "layer_norm",
     "leaky_relu",
+    "linear",
     "log_softmax",
     "logsigmoid",
     "max_pool2d",

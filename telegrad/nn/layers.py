@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import math
-from typing import Any, SupportsIndex
+from collections.abc import Iterator, Mapping
+from typing import Any, SupportsIndex, overload
 
 import numpy as np
 
 from telegrad.arrays import is_floating
-from telegrad.autograd import Tensor
+from telegrad.autograd import Tensor, as_tensor
 from telegrad.nn.generator import current_generator
 from telegrad.nn.module import Module
 from telegrad.nn.parameter import Parameter
 from telegrad.types import DTypeLike
 
-__all__ = ["Linear", "Sequential"]
+__all__ = ["Identity", "Linear", "Sequential", "linear"]
+
+
+def linear(x: Any, weight: Any, bias: Any = None) -> Tensor:
+    """Returns `x @ weight.T + bias`.
+
+    Args:
+        x: Shape (..., in_features).
+        weight: Shape (out_features, in_features).
+        bias: Shape (out_features,), or None.
+    """
+    product: Tensor = as_tensor(x) @ weight.T
+    return product if bias is None else product + bias
 
 
 class Linear(Module):
@@ -76,16 +89,29 @@ class Linear(Module):
             raise ValueError(
                 f"{self!r} needs an input of shape (..., {self.in_features}), not {x.shape}"
             )
-        product: Tensor = x @ self.weight.T
-        return product if self.bias is None else product + self.bias
+        return linear(x, self.weight, self.bias)
 
     def __repr__(self) -> str:
         bias = "" if self.bias is not None else ", bias=False"
         return f"Linear({self.in_features}, {self.out_features}{bias})"
 
 
+class Identity(Module):
+    """Returns what it is given, in the place of a module that is not needed."""
+
+    def forward(self, x: Any) -> Any:
+        """Returns `x`."""
+        return x
+
+
 class Sequential(Module):
     """Modules applied one after the other; the parameters of the i-th are named `i.<name>`.
+
+    Args:
+        modules: In their order; or one mapping with names of their own.
+
+    Raises:
+        TypeError: One of them is no Module.
 
     >>> from telegrad.nn import ReLU
     >>> model = Sequential(Linear(4, 8), ReLU(), Linear(8, 2))
@@ -93,10 +119,17 @@ class Sequential(Module):
     ['0.weight', '0.bias', '2.weight', '2.bias']
     """
 
-    def __init__(self, *modules: Module) -> None:
+    def __init__(self, *modules: Module | Mapping[str, Module]) -> None:
         super().__init__()
-        for i, module in enumerate(modules):
-            self.add_module(str(i), module)
+        first = modules[0] if len(modules) == 1 else None
+        named = first if isinstance(first, Mapping) else dict(enumerate(modules))
+        for name, module in named.items():
+            self.add_module(str(name), module)  # type: ignore[arg-type]  # or it raises
+
+    def append(self, module: Module) -> Sequential:
+        """Adds `module` at the end, and returns this one."""
+        self.add_module(str(len(self)), module)
+        return self
 
     def forward(self, x: Any) -> Any:
         """Returns what the last module makes of it."""
@@ -107,5 +140,15 @@ class Sequential(Module):
     def __len__(self) -> int:
         return len(self._modules)
 
-    def __getitem__(self, index: SupportsIndex) -> Module:
-        return list(self._modules.values())[index]
+    def __iter__(self) -> Iterator[Module]:
+        return iter(tuple(self._modules.values()))
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Module: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequential: ...
+
+    def __getitem__(self, index: SupportsIndex | slice) -> Module | Sequential:
+        modules = tuple(self)
+        return Sequential(*modules[index]) if isinstance(index, slice) else modules[index]

@@ -1,14 +1,16 @@
 """How far outputs are from targets, as functions; `nn.loss` has the modules.
 
 `reduction` is "mean" (over all items, if nothing else is said), "sum" or "none". The mean of no
-items is refused, where PyTorch returns NaN; shapes must be equal, where PyTorch broadcasts.
+items is refused, where PyTorch returns NaN; shapes must be equal, where PyTorch broadcasts. A loss
+has the dtype of the outputs `x`: targets and weights, which NumPy makes float64, are cast to it.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from telegrad.arrays import array_beside, check_devices
+from telegrad import kernels
+from telegrad.arrays import array_beside, check_devices, is_floating
 from telegrad.autograd import Tensor, as_tensor, ops, rules
 from telegrad.types import Array
 
@@ -87,9 +89,8 @@ def binary_cross_entropy(
         weight: What each item is multiplied by; broadcast.
         reduction: See above.
     """
-    _check_shapes(x, target)
-    losses = rules.losses.binary_cross_entropy(x, target)
-    return _reduced(losses if weight is None else losses * weight, reduction)
+    losses = rules.losses.binary_cross_entropy(x, _matching(target, x))
+    return _reduced(losses if weight is None else losses * _cast(weight, x), reduction)
 
 
 def binary_cross_entropy_with_logits(
@@ -109,13 +110,13 @@ def binary_cross_entropy_with_logits(
         reduction: See above.
         pos_weight: What the losses of positive targets are multiplied by; broadcast.
     """
-    _check_shapes(x, target)
+    target = _matching(target, x)
     if pos_weight is None:
         losses = rules.activation.softplus(x) - x * target
     else:
-        weights = (pos_weight - 1) * target + 1
+        weights = (_cast(pos_weight, x) - 1) * target + 1
         losses = (1 - target) * x + weights * rules.activation.softplus(-x)
-    return _reduced(losses if weight is None else losses * weight, reduction)
+    return _reduced(losses if weight is None else losses * _cast(weight, x), reduction)
 
 
 def kl_div(
@@ -135,7 +136,7 @@ def kl_div(
         reduction: See above; also "batchmean": the sum divided by the length of the first axis.
         log_target: Whether `target` holds logarithms.
     """
-    _check_shapes(x, target)
+    target = _matching(target, x)
     if log_target:
         losses = ops.exp(target) * (target - x)
     else:
@@ -211,7 +212,7 @@ def cross_entropy(
     if not label_smoothing:
         return _over_labels(ops.cross_entropy(found.scores, found.labels), found, reduction)
     logarithms = ops.log_softmax(found.scores)
-    even: Any = (logarithms if weight is None else logarithms * _beside(weight, x)).sum(-1)
+    even: Any = (logarithms if weight is None else logarithms * _cast(weight, x)).sum(-1)
     if found.counted is not None:
         even = even * found.counted
     losses = -(1 - label_smoothing) * rules.losses.picked(logarithms, found.labels)
@@ -223,11 +224,11 @@ def _of_probabilities(
 ) -> Tensor:
     axis = min(1, x.ndim - 1)
     classes = x.shape[axis]
-    scores, wanted = _turned(x), _turned(target)
+    scores, wanted = _turned(x), _turned(_cast(target, x))
     if label_smoothing:
         wanted = wanted * (1 - label_smoothing) + label_smoothing / classes
     if weight is not None:
-        wanted = wanted * _beside(weight, x)
+        wanted = wanted * _cast(weight, x)
     return _reduced(-(wanted * ops.log_softmax(scores)).sum(-1), reduction)
 
 
@@ -262,16 +263,13 @@ def _labelled(x: Any, target: Any, weight: Any, ignore_index: int) -> _Labelled:
         raise TypeError(f"labels are integers, one per row of the logits, not {labels.dtype}")
     classes = x.shape[axis]
     counted = weights = None
-    ignored = labels == ignore_index
-    if ignored.any():
-        counted = ~ignored
+    low, high = kernels.label_range(labels)
+    if low <= ignore_index <= high:
+        counted = labels != ignore_index
         labels = labels * counted
         weights = counted.astype(x.dtype)
-    if labels.size and not (int(labels.min()) >= 0 and int(labels.max()) < classes):
-        raise ValueError(
-            f"labels from {int(labels.min())} to {int(labels.max())} with logits for {classes} "
-            f"classes (0 to {classes - 1})"
-        )
+        low, high = kernels.label_range(labels)
+    kernels.check_classes((low, high), classes)
     if weight is not None:
         each = _beside(weight, x)
         check_devices("logits and weight", _plain(x), each)
@@ -303,13 +301,23 @@ def _over_labels(losses: Any, found: _Labelled, reduction: str, further: Any = N
 
 
 def _difference(x: Any, target: Any) -> Any:
-    _check_shapes(x, target)
-    return x - target
+    return x - _matching(target, x)
 
 
-def _check_shapes(x: Any, target: Any) -> None:
+def _matching(target: Any, x: Any) -> Any:
+    target = _cast(target, x)
     if x.shape != target.shape:
         raise ValueError(f"outputs of shape {x.shape} and targets of shape {target.shape}")
+    return target
+
+
+def _cast(value: Any, x: Any) -> Any:
+    """`value` in the dtype of `x`; of a list an array where `x` is."""
+    if not isinstance(value, Tensor):
+        value = array_beside(value, _plain(x))
+    if value.dtype != x.dtype and is_floating(x.dtype) and value.dtype.kind in "fiub":
+        value = value.astype(x.dtype)
+    return value
 
 
 def _beside(value: Any, x: Any) -> Any:

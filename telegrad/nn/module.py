@@ -46,6 +46,8 @@ class Module:
                 f"{name!r}"
             )
         buffer, saved = name in self._buffers, name not in self._not_saved
+        if value is not None and not isinstance(value, (Parameter, Module)):
+            self._refuse_to_lose(name, value)
         self._forget(name)
         if isinstance(value, Parameter):
             self._parameters[name] = value
@@ -60,6 +62,16 @@ class Module:
     def __delattr__(self, name: str) -> None:
         self._forget(name)
         object.__delattr__(self, name)
+
+    def _refuse_to_lose(self, name: str, value: object) -> None:
+        kind = type(value).__name__
+        if name in self._parameters:
+            raise TypeError(
+                f"{name!r} is a parameter and cannot become a {kind}; assign a Parameter or None, or "
+                f"its array to {name}.data"
+            )
+        if name in self._buffers and not isinstance(value, Tensor):
+            raise TypeError(f"{name!r} is a buffer and cannot become a {kind}; assign a Tensor")
 
     def _forget(self, name: str) -> None:
         for table in (self._parameters, self._modules, self._buffers):
@@ -116,7 +128,12 @@ class Module:
             name: Of the attribute.
             value: Its value; may be assigned anew.
             persistent: Whether it is part of `state_dict()`.
+
+        Raises:
+            TypeError: `value` is no Tensor.
         """
+        if not isinstance(value, Tensor):
+            raise TypeError(f"buffer {name!r} is a Tensor, not {type(value).__name__}")
         self._forget(name)
         self._buffers[name] = value
         setattr(self, name, value)
@@ -124,7 +141,13 @@ class Module:
             self._not_saved.add(name)
 
     def add_module(self, name: str, module: Module) -> None:
-        """Makes `module` a part of this one, also under a name that no attribute can have."""
+        """Makes `module` a part of this one, also under a name that no attribute can have.
+
+        Raises:
+            TypeError: `module` is none.
+        """
+        if not isinstance(module, Module):
+            raise TypeError(f"{name!r} is no Module but {type(module).__name__}")
         self._forget(name)
         self._modules[name] = module
         object.__setattr__(self, name, module)
@@ -132,6 +155,17 @@ class Module:
     def named_children(self) -> Iterator[tuple[str, Module]]:
         """Yields the modules directly inside this one."""
         yield from self._modules.items()
+
+    def children(self) -> Iterator[Module]:
+        """Yields the modules directly inside this one."""
+        for _, module in self.named_children():
+            yield module
+
+    def apply(self, function: Callable[[Module], object]) -> Self:
+        """Calls `function` with this module and all inside, each once, and returns this one."""
+        for module in tuple(self.modules()):
+            function(module)
+        return self
 
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
         """Yields this module and all inside it, each once, with dotted names."""
@@ -277,6 +311,12 @@ class Module:
         """Returns `train(False)`."""
         return self.train(False)
 
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Has every parameter need a gradient, or none of them, and returns this module."""
+        for module in self.modules():
+            module._set_requires_grad(requires_grad)
+        return self
+
     def zero_grad(self) -> None:
         """Sets the `grad` of every parameter to None."""
         for parameter in self.parameters():
@@ -286,6 +326,10 @@ class Module:
 
     def _set_training(self, mode: bool) -> None:
         self.__dict__["training"] = mode
+
+    def _set_requires_grad(self, requires_grad: bool) -> None:
+        for parameter in self._parameters.values():
+            parameter.requires_grad_(requires_grad)
 
     def _state_elsewhere(self) -> dict[str, Array]:
         return {}

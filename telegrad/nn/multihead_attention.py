@@ -142,10 +142,12 @@ class MultiheadAttention(Module):
         steps, batch, _ = query.shape
         bias = self._bias(query, key, key_padding_mask, attn_mask, is_causal=is_causal)
         dropout = self.dropout if self.training else 0.0
-        if same and self._one_weight and not (need_weights or dropout or isinstance(bias, Tensor)):
+        weights: Any
+        if same and self._one_weight and not (dropout or isinstance(bias, Tensor)):
             scale = 1 / math.sqrt(self.embed_dim // self.num_heads)
-            weights: Any = None
-            read = rules.attention.attention_packed(self._packed(query), bias, scale)
+            read, weights = rules.attention.attention_packed(
+                self._packed(query), bias, scale, weights=need_weights
+            )
         else:
             q, k, v = (self._projected(i, x) for i, x in enumerate((query, key, value)))
             read, weights = attend(q, k, v, bias, dropout_p=dropout, weights=need_weights)

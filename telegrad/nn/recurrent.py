@@ -20,26 +20,25 @@ __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
 GATES = {"rnn_tanh": 1, "rnn_relu": 1, "gru": 3, "lstm": 4}
 
 
+def _kind(nonlinearity: str) -> str:
+    if nonlinearity not in ("tanh", "relu"):
+        raise ValueError(f"nonlinearity is 'tanh' or 'relu', not {nonlinearity!r}")
+    return f"rnn_{nonlinearity}"
+
+
 class _Recurrent(Module):
     """What cells and sequences share: the parameters, drawn from ±1/sqrt(hidden_size), and checks."""
 
     kind: str
     states: ClassVar[int] = 1
 
-    def __init__(self, input_size: int, hidden_size: int, kind: str, *, bias: bool) -> None:
+    def __init__(self, input_size: int, hidden_size: int, *, bias: bool) -> None:
         super().__init__()
-        if kind not in GATES:
-            raise ValueError(f"nonlinearity is 'tanh' or 'relu', not {kind.removeprefix('rnn_')!r}")
         if input_size <= 0 or hidden_size <= 0:
             raise ValueError(
                 f"{type(self).__name__} needs positive lengths, not {input_size} and {hidden_size}"
             )
-        self.input_size, self.hidden_size, self.kind, self.bias = (
-            input_size,
-            hidden_size,
-            kind,
-            bias,
-        )
+        self.input_size, self.hidden_size, self.bias = input_size, hidden_size, bias
 
     def _draw(
         self, inputs: int, suffix: str, dtype: DTypeLike, rng: np.random.Generator | None
@@ -81,7 +80,13 @@ class _Recurrent(Module):
             )
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.input_size}, {self.hidden_size})"
+        said = [f"{self.input_size}, {self.hidden_size}", *self._options()]
+        return f"{type(self).__name__}({', '.join(said)})"
+
+    def _options(self) -> list[str]:
+        """What `repr` says besides the lengths: what is not as it is at first."""
+        said = [] if self.bias else ["bias=False"]
+        return [*said, "nonlinearity='relu'"] if self.kind == "rnn_relu" else said
 
 
 class _Cell(_Recurrent):
@@ -89,13 +94,12 @@ class _Cell(_Recurrent):
         self,
         input_size: int,
         hidden_size: int,
-        kind: str,
         *,
-        bias: bool,
-        dtype: DTypeLike,
-        rng: np.random.Generator | None,
+        bias: bool = True,
+        dtype: DTypeLike = np.float32,
+        rng: np.random.Generator | None = None,
     ) -> None:
-        super().__init__(input_size, hidden_size, kind, bias=bias)
+        super().__init__(input_size, hidden_size, bias=bias)
         self._draw(input_size, "", dtype, rng)
 
     def _step(self, x: Any, hx: Any) -> tuple[Any, ...]:
@@ -137,8 +141,8 @@ class RNNCell(_Cell):
         dtype: DTypeLike = np.float32,
         rng: np.random.Generator | None = None,
     ) -> None:
-        kind = f"rnn_{nonlinearity}"
-        super().__init__(input_size, hidden_size, kind, bias=bias, dtype=dtype, rng=rng)
+        self.__dict__["kind"] = _kind(nonlinearity)  # what is drawn depends on it
+        super().__init__(input_size, hidden_size, bias=bias, dtype=dtype, rng=rng)
 
     def forward(self, x: Any, hx: Any = None) -> Tensor:
         """Returns the next state, with `x` of shape (batch, input_size) or (input_size,)."""
@@ -164,16 +168,7 @@ class GRUCell(_Cell):
         ValueError: A length is not positive, or `dtype` is not floating-point.
     """
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        *,
-        bias: bool = True,
-        dtype: DTypeLike = np.float32,
-        rng: np.random.Generator | None = None,
-    ) -> None:
-        super().__init__(input_size, hidden_size, "gru", bias=bias, dtype=dtype, rng=rng)
+    kind = "gru"
 
     def forward(self, x: Any, hx: Any = None) -> Tensor:
         """Returns the next state, with `x` of shape (batch, input_size) or (input_size,)."""
@@ -200,18 +195,8 @@ class LSTMCell(_Cell):
         ValueError: A length is not positive, or `dtype` is not floating-point.
     """
 
+    kind = "lstm"
     states = 2
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        *,
-        bias: bool = True,
-        dtype: DTypeLike = np.float32,
-        rng: np.random.Generator | None = None,
-    ) -> None:
-        super().__init__(input_size, hidden_size, "lstm", bias=bias, dtype=dtype, rng=rng)
 
     def forward(self, x: Any, hx: Any = None) -> tuple[Tensor, Tensor]:
         """Returns the next h and c, with `x` of shape (batch, input_size) or (input_size,)."""
@@ -224,17 +209,16 @@ class _Sequence(_Recurrent):
         self,
         input_size: int,
         hidden_size: int,
-        num_layers: int,
-        kind: str,
+        num_layers: int = 1,
         *,
-        bias: bool,
-        batch_first: bool,
-        dropout: float,
-        bidirectional: bool,
-        dtype: DTypeLike,
-        rng: np.random.Generator | None,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        dtype: DTypeLike = np.float32,
+        rng: np.random.Generator | None = None,
     ) -> None:
-        super().__init__(input_size, hidden_size, kind, bias=bias)
+        super().__init__(input_size, hidden_size, bias=bias)
         if num_layers <= 0 or not 0 <= dropout <= 1:
             raise ValueError(
                 f"{type(self).__name__} needs layers and 0 <= dropout <= 1, not {num_layers} and "
@@ -247,6 +231,16 @@ class _Sequence(_Recurrent):
             inputs = input_size if layer == 0 else hidden_size * len(self._suffixes)
             for suffix in self._suffixes:
                 self._draw(inputs, f"_l{layer}{suffix}", dtype, rng)
+
+    def _options(self) -> list[str]:
+        given = {
+            "num_layers": (self.num_layers, 1),
+            "batch_first": (self.batch_first, False),
+            "dropout": (self.dropout, 0.0),
+            "bidirectional": (self.bidirectional, False),
+        }
+        own = [f"{name}={value}" for name, (value, usual) in given.items() if value != usual]
+        return [*super()._options(), *own]
 
     def _run(self, x: Any, hx: Any) -> tuple[Any, tuple[Any, ...]]:
         self._check_input(x, (2, 3))
@@ -325,11 +319,11 @@ class RNN(_Sequence):
         dtype: DTypeLike = np.float32,
         rng: np.random.Generator | None = None,
     ) -> None:
+        self.__dict__["kind"] = _kind(nonlinearity)  # what is drawn depends on it
         super().__init__(
             input_size,
             hidden_size,
             num_layers,
-            f"rnn_{nonlinearity}",
             bias=bias,
             batch_first=batch_first,
             dropout=dropout,
@@ -370,31 +364,7 @@ class GRU(_Sequence):
         ValueError: A number is out of its range, or `dtype` is not floating-point.
     """
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        *,
-        bias: bool = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        dtype: DTypeLike = np.float32,
-        rng: np.random.Generator | None = None,
-    ) -> None:
-        super().__init__(
-            input_size,
-            hidden_size,
-            num_layers,
-            "gru",
-            bias=bias,
-            batch_first=batch_first,
-            dropout=dropout,
-            bidirectional=bidirectional,
-            dtype=dtype,
-            rng=rng,
-        )
+    kind = "gru"
 
     def forward(self, x: Any, hx: Any = None) -> tuple[Tensor, Tensor]:
         """Returns h of all steps of the last layer, and the last h of all layers; see `RNN`."""
@@ -424,33 +394,8 @@ class LSTM(_Sequence):
     ((5, 7, 2), (1, 5, 2), (1, 5, 2))
     """
 
+    kind = "lstm"
     states = 2
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        *,
-        bias: bool = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        dtype: DTypeLike = np.float32,
-        rng: np.random.Generator | None = None,
-    ) -> None:
-        super().__init__(
-            input_size,
-            hidden_size,
-            num_layers,
-            "lstm",
-            bias=bias,
-            batch_first=batch_first,
-            dropout=dropout,
-            bidirectional=bidirectional,
-            dtype=dtype,
-            rng=rng,
-        )
 
     def forward(self, x: Any, hx: Any = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Returns h of all steps of the last layer, and the last (h, c) of all layers.

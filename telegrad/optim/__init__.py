@@ -2,7 +2,7 @@
 
 from telegrad.optim.adagrad import Adagrad
 from telegrad.optim.adam import Adam, AdamW
-from telegrad.optim.optimizer import Group, Optimizer, Params, State
+from telegrad.optim.optimizer import Group, HasGroups, Optimizer, Params, State
 from telegrad.optim.plateau import ReduceLROnPlateau
 from telegrad.optim.rmsprop import RMSprop
 from telegrad.optim.schedulers import (
@@ -26,6 +26,7 @@ __all__ = [
     "CosineAnnealingLR",
     "ExponentialLR",
     "Group",
+    "HasGroups",
     "LambdaLR",
     "LinearLR",
     "MultiStepLR",

@@ -82,8 +82,10 @@ class Adagrad(Optimizer):
         g: Any = gradient
         if options["weight_decay"]:
             g = g + options["weight_decay"] * parameter
-        total: Any = g * g
-        total += state["sum"] if "sum" in state else options["initial_accumulator_value"]
+        square: Any = g * g
+        total = state.get("sum", options["initial_accumulator_value"])
+        total += square
+        del square
         change: Any = xp.sqrt(total)
         change += options["eps"]
         change = g / change

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from telegrad.arrays import namespace
-from telegrad.optim.optimizer import Optimizer, Params, State
+from telegrad.optim.optimizer import Optimizer, Params, State, running
 from telegrad.types import Array
 
 __all__ = ["Adam", "AdamW"]
@@ -90,17 +90,16 @@ class Adam(Optimizer):
         if decay and not self.decoupled:
             g = g + decay * parameter
         step = int(state.get("step", 0)) + 1
-        mean: Any = (1 - first) * g
-        square: Any = (1 - second) * g
-        square *= g
-        if "exp_avg" in state:
-            mean += first * state["exp_avg"]
-            square += second * state["exp_avg_sq"]
+        mean = running(state, "exp_avg", first, (1 - first) * g)
+        part: Any = (1 - second) * g
+        part *= g
+        square = running(state, "exp_avg_sq", second, part)
+        del part, g
         new = {"step": step, "exp_avg": mean, "exp_avg_sq": square}
         xp = namespace(parameter)
         if options["amsgrad"]:
             largest = state.get("max_exp_avg_sq")
-            square = square if largest is None else xp.maximum(largest, square)
+            square = square.copy() if largest is None else xp.maximum(largest, square)
             new["max_exp_avg_sq"] = square
         change: Any = xp.sqrt(square)
         change /= math.sqrt(1 - second**step)

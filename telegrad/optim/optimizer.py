@@ -3,18 +3,18 @@
     step()             with each parameter's own `grad`
     apply(gradients)   with gradients from elsewhere: a distributed autograd context
 
-Both replace arrays, so graphs recorded before keep their values, and several optimizers may step
-one parameter from several threads: each update is atomic. The rows of a RowSparse gradient alone
-are written into the table, and into what is remembered of it, where nobody else holds that: a copy
-of a million rows for a hundred of them would be most of the step (docs/sparse.md
-has the times).
+Both replace the arrays of parameters, so graphs recorded before keep their values, and several
+optimizers may step one parameter from several threads: each update is atomic. What an optimizer
+remembers is its own and is written into. The rows of a RowSparse gradient are written into the
+table too, where nobody else holds that: a copy of a million rows for a hundred of them would be most
+of the step (docs/sparse.md has the times).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
@@ -23,20 +23,33 @@ from telegrad.autograd import Gradient, RowSparse, Tensor, is_row_sparse
 from telegrad.optim.saved_state import check_saved, copied, restored, with_rows
 from telegrad.types import Array
 
-__all__ = ["Group", "Optimizer", "Params", "State"]
+__all__ = ["Group", "HasGroups", "Optimizer", "Params", "State", "running"]
 
 INITIAL_LR = "initial_lr"
 """What schedulers add to a group: the learning rate before the first of them."""
 
 State: TypeAlias = Mapping[str, Any]
-"""What an optimizer remembers of one parameter, arrays and numbers; empty at first; replaced,
-never written into, but for rows that nobody else sees."""
+"""What an optimizer remembers of one parameter, arrays and numbers; empty at first; nobody else
+holds its arrays."""
 
 Group: TypeAlias = dict[str, Any]
 """Parameters, as `params`, and the options that they are stepped with."""
 
 Params: TypeAlias = Iterable[Tensor | Mapping[str, Any]]
 """Parameters, or groups of them: not both."""
+
+
+@runtime_checkable
+class HasGroups(Protocol):
+    """What schedulers drive: an `Optimizer`, or one whose parameters are elsewhere.
+
+    Attributes:
+        defaults: The options that groups have where they say nothing.
+        param_groups: Each a dict with its options.
+    """
+
+    defaults: dict[str, Any]
+    param_groups: list[Group]
 
 
 class Optimizer(ABC):
@@ -107,7 +120,9 @@ class Optimizer(ABC):
     def update(
         self, parameter: Array, gradient: Array, state: State, *args: Any, **options: Any
     ) -> tuple[Array, State]:
-        """Returns the new array and the new state; changes and keeps none of its arguments.
+        """Returns the new array and the new state; keeps none of its arguments.
+
+        Changes none of them but the arrays of `state`, which it may write into and return.
 
         Args:
             parameter: The present array.
@@ -194,6 +209,13 @@ class Optimizer(ABC):
         for parameter in self._group_of:
             parameter.grad = None
 
+    def __repr__(self) -> str:
+        lines = []
+        for group in self.param_groups:
+            options = [f"{k}={_said(x)}" for k, x in group.items() if k != "params"]
+            lines.append(", ".join([f"  {len(group['params'])} parameters", *options]))
+        return "\n".join([f"{type(self).__name__}(", *lines, ")"])
+
     def state_dict(self) -> dict[str, Any]:
         """Returns copies of all that it remembers, in PyTorch's layout.
 
@@ -232,6 +254,20 @@ class Optimizer(ABC):
         }
 
 
+def running(state: State, name: str, keep: float, value: Any) -> Any:
+    """Returns `keep * state[name] + value` in the array that the state has; at first, `value`."""
+    held = state.get(name)
+    if held is None:
+        return value
+    held *= keep
+    held += value
+    return held
+
+
+def _said(option: Any) -> str:
+    return f"{option:g}" if isinstance(option, float) else f"{option}"
+
+
 def _array(gradient: Gradient) -> Array:
     return gradient.data if isinstance(gradient, Tensor) else gradient
 
@@ -262,7 +298,11 @@ def _checked(params: Any, first: int) -> tuple[Tensor, ...]:
         if not isinstance(parameter, Tensor):
             raise TypeError(f"parameter {i} is no Tensor but {type(parameter).__name__}")
         if not parameter.is_leaf or not parameter.requires_grad:
-            raise ValueError(f"parameter {i} is no leaf that needs a gradient: {parameter!r}")
+            what = "needs no gradient" if parameter.is_leaf else "was computed"
+            raise ValueError(
+                f"parameter {i} is no leaf that needs a gradient: one of shape {parameter.shape} that "
+                f"{what}; pass [p for p in params if p.is_leaf and p.requires_grad]"
+            )
     if len(set(found)) != len(found):
         raise ValueError("a parameter is given twice")
     return found

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, final
 
-from telegrad.optim.optimizer import Optimizer
+from telegrad.optim.optimizer import HasGroups
 
 __all__ = ["ReduceLROnPlateau"]
 
@@ -32,7 +32,7 @@ class ReduceLROnPlateau:
 
     def __init__(
         self,
-        optimizer: Optimizer,
+        optimizer: HasGroups,
         *,
         mode: str = "min",
         factor: float = 0.1,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from telegrad.arrays import namespace
-from telegrad.optim.optimizer import Optimizer, Params, State
+from telegrad.optim.optimizer import Optimizer, Params, State, running
 from telegrad.types import Array
 
 __all__ = ["RMSprop"]
@@ -80,24 +80,21 @@ class RMSprop(Optimizer):
         g: Any = gradient
         if options["weight_decay"]:
             g = g + options["weight_decay"] * parameter
-        square: Any = (1 - alpha) * g
-        square *= g
-        if "square_avg" in state:
-            square += alpha * state["square_avg"]
+        part: Any = (1 - alpha) * g
+        part *= g
+        square = running(state, "square_avg", alpha, part)
+        del part
         new = {"step": int(state.get("step", 0)) + 1, "square_avg": square}
-        variance = square
+        change: Any = square
         if options["centered"]:
-            mean: Any = (1 - alpha) * g
-            if "grad_avg" in state:
-                mean += alpha * state["grad_avg"]
+            mean = running(state, "grad_avg", alpha, (1 - alpha) * g)
             new["grad_avg"] = mean
-            variance = square - mean * mean
-        change: Any = namespace(parameter).sqrt(variance)
+            change = square - mean * mean
+        change = namespace(parameter).sqrt(change)
         change += options["eps"]
         change = g / change
         if momentum:
-            if "momentum_buffer" in state:
-                change += momentum * state["momentum_buffer"]
+            change = running(state, "momentum_buffer", momentum, change)
             new["momentum_buffer"] = change
         stepped: Any = -options["lr"] * change
         stepped += parameter

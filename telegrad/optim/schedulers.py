@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
-from telegrad.optim.optimizer import INITIAL_LR, Group, Optimizer
+from telegrad.optim.optimizer import INITIAL_LR, Group, HasGroups
 
 __all__ = [
     "CosineAnnealingLR",
@@ -43,8 +43,8 @@ class Scheduler(ABC):
         last_epoch: How often `step` was called.
     """
 
-    def __init__(self, optimizer: Optimizer, *, last_epoch: int = -1) -> None:
-        if not isinstance(optimizer, Optimizer):
+    def __init__(self, optimizer: HasGroups, *, last_epoch: int = -1) -> None:
+        if not isinstance(optimizer, HasGroups):
             raise TypeError(f"{type(self).__name__} needs an Optimizer, not {optimizer!r}")
         self.optimizer = optimizer
         for group in self._groups:
@@ -80,6 +80,9 @@ class Scheduler(ABC):
         """Returns the present rate of each group."""
         return [group["lr"] for group in self._groups]
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(last_epoch={self.last_epoch}, lr={self.get_last_lr()})"
+
     def state_dict(self) -> dict[str, Any]:
         """Returns where it is: numbers alone."""
         return {"base_lrs": list(self.base_lrs), "last_epoch": self.last_epoch}
@@ -111,7 +114,7 @@ class LambdaLR(Scheduler):
     """
 
     def __init__(
-        self, optimizer: Optimizer, lr_lambda: Callable[[int], float], *, last_epoch: int = -1
+        self, optimizer: HasGroups, lr_lambda: Callable[[int], float], *, last_epoch: int = -1
     ) -> None:
         self.lr_lambda = lr_lambda
         super().__init__(optimizer, last_epoch=last_epoch)
@@ -143,7 +146,7 @@ class StepLR(Scheduler):
     """
 
     def __init__(
-        self, optimizer: Optimizer, step_size: int, *, gamma: float = 0.1, last_epoch: int = -1
+        self, optimizer: HasGroups, step_size: int, *, gamma: float = 0.1, last_epoch: int = -1
     ) -> None:
         _check_positive("step_size", step_size)
         self.step_size, self.gamma = step_size, gamma
@@ -167,7 +170,7 @@ class MultiStepLR(Scheduler):
 
     def __init__(
         self,
-        optimizer: Optimizer,
+        optimizer: HasGroups,
         milestones: Sequence[int],
         *,
         gamma: float = 0.1,
@@ -191,7 +194,7 @@ class ExponentialLR(Scheduler):
         last_epoch: See `Scheduler`.
     """
 
-    def __init__(self, optimizer: Optimizer, gamma: float, *, last_epoch: int = -1) -> None:
+    def __init__(self, optimizer: HasGroups, gamma: float, *, last_epoch: int = -1) -> None:
         self.gamma = gamma
         super().__init__(optimizer, last_epoch=last_epoch)
 
@@ -214,7 +217,7 @@ class LinearLR(Scheduler):
 
     def __init__(
         self,
-        optimizer: Optimizer,
+        optimizer: HasGroups,
         *,
         start_factor: float = 1 / 3,
         end_factor: float = 1.0,
@@ -251,7 +254,7 @@ class CosineAnnealingLR(Scheduler):
     """
 
     def __init__(
-        self, optimizer: Optimizer, T_max: int, *, eta_min: float = 0.0, last_epoch: int = -1
+        self, optimizer: HasGroups, T_max: int, *, eta_min: float = 0.0, last_epoch: int = -1
     ) -> None:
         _check_positive("T_max", T_max)
         self.T_max, self.eta_min = T_max, eta_min
@@ -271,7 +274,8 @@ class OneCycleLR(Scheduler):
     Args:
         optimizer: See `Scheduler`.
         max_lr: The largest rate.
-        total_steps: How many steps there will be; `step` is called no more often.
+        total_steps: How many steps there will be; `step` is called no more often. After the last
+            one the rates stay.
         pct_start: Which part of them goes up; between 0 and 1.
         anneal_strategy: `cos` or `linear`.
         cycle_momentum: Whether `momentum`, or the first of `betas`, is set too.
@@ -287,7 +291,7 @@ class OneCycleLR(Scheduler):
 
     def __init__(
         self,
-        optimizer: Optimizer,
+        optimizer: HasGroups,
         max_lr: float,
         total_steps: int,
         *,
@@ -323,8 +327,9 @@ class OneCycleLR(Scheduler):
         return self._at(t, first, self.max_lr, first / self.final_div_factor)
 
     def _at(self, t: int, start: float, middle: float, end: float) -> float:
-        if t >= self.total_steps:
-            raise ValueError(f"a cycle of {self.total_steps} steps has no step {t + 1}")
+        if t > self.total_steps:
+            raise ValueError(f"a cycle of {self.total_steps} steps has no step {t}")
+        t = min(t, self.total_steps - 1)  # loops call `step` after the last step too
         top, last = self.pct_start * self.total_steps - 1, self.total_steps - 1
         if t <= top:
             return self._anneal(start, middle, t / top if top else 1.0)
@@ -361,7 +366,7 @@ class SequentialLR(Scheduler):
 
     def __init__(
         self,
-        optimizer: Optimizer,
+        optimizer: HasGroups,
         schedulers: Sequence[Scheduler],
         milestones: Sequence[int],
         *,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from telegrad.optim.optimizer import Optimizer, Params, State
+from telegrad.optim.optimizer import Optimizer, Params, State, running
 from telegrad.types import Array
 
 __all__ = ["SGD"]
@@ -90,11 +90,13 @@ class SGD(Optimizer):
             direction = direction + options["weight_decay"] * parameter
         if not momentum:
             return _moved(parameter, -options["lr"], direction), {}
-        if "momentum_buffer" in state:
-            buffer: Any = momentum * state["momentum_buffer"]
-            buffer += (1 - options["dampening"]) * direction if options["dampening"] else direction
-        else:
+        if "momentum_buffer" not in state:
             buffer = direction.copy()  # the gradient is the caller's
+        else:
+            fresh = 1 - options["dampening"]
+            part = direction if fresh == 1 else fresh * direction
+            buffer = running(state, "momentum_buffer", momentum, part)
+            del part
         direction = direction + momentum * buffer if options["nesterov"] else buffer
         return _moved(parameter, -options["lr"], direction), {"momentum_buffer": buffer}
 

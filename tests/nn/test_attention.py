@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from telegrad import nn, tensor
 from telegrad.autograd import gradcheck, gradgradcheck
 from telegrad.kernels import attention as kernel
+from telegrad.nn.attention import attend
 from telegrad.nn.functional import scaled_dot_product_attention
 from tests.nn.functional_call import as_function, close, normal
 
@@ -186,8 +188,35 @@ def test_gradients_of_heads(need_weights: bool) -> None:
 
     call, parameters = as_function(layer, attend)
     assert gradcheck(call, [x, *parameters])
-    if not need_weights:
-        assert gradgradcheck(call, [x, *parameters])
+    assert gradgradcheck(call, [x, *parameters])
+
+
+@pytest.mark.parametrize("part", [slice(1, 2), slice(2)])
+def test_gradients_of_weights(part: slice) -> None:
+    leaves = [tensor(a, requires_grad=True) for a in three((2, 1))]
+    hidden = np.where(np.arange(15).reshape(3, 5) % 4 > 0, 0.0, -math.inf)
+
+    def call(q: Any, k: Any, v: Any) -> Any:
+        return attend(q, k, v, hidden, weights=True)[part]
+
+    used = leaves if part.start is None else leaves[:2]
+    assert gradcheck(lambda *x: call(*x, *leaves[len(x) :]), used)
+    assert gradgradcheck(lambda *x: call(*x, *leaves[len(x) :]), used)
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_a_step_never_holds_weights_and_their_gradient(need_weights: bool) -> None:
+    layer = nn.MultiheadAttention(32, 8, batch_first=True)
+    x = normal(2, 256, 32).astype(np.float32)
+    pairs = 2 * 8 * 256 * 256 * x.itemsize
+    tracemalloc.start()
+    try:
+        y, _ = layer(x, x, x, need_weights=need_weights)
+        y.sum().backward()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < (1.8 if need_weights else 0.8) * pairs
 
 
 def test_names_and_first_values_are_pytorchs() -> None:

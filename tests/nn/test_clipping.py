@@ -78,3 +78,11 @@ def test_dtype_stays() -> None:
     (x * 100.0).sum().backward()
     clip_norm(x, 1.0)
     assert x.grad.dtype == np.float32
+
+
+def test_squares_of_float16_do_not_overflow() -> None:
+    x = tensor(np.zeros(2, np.float16), requires_grad=True)
+    x.grad = tensor(np.array([300.0, 400.0], np.float16))
+    assert clip_norm([x], 5.0) == 500.0
+    assert x.grad.dtype == np.float16
+    np.testing.assert_allclose(x.grad.data, [3.0, 4.0], rtol=1e-3)

@@ -36,6 +36,19 @@ def test_a_list_is_a_list() -> None:
     assert len(layers) == 4
 
 
+def test_a_sequence_is_made_cut_and_gone_on_with() -> None:
+    layers = nn.Sequential({"in": nn.Linear(2, 3), "out": nn.Linear(3, 1, bias=False)})
+    assert names(layers) == ["in.weight", "in.bias", "out.weight"]
+    rest = layers[1:].append(nn.Identity())
+    assert isinstance(rest, nn.Sequential)
+    assert names(rest) == ["0.weight"]
+    assert next(iter(rest)) is layers[-1]
+    x = np.ones((4, 3), np.float32)
+    np.testing.assert_array_equal(rest(x).data, layers[1](x).data)
+    with pytest.raises(TypeError, match="'1' is no Module but function"):
+        nn.Sequential(nn.Linear(2, 3), nn.functional.relu)  # type: ignore[arg-type]
+
+
 def test_a_dict_is_a_dict() -> None:
     heads = nn.ModuleDict({"a": nn.Linear(1, 1, bias=False), "keys": nn.Linear(1, 2, bias=False)})
     assert names(heads) == ["a.weight", "keys.weight"]

@@ -263,3 +263,27 @@ def test_what_labels_are_refused() -> None:
         F.huber_loss(x, x, delta=0.0)
     with pytest.raises(ValueError, match="beta must not be negative"):
         F.smooth_l1_loss(x, x, beta=-1.0)
+
+
+def test_a_loss_has_the_dtype_of_the_outputs() -> None:
+    x = Tensor(probable(3, 4).astype(np.float32), requires_grad=True)
+    labels, each = np.array([0, 1, 2]), np.ones(4)
+    hot = np.eye(4)[labels]
+    losses: list[Any] = [
+        *[
+            make(x, targets)
+            for make in (function for function, *_ in PAIRS.values())
+            for targets in (hot, hot.astype(int), Tensor(hot), hot.tolist())
+        ],
+        F.binary_cross_entropy(x, hot, each),
+        F.binary_cross_entropy_with_logits(x, hot, each, pos_weight=each),
+        F.kl_div(x, hot),
+        F.cross_entropy(x, hot, each, label_smoothing=0.1),
+        F.cross_entropy(x, labels, each, label_smoothing=0.1),
+        F.nll_loss(x, labels, each),
+    ]
+    for loss in losses:
+        assert loss.dtype == np.float32
+        loss.backward()
+    assert x.grad is not None
+    assert F.mse_loss(np.array([1, 2]), np.array([0.5, 1.5])).item() == 0.25

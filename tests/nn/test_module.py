@@ -73,6 +73,35 @@ def test_a_name_has_one_meaning() -> None:
     assert isinstance(net.plain, nn.Linear)
 
 
+def test_a_parameter_is_not_lost_to_an_assignment() -> None:
+    """`layer.weight = array` made a layer that computes with it and trains nothing."""
+    net = Net()
+    for value in (np.zeros((4, 3)), net.first.weight * 2, 1.0):
+        with pytest.raises(TypeError, match=r"assign a Parameter or None, or its array to weight"):
+            net.first.weight = value  # type: ignore[assignment]
+    with pytest.raises(TypeError, match="'mean' is a buffer and cannot become a float"):
+        net.mean = 1.0
+    with pytest.raises(TypeError, match="buffer 'other' is a Tensor, not ndarray"):
+        net.register_buffer("other", np.zeros(3))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="'other' is no Module but type"):
+        net.add_module("other", nn.ReLU)  # type: ignore[arg-type]
+    assert [name for name, _ in net.named_parameters()][1] == "first.weight"
+    assert list(net.state_dict()) == list(Net().state_dict())
+
+
+def test_all_modules_and_parameters_at_once() -> None:
+    net = Net()
+    seen: list[nn.Module] = []
+    assert net.apply(seen.append) is net
+    assert seen == list(net.modules())
+    assert [type(child) for child in net.children()] == [nn.Linear, nn.Sequential]
+    assert net.requires_grad_(False) is net
+    assert not any(p.requires_grad for p in net.parameters())
+    assert not net(np.ones((5, 3), np.float32)).requires_grad
+    net.requires_grad_()
+    assert all(p.requires_grad for p in net.parameters())
+
+
 def test_gradients_reach_every_parameter() -> None:
     net = Net()
     net(np.ones((5, 3), np.float32)).sum().backward()
@@ -199,3 +228,14 @@ def test_repr() -> None:
     model = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
     assert repr(model) == "Sequential(\n  (0): Linear(2, 3)\n  (1): ReLU()\n)"
     assert repr(nn.Parameter([1.0])) == "Parameter(tensor([1.], requires_grad=True))"
+    layers: dict[str, nn.Module] = {
+        "RNN(2, 3, nonlinearity='relu')": nn.RNN(2, 3, nonlinearity="relu"),
+        "LSTM(2, 3, num_layers=2, bidirectional=True)": nn.LSTM(2, 3, 2, bidirectional=True),
+        "GRU(2, 3, bias=False, batch_first=True, dropout=0.5)": nn.GRU(
+            2, 3, bias=False, batch_first=True, dropout=0.5
+        ),
+        "GRUCell(2, 3)": nn.GRUCell(2, 3),
+        "Conv2d(1, 2, (3, 3), padding=1, bias=False)": nn.Conv2d(1, 2, 3, padding=1, bias=False),
+        "Conv1d(1, 2, 3, stride=2)": nn.Conv1d(1, 2, 3, 2),
+    }
+    assert list(layers) == [repr(layer) for layer in layers.values()]

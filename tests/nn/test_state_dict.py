@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from telegrad import nn, state_files, tensor
+from telegrad import nn, optim, state_files, tensor
 from telegrad.wire.allowed_functions import ALLOWED_PACKAGES
 
 
@@ -164,3 +164,49 @@ def test_without_the_library_the_message_says_how_to_get_it(
 def test_other_workers_may_not_have_files_written() -> None:
     assert not state_files.__name__.startswith(ALLOWED_PACKAGES)
     assert state_files.save_state_dict.__module__ == "telegrad.state_files"
+
+
+def test_training_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
+    def made() -> Any:
+        model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+        optimizer = optim.Adam(
+            [{"params": model[:2].parameters(), "lr": 0.5}, {"params": model[2].parameters()}]
+        )
+        return model, optimizer, optim.StepLR(optimizer, 2)
+
+    def train(model: Any, optimizer: Any, scheduler: Any) -> None:
+        for k in range(3):
+            optimizer.zero_grad()
+            (model(np.arange(12, dtype=np.float32).reshape(4, 3) * k) ** 2).sum().backward()
+            optimizer.step()
+            scheduler.step()
+
+    path, names = tmp_path / "checkpoint", ("model", "optimizer", "scheduler")
+    first, second = made(), made()
+    train(*first)
+    best = tensor([1.5, 2.5])
+    notes = {"losses": [1.0, float("inf")], "best": best, "by": {0: ("a", None)}, 7: True}
+    state_files.save_checkpoint(dict(zip(names, first, strict=True)) | {"notes": notes}, path)
+    found = state_files.load_checkpoint(path)
+    assert found["notes"].pop("best").tolist() == [1.5, 2.5]
+    assert found["notes"] == {"losses": [1.0, float("inf")], "by": {0: ("a", None)}, 7: True}
+    for name, part in zip(names, second, strict=True):
+        part.load_state_dict(found[name])
+    train(*first)
+    train(*second)
+    for name, array in first[0].state_dict().items():
+        np.testing.assert_array_equal(second[0].state_dict()[name], array)
+    assert second[1].state_dict()["param_groups"] == first[1].state_dict()["param_groups"]
+    assert "model.0.weight" in state_files.load_state_dict(path)
+
+
+def test_what_a_checkpoint_refuses(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    with pytest.raises(TypeError, match="cannot hold notes.rng, which is a Generator"):
+        state_files.save_checkpoint({"notes": {"rng": np.random.default_rng()}}, path)
+    with pytest.raises(ValueError, match=r"two arrays .* would have the name a\.b"):
+        state_files.save_checkpoint({"a.b": np.ones(1), "a": {"b": np.ones(1)}}, path)
+    assert not path.exists()
+    state_files.save_state_dict({"x": np.ones(1)}, path)
+    with pytest.raises(ValueError, match="is no checkpoint; read it with load_state_dict"):
+        state_files.load_checkpoint(path)

@@ -97,3 +97,18 @@ def test_a_state_that_does_not_fit_changes_nothing() -> None:
         optimizer.load_state_dict({**state, "param_groups": [out_of_range]})
     assert optimizer.param_groups[0]["lr"] == 0.5
     assert optimizer.state_dict()["state"][0]["momentum_buffer"].tolist() == [1.0, 1.0]
+
+
+def test_they_say_what_they_are() -> None:
+    x, y = (tensor(np.ones(2), requires_grad=True) for _ in range(2))
+    optimizer = optim.SGD([{"params": [x], "lr": 0.5}, {"params": [y]}], lr=0.125)
+    rest = "momentum=0, dampening=0, weight_decay=0, nesterov=False"
+    assert repr(optimizer) == (
+        f"SGD(\n  1 parameters, lr=0.5, {rest}\n  1 parameters, lr=0.125, {rest}\n)"
+    )
+    scheduler = optim.ExponentialLR(optimizer, 0.5)
+    scheduler.step()
+    assert repr(scheduler) == "ExponentialLR(last_epoch=1, lr=[0.25, 0.0625])"
+    x.requires_grad_(False)
+    with pytest.raises(ValueError, match=r"parameter 1 is no leaf .* needs no gradient; pass \[p "):
+        optim.SGD([y, x])

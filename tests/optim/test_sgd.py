@@ -35,8 +35,11 @@ def test_update_is_pure() -> None:
     first, state = optimizer.update(parameter, gradient, {})
     again, _ = optimizer.update(parameter, gradient, {})
     assert (parameter.item(), gradient.item(), first.item(), again.item()) == (1.0, 2.0, 0.8, 0.8)
+    velocity = state["momentum_buffer"]
+    assert velocity.item() == 2.0
     _, later = optimizer.update(first, gradient, state)
-    assert state["momentum_buffer"].item() == 2.0
+    assert later["momentum_buffer"] is velocity  # what it remembers is its own
+    assert first.item() == 0.8
     assert later["momentum_buffer"].item() == pytest.approx(3.8)
     with pytest.raises(AttributeError):
         optimizer.params = ()  # type: ignore[misc]
