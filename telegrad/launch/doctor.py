@@ -30,7 +30,7 @@ WORKER: Final = "telegrad.rpc.doctor_worker"
 SECONDS: Final = 60.0
 WRONG: Final = 1
 HIGHEST_PORT: Final = 65535
-WIDTH: Final = 100
+WIDTH: Final = 80
 EXAMPLE = """\
 example, on one host:
   telegrad doctor
@@ -154,7 +154,7 @@ def _examine(
     if code > 128:  # a signal: who sent it knows
         return code
     report = _read(file)
-    problems = [*host.problems, *failure]
+    problems = list(dict.fromkeys([*host.problems, *failure]))  # both may have met the same
     if report is None and not problems:
         problems.append(
             Finding(
@@ -197,7 +197,8 @@ def explained(
         heard = (
             f"somebody came and was turned away: {'; '.join(refused)}"
             if refused
-            else f"nobody else has knocked at port {options.port}"
+            else f"nobody else has come through at port {options.port} (of whom TLS turns away "
+            "nothing is heard here)"
         )
         token = (
             "set TELEGRAD_TOKEN, or the file TELEGRAD_TOKEN_FILE, to the same value on all hosts; "

@@ -51,6 +51,9 @@ DEFAULT_LIMITS = ConnectionLimits()
 INCARNATIONS_APART = 1000
 FIRST_INCARNATIONS = 1_000_000
 MOST_SECONDS = 10**9  # written as an integer; who wants more writes infinity
+# Of what is said about workers, which is kept and told to all of them: 10,000 names, and a reason.
+MOST_SAID_BYTES = 2**20
+MOST_REASON = 1000  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +204,11 @@ class Coordinator:
         try:
             if handler is None:
                 raise RendezvousError(f"the coordinator does not know {envelope.kind!r}")
+            said = len(envelope.document)
+            if said > MOST_SAID_BYTES and envelope.kind.startswith("member."):
+                raise RendezvousError(
+                    f"a request of kind {envelope.kind!r} may have {MOST_SAID_BYTES} bytes (got {said})"
+                )
             handler(peer, envelope, read_body(envelope))
         except Exception as error:
             if not messages.is_ours(error):
@@ -258,7 +266,7 @@ class Coordinator:
         with self._lock:
             self._joins.pop(peer, None)
             self._shutdowns.pop(peer, None)
-            self._send(self._membership.lost(peer, str(reason or "left"), left=True))
+            self._send(self._membership.lost(peer, str(reason or "left")[:MOST_REASON], left=True))
         self._answer(peer, envelope.call)
 
     def _on_standing(self, peer: WorkerInfo, envelope: Envelope, body: object) -> None:
@@ -274,7 +282,7 @@ class Coordinator:
     def _on_gave_up(self, peer: WorkerInfo, envelope: Envelope, body: object) -> None:
         match body:
             case [str(name), int(rank), int(incarnation), str(reason)]:
-                info = WorkerInfo(name, rank, incarnation)
+                info, reason = WorkerInfo(name, rank, incarnation), reason[:MOST_REASON]
             case _:
                 raise TypeError(f"a loss that cannot be read (got {body!r:.60})")
         with self._lock:

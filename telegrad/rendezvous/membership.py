@@ -343,7 +343,13 @@ class Membership:
                 "start all workers with the same world size"
             )
         duplicate = _duplicate(request.name, request.rank, self._taken(session))
-        return None if duplicate is None else ("DuplicateNameError", duplicate)
+        if duplicate is not None:
+            return "DuplicateNameError", duplicate
+        for seat in self._seats.values():
+            held, drawn = seat.member.info, request.incarnation
+            if held.incarnation == drawn:
+                return "ValueError", f"incarnation {drawn} is that of {held.name!r}; draw another"
+        return None
 
     def _taken(self, session: WorkerInfo) -> list[tuple[str, int]]:
         """Returns the names and ranks that other sessions have, by rank."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Sequence
 from typing import TypeAlias, final
 
@@ -26,7 +27,7 @@ __all__ = ["MemoryStore"]
 
 Watcher: TypeAlias = Callable[[list[bytes] | None], None]
 
-ENTRY_BYTES = 100  # a place in the dict
+ENTRY_BYTES = 100  # a place in the dict, and in the list
 COUNTER_BYTES = 24  # of a number that `add` counts up
 
 
@@ -48,6 +49,7 @@ class MemoryStore(Store):
     def __init__(self, most_bytes: int | None = None) -> None:
         self._lock = threading.Lock()  # guards the table and the watchers
         self._table: dict[str, bytes] = {}
+        self._keys: list[str] = []  # sorted: those with a prefix are counted without looking at all
         self._bytes = 0
         self._most_bytes = most_bytes
         # Each stands under one key that is not set: no write looks at those of other keys.
@@ -78,6 +80,7 @@ class MemoryStore(Store):
             value = self._table.pop(key, None)
             if value is not None:
                 self._bytes -= _cost(key, value)
+                del self._keys[bisect_left(self._keys, key)]
             return value is not None
 
     def wait(self, keys: Sequence[str], timeout: float = STORE_TIMEOUT) -> None:
@@ -86,10 +89,11 @@ class MemoryStore(Store):
 
     def num_keys(self, prefix: str = "") -> int:
         """Counts the keys; see `Store.num_keys`."""
-        check_prefix(prefix)
+        size = len(check_prefix(prefix))
         with self._lock:
             self._check_open()
-            return sum(key.startswith(prefix) for key in self._table)
+            first = bisect_left(self._keys, prefix)
+            return bisect_right(self._keys, prefix, first, key=lambda key: key[:size]) - first
 
     def close(self) -> None:
         """Ends every wait with RendezvousError; idempotent."""
@@ -132,6 +136,8 @@ class MemoryStore(Store):
             if value is None:
                 return b""
             self._count(key, held, value)
+            if held is None:
+                insort(self._keys, key)
             self._table[key] = value
             ready = self._take_ready(key)
         for watcher, values in ready:

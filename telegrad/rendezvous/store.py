@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 
 from telegrad.errors import RendezvousError, RendezvousTimeoutError
 
-__all__ = ["STORE_TIMEOUT", "Store"]
+__all__ = ["MOST_KEY", "STORE_TIMEOUT", "Store"]
 
 STORE_TIMEOUT = 300.0  # as long as a job may take to assemble (RpcOptions.init_timeout)
+MOST_KEY = 1000  # characters; keys that nobody has set are kept as well, for those who wait
 
 
 class Store(ABC):
@@ -99,6 +100,11 @@ def check_key(key: object) -> str:
         raise TypeError(f"a store key must be a str (got {type(key).__name__})")
     if not key:
         raise ValueError("a store key must not be empty")
+    if len(key) > MOST_KEY:
+        raise ValueError(
+            f"a store key may have {MOST_KEY} characters (got {len(key)}: {key[:20]!r}...); put what "
+            "is long into the value"
+        )
     return key
 
 

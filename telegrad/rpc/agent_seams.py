@@ -290,9 +290,23 @@ class AgentSeams:
         """
         return self._calling.request(to, kind, body, seconds(timeout, math.inf))
 
-    def reply(self, to: WorkerInfo, request: Envelope, body: object = None) -> None:
-        """Answers a request; dropped when the requester is lost."""
-        self._answer(to, request, write_body(REPLY, body, reply=True))
+    def reply(
+        self,
+        to: WorkerInfo,
+        request: Envelope,
+        body: object = None,
+        *,
+        buffers: Sequence[Buffer] = (),
+    ) -> None:
+        """Answers a request; dropped when the requester is lost.
+
+        Args:
+            to: Who has asked.
+            request: What it has sent.
+            body: What its future returns.
+            buffers: Bytes that travel behind it, as for `post`.
+        """
+        self._answer(to, request, write_body(REPLY, body, reply=True, buffers=buffers))
 
     def reply_error(self, to: WorkerInfo, request: Envelope, exception: BaseException) -> None:
         """Answers a request with an exception, which is raised at the requester."""

@@ -30,7 +30,7 @@ from telegrad.rpc.doctor_facts import (
 )
 from telegrad.rpc.doctor_judgement import judge, suspects
 from telegrad.rpc.doctor_pair import pair_of
-from telegrad.rpc.doctor_probe import DoctorProbe
+from telegrad.rpc.doctor_probe import DoctorProbe, in_words
 from telegrad.rpc.doctor_report import DoctorReport
 from telegrad.rpc.timeouts import seconds
 from telegrad.transport import on_own_loop
@@ -241,13 +241,15 @@ class _Examination:
 
 
 # What another worker answers may be anything, also nothing.
-_UNANSWERED = (TelegradError, ValueError, TypeError, KeyError, AttributeError)
+_UNANSWERED = (TelegradError, ValueError, TypeError, LookupError, AttributeError, OverflowError)
 
 
 def _words(error: Exception) -> str:
     if isinstance(error, KeyError):
         return "no session with it is up, neither from here nor from a worker that is"
-    return str(error) if isinstance(error, TelegradError) else f"it answered garbage ({error!r})"
+    if isinstance(error, TelegradError):
+        return in_words(error)
+    return f"it answered garbage ({error!r})"
 
 
 def _pairs(

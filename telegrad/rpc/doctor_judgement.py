@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeAlias, final
 
 from telegrad.rpc.doctor_facts import Address, DoctorPair, DoctorWorker, Reach
-from telegrad.rpc.doctor_pair import host_in, is_loopback_endpoint, port_in
+from telegrad.rpc.doctor_pair import host_in, is_loopback_endpoint, is_own_endpoint, port_in
 
 __all__ = ["DoctorProblem", "judge", "suspects"]
 
@@ -63,11 +63,12 @@ def judge(
     """Returns the problems, and the notes on what only costs time or is as somebody wanted it."""
     known = {each.name: each for each in workers}
     explained: set[tuple[str, str]] = set()
+    silent = list(_silent(workers))
     problems = [
-        *_silent(workers),
+        *silent,
         *_loopback(known, pairs, explained),
         *_unreached(known, pairs, explained),
-        *_unexplained(known, pairs, explained),
+        *_unexplained(known, pairs, explained, {each.workers[0] for each in silent}),
         *_suspect(known, pairs),
         *_versions(workers, "telegrad"),
     ]
@@ -87,8 +88,10 @@ def judge(
 
 
 def _silent(workers: Sequence[DoctorWorker]) -> Iterator[DoctorProblem]:
+    # Two that do not listen are silent to each other, and should not be to one that does.
+    listeners = any(each.listens and not each.silence for each in workers)
     for each in workers:
-        if each.silence and each.listens:
+        if each.silence and (each.listens or listeners):
             yield DoctorProblem(
                 "silent worker",
                 (each.name,),
@@ -130,7 +133,8 @@ def _unreached(
     for dialler, listener, reach, pair in _dials(known, pairs):
         if reach.failed and not reach.loss and (dialler.name, listener.name) not in explained:
             words = reach.words if reach.ended == "turned away" else ""
-            groups[_host(listener), pair.same_host, reach.ended, words].append(
+            here = pair.same_host or all(map(is_own_endpoint, reach.endpoints or ("",)))
+            groups[_host(listener), here, reach.ended, words].append(
                 (dialler, listener, reach, pair)
             )
             explained.add((dialler.name, listener.name))
@@ -186,8 +190,9 @@ def _remedy(
     sources = [next((each.address for each in a.addresses), "ADDRESS") for a in diallers]
     source = sources[0] if len(sources) == 1 else "any"
     ports = [port for port in dict.fromkeys(map(port_in, ends)) if port]
+    stopped = "its process is stopped or busy, " if listener.silence else ""
     what = (
-        "a firewall there drops it, or the address is not reached from here"
+        f"{stopped}a firewall there drops it, or the address is not reached from here"
         if ended == "silent"
         else "a firewall there rejects it, or somebody else has that address"
     )
@@ -205,10 +210,15 @@ def _remedy(
 
 
 def _unexplained(
-    known: _ByName, pairs: Sequence[DoctorPair], explained: set[tuple[str, str]]
+    known: _ByName,
+    pairs: Sequence[DoctorPair],
+    explained: set[tuple[str, str]],
+    silent: set[str],
 ) -> Iterator[DoctorProblem]:
     """Pairs that cannot speak, or were not measured, for which nothing above gives the reason."""
     for pair in pairs:
+        if {pair.one, pair.other} & silent and not pair.ok:
+            continue
         told = {(pair.one, pair.other), (pair.other, pair.one)} & explained
         if _neither_listens(known, pair) or (pair.ok and not pair.words) or (told and not pair.ok):
             continue

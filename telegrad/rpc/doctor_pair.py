@@ -5,7 +5,7 @@ from __future__ import annotations
 from telegrad.rpc.doctor_facts import DoctorPair, DoctorWorker, Reach, Speed
 from telegrad.transport import is_loopback_address, split_host
 
-__all__ = ["host_in", "is_loopback_endpoint", "pair_of", "port_in"]
+__all__ = ["host_in", "is_loopback_endpoint", "is_own_endpoint", "pair_of", "port_in"]
 
 
 def pair_of(
@@ -73,12 +73,14 @@ def _words(one: DoctorWorker, other: DoctorWorker, reach: Reach, back: Reach, sp
     parts = [
         f"{a.name!r} cannot reach {b.name!r}: {dial.words or dial.ended}"
         for a, b, dial in ((one, other, reach), (other, one, back))
-        if dial.failed
+        if dial.failed and not dial.loss
     ]
     if reach.loss or back.loss:
         parts.append(f"lost to each other: {reach.loss or back.loss}")
     elif not (reach.transport or back.transport) and not parts:
-        parts.append(reach.words or back.words or "no session came up")
+        told = ((one, other, reach), (other, one, back))
+        said = [f"{a.name!r} to {b.name!r}: {dial.words}" for a, b, dial in told if dial.words]
+        parts.append(next(iter(said), "no session came up"))
     if speed.words:
         parts.append(speed.words)
     return "; ".join(dict.fromkeys(parts))
@@ -114,3 +116,12 @@ def is_loopback_endpoint(endpoint: str) -> bool:
         return host == "localhost" or (bool(host) and is_loopback_address(host))
     except ValueError:  # a name
         return False
+
+
+def is_own_endpoint(endpoint: str) -> bool:
+    """Tells whether an endpoint leads to the very host that dials it.
+
+    >>> is_own_endpoint("unix:///run/x/s"), is_own_endpoint("grpcs://10.0.0.5:1")
+    (True, False)
+    """
+    return endpoint.startswith("unix://") or is_loopback_endpoint(endpoint)

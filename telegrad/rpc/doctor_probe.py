@@ -21,6 +21,7 @@ import os
 import platform
 import socket
 import statistics
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -33,6 +34,7 @@ from telegrad.errors import (
     CallTimeoutError,
     DecodeError,
     NotInitializedError,
+    PoolExhaustedError,
     TelegradError,
     WorkerLostError,
 )
@@ -45,7 +47,7 @@ from telegrad.wire import Envelope
 if TYPE_CHECKING:
     from telegrad.rpc.agent import Agent
 
-__all__ = ["ASK", "DoctorProbe"]
+__all__ = ["ASK", "DoctorProbe", "in_words"]
 
 ASK = "rpc.doctor"
 ECHO = "rpc.doctor.echo"
@@ -59,6 +61,10 @@ SIZES = (1 << 17, 1 << 17, 1 << 20, 1 << 23)
 SLOW_SECONDS = 0.5  # 128 KiB at 2 Mbit/s
 LONGEST_SECONDS = 1.0  # that the next array may take, as far as the last one tells
 MOST_PEERS = 10_000  # that one message may name
+# Questions at once, of all others together, and how long one may take: each has a thread. A doctor
+# asks every worker one at a time, and 64 through a worker that reaches those which it does not.
+MOST_QUESTIONS = 128
+LONGEST_QUESTION = 60.0
 
 PACKAGES = ("telegrad", "numpy", "grpcio", "msgpack", "protobuf", "cryptography")
 INTERFACES = Path("/sys/class/net")
@@ -81,6 +87,8 @@ class DoctorProbe:
             SIZES[-1], np.uint8
         )  # all that is ever sent: however much is asked for
         self._zeros.setflags(write=False)
+        self._lock = threading.Lock()  # guards the count
+        self._questions = 0
         agent.register_handler(ASK, self._on_ask)
         agent.register_handler(ECHO, self._on_echo)
 
@@ -122,7 +130,7 @@ class DoctorProbe:
         try:
             trips = [self._echo(peer, 0, 0, end) for _ in range(WARM_UPS + TRIPS)]
         except TelegradError as error:
-            return Speed(words=_words(error))
+            return Speed(words=in_words(error))
         round_trip = statistics.median(trips[WARM_UPS:])
         there, words = self._rate(peer, round_trip, end, back=False)
         if words:
@@ -141,7 +149,7 @@ class DoctorProbe:
             try:
                 took = self._echo(peer, 0 if back else size, size if back else 0, end)
             except TelegradError as error:
-                return best, "" if best else f"an array of {size >> 10} KiB: {_words(error)}"
+                return best, "" if best else f"an array of {size >> 10} KiB: {in_words(error)}"
             if i > 0 or took > SLOW_SECONDS:
                 best = max(best or 0.0, size / max(took - round_trip, took / 2))
             following = SIZES[min(i + 1, len(SIZES) - 1)]
@@ -171,15 +179,17 @@ class DoctorProbe:
         size = body.get("bytes") if isinstance(body, dict) else None
         if type(size) is not int or not 0 <= size <= SIZES[-1]:
             raise DecodeError("an echo does not say how many bytes it wants")
-        if size:
-            self._agent.submit(self._send_bytes, peer, envelope, size)
-        else:
-            self._agent.reply(peer, envelope)
-
-    def _send_bytes(self, peer: WorkerInfo, envelope: Envelope, size: int) -> None:
-        self._agent.reply(peer, envelope, self._zeros[:size])
+        # Not copied: whoever asks often, and takes nothing, has nothing held here for it.
+        self._agent.reply(peer, envelope, buffers=[self._zeros[:size].data] if size else ())
 
     def _on_ask(self, peer: WorkerInfo, envelope: Envelope) -> None:
+        with self._lock:
+            full = self._questions >= MOST_QUESTIONS
+            self._questions += not full
+        if full:
+            words = f"{self._me.name!r} answers {MOST_QUESTIONS} questions of doctors; ask it later"
+            self._agent.reply_error(peer, envelope, PoolExhaustedError(words))
+            return
         self._agent.submit(self._reply_ask, peer, envelope)
 
     def _reply_ask(self, peer: WorkerInfo, envelope: Envelope) -> None:
@@ -189,6 +199,9 @@ class DoctorProbe:
             self._agent.reply(peer, envelope, self._answered(body))
         except Exception as error:  # a remote handler: whoever asks has to hear
             self._agent.reply_error(peer, envelope, error)
+        finally:
+            with self._lock:
+                self._questions -= 1
 
     def _answered(self, body: Any) -> Any:
         what = body.get("ask") if isinstance(body, Mapping) else None
@@ -197,6 +210,7 @@ class DoctorProbe:
         limit = body.get("limit") if isinstance(body, Mapping) else None
         if not isinstance(limit, float) or not 0 < limit < math.inf:
             raise DecodeError("a doctor does not say how long it waits")
+        limit = min(limit, LONGEST_QUESTION)
         if what == "reach":
             peers = [self._worker(each) for each in body["peers"][:MOST_PEERS]]
             return [asdict(each) for each in self.reach(peers, limit)]
@@ -230,7 +244,8 @@ def _reach(dial: Dial) -> Reach:
     )
 
 
-def _words(error: TelegradError) -> str:
+def in_words(error: TelegradError) -> str:
+    """Returns why a worker has not answered, as short as a row of a report wants it."""
     if isinstance(error, CallTimeoutError):
         return f"no answer within {error.elapsed:.3g} s"
     if isinstance(error, WorkerLostError):

@@ -12,7 +12,7 @@ from telegrad.rpc.doctor_judgement import DoctorProblem
 
 __all__ = ["DoctorReport"]
 
-WIDTH = 100  # characters of a line of words
+WIDTH = 80  # characters of a line of words
 MOST_PAIRS = 40  # that are listed; of more, only those with something wrong
 
 
@@ -80,7 +80,7 @@ class DoctorReport:
                 _pairs(self.pairs),
             ]
         parts += [_findings("problem", self.problems), _findings("note", self.notes)]
-        return "\n\n".join(part for part in parts if part)
+        return _printable("\n\n".join(part for part in parts if part))
 
     def _trip(self, one: DoctorWorker, other: DoctorWorker) -> str:
         trip = self.pair(one.name, other.name).round_trip
@@ -95,15 +95,17 @@ class DoctorReport:
 
 
 def _head(workers: Sequence[DoctorWorker]) -> str:
-    hosts = len({each.host_id or each.name for each in workers})
-    return f"{_count(len(workers), 'worker')} on {_count(hosts, 'host')}"
+    hosts = {each.host_id for each in workers if each.host_id}
+    unheard = sum(not each.host_id for each in workers)
+    more = f", {unheard} of them not heard" if unheard else ""
+    return f"{_count(len(workers), 'worker')} on {_count(len(hosts), 'host')}{more}"
 
 
 def _workers(workers: Sequence[DoctorWorker]) -> str:
     rows = []
     for each in workers:
         place = ", ".join(each.endpoints) if each.endpoints else "does not listen"
-        place = each.silence if each.silence else place
+        place = "not heard" if each.silence else place
         rows.append(
             (
                 each.name,
@@ -188,6 +190,11 @@ def _wrapped(text: str, indent: str = "  ") -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
+
+
+def _printable(text: str) -> str:
+    """Returns `text` with what could steer a terminal spelled out: workers choose their words."""
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
 
 def _count(count: int, what: str) -> str:

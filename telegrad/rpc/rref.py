@@ -171,10 +171,12 @@ class RRef(Counted, Generic[T]):
         self,
         context_id: int | None = None,
         *,
+        gradient: Any = None,
         retain_graph: bool = False,
+        create_graph: bool = False,
         timeout: float | None = None,
     ) -> None:
-        """Computes the gradients of the value, a scalar Tensor, where the value lives.
+        """Computes the gradients of the value, a Tensor, where the value lives.
 
         With a context the owner runs `dist_autograd.backward(context_id, [value])` and this
         returns when all workers that took part are done, wherever the RRef is held; a value that
@@ -188,15 +190,18 @@ class RRef(Counted, Generic[T]):
         Args:
             context_id: What `with dist_autograd.context() as context_id` gave; None for a
                 backward that does not leave the owner.
+            gradient: That of the value, in its shape; None for a scalar means 1.
             retain_graph: Keeps the graph for another backward.
+            create_graph: Records the backward, so that the gradients can be differentiated again;
+                implies `retain_graph`.
             timeout: Seconds above 0; None for `RpcOptions.timeout`; `math.inf` for no limit. What
                 the served call has left bounds it. Without a context it bounds only the wait for a
                 value that is still being created.
 
         Raises:
             TypeError: The value is no Tensor, or `context_id` no context id.
-            AutogradError: The value is no scalar, or needs no gradient; the graph was freed, or
-                changed in place.
+            AutogradError: The value is no scalar and no gradient was given, or needs none; the
+                gradient has another shape; the graph was freed, or changed in place.
             ContextError: The context was released, or the owner knows none of that id; no context
                 was given, and this worker is not the owner.
             ContextMismatchError: A gradient reached what was received in another context.
@@ -210,7 +215,12 @@ class RRef(Counted, Generic[T]):
         from telegrad import dist_autograd  # noqa: PLC0415 - a door
 
         dist_autograd.backward_from_rref(
-            self, context_id, retain_graph=retain_graph, timeout=timeout
+            self,
+            context_id,
+            gradient=gradient,
+            retain_graph=retain_graph,
+            create_graph=create_graph,
+            timeout=timeout,
         )
 
     def release(self) -> None:

@@ -267,10 +267,11 @@ class Exchange:
         except TimeoutError as error:
             raise ConnectionError(f"{endpoint} did not answer (timeout: {timeout:g} s)") from error
         except RefusedError as error:
+            words = f"{endpoint}: {error.words.removeprefix(endpoint).lstrip()}"
             if error.reason is Reason.AUTHENTICATION:
-                raise AuthenticationError(f"{endpoint}: {error.words}") from error
+                raise AuthenticationError(words) from error
             remedy = "; check the address" if error.reason is Reason.NAME else ""
-            raise RendezvousError(f"{endpoint}: {error.words}{remedy}") from error
+            raise RendezvousError(words + remedy) from error
 
     def leave(self, peer: WorkerInfo, reason: str = "it left") -> None:
         """Says goodbye to one peer, behind what was posted to it; does not block."""

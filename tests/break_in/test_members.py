@@ -14,7 +14,9 @@ import pytest
 from telegrad import pb
 from telegrad.errors import DuplicateNameError, RendezvousError
 from telegrad.rendezvous import messages
+from telegrad.rendezvous.control import ControlLine
 from telegrad.rendezvous.waits import MOST_WAITED
+from telegrad.transport import GrpcTransport
 from telegrad.transport.handshake import Reason
 from telegrad.transport.idle_frames import MOST_IDLE_FRAMES
 from telegrad.types import WorkerInfo
@@ -85,6 +87,40 @@ def test_a_name_that_the_coordinator_has_not_given(victim: Victim, name: str) ->
     assert record["reason"] == "UNANNOUNCED"
     assert living in victim.members()
     assert claimed not in victim.members()
+
+
+def test_the_name_and_incarnation_of_the_victim_itself(victim: Victim) -> None:
+    """Whom it calls over no connection it takes none from, nor is it lost to itself by one."""
+    (itself,) = [each for each in victim.members() if each.name == "worker1"]
+
+    async def attack() -> Ended:
+        async with streams(victim.port) as (stream,):
+            member = Member(stream, victim.job, TOKEN.encode(), itself)
+            await stream.send(member.shake.hello())
+            member.shake.takes_answer(await stream.read() or b"")
+            await stream.send(member.shake.prove(0, resumes=False))
+            return await stream.ended()
+
+    reason, words = run(attack).refusal
+    assert reason is Reason.NAME
+    assert "is this worker, and dials nobody here" in words
+    assert itself in victim.members()
+
+
+def test_the_coordinator_gives_no_living_incarnation_twice(victim: Victim) -> None:
+    (living,) = [each for each in victim.members() if each.name == "worker0"]
+    line = ControlLine(
+        job=victim.job, rank=-1, token=TOKEN.encode(), transports=[GrpcTransport()], owner="mallory"
+    )
+    try:
+        line.connect(victim.coordinator, SECONDS)
+        place = line.ask(messages.RESERVE, {"name": "mallory"}, timeout=SECONDS)
+        assert isinstance(place, dict)
+        body = {"incarnation": living.incarnation, "endpoints": [], "control": [], "start_when": 1}
+        with pytest.raises(ValueError, match=f"{living.incarnation} is that of 'worker0'"):
+            line.ask(messages.JOIN, {**place, **body}, timeout=SECONDS)
+    finally:
+        line.close()
 
 
 def test_the_coordinator_gives_no_living_name_twice(victim: Victim) -> None:

@@ -123,7 +123,7 @@ def test_host_0_names_all_who_did_not_come(start: Start, tmp_path: Path) -> None
     code, lines = start(*node(0, port, "--timeout", 0.5, "--json", file, of=3)).finish()
     assert code == 1, lines
     text = joined(lines)
-    assert "missing after 0.5 s: node 1, node 2; nobody else has knocked at port" in text
+    assert "missing after 0.5 s: node 1, node 2; nobody else has come through at port" in text
     told = json.loads(file.read_text())
     assert told["ok"] is False
     assert "node 1, node 2" in told["failures"][0]["words"]
@@ -150,7 +150,10 @@ def missing(refused: Sequence[str], *, rank: int = 0, remedy: bool = False) -> s
 
 def test_host_0_says_who_knocked_and_was_turned_away() -> None:
     nobody = missing([])
-    assert nobody == "missing after 60 s: node 2; nobody else has knocked at port 29500"
+    assert (
+        nobody
+        == "missing after 60 s: node 2; nobody else has come through at port 29500 (of whom TLS turns away nothing is heard here)"
+    )
     assert "turned away: node2 from 10.0.0.3" in missing(["node2 from 10.0.0.3 (another token)"])
     token = missing(["node2 from 10.0.0.3 (the dialler holds another token)"], remedy=True)
     assert token.startswith(

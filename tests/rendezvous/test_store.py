@@ -168,6 +168,8 @@ def test_delete_and_count(store: Store) -> None:
     [
         (lambda s: s.set(3, b""), r"key must be a str \(got int\)"),
         (lambda s: s.set("", b""), "must not be empty"),
+        (lambda s: s.set("k" * 1001, b""), r"may have 1000 characters \(got 1001: 'kkkk"),
+        (lambda s: s.wait(["k" * 1001]), "may have 1000 characters"),
         (lambda s: s.set("k", "text"), r"value must be bytes \(got str\); encode it"),
         (lambda s: s.add("k", 1.5), r"add takes an int \(got float\)"),
         (lambda s: s.wait("k"), r"write \['k'\]"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -94,6 +95,34 @@ def test_a_write_looks_at_nobody_who_waits_for_other_keys() -> None:
     assert looked == 1
 
 
+class Counted(str):
+    """A key that counts how often it is looked at."""
+
+    looked = 0
+
+    def startswith(self, *arguments: Any) -> bool:
+        Counted.looked += 1
+        return super().startswith(*arguments)
+
+    def __getitem__(self, place: Any) -> str:
+        Counted.looked += 1
+        return super().__getitem__(place)
+
+
+def test_keys_with_a_prefix_are_counted_without_a_look_at_all() -> None:
+    """What one line asks for, the loop does: it has no time for all keys."""
+    store = MemoryStore()
+    for i in range(1000):
+        store.set(Counted(f"{i % 7}/{i}"), b"")
+    for i in range(0, 1000, 3):
+        store.delete(f"{i % 7}/{i}")
+    left = [f"{i % 7}/{i}" for i in range(1000) if i % 3]
+    for prefix in ("", "0", "3/", "3/1", "3/17", "7", "~", "3/1\U0010ffff"):
+        Counted.looked = 0
+        assert store.num_keys(prefix) == sum(key.startswith(prefix) for key in left)
+        assert Counted.looked < 20
+
+
 def test_who_waits_for_several_keys_is_told_when_all_are_set_at_once() -> None:
     store, told = MemoryStore(), list[list[bytes] | None]()
     store.watch(["a", "b", "c", "a"], told.append)
@@ -168,3 +197,23 @@ def test_whoever_takes_too_much_hears_of_it_and_others_are_served(
     store.delete("big")
     store.set("more", bytes(40_000))
     assert len(store.get("more", timeout=SECONDS)) == 40_000
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (messages.RESERVE, {"name": "n" * 40_000}),
+        (messages.JOIN, {"name": "n", "endpoints": ["e" * 40_000]}),
+        (messages.LEAVE, {"reason": "r" * 40_000}),
+        (messages.GAVE_UP, ["n", 0, 1, "r" * 40_000]),
+    ],
+)
+def test_what_is_kept_and_told_of_workers_is_short(
+    open_line: Callable[[], ControlLine],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    body: object,
+) -> None:
+    monkeypatch.setattr("telegrad.rendezvous.coordinator.MOST_SAID_BYTES", 2**15)
+    with pytest.raises(RendezvousError, match=f"{kind}' may have 32768 bytes"):
+        open_line().ask(kind, body, timeout=SECONDS)

@@ -5,18 +5,28 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 
 from telegrad import rpc
 from telegrad.distributed import settle
-from telegrad.errors import BlockingCallError, DecodeError, NotInitializedError, UnknownWorkerError
+from telegrad.errors import (
+    BlockingCallError,
+    DecodeError,
+    NotInitializedError,
+    PoolExhaustedError,
+    UnknownWorkerError,
+)
+from telegrad.rpc import doctor_probe
 from telegrad.rpc.doctor_facts import Reach
 from telegrad.rpc.doctor_probe import ASK, ECHO, DoctorProbe
 from telegrad.testing import Cluster, FaultPlan
 from telegrad.transport import GrpcTransport
 from telegrad.types import WorkerInfo
+from telegrad.wire import Envelope
 from tests.rpc import remote_code
 from tests.rpc.conftest import Job, MakeJob
 from tests.rpc.test_outbound_only import Job as OutboundJob
@@ -120,6 +130,71 @@ def test_what_is_no_question_is_answered_with_an_error(job: Job, body: Any) -> N
 def test_nobody_is_made_to_send_more_than_the_doctor_asks_for(job: Job, size: object) -> None:
     with pytest.raises(DecodeError, match="how many bytes"):
         job.agents[0].request(job.agents[1].info, ECHO, {"bytes": size}, timeout=20.0).wait()
+
+
+def test_questions_without_end_take_so_many_threads_and_no_more(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+    monkeypatch.setattr(doctor_probe, "MOST_QUESTIONS", 2)
+    monkeypatch.setattr(DoctorProbe, "_answered", lambda *_: go_on.wait(20.0))
+    ask = partial(job.agents[0].request, job.agents[1].info, ASK, FACTS, timeout=20.0)
+    first = [ask(), ask()]
+    with pytest.raises(PoolExhaustedError, match="'w1' answers 2 questions of doctors"):
+        ask().wait()
+    go_on.set()
+    assert [each.wait() for each in first] == [True, True]
+    assert ask().wait()
+
+
+def test_a_question_takes_so_long_and_no_longer(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[float] = []
+
+    def reach(_: DoctorProbe, peers: list[WorkerInfo], limit: float) -> list[Reach]:
+        limits.append(limit)
+        return [Reach()] * len(peers)
+
+    monkeypatch.setattr(DoctorProbe, "reach", reach)
+    probe = job.agents[0].attached(DoctorProbe)
+    for limit in (1.0, 1e9):
+        probe.ask(job.agents[1].info, {"ask": "reach", "peers": [], "limit": limit}, 20.0)
+    assert limits == [1.0, doctor_probe.LONGEST_QUESTION]
+
+
+@pytest.mark.parametrize("lie", [{"info": ["w1", float("inf"), 1]}, [], None])
+def test_a_worker_that_answers_garbage_is_a_silent_one(
+    job: Job, monkeypatch: pytest.MonkeyPatch, lie: Any
+) -> None:
+    answered = DoctorProbe._answered
+
+    def lies(probe: DoctorProbe, body: Any) -> Any:
+        return lie if probe is liar else answered(probe, body)
+
+    liar = job.agents[1].attached(DoctorProbe)
+    monkeypatch.setattr(DoctorProbe, "_answered", lies)
+    report = job.on(0, rpc.doctor)
+    assert [each.kind for each in report.problems][:1] == ["silent worker"]
+    assert report.problems[0].workers == ("w1",)
+    assert report.pair("w0", "w2").ok
+
+
+def test_an_answer_of_many_bytes_holds_none_of_its_own(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[Envelope] = []
+    agent = job.agents[1]
+    answer = agent._answer
+
+    def remember(to: WorkerInfo, request: Envelope, made: Envelope) -> None:
+        sent.append(made)
+        answer(to, request, made)
+
+    monkeypatch.setattr(agent, "_answer", remember)
+    body = {"bytes": 1 << 20, "data": None}
+    job.agents[0].request(agent.info, ECHO, body, timeout=20.0).wait()
+    ((buffer,),) = [each.buffers for each in sent]
+    assert len(buffer) == 1 << 20
+    assert np.shares_memory(np.asarray(buffer), agent.attached(DoctorProbe)._zeros)
 
 
 # Workers that do not listen ------------------------------------------------------------------

@@ -258,6 +258,42 @@ def test_a_worker_that_says_nothing_is_told_once_and_its_pairs_are_rows() -> Non
     assert not pair.ok
 
 
+@pytest.mark.parametrize("listens", [True, False])
+def test_a_dead_worker_is_one_problem_however_many_have_lost_it(listens: bool) -> None:
+    a, b = worker(0, "a"), worker(1, "a")
+    dead = DoctorWorker(info=WorkerInfo("w2", 2, 1002), silence="nobody there", listens=listens)
+    lost = Reach("broke", "nobody there", loss="nobody there")
+    awaited = Reach(words="it does not listen, and has not come by itself")
+    there = lost if listens else awaited
+    pairs = [both(a, b), *(pair_of(each, dead, there, Reach(), Speed()) for each in (a, b))]
+    problems, notes = judge([a, b, dead], pairs)
+    assert kinds(problems) == ["silent worker"]
+    assert not notes
+    words = "lost to each other: nobody there" if listens else f"'w0' to 'w2': {awaited.words}"
+    assert pairs[1].words == words
+    assert "3 workers on 1 host, 1 of them not heard" in str(
+        DoctorReport.of([a, b, dead], pairs, problems, notes)
+    )
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        ("grpc://127.0.0.1:4001", "its process is stopped"),
+        ("unix:///run/x/s", "its process is stopped"),
+        ("grpcs://10.0.0.2:4001", "its process is stopped or busy, a firewall there drops it"),
+    ],
+)
+def test_who_is_stopped_is_not_taken_for_a_firewall_alone(end: str, said: str) -> None:
+    """It says nothing of its host; who is dialled over loopback is on the dialler's own."""
+    a, b = worker(0, "a"), DoctorWorker(info=WorkerInfo("w1", 1, 1001), silence="no answer")
+    there = Reach("silent", "no answer within 3 s", (end,))
+    problems, _ = judge([a, b], [pair_of(a, b, there, Reach(), Speed())])
+    assert kinds(problems) == ["silent worker", "cannot reach"]
+    assert said in problems[1].remedy
+    assert ("ufw" in problems[1].remedy) is end.startswith("grpcs")
+
+
 @pytest.mark.parametrize("loss", ["", "silent for 10 s"])
 def test_a_pair_that_nothing_explains_is_told_as_it_is(loss: str) -> None:
     a, b = worker(0, "a"), worker(1, "b")
@@ -332,6 +368,14 @@ def test_of_many_pairs_only_those_with_trouble_are_listed() -> None:
     assert "it limps" in text
     assert "65 more pairs, with which nothing is wrong" in text
     assert text.count("opened by") == 1
+
+
+def test_words_of_workers_steer_no_terminal() -> None:
+    a, b = worker(0, "a"), worker(1, "b")
+    pair = dataclasses.replace(both(a, b), words="\x1b[2J\x07\u202e it limps")
+    text = str(DoctorReport.of([a, b], [pair], [], []))
+    assert "\\x1b[2J\\x07\\u202e it limps" in text
+    assert text.replace("\n", "").isprintable()
 
 
 def test_a_report_goes_through_json() -> None:
