@@ -1,24 +1,36 @@
-"""Trains a classifier of handwritten digits with one parameter server and asynchronous trainers.
+"""Trains a classifier of handwritten digits whose parameters are spread over several servers.
 
     telegrad run --nproc-per-node 3 examples/parameter_server.py
+    telegrad run --nproc-per-node 4 examples/parameter_server.py --servers 2 --mode synchronous
 
-Rank 0 is the server and owns the head of the model, shared by all. Every other rank is a trainer:
-it owns a stem and an equal part of the images, and steps the shared head whenever it likes.
+The first ranks are servers, and each owns some of the parameters. The others are trainers with an
+equal part of the images each, and own nothing: for every batch a trainer fetches the parameters,
+and the gradients go back to where they were fetched.
 
-    trainer   images ─ stem ─ hidden ──────► head ─ logits     server
-                                            (RRef)     │
-              loss ◄───────────────────────────────────┘
-              backward(loss) ──── gradients ──► head's, kept there
-              optimizer.step ─────────────────► steps each parameter where it lives
+    server 0   0.weight 0.bias ──┐                                        ┌──► gradients ─ step
+    server 1   1.weight 2.bias ──┴─ fetch ─► trainer   images ─ loss ─────┴──► gradients ─ step
+                                                          backward(loss)
+
+How far trainers may be apart is the mode:
+
+    synchronous     one step of all servers for a batch of each trainer, with the mean of gradients
+    asynchronous    each trainer steps whenever it likes (Recht and others, "Hogwild", 2011)
+    bounded         so too, but none is more than `--staleness` steps ahead of the slowest (Ho and
+                    others, "More effective distributed ML via a stale synchronous parameter
+                    server", 2013)
 """
 
 from __future__ import annotations
 
+import argparse
 import math
 import os
 import sys
+import threading
 import time
-from typing import TypeAlias
+from functools import partial
+from itertools import pairwise
+from typing import Any, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
@@ -26,117 +38,181 @@ from sklearn.datasets import load_digits
 
 import telegrad as tg
 from telegrad import dist_autograd, nn, optim, rpc
+from telegrad.errors import WorkerLostError
 from telegrad.nn import functional
 from telegrad.parallel import DistributedOptimizer, parameter_rrefs
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 Labels: TypeAlias = npt.NDArray[np.int64]
 
-EPOCHS = 20
+EPOCHS = 10
 BATCH = 32
-HIDDEN = 128
+WIDTHS = (64, 128, 64, 10)  # of the images, between the layers, and of the logits
 LEARNING_RATE = 0.05
 MOMENTUM = 0.9
 LINE_EVERY = 5  # epochs; the lines between are overwritten on a terminal, and dropped elsewhere
+MODES = ("synchronous", "asynchronous", "bounded")
 
 
-class Stem(nn.Module):
-    """The trainer's part of the model: (batch, 64) pixels to (batch, HIDDEN) features."""
+def make_parameters() -> dict[str, Floats]:
+    """Returns the first parameters of the whole model by name; the same wherever it is called."""
+    rng = np.random.default_rng(0)
+    made: dict[str, Floats] = {}
+    for i, (given, returned) in enumerate(pairwise(WIDTHS)):
+        layer = nn.Linear(given, returned, rng=rng)
+        made |= {f"{i}.{name}": array for name, array in layer.state_dict().items()}
+    return made
 
-    def __init__(self, rng: np.random.Generator) -> None:
+
+def share_out(sizes: dict[str, int], servers: int) -> list[list[str]]:
+    """Returns names by server: the largest first, each to the server that has least so far."""
+    shares: list[list[str]] = [[] for _ in range(servers)]
+    loads = [0] * servers
+    for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
+        server = loads.index(min(loads))
+        shares[server].append(name)
+        loads[server] += sizes[name]
+    return shares
+
+
+@final
+class Shard(nn.Module):
+    """What one server owns of the model.
+
+    Args:
+        server: Which one it is.
+        servers: How many there are.
+        trainers: How many trainers there are.
+    """
+
+    def __init__(self, server: int, servers: int, trainers: int) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(64, HIDDEN, rng=rng), nn.ReLU())
+        whole = make_parameters()
+        self.names = share_out({name: array.size for name, array in whole.items()}, servers)[server]
+        self.owned = nn.ParameterList(nn.Parameter(whole[name]) for name in self.names)
+        self._lock = threading.Lock()  # guards the two below
+        self._fetched = dict.fromkeys(range(trainers), 0)
+        self._furthest = 0
 
-    def forward(self, images: tg.Tensor) -> tg.Tensor:
-        """Returns the features."""
-        features: tg.Tensor = self.layers(images)
-        return features
+    def fetch(self, trainer: int) -> dict[str, tg.Tensor]:
+        """Returns the parameters by name, for the next step of a trainer."""
+        with self._lock:
+            if trainer in self._fetched:
+                self._fetched[trainer] += 1
+                ahead = self._fetched[trainer] - min(self._fetched.values())
+                self._furthest = max(self._furthest, ahead)
+        return self.parameters_by_name()
+
+    def forget(self, trainer: int) -> None:
+        """Hears that a trainer is lost."""
+        with self._lock:
+            self._fetched.pop(trainer, None)
+
+    def parameters_by_name(self) -> dict[str, tg.Tensor]:
+        """Returns the parameters by name."""
+        return dict(zip(self.names, self.owned, strict=True))
+
+    def furthest(self) -> int:
+        """Returns how many steps a trainer was ahead of the slowest, at most."""
+        return self._furthest
 
 
-class Head(nn.Module):
-    """The server's part of the model: (batch, HIDDEN) features to (batch, 10) logits."""
-
-    def __init__(self, rng: np.random.Generator) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(
-            nn.Linear(HIDDEN, 64, rng=rng), nn.ReLU(), nn.Linear(64, 10, rng=rng)
-        )
-
-    def forward(self, features: tg.Tensor) -> tg.Tensor:
-        """Returns the logits."""
-        logits: tg.Tensor = self.layers(features)
-        return logits
+def logits_of(parameters: dict[str, tg.Tensor], images: Floats) -> tg.Tensor:
+    """Returns what the model makes of some images: (batch, 64) pixels to (batch, 10) logits."""
+    x = tg.as_tensor(images)
+    last = len(WIDTHS) - 2
+    for i in range(last + 1):
+        x = x @ parameters[f"{i}.weight"].T + parameters[f"{i}.bias"]
+        x = x if i == last else functional.relu(x)
+    return x
 
 
+@final
 class Progress:
-    """Tells how far the trainers are; lives on the server, and they report to it."""
+    """Tells how far the trainers are; lives on the first server, and they report to it."""
 
     def __init__(self, trainers: int) -> None:
-        self.losses: dict[int, list[float]] = {r: [] for r in range(1, trainers + 1)}
-        self.shown = 0
+        self._losses: dict[int, list[float]] = {k: [] for k in range(trainers)}
+        self._shown = 0
+        self._lock = threading.Lock()  # guards both
 
-    def report(self, rank: int, loss: float) -> None:
+    def report(self, trainer: int, loss: float) -> None:
         """Takes the mean loss of one more epoch of one trainer."""
-        self.losses[rank].append(loss)
-        epoch = min(len(losses) for losses in self.losses.values())
-        if epoch == self.shown:
+        with self._lock:
+            self._losses[trainer].append(loss)
+            self._show()
+
+    def forget(self, trainer: int) -> None:
+        """Hears that a trainer is lost."""
+        with self._lock:
+            self._losses.pop(trainer, None)
+            self._show()
+
+    def _show(self) -> None:
+        epoch = min((len(losses) for losses in self._losses.values()), default=0)
+        if epoch <= self._shown:
             return
-        self.shown = epoch
-        loss = float(np.mean([losses[epoch - 1] for losses in self.losses.values()]))
+        self._shown = epoch
+        loss = float(np.mean([losses[epoch - 1] for losses in self._losses.values()]))
         stays = epoch % LINE_EVERY == 0 or epoch == EPOCHS
         print(f"epoch {epoch:2}/{EPOCHS}  loss {loss:.4f}", end="\n" if stays else "\r", flush=True)
 
 
 class Trainer:
-    """Owns a stem and a part of the images; the head and the progress are the server's."""
+    """Owns a part of the images; parameters and progress are the servers'.
 
-    def __init__(self, head: rpc.RRef[Head], progress: rpc.RRef[Progress]) -> None:
-        agent = rpc.get_worker_info()
-        trainers = len(rpc.get_worker_infos()) - 1
+    Args:
+        me: Which trainer it is.
+        trainers: How many there are.
+        shards: The parameters, by server.
+        optimizer: Steps them, and knows who waits for whom.
+        progress: Hears of each epoch.
+    """
+
+    def __init__(
+        self,
+        me: int,
+        trainers: int,
+        shards: list[rpc.RRef[Shard]],
+        optimizer: DistributedOptimizer,
+        progress: rpc.RRef[Progress],
+    ) -> None:
         (images, labels), self.test = load_data()
-        self.rank = agent.rank
-        self.images = images[self.rank - 1 :: trainers]
-        self.labels = labels[self.rank - 1 :: trainers]
-        self.rng = np.random.default_rng(self.rank)
-        self.stem = Stem(self.rng)
-        self.head = head
+        each = len(images) // trainers  # so that all trainers have as many steps
+        self.images = images[me::trainers][:each]
+        self.labels = labels[me::trainers][:each]
+        self.me = me
+        self.rng = np.random.default_rng(1 + me)
+        self.shards = shards
+        self.optimizer = optimizer
         self.progress = progress
-        self.optimizer = DistributedOptimizer(
-            optim.SGD,
-            [*parameter_rrefs(self.stem), *parameter_rrefs(head)],
-            lr=LEARNING_RATE,
-            momentum=MOMENTUM,
-        )
 
     def train(self) -> None:
-        """Runs all epochs, without waiting for any other trainer."""
-        for _ in range(EPOCHS):
-            order = self.rng.permutation(len(self.images))
-            batches = [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
-            losses = [self.step(self.images[batch], self.labels[batch]) for batch in batches]
-            self.progress.rpc_sync().report(self.rank, float(np.mean(losses)))
+        """Runs all epochs."""
+        try:
+            for _ in range(EPOCHS):
+                self.progress.rpc_sync().report(self.me, self.epoch())
+        finally:
+            self.optimizer.leave()  # or the others would wait for steps that never come
+
+    def epoch(self) -> float:
+        """Trains on all images once and returns the mean loss."""
+        order = self.rng.permutation(len(self.images))
+        batches = [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
+        return float(np.mean([self.step(self.images[b], self.labels[b]) for b in batches]))
 
     def step(self, images: Floats, labels: Labels) -> float:
         """Trains on one batch and returns its loss."""
         with dist_autograd.context() as context_id:
-            features = self.stem(tg.as_tensor(images))
-            logits = self.head.rpc_sync().forward(features)
-            loss = functional.cross_entropy(logits, labels)
+            loss = functional.cross_entropy(logits_of(self.fetch(), images), labels)
             dist_autograd.backward(context_id, [loss])
             self.optimizer.step(context_id)
         return float(loss.item())
 
-    def right_answers(self) -> int:
-        """Returns how many of the held-out images this trainer's model recognises."""
-        images, labels = self.test
-        with tg.no_grad():
-            logits = self.head.rpc_sync().forward(self.stem(tg.as_tensor(images)))
-        return int((logits.numpy().argmax(axis=1) == labels).sum())
-
-    def traffic(self) -> tuple[int, int]:
-        """Returns the calls and the bytes that this worker sent."""
-        statistics = rpc.statistics()
-        return statistics.calls_sent, statistics.bytes_sent
+    def fetch(self) -> dict[str, tg.Tensor]:
+        """Returns all parameters as they are now, from all servers at once."""
+        parts = [shard.rpc_async().fetch(self.me) for shard in self.shards]
+        return {name: each for part in rpc.wait_all(parts) for name, each in part.items()}
 
 
 def load_data() -> tuple[tuple[Floats, Labels], tuple[Floats, Labels]]:
@@ -149,30 +225,104 @@ def load_data() -> tuple[tuple[Floats, Labels], tuple[Floats, Labels]]:
     return (images[train], labels[train]), (images[test], labels[test])
 
 
-def serve() -> None:
-    """Owns the head, sets the trainers to work and tells the result."""
+def traffic() -> tuple[int, int]:
+    """Returns the calls and the bytes that this worker sent."""
+    statistics = rpc.statistics()
+    return statistics.calls_sent, statistics.bytes_sent
+
+
+def make_optimizer(
+    shards: list[rpc.RRef[Shard]],
+    trainers: list[rpc.WorkerInfo],
+    mode: str,
+    staleness: int,
+) -> DistributedOptimizer:
+    """Returns one optimizer for all trainers; it travels to each, and steps at the servers."""
+    waits: dict[str, dict[str, Any]] = {
+        "synchronous": {"trainers": trainers},
+        "asynchronous": {},
+        "bounded": {"trainers": trainers, "staleness": staleness},
+    }
+    return DistributedOptimizer(
+        optim.SGD,
+        [rref for shard in shards for rref in parameter_rrefs(shard)],
+        lr=LEARNING_RATE,
+        momentum=MOMENTUM,
+        **waits[mode],
+    )
+
+
+def serve(options: argparse.Namespace) -> None:
+    """Spreads the parameters, sets the trainers to work and tells the result."""
     began = time.monotonic()
-    workers = [worker for worker in rpc.get_worker_infos() if worker.rank > 0]
-    if not workers:
-        sys.exit("a server alone trains nothing; run: telegrad run --nproc-per-node 3 " + __file__)
-    head = rpc.RRef(Head(np.random.default_rng(0)))
-    progress = rpc.RRef(Progress(len(workers)))
-    trainers = [rpc.remote(worker, Trainer, (head, progress)) for worker in workers]
-    print(f"one server, {len(trainers)} trainers, {os.cpu_count()} cores", flush=True)
+    workers = sorted(rpc.get_worker_infos(), key=lambda worker: worker.rank)
+    servers, others = workers[: options.servers], workers[options.servers :]
+    counts = (len(servers), len(others))
+    shards = [rpc.remote(server, Shard, (i, *counts)) for i, server in enumerate(servers)]
+    optimizer = make_optimizer(shards, others, options.mode, options.staleness)
+    progress = rpc.RRef(Progress(len(others)))
+    trainers = [
+        rpc.remote(worker, Trainer, (k, len(others), shards, optimizer, progress))
+        for k, worker in enumerate(others)
+    ]
+    print(
+        f"{options.mode}, servers: {len(shards)}, trainers: {len(trainers)}, "
+        f"cores: {os.cpu_count()}",
+        flush=True,
+    )
 
-    rpc.wait_all([trainer.rpc_async(timeout=math.inf).train() for trainer in trainers])
+    lost: list[rpc.WorkerInfo] = []
 
-    right = rpc.wait_all([trainer.rpc_async().right_answers() for trainer in trainers])
-    traffic = rpc.wait_all([trainer.rpc_async().traffic() for trainer in trainers])
-    own = rpc.statistics()
-    held_out = len(load_data()[1][1])
-    calls = own.calls_sent + sum(calls for calls, _ in traffic)
-    sent = own.bytes_sent + sum(sent for _, sent in traffic)
-    print(f"test accuracy: {100 * sum(right) / (held_out * len(right)):.1f} %")
-    print(f"calls: {calls:,}   bytes: {sent / 1e6:.1f} MB   time: {time.monotonic() - began:.1f} s")
+    def finished(k: int, training: rpc.Future[None]) -> None:
+        error = training.exception()
+        if isinstance(error, WorkerLostError) and error.worker == others[k].name:
+            lost.append(others[k])
+            shards[0].local_value().forget(k)
+            progress.local_value().forget(k)
+        else:
+            training.value()
+
+    trainings = [trainer.rpc_async(timeout=math.inf).train() for trainer in trainers]
+    rpc.wait_all([training.then(partial(finished, k)) for k, training in enumerate(trainings)])
+    if lost:
+        print(f"lost: {', '.join(worker.name for worker in lost)}; the others went on")
+
+    living = [worker for worker in workers if worker not in lost]
+    sums = zip(*rpc.wait_all([rpc.rpc_async(each, traffic) for each in living]), strict=True)
+    calls, sent = map(sum, sums)
+    seconds = time.monotonic() - began
+    images, labels = load_data()[1]
+    with tg.no_grad():
+        parameters = [shard.rpc_sync().parameters_by_name() for shard in shards]
+        whole = {name: each for part in parameters for name, each in part.items()}
+        right = logits_of(whole, images).numpy().argmax(axis=1) == labels
+    print(f"test accuracy: {100.0 * float(right.mean()):.1f} %")
+    print(f"the fastest trainer was {shards[0].rpc_sync().furthest()} steps ahead, at most")
+    print(f"calls: {calls:,}   bytes: {sent / 1e6:.1f} MB   time: {seconds:.1f} s")
+
+
+def parse(world_size: int) -> argparse.Namespace:
+    """Returns what the command line asks for; ends the program where it does not add up."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--servers", type=int, default=1)
+    parser.add_argument("--trainers", type=int, help="all other workers, unless told otherwise")
+    parser.add_argument("--mode", choices=MODES, default="asynchronous")
+    parser.add_argument("--staleness", type=int, default=3, help="steps; of bounded")
+    options = parser.parse_args()
+    if options.trainers is None:
+        options.trainers = world_size - options.servers
+    if min(options.servers, options.trainers) < 1 or (
+        options.servers + options.trainers != world_size
+    ):
+        sys.exit(
+            f"--servers {options.servers} and --trainers {options.trainers} do not make "
+            f"{world_size} workers, one of each at least; run: telegrad run --nproc-per-node 3 "
+            f"{__file__}"
+        )
+    return options
 
 
 if __name__ == "__main__":
     with rpc.init_rpc() as agent:
         if agent.rank == 0:
-            serve()
+            serve(parse(agent.world_size))

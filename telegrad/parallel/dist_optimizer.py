@@ -7,52 +7,49 @@ step(context_id) ──────────────▶ optimizer.apply(t
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, final
 
 from telegrad.autograd import Tensor
 from telegrad.dist_autograd import Container
+from telegrad.errors import BlockingCallError, CallTimeoutError, WorkerLostError
 from telegrad.optim import Optimizer
-from telegrad.rpc import Future, RRef, collect_all, current_agent, expose, remote, rpc_async
-from telegrad.types import WorkerInfo
+from telegrad.parallel.conductor import (
+    Conductor,
+    enter_round,
+    join_trainers,
+    leave_trainers,
+    wait_for_slowest,
+)
+from telegrad.parallel.loss_scale import LossScale
+from telegrad.parallel.owner_optimizer import (
+    GroupPart,
+    OwnerFacts,
+    OwnerOptimizer,
+    StepRequest,
+    add_owner_group,
+    check_owner_options,
+    load_owner_state,
+    owner_facts,
+    owner_state,
+)
+from telegrad.parallel.owners import Owner, Owners, StepResult, left_until, step_failure
+from telegrad.parallel.rref_groups import parts_by_owner, rref_groups
+from telegrad.parallel.saved_dist_state import check_saved_state
+from telegrad.rpc import (
+    RRef,
+    current_agent,
+    on_own_loop,
+    register_type,
+    remote,
+    rpc_sync,
+    seconds,
+)
+from telegrad.types import Shape, WorkerInfo
 
 __all__ = ["DistributedOptimizer"]
-
-
-@expose
-@final
-class OwnerOptimizer:
-    """An optimizer of the parameters that one worker owns; lives there.
-
-    Args:
-        optimizer_class: Makes the optimizer.
-        params: References to parameters of this worker.
-        args: For the optimizer, after the parameters.
-        kwargs: For the optimizer.
-    """
-
-    def __init__(
-        self,
-        optimizer_class: type[Optimizer],
-        params: Sequence[RRef[Any]],
-        args: Sequence[Any],
-        kwargs: dict[str, Any],
-    ) -> None:
-        self._lock = threading.Lock()
-        self._optimizer = optimizer_class([_parameter(rref) for rref in params], *args, **kwargs)
-
-    def step(self, context_id: int) -> None:
-        """Steps the parameters that have a gradient in the context."""
-        gradients = current_agent().attached(Container).gradients(context_id)
-        with self._lock:  # an optimizer's own state, whatever its class; arrays have their locks
-            self._optimizer.apply(gradients)
-
-
-@expose
-def step_owner_optimizer(optimizer: RRef[OwnerOptimizer], context_id: int) -> None:
-    """Runs at the owner of some of the parameters; see `DistributedOptimizer.step`."""
-    optimizer.local_value().step(context_id)
 
 
 @final
@@ -63,23 +60,50 @@ class DistributedOptimizer:
     any time: a graph that another one has recorded keeps the values that its forward saw, and no
     update is lost.
 
+    It travels: a worker that gets it as an argument steps the same owners' optimizers, with
+    options, and a loss scale, of its own from then on.
+
+        trainers=None                   asynchronous: each trainer steps when it likes (Hogwild)
+        trainers=workers                synchronous: a step waits for all trainers, and is one step
+                                        with the mean of their gradients
+        trainers=workers, staleness=s   bounded: each trainer steps when it likes, and then waits
+                                        while it is more than s steps ahead of the slowest
+
     Args:
         optimizer_class: A subclass of `telegrad.optim.Optimizer` that the owners find by name.
-        params_rref: References to parameters: see `parameter_rrefs`.
+        params_rref: References to parameters: see `parameter_rrefs`. Or groups of them: dicts with
+            `params` and the options that differ.
         args: For the optimizer, after the parameters; the same at each owner.
+        trainers: Names, ranks or WorkerInfos of the workers that step it; one training loop each.
+            They wait for each other on the worker that makes it.
+        staleness: See above; not negative.
+        max_norm: What the norm of the whole gradient, over all owners, is clipped to. A step is
+            then two calls to each owner.
+        loss_scale: Multiplies losses, see `scale_loss`. Nobody steps where a gradient of any owner
+            is not finite. A step is then two calls to each owner.
         kwargs: For the optimizer.
 
     Raises:
         TypeError: `optimizer_class` is no Optimizer class, or an item no RRef of a parameter.
         ValueError: There are no parameters, or what the optimizer class refuses.
         WorkerLostError: An owner is lost.
+
+    Attributes:
+        param_groups: Each a dict of the options of its parameters, whose numbers are `params`. A
+            step is made with what they say then; schedulers of `telegrad.optim` set them.
+        defaults: The options that groups have where they say nothing.
+        loss_scale: As given.
     """
 
     def __init__(
         self,
         optimizer_class: type[Optimizer],
-        params_rref: Iterable[RRef[Any]],
+        params_rref: Iterable[RRef[Any] | Mapping[str, Any]],
         *args: Any,
+        trainers: Sequence[str | int | WorkerInfo] | None = None,
+        staleness: int | None = None,
+        max_norm: float | None = None,
+        loss_scale: LossScale | None = None,
         **kwargs: Any,
     ) -> None:
         given: object = optimizer_class
@@ -88,84 +112,305 @@ class DistributedOptimizer:
                 f"optimizer_class must be a subclass of telegrad.optim.Optimizer, not "
                 f"{optimizer_class!r}"
             )
-        groups = _by_owner(params_rref)
-        self._optimizers: list[tuple[WorkerInfo, RRef[OwnerOptimizer]]] = [
-            (owner, remote(owner, OwnerOptimizer, (optimizer_class, rrefs, list(args), kwargs)))
-            for owner, rrefs in groups.items()
+        groups, grouped = rref_groups(params_rref)
+        found = _checked(trainers, staleness, max_norm)
+        self._made_of = (optimizer_class, list(args), kwargs)
+        members = [
+            self._owner(worker, parts, grouped=grouped)
+            for worker, parts in parts_by_owner(groups, 0, 0).items()
         ]
+        self._owners = Owners(members, max_norm, vote=loss_scale is not None)
         # Its first use tells whether each could be made.
-        _wait_for_all(
-            [rpc_async(owner, check_owner_optimizer, (rref,)) for owner, rref in self._optimizers],
-            [owner for owner, _ in self._optimizers],
-        )
+        facts = self._owners.ask_all(owner_facts, lambda _: (), None)
+        self.loss_scale = loss_scale
+        self._shapes: dict[int, Shape] = {}
+        self.defaults: dict[str, Any] = facts[0].defaults
+        self.param_groups: list[dict[str, Any]] = []
+        self._take_groups([len(group["params"]) for group in groups], facts)
+        self._staleness = staleness
+        self._steps, self._may_be_ahead = 0, staleness is not None
+        self._conductor: RRef[Conductor] | None = None
+        if found is not None:
+            vote = loss_scale is not None
+            self._conductor = RRef(Conductor(members, max_norm, vote, found, staleness))
 
-    def step(self, context_id: int, timeout: float | None = None) -> None:
+    @property
+    def mode(self) -> str:
+        """`asynchronous`, `synchronous` or `bounded`."""
+        if self._conductor is None:
+            return "asynchronous"
+        return "synchronous" if self._staleness is None else "bounded"
+
+    def step(self, context_id: int, timeout: float | None = None) -> StepResult:
         """Steps all parameters that have a gradient in the context, at all owners at once.
 
-        A parameter that no gradient of the context reached is left alone. Returns when every
-        owner has answered; the others have stepped even when one has failed.
+        A parameter that no gradient of the context reached is left alone; in a round, one that
+        no trainer's gradient reached. Returns when every owner has answered; the others have
+        stepped even when one has failed: `step_failure(error)` says which. A failed wait for other
+        trainers in bounded mode leaves the step itself made, and is made up for by the next one.
 
         Args:
             context_id: What `with dist_autograd.context() as context_id` gave; call this inside.
             timeout: Seconds above 0; None for `RpcOptions.timeout`.
 
+        Returns:
+            Whether the owners stepped, and the norm where one was asked for.
+
         Raises:
             ContextError: The context was released.
-            WorkerLostError: An owner is lost.
-            CallTimeoutError: An owner did not answer in time.
+            ValueError: This worker is none of the trainers.
+            WorkerLostError: An owner is lost, or the worker where the trainers wait.
+            CallTimeoutError: An owner, or another trainer, did not come in time.
+            BlockingCallError: On an event loop that telegrad runs.
             Exception: The first error of an owner, in the order of their first parameters; notes
-                tell of the others.
+                tell of the others, and of who stepped.
         """
-        _wait_for_all(
-            [
-                rpc_async(owner, step_owner_optimizer, (rref, context_id), timeout=timeout)
-                for owner, rref in self._optimizers
-            ],
-            [owner for owner, _ in self._optimizers],
-        )
-
-
-@expose
-def check_owner_optimizer(optimizer: RRef[OwnerOptimizer]) -> None:
-    """Raises at the owner what making the optimizer raised."""
-    optimizer.local_value()
-
-
-def _by_owner(params_rref: object) -> dict[WorkerInfo, list[RRef[Any]]]:
-    if isinstance(params_rref, RRef) or not isinstance(params_rref, Iterable):
-        raise TypeError(
-            f"params_rref must be a list of RRefs, not {type(params_rref).__name__}; write [rref], "
-            "or parameter_rrefs(module)"
-        )
-    groups: dict[WorkerInfo, list[RRef[Any]]] = {}
-    for i, rref in enumerate(params_rref):
-        if not isinstance(rref, RRef):
-            raise TypeError(
-                f"params_rref[{i}] must be an RRef of a parameter, not {type(rref).__name__}; "
-                "write parameter_rrefs(module)"
+        agent = current_agent()
+        ends = time.monotonic() + seconds(timeout, agent.options.timeout)
+        if on_own_loop():
+            raise BlockingCallError(
+                "step() would block a loop of telegrad's, nothing was sent; in an async def "
+                "function write `await rpc.to_thread(optimizer.step, context_id)`"
             )
-        groups.setdefault(rref.owner(), []).append(rref)
-    if not groups:
-        raise ValueError("a distributed optimizer needs at least one parameter")
-    return groups
+        weight = 1.0 if self.loss_scale is None else 1.0 / self.loss_scale.value
+        if self._conductor is not None and self._staleness is None:
+            agent.attached(Container).find(context_id)  # owners take a missing one for no gradients
+            result = self._enter_round(self._conductor, context_id, weight, left_until(ends))
+        else:
+            if self._may_be_ahead:  # the first step, or an earlier wait has failed
+                self._wait_for_slowest(left_until(ends))
+            request = StepRequest([(context_id, weight)], self._options())
+            result = self._owners.step(request, left_until(ends))
+            self._steps += 1
+        if self.loss_scale is not None:
+            self.loss_scale.update(overflow=not result.stepped)
+        if self.mode == "bounded":
+            self._wait_for_slowest(left_until(ends))
+        return result
+
+    def scale_loss(self, loss: Tensor) -> Tensor:
+        """Returns a loss to call `backward` with: multiplied by `loss_scale`, if there is one.
+
+        A step divides gradients by the same number. So with a loss scale one copy of an optimizer
+        is of one training loop.
+        """
+        return loss if self.loss_scale is None else loss * self.loss_scale.value
+
+    def join(self) -> None:
+        """Makes this worker a trainer, from the next round or where the slowest trainer is.
+
+        For one that has come late, or in the place of one that was lost.
+        """
+        if self._conductor is not None:
+            owner = self._conductor.owner()
+            self._steps = rpc_sync(owner, join_trainers, (self._conductor,))
+
+    def leave(self) -> None:
+        """Says that this worker makes no further steps: nobody waits for it any more.
+
+        A trainer that has done all its steps calls it, best in a `finally`: it works in a call
+        that was cancelled, too. One that is lost need not. Without other trainers (asynchronous),
+        or when the worker is lost where they wait, it does nothing.
+        """
+        conductor = self._conductor
+        if conductor is None:
+            return
+        outside = current_agent().new_context()  # of the served call, if there is one
+        with suppress(WorkerLostError):
+            outside.run(lambda: rpc_sync(conductor.owner(), leave_trainers, (conductor,)))
+
+    def add_param_group(self, group: Mapping[str, Any]) -> None:
+        """Takes on further parameters, with options of their own, while nobody steps.
+
+        Copies that have travelled before do not step them.
+
+        Args:
+            group: `params`, references to parameters of any workers, and the options that differ.
+
+        Raises:
+            TypeError: A parameter is no RRef of one.
+            ValueError: Trainers wait for each other: give all groups when it is made. Or what the
+                optimizer class refuses; then make a new optimizer, since some owners may have
+                taken the group on.
+        """
+        if self._conductor is not None:
+            raise ValueError(
+                f"a {self.mode} optimizer has the groups that it was made with; pass them all as "
+                "params_rref"
+            )
+        if not isinstance(group, Mapping):
+            raise TypeError(f"add_param_group takes a dict with 'params', not {group!r}")
+        groups, _ = rref_groups([group])
+        known = {owner.worker: owner for owner in self._owners.members}
+        found = parts_by_owner(groups, len(self.param_groups), len(self._shapes))
+        facts = []
+        for worker, parts in found.items():
+            if worker in known:
+                old = known[worker]
+                arguments = (old.rref, parts[0])
+                facts.append(rpc_sync(worker, add_owner_group, arguments))
+                known[worker] = Owner(worker, old.rref, [*old.groups, parts[0].group])
+            else:
+                known[worker] = self._owner(worker, parts, grouped=True)
+                facts.append(rpc_sync(worker, owner_facts, (known[worker].rref,)))
+        self._owners.members = list(known.values())
+        self._take_groups([len(groups[0]["params"])], facts)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns copies of all that the owners remember, in the layout of `optim.Optimizer`.
+
+        Parameters go by number, in the order given, whoever owns them: it can be loaded with
+        another number of owners, and by an optimizer of one process. Call it between steps for one
+        that is of one moment.
+
+        Returns:
+            `state`, `param_groups`, and `loss_scale` where there is one.
+        """
+        states = self._owners.ask_all(owner_state, lambda _: (), None)
+        found: dict[str, Any] = {
+            "state": dict(sorted((i, each) for state in states for i, each in state.items())),
+            "param_groups": [{**g, "params": list(g["params"])} for g in self.param_groups],
+        }
+        if self.loss_scale is not None:
+            found["loss_scale"] = self.loss_scale.state_dict()
+        return found
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Goes on from what `state_dict()` returned, of this or of an `optim.Optimizer`.
+
+        It was of the same parameters in the same groups and order; who owned them does not matter.
+        All is checked at all owners before anything changes. Other copies of this optimizer keep
+        their options.
+
+        Raises:
+            ValueError: Groups, options or shapes differ; the message lists where.
+        """
+        groups, states = state_dict["param_groups"], state_dict["state"]
+        check_saved_state(self.param_groups, self.defaults, self._shapes, groups, states)
+        names = list(self.defaults)
+        options = {i: {name: each[name] for name in names} for i, each in enumerate(groups)}
+        self._owners.ask_all(check_owner_options, lambda owner: (_of(options, owner),), None)
+
+        def part(owner: Owner) -> tuple[Any, ...]:
+            numbers = {n for i in owner.groups for n in self.param_groups[i]["params"]}
+            return {n: dict(x) for n, x in states.items() if n in numbers}, _of(options, owner)
+
+        self._owners.ask_all(load_owner_state, part, None)
+        for own, theirs in zip(self.param_groups, groups, strict=True):
+            own.update({name: x for name, x in theirs.items() if name != "params"})
+        if self.loss_scale is not None and "loss_scale" in state_dict:
+            self.loss_scale.load_state_dict(state_dict["loss_scale"])
+
+    def __repr__(self) -> str:
+        owners = ", ".join(owner.worker.name for owner in self._owners.members)
+        return (
+            f"<DistributedOptimizer of {self._made_of[0].__name__} ({self.mode}): "
+            f"{len(self._shapes)} parameters of {owners}>"
+        )
+
+    def _enter_round(
+        self, conductor: RRef[Conductor], context_id: int, weight: float, limit: float
+    ) -> StepResult:
+        arguments = (conductor, context_id, weight, self._options())
+        try:
+            return rpc_sync(conductor.owner(), enter_round, arguments, timeout=limit)
+        except CallTimeoutError as error:
+            if step_failure(error) is None:
+                error.add_note(
+                    "a round waits for a step of every trainer; one that makes no further steps "
+                    "says so by optimizer.leave()"
+                )
+            raise
+
+    def _wait_for_slowest(self, limit: float) -> None:
+        assert self._conductor is not None
+        self._may_be_ahead = True
+        arguments = (self._conductor, self._steps)
+        try:
+            rpc_sync(self._conductor.owner(), wait_for_slowest, arguments, timeout=limit)
+        except CallTimeoutError as error:
+            error.add_note(
+                f"step {self._steps} of this worker was made; then it waited, more than "
+                f"{self._staleness} steps ahead of the slowest trainer"
+            )
+            raise
+        self._may_be_ahead = False
+
+    def _options(self) -> dict[int, dict[str, Any]]:
+        names = list(self.defaults)
+        return {i: {k: group[k] for k in names} for i, group in enumerate(self.param_groups)}
+
+    def _owner(self, worker: WorkerInfo, parts: list[GroupPart], *, grouped: bool) -> Owner:
+        optimizer_class, args, kwargs = self._made_of
+        arguments = (optimizer_class, parts, grouped, args, kwargs)
+        groups = [part.group for part in parts]
+        return Owner(worker, remote(worker, OwnerOptimizer, arguments), groups)
+
+    def _take_groups(self, sizes: Sequence[int], facts: Sequence[OwnerFacts]) -> None:
+        """Adds groups of such sizes, with the options that their owners say."""
+        options = {i: each for fact in facts for i, each in fact.options.items()}
+        for size in sizes:
+            first = sum(len(group["params"]) for group in self.param_groups)
+            numbers = list(range(first, first + size))
+            self.param_groups.append({"params": numbers, **options[len(self.param_groups)]})
+        for fact in facts:
+            self._shapes.update(fact.shapes)
+
+    def _encode(self) -> dict[str, Any]:
+        return {
+            "made_of": self._made_of,
+            "owners": self._owners.members,
+            "max_norm": self._owners.max_norm,
+            "defaults": self.defaults,
+            "param_groups": self.param_groups,
+            "shapes": self._shapes,
+            "loss_scale": self.loss_scale,
+            "staleness": self._staleness,
+            "conductor": self._conductor,
+        }
+
+    @staticmethod
+    def _decode(plain: dict[str, Any]) -> DistributedOptimizer:
+        optimizer = object.__new__(DistributedOptimizer)
+        optimizer._made_of = plain["made_of"]
+        optimizer.loss_scale = plain["loss_scale"]
+        vote = optimizer.loss_scale is not None
+        optimizer._owners = Owners(plain["owners"], plain["max_norm"], vote)
+        optimizer.defaults = plain["defaults"]
+        optimizer.param_groups = plain["param_groups"]
+        optimizer._shapes = plain["shapes"]
+        optimizer._staleness = plain["staleness"]
+        optimizer._conductor = plain["conductor"]
+        optimizer._steps, optimizer._may_be_ahead = 0, plain["staleness"] is not None
+        return optimizer
 
 
-def _parameter(rref: RRef[Any]) -> Tensor:
-    value = rref.local_value()
-    if not isinstance(value, Tensor):
-        raise TypeError(f"{rref!r} is of {type(value).__name__}, not of a parameter")
-    return value
+register_type(
+    DistributedOptimizer, encode=DistributedOptimizer._encode, decode=DistributedOptimizer._decode
+)
 
 
-def _wait_for_all(futures: Sequence[Future[None]], owners: Sequence[WorkerInfo]) -> None:
-    """Waits for every owner and raises the first error, with notes of the others."""
-    collect_all(futures).wait()
-    errors = [(owner, future.exception()) for owner, future in zip(owners, futures, strict=True)]
-    failed = [(owner, error) for owner, error in errors if error is not None]
-    if not failed:
-        return
-    owner, first = failed[0]
-    first.add_note(f"raised by the optimizer on worker {owner.name!r}")
-    for other, error in failed[1:]:
-        first.add_note(f"worker {other.name!r} failed too: {type(error).__name__}: {error}")
-    raise first
+def _of(options: dict[int, dict[str, Any]], owner: Owner) -> dict[int, dict[str, Any]]:
+    return {i: options[i] for i in owner.groups}
+
+
+def _checked(
+    trainers: Sequence[str | int | WorkerInfo] | None,
+    staleness: int | None,
+    max_norm: float | None,
+) -> list[WorkerInfo] | None:
+    """Returns the trainers, once all of these are what they may be."""
+    if max_norm is not None and not max_norm >= 0:
+        raise ValueError(f"max_norm is not negative, not {max_norm}")
+    if staleness is not None and (trainers is None or isinstance(staleness, bool) or staleness < 0):
+        raise ValueError(
+            f"staleness={staleness!r} needs trainers=[...] and is a number of steps, not negative"
+        )
+    if trainers is None:
+        return None
+    if isinstance(trainers, str):
+        raise TypeError(f"trainers is one name, not several; write [{trainers!r}]")
+    found = [current_agent().worker(each) for each in trainers]
+    if not found or len(set(found)) != len(found):
+        raise ValueError(f"trainers are workers, at least one, each once, not {list(trainers)!r}")
+    return found

@@ -200,6 +200,9 @@ class RemoteModule(RemotePart):
         self._run(set_training, mode)
         super()._set_training(mode)
 
+    def _set_requires_grad(self, requires_grad: bool) -> None:
+        self._run(set_requires_grad, requires_grad)
+
     def _state_elsewhere(self) -> dict[str, Array]:
         return cast("dict[str, Array]", self._there().state_dict())
 
@@ -294,6 +297,12 @@ def check_module(module_rref: RRef[Any]) -> bool:
 def set_training(module_rref: RRef[Any], mode: bool) -> None:
     """Sets the mode and sends no module back, as `train` itself would."""
     _module(module_rref).train(mode)
+
+
+@expose
+def set_requires_grad(module_rref: RRef[Any], requires_grad: bool) -> None:
+    """Has its parameters need a gradient, or none of them; sends no module back."""
+    _module(module_rref).requires_grad_(requires_grad)
 
 
 @expose

@@ -6,9 +6,10 @@ import re
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 import telegrad as tg
@@ -26,19 +27,20 @@ STEPS = 2  # of each client; all batches are whole
 SHORT = """
 from examples import split_learning
 
-split_learning.EPOCHS, split_learning.LINE_EVERY = 8, 4
+split_learning.EPOCHS, split_learning.LINE_EVERY = 5, 5
 
 if __name__ == "__main__":
     split_learning.main()
 """
 
 
+@pytest.mark.timeout(90)
 def test_the_clients_learn_digits_with_a_server_that_sees_none(programs: Programs) -> None:
-    output = programs.run([*LAUNCH, "3", programs.script(SHORT)])
+    output = programs.run([*LAUNCH, "3", programs.script(SHORT)], limit=80.0)
     found = re.findall(r"\[(\d)\] \d{3} images of its own, test accuracy: (\d+\.\d) %", output)
     assert sorted(rank for rank, _ in found) == ["1", "2"], output
-    assert all(float(accuracy) >= 85.0 for _, accuracy in found), output
-    assert "[0] the server saw 370 batches of 64 activations" in output  # 2 * (8 * 23 + 1)
+    assert all(float(accuracy) >= 75.0 for _, accuracy in found), output
+    assert "[0] the server saw 232 batches of 64 activations" in output  # 2 * (5 * 23 + 1)
     assert "warning" not in output.lower()
 
 
@@ -105,8 +107,8 @@ def serve() -> None:
 def forms_of_images(images: split_learning.Floats) -> list[bytes]:
     """Every image, in each form in which one could travel."""
     shades = images * 16.0
-    arrays = [images, images.astype(np.float64), images.astype(np.float16)]
-    arrays += [shades.astype(dtype) for dtype in (np.float32, np.float64, np.uint8, np.int64)]
+    arrays: list[npt.NDArray[Any]] = [images.astype(dtype) for dtype in "efd"]
+    arrays += [shades.astype(dtype) for dtype in "bhilfd"]
     return [image.tobytes() for array in arrays for image in array]
 
 
@@ -125,7 +127,9 @@ def test_neither_inputs_nor_labels_reach_the_server(
     dtypes: set[tuple[object, ...]] = set()
     step, forward = Client.step, Body.forward
 
-    def noted_step(self: Client, images: split_learning.Floats, labels: split_learning.Labels) -> float:
+    def noted_step(
+        self: Client, images: split_learning.Floats, labels: split_learning.Labels
+    ) -> float:
         batches.append(labels)
         return step(self, images, labels)
 

@@ -279,6 +279,18 @@ def test_a_module_passes_its_mode_on_to_a_remote_part(cluster: Cluster) -> None:
     on_trainer(cluster, run)
 
 
+def test_a_remote_part_is_frozen_with_the_whole(cluster: Cluster) -> None:
+    def run() -> None:
+        model = Model("worker1")
+        assert model.requires_grad_(False) is model
+        assert model.head(tensor(X)).requires_grad is False
+        assert model.head.requires_grad_() is model.head
+        with dist_autograd.context():
+            assert model.head(tensor(X)).requires_grad
+
+    on_trainer(cluster, run)
+
+
 def test_state_goes_there_and_back(cluster: Cluster) -> None:
     def run() -> None:
         head = RemoteModule(1, Head, (3,))

@@ -1,0 +1,259 @@
+"""All owners of a distributed optimizer's parameters, asked at once.
+
+    plain step                    step ──▶ every owner                     one call per owner
+    clipped, or loss scaled       measure ──▶ every owner, then step       two calls per owner
+
+The second form knows the norm of the whole gradient, and whether all of it is finite, before any
+owner steps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, final
+
+from telegrad.errors import CallTimeoutError, WorkerLostError
+from telegrad.parallel.owner_optimizer import (
+    OwnerOptimizer,
+    StepRequest,
+    measure_owner_gradients,
+    step_owner_optimizer,
+)
+from telegrad.rpc import Future, RRef, collect_all, rpc_async
+from telegrad.types import WorkerInfo
+
+__all__ = ["Owner", "Owners", "StepFailure", "StepResult", "left_until", "step_failure"]
+
+T = TypeVar("T")
+
+_ATTRIBUTE = "telegrad_step_failure"  # travels with the exception
+
+# So that the call itself says that the time is over, in its words.
+LEAST_SECONDS = 1e-3
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step of a distributed optimizer came to.
+
+    Attributes:
+        stepped: Whether the owners stepped. They do not where a loss is scaled and a gradient of
+            any of them is not finite.
+        norm: Of the whole gradient, over all owners, before it was clipped; None where neither
+            `max_norm` nor a loss scale asks for it.
+        trainers: How many trainers' gradients were averaged.
+    """
+
+    stepped: bool
+    norm: float | None = None
+    trainers: int = 1
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class StepFailure:
+    """How far a failed step came, by the names of owners.
+
+    Attributes:
+        stepped: Those that have stepped.
+        failed: Those that have raised. One whose `update` did may have stepped some parameters.
+        unknown: Those that are lost or did not answer in time: they may have stepped or not.
+    """
+
+    stepped: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        words = []
+        for names, what in (
+            (self.stepped, "stepped"),
+            (self.failed, "did not step"),
+            (self.unknown, "may have stepped or not"),
+        ):
+            words += [f"{', '.join(names)} {what}"] if names else []
+        return "; ".join(words) or "no owner stepped"
+
+
+def step_failure(error: BaseException) -> StepFailure | None:
+    """Returns which owners stepped when `DistributedOptimizer.step` raised.
+
+    Args:
+        error: What it raised, on any trainer.
+
+    Returns:
+        None for an error of something else.
+
+    >>> step_failure(ValueError("of something else")) is None
+    True
+    """
+    failure = getattr(error, _ATTRIBUTE, None)
+    return failure if isinstance(failure, StepFailure) else None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """One owner.
+
+    Attributes:
+        worker: Which worker.
+        rref: Its part of the optimizer.
+        groups: The numbers of the groups that it has parameters of.
+    """
+
+    worker: WorkerInfo
+    rref: RRef[OwnerOptimizer]
+    groups: list[int] = field(default_factory=list)
+
+
+@final
+class Owners:
+    """The owners, in the order of their first parameters.
+
+    Args:
+        members: The owners.
+        max_norm: What the norm of the whole gradient is clipped to; None for no clipping.
+        vote: Whether nobody steps where a gradient of any owner is not finite.
+    """
+
+    def __init__(self, members: Sequence[Owner], max_norm: float | None, vote: bool) -> None:
+        self.members = list(members)
+        self.max_norm = max_norm
+        self.vote = vote
+
+    def step(self, request: StepRequest, timeout: float) -> StepResult:
+        """Steps every owner; see `DistributedOptimizer.step`.
+
+        Args:
+            request: With the options of all groups.
+            timeout: Seconds for all of it.
+
+        Raises:
+            Exception: The first error of an owner, in the order of the owners.
+        """
+        ends = time.monotonic() + timeout
+        trainers = len(request.shares)
+        if self.max_norm is None and not self.vote:
+            self._step(request, timeout)
+            return StepResult(stepped=True, trainers=trainers)
+        norms = self._ask(measure_owner_gradients, request, timeout, steps=False)
+        norm = math.hypot(*norms)
+        if self.vote and not math.isfinite(norm):
+            return StepResult(stepped=False, norm=norm, trainers=trainers)
+        factor = 1.0 if self.max_norm is None else self.max_norm / (norm + 1e-6)
+        if not factor >= 1:  # as `clip_grad_norm_` has it, for what is no number too
+            request = dataclasses.replace(request, factor=factor)
+        self._step(request, left_until(ends))
+        return StepResult(stepped=True, norm=norm, trainers=trainers)
+
+    def ask_all(
+        self,
+        func: Callable[..., T],
+        arguments: Callable[[Owner], Sequence[Any]],
+        timeout: float | None,
+    ) -> list[T]:
+        """Calls a function with each owner's part, all at once, and waits for every answer.
+
+        Args:
+            func: One of `owner_optimizer`.
+            arguments: What an owner gets besides.
+            timeout: Seconds for each call.
+
+        Returns:
+            The answers, in the order of the owners.
+
+        Raises:
+            Exception: The first error, in that order; notes tell of the others.
+        """
+        outcomes = self._outcomes(func, arguments, timeout)
+        self._raise_first(outcomes, None)
+        return [value for value, _, _ in outcomes]
+
+    def _step(self, request: StepRequest, timeout: float) -> None:
+        self._ask(step_owner_optimizer, request, timeout, steps=True)
+
+    def _ask(
+        self, func: Callable[..., T], request: StepRequest, timeout: float, *, steps: bool
+    ) -> list[T]:
+        def arguments(owner: Owner) -> Sequence[Any]:
+            own = {i: request.options[i] for i in owner.groups if i in request.options}
+            return (dataclasses.replace(request, options=own),)
+
+        outcomes = self._outcomes(func, arguments, timeout)
+        self._raise_first(outcomes, self._failure(outcomes) if steps else StepFailure())
+        return [value for value, _, _ in outcomes]
+
+    def _outcomes(
+        self,
+        func: Callable[..., T],
+        arguments: Callable[[Owner], Sequence[Any]],
+        timeout: float | None,
+    ) -> list[tuple[Any, Exception | None, bool]]:
+        """Returns value, error, and whether the call was sent, for each owner."""
+        calls: list[Future[T] | Exception] = []
+        for owner in self.members:
+            try:
+                call = rpc_async(
+                    owner.worker, func, (owner.rref, *arguments(owner)), timeout=timeout
+                )
+            except Exception as error:  # known to be lost: the others step all the same
+                calls.append(error)
+            else:
+                calls.append(call)
+        collect_all([call for call in calls if isinstance(call, Future)]).wait()
+        return [_outcome(call) for call in calls]
+
+    def _failure(self, outcomes: Sequence[tuple[Any, Exception | None, bool]]) -> StepFailure:
+        stepped, failed, unknown = [], [], []
+        for owner, (_, error, sent) in zip(self.members, outcomes, strict=True):
+            if error is None:
+                stepped.append(owner.worker.name)
+            elif sent and isinstance(error, CallTimeoutError | WorkerLostError):
+                unknown.append(owner.worker.name)
+            else:
+                failed.append(owner.worker.name)
+        return StepFailure(tuple(stepped), tuple(failed), tuple(unknown))
+
+    def _raise_first(
+        self,
+        outcomes: Sequence[tuple[Any, Exception | None, bool]],
+        failure: StepFailure | None,
+    ) -> None:
+        names = [owner.worker.name for owner in self.members]
+        failed = [
+            (name, error)
+            for name, (_, error, _) in zip(names, outcomes, strict=True)
+            if error is not None
+        ]
+        if not failed:
+            return
+        name, first = failed[0]
+        first.add_note(f"raised by the optimizer on worker {name!r}")
+        for other, error in failed[1:]:
+            first.add_note(f"worker {other!r} failed too: {type(error).__name__}: {error}")
+        if failure is not None:
+            first.add_note(f"of the owners {failure}")
+            vars(first)[_ATTRIBUTE] = failure
+        raise first
+
+
+def left_until(ends: float) -> float:
+    """Returns the seconds until `ends`, on the clock of `time.monotonic`; a few at the least."""
+    return max(ends - time.monotonic(), LEAST_SECONDS)
+
+
+def _outcome(call: Any) -> tuple[Any, Exception | None, bool]:
+    if not isinstance(call, Future):
+        return None, call, False
+    error = call.exception()
+    if error is None:
+        return call.value(), None, True
+    if not isinstance(error, Exception):
+        raise error
+    return None, error, True

@@ -1,0 +1,141 @@
+"""Who waits for whom among the trainers of one optimizer: values in, values out.
+
+    Rounds          A ─ arrives ───────┐                     synchronous
+                    B ─ arrives ────┐  │
+                    C ─ arrives ──▶ taken [A B C] ─ step ─▶ ended; all go on
+
+    StepCounts      A 4 ─ waits        (staleness 1)         bounded staleness
+                    B 3 ─ goes on
+                    C 2 ─ computes     C 3 ─▶ A goes on
+
+A trainer that is removed (lost, or done) is waited for no more. Whatever order events come in,
+somebody who waits goes on once all trainers that are left have come as far as the rule asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import Generic, TypeVar, final
+
+__all__ = ["Rounds", "StepCounts"]
+
+T = TypeVar("T", bound=Hashable)  # a trainer
+W = TypeVar("W")  # what it leaves while it waits
+
+
+@final
+class Rounds(Generic[T, W]):
+    """Rounds of which each takes one share of every trainer, and one round at a time is stepped.
+
+    Args:
+        trainers: Who takes part; the order is that of the shares in a round.
+    """
+
+    def __init__(self, trainers: Iterable[T]) -> None:
+        self._trainers: dict[T, None] = dict.fromkeys(trainers)
+        self._waiting: dict[T, W] = {}
+        self._stepping = False
+
+    @property
+    def trainers(self) -> tuple[T, ...]:
+        """Those that take part."""
+        return tuple(self._trainers)
+
+    def add(self, trainer: T) -> None:
+        """Lets a trainer take part, from the next round that is not complete."""
+        self._trainers[trainer] = None
+
+    def remove(self, trainer: T) -> W | None:
+        """Takes a trainer out; returns its share if it waited with one."""
+        self._trainers.pop(trainer, None)
+        return self._waiting.pop(trainer, None)
+
+    def arrive(self, trainer: T, share: W) -> W | None:
+        """Takes a share for the round; returns one of the same trainer that this one replaces.
+
+        Raises:
+            KeyError: The trainer takes no part.
+        """
+        if trainer not in self._trainers:
+            raise KeyError(trainer)
+        replaced = self._waiting.pop(trainer, None)
+        self._waiting[trainer] = share
+        return replaced
+
+    def withdraw(self, trainer: T, share: W) -> None:
+        """Takes a share back, unless it was taken or replaced; its trainer still takes part."""
+        if self._waiting.get(trainer) is share:
+            del self._waiting[trainer]
+
+    def take(self) -> list[W]:
+        """Returns the shares of a round that is complete, to be stepped; else nothing.
+
+        Until `ended` there is no other one.
+        """
+        if self._stepping or not self._waiting or self._waiting.keys() != self._trainers.keys():
+            return []
+        self._stepping = True
+        shares = [self._waiting[trainer] for trainer in self._trainers]
+        self._waiting.clear()
+        return shares
+
+    def ended(self) -> None:
+        """Hears that the round that was taken is stepped, or has failed."""
+        self._stepping = False
+
+
+@final
+class StepCounts(Generic[T, W]):
+    """How many steps each trainer has made, and who waits since it is too far ahead.
+
+    The rule is that of Ho et al., "More effective distributed ML via a stale synchronous parallel
+    parameter server" (2013): when the forward of step `t` begins, all steps below `t - staleness`
+    of all trainers are in place.
+
+    Args:
+        trainers: Who takes part.
+        staleness: By how many steps a trainer may be ahead of the slowest without waiting.
+    """
+
+    def __init__(self, trainers: Iterable[T], staleness: int) -> None:
+        self._counts: dict[T, int] = dict.fromkeys(trainers, 0)
+        self._staleness = staleness
+        self._waiting: dict[T, W] = {}
+
+    @property
+    def trainers(self) -> tuple[T, ...]:
+        """Those that take part."""
+        return tuple(self._counts)
+
+    def add(self, trainer: T) -> int:
+        """Lets a trainer take part where the slowest is; returns how many steps that is."""
+        if trainer not in self._counts:
+            self._counts[trainer] = min(self._counts.values(), default=0)
+        return self._counts[trainer]
+
+    def remove(self, trainer: T) -> W | None:
+        """Takes a trainer out; returns what it waited with."""
+        self._counts.pop(trainer, None)
+        return self._waiting.pop(trainer, None)
+
+    def arrive(self, trainer: T, steps: int, ticket: W) -> W | None:
+        """Hears how many steps a trainer has made; returns a ticket that this one replaces.
+
+        Raises:
+            KeyError: The trainer takes no part.
+        """
+        self._counts[trainer] = max(self._counts[trainer], steps)
+        replaced = self._waiting.pop(trainer, None)
+        self._waiting[trainer] = ticket
+        return replaced
+
+    def withdraw(self, trainer: T, ticket: W) -> None:
+        """Takes a ticket back, unless it was taken or replaced."""
+        if self._waiting.get(trainer) is ticket:
+            del self._waiting[trainer]
+
+    def take(self) -> list[W]:
+        """Returns the tickets of those that may go on."""
+        slowest = min(self._counts.values(), default=0)
+        near = [t for t in self._waiting if self._counts[t] - slowest <= self._staleness]
+        return [self._waiting.pop(trainer) for trainer in near]

@@ -1,0 +1,450 @@
+"""Groups, schedulers, clipping, loss scales and saved state of the distributed optimizer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from telegrad import dist_autograd, optim, rpc
+from telegrad.autograd import RowSparse, tensor
+from telegrad.nn import Embedding
+from telegrad.nn.utils import clip_grad_norm_
+from telegrad.parallel import DistributedOptimizer, LossScale, parameter_rrefs
+from telegrad.parallel.owner_optimizer import _norm
+from telegrad.testing import Cluster
+from telegrad.types import Array
+from tests.parallel.trained_parts import (
+    XS,
+    Part,
+    grouped,
+    here,
+    loss_of,
+    make_parts,
+    rrefs_of,
+    step,
+    values,
+)
+
+RELATIVE = 1e-12
+TWO = ("worker0", "worker1")
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster(3) as cluster:
+        yield cluster
+
+
+def close(actual: Sequence[Array], expected: Sequence[Array]) -> None:
+    assert len(actual) == len(expected)
+    for left, right in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(left, right, rtol=RELATIVE)
+
+
+def local(n: int) -> tuple[list[Part], list[Any]]:
+    parts = [Part(i) for i in range(n)]
+    return parts, [p for part in parts for p in part.parameters()]
+
+
+# -- groups and schedulers -----------------------------------------------------------------------
+
+
+def groups_over_owners() -> None:
+    parts = make_parts([*TWO, "worker1"])
+    optimizer = DistributedOptimizer(optim.SGD, grouped(rrefs_of(parts)), lr=0.1)
+    assert [group["params"] for group in optimizer.param_groups] == [[0, 1, 2], [3, 4, 5]]
+    assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.02]
+    own, params = local(3)
+    expected = optim.SGD(grouped(params), lr=0.1)
+    for i, x in enumerate(XS[:6]):
+        step(optimizer, parts, x)
+        expected.zero_grad()
+        loss_of(own, x).backward()
+        expected.step()
+        if i == 3:
+            for group in (*optimizer.param_groups, *expected.param_groups):
+                group["lr"] /= 2
+    close(values(parts), values(own))
+
+
+def test_groups_go_across_owners(cluster: Cluster) -> None:
+    cluster.call(0, groups_over_owners)
+
+
+def one_cycle(optimizer: optim.HasGroups) -> Any:
+    return optim.OneCycleLR(optimizer, 0.2, 8)
+
+
+def warm_up(optimizer: optim.HasGroups) -> Any:
+    first = optim.LinearLR(optimizer, start_factor=0.1, total_iters=3)
+    return optim.SequentialLR(optimizer, [first, optim.CosineAnnealingLR(optimizer, 5)], [3])
+
+
+def scheduled(make: Any) -> None:
+    parts = make_parts(TWO)
+    optimizer = DistributedOptimizer(optim.SGD, grouped(rrefs_of(parts)), lr=0.1, momentum=0.9)
+    own, params = local(2)
+    expected = optim.SGD(grouped(params), lr=0.1, momentum=0.9)
+    schedulers = make(optimizer), make(expected)
+    for x in XS[:7]:
+        step(optimizer, parts, x)
+        expected.zero_grad()
+        loss_of(own, x).backward()
+        expected.step()
+        for scheduler in schedulers:
+            scheduler.step()
+        assert schedulers[0].get_last_lr() == schedulers[1].get_last_lr()
+    close(values(parts), values(own))
+    assert optimizer.param_groups[0]["lr"] != 0.1
+
+
+@pytest.mark.parametrize("make", [one_cycle, warm_up])
+def test_schedulers_drive_the_rates_of_all_owners(cluster: Cluster, make: Any) -> None:
+    cluster.call(0, scheduled, make)
+
+
+def plateau() -> None:
+    parts = make_parts(TWO)
+    optimizer = DistributedOptimizer(optim.SGD, rrefs_of(parts), lr=0.5)
+    scheduler = optim.ReduceLROnPlateau(optimizer, factor=0.1, patience=0)
+    for loss in (1.0, 1.0):
+        scheduler.step(loss)
+    before = values(parts)
+    step(optimizer, parts, XS[0])
+    moved = values(parts)[0] - before[0]
+    np.testing.assert_allclose(moved, -0.05 * 2 * before[0] * XS[0], rtol=RELATIVE)
+
+
+def test_a_rate_falls_on_a_plateau_at_all_owners(cluster: Cluster) -> None:
+    cluster.call(0, plateau)
+
+
+def bad_groups() -> None:
+    rrefs = rrefs_of(make_parts(["worker1"]))
+    cases: list[tuple[Any, type[Exception], str]] = [
+        ([{"params": rrefs, "rate": 1.0}], ValueError, "SGD has no option rate"),
+        ([{"params": rrefs, "lr": -1.0}], ValueError, "SGD needs lr >= 0"),
+        ([{"params": rrefs}, {"params": []}], ValueError, "each group"),
+        ([{"params": rrefs}, rrefs[0]], TypeError, r"params_rref\[1\] must be a dict"),
+        ([{"params": [1.0]}], TypeError, r"params_rref\[0\]\['params'\]\[0\] must be an RRef"),
+        ({"params": rrefs}, TypeError, "must be a list of RRefs"),
+        ([{"params": rrefs}, {"params": rrefs[0]}], ValueError, "given twice"),
+    ]
+    for groups, error, words in cases:
+        with pytest.raises(error, match=words):
+            DistributedOptimizer(optim.SGD, groups)
+    parts = make_parts(TWO)
+    optimizer = DistributedOptimizer(optim.SGD, rrefs_of(parts))
+    optimizer.param_groups[0]["lr"] = -1.0
+    before = values(parts)
+    with pytest.raises(ValueError, match="SGD needs lr >= 0"):
+        step(optimizer, parts, XS[0])
+    close(values(parts), before)
+
+
+def test_bad_groups_are_told_of(cluster: Cluster) -> None:
+    cluster.call(0, bad_groups)
+
+
+def added_group() -> None:
+    parts = make_parts(["worker1", "worker1", "worker2"])
+    optimizer = DistributedOptimizer(optim.SGD, rrefs_of(parts[:1]), lr=0.1, momentum=0.9)
+    optimizer.add_param_group({"params": rrefs_of(parts[1:]), "lr": 0.02})
+    assert [group["params"] for group in optimizer.param_groups] == [[0, 1], [2, 3, 4, 5]]
+    sent = rpc.statistics().calls_sent
+    own, params = local(3)
+    groups: list[Any] = [{"params": params[:2]}, {"params": params[2:], "lr": 0.02}]
+    expected = optim.SGD(groups, lr=0.1, momentum=0.9)
+    for x in XS[:3]:
+        step(optimizer, parts, x)
+        expected.zero_grad()
+        loss_of(own, x).backward()
+        expected.step()
+    assert rpc.statistics().calls_sent - sent == 3 * (3 + 2)  # three forwards, two owners
+    close(values(parts), values(own))
+    close(list(flat(optimizer.state_dict())), list(flat(expected.state_dict())))
+    with pytest.raises(TypeError, match="takes a dict"):
+        optimizer.add_param_group(rrefs_of(parts))  # type: ignore[arg-type]
+    together = DistributedOptimizer(optim.SGD, rrefs_of(parts[:1]), trainers=[0])
+    with pytest.raises(ValueError, match="synchronous optimizer has the groups"):
+        together.add_param_group({"params": rrefs_of(parts[1:])})
+
+
+def test_a_group_may_be_added(cluster: Cluster) -> None:
+    cluster.call(0, added_group)
+
+
+# -- the norm over all owners ---------------------------------------------------------------------
+
+
+def clipped(max_norm: float) -> None:
+    parts = make_parts(["worker0", "worker1", "worker2"])
+    optimizer = DistributedOptimizer(
+        optim.SGD, rrefs_of(parts), lr=0.1, momentum=0.9, max_norm=max_norm
+    )
+    own, params = local(3)
+    expected = optim.SGD(params, lr=0.1, momentum=0.9)
+    for x in XS[:5]:
+        result = step(optimizer, parts, x)
+        expected.zero_grad()
+        loss_of(own, x).backward()
+        norm = clip_grad_norm_(params, max_norm)
+        expected.step()
+        assert result.norm == pytest.approx(norm, rel=RELATIVE)
+    close(values(parts), values(own))
+
+
+@pytest.mark.parametrize("max_norm", [1.0, 1e6])
+def test_gradients_are_clipped_by_the_norm_over_all_owners(
+    cluster: Cluster, max_norm: float
+) -> None:
+    cluster.call(0, clipped, max_norm)
+
+
+class Table(Embedding):
+    """The same wherever it is made."""
+
+    def __init__(self) -> None:
+        rng = np.random.default_rng(0)
+        super().__init__(6, 2, sparse=True, dtype=np.float64, rng=rng)
+
+    def data(self) -> list[Array]:
+        return [self.weight.data]
+
+
+def clipped_rows() -> None:
+    table, head = rpc.remote("worker1", Table), Part(0)
+    rrefs = [*parameter_rrefs(table), *parameter_rrefs(head)]
+    optimizer = DistributedOptimizer(optim.SGD, rrefs, lr=0.1, max_norm=0.5, trainers=[0])
+    own, own_head = Table(), Part(0)
+    params: list[Any] = [own.weight, *own_head.parameters()]
+    expected = optim.SGD(params, lr=0.1)
+    for rows in ([0, 3, 3], [3, 5, 1]):
+        with dist_autograd.context() as context_id:
+            loss = head((table.rpc_sync().forward(np.array(rows))).sum(axis=1))
+            dist_autograd.backward(context_id, [loss])
+            result = optimizer.step(context_id)
+        expected.zero_grad()
+        head_loss = own_head(own(np.array(rows)).sum(axis=1))
+        head_loss.backward()
+        assert isinstance(params[0].grad, RowSparse)
+        assert result.norm == pytest.approx(clip_grad_norm_(params, 0.5), rel=RELATIVE)
+        expected.step()
+    close([*table.rpc_sync().data(), *head.data()], [*own.data(), *own_head.data()])
+
+
+def test_rows_are_clipped_and_stepped(cluster: Cluster) -> None:
+    cluster.call(0, clipped_rows)
+
+
+def calls_of_a_step() -> None:
+    parts = make_parts(["worker0", "worker1", "worker2"])
+    for options, calls in (
+        ({}, 3),
+        ({"max_norm": 1.0}, 6),
+        ({"loss_scale": LossScale()}, 6),
+        ({"max_norm": 1.0, "loss_scale": LossScale()}, 6),
+        ({"trainers": ["worker0"]}, 1 + 3),
+        ({"trainers": ["worker0"], "max_norm": 1.0}, 1 + 6),
+        ({"trainers": ["worker0"], "staleness": 2}, 3 + 1),
+    ):
+        optimizer = DistributedOptimizer(optim.SGD, rrefs_of(parts), lr=0.01, **options)
+        step(optimizer, parts, XS[0])  # the first one asks whether this worker is a trainer
+        before = rpc.statistics().calls_sent
+        step(optimizer, parts, XS[0])
+        assert rpc.statistics().calls_sent - before - len(parts) == calls, options
+
+
+def test_a_step_is_one_call_to_each_owner_or_two(cluster: Cluster) -> None:
+    cluster.call(0, calls_of_a_step)
+
+
+@pytest.mark.parametrize(
+    ("gradient", "norm"),
+    [
+        (np.array([3.0, 4.0]), 5.0),
+        (np.array([3e25, 4e25], np.float32), 5e25),
+        (np.array([3e-25, 4e-25], np.float32), 5e-25),
+        (np.array([3e200, 4e200]), 5e200),
+        (np.array([300.0, 400.0], np.float16), 500.0),
+        (np.array(-2.0), 2.0),
+        (np.zeros((0, 3)), 0.0),
+        (np.zeros(3), 0.0),
+        (np.array([3j, 4.0]), 5.0),
+        (np.array([1.0, np.inf]), math.inf),
+        (np.array([1.0, np.nan], np.float32), math.nan),
+        (RowSparse(np.array([1, 1]), np.array([[1.0, 2.0], [2.0, 2.0]]), (5, 2)), 5.0),
+    ],
+)
+def test_a_norm_is_finite_where_all_items_are(gradient: Any, norm: float) -> None:
+    assert _norm(gradient) == pytest.approx(norm, rel=1e-5, nan_ok=True)
+
+
+# -- loss scales ----------------------------------------------------------------------------------
+
+
+def scaled_steps() -> None:
+    parts = make_parts(TWO)
+    scale = LossScale(2.0**10, interval=2)
+    optimizer = DistributedOptimizer(
+        optim.SGD, rrefs_of(parts), lr=0.1, momentum=0.9, loss_scale=scale
+    )
+    loss = tensor(2.0)
+    assert optimizer.scale_loss(loss).item() == 2.0**11
+    for x in XS[:4]:
+        assert step(optimizer, parts, x).stepped
+    assert scale.value == 2.0**12
+    close(values(parts), here(2, XS[:4], optim.SGD, lr=0.1, momentum=0.9))
+
+
+def test_a_scaled_loss_makes_the_same_steps(cluster: Cluster) -> None:
+    cluster.call(0, scaled_steps)
+
+
+def overflow_at_one_owner() -> None:
+    parts = make_parts(TWO)
+    optimizer = DistributedOptimizer(
+        optim.SGD, rrefs_of(parts), lr=0.1, momentum=0.9, loss_scale=LossScale(8.0), max_norm=1e9
+    )
+    x = XS[0]
+    with np.errstate(all="ignore"):
+        for bad in (np.inf, np.nan):
+            before = values(parts)
+            with_bad = step_with(optimizer, parts, [x, np.array([1.0, bad, 1.0])])
+            assert not with_bad.stepped
+            assert with_bad.norm is not None
+            assert not math.isfinite(with_bad.norm)
+            close(values(parts), before)
+    assert optimizer.loss_scale is not None
+    assert optimizer.loss_scale.value == 2.0
+    assert step(optimizer, parts, x).stepped  # momentum and all is as if nothing had been
+    close(values(parts), here(2, [x], optim.SGD, lr=0.1, momentum=0.9))
+
+
+def step_with(optimizer: DistributedOptimizer, parts: Sequence[Any], xs: Sequence[Array]) -> Any:
+    with dist_autograd.context() as context_id:
+        losses = [part.rpc_sync().forward(tensor(x)) for part, x in zip(parts, xs, strict=True)]
+        dist_autograd.backward(context_id, [optimizer.scale_loss(sum(losses))])
+        return optimizer.step(context_id)
+
+
+def test_an_overflow_at_one_owner_is_a_step_of_none(cluster: Cluster) -> None:
+    cluster.call(0, overflow_at_one_owner)
+
+
+@pytest.mark.parametrize(
+    "options", [{"value": 0.0}, {"growth": 1.0}, {"backoff": 1.0}, {"interval": 0}]
+)
+def test_a_loss_scale_is_checked(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="LossScale needs value > 0"):
+        LossScale(**options)
+
+
+# -- saved state ----------------------------------------------------------------------------------
+
+
+def flat(state: dict[str, Any]) -> Iterator[Array]:
+    for i in sorted(state["state"]):
+        for name in sorted(state["state"][i]):
+            yield np.asarray(state["state"][i][name])
+
+
+def saved_and_loaded(before: Sequence[str], after: Sequence[str]) -> None:
+    parts = make_parts(before)
+    optimizer = DistributedOptimizer(optim.Adam, grouped_adam(rrefs_of(parts)), lr=0.1)
+    for x in XS[:3]:
+        step(optimizer, parts, x)
+    optimizer.param_groups[0]["lr"] = 0.3
+    saved = optimizer.state_dict()
+    assert list(saved["state"]) == list(range(2 * len(parts)))
+    # Into parts that other workers own, and into an optimizer of this process.
+    others = make_parts(after)
+    for other, part in zip(others, parts, strict=True):
+        other.rpc_sync().load_state_dict(part.rpc_sync().state_dict())
+    again = DistributedOptimizer(optim.Adam, grouped_adam(rrefs_of(others)), lr=7.0)
+    again.load_state_dict(saved)
+    own, params = local(len(parts))
+    for mine, part in zip(own, parts, strict=True):
+        mine.load_state_dict(part.rpc_sync().state_dict())
+    single = optim.Adam(grouped_adam(params), lr=7.0)
+    single.load_state_dict(saved)
+    for x in XS[3:6]:
+        step(optimizer, parts, x)
+        step(again, others, x)
+        single.zero_grad()
+        loss_of(own, x).backward()
+        single.step()
+    close(values(others), values(parts))
+    close(values(own), values(parts))
+    # And back.
+    again.load_state_dict(single.state_dict())
+    close(list(flat(again.state_dict())), list(flat(single.state_dict())))
+
+
+def grouped_adam(params: Sequence[Any]) -> list[dict[str, Any]]:
+    return [{"params": params[::2]}, {"params": params[1::2], "betas": (0.5, 0.9)}]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (["worker0", "worker1", "worker2"], ["worker1", "worker1", "worker1"]),
+        (["worker1", "worker1", "worker1"], ["worker2", "worker0", "worker1"]),
+        (["worker1", "worker2", "worker1"], ["worker2", "worker2", "worker0"]),
+    ],
+)
+def test_state_is_loaded_into_another_number_of_owners(
+    cluster: Cluster, before: list[str], after: list[str]
+) -> None:
+    cluster.call(0, saved_and_loaded, before, after)
+
+
+def state_that_does_not_fit() -> None:
+    parts = make_parts(TWO)
+    optimizer = DistributedOptimizer(
+        optim.SGD, rrefs_of(parts), lr=0.1, momentum=0.9, loss_scale=LossScale(4.0)
+    )
+    step(optimizer, parts, XS[0])
+    saved = optimizer.state_dict()
+    assert saved["loss_scale"] == {"value": 4.0, "good_steps": 1}
+    group = saved["param_groups"][0]
+    buffers = {**saved["state"], 1: {"momentum_buffer": np.ones(5)}}
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({**saved, "param_groups": [{**group, "params": [0, 1]}]}, r"groups have \[2\] parameters"),
+        ({**saved, "state": buffers}, r"of parameter 1 has shape \(5,\), \(1,\) needed"),
+        ({**saved, "state": {9: {}}}, "parameter 9 is none of 4"),
+        ({**saved, "param_groups": [{**group, "momentum": 2.0}]}, "SGD needs lr >= 0"),
+        ({**saved, "param_groups": [{"params": group["params"]}]}, "group 0 lacks lr"),
+    ]
+    for state, words in cases:
+        with pytest.raises(ValueError, match=words):
+            optimizer.load_state_dict(state)
+    close(list(flat(optimizer.state_dict())), list(flat(saved)))
+    optimizer.load_state_dict({**saved, "loss_scale": {"value": 16.0, "good_steps": 0}})
+    assert optimizer.loss_scale is not None
+    assert optimizer.loss_scale.value == 16.0
+
+
+def test_state_that_does_not_fit_changes_nothing(cluster: Cluster) -> None:
+    cluster.call(0, state_that_does_not_fit)
+
+
+# -- one's own gradients --------------------------------------------------------------------------
+
+
+def contexts_need_no_zero_grad() -> None:
+    parts = make_parts(TWO)
+    optimizer = DistributedOptimizer(optim.SGD, rrefs_of(parts), lr=0.1)
+    for x in XS[:4]:
+        step(optimizer, parts, x)
+    close(values(parts), here(2, XS[:4], optim.SGD, lr=0.1))
+    assert all(rref.rpc_sync().grad is None for rref in rrefs_of(parts))
+    assert not hasattr(optimizer, "zero_grad")
+
+
+def test_gradients_are_the_contexts_and_need_no_zero_grad(cluster: Cluster) -> None:
+    cluster.call(0, contexts_need_no_zero_grad)

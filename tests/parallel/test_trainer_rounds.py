@@ -1,0 +1,153 @@
+"""Who waits for whom among trainers, whatever order arrivals, losses and deadlines come in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from telegrad.parallel.trainer_rounds import Rounds, StepCounts
+
+TRAINERS = ("A", "B", "C")
+EVENTS = ("arrive", "withdraw", "remove", "add", "ended")
+events = st.lists(st.tuples(st.sampled_from(EVENTS), st.sampled_from(TRAINERS)), max_size=40)
+
+
+class Share:
+    """Compared by identity, as a trainer's share is."""
+
+    def __init__(self, trainer: str) -> None:
+        self.trainer = trainer
+
+
+def test_a_round_takes_one_share_of_each_in_the_order_of_the_trainers() -> None:
+    rounds: Rounds[str, str] = Rounds(TRAINERS)
+    for trainer in "CA":
+        assert rounds.arrive(trainer, trainer.lower()) is None
+        assert rounds.take() == []
+    rounds.arrive("B", "b")
+    assert rounds.take() == ["a", "b", "c"]
+    for trainer in TRAINERS:  # of the next round, while this one is stepped
+        rounds.arrive(trainer, trainer)
+    assert rounds.take() == []
+    rounds.ended()
+    assert rounds.take() == ["A", "B", "C"]
+
+
+def test_a_round_waits_no_more_for_one_that_is_gone() -> None:
+    rounds: Rounds[str, str] = Rounds(TRAINERS)
+    rounds.arrive("A", "a")
+    rounds.arrive("C", "c")
+    assert rounds.remove("C") == "c"
+    assert rounds.take() == []
+    assert rounds.remove("B") is None
+    assert rounds.take() == ["a"]
+    with pytest.raises(KeyError):
+        rounds.arrive("B", "b")
+
+
+def test_a_share_that_is_withdrawn_does_not_count() -> None:
+    rounds: Rounds[str, Share] = Rounds("AB")
+    first, second = Share("A"), Share("A")
+    rounds.arrive("A", first)
+    rounds.withdraw("A", first)
+    other = Share("B")
+    rounds.arrive("B", other)
+    assert rounds.take() == []
+    rounds.arrive("A", second)
+    rounds.withdraw("A", first)  # late: it is of another step
+    assert rounds.take() == [second, other]
+
+
+@given(events)
+def test_rounds_in_any_order(order: list[tuple[str, str]]) -> None:
+    rounds: Rounds[str, Share] = Rounds(TRAINERS)
+    present, stepping = list(TRAINERS), False
+    waiting: dict[str, Share] = {}
+    taken: set[Share] = set()
+    for event, trainer in order:
+        if event == "arrive":
+            share = Share(trainer)
+            if trainer in present:
+                assert rounds.arrive(trainer, share) is waiting.get(trainer)
+                waiting[trainer] = share
+            else:
+                with pytest.raises(KeyError):
+                    rounds.arrive(trainer, share)
+        elif event == "withdraw":
+            rounds.withdraw(trainer, waiting.pop(trainer, Share(trainer)))
+        elif event == "remove":
+            assert rounds.remove(trainer) is waiting.pop(trainer, None)
+            present = [each for each in present if each != trainer]
+        elif event == "add":
+            rounds.add(trainer)
+            present += [] if trainer in present else [trainer]
+        else:
+            rounds.ended()
+            stepping = False
+        complete = bool(waiting) and set(waiting) == set(present) and not stepping
+        shares = rounds.take()
+        assert bool(shares) is complete
+        if complete:
+            assert [share.trainer for share in shares] == present
+            assert shares == [waiting[each] for each in present]
+            assert not taken & set(shares)
+            taken |= set(shares)
+            waiting, stepping = {}, True
+        assert rounds.trainers == tuple(present)
+
+
+def test_whoever_is_ahead_waits_for_the_slowest() -> None:
+    counts: StepCounts[str, str] = StepCounts("AB", 1)
+    counts.arrive("A", 1, "a1")
+    assert counts.take() == ["a1"]
+    counts.arrive("A", 2, "a2")
+    assert counts.take() == []
+    counts.arrive("B", 1, "b1")
+    assert sorted(counts.take()) == ["a2", "b1"]
+    counts.arrive("A", 3, "a3")
+    assert counts.take() == []
+    assert counts.add("C") == 1  # where the slowest is
+    counts.remove("B")
+    assert counts.take() == []
+    counts.remove("C")
+    assert counts.take() == ["a3"]
+
+
+def test_without_staleness_all_go_in_step() -> None:
+    counts: StepCounts[str, str] = StepCounts("AB", 0)
+    counts.arrive("A", 1, "a")
+    assert counts.take() == []
+    counts.arrive("B", 1, "b")
+    assert sorted(counts.take()) == ["a", "b"]
+
+
+@given(events, st.integers(0, 3))
+def test_counts_in_any_order(order: list[tuple[str, str]], staleness: int) -> None:
+    counts: StepCounts[str, Share] = StepCounts(TRAINERS, staleness)
+    made: dict[str, int] = dict.fromkeys(TRAINERS, 0)
+    waiting: dict[str, Any] = {}
+    for event, trainer in order:
+        if event == "arrive" and trainer in made:
+            ticket = Share(trainer)
+            made[trainer] += 1
+            assert counts.arrive(trainer, made[trainer], ticket) is waiting.get(trainer)
+            waiting[trainer] = ticket
+        elif event == "withdraw":
+            counts.withdraw(trainer, waiting.pop(trainer, Share(trainer)))
+        elif event == "remove":
+            assert counts.remove(trainer) is waiting.pop(trainer, None)
+            made.pop(trainer, None)
+        elif event == "add":
+            expected = made.get(trainer, min(made.values(), default=0))
+            assert counts.add(trainer) == expected
+            made[trainer] = expected
+        freed = counts.take()
+        slowest = min(made.values(), default=0)
+        near = {t: w for t, w in waiting.items() if made[t] - slowest <= staleness}
+        assert set(freed) == set(near.values())
+        waiting = {t: w for t, w in waiting.items() if t not in near}
+        # Whoever waits is not the slowest: there is somebody to wait for.
+        assert all(made[t] > slowest for t in waiting)

@@ -1,0 +1,205 @@
+"""Has the agent of the example learn: without a network, on workers, and when one is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import struct
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from examples import rl
+from telegrad import rpc
+from telegrad.testing import Cluster
+from tests.conftest import Programs
+
+LAUNCH: list[str | Path] = [Path(sys.executable).with_name("telegrad"), "run", "--nproc-per-node"]
+
+
+class Here:
+    """Stands for a reference to an agent, whose methods are called without a network."""
+
+    def __init__(self, agent: rl.Agent) -> None:
+        self.agent = agent
+
+    def rpc_async(self) -> rl.Agent:
+        return self.agent
+
+
+async def train_here(observers: int) -> rl.Episodes:
+    agent, episodes = rl.Agent(range(observers)), rl.Episodes()
+    here = cast("rpc.RRef[rl.Agent]", Here(agent))
+    carts = [rl.Observer(here, number) for number in range(observers)]
+    while not episodes.solved() and episodes.steps_now < 30_000:
+        played = dict(enumerate(await asyncio.gather(*(cart.play(rl.STEPS) for cart in carts))))
+        episodes.add(played)
+        agent.learn(played)
+    return episodes
+
+
+def test_the_agent_learns_to_balance_the_pole() -> None:
+    episodes = asyncio.run(train_here(8))
+    assert episodes.solved()
+    assert episodes.mean() >= 195.0
+    assert np.mean(episodes.rewards[:20]) < 50.0
+    assert max(episodes.rewards) == 500.0
+
+
+def rewards_on_workers() -> list[float]:
+    return rl.train().rewards
+
+
+def test_rewards_on_workers_are_those_without_a_network(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(rl, "GOAL", 35.0)
+    monkeypatch.setattr(rl, "EPISODES", 30)
+    with Cluster(3) as cluster:
+        found = cluster.call(0, rewards_on_workers)
+    assert found == asyncio.run(train_here(8)).rewards
+    assert len(found) > 30
+    assert "mean reward of the last 30" in capsys.readouterr().out
+
+
+# -- rounds --------------------------------------------------------------------------------------
+
+STATES = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+
+
+def test_a_round_is_the_same_whatever_the_order_of_the_observers() -> None:
+    found = []
+    for order in ((0, 1, 2), (2, 0, 1), (1, 2, 0)):
+        agent = rl.Agent(range(3))
+        answers = [
+            {number: agent.act(number, STATES[number]) for number in order} for _ in range(10)
+        ]
+        assert agent.rounds == 10
+        found.append([[answer[number].value() for number in range(3)] for answer in answers])
+    assert found[0] == found[1] == found[2]
+    assert {0, 1} == {action for actions in found[0] for action in actions}
+
+
+def test_a_round_does_not_wait_for_an_observer_that_left() -> None:
+    agent = rl.Agent(range(3))
+    first, third = agent.act(0, STATES[0]), agent.act(2, STATES[2])
+    assert not first.done()
+    agent.leave(1)
+    assert first.value() in (0, 1)
+    assert third.value() in (0, 1)
+    agent.leave(0)
+    agent.leave(2)
+    assert agent.rounds == 1
+
+
+def test_a_round_that_fails_is_the_error_of_all_who_asked() -> None:
+    agent = rl.Agent(range(2))
+    answers = [agent.act(0, STATES[0]), agent.act(1, STATES[1][:3])]
+    for answer in answers:
+        with pytest.raises(ValueError, match="shape"):
+            answer.value()
+
+
+def test_advantages_are_those_of_the_definition() -> None:
+    rng = np.random.default_rng(1)
+    rewards = rng.normal(size=(2, 6)).astype(np.float32)
+    values = rng.normal(size=(2, 7)).astype(np.float32)
+    ended = np.zeros((2, 6), bool)
+    ended[0, 2] = ended[1, 5] = True
+    expected = np.zeros((2, 6))
+    for row, t in np.ndindex(2, 6):
+        factor = 1.0
+        for s in range(t, 6):
+            following = 0.0 if ended[row, s] else values[row, s + 1]
+            surprise = rewards[row, s] + rl.DISCOUNT * following - values[row, s]
+            expected[row, t] += factor * surprise
+            factor *= rl.DISCOUNT * rl.TRACE
+            if ended[row, s]:
+                break
+    np.testing.assert_allclose(rl.advantages(rewards, ended, values), expected, rtol=1e-4)
+
+
+def test_the_critic_learns_what_is_to_be_expected() -> None:
+    agent = rl.Agent([0])
+    every, state = np.ones(rl.STEPS, bool), STATES[0]
+    for _ in range(30):  # each episode is one step that brings 1
+        for _ in range(rl.STEPS):
+            agent.act(0, state)
+        agent.learn({0: (np.ones(rl.STEPS, np.float32), every, state)})
+    assert agent.policy.values(state).item() == pytest.approx(1.0, abs=0.05)
+
+
+def test_rewards_add_up_over_calls_and_observers() -> None:
+    episodes = rl.Episodes()
+    ones = np.ones(rl.STEPS, np.float32)
+    never, at_ten = np.zeros(rl.STEPS, bool), np.arange(rl.STEPS) == 10
+    state = np.zeros(4, np.float32)
+    episodes.add({0: (ones, never, state), 1: (ones, at_ten, state)})
+    episodes.add({0: (ones, at_ten, state), 1: (ones, at_ten, state)})
+    assert episodes.rewards == [11.0, rl.STEPS + 11.0, float(rl.STEPS)]
+    assert episodes.steps == [22, 2 * rl.STEPS + 22, 2 * rl.STEPS + 22]
+
+
+# -- as its readers run it -----------------------------------------------------------------------
+
+SHORT_AND_DEADLY = """
+import os, signal
+from examples import rl
+from telegrad import rpc
+
+rl.GOAL, rl.EPISODES = 35.0, 30
+play = rl.Observer.play
+calls = 0
+
+async def dying(self, steps):
+    global calls
+    calls += 1
+    if calls > rl.OBSERVERS:
+        await play(self, 10)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return await play(self, steps)
+
+if __name__ == "__main__":
+    if os.environ["RANK"] == "2":
+        rl.Observer.play = dying
+    rl.main()
+"""
+
+
+def size_of_png(path: Path) -> tuple[int, int]:
+    head = path.read_bytes()[:24]
+    assert head[:8] == b"\x89PNG\r\n\x1a\n"
+    size: Any = struct.unpack(">II", head[16:])
+    return size[0], size[1]
+
+
+def test_the_agent_goes_on_without_a_worker_that_is_killed(
+    programs: Programs, tmp_path: Path
+) -> None:
+    one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    curve = tmp_path / "curve.png"
+    agent, *workers = programs.ranks(
+        programs.script(SHORT_AND_DEADLY), 3, env=one_thread, arguments=["--curve", str(curve)]
+    )
+    output = agent.wait()
+    assert "lost: worker2 with its observers; the others go on" in output
+    assert re.search(r"\nsolved: [\d,]+ steps +\d+ episodes ", output), output
+    for worker, code in zip(workers, (0, -signal.SIGKILL), strict=True):
+        worker.wait(code=code)
+    assert size_of_png(curve) == (960, 540)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_the_example_comes_to_a_mean_reward_of_195(programs: Programs, tmp_path: Path) -> None:
+    curve = tmp_path / "curve.png"
+    output = programs.run([*LAUNCH, "3", "examples/rl.py", "--curve", curve], limit=280.0)
+    found = re.search(r"solved: +([\d,]+) steps .* mean reward of the last 100: +(\d+\.\d)", output)
+    assert found is not None, output
+    assert float(found[2]) >= 195.0
+    assert "warning" not in output.lower()
+    assert size_of_png(curve) == (960, 540)
