@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from telegrad.dist_autograd.container import Container
+from telegrad.dist_autograd.differentiate import grad
 from telegrad.dist_autograd.engine import (
     AutogradContext,
     attach_to,
@@ -12,9 +13,10 @@ from telegrad.dist_autograd.engine import (
 )
 from telegrad.dist_autograd.functions import RecvFunction, SendFunction
 from telegrad.dist_autograd.rref_backward import backward_from_rref
-from telegrad.dist_autograd.tensor_codec import TENSOR
+from telegrad.dist_autograd.tensor_codec import ROW_SPARSE, TENSOR
 
 __all__ = [
+    "ROW_SPARSE",
     "TENSOR",
     "AutogradContext",
     "Container",
@@ -25,4 +27,5 @@ __all__ = [
     "backward_from_rref",
     "context",
     "get_gradients",
+    "grad",
 ]

@@ -17,7 +17,7 @@ import threading
 from contextlib import suppress
 from typing import final
 
-from telegrad.autograd import Tensor
+from telegrad.autograd import Gradient, Tensor
 from telegrad.dist_autograd.context import Context
 from telegrad.dist_autograd.messages import RELEASE, PassId, ReleaseMessage
 from telegrad.dist_autograd.pass_runner import PassRunner
@@ -31,7 +31,7 @@ from telegrad.dist_autograd.released import (
 )
 from telegrad.errors import ContextError, UnknownWorkerError, WorkerLostError
 from telegrad.rpc import Agent
-from telegrad.types import Array, WorkerInfo
+from telegrad.types import WorkerInfo
 
 __all__ = ["Container"]
 
@@ -129,10 +129,10 @@ class Container:
         known = context.find_pass(pass_id)
         if known is not None:
             return known
-        return context.add_pass(PassRunner(self.agent, context, pass_id))
+        return context.add_pass(PassRunner(self.agent, context, pass_id, self.new_message))
 
-    def gradients(self, context_id: ContextId) -> dict[Tensor, Array]:
-        """Returns the gradients of this worker's leaves; the arrays belong to the context.
+    def gradients(self, context_id: ContextId) -> dict[Tensor, Gradient]:
+        """Returns the gradients of this worker's leaves; see `Context.gradients`.
 
         Raises:
             TypeError: `context_id` is no context id.

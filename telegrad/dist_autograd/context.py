@@ -7,15 +7,15 @@ from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
-from telegrad.autograd import Tensor
+from telegrad.autograd import Gradient, Tensor
 from telegrad.dist_autograd.functions import RecvFunction, SendFunction
 from telegrad.dist_autograd.messages import PassId
+from telegrad.dist_autograd.pass_gradients import PassGradients, sum_of
 from telegrad.dist_autograd.pass_protocol import FunctionKey
 from telegrad.dist_autograd.released import ContextId
-from telegrad.types import Array, WorkerInfo
+from telegrad.types import WorkerInfo
 
 if TYPE_CHECKING:
-    from telegrad.dist_autograd.pass_gradients import PassGradients
     from telegrad.dist_autograd.pass_runner import PassRunner
 
 __all__ = ["Ambient", "Context", "Functions", "ambient_context", "enter_ambient", "leave_ambient"]
@@ -131,15 +131,17 @@ class Context:
         with self._lock:
             return list(self._passes.values())
 
-    def gradients(self) -> dict[Tensor, Array]:
+    def gradients(self) -> dict[Tensor, Gradient]:
         """Returns the sums of the gradients of the passes that ended here, by leaf.
 
-        The arrays belong to the context: nobody writes into them.
+        They belong to the context: nobody writes into them. Arrays; where only rows were added,
+        RowSparse; where a pass was recorded, Tensors.
         """
-        total: dict[Tensor, Array] = {}
+        total: dict[Tensor, Gradient] = {}
         for kept in self.ended_passes():
-            for tensor, gradient in kept.arrays().items():
-                total[tensor] = total[tensor] + gradient if tensor in total else gradient
+            for tensor, gradient in kept.held().items():
+                known = total.get(tensor)
+                total[tensor] = gradient if known is None else sum_of(known, gradient)
         return total
 
     def ended_passes(self) -> list[PassGradients]:

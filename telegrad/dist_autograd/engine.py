@@ -7,7 +7,7 @@ from contextvars import Token
 from types import TracebackType
 from typing import Any, final
 
-from telegrad.autograd import Tensor
+from telegrad.autograd import Gradient, Tensor, own_gradient
 from telegrad.dist_autograd.container import Container
 from telegrad.dist_autograd.context import (
     Ambient,
@@ -17,12 +17,14 @@ from telegrad.dist_autograd.context import (
 )
 from telegrad.dist_autograd.handlers import Handlers
 from telegrad.dist_autograd.interceptor import AutogradInterceptor
+from telegrad.dist_autograd.messages import PassMode
 from telegrad.dist_autograd.released import ContextId, check_context_id
-from telegrad.dist_autograd.roots import only_rref, roots_of
+from telegrad.dist_autograd.remote_roots import RemoteRoots
+from telegrad.dist_autograd.roots import gradients_for, listed
 from telegrad.dist_autograd.rref_backward import RRefBackward, backward_from_rref
-from telegrad.dist_autograd.starting import run_pass
-from telegrad.errors import BlockingCallError, ContextError
-from telegrad.rpc import Agent, RRef, current_agent, on_own_loop, seconds
+from telegrad.dist_autograd.starting import run_pass_from
+from telegrad.errors import ContextError
+from telegrad.rpc import Agent, RRef, current_agent
 
 __all__ = ["AutogradContext", "attach_to", "backward", "context", "get_gradients"]
 
@@ -39,6 +41,7 @@ def attach_to(agent: Agent) -> Container:
     agent.on_lost(container.on_lost)
     Handlers(container).register()
     RRefBackward(container).register()
+    RemoteRoots(container).register()
     return container
 
 
@@ -105,8 +108,10 @@ def context() -> AutogradContext:
 def backward(
     context_id: ContextId,
     roots: Sequence[Tensor | RRef[Any]],
+    gradients: Sequence[Gradient | None] | None = None,
     *,
     retain_graph: bool = False,
+    create_graph: bool = False,
     timeout: float | None = None,
 ) -> None:
     """Computes the gradients of `roots` on all workers that took part, and keeps them there.
@@ -117,39 +122,55 @@ def backward(
 
     Args:
         context_id: What `with context() as context_id` gave.
-        roots: Scalar tensors of this worker; their sum is differentiated. Or one RRef alone, to a
-            scalar tensor of any worker: see `RRef.backward`.
+        roots: Tensors of this worker, and RRefs to tensors of any; their sum is differentiated.
+            The owner of an RRef alone starts the pass: see `RRef.backward`.
+        gradients: One for each root, in its shape; None for a scalar means 1.
         retain_graph: Keeps the graph for another backward.
+        create_graph: Records the backward on all workers, so that the gradients in the context can
+            be differentiated again there; implies `retain_graph`.
         timeout: Seconds above 0; None for `RpcOptions.timeout`; `math.inf` for no limit. What
             the served call has left bounds it.
 
     Raises:
         TypeError: `roots` is no list of tensors, or `context_id` no context id.
-        ContextError: The context was released, or this worker knows none of that id.
+        ContextError: The context was released, or this worker, or the owner of a root, knows none
+            of that id.
         ContextMismatchError: A gradient reached what was received in another context.
-        AutogradError: No roots, or one that is no scalar or needs no gradient; the graph was
-            freed, or changed in place.
+        AutogradError: No roots, or one that needs no gradient, or is no scalar and was given none;
+            a gradient has another shape; the graph was freed, or changed in place.
+        OwnerLostError: The owner of a root is lost.
         WorkerLostError: A worker that takes part is lost.
         CallTimeoutError: Not all was done in time.
         BlockingCallError: On an event loop that telegrad runs.
         Exception: What a rule or hook raised first, on any worker; a note names the worker.
+
+    Example:
+        >>> import operator
+        >>> from telegrad import dist_autograd, rpc, tensor
+        >>> with rpc.init_rpc("a"), dist_autograd.context() as context_id:
+        ...     x = tensor([1.0, 2.0], requires_grad=True)
+        ...     product = rpc.remote("a", operator.mul, (x, x))
+        ...     dist_autograd.backward(context_id, [x.sum(), product], [None, [1.0, 10.0]])
+        ...     dist_autograd.get_gradients(context_id)[x]
+        tensor([ 3., 41.])
     """
-    agent = current_agent()
-    rref = only_rref(roots)
-    if rref is not None:
+    container = current_agent().attached(Container)
+    starts = listed(roots)
+    given = gradients_for(starts, gradients)
+    if len(starts) == 1 and isinstance(starts[0], RRef):
         check_context_id(context_id)  # None, too, is none
-        backward_from_rref(rref, context_id, retain_graph=retain_graph, timeout=timeout)
-        return
-    container = agent.attached(Container)
-    starts = roots_of(roots)
-    found = container.find(context_id)
-    limit = seconds(timeout, agent.options.timeout)
-    if on_own_loop():
-        raise BlockingCallError(
-            "backward() would block a loop of telegrad's; in an async def function write "
-            "`await rpc.to_thread(dist_autograd.backward, context_id, roots)`"
+        backward_from_rref(
+            starts[0],
+            context_id,
+            gradient=given[0],
+            retain_graph=retain_graph,
+            create_graph=create_graph,
+            timeout=timeout,
         )
-    run_pass(container, found, starts, retain_graph=retain_graph, limit=limit)
+        return
+    mode = PassMode(retain_graph or create_graph, create_graph)
+    call = "dist_autograd.backward, context_id, roots"
+    run_pass_from(container, context_id, starts, given, mode, timeout, call=call)
 
 
 def get_gradients(context_id: ContextId) -> dict[Tensor, Tensor]:
@@ -160,11 +181,12 @@ def get_gradients(context_id: ContextId) -> dict[Tensor, Tensor]:
 
     Returns:
         New tensors in the shape and dtype of their leaves, by leaf, by identity. Leaves that no
-        gradient reached are missing.
+        gradient reached are missing. Where `nn.Embedding(sparse=True)` alone has added, it is a
+        `RowSparse`; where a backward was recorded (`create_graph`), it can be differentiated.
 
     Raises:
         TypeError: `context_id` is no context id.
         ContextError: The context was released, or this worker never heard of it.
     """
     gradients = current_agent().attached(Container).gradients(context_id)
-    return {leaf: Tensor(gradient.copy()) for leaf, gradient in gradients.items()}
+    return {leaf: own_gradient(gradient) for leaf, gradient in gradients.items()}

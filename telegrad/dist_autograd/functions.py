@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import final
 
 from telegrad.arrays import to_device
-from telegrad.autograd import Edge, Gradient, Gradients, Node, Sink, Tensor
+from telegrad.autograd import Edge, Gradient, Gradients, Node, Sink, Tensor, is_row_sparse
 from telegrad.types import WorkerInfo
 
 __all__ = ["RecvFunction", "SendFunction"]
@@ -55,11 +55,15 @@ class SendFunction(Node):
 
     def backward(self, gradients: Gradients) -> Gradients:
         """Hands each slot's gradient to the Tensor that was sent in it."""
-        pairs = zip(gradients, self.devices, strict=True)
-        return tuple(None if g is None else _on(g, device) for g, device in pairs)
+        slots = zip(gradients, self.devices, self.edges, strict=True)
+        return tuple(None if g is None else _on(g, device, edge) for g, device, edge in slots)
 
 
-def _on(gradient: Gradient, device: str) -> Gradient:
+def _on(gradient: Gradient, device: str, edge: Edge | None) -> Gradient:
+    if is_row_sparse(gradient):
+        # Rows stay rows on their way to a leaf, or on to another worker; rules get arrays.
+        moved = gradient.to(device)
+        return moved if edge is not None and edge.node.is_end else moved.to_dense()  # type: ignore[return-value]
     if isinstance(gradient, Tensor):
         return gradient.to(device)
     return to_device(gradient, device)

@@ -1,7 +1,8 @@
 """What the passes and contexts of two workers say to each other, as plain wire values.
 
-autograd.begin      request, reply when settled     context, pass, retain, claims
+autograd.begin      request, reply when settled     context, pass, retain, create, keep, claims
 autograd.gradient   one-way                         context, pass, gradients, nones
+                    of a pass that is recorded      function, slots, too
 autograd.abort      request, reply when passed on   context, pass, cause
 autograd.release    one-way                         context, lowest
 """
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
-from telegrad.autograd import Gradients
+from telegrad.autograd import Gradients, Tensor
 from telegrad.dist_autograd.released import ContextId
 from telegrad.errors import DecodeError, EncodeError, RemoteError
 from telegrad.types import WorkerInfo
@@ -28,6 +29,7 @@ __all__ = [
     "BeginMessage",
     "GradientMessage",
     "PassId",
+    "PassMode",
     "ReleaseMessage",
     "describe_cause",
     "note_origin",
@@ -68,43 +70,78 @@ class PassId:
 
 @final
 @dataclass(frozen=True, slots=True)
+class PassMode:
+    """How a pass runs, the same at all of its workers.
+
+    Attributes:
+        retain: Whether graphs are kept for another pass.
+        create: Whether the pass is recorded, so that its gradients can be differentiated again.
+        keep: Whether leaves' gradients are kept in the context. If not, nothing is run but what
+            leads to other workers, and to what the starter is asked for.
+    """
+
+    retain: bool = False
+    create: bool = False
+    keep: bool = True
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class BeginMessage:
     """The pass begins: the sender claims an answer for each of these sends to the receiver."""
 
     context_id: ContextId
     pass_id: PassId
-    retain: bool
+    mode: PassMode
     claims: tuple[int, ...]
 
     def to_wire(self) -> dict[str, object]:
         """Returns it as plain values."""
-        head = _head(self.context_id, self.pass_id)
-        return {**head, "retain": self.retain, "claims": list(self.claims)}
+        head, mode = _head(self.context_id, self.pass_id), self.mode
+        how = {"retain": mode.retain, "create": mode.create, "keep": mode.keep}
+        return {**head, **how, "claims": list(self.claims)}
 
     @staticmethod
     def from_wire(body: object) -> BeginMessage:
         """Returns it from plain values; raises DecodeError."""
         context_id, pass_id, fields = _read_head(body)
-        return BeginMessage(
-            context_id, pass_id, bool(fields.get("retain")), _numbers(fields.get("claims"))
+        mode = PassMode(
+            retain=bool(fields.get("retain")),
+            create=bool(fields.get("create")),
+            keep=bool(fields.get("keep", True)),
         )
+        return BeginMessage(context_id, pass_id, mode, _numbers(fields.get("claims")))
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class GradientMessage:
-    """Answers: gradients slot by slot, and the message ids that none is the answer to."""
+    """Answers: gradients slot by slot, and the message ids that none is the answer to.
+
+    Attributes:
+        context_id: The context.
+        pass_id: The pass.
+        gradients: By the message id that each answers; under `create` they are Tensors.
+        nones: Message ids.
+        function: The autograd message id of this message itself; 0 if no gradient needs one.
+        slots: Which of the gradients do, counted through all slots of `gradients`.
+    """
 
     context_id: ContextId
     pass_id: PassId
     gradients: tuple[tuple[int, Gradients], ...]
     nones: tuple[int, ...]
+    function: int = 0
+    slots: tuple[int, ...] = ()
 
     def to_wire(self) -> dict[str, object]:
         """Returns it as plain values and arrays."""
         gradients = [[number, list(slots)] for number, slots in self.gradients]
-        head = _head(self.context_id, self.pass_id)
-        return {**head, "gradients": gradients, "nones": list(self.nones)}
+        body = _head(self.context_id, self.pass_id)
+        body.update(gradients=gradients, nones=list(self.nones))
+        if self.function:
+            body.update(function=self.function, slots=list(self.slots))
+        return body
 
     @staticmethod
     def from_wire(body: object) -> GradientMessage:
@@ -118,7 +155,14 @@ class GradientMessage:
                     gradients.append((number, tuple(slots)))
                 case _:
                     raise DecodeError("a gradient is not a message id and a list of slots")
-        return GradientMessage(context_id, pass_id, tuple(gradients), _numbers(fields.get("nones")))
+        nones, function = _numbers(fields.get("nones")), fields.get("function", 0)
+        places = _numbers(fields.get("slots", []))
+        flat = [gradient for _, answer in gradients for gradient in answer]
+        if not isinstance(function, int) or not all(
+            0 <= place < len(flat) and isinstance(flat[place], Tensor) for place in places
+        ):
+            raise DecodeError("what is said to need a gradient in a gradient is no Tensor")
+        return GradientMessage(context_id, pass_id, tuple(gradients), nones, function, places)
 
 
 @final

@@ -1,16 +1,21 @@
-"""The gradients of one pass at one worker, apart until it is known how the pass ends."""
+"""The gradients of one pass at one worker, apart until it is known how the pass ends.
+
+An array for most leaves; a RowSparse where nothing else was added; a Tensor that can be
+differentiated again where the pass was recorded.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import final
+from typing import Any, final
+
+import numpy as np
 
 from telegrad.arrays import namespace
-from telegrad.autograd import Gradient, GradientTarget, Tensor
-from telegrad.types import Array
+from telegrad.autograd import Gradient, GradientTarget, Tensor, enable_grad, is_row_sparse
 
-__all__ = ["PassGradients"]
+__all__ = ["PassGradients", "sum_of"]
 
 
 @final
@@ -25,7 +30,7 @@ class PassGradients(GradientTarget):
         super().__init__()
         self._earlier = earlier
         self._lock = threading.Lock()
-        self._arrays: dict[Tensor, Array] = {}
+        self._held: dict[Tensor, Gradient] = {}
         self._cleared = False
 
     def __call__(self, tensor: Tensor, gradient: Gradient) -> None:
@@ -33,38 +38,69 @@ class PassGradients(GradientTarget):
 
         So a hook may write into what `get` returns, as it may into `tensor.grad`.
         """
-        array = gradient.data if isinstance(gradient, Tensor) else gradient
         with self._lock:
             if not self._cleared:
-                present = self._arrays.get(tensor)
-                self._arrays[tensor] = (
-                    namespace(array).array(array) if present is None else present + array
+                present = self._held.get(tensor)
+                self._held[tensor] = (
+                    _copy(gradient) if present is None else sum_of(present, gradient)
                 )
 
     def get(self, tensor: Tensor) -> Tensor | None:
-        """Returns what is kept for `tensor`."""
-        array = self._arrays.get(tensor)
-        return None if array is None else Tensor(array)
+        """Returns what is kept for `tensor`; a RowSparse as it is."""
+        held: Any = self._held.get(tensor)
+        return held if held is None or _is_whole(held) else Tensor(held)
 
     def replace(self, tensor: Tensor, gradient: Tensor | None) -> None:
         """Keeps `gradient` for `tensor` instead."""
         with self._lock:
             if gradient is None:
-                self._arrays.pop(tensor, None)
+                self._held.pop(tensor, None)
             elif not self._cleared:
-                self._arrays[tensor] = gradient.data
+                rows = is_row_sparse(gradient)
+                self._held[tensor] = gradient if rows or gradient.requires_grad else gradient.data
 
     def earlier(self) -> Sequence[PassGradients]:
         """Returns the gradients of the passes of this context that have ended."""
         return self._earlier()
 
-    def arrays(self) -> dict[Tensor, Array]:
-        """Returns the gradients; the arrays belong to the pass."""
+    def held(self) -> dict[Tensor, Gradient]:
+        """Returns the gradients; they belong to the pass, nobody writes into them."""
         with self._lock:
-            return dict(self._arrays)
+            return dict(self._held)
 
     def clear(self) -> None:
         """Takes them away, for good."""
         with self._lock:
             self._cleared = True
-            self._arrays.clear()
+            self._held.clear()
+
+
+def sum_of(first: Any, second: Any) -> Gradient:
+    """Returns the sum of two gradients of one leaf; rows of rows, recorded if one of them is."""
+    if isinstance(first, Tensor) or isinstance(second, Tensor):
+        with enable_grad():
+            return _dense(first) + _dense(second)  # type: ignore[no-any-return]
+    total: Any = first + second
+    result: Gradient = np.asarray(total) if isinstance(total, np.generic) else total
+    return result
+
+
+def _dense(gradient: Any) -> Any:
+    return gradient.to_dense() if is_row_sparse(gradient) else gradient
+
+
+def _is_whole(gradient: object) -> bool:
+    return isinstance(gradient, Tensor) or is_row_sparse(gradient)
+
+
+def _copy(gradient: Any) -> Gradient:
+    copied: Gradient
+    if is_row_sparse(gradient):
+        copied = gradient.copy()  # type: ignore[assignment]
+    elif not isinstance(gradient, Tensor):
+        copied = namespace(gradient).array(gradient)
+    elif gradient.requires_grad:
+        copied = gradient.copy()
+    else:
+        copied = namespace(gradient.data).array(gradient.data)
+    return copied

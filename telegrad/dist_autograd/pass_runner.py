@@ -9,13 +9,15 @@
 Whoever brings an event handles what is queued, then works on the graph until it is dry; another
 who brings one while that is done leaves it there. So no thread waits. The two are apart so that
 a loss or an abort is heard while a rule runs, however long that takes.
+
+A pass that is recorded leaves functions of its own: a message of gradients is one like any other.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -24,6 +26,7 @@ from typing import TYPE_CHECKING, TypeAlias, final
 from telegrad.autograd import Completion, Edge, Gradient, Gradients, GraphTask, Sink
 from telegrad.dist_autograd import pass_protocol as protocol
 from telegrad.dist_autograd.functions import RecvFunction
+from telegrad.dist_autograd.gradient_functions import record_received, record_sent
 from telegrad.dist_autograd.messages import (
     ABORT,
     BEGIN,
@@ -32,6 +35,7 @@ from telegrad.dist_autograd.messages import (
     BeginMessage,
     GradientMessage,
     PassId,
+    PassMode,
     describe_cause,
     note_origin,
     read_cause,
@@ -67,19 +71,26 @@ class PassRunner:
         agent: This worker.
         context: The context that the pass runs in.
         pass_id: Names the pass.
+        new_message: Draws autograd message ids.
 
     Attributes:
         ended: Completed at the starter, when the pass has ended everywhere.
         gradients: Those of this worker's leaves; they count once this is `done`.
     """
 
-    def __init__(self, agent: Agent, context: Context, pass_id: PassId) -> None:
+    def __init__(
+        self, agent: Agent, context: Context, pass_id: PassId, new_message: Callable[[], int]
+    ) -> None:
         self.id = pass_id
         self.gradients = PassGradients(context.ended_passes)
         self.ended: Future[None] = new_future(agent.submit, f"backward of context {context.id}")
         self._agent = agent
         self._context = context
-        self._retain = False
+        self._new_message = new_message
+        self._mode = PassMode()
+        # At the starter of a pass that keeps no gradients: what it was asked for, and what came.
+        self._wanted: tuple[Edge, ...] = ()
+        self._captured: Mapping[Edge, Gradient] = {}
         self._protocol: PassProtocol[Gradients] = PassProtocol(agent.info, pass_id.starter)
         self._events: SimpleQueue[Event] = SimpleQueue()
         self._working = threading.Lock()
@@ -96,9 +107,15 @@ class PassRunner:
 
     # Events.
 
-    def start(self, roots: Sequence[Root], *, retain: bool) -> None:
-        """Starts the pass, in the pool; `ended` is completed when it has ended everywhere."""
-        self._retain = retain
+    def start(self, roots: Sequence[Root], mode: PassMode, wanted: Sequence[Edge] = ()) -> None:
+        """Starts the pass, in the pool; `ended` is completed when it has ended everywhere.
+
+        Args:
+            roots: Where it starts.
+            mode: How it runs.
+            wanted: Edges whose gradients `take_captured` gives, if it keeps none in the context.
+        """
+        self._mode, self._wanted = mode, tuple(wanted)
         self._agent.submit(self._handle, lambda: self._start(roots))
 
     def begin(self, peer: WorkerInfo, message: BeginMessage, request: Envelope) -> None:
@@ -107,7 +124,7 @@ class PassRunner:
         def event() -> list[Action[Gradients]]:
             actions: list[Action[Gradients]] = []
             if not self._protocol.entered:
-                self._retain = message.retain
+                self._mode = message.mode
                 try:
                     actions = self._enter(())
                 except BaseException as error:  # the begin must be replied to
@@ -118,7 +135,14 @@ class PassRunner:
 
     def answer(self, peer: WorkerInfo, message: GradientMessage) -> None:
         """Takes a peer's answers."""
-        self._handle(lambda: self._protocol.answer(peer, message.gradients, message.nones))
+
+        def event() -> list[Action[Gradients]]:
+            gradients = message.gradients
+            if message.function:
+                gradients = record_received(self._context, peer, message)
+            return self._protocol.answer(peer, gradients, message.nones)
+
+        self._handle(event)
 
     def abort(
         self,
@@ -132,6 +156,11 @@ class PassRunner:
         if task is not None and (source is None or self.id.starter != self._agent.info):
             task.abort()  # not one more rule, whoever runs it now
         self._handle(lambda: self._protocol.abort(cause, source, at_once=at_once))
+
+    def take_captured(self) -> Mapping[Edge, Gradient]:
+        """Returns what came to the edges that were wanted; once, when the pass has ended."""
+        captured, self._captured, self._wanted = self._captured, {}, ()
+        return captured
 
     def late_workers(self) -> list[str]:
         """Returns the names of those that this worker waits for."""
@@ -194,9 +223,20 @@ class PassRunner:
             try:
                 task.run()
             except BaseException as error:  # SystemExit too: a rule, a hook or a sink raised
-                self._queue(partial(self._failed, error))
+                self._queue(partial(self._failed, self._or_mismatch(task, error)))
                 return
             self._queue(self._ran)
+
+    def _or_mismatch(self, task: GraphTask, error: BaseException) -> BaseException:
+        """Returns an error, or what is behind it: contexts that share a graph free it for each other."""
+        if isinstance(error, AutogradError):
+            for node in task.reachable:
+                if isinstance(node, RecvFunction) and node.context_id != self._context.id:
+                    mismatch = _mismatch(node, self._context.id)
+                    mismatch.__cause__ = error
+                    mismatch.add_note(f"first of all {error}")
+                    return mismatch
+        return error
 
     def _ran(self) -> list[Action[Gradients]]:
         """Resolves what came to none, all at once; looks whether the graph is done."""
@@ -216,6 +256,7 @@ class PassRunner:
         """Every send was fed, every receive resolved; comes once for each who saw it so."""
         if self._task is None:
             return []
+        self._captured = self._task.captured
         self._task = self._functions = None
         if not self.gradients.has_ends:
             return self._protocol.finished()
@@ -274,8 +315,10 @@ class PassRunner:
             roots,
             accumulate=self.gradients,
             sources=list(functions.sends.values()),
-            retain_graph=self._retain,
+            retain_graph=self._mode.retain,
+            create_graph=self._mode.create,
             sink=self._on_sink,
+            captures=None if self._mode.keep else self._wanted,
         )
         self._functions, self._task, self._fed = functions, task, True
         sends: dict[WorkerInfo, list[int]] = {}
@@ -316,6 +359,7 @@ class PassRunner:
         if self._task is not None:
             self._task.abort()
         self._task = self._functions = None
+        self._captured = {}
         self.gradients.abandon(cause)
         self.gradients.clear()
 
@@ -330,10 +374,12 @@ class PassRunner:
         match action:
             case protocol.Begin(peer, claims):
                 self._context.touch(peer)
-                begin = BeginMessage(context_id, self.id, self._retain, claims)
+                begin = BeginMessage(context_id, self.id, self._mode, claims)
                 self._request(peer, BEGIN, begin.to_wire(), self._protocol.begun)
             case protocol.Answer(peer, gradients, nones):
                 answer = GradientMessage(context_id, self.id, gradients, nones)
+                if self._mode.create:
+                    answer = record_sent(self._context, peer, answer, self._new_message)
                 agent.post(peer, GRADIENT, answer.to_wire())
             case protocol.Abort(peer, cause):
                 abort = AbortMessage(context_id, self.id, cause)
@@ -381,5 +427,6 @@ def _mismatch(sink: RecvFunction, context_id: int) -> AutogradError | ContextMis
     return ContextMismatchError(
         f"backward in autograd context {context_id} reached a value that was received from "
         f"{sink.peer.name!r} in context {sink.context_id}; receive it inside the context that "
-        "backward runs in, or detach() it"
+        "backward runs in, or detach() it; a function that serves calls of several contexts at once "
+        "computes for each call by itself, or under no_grad()"
     )

@@ -1,11 +1,13 @@
 """Backward with the value of an RRef as its root: `RRef.backward`, at both ends.
 
     holder                                           owner
-    rref.backward  {rref, context, retain}  ───────▶  the starter: once the value is there, a pass
+    rref.backward  {rref, context, gradient,
+                    retain, create}         ───────▶  the starter: once the value is there, a pass
                                                       that has it as its only root
     None, or what ended the pass            ◀───────  the pass has ended everywhere
 
-The owner asks itself in the same way. A holder that gives up, or is lost, takes the pass with it:
+The gradient of the root is an argument as any other: recorded, if the pass is. The owner asks
+itself in the same way. A holder that gives up, or is lost, takes the pass with it:
 the served call is cancelled, and with it the wait for the pass, which is then aborted. Without a
 context there is no message: the owner's own graph is differentiated where it is.
 """
@@ -13,13 +15,13 @@ context there is no message: the owner's own graph is differentiated where it is
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any, final
 
-from telegrad.autograd import Tensor
+from telegrad.autograd import Gradient, Tensor
 from telegrad.dist_autograd.container import Container
+from telegrad.dist_autograd.messages import PassMode
 from telegrad.dist_autograd.released import ContextId, check_context_id
-from telegrad.dist_autograd.roots import root_of
+from telegrad.dist_autograd.roots import check_root, root_of
 from telegrad.dist_autograd.starting import run_pass
 from telegrad.errors import (
     BlockingCallError,
@@ -41,7 +43,9 @@ def backward_from_rref(
     rref: RRef[Any],
     context_id: ContextId | None,
     *,
+    gradient: Gradient | None = None,
     retain_graph: bool = False,
+    create_graph: bool = False,
     timeout: float | None = None,
 ) -> None:
     """Runs backward from the value of an RRef; see `RRef.backward`."""
@@ -51,14 +55,16 @@ def backward_from_rref(
             "`await rpc.to_thread(rref.backward, context_id)`"
         )
     if context_id is None:
-        _local(rref, retain_graph=retain_graph, timeout=timeout)
+        _local(rref, gradient, PassMode(retain_graph, create_graph), timeout)
         return
     number = int(check_context_id(context_id))
     owner, calls = rref.owner(), rref.reference.registry.agent.attached(RRefCalls)
     payload = {
         "rref": list(rref.reference.rref),
         "context": number,
+        "gradient": gradient if create_graph or not isinstance(gradient, Tensor) else gradient.data,
         "retain": bool(retain_graph),
+        "create": bool(create_graph),
     }
     ended = calls.send(rref.reference, BACKWARD, payload, LABEL, timeout)
     try:
@@ -74,7 +80,9 @@ def backward_from_rref(
         raise
 
 
-def _local(rref: RRef[Any], *, retain_graph: bool, timeout: float | None) -> None:
+def _local(
+    rref: RRef[Any], gradient: Gradient | None, mode: PassMode, timeout: float | None
+) -> None:
     if not rref.is_owner():
         raise ContextError(
             f"backward() without a context id differentiates on the owner of the RRef alone, which "
@@ -82,9 +90,8 @@ def _local(rref: RRef[Any], *, retain_graph: bool, timeout: float | None) -> Non
             "rref.backward(context_id) inside `with dist_autograd.context() as context_id`"
         )
     value = rref.to_here(timeout)
-    root_of(value, _called(rref.owner()))
-    assert isinstance(value, Tensor)
-    value.backward(retain_graph=retain_graph)
+    root = check_root(value, _called(rref.owner()), given=gradient is not None)
+    root.backward(gradient, retain_graph=mode.retain, create_graph=mode.create)
 
 
 @final
@@ -106,19 +113,24 @@ class RRefBackward:
     def _prepare(self, caller: WorkerInfo, payload: object) -> UserCall:
         del caller
         fields = payload if isinstance(payload, dict) else {}
-        context_id, retain = fields.get("context"), fields.get("retain")
-        if not (type(context_id) is int and isinstance(retain, bool)):
-            raise DecodeError(f"the body of {BACKWARD} is not {{rref, context, retain}}")
+        context_id, gradient = fields.get("context"), fields.get("gradient")
+        retain, create = fields.get("retain"), fields.get("create")
+        if not (type(context_id) is int and isinstance(retain, bool) and isinstance(create, bool)):
+            raise DecodeError(
+                f"the body of {BACKWARD} is not {{rref, context, gradient, retain, create}}"
+            )
+        mode = PassMode(retain or create, create)
 
         def backward_from(value: object) -> UserCall:
-            return UserCall(partial(self._run, value, context_id, retain=retain), name=LABEL)
+            return UserCall(self._run, (value, context_id, gradient, mode), name=LABEL)
 
         return self._calls.on_value(payload, "backward", backward_from)
 
-    def _run(self, value: object, context_id: ContextId, *, retain: bool) -> None:
-        root = root_of(value, _called(self._container.agent.info))
+    def _run(self, value: object, context_id: ContextId, gradient: Any, mode: PassMode) -> None:
+        called = _called(self._container.agent.info)
+        root = root_of(value, called, gradient, create_graph=mode.create)
         context = self._container.find(context_id)
-        run_pass(self._container, context, [root], retain_graph=retain, limit=math.inf)
+        run_pass(self._container, context, [root], mode, math.inf)
 
 
 def _called(owner: WorkerInfo) -> str:

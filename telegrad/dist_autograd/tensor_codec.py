@@ -1,6 +1,7 @@
 """Tensors on the wire: the array, and nothing of the graph; a Parameter arrives as a Tensor.
 
-Whether a Tensor needs a gradient is the interceptor's affair: it travels beside the document.
+Whether a Tensor needs a gradient is the interceptor's affair: it travels beside the document. The
+gradients of some rows alone travel as these rows.
 """
 
 from __future__ import annotations
@@ -8,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from telegrad.autograd import Tensor, attach
-from telegrad.errors import DecodeError
+from telegrad.arrays import is_array
+from telegrad.autograd import RowSparse, Tensor, attach
+from telegrad.errors import AutogradError, DecodeError
 from telegrad.wire import Buffer, ExternalType, describe, rebuild, register_external
 
-__all__ = ["TENSOR"]
+__all__ = ["ROW_SPARSE", "TENSOR"]
 
 
 def _describe(tensor: Tensor) -> tuple[object, Sequence[Buffer]]:
@@ -26,6 +28,31 @@ def _rebuild(meta: Any, buffers: Sequence[Buffer]) -> Tensor:
     return attach(held[0], None)
 
 
+def _describe_rows(gradient: RowSparse) -> tuple[object, Sequence[Buffer]]:
+    described, buffers = describe([gradient.rows, gradient.values])
+    return [described, list(gradient.shape)], buffers
+
+
+def _rebuild_rows(meta: Any, buffers: Sequence[Buffer]) -> RowSparse:
+    match meta:
+        case [bytes(described), list(shape)] if all(type(n) is int and n >= 0 for n in shape):
+            held: list[Any] = rebuild(described, buffers)
+        case _:
+            raise DecodeError("the description of a RowSparse is not [its arrays, its shape]")
+    if len(held) != 2 or not all(map(is_array, held)) or held[0].dtype.kind not in "iu":
+        raise DecodeError("a RowSparse is not of a vector of rows and an array of values")
+    rows, values = held
+    try:
+        gradient = RowSparse(rows, values, tuple(shape))
+    except AutogradError as error:
+        raise DecodeError(str(error)) from error
+    if len(rows) and not 0 <= rows.min() <= rows.max() < shape[0]:
+        raise DecodeError(f"a RowSparse of {shape[0]} rows names others")
+    return gradient
+
+
 TENSOR = ExternalType("tensor", Tensor, _describe, _rebuild)
+ROW_SPARSE = ExternalType("row_sparse", RowSparse, _describe_rows, _rebuild_rows)
 
 register_external(TENSOR)
+register_external(ROW_SPARSE)

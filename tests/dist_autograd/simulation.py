@@ -1,8 +1,10 @@
-"""Random programs over workers in memory, and the local program that they must agree with.
+"""Workers in memory that run one pass over a random program.
 
-A program is made once, in one order, as a graph of linear nodes over the integers modulo a prime,
-so that gradients are exact. Then one pass runs over it: every message, graph step, late event and
-fault goes into one bag from which a seeded generator draws, so any order may happen.
+Every message, graph step, late event and fault goes into one bag from which a seeded generator
+draws, so any order may happen.
+
+Roots of other workers are asked for first, as `remote_roots` does. A pass that is recorded leaves a
+pair of functions for each message of gradients, as `gradient_functions` does.
 """
 
 from __future__ import annotations
@@ -10,178 +12,21 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from telegrad.dist_autograd import pass_protocol as protocol
 from telegrad.dist_autograd.pass_protocol import Cut, FunctionKey, PassProtocol, Phase
 from telegrad.errors import AutogradError, CallTimeoutError, WorkerLostError
 from telegrad.types import WorkerInfo
+from tests.dist_autograd.simulated_programs import (
+    PRIME,
+    Program,
+    SimNode,
+    Value,
+    local_gradients,
+)
 
-PRIME = 1_000_003
 Slots = tuple[int | None, ...]
-
-
-@dataclass(eq=False)
-class SimNode:
-    """A leaf, a linear operation, a send function or a receive function."""
-
-    kind: str
-    worker: int
-    inputs: tuple[tuple[SimNode, int], ...] = ()
-    weights: tuple[int, ...] = ()
-    outputs: int = 1
-    pair: SimNode | None = None  # of a receive function, its send function
-    peer: int = -1
-    message: int = -1
-    fails: bool = False
-
-
-Value = tuple[SimNode, int]
-
-
-@dataclass
-class Program:
-    """What was recorded before backward, and what will be recorded meanwhile."""
-
-    workers: int
-    recorded: list[list[SimNode]]
-    late: list[list[SimNode]] = field(default_factory=list)  # each list in order, on its own
-    roots: list[Value] = field(default_factory=list)
-    starter: int = 0
-
-
-class ProgramMaker:
-    """Makes a random program: nested calls, results unused, lost or late."""
-
-    def __init__(self, rng: random.Random, workers: int) -> None:
-        self.rng = rng
-        self.program = Program(workers, [[] for _ in range(workers)])
-        self.leaves = [[self._add(SimNode("leaf", w)) for _ in range(2)] for w in range(workers)]
-        self.messages = 0
-        self.budget = rng.randint(4, 30)
-
-    def _add(self, node: SimNode, into: list[SimNode] | None = None) -> SimNode:
-        (self.program.recorded[node.worker] if into is None else into).append(node)
-        return node
-
-    def make(self) -> Program:
-        starter = self.rng.randrange(self.program.workers)
-        values = self._body(starter, [], 0)
-        self.program.starter = starter
-        used = tuple(value for value in values if self.rng.random() < 0.6) or (values[-1],)
-        weights = tuple(self.rng.randint(1, 50) for _ in used)
-        loss = self._add(SimNode("op", starter, used, weights))
-        self.program.roots = [(loss, 0), *self.rng.sample(values, self.rng.randint(0, 1))]
-        return self.program
-
-    def _body(self, worker: int, given: list[Value], depth: int) -> list[Value]:
-        values = [*given, (self.rng.choice(self.leaves[worker]), 0)]
-        for _ in range(self.rng.randint(3, 7) if depth == 0 else self.rng.randint(1, 3)):
-            self.budget -= 1
-            if self.rng.random() < 0.75 * 0.6**depth and self.budget > 0:
-                values += self._call(worker, values, depth)
-            else:
-                values.append(self._combine(worker, values))
-        return values
-
-    def _combine(
-        self, worker: int, values: list[Value], into: list[SimNode] | None = None
-    ) -> Value:
-        inputs = (values[-1], *self.rng.choices(values[-6:], k=self.rng.randint(0, 3)))
-        weights = tuple(self.rng.randint(1, 50) for _ in inputs)
-        return self._add(SimNode("op", worker, inputs, weights), into), 0
-
-    def _call(self, caller: int, values: list[Value], depth: int) -> list[Value]:
-        callee = self.rng.randrange(self.program.workers)
-        arguments = self._some(values)
-        fate = self.rng.choices(["arrives", "lost", "late"], [16, 1, 1])[0]
-        received: list[Value] = []
-        if arguments:
-            send = self._send(caller, callee, arguments)
-            if fate == "arrives":
-                received = self._receive(send)
-            elif fate == "late":
-                self._served_late(send, depth)
-        if fate != "arrives":
-            return []
-        inside = self._body(callee, received, depth + 1)[-4:]
-        results = self._some(inside)
-        if not results:
-            return []
-        reply = self._send(callee, caller, results)
-        fate = self.rng.choices(["arrives", "lost", "late"], [16, 1, 1])[0]
-        if fate == "late":
-            self._served_late(reply, depth)
-        return self._receive(reply) if fate == "arrives" else []
-
-    def _some(self, values: list[Value]) -> list[Value]:
-        count = self.rng.choices([0, 1, 2, 3], [1, 6, 4, 2])[0]
-        return self.rng.sample(values[-5:], min(count, len(values[-5:])))
-
-    def _send(
-        self, worker: int, peer: int, values: list[Value], into: list[SimNode] | None = None
-    ) -> SimNode:
-        self.messages += 1
-        node = SimNode("send", worker, tuple(values), outputs=len(values), peer=peer)
-        node.message = self.messages
-        return self._add(node, into)
-
-    def _receive(self, send: SimNode, into: list[SimNode] | None = None) -> list[Value]:
-        node = SimNode("receive", send.peer, outputs=send.outputs, pair=send, peer=send.worker)
-        node.message = send.message
-        self._add(node, into)
-        return [(node, i) for i in range(node.outputs)]
-
-    def _served_late(self, send: SimNode, depth: int) -> None:
-        """The message is received while the pass runs, and perhaps more is sent from there."""
-        late: list[SimNode] = []
-        values = self._receive(send, late)
-        values.append(self._combine(send.peer, values, late))
-        if self.rng.random() < 0.6 and depth < 5:
-            target = self.rng.randrange(self.program.workers)
-            further = self._send(send.peer, target, values[-1:], late)
-            if self.rng.random() < 0.6:
-                self._receive(further, late)
-        self.program.late.append(late)
-
-
-def local_gradients(program: Program) -> dict[SimNode, int]:
-    """The gradients of the same program in one process."""
-    order: list[SimNode] = []
-    seen: set[SimNode] = set()
-
-    def visit(node: SimNode) -> None:
-        if node not in seen:
-            seen.add(node)
-            for source, _ in _sources(node):
-                visit(source)
-            order.append(node)
-
-    gradients: dict[Value, int] = {}
-    for root in program.roots:
-        visit(root[0])
-        gradients[root] = gradients.get(root, 0) + 1
-    for node in reversed(order):
-        for i, value in enumerate(_sources(node)):
-            output = i if node.kind == "receive" else 0
-            if (node, output) in gradients:
-                weight = node.weights[i] if node.kind == "op" else 1
-                if node.kind == "receive":
-                    gradient = gradients[node, output]
-                else:
-                    gradient = gradients[node, 0] * weight
-                gradients[value] = (gradients.get(value, 0) + gradient) % PRIME
-    return {
-        node: gradients[node, 0] for node in order if node.kind == "leaf" if (node, 0) in gradients
-    }
-
-
-def _sources(node: SimNode) -> tuple[Value, ...]:
-    """Where the gradients of a node go: those of a receive function to what was sent."""
-    if node.kind == "receive":
-        assert node.pair is not None
-        return node.pair.inputs
-    return node.inputs
 
 
 class LocalGraph:
@@ -274,6 +119,68 @@ class SimWorker:
         self.claims: set[FunctionKey] = set()
         self.replies = 0
         self.begins = 0
+        self.asked: set[int] = set()  # at the starter: owners of roots that have not answered
+        self.given_up = False
+
+    def start(self) -> None:
+        """At the starter: asks for the roots of other workers, then enters."""
+        program, simulation = self.simulation.program, self.simulation
+        roots = list(program.roots)
+        missing = len(program.remote_roots)
+        self.asked = {node.worker for node, _ in program.remote_roots}
+        for owner in self.asked:
+            if simulation.infos[owner] in self.lost:
+                self.give_up(self.lost[simulation.infos[owner]])
+                return
+
+        def answered(send: SimNode) -> None:
+            nonlocal missing
+            if self.given_up:
+                return
+            roots.append((self._received(send), 0))
+            missing -= 1
+            if not missing:
+                self.asked.clear()
+                self.enter(roots)
+
+        def asked(owner: SimWorker, value: Value) -> None:
+            send = owner._sent(self.index, (value,))
+            simulation.send(owner, self.info, lambda _: answered(send))
+
+        for value in program.remote_roots:
+            peer = simulation.infos[value[0].worker]
+            simulation.send(self, peer, lambda owner, value=value: asked(owner, value))  # type: ignore[misc]
+        if not missing:
+            self.enter(roots)
+
+    def give_up(self, cause: BaseException) -> None:
+        """At the starter, before the pass: a root will not be there."""
+        self.given_up = True
+        self.asked.clear()
+        self.simulation.ended(cause)
+
+    def _sent(self, peer: int, values: tuple[Value, ...]) -> SimNode:
+        self.simulation.program.messages += 1
+        message = self.simulation.program.messages
+        send = SimNode("send", self.index, values, outputs=1, peer=peer, message=message)
+        self.recorded.append(send)
+        return send
+
+    def _received(self, send: SimNode) -> SimNode:
+        node = SimNode("receive", self.index, pair=send, peer=send.worker, message=send.message)
+        self.recorded.append(node)
+        return node
+
+    def on_answer(
+        self,
+        peer: WorkerInfo,
+        gradients: tuple[tuple[int, Slots], ...],
+        nones: tuple[int, ...],
+        function: SimNode | None,
+    ) -> None:
+        if function is not None:
+            self._received(function)
+        self.perform(self.machine.answer(peer, gradients, nones))
 
     def enter(self, roots: list[Value]) -> None:
         sends: dict[WorkerInfo, list[int]] = {}
@@ -328,8 +235,10 @@ class SimWorker:
                 self.replies += 1
                 simulation.send(self, peer, lambda w: w.perform(w.machine.begun(self.info, cause)))
             case protocol.Answer(peer, gradients, nones):
+                recorded = simulation.program.creates and bool(gradients)
+                function = self._sent(simulation.infos.index(peer), ()) if recorded else None
                 simulation.send(
-                    self, peer, lambda w: w.perform(w.machine.answer(self.info, gradients, nones))
+                    self, peer, lambda w: w.on_answer(self.info, gradients, nones, function)
                 )
             case protocol.Abort(peer, first):
                 source = (self.info, "abort")
@@ -354,6 +263,8 @@ class SimWorker:
 
     def on_lost(self, peer: WorkerInfo, cause: BaseException) -> None:
         self.lost[peer] = cause
+        if self.simulation.infos.index(peer) in self.asked:
+            self.give_up(cause)
         self.perform(self.machine.lost(peer, cause))
 
 
@@ -399,7 +310,7 @@ class Simulation:
             self._later_nodes(nodes)
         for i in self.faults.lost:
             self.bag.append((i, i, lambda i=i: self._lose(i)))  # type: ignore[misc]
-        self.later(starter, lambda: starter.enter(self.program.roots))
+        self.later(starter, starter.start)
         if self.faults.deadline:
             self.later(starter, lambda: self._expire(starter))
         steps = 0
@@ -433,6 +344,10 @@ class Simulation:
             cause = CallTimeoutError("the deadline passed")
             self.causes.append(cause)
             starter.perform(starter.machine.abort(cause, at_once=True))
+        elif starter.asked:
+            cause = CallTimeoutError("the deadline passed before the roots were there")
+            self.causes.append(cause)
+            starter.give_up(cause)
 
     def _lose(self, index: int) -> None:
         """Some of what is on its way from the lost worker arrives, before its loss is known."""

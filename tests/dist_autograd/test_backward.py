@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from telegrad import dist_autograd, rpc
-from telegrad.autograd import Tensor, no_grad, tensor
+from telegrad.autograd import RowSparse, Tensor, no_grad, rules, tensor
 from telegrad.errors import AutogradError
 from telegrad.testing import Cluster
 from telegrad.types import Array
@@ -292,6 +292,30 @@ def hook_in_place() -> None:
 def test_a_hook_may_write_into_the_gradient_that_is_kept(cluster: Cluster) -> None:
     """Both terms of a sum have one gradient, which belonged to neither leaf."""
     cluster.call(0, hook_in_place)
+
+
+def some_rows(table: Tensor) -> Tensor:
+    rows: Tensor = rules.embedding.embedding(table, [1, 3, 1], sparse=True)
+    return rows
+
+
+def gradient_of_some_rows() -> None:
+    here, sent = tensor(X, requires_grad=True), tensor(X, requires_grad=True)
+    with dist_autograd.context() as context_id:
+        loss = some_rows(here).sum() + rpc.rpc_sync("worker1", some_rows, (sent,)).sum()
+        dist_autograd.backward(context_id, [loss])
+        found = dist_autograd.get_gradients(context_id)
+    assert here.grad is None
+    for table in (here, sent):
+        gradient: Any = found[table]
+        assert isinstance(gradient, RowSparse)
+        assert gradient.rows.tolist() == [1, 3, 1]
+        close(gradient.to_dense(), np.array([[0.0], [2.0], [0.0], [1.0], [0.0]]) * np.ones_like(X))
+
+
+def test_gradients_of_some_rows_stay_rows(cluster: Cluster) -> None:
+    """Of a table that is here, and of one that was sent."""
+    cluster.call(0, gradient_of_some_rows)
 
 
 # -- kinds of calls ----------------------------------------------------------------------------

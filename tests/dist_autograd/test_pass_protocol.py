@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -10,17 +11,10 @@ from telegrad.dist_autograd import pass_protocol as protocol
 from telegrad.dist_autograd.pass_protocol import Cut, PassProtocol, Phase
 from telegrad.errors import AutogradError, CallTimeoutError, WorkerLostError
 from telegrad.types import WorkerInfo
-from tests.dist_autograd.simulation import (
-    Faults,
-    ProgramMaker,
-    SimNode,
-    Simulation,
-    Slots,
-    local_gradients,
-)
+from tests.dist_autograd.simulated_programs import ProgramMaker, SimNode, local_gradients
+from tests.dist_autograd.simulation import Faults, Simulation, Slots
 
 FAST_PROGRAMS = 2_500
-LONG_PROGRAMS = 100_000
 A, B, C = (WorkerInfo(name, rank, rank + 1) for rank, name in enumerate("abc"))
 LOST = WorkerLostError("b is lost", worker="b")
 
@@ -41,7 +35,13 @@ def simulate(seed: int, kind: str) -> BaseException | None:
     elif kind == "error":
         nodes: list[SimNode] = [node for nodes in program.recorded for node in nodes]
         rng.choice(nodes).fails = True
-    return Simulation(program, rng, faults).run()
+    simulation = Simulation(program, rng, faults)
+    cause = simulation.run()
+    if cause is None and kind == "none" and program.creates:
+        # The functions that a recorded pass has left are in the cuts of the next one.
+        again = replace(program, recorded=[w.recorded for w in simulation.workers], late=[])
+        return Simulation(again, rng).run()
+    return cause
 
 
 def run_programs(count: int, kind: str, first: int = 0) -> int:
@@ -66,24 +66,20 @@ def test_random_programs_end_under_faults(kind: str) -> None:
     assert 0 < successes < FAST_PROGRAMS // 3
 
 
-@pytest.mark.long
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("kind", ["none", "loss", "error", "deadline"])
-def test_a_hundred_thousand_random_programs(kind: str) -> None:
-    successes = run_programs(LONG_PROGRAMS, kind, first=20_000_000)
-    assert successes == LONG_PROGRAMS if kind == "none" else successes < LONG_PROGRAMS
-
-
 def test_the_programs_are_not_trivial() -> None:
-    reached = nested = 0
+    reached = nested = asked = several = 0
     for seed in range(200):
         rng = random.Random(seed)
         program = ProgramMaker(rng, rng.randint(2, 4)).make()
         workers = {node.worker for node in local_gradients(program)}
         reached += len(workers) > 1
         nested += len(workers) > 2
+        asked += bool(program.remote_roots)
+        several += len({node.worker for node, _ in program.remote_roots}) > 1
     assert reached > 100
     assert nested > 20
+    assert asked > 80
+    assert several > 20
 
 
 # The worked example of docs/dist-autograd.md: A calls B, B calls C, C calls A back.

@@ -43,7 +43,7 @@ WAITS_FOR_NOBODY = {
         rpc.DoctorPair rpc.DoctorProblem rpc.DoctorReport rpc.DoctorWorker
         rpc.CLOSE_SECONDS rpc.CallMode rpc.CallRecord rpc.CurrentCall rpc.Limits rpc.Message
         rpc.RpcOptions rpc.RpcStatistics rpc.TlsOptions rpc.UserCall rpc.WorkerInfo
-        dist_autograd.TENSOR dist_autograd.RecvFunction dist_autograd.SendFunction
+        dist_autograd.ROW_SPARSE dist_autograd.TENSOR dist_autograd.RecvFunction dist_autograd.SendFunction
         collectives.GroupStatistics collectives.ReduceOp""",
     "a part of an agent, for the packages above": """
         rpc.Interceptor rpc.JobEvents rpc.Membership rpc.MembershipEvents rpc.OpenExchange rpc.RRefCalls

@@ -197,6 +197,15 @@ def backward(name: str) -> None:
             raise
 
 
+@row(TRAINING, "dist_autograd.grad", ends=lost("callee", "owner"))
+def grad(name: str) -> None:
+    """Of a root that is the callee's, and of one that is here."""
+    x = vector()
+    with dist_autograd.context() as context_id:
+        roots = [x.sum(), rpc.remote("callee", loss_that_holds_backwards, (x, name))]
+        dist_autograd.grad(context_id, roots, x, create_graph=True, timeout=math.inf)
+
+
 def loss_that_holds_backwards(x: Tensor, name: str) -> Tensor:
     return holds_backwards(x, name).sum()
 

@@ -125,7 +125,8 @@ COMPOUNDS: dict[int, tuple[str, Callable[[list[Any]], Any]]] = {
 
 def externals(metadata: bytes, buffers: list[bytes]) -> list[Any]:
     """Returns what stands beside a document: arrays, and what else is known of by name."""
-    found, left = [], list(buffers)
+    found: list[Any] = []
+    left = list(buffers)
     for name, meta, count in unpack(metadata) if metadata else []:
         own, left = left[:count], left[count:]
         if name in ("array", "cupy"):
@@ -133,6 +134,10 @@ def externals(metadata: bytes, buffers: list[bytes]) -> list[Any]:
         elif name == "tensor":
             (inner,) = externals(meta, own)
             found.append({"$tensor": inner["$array"]})
+        elif name == "row_sparse":
+            described, shape = meta
+            rows, values = externals(described, own)
+            found.append({"$row_sparse": [rows["$array"], values["$array"], shape]})
         else:
             found.append({f"${name}": value(meta)})
     assert not left

@@ -23,6 +23,7 @@ import scipy.sparse
 
 import telegrad.dist_autograd  # noqa: F401 - makes Tensors travel
 from telegrad import Tensor, tensor
+from telegrad.autograd import RowSparse
 from telegrad.types import WorkerInfo
 from telegrad.wire import register_type
 
@@ -218,6 +219,7 @@ OBJECTS: dict[str, Any] = {
     "many bytes": Beside(b"\x00\x01\x02\x03"),
     "a long bytearray": Beside(bytearray(b"abcd")),
     "tensor": tensor([1.0, 2.0]),
+    "a gradient of some rows": RowSparse(np.array([2, 0], "<i8"), np.ones((2, 1), "<f4"), (5, 1)),
     "worker": WorkerInfo("ps", 0, 1),
     "exception": ValueError("bad", 3),
     "exception with an array and an argument that cannot travel": ValueError(_twice, Secret()),
@@ -239,10 +241,16 @@ def shown(value: object) -> tuple[Any, list[Any]]:
     """Returns a value and what is lifted out of it, each array once."""
     lifted: list[Any] = []
     form = _shown(value, lifted)
-    return form, [
-        {"$tensor": _array(each.data)} if isinstance(each, Tensor) else {"$array": _array(each)}
-        for each in lifted
-    ]
+    return form, [_external(each) for each in lifted]
+
+
+def _external(lifted: Any) -> dict[str, Any]:
+    if isinstance(lifted, RowSparse):
+        parts = [_array(lifted.rows), _array(lifted.values), list(lifted.shape)]
+        return {"$row_sparse": parts}
+    if isinstance(lifted, Tensor):
+        return {"$tensor": _array(lifted.data)}
+    return {"$array": _array(lifted)}
 
 
 def _shown(value: Any, lifted: list[Any]) -> Any:
@@ -259,7 +267,7 @@ def _shown(value: Any, lifted: list[Any]) -> Any:
     if kind is Beside:
         tag = "$big_bytes" if type(value.value) is bytes else "$big_bytearray"
         return {tag: inside([np.frombuffer(value.value, np.uint8)])}
-    if kind in (np.ndarray, Tensor):
+    if kind in (np.ndarray, Tensor, RowSparse):
         if not any(each is value for each in lifted):
             lifted.append(value)
         return {"$external": next(i for i, each in enumerate(lifted) if each is value)}

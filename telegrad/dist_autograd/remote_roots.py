@@ -1,0 +1,155 @@
+"""Roots of one pass on several workers: the pass starts here, and reaches the others as it does all.
+
+    starter                                                  owner of a root
+    autograd.root {rref, context, given}  ────────────────▶  a send function above the value
+    a recv function of that               ◀── message ─────
+    the pass begins, with the recv function as its root
+
+So it is as if the value had been fetched inside the context, but for its array, which stays where it
+is. A root that this worker owns, or one whose request was answered in vain, costs nothing more: a
+send function whose receive is nowhere is answered with none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+
+from telegrad.arrays import namespace
+from telegrad.autograd import Tensor, attach
+from telegrad.dist_autograd.container import Container
+from telegrad.dist_autograd.context import Context
+from telegrad.dist_autograd.functions import RecvFunction, SendFunction
+from telegrad.dist_autograd.pass_runner import Root
+from telegrad.dist_autograd.released import ContextId
+from telegrad.dist_autograd.roots import check_root, root_of
+from telegrad.errors import DecodeError
+from telegrad.rpc import Future, RRef, RRefCalls, UserCall, collect_all
+from telegrad.types import WorkerInfo
+
+__all__ = ["RemoteRoots", "find_roots"]
+
+ROOT = "autograd.root"
+LABEL = "a root of backward"
+
+
+def find_roots(
+    container: Container,
+    context: Context,
+    roots: Sequence[Tensor | RRef[Any]],
+    gradients: Sequence[Any],
+    *,
+    create_graph: bool,
+    limit: float,
+) -> list[Root]:
+    """Returns where a pass starts that has these roots; asks the owners of those elsewhere, at once.
+
+    Args:
+        container: The contexts of this worker.
+        context: That of the pass.
+        roots: Tensors of this worker, and RRefs to tensors of any.
+        gradients: One for each, None for the 1 of a scalar.
+        create_graph: Whether the pass is recorded.
+        limit: Seconds that this may take.
+
+    Raises:
+        TypeError: One of them is no Tensor.
+        AutogradError: One may not be a root, or its gradient has another shape.
+        ContextError: An owner knows no such context.
+        OwnerLostError: An owner is lost.
+        CallTimeoutError: Not all are there in time.
+    """
+    me, calls = container.agent.info, container.agent.attached(RRefCalls)
+    asked: dict[int, Future[Any]] = {}
+    for i, root in enumerate(roots):
+        if isinstance(root, Tensor):  # before anyone else is asked for anything
+            check_root(root, f"roots[{i}]", given=gradients[i] is not None)
+    for i, root in enumerate(roots):
+        if isinstance(root, RRef):
+            asked[i] = _ask(calls, root, context.id, gradients[i] is not None, me, limit)
+    try:
+        collect_all(asked.values()).wait(math.inf)  # each of them ends in time
+    except KeyboardInterrupt:
+        for each in asked.values():
+            each.cancel()
+        raise
+    found = []
+    for i, (root, gradient) in enumerate(zip(roots, gradients, strict=True)):
+        value, what = root, f"roots[{i}]"
+        if isinstance(root, RRef):
+            value = asked[i].value()
+            if root.owner() != me:
+                value = _received(context, root.owner(), value, gradient)
+            what = f"{what}, the value of an RRef at {root.owner_name()!r},"
+        found.append(root_of(value, what, gradient, create_graph=create_graph))
+    return found
+
+
+def _ask(
+    calls: RRefCalls, root: RRef[Any], context: ContextId, given: bool, me: WorkerInfo, limit: float
+) -> Future[Any]:
+    if root.owner() == me:
+        return calls.fetch(root.reference, limit)  # which may still be being created
+    payload = {"rref": list(root.reference.rref), "context": int(context), "given": given}
+    return calls.send(root.reference, ROOT, payload, LABEL, limit)
+
+
+def _received(context: Context, owner: WorkerInfo, answer: Any, gradient: Any) -> Tensor:
+    """Returns what stands for a tensor of another worker: its shape, its dtype and no memory."""
+    match answer:
+        case (int(message), tuple(shape), np.dtype() as dtype):
+            function = RecvFunction(1, context_id=context.id, peer=owner, message=message)
+        case _:
+            raise DecodeError(f"the answer to {ROOT} is not (message, shape, dtype)")
+    context.record_receive(function)
+    given = gradient.data if isinstance(gradient, Tensor) else gradient
+    xp = namespace(given)
+    return attach(xp.broadcast_to(xp.zeros((), dtype), shape), function)
+
+
+@final
+class RemoteRoots:
+    """The owner's end.
+
+    Args:
+        container: The contexts of this worker.
+    """
+
+    def __init__(self, container: Container) -> None:
+        self._container = container
+        self._calls = container.agent.attached(RRefCalls)
+
+    def register(self) -> None:
+        """Has the agent serve these requests."""
+        self._container.agent.serve(ROOT, self._prepare)
+
+    def _prepare(self, caller: WorkerInfo, payload: object) -> UserCall:
+        fields = payload if isinstance(payload, dict) else {}
+        context_id, given = fields.get("context"), fields.get("given")
+        if not (type(context_id) is int and isinstance(given, bool)):
+            raise DecodeError(f"the body of {ROOT} is not {{rref, context, given}}")
+
+        def record(value: object) -> UserCall:
+            return UserCall(self._record, (value, context_id, given, caller), name=LABEL)
+
+        return self._calls.on_value(payload, "root", record)
+
+    def _record(self, value: object, context_id: ContextId, given: bool, caller: WorkerInfo) -> Any:
+        what = f"the value of this RRef at {self._container.agent.name!r}"
+        root = check_root(value, what, given=given)
+        if not given:
+            root.root()  # which says what else may be wrong with it
+        context, message = self._container.find(context_id), self._container.new_message()
+        context.touch(caller)
+        function = SendFunction(
+            [root.edge],
+            context_id=context_id,
+            peer=caller,
+            message=message,
+            devices=[root.device],
+        )
+        context.record_send(function)
+        return message, root.shape, root.dtype
