@@ -17,7 +17,7 @@ GOLDEN_ARGS ?=
 FUZZ_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo polyglot test test-long test-uvloop test-floors fuzz lint types unit protos protos-check size gpu bench-rpc bench-autograd golden lock clean demo-env env
+.PHONY: help demo polyglot test test-long test-uvloop test-floors fuzz lint types unit protos protos-check size gpu bench-rpc bench-autograd bench-dist-autograd golden lock clean demo-env env
 
 help: ## says what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name what; do \
@@ -78,6 +78,10 @@ bench-rpc: demo-env ## calls beside torch's, Ray's and xoscar's; makes an enviro
 bench-autograd: demo-env ## gradients beside torch's, HIPS autograd's and NumPy by hand; makes an environment for each
 	@sh scripts/peers.sh $(VENV) torch autograd
 	$(BIN)/python benchmarks/autograd.py --json bench-autograd.json $(BENCH_ARGS)
+
+bench-dist-autograd: demo-env ## gradients across workers beside torch's; makes an environment for it
+	@sh scripts/peers.sh $(VENV) torch
+	$(BIN)/python benchmarks/dist_autograd.py --json bench-dist-autograd.json $(BENCH_ARGS)
 
 golden: demo-env ## writes tests/golden: what torch finds for programs, modules and optimizers
 	@sh scripts/peers.sh $(VENV) torch

@@ -20,34 +20,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import signal
-import statistics
-import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from machine import machine, python_of, say
+from programs import median_of, rotated, run
 
-PEERS = Path(__file__).resolve().parent / "peers"
 PROGRAMS = {
     "telegrad": "telegrad_rpc.py",
     "telegrad-uvloop": "telegrad_rpc.py",
     "torch": "torch_rpc.py",
     "ray": "ray_actors.py",
     "xoscar": "xoscar_actors.py",
-}
-# One program's limit: the figures of two states, the start, and slow peers on slow machines.
-PROGRAM_SECONDS = 300.0
-ENVIRONMENT = {
-    "PYTHONPATH": str(PEERS),  # processes that a peer starts import its program
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else it warns of its future
 }
 # A row's name, and where its figure lies.
 ROWS = (
@@ -63,37 +49,6 @@ GROWTH_ROWS = (ROWS[0], ROWS[2], ("all workers up, ms", ("start", "ms")))
 Found = dict[str, dict[str, list[dict[str, Any]]]]
 
 
-def run(peer: str, arguments: Sequence[str]) -> dict[str, Any]:
-    """Runs a peer's program to its end; returns what it reported, or what went wrong."""
-    process = subprocess.Popen(
-        [python_of(peer), PEERS / PROGRAMS[peer], *arguments],
-        env={**os.environ, **ENVIRONMENT},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        output, errors = process.communicate(timeout=PROGRAM_SECONDS)
-    except subprocess.TimeoutExpired:
-        return {"error": f"no end within {PROGRAM_SECONDS:g} s"}
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-    if process.returncode:
-        return {"error": "".join((errors or output).strip().splitlines()[-1:])}
-    reported: dict[str, Any] = json.loads(output.splitlines()[-1])
-    return reported
-
-
-def rotated(peers: Sequence[str], round_number: int) -> list[str]:
-    """Returns the peers, beginning with another one each round."""
-    shift = round_number % len(peers)
-    return [*peers[shift:], *peers[:shift]]
-
-
 def measure(told: argparse.Namespace) -> Found:
     """Runs all rounds; returns each program's report by peer and by what it ran."""
     found: Found = {peer: {} for peer in told.peers}
@@ -103,23 +58,12 @@ def measure(told: argparse.Namespace) -> Found:
         for r in range(told.rounds):
             for peer in rotated(told.peers, r):
                 say(f"round {r + 1} of {told.rounds}, {name}: {peer}")
-                reported = run(peer, [*arguments, "--seconds", str(told.seconds)])
+                seconds = ["--seconds", str(told.seconds)]
+                reported = run(peer, PROGRAMS[peer], [*arguments, *seconds])
                 found[peer].setdefault(name, []).append(reported)
                 if "error" in reported:
                     say(f"  {peer}: {reported['error']}")
     return found
-
-
-def median_of(reports: Sequence[dict[str, Any]], state: str, where: Sequence[str]) -> float | None:
-    """Returns the median over the rounds that have the figure."""
-    values = []
-    for reported in reports:
-        figure: Any = reported.get("figures", {}).get(state, {})
-        for key in where:
-            figure = figure.get(key, {})
-        if isinstance(figure, int | float):
-            values.append(float(figure))
-    return statistics.median(values) if values else None
 
 
 def lines(found: Found) -> Iterator[str]:
@@ -132,7 +76,7 @@ def lines(found: Found) -> Iterator[str]:
     yield "| " + " | ".join(header) + " |"
     yield "|---" * len(header) + "|"
     for label, plan, state, where in rows(found):
-        values = [median_of(found[peer].get(plan, ()), state, where) for peer in peers]
+        values = [median_of(found[peer].get(plan, ()), state, *where) for peer in peers]
         cells = ["–" if value is None else f"{value:,.0f}" for value in values]
         if ratio:
             by_peer = dict(zip(peers, values, strict=True))

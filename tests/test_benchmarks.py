@@ -49,6 +49,30 @@ def test_the_benchmark_of_gradients_runs_and_writes_what_it_found(
 
 
 @pytest.mark.long
+@pytest.mark.timeout(180)  # seven processes, which import NumPy and gRPC
+def test_the_benchmark_of_gradients_across_workers_runs_and_writes_what_it_found(
+    programs: Programs, tmp_path: Path
+) -> None:
+    path = tmp_path / "found.json"
+    few = ["--peers", "telegrad", "--rounds", "1", "--seconds", "0.05", "--workers", "2", "3"]
+    output = programs.run(
+        ["python", "benchmarks/dist_autograd.py", *few, "--json", path], limit=150.0
+    )
+    reports = json.loads(path.read_text())["peers"]["telegrad"]
+    assert list(reports) == ["one other", "chain of 2", "chain of 3"]
+    for plan, figure in (("one other", "step"), ("one other", "tensors 1000"), *CHAINS):
+        found = reports[plan][0]["figures"][figure]
+        assert 0 < found["p50"] <= found["p99"]
+    for row in ("step", "1,000 tensors", "chain of 3 workers"):
+        assert f"| {row} | " in output
+    assert "telegrad, each more worker of the chain: " in output
+    assert "telegrad, each more tensor: " in output
+
+
+CHAINS = (("chain of 2", "chain"), ("chain of 3", "chain"))
+
+
+@pytest.mark.long
 def test_the_profile_of_the_chain_runs_and_says_where_time_goes(programs: Programs) -> None:
     output = programs.run(
         ["python", "benchmarks/chain_profile.py", "--rounds", "1", "--seconds", "0.5"]
