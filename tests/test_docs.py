@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "telegrad"
 OWN = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
-DOCUMENTS = sorted([*OWN, *(ROOT / "docs").glob("*.md")])
+DOCUMENTS = sorted([*OWN, *(ROOT / "docs").rglob("*.md")])
 FLOORS = "|".join(p.name for p in PACKAGE.iterdir() if p.is_dir() and not p.name.startswith("_"))
 
 WITH_EXAMPLES = sorted(

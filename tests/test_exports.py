@@ -22,22 +22,23 @@ DOCUMENTED: dict[str, str] = {
         gradcheck gradgradcheck hessian hvp jacobian jvp manual_seed nn no_grad numpy optim scipy
         tensor value_and_grad vjp""",
     "telegrad.nn": """AdaptiveAvgPool2d AvgPool2d BCELoss BCEWithLogitsLoss BatchNorm1d BatchNorm2d Conv1d Conv2d
-        CrossEntropyLoss Dropout ELU Flatten GELU Hardtanh HuberLoss KLDivLoss L1Loss LayerNorm LeakyReLU Linear
+        CrossEntropyLoss Dropout ELU Flatten GELU Hardtanh HuberLoss Identity KLDivLoss L1Loss LayerNorm LeakyReLU Linear
         LogSigmoid LogSoftmax MSELoss MaxPool2d Mish Module NLLLoss Parameter RMSNorm ReLU ReLU6 SELU Sequential
         SiLU Sigmoid SmoothL1Loss Softmax Softplus Softsign Tanh functional init Embedding GRU GRUCell LSTM LSTMCell
         ModuleDict ModuleList MultiheadAttention ParameterList RNN RNNCell TransformerEncoderLayer utils""",
-    "telegrad.optim": """Adagrad Adam AdamW CosineAnnealingLR ExponentialLR LambdaLR LinearLR MultiStepLR OneCycleLR
+    "telegrad.optim": """Adagrad Adam AdamW CosineAnnealingLR ExponentialLR HasGroups LambdaLR LinearLR MultiStepLR OneCycleLR
         Optimizer RMSprop ReduceLROnPlateau SGD Scheduler SequentialLR State StepLR""",
     "telegrad.scipy": "special",
     "telegrad.rpc": """Agent CurrentCall DoctorPair DoctorProblem DoctorReport DoctorWorker Future Limits RRef RpcOptions RpcStatistics WorkerInfo as_completed
         collect_all current_call doctor expose first_n functions gather get_worker_info get_worker_infos idempotent init_rpc
         is_initialized lookup on_join on_leave on_loss publish register_type remote
         remote_traceback rpc_async rpc_sync shutdown statistics Stream stream TlsOptions to_thread unpublish wait_all""",
-    "telegrad.dist_autograd": "backward context get_gradients",
+    "telegrad.dist_autograd": "backward context get_gradients grad",
     "telegrad.collectives": """GroupStatistics ProcessGroup ReduceOp Work all_gather all_reduce barrier
         broadcast destroy_process_group get_rank get_world_size init_process_group new_group recv
         send world_group""",
-    "telegrad.parallel": "DistributedDataParallel DistributedOptimizer RemoteModule parameter_rrefs",
+    "telegrad.parallel": """DistributedDataParallel DistributedOptimizer LossScale RemoteModule
+        StepFailure StepResult parameter_rrefs step_failure""",
     "telegrad.testing": """Cluster Fault FaultPlan FaultRule FaultStatistics FaultyNetwork
         FaultyTransport Injected LeakError faulty_network held_references no_leaked_children
         no_leaked_descriptors no_leaked_references no_leaked_tasks no_leaked_threads""",

@@ -67,6 +67,7 @@ PURE = [
     "collectives/mailbox.py",
     "dist_autograd/pass_protocol.py",
     "parallel/bucket.py",
+    "parallel/trainer_rounds.py",
     "rendezvous/membership.py",
     "rpc/admission.py",
     "rpc/early_cancels.py",
