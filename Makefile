@@ -40,7 +40,7 @@ test-uvloop: env ## the tests of calls and transports on uvloop's event loop
 	PYTHONPATH=$(VENV)/uvloop $(ONE_THREAD) $(BIN)/python $(PYTEST) -m "not long" tests/rpc tests/transport $(PYTEST_ARGS)
 
 test-floors: ## the fast tests against the lowest versions that pyproject.toml allows
-	@sh scripts/environment.sh $(VENV) dev,examples
+	@sh scripts/environment.sh $(VENV) dev,examples,rl
 	@sh scripts/floors.sh $(VENV) $(VENV)-floors
 	$(ONE_THREAD) $(VENV)-floors/bin/python $(PYTEST) -m "not long" $(PYTEST_ARGS)
 
@@ -96,7 +96,7 @@ clean: ## removes what the other targets made
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 env:
-	@sh scripts/environment.sh $(VENV) dev,examples
+	@sh scripts/environment.sh $(VENV) dev,examples,rl
 
 demo-env:
 	@sh scripts/environment.sh $(VENV) examples

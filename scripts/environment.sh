@@ -48,7 +48,7 @@ usable() {
 }
 
 installed() {
-    for other in "$stamp" "$venv/.installed-dev,examples"; do
+    for other in "$stamp" "$venv/.installed-dev,examples,rl"; do
         if [ -f "$other" ] && [ "$other" -nt pyproject.toml ] && [ "$other" -nt constraints.txt ]; then
             return 0
         fi

@@ -6,4 +6,4 @@ set -eu
 
 "$1/bin/uv" venv --quiet --clear --python "$1/bin/python" "$2"
 printf 'installing into %s: telegrad with the lowest versions that pyproject.toml allows\n' "$2"
-"$1/bin/uv" pip install --quiet --python "$2/bin/python" --resolution lowest-direct --editable '.[dev,examples]'
+"$1/bin/uv" pip install --quiet --python "$2/bin/python" --resolution lowest-direct --editable '.[dev,examples,rl]'
