@@ -36,6 +36,19 @@ ELSEWHERE = {
     "rpc.idempotent": "tests/rpc/test_retry.py",
     "rpc.publish": "tests/rpc/test_publish.py",
     "rpc.doctor": "tests/rpc/test_doctor.py",
+    **dict.fromkeys(
+        ("parallel.DistributedOptimizer.join", "parallel.DistributedOptimizer.leave"),
+        "tests/parallel/test_dist_optimizer_faults.py::"
+        "test_nobody_waits_where_the_worker_is_lost_that_made_the_optimizer",
+    ),
+    **dict.fromkeys(
+        (
+            "parallel.DistributedOptimizer.add_param_group",
+            "parallel.DistributedOptimizer.load_state_dict",
+            "parallel.DistributedOptimizer.state_dict",
+        ),
+        "tests/parallel/test_dist_optimizer_faults.py::test_an_owner_lost_that_is_asked",
+    ),
 }
 
 WAITS_FOR_NOBODY = {
@@ -44,7 +57,8 @@ WAITS_FOR_NOBODY = {
         rpc.CLOSE_SECONDS rpc.CallMode rpc.CallRecord rpc.CurrentCall rpc.Limits rpc.Message
         rpc.RpcOptions rpc.RpcStatistics rpc.TlsOptions rpc.UserCall rpc.WorkerInfo
         dist_autograd.ROW_SPARSE dist_autograd.TENSOR dist_autograd.RecvFunction dist_autograd.SendFunction
-        collectives.GroupStatistics collectives.ReduceOp""",
+        collectives.GroupStatistics collectives.ReduceOp
+        parallel.LossScale parallel.StepFailure parallel.StepResult""",
     "a part of an agent, for the packages above": """
         rpc.Interceptor rpc.JobEvents rpc.Membership rpc.MembershipEvents rpc.OpenExchange rpc.RRefCalls
         rpc.DoctorProbe rpc.ServedCall rpc.WaitProbes rpc.attach_parts rpc.call_off_joins rpc.joining
@@ -68,13 +82,22 @@ WAITS_FOR_NOBODY = {
         rpc.RRef.owner_name rpc.RRef.release
         rpc.Stream.aclose rpc.Stream.cancel rpc.Stream.close
         collectives.Work.add_done_callback collectives.Work.done collectives.Work.exception
+        parallel.DistributedOptimizer.scale_loss parallel.step_failure
+        parallel.RemoteModule.apply parallel.RemoteModule.children
         parallel.RemoteModule.get_module_rref
+        parallel.RemoteModule.register_forward_hook parallel.RemoteModule.register_forward_pre_hook
+        parallel.RemoteModule.register_full_backward_hook
         parallel.RemoteModule.modules parallel.RemoteModule.named_children
         parallel.RemoteModule.named_modules
         parallel.DistributedDataParallel.forward parallel.DistributedDataParallel.no_sync
         parallel.DistributedDataParallel.named_children""",
     "inherited by what is of this process; what it has of others is a RemoteModule's": """
-        parallel.DistributedDataParallel.add_module parallel.DistributedDataParallel.buffers
+        parallel.DistributedDataParallel.add_module parallel.DistributedDataParallel.apply
+        parallel.DistributedDataParallel.buffers parallel.DistributedDataParallel.children
+        parallel.DistributedDataParallel.register_forward_hook
+        parallel.DistributedDataParallel.register_forward_pre_hook
+        parallel.DistributedDataParallel.register_full_backward_hook
+        parallel.DistributedDataParallel.requires_grad_
         parallel.DistributedDataParallel.eval parallel.DistributedDataParallel.load_state_dict
         parallel.DistributedDataParallel.modules parallel.DistributedDataParallel.named_buffers
         parallel.DistributedDataParallel.named_modules

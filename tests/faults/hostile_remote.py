@@ -173,6 +173,10 @@ class HeldModule(Linear):
         self._stop("zero_grad")
         super().zero_grad()
 
+    def requires_grad_(self, requires_grad: bool = True) -> Any:
+        self._stop("requires_grad_")
+        return super().requires_grad_(requires_grad)
+
 
 class HeldOptimizer(SGD):
     """An optimizer that stops in the middle: while it is made, or of a step."""

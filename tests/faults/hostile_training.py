@@ -323,6 +323,16 @@ def module_zero_grad(name: str) -> None:
     module(name).zero_grad()
 
 
+@row(
+    TRAINING,
+    "parallel.RemoteModule.requires_grad_",
+    **CALLS_OWNER,
+    prepare=held_at("requires_grad_"),
+)
+def module_requires_grad(name: str) -> object:
+    return module(name).requires_grad_(False).training
+
+
 def parameters(name: str) -> list[rpc.RRef[Any]]:
     return [rpc.remote("callee", vector) for _ in range(2)]
 
