@@ -5,6 +5,7 @@ What is left out gets gradient 0.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -17,32 +18,23 @@ from telegrad.autograd.reductions import without_none
 __all__: list[str] = []
 
 
-@composed(np.nansum)
-def _nansum(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
-    out: None = None,
-    keepdims: bool = False,
-    initial: Any = None,
-    where: Any = None,
-) -> Any:
-    options = without_none(dtype=dtype, initial=initial, where=where)
-    return np.sum(choose(np.isnan(a), 0.0, a), axis=axis, keepdims=keepdims, **options)
+def _enter_total(function: Callable[..., Any], total: Callable[..., Any], neutral: float) -> None:
+    @composed(function)
+    def of_numbers(
+        a: Any,
+        axis: Any = None,
+        dtype: Any = None,
+        out: None = None,
+        keepdims: bool = False,
+        initial: Any = None,
+        where: Any = None,
+    ) -> Any:
+        options = without_none(dtype=dtype, initial=initial, where=where)
+        return total(choose(np.isnan(a), neutral, a), axis=axis, keepdims=keepdims, **options)
 
 
-@composed(np.nanprod)
-def _nanprod(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
-    out: None = None,
-    keepdims: bool = False,
-    initial: Any = None,
-    where: Any = None,
-) -> Any:
-    options = without_none(dtype=dtype, initial=initial, where=where)
-    return np.prod(choose(np.isnan(a), 1.0, a), axis=axis, keepdims=keepdims, **options)
+_enter_total(np.nansum, np.sum, 0.0)
+_enter_total(np.nanprod, np.prod, 1.0)
 
 
 def _numbers(a: Any, where: Any) -> Any:
@@ -70,36 +62,25 @@ def _nanmean(
     return _reduced(np.mean, a, axis, keepdims, where, dtype=dtype)
 
 
-@composed(np.nanvar)
-def _nanvar(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
-    out: None = None,
-    ddof: Any = 0,
-    keepdims: bool = False,
-    *,
-    where: Any = None,
-    correction: Any = None,
-) -> Any:
-    less = {"ddof": ddof, "correction": correction}
-    return _reduced(np.var, a, axis, keepdims, where, dtype=dtype, **less)
+def _enter_spread(function: Callable[..., Any], spread: Callable[..., Any]) -> None:
+    @composed(function)
+    def of_numbers(
+        a: Any,
+        axis: Any = None,
+        dtype: Any = None,
+        out: None = None,
+        ddof: Any = 0,
+        keepdims: bool = False,
+        *,
+        where: Any = None,
+        correction: Any = None,
+    ) -> Any:
+        less = {"ddof": ddof, "correction": correction}
+        return _reduced(spread, a, axis, keepdims, where, dtype=dtype, **less)
 
 
-@composed(np.nanstd)
-def _nanstd(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
-    out: None = None,
-    ddof: Any = 0,
-    keepdims: bool = False,
-    *,
-    where: Any = None,
-    correction: Any = None,
-) -> Any:
-    less = {"ddof": ddof, "correction": correction}
-    return _reduced(np.std, a, axis, keepdims, where, dtype=dtype, **less)
+_enter_spread(np.nanvar, np.var)
+_enter_spread(np.nanstd, np.std)
 
 
 _OVER: Final = {"axis": None, "keepdims": False, "initial": None}

@@ -197,83 +197,35 @@ def _dtype(function: Callable[..., Any], dtype: Any, q: Any, method: str) -> Any
     return (function(one) if middle else function(one, q, method=method)).dtype
 
 
-@composed(np.median)
-def _of_all(
-    a: Any,
-    axis: Any = None,
-    out: None = None,
-    overwrite_input: bool = False,
-    keepdims: bool = False,
-) -> Any:
-    return _quantile(np.median, a, 0.5, axis, "linear", keepdims, None)
+def _enter_middle(function: Callable[..., Any]) -> None:
+    @composed(function)
+    def middle(
+        a: Any,
+        axis: Any = None,
+        out: None = None,
+        overwrite_input: bool = False,
+        keepdims: bool = False,
+    ) -> Any:
+        return _quantile(function, a, 0.5, axis, "linear", keepdims, None)
 
 
-@composed(np.nanmedian)
-def _of_numbers(
-    a: Any,
-    axis: Any = None,
-    out: None = None,
-    overwrite_input: bool = False,
-    keepdims: bool = False,
-) -> Any:
-    return _quantile(np.nanmedian, a, 0.5, axis, "linear", keepdims, None)
+def _enter_parts(function: Callable[..., Any]) -> None:
+    @composed(function)
+    def at_parts(
+        a: Any,
+        q: Any,
+        axis: Any = None,
+        out: None = None,
+        overwrite_input: bool = False,
+        method: str = "linear",
+        keepdims: bool = False,
+        *,
+        weights: Any = None,
+    ) -> Any:
+        return _quantile(function, a, q, axis, method, keepdims, weights)
 
 
-@composed(np.quantile)
-def _at_parts(
-    a: Any,
-    q: Any,
-    axis: Any = None,
-    out: None = None,
-    overwrite_input: bool = False,
-    method: str = "linear",
-    keepdims: bool = False,
-    *,
-    weights: Any = None,
-) -> Any:
-    return _quantile(np.quantile, a, q, axis, method, keepdims, weights)
-
-
-@composed(np.nanquantile)
-def _at_parts_of_numbers(
-    a: Any,
-    q: Any,
-    axis: Any = None,
-    out: None = None,
-    overwrite_input: bool = False,
-    method: str = "linear",
-    keepdims: bool = False,
-    *,
-    weights: Any = None,
-) -> Any:
-    return _quantile(np.nanquantile, a, q, axis, method, keepdims, weights)
-
-
-@composed(np.percentile)
-def _at_percent(
-    a: Any,
-    q: Any,
-    axis: Any = None,
-    out: None = None,
-    overwrite_input: bool = False,
-    method: str = "linear",
-    keepdims: bool = False,
-    *,
-    weights: Any = None,
-) -> Any:
-    return _quantile(np.percentile, a, q, axis, method, keepdims, weights)
-
-
-@composed(np.nanpercentile)
-def _at_percent_of_numbers(
-    a: Any,
-    q: Any,
-    axis: Any = None,
-    out: None = None,
-    overwrite_input: bool = False,
-    method: str = "linear",
-    keepdims: bool = False,
-    *,
-    weights: Any = None,
-) -> Any:
-    return _quantile(np.nanpercentile, a, q, axis, method, keepdims, weights)
+for _function in (np.median, np.nanmedian):
+    _enter_middle(_function)
+for _function in (np.quantile, np.nanquantile, np.percentile, np.nanpercentile):
+    _enter_parts(_function)
