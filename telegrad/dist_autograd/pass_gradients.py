@@ -98,7 +98,7 @@ def _copy(gradient: Any) -> Gradient:
     if is_row_sparse(gradient):
         copied = gradient.copy()  # type: ignore[assignment]
     elif not isinstance(gradient, Tensor):
-        copied = namespace(gradient).array(gradient)
+        copied = gradient  # the graph task hands over an array of its own
     elif gradient.requires_grad:
         copied = gradient.copy()
     else:

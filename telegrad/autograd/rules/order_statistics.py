@@ -225,7 +225,9 @@ def _enter_parts(function: Callable[..., Any]) -> None:
         return _quantile(function, a, q, axis, method, keepdims, weights)
 
 
-for _function in (np.median, np.nanmedian):
-    _enter_middle(_function)
-for _function in (np.quantile, np.nanquantile, np.percentile, np.nanpercentile):
-    _enter_parts(_function)
+_enter_middle(np.median)
+_enter_middle(np.nanmedian)
+_enter_parts(np.quantile)
+_enter_parts(np.nanquantile)
+_enter_parts(np.percentile)
+_enter_parts(np.nanpercentile)
