@@ -43,6 +43,7 @@ from telegrad.transport.guest_list import GuestList
 from telegrad.transport.inproc import InprocNetwork, InprocTransport
 from telegrad.transport.limits import ConnectionLimits
 from telegrad.transport.link import Dial, Link, dial_peers, own_endpoints
+from telegrad.transport.local_transport import LocalTransport, why_not_local
 from telegrad.transport.loop import LoopThread, on_own_loop, shared_loop_thread
 from telegrad.transport.session import Session, SessionStatistics
 from telegrad.transport.shared_port import SharedPort
@@ -67,6 +68,7 @@ __all__ = [
     "KeyPair",
     "Link",
     "Listener",
+    "LocalTransport",
     "LoopThread",
     "Receiver",
     "Session",
@@ -100,5 +102,6 @@ __all__ = [
     "shared_loop_thread",
     "split_advertised",
     "split_host",
+    "why_not_local",
     "write_token_file",
 ]

@@ -8,7 +8,8 @@ Connection             one peer: a pure Session, plus whichever carrier is up no
      │                 promise: every envelope is handed over exactly once, or the peer is lost
 Carrier                one duplex stream of byte messages; may break at any moment
      │
-Transport              makes carriers: inproc (queues), grpc (one duplex stream each)
+Transport              makes carriers: inproc (queues), grpc (one duplex stream each),
+                       local (a Unix socket each, which threads may use without the loop)
 """
 
 from __future__ import annotations
@@ -21,11 +22,62 @@ from telegrad.errors import WorkerLostError
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 
-__all__ = ["Carrier", "CarrierClosedError", "Listener", "Receiver", "Transport", "WrappedCarrier"]
+__all__ = [
+    "Carrier",
+    "CarrierClosedError",
+    "Direct",
+    "Listener",
+    "Receiver",
+    "Transport",
+    "WrappedCarrier",
+]
 
 
 class CarrierClosedError(ConnectionError):
     """The stream ended, whichever end or network ended it; never reaches users."""
+
+
+class Direct(Protocol):
+    """A carrier's messages without the loop: whoever has the role moves them. Nothing waits."""
+
+    def fileno(self) -> int:
+        """Returns what can be polled for the next message, by whoever has a role."""
+
+    def begin_reading(self) -> bool:
+        """Takes the reader's role, if it is free and the carrier not broken from here."""
+
+    def end_reading(self) -> None:
+        """Gives the reader's role back."""
+
+    def begin_writing(self) -> bool:
+        """Takes the writer's role, if it is free and the carrier not broken from here."""
+
+    def end_writing(self) -> None:
+        """Gives the writer's role back."""
+
+    def put(self, message: bytes) -> bool:
+        """Sends a message, as far as there is room; returns whether all of it has left.
+
+        Raises:
+            CarrierClosedError: The carrier is broken.
+        """
+
+    def flush(self) -> bool:
+        """Sends what there was no room for; returns whether all of it has left.
+
+        Raises:
+            CarrierClosedError: The carrier is broken.
+        """
+
+    def take(self) -> bytes | None:
+        """Returns the next message; None while there is none.
+
+        Raises:
+            CarrierClosedError: There will be none any more.
+        """
+
+    def end(self) -> None:
+        """Breaks the carrier at both ends and wakes who polls it; idempotent, never raises."""
 
 
 class Carrier(ABC):
@@ -51,6 +103,14 @@ class Carrier(ABC):
     @property
     def peer_names(self) -> frozenset[str] | None:
         """The names that the other end's certificate proves; None where none was asked of it."""
+        return None
+
+    @property
+    def direct(self) -> Direct | None:
+        """What moves its messages from any thread; None where only the loop can.
+
+        Once it is used, `send` and `receive` are not.
+        """
         return None
 
     @abstractmethod
@@ -129,6 +189,10 @@ class Transport(ABC):
     def schemes(self) -> frozenset[str]:
         """All such parts, where it dials more than one kind."""
         return frozenset({self.scheme})
+
+    def reaches(self, endpoint: str) -> bool:
+        """Tells whether an endpoint of one of its schemes could be reached from this machine."""
+        return True
 
     def named(self, info: WorkerInfo) -> Transport:
         """Returns the transport with which this worker listens; itself, unless doors are shared.

@@ -7,7 +7,7 @@ import pytest
 from tests.transport.workers import Floor, floor_of
 
 
-@pytest.fixture(params=["inproc", "grpc"])
+@pytest.fixture(params=["inproc", "local", "grpc"])
 def floor(request: pytest.FixtureRequest) -> Iterator[Floor]:
     """Workers over each transport in turn."""
     with floor_of(request.param) as workers:

@@ -160,6 +160,7 @@ def test_a_lane_of_a_stream_that_the_listener_dialled(floor: Floor) -> None:
 
     async def talk() -> None:
         assert await peer.refused(lane_of=stream_id) is Reason.UNKNOWN_STREAM
+        await peer.close()
 
     on_loop(talk)
 

@@ -19,6 +19,7 @@ from telegrad.transport import (
     InprocNetwork,
     InprocTransport,
     Listener,
+    LocalTransport,
     Tls,
     TlsOptions,
     Transport,
@@ -202,7 +203,7 @@ class Floor:
     """Makes workers over one transport; closes all of them at the end.
 
     Args:
-        kind: "inproc", "grpc", "self-signed" or "mutual", the last two over gRPC with TLS.
+        kind: "inproc", "local", "grpc", "self-signed" or "mutual", the last two over gRPC with TLS.
         authority: Of the one certificate that the workers of "mutual" share.
     """
 
@@ -210,11 +211,17 @@ class Floor:
         self.kind = kind
         self._authority = authority
         self._network = InprocNetwork()
+        self._local = LocalTransport() if kind == "local" else None
         self._workers: list[Worker] = []
 
     def transport(self, *, plan: Sequence[int] = ()) -> Transport:
-        inproc = self.kind == "inproc"
-        inner: Transport = InprocTransport(self._network) if inproc else self.grpc()
+        inner: Transport
+        if self.kind == "inproc":
+            inner = InprocTransport(self._network)
+        elif self._local is not None:
+            inner = self._local
+        else:
+            inner = self.grpc()
         return BreakingTransport(Breaks(inner, plan)) if plan else inner
 
     def grpc(self, **options: Any) -> GrpcTransport:

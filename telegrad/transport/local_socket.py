@@ -1,0 +1,138 @@
+"""A stream of messages over a Unix socket, which any thread may use without a loop.
+
+Two roles, each held by one thread (or task) at a time: the writer's and the reader's. Nothing here
+waits. What does not fit into the socket is kept, and `flush` sends it. To end the stream the socket
+is shut down, at both ends and for whoever polls it; the descriptor is closed when both roles are
+free: no thread ever uses one that stands for something else by now.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from typing import final
+
+from telegrad.transport.base import CarrierClosedError
+from telegrad.transport.message_buffer import MessageBuffer, header_of
+
+__all__ = ["LocalSocket"]
+
+
+@final
+class LocalSocket:
+    """One connected Unix socket.
+
+    Args:
+        connected: The socket; this object closes it.
+    """
+
+    def __init__(self, connected: socket.socket) -> None:
+        connected.setblocking(False)
+        self._socket = connected
+        self._reader = threading.Lock()  # these two are the roles
+        self._writer = threading.Lock()
+        self._incoming = MessageBuffer()
+        self._unsent: list[memoryview] = []
+        self._ended = False
+
+    def fileno(self) -> int:
+        """Returns the descriptor, for whoever has a role."""
+        return self._socket.fileno()
+
+    def begin_reading(self) -> bool:
+        """Takes the reader's role, if it is free and the stream has not ended here."""
+        return self._begin(self._reader)
+
+    def end_reading(self) -> None:
+        """Gives the reader's role back."""
+        self._end(self._reader)
+
+    def begin_writing(self) -> bool:
+        """Takes the writer's role, if it is free and the stream has not ended here."""
+        return self._begin(self._writer)
+
+    def end_writing(self) -> None:
+        """Gives the writer's role back."""
+        self._end(self._writer)
+
+    def put(self, message: bytes) -> bool:
+        """Sends a message, as far as there is room; returns whether all of it has left.
+
+        Raises:
+            CarrierClosedError: The stream ended.
+        """
+        self._unsent += [memoryview(header_of(message)), memoryview(message)]
+        return self.flush()
+
+    def flush(self) -> bool:
+        """Sends what did not fit before; returns whether all of it has left.
+
+        Raises:
+            CarrierClosedError: The stream ended.
+        """
+        while self._unsent:
+            try:
+                sent = self._socket.sendmsg(self._unsent)
+            except BlockingIOError:
+                return False
+            except OSError as error:
+                raise CarrierClosedError(f"the local stream ended: {error}") from error
+            self._drop(sent)
+        return True
+
+    def take(self) -> bytes | None:
+        """Returns the next message; None while none is there.
+
+        Raises:
+            CarrierClosedError: The stream ended, or brought what is no message.
+        """
+        while (message := self._incoming.take()) is None:
+            try:
+                size = self._socket.recv_into(self._incoming.space())
+            except BlockingIOError:
+                return None
+            except OSError as error:
+                raise CarrierClosedError(f"the local stream ended: {error}") from error
+            if not size:
+                raise CarrierClosedError("the other end closed the local stream")
+            self._incoming.filled(size)
+        return message
+
+    def end(self) -> None:
+        """Ends the stream at both ends, and wakes who polls it; idempotent, never raises."""
+        if not self._ended:
+            self._ended = True
+            with contextlib.suppress(OSError):  # the other end was first
+                self._socket.shutdown(socket.SHUT_RDWR)
+            self._close_if_unused()
+
+    def _begin(self, role: threading.Lock) -> bool:
+        if not role.acquire(blocking=False):
+            return False
+        if self._ended:
+            self._end(role)
+            return False
+        return True
+
+    def _end(self, role: threading.Lock) -> None:
+        role.release()
+        if self._ended:
+            self._close_if_unused()
+
+    def _close_if_unused(self) -> None:
+        """Closes the descriptor, unless a role is taken: then whoever has it will."""
+        if not self._reader.acquire(blocking=False):
+            return
+        if self._writer.acquire(blocking=False):
+            self._socket.close()
+            self._unsent.clear()
+            self._writer.release()
+        self._reader.release()
+
+    def _drop(self, sent: int) -> None:
+        """Forgets so many bytes of what was to be sent."""
+        while self._unsent and sent >= len(self._unsent[0]):
+            sent -= len(self._unsent.pop(0))
+        if sent:
+            self._unsent[0] = self._unsent[0][sent:]

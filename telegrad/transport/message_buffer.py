@@ -1,0 +1,96 @@
+"""Messages out of a stream of bytes: each is its length in four bytes, and then itself. Pure."""
+
+from __future__ import annotations
+
+from typing import final
+
+from telegrad.transport.base import CarrierClosedError
+
+__all__ = ["LARGEST", "MessageBuffer", "header_of"]
+
+HEADER_BYTES = 4
+# What gRPC takes of one message: a frame has 1 MiB or little more, and so has a chunk of a lane.
+LARGEST = 4 * 2**20
+# Small messages come many in one read. What is bigger is read into memory of its own.
+ROOM = 64 * 2**10
+
+
+def header_of(message: bytes) -> bytes:
+    """Returns what goes before a message.
+
+    >>> list(header_of(b"abc"))
+    [0, 0, 0, 3]
+    """
+    return len(message).to_bytes(HEADER_BYTES, "big")
+
+
+@final
+class MessageBuffer:
+    """What was read of a stream and not taken yet; one thread at a time.
+
+    >>> buffer = MessageBuffer()
+    >>> with buffer.space() as space:
+    ...     space[:8] = header_of(b"hi") + b"hi" + bytes(2)  # of the next message half a header
+    >>> buffer.filled(8)
+    >>> buffer.take(), buffer.take()
+    (b'hi', None)
+    """
+
+    def __init__(self) -> None:
+        self._room = bytearray(ROOM)
+        self._start = self._end = 0  # of what is in the room
+        self._big: bytearray | None = None  # the message under way that does not fit there
+        self._come = 0  # bytes of it
+
+    def space(self) -> memoryview:
+        """Returns where the next bytes of the stream go; never empty."""
+        if self._big is not None:
+            return memoryview(self._big)[self._come :]
+        return memoryview(self._room)[self._end :]
+
+    def filled(self, size: int) -> None:
+        """Hears how many bytes were put there."""
+        if self._big is not None:
+            self._come += size
+        else:
+            self._end += size
+
+    def take(self) -> bytes | None:
+        """Returns the next whole message; None while there is none.
+
+        Raises:
+            CarrierClosedError: What came is no message: longer than any is.
+        """
+        if self._big is not None:
+            if self._come < len(self._big):
+                return None
+            message, self._big = bytes(self._big), None
+            return message
+        start = self._start + HEADER_BYTES
+        if start > self._end:
+            self._make_room(HEADER_BYTES)
+            return None
+        size = int.from_bytes(self._room[self._start : start], "big")
+        if size > LARGEST:
+            raise CarrierClosedError(f"a message of {size} bytes, at most {LARGEST} may come")
+        if start + size <= self._end:
+            self._start = start + size
+            return bytes(memoryview(self._room)[start : self._start])
+        if HEADER_BYTES + size <= ROOM:
+            self._make_room(HEADER_BYTES + size)
+        else:
+            self._begin_big(start, size)
+        return None
+
+    def _make_room(self, size: int) -> None:
+        """Moves what is left to the front, if nothing of so many bytes has room behind it."""
+        if self._start + size > ROOM or self._start == self._end:
+            left = self._room[self._start : self._end]
+            self._room[: len(left)] = left
+            self._start, self._end = 0, len(left)
+
+    def _begin_big(self, start: int, size: int) -> None:
+        self._big = bytearray(size)
+        self._come = self._end - start
+        self._big[: self._come] = memoryview(self._room)[start : self._end]
+        self._start = self._end = 0
