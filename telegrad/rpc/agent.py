@@ -147,7 +147,13 @@ class Agent(AgentSeams, AgentVerbs):
         self._codec = MessageCodec(self.resolve_value, info.name, options.limits.received)
         self._members = Members(info, world_size)
         self._calling = Calling(
-            info.name, self._codec, self._deadlines, self.submit, self._post, options.limits
+            info.name,
+            self._codec,
+            self._deadlines,
+            self.submit,
+            self._post,
+            lambda peer, gate, seconds: self._exchange.drive(peer, gate, seconds),
+            options.limits,
         )
         self._own_calls = [self._calling]
         self._serving = Serving(

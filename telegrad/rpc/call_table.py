@@ -11,6 +11,7 @@ from typing import Any, final
 
 from telegrad.rpc.deadlines import Deadline
 from telegrad.rpc.future import Future
+from telegrad.rpc.gate import Drive
 from telegrad.rpc.interceptor import CallRecord
 from telegrad.rpc.served_call import ServedCall
 from telegrad.types import WorkerInfo
@@ -34,6 +35,7 @@ class PendingCall:
         started: When, on the clock of `time.monotonic`.
         deadline: Its entry in the heap.
         given_up: Whether it expired or was cancelled; the reply is still expected, and dropped.
+        drive: Has a thread that waits for the reply read what comes from the peer.
     """
 
     peer: WorkerInfo
@@ -47,6 +49,7 @@ class PendingCall:
     started: float = field(default_factory=time.monotonic)
     deadline: Deadline | None = None
     given_up: bool = False
+    drive: Drive | None = None
 
     @property
     def elapsed(self) -> float:

@@ -27,6 +27,7 @@ from telegrad.rpc.limits import Limits
 from telegrad.rpc.remote_failure import rebuild_failure
 from telegrad.rpc.served_call import current_served_call, left_by
 from telegrad.rpc.serving import CANCEL, ERROR, EXPIRE, Handler
+from telegrad.transport import Gate
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, read_body, write_body
 
@@ -92,6 +93,7 @@ class Calling:
         deadlines: Where calls expire.
         submit: Runs callbacks of futures in the pool.
         post: Posts an envelope; raises WorkerLostError.
+        drive: Has a thread that waits for a reply of a peer read what comes from it.
         limits: What root calls wait for.
     """
 
@@ -102,6 +104,7 @@ class Calling:
         deadlines: Deadlines,
         submit: Dispatch,
         post: Callable[[WorkerInfo, Envelope], None],
+        drive: Callable[[WorkerInfo, Gate, float], None],
         limits: Limits,
     ) -> None:
         self._worker = worker
@@ -109,6 +112,7 @@ class Calling:
         self._deadlines = deadlines
         self._submit = submit
         self._post = post
+        self._drive = drive
         self._table = CallTable()
         self._admission = CallerAdmission(limits, post, self._post_late)
         self._unread: SimpleQueue[_Unread] = SimpleQueue()
@@ -245,6 +249,7 @@ class Calling:
         """
         envelope = sealed.envelope
         call.number = envelope.call = self._table.draw()
+        call.drive = partial(self._drive, call.peer)
         call.future.stands_for(call, partial(self._cancel, call.number))  # not the call: a circle
         self._table.add(call)
         envelope.time_left = call.limit

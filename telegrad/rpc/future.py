@@ -25,12 +25,12 @@ from telegrad.errors import BlockingCallError, CallCancelledError
 from telegrad.rpc.ambient import find_agent
 from telegrad.rpc.blocking import Arrival, awaiting, comes_from, pool_thread
 from telegrad.rpc.fresh import fresh_copy, without_frames
-from telegrad.rpc.gate import Gate
+from telegrad.rpc.gate import Drive, Gate
 from telegrad.rpc.listener import Waker, check_callback, set_if_waiting, without_stale
 from telegrad.rpc.timeouts import not_done, seconds
 from telegrad.rpc.unread import Origin, Report, Reports, expect_reports, origin_of_caller
 from telegrad.rpc.user_code import Contained
-from telegrad.transport import on_own_loop
+from telegrad.transport import hands_over, on_own_loop
 
 __all__ = ["Dispatch", "Future", "new_future"]
 
@@ -355,8 +355,9 @@ class Future(Generic[T]):
     def _block(self, limit: float) -> None:
         started = time.monotonic()
         gate = Gate()
+        drive: Drive | None = getattr(self._source, "drive", None)
         self.call_when_done(gate.open)
-        if not gate.wait(limit, self):
+        if not gate.wait(limit, self, drive=drive):
             self._forget(gate.open)
             raise not_done(self._label, time.monotonic() - started)
 
@@ -451,7 +452,7 @@ class Future(Generic[T]):
                 raise
 
     def _run(self, callback: Callable[[], None]) -> None:
-        if on_own_loop():
+        if hands_over():
             if self._dispatch is None and (agent := find_agent()) is not None:
                 self._dispatch = agent.submit
             if self._dispatch is not None:

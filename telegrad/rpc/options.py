@@ -45,6 +45,8 @@ class RpcOptions:
             or "29500-29599"), or 0 for any. Who hosts the coordinator listens on its port alone.
         listen: False for a worker that can only connect out: it dials all others, and is called by
             those that listen. Two such workers cannot call each other.
+        local: Whether the workers of this user on this host are reached past gRPC, over a Unix socket,
+            where the system has what that takes and no certificates prove names; False never does.
         token: The job's secret; None finds it in the environment or the user's token file.
         tls: Certificates with which workers prove their names to each other (docs/certificates.md).
             None: those that TELEGRAD_TLS_CA, TELEGRAD_TLS_CERTIFICATE and TELEGRAD_TLS_KEY name; where
@@ -68,6 +70,7 @@ class RpcOptions:
     advertise: str | None = None
     port: int | range | str = 0
     listen: bool = True
+    local: bool = True
     token: str | bytes | None = None
     tls: TlsOptions | None = None
     callables: str | Sequence[str] | Decide = "project"
@@ -90,6 +93,8 @@ class RpcOptions:
         if self.advertise is not None:
             _check_advertise(self)
         _check_listen(self)
+        if type(self.local) is not bool:
+            raise TypeError(f"RpcOptions.local must be True or False, not {self.local!r}")
         if self.token is not None and not isinstance(self.token, str | bytes):
             raise TypeError(
                 f"RpcOptions.token must be str or bytes, not {type(self.token).__name__}"

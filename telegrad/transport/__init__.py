@@ -37,14 +37,15 @@ from telegrad.transport.credentials import (
     read_token_file,
     write_token_file,
 )
-from telegrad.transport.exchange import Exchange, Waiter
+from telegrad.transport.exchange import Exchange
 from telegrad.transport.grpc_transport import GrpcTransport
 from telegrad.transport.guest_list import GuestList
 from telegrad.transport.inproc import InprocNetwork, InprocTransport
 from telegrad.transport.limits import ConnectionLimits
 from telegrad.transport.link import Dial, Link, dial_peers, own_endpoints
-from telegrad.transport.local_transport import LocalTransport, why_not_local
-from telegrad.transport.loop import LoopThread, on_own_loop, shared_loop_thread
+from telegrad.transport.local_transport import LocalTransport, find_local
+from telegrad.transport.loop import LoopThread, hands_over, on_own_loop, shared_loop_thread
+from telegrad.transport.pump import Gate
 from telegrad.transport.session import Session, SessionStatistics
 from telegrad.transport.shared_port import SharedPort
 from telegrad.transport.statistics import ExchangeStatistics
@@ -60,6 +61,7 @@ __all__ = [
     "Dial",
     "Exchange",
     "ExchangeStatistics",
+    "Gate",
     "GrpcTransport",
     "GuestList",
     "InprocNetwork",
@@ -77,12 +79,13 @@ __all__ = [
     "Tls",
     "TlsOptions",
     "Transport",
-    "Waiter",
     "WrappedCarrier",
     "address_of",
     "dial_peers",
+    "find_local",
     "find_tls",
     "find_token",
+    "hands_over",
     "interfaces",
     "is_everywhere",
     "is_local",
@@ -102,6 +105,5 @@ __all__ = [
     "shared_loop_thread",
     "split_advertised",
     "split_host",
-    "why_not_local",
     "write_token_file",
 ]

@@ -49,8 +49,12 @@ class Direct(Protocol):
     def end_reading(self) -> None:
         """Gives the reader's role back."""
 
-    def begin_writing(self) -> bool:
-        """Takes the writer's role, if it is free and the carrier not broken from here."""
+    def begin_writing(self, *, wait: bool = True) -> bool:
+        """Takes the writer's role, unless the carrier is broken from here.
+
+        Args:
+            wait: For whoever has it, for a moment; else False is returned, too.
+        """
 
     def end_writing(self) -> None:
         """Gives the writer's role back."""
@@ -75,6 +79,10 @@ class Direct(Protocol):
         Raises:
             CarrierClosedError: There will be none any more.
         """
+
+    @property
+    def holds_more(self) -> bool:
+        """Whether there may be a message that no poll tells of: it was read, and not taken."""
 
     def end(self) -> None:
         """Breaks the carrier at both ends and wakes who polls it; idempotent, never raises."""

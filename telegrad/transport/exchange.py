@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Final, Protocol, final
+from typing import Any, Final, final
 
 from telegrad.errors import (
     AuthenticationError,
@@ -28,13 +28,14 @@ from telegrad.transport.limits import ConnectionLimits
 from telegrad.transport.liveness import BEATS_PER_BOUND
 from telegrad.transport.loop import LoopThread, shared_loop_thread
 from telegrad.transport.loopback import Loopback
+from telegrad.transport.pump import Gate
 from telegrad.transport.reach import Reach
 from telegrad.transport.statistics import ExchangeStatistics
 from telegrad.transport.terms import Counters, Terms
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 
-__all__ = ["Exchange", "Waiter"]
+__all__ = ["Exchange"]
 
 logger = logging.getLogger(__name__)
 
@@ -48,13 +49,6 @@ LAG_FADES = 0.9  # a tick; to a half within two beats
 ENDED_PEERS = (
     256  # kept whole, at 4 KB each; of those before them the name, by which to refuse them
 )
-
-
-class Waiter(Protocol):
-    """What a caller waits on: a `threading.Event`, or a future that waits like one."""
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Blocks until set, or for so many seconds; returns whether it is set."""
 
 
 def _no_load() -> int:
@@ -327,18 +321,20 @@ class Exchange:
         connection = self._connection(peer, False)
         return {} if connection is None else connection.statistics().awaited
 
-    def drive(self, waiter: Waiter, deadline: float | None) -> bool:
-        """Waits; where the transport allows, the waiting caller does the reading meanwhile.
+    def drive(self, peer: WorkerInfo, gate: Gate, seconds: float) -> None:
+        """Has the calling thread read what comes from a peer while it waits, if it can be.
 
         Args:
-            waiter: What the caller waits on.
-            deadline: Until when, on this exchange's clock; None without end.
+            peer: Whose reply it waits for.
+            gate: Where it waits.
+            seconds: How long it would.
 
-        Returns:
-            Whether the waiter is set.
+        Returns early, with the gate shut, where another thread reads or the transport does not
+        allow it: the caller has to wait at the gate after that.
         """
-        left = None if deadline is None else max(0.0, deadline - self._terms.clock())
-        return waiter.wait(left)
+        connection = self._connection(peer, False)
+        if connection is not None:
+            connection.drive(gate, seconds)
 
     def _connection(self, peer: WorkerInfo, make: bool) -> Connection | None:
         key = peer.name, peer.incarnation

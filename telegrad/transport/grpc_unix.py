@@ -76,7 +76,10 @@ class _UnixListener(Listener):
 
     async def close(self) -> None:
         await self._inner.close()
-        await asyncio.get_running_loop().run_in_executor(None, _remove, self._path)
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, _remove, self._path)
+        except RuntimeError:  # the interpreter ends, and with it the executors
+            _remove(self._path)
 
 
 def _remove(path: str) -> None:

@@ -40,17 +40,22 @@ class LocalSocket:
         """Returns the descriptor, for whoever has a role."""
         return self._socket.fileno()
 
+    @property
+    def holds_more(self) -> bool:
+        """Whether there may be a message that was read and not taken."""
+        return not self._incoming.is_empty()
+
     def begin_reading(self) -> bool:
         """Takes the reader's role, if it is free and the stream has not ended here."""
-        return self._begin(self._reader)
+        return self._begin(self._reader, wait=False)
 
     def end_reading(self) -> None:
         """Gives the reader's role back."""
         self._end(self._reader)
 
-    def begin_writing(self) -> bool:
-        """Takes the writer's role, if it is free and the stream has not ended here."""
-        return self._begin(self._writer)
+    def begin_writing(self, *, wait: bool = True) -> bool:
+        """Takes the writer's role, unless the stream has ended here; see `Direct`."""
+        return self._begin(self._writer, wait=wait)
 
     def end_writing(self) -> None:
         """Gives the writer's role back."""
@@ -107,8 +112,8 @@ class LocalSocket:
                 self._socket.shutdown(socket.SHUT_RDWR)
             self._close_if_unused()
 
-    def _begin(self, role: threading.Lock) -> bool:
-        if not role.acquire(blocking=False):
+    def _begin(self, role: threading.Lock, *, wait: bool) -> bool:
+        if not role.acquire(blocking=wait):
             return False
         if self._ended:
             self._end(role)

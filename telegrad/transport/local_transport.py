@@ -23,7 +23,7 @@ from telegrad.transport.base import Carrier, CarrierClosedError, Direct, Listene
 from telegrad.transport.local_socket import LocalSocket
 from telegrad.transport.unix_socket import check_directory, make_path, parent_of
 
-__all__ = ["LOCAL_SCHEME", "LocalTransport", "why_not_local"]
+__all__ = ["LOCAL_SCHEME", "LocalTransport", "find_local"]
 
 logger = logging.getLogger(__name__)
 
@@ -38,14 +38,31 @@ RETRY_SECONDS = 0.005
 CONNECT_SECONDS = 1.0
 
 
-def why_not_local() -> str | None:
-    """Returns why this transport cannot be had on this machine; None where it can."""
+def find_local(*, wanted: bool, certificates: bool) -> list[LocalTransport]:
+    """Returns what reaches the workers of this host without gRPC, if it can be had.
+
+    Args:
+        wanted: Whether the user leaves it to the library.
+        certificates: Whether workers prove their names by these, which no Unix socket shows.
+    """
+    if (why_not := _why_not(wanted=wanted, certificates=certificates)) is None:
+        try:
+            return [LocalTransport()]
+        except (OSError, ValueError) as error:
+            why_not = str(error)
+    logger.info("workers on this host are reached over gRPC: %s", why_not)
+    return []
+
+
+def _why_not(*, wanted: bool, certificates: bool) -> str | None:
+    if not wanted:
+        return "RpcOptions.local is False"
+    if certificates:
+        return "certificates prove who workers are, and a Unix socket shows none"
     if not (hasattr(select, "epoll") and hasattr(os, "eventfd")):
-        return "it needs Linux's epoll and eventfd"
-    if not hasattr(socket, "SO_PEERCRED"):
+        return "that needs Linux's epoll and eventfd"
+    if not hasattr(socket, "SO_PEERCRED") or not BOOT_ID.exists():
         return "the system does not tell who is at the other end of a socket"
-    if not BOOT_ID.exists():
-        return f"there is no {BOOT_ID}"
     return None
 
 
@@ -166,7 +183,7 @@ class _LocalListener(Listener):
             self._loop.add_reader(self._socket.fileno(), self._take)
         except BaseException:
             self._socket.close()
-            shutil.rmtree(os.path.dirname(path), ignore_errors=True)
+            _remove(path)
             raise
 
     @property
@@ -178,8 +195,10 @@ class _LocalListener(Listener):
             return
         self._loop.remove_reader(self._socket.fileno())
         self._socket.close()
-        directory = os.path.dirname(self._path)
-        await self._loop.run_in_executor(None, lambda: shutil.rmtree(directory, ignore_errors=True))
+        try:
+            await self._loop.run_in_executor(None, _remove, self._path)
+        except RuntimeError:  # the interpreter ends, and with it the executors
+            _remove(self._path)
 
     def _take(self) -> None:
         try:
@@ -198,6 +217,10 @@ class _LocalListener(Listener):
 
     async def _run(self, carrier: Carrier) -> None:
         await self._accept(carrier)
+
+
+def _remove(path: str) -> None:
+    shutil.rmtree(os.path.dirname(path), ignore_errors=True)
 
 
 @final

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 import os
 import threading
@@ -26,7 +27,7 @@ try:
 except ImportError:
     from asyncio import new_event_loop
 
-__all__ = ["LoopThread", "on_own_loop", "shared_loop_thread"]
+__all__ = ["LoopThread", "handing_context", "hands_over", "on_own_loop", "shared_loop_thread"]
 
 _logger = logging.getLogger(__name__)
 
@@ -107,6 +108,25 @@ def on_own_loop() -> bool:
     A verb that blocks there would stop the very loop that is to complete it.
     """
     return isinstance(threading.current_thread(), _OwnLoopThread)
+
+
+_handing: contextvars.ContextVar[bool] = contextvars.ContextVar("telegrad_handing", default=False)
+
+
+def handing_context() -> contextvars.Context:
+    """Returns a new Context, in which a thread that waits hands over what others wait for."""
+    context = contextvars.Context()
+    context.run(_handing.set, True)
+    return context
+
+
+def hands_over() -> bool:
+    """For the library: returns whether this thread hands over what arrived, for whomever it is.
+
+    It does so on a loop of telegrad's, or in passing, while it waits for something itself. User
+    code does not run there.
+    """
+    return _handing.get() or on_own_loop()
 
 
 @final

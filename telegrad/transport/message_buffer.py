@@ -42,6 +42,10 @@ class MessageBuffer:
         self._big: bytearray | None = None  # the message under way that does not fit there
         self._come = 0  # bytes of it
 
+    def is_empty(self) -> bool:
+        """Tells whether nothing was read that is not taken, but for a big message under way."""
+        return self._start == self._end
+
     def space(self) -> memoryview:
         """Returns where the next bytes of the stream go; never empty."""
         if self._big is not None:

@@ -70,7 +70,7 @@ class Reach:
     async def _round(self) -> bool:
         """Tries every endpoint once; returns whether that decided the matter."""
         failures: list[Exception] = []
-        answer = await self._first_answer(self._connection.endpoints, failures)
+        answer = await self._first_answer(self._reachable(), failures)
         if answer is not None:
             try:
                 await self.prove(answer)
@@ -90,15 +90,23 @@ class Reach:
         self._connection.last_failure = _words(failures[-1]) if failures else ""
         return False
 
+    def _reachable(self) -> list[str]:
+        """Returns the endpoints that may lead to the peer from this machine; all, if none may."""
+        endpoints, transports = self._connection.endpoints, self._terms.transports
+        found = []
+        for endpoint in endpoints:
+            transport = transports.get(endpoint.partition("://")[0])
+            if transport is not None and transport.reaches(endpoint):
+                found.append(endpoint)
+        return found or list(endpoints)
+
     def _note_answer(self) -> None:
         """Takes it for a sign of life that the peer has not heard of this worker, for a while."""
-        life, now = self._connection.liveness, self._terms.clock()
+        now = self._terms.clock()
         if self._early_since is None:
             self._early_since = now
-        if life is not None and now - self._early_since < (
-            LONGEST_UNANNOUNCED * self._terms.lost_after
-        ):
-            life.answered(now)
+        if now - self._early_since < LONGEST_UNANNOUNCED * self._terms.lost_after:
+            self._connection.answered_on_loop()
 
     async def prove(self, answer: Answer) -> None:
         """Finishes a handshake and gives the connection its stream.

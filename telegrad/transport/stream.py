@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from typing import final
 
 from telegrad.transport.audit import PEER_CUT_OFF, Audit
@@ -16,15 +14,10 @@ from telegrad.wire import DecodeLimits, Frame, unpack_frame
 
 __all__ = ["Stream"]
 
-logger = logging.getLogger(__name__)
-
-# How long a goodbye that answers another may take to leave before its carrier is closed.
-FAREWELL_SECONDS = 1.0
-
 
 @final
 class Stream:
-    """A carrier that has proved itself, with the tags of its frames; lives on the loop.
+    """A carrier that has proved itself, with the tags of its frames.
 
     It and its lanes are one: when any of them breaks, all are let go.
 
@@ -42,19 +35,12 @@ class Stream:
         self.frames = frames
         self.lanes = lanes
         self.preamble = preamble
-        self.farewell: bytes = b""
-        self.work = asyncio.Event()
-        self.messages_taken = self.bytes_taken = 0
-        self._open = True
+        self.messages_taken = self.bytes_taken = self.frames_taken = 0
 
     @property
     def dialled(self) -> bool:
         """Whether this side dialled it."""
         return self.lanes.dialled
-
-    def is_open(self) -> bool:
-        """Whether this is still the stream of its connection."""
-        return self._open
 
     def opened(self, message: bytes, limits: DecodeLimits) -> Frame:
         """Counts a message that came, and returns the frame in it.
@@ -82,22 +68,3 @@ class Stream:
             messages=self.messages_taken,
             bytes=self.bytes_taken,
         )
-
-    def let_go(self, farewell: bytes) -> None:
-        """Ends the tasks that read and write it, and its lanes; a last message may follow."""
-        self._open = False
-        self.lanes.let_go()
-        self.farewell = farewell
-        self.work.set()
-
-    async def say_farewell(self) -> None:
-        """Sends the last message, if there is one, and closes."""
-        if not self.farewell:
-            return
-        try:
-            async with asyncio.timeout(FAREWELL_SECONDS):
-                await self.carrier.send(self.frames.seal(self.farewell))
-        except TimeoutError:
-            logger.debug("%s takes no farewell", self.carrier.description)
-        finally:
-            await self.carrier.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +19,10 @@ __all__ = ["Counters", "Terms"]
 
 @dataclass(slots=True)
 class Counters:
-    """What all connections of an exchange have moved; changed on the loop alone."""
+    """What all connections of an exchange have moved.
+
+    Frames and envelopes are counted in any thread, by methods; what is of lanes, on the loop alone.
+    """
 
     bytes_sent: int = 0
     bytes_received: int = 0
@@ -32,6 +36,24 @@ class Counters:
     bulk_bytes_sent: int = 0
     bulk_bytes_received: int = 0
     lag: float = 0.0
+    _frames_lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def wrote(self, size: int, envelopes: int) -> None:
+        """Counts a frame that leaves."""
+        with self._frames_lock:
+            self.writes += 1
+            self.bytes_sent += size
+            self.envelopes_sent += envelopes
+
+    def read(self, size: int) -> None:
+        """Counts a frame that came."""
+        with self._frames_lock:
+            self.bytes_received += size
+
+    def handed_over(self, envelopes: int) -> None:
+        """Counts envelopes that came whole."""
+        with self._frames_lock:
+            self.envelopes_received += envelopes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -159,5 +159,6 @@ def test_a_job_beyond_loopback_encrypts_by_itself(programs: Programs) -> None:
         pytest.skip("this machine has no IPv4 address but loopback")
     env = {"MASTER_ADDR": found[0], "TELEGRAD_TOKEN": TOKEN}
     report = JOB.replace("got", "{stream.carrier.description.partition(':')[0]} got")
+    report = report.replace("init_rpc()", "init_rpc(options=rpc.RpcOptions(local=False))")
     for worker in programs.ranks(programs.script(report), 2, env=env):
         assert re.search(r"worker\d grpcs\b.* got 600000", worker.wait())

@@ -74,7 +74,7 @@ def test_without_arguments_it_checks_this_host(start: Start, tmp_path: Path) -> 
     told = json.loads((tmp_path / "report.json").read_text())
     assert told["ok"] is True
     assert [each["name"] for each in told["report"]["workers"]] == ["worker0", "worker1"]
-    assert told["report"]["pairs"][0]["transport"] == "grpc"
+    assert told["report"]["pairs"][0]["transport"] == "local"
 
 
 def test_two_hosts_both_print_the_report(start: Start) -> None:

@@ -405,7 +405,15 @@ def test_a_message_is_taken_back_once_and_never_when_it_left(end: str) -> None:
     asks = end.startswith("lost")
     limits = Limits(allowance_bytes=0 if asks else MIB)
     deadlines = Deadlines(LoopThread())
-    calling = Calling("w0", codec, deadlines, lambda func, *args: func(*args), post, limits)
+    calling = Calling(
+        "w0",
+        codec,
+        deadlines,
+        lambda func, *args: func(*args),
+        post,
+        lambda peer, gate, seconds: None,
+        limits,
+    )
     call = calling.send(peer, "rpc.call", [1], "f", math.inf, at_once=False)
     with pytest.raises(WorkerLostError if asks else NotInitializedError):
         call.wait(1.0)

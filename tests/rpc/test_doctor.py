@@ -264,7 +264,7 @@ def is_watched(rank: int) -> bool:
     """Whether this worker will give another one up after `lost_after` of silence."""
     connection = rpc.current_agent()._exchange._connection(rpc.get_worker_info(rank), False)
     assert connection is not None
-    return connection.liveness is not None
+    return connection._traffic.has_life
 
 
 def all_losses() -> int:

@@ -303,7 +303,7 @@ def hears_beats(worker: Worker, peer: Worker, clock: ManualClock) -> bool:
 
     Before that the clock must not go on: the peers would fall silent for each other.
     """
-    liveness = worker.exchange._connections[peer.info.name, peer.info.incarnation].liveness
+    liveness = worker.exchange._connections[peer.info.name, peer.info.incarnation]._traffic._life
     return liveness is not None and liveness._heard >= clock.now
 
 

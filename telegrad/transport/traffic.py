@@ -1,0 +1,218 @@
+"""What goes both ways between two workers, as any thread may move it: a session under its lock.
+
+The writer's turn belongs to one thread at a time: it is taken with `turn`, by whoever finds that
+nobody has it, and given back when `next_message` returns None. Where there is no stream the turn is
+taken all the same, and the next stream begins with it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TypeVarTuple, final
+
+from telegrad.transport.idle_frames import IdleFrames
+from telegrad.transport.liveness import Liveness
+from telegrad.transport.pump import Pump
+from telegrad.transport.session import Session
+from telegrad.transport.stream import Stream
+from telegrad.transport.terms import Terms
+from telegrad.wire import Envelope, Goodbye, pack_frame
+
+__all__ = ["Traffic"]
+
+Ts = TypeVarTuple("Ts")
+
+
+@final
+class Traffic:
+    """One session, the stream that carries it now, and the signs of life on that.
+
+    Attributes:
+        lock: Guards the session and all that is here; never held across a wait.
+        session: The session.
+        stream: The carrier that is up now; set on the loop.
+
+    Args:
+        terms: What all connections share.
+        hand_over: Takes the envelopes that are complete; in the thread that reads.
+        goodbye: Hears that the peer leaves; on the loop.
+        look: Called on the loop when there is something to write, and no stream.
+    """
+
+    def __init__(
+        self,
+        terms: Terms,
+        hand_over: Callable[[Sequence[Envelope]], None],
+        goodbye: Callable[[Stream, Goodbye], None],
+        look: Callable[[], None],
+    ) -> None:
+        self.lock = threading.Lock()
+        self.session = Session(terms.limits.received)
+        self.stream: Stream | None = None
+        self.pump: Pump | None = None
+        self._terms = terms
+        self._hand_over = hand_over
+        self._goodbye = goodbye
+        self._look = look
+        self._woken = False  # the turn is taken
+        self._beat_due = False
+        self._life: Liveness | None = None
+        self._idle_frames = IdleFrames()
+        self._acknowledged = 0  # up to where the peer had receipts at the last tick
+
+    @property
+    def waits(self) -> bool:
+        """Whether there may be something to write."""
+        return self._woken
+
+    def turn(self) -> Pump | None:
+        """Takes the writer's turn if nobody has it; whoever gets a pump has to wake it.
+
+        Holds the lock.
+        """
+        if self._woken:
+            return None
+        self._woken = True
+        if self.stream is None:
+            self._terms.loop.call_soon(self._look)
+        return self.pump
+
+    def stir(self) -> None:
+        """Has somebody look for what there is to write."""
+        with self.lock:
+            pump = self.turn()
+        if pump is not None:
+            pump.wake()
+
+    # Of a stream: in the thread that reads it, or has the turn.
+
+    def take(self, stream: Stream, message: bytes) -> None:
+        """Takes a message of a stream, unless that was let go meanwhile.
+
+        Raises:
+            BadTagError: Its tag is wrong.
+            DecodeError: It breaks the protocol.
+        """
+        self._terms.counters.read(len(message))
+        frame = stream.opened(message, self._terms.limits.received)
+        beat = frame.heartbeat
+        with self.lock:
+            if self.stream is not stream:
+                return
+            complete = self.session.received(frame)
+            self._idle_frames.take(self.session.news)
+            due = self.session.pending
+            if beat is not None and self._life is not None:
+                self._life.heard(beat, self._terms.clock())
+                due |= self._life.owes
+                self._beat_due |= self._life.owes
+            pump = self.turn() if due and frame.goodbye is None else None
+        stream.frames_taken += 1
+        if frame.awaited:
+            self._on_loop(stream.lanes.announced)
+        if beat is not None:
+            self._on_loop(stream.lanes.heard, beat.chunks)
+        self._hand_over(complete)
+        if frame.goodbye is not None:
+            self._on_loop(self._goodbye, stream, frame.goodbye)
+        if pump is not None:
+            pump.wake()
+
+    def next_message(self, stream: Stream) -> bytes | None:
+        """Returns what to write next on a stream; with None the turn is over."""
+        now, counters = self._terms.clock(), self._terms.counters
+        with self.lock:
+            if self.stream is not stream:
+                return None
+            if not self.session.pending and not self._beat_due:
+                self._woken = False
+                return None
+            frame = self.session.next_write(now=now)
+            waiting = self.session.pieces_waiting
+            if self._beat_due and self._life is not None:
+                self._beat_due = False
+                lag, busy, chunks = counters.lag, self._terms.load(), stream.lanes.taken
+                frame.heartbeat = self._life.beat(now, lag=lag, busy=busy, chunks=chunks)
+        if waiting:
+            self._on_loop(stream.lanes.wake)
+        message = stream.frames.seal(pack_frame(frame))
+        counters.wrote(len(message), len(frame.envelopes))
+        return message
+
+    def _on_loop(self, function: Callable[[*Ts], object], *args: *Ts) -> None:
+        """Calls what only the loop may do, at once where this is it."""
+        if self._terms.loop.is_loop_thread():
+            function(*args)
+        else:
+            self._terms.loop.call_soon(function, *args)
+
+    # On the loop.
+
+    def opened(self, stream: Stream, pump: Pump, peer_received: int) -> None:
+        """Takes a stream that is up, with the turn.
+
+        Raises:
+            DecodeError: What the peer says that it holds cannot be.
+        """
+        with self.lock:
+            self.session.connection_made(peer_received)
+            if self._life is not None:
+                self._life.opened(self._terms.clock())
+            self._woken = self._beat_due = True
+            self.stream, self.pump = stream, pump
+
+    def closed(self) -> tuple[Stream | None, Pump | None]:
+        """Lets go of the stream: nothing that it brings is taken any more. Returns what it was."""
+        with self.lock:
+            stream, self.stream = self.stream, None
+            pump, self.pump = self.pump, None
+            if stream is not None:
+                self.session.connection_lost()
+        return stream, pump
+
+    def start_life(self, lost_after: float) -> None:
+        """Begins to judge whether the peer lives, at the first call; its bound may grow later."""
+        with self.lock:
+            if self._life is None:
+                self._life = Liveness(self._terms.clock(), lost_after=lost_after)
+            self._life.lost_after = lost_after
+
+    @property
+    def has_life(self) -> bool:
+        """Whether that is judged."""
+        return self._life is not None
+
+    def answered(self) -> None:
+        """Hears from the peer that it is there, and lets this side in later."""
+        with self.lock:
+            if self._life is not None:
+                self._life.answered(self._terms.clock())
+
+    def silence(self) -> float:
+        """Returns the seconds since the last sign of life. Holds the lock."""
+        return 0.0 if self._life is None else self._life.silence(self._terms.clock())
+
+    def silence_words(self, now: float) -> str:
+        """Says how long the peer was silent, and what it said last of what keeps it."""
+        with self.lock:
+            return "" if self._life is None else self._life.silence_words(now)
+
+    def tick(self, now: float, *, judging: bool) -> bool:
+        """Beats, where it is time; returns whether the peer is lost."""
+        with self.lock:
+            self._idle_frames.tick()
+            life = self._life
+            if life is None or not judging:
+                return False
+            if self.session.acknowledged > self._acknowledged:
+                self._acknowledged = self.session.acknowledged
+                life.acknowledged(now)
+            if life.tick(now):
+                return True
+            due = self.stream is not None and life.due(now)
+            self._beat_due |= due
+            pump = self.turn() if due else None
+        if pump is not None:
+            pump.wake()
+        return False

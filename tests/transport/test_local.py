@@ -1,0 +1,216 @@
+"""Unix sockets without gRPC: who may connect, who uses the descriptor, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import stat
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from telegrad.transport import Carrier, CarrierClosedError, LocalTransport, find_local
+from telegrad.transport import local_transport as module
+from telegrad.transport.local_socket import LocalSocket
+from tests.transport.workers import SECONDS, Floor, floor_of
+
+T = TypeVar("T")
+
+
+def pair() -> tuple[LocalSocket, LocalSocket]:
+    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    return LocalSocket(one), LocalSocket(other)
+
+
+def run(body: Callable[[], Awaitable[T]]) -> T:
+    async def limited() -> T:
+        async with asyncio.timeout(SECONDS):
+            return await body()
+
+    return asyncio.run(limited())
+
+
+def path_of(endpoint: str) -> str:
+    return "/" + endpoint.removeprefix("local://").partition("/")[2]
+
+
+def test_messages_go_both_ways_without_a_loop() -> None:
+    one, other = pair()
+    assert one.put(b"a")
+    assert one.put(b"")
+    assert other.put(b"back")
+    assert (other.take(), other.take(), other.take()) == (b"a", b"", None)
+    assert one.take() == b"back"
+    one.end()
+    other.end()
+
+
+def test_what_does_not_fit_is_kept() -> None:
+    one, other = pair()
+    message = os.urandom(3 * 2**20)
+    left = one.put(message)
+    assert not left
+    got = None
+    while got is None:
+        left = left or one.flush()
+        got = other.take()
+    assert got == message
+    assert left
+    one.end()
+    other.end()
+
+
+def test_each_role_is_one_thread_s() -> None:
+    one, other = pair()
+    assert one.begin_reading()
+    assert not one.begin_reading()
+    assert one.begin_writing()
+    assert not one.begin_writing(wait=False)
+    one.end_reading()
+    one.end_writing()
+    assert one.begin_reading()
+    one.end_reading()
+    one.end()
+    other.end()
+
+
+@pytest.mark.parametrize("role", ["reading", "writing"])
+def test_the_descriptor_is_closed_behind_the_last_role(role: str) -> None:
+    one, other = pair()
+    assert getattr(one, f"begin_{role}")()
+    one.end()
+    assert one.fileno() >= 0
+    getattr(one, f"end_{role}")()
+    assert one.fileno() < 0
+    assert not one.begin_reading()
+    assert not one.begin_writing()
+    with pytest.raises(CarrierClosedError, match="closed"):
+        other.take()
+    other.end()
+
+
+def test_the_other_end_is_told() -> None:
+    one, other = pair()
+    one.put(b"last")
+    one.end()
+    assert other.take() == b"last"
+    with pytest.raises(CarrierClosedError, match="closed the local stream"):
+        other.take()
+    with pytest.raises(CarrierClosedError, match="ended"):
+        other.put(b"x" * 2**20)
+    other.end()
+
+
+async def ignore(carrier: Carrier) -> None:
+    await carrier.close()
+
+
+def test_a_socket_that_nobody_else_can_reach(tmp_path: Path) -> None:
+    transport = LocalTransport(str(tmp_path))
+
+    async def body() -> None:
+        listener = await transport.listen(ignore)
+        directory = os.path.dirname(path_of(listener.endpoint))
+        assert stat.S_IMODE(os.stat(directory).st_mode) == 0o700
+        await (await transport.dial(listener.endpoint)).close()
+        os.chmod(directory, 0o755)
+        with pytest.raises(ConnectionError, match="others may use"):
+            await transport.dial(listener.endpoint)
+        await listener.close()
+        await listener.close()
+        assert os.listdir(tmp_path) == []
+        with pytest.raises(ConnectionRefusedError, match="nobody listens"):
+            await transport.dial(listener.endpoint)
+
+    run(body)
+
+
+def test_another_host_is_not_dialled(tmp_path: Path) -> None:
+    transport = LocalTransport(str(tmp_path))
+    assert not transport.reaches("local://0123456789abcdef/tmp/x/s")
+
+    async def body() -> None:
+        with pytest.raises(ConnectionError, match="on another host"):
+            await transport.dial("local://0123456789abcdef/tmp/x/s")
+
+    run(body)
+
+
+def test_another_user_is_refused_by_both_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the kernel says of the other end decides, not what the file system lets in."""
+    transport = LocalTransport(str(tmp_path))
+    came: list[Carrier] = []
+
+    async def accept(carrier: Carrier) -> None:
+        came.append(carrier)
+
+    async def body() -> None:
+        listener = await transport.listen(accept)
+        monkeypatch.setattr(module, "_is_own", lambda connected: False)
+        with pytest.raises(ConnectionError, match="another user listens"):
+            await transport.dial(listener.endpoint)
+        with socket.socket(socket.AF_UNIX) as stranger:
+            stranger.connect(path_of(listener.endpoint))
+            stranger.settimeout(SECONDS)
+            assert await asyncio.to_thread(stranger.recv, 1) == b""
+        await listener.close()
+
+    run(body)
+    assert came == []
+
+
+def test_workers_of_one_host_choose_it_and_others_do_not_try() -> None:
+    """An endpoint of another host stands first, and the peer is reached all the same."""
+    with floor_of("local") as floor:
+        alice, bob = floor.worker("alice"), floor.worker("bob")
+        elsewhere = "local://0123456789abcdef/tmp/x/s"
+        alice.exchange.connect(bob.info, (elsewhere, *bob.endpoints))
+        alice.post(bob, 1)
+        bob.recorder.wait_envelopes(1)
+        assert [each.info.name for each in (alice, bob)] == ["alice", "bob"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "certificates", "why"), [(False, False, "is False"), (True, True, "certificates")]
+)
+def test_why_it_is_not_chosen(
+    wanted: bool, certificates: bool, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO"):
+        assert find_local(wanted=wanted, certificates=certificates) == []
+    assert why in caplog.text
+
+
+def test_it_is_skipped_where_the_system_lacks_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delattr(os, "eventfd")
+    with caplog.at_level("INFO"):
+        assert find_local(wanted=True, certificates=False) == []
+    assert "epoll and eventfd" in caplog.text
+
+
+def test_a_listener_that_died_leaves_nothing_in_the_way() -> None:
+    with floor_of("local") as floor:
+        alice, bob = floor.pair()
+        floor.kill(bob)
+        again = floor.worker("bob", incarnation=2)
+        alice.knows(again)
+        alice.post(again, 5)
+        again.recorder.wait_envelopes(1)
+
+
+def test_thousands_of_messages_both_ways(floor: Floor) -> None:
+    """More than a socket holds: what has no room waits, and all of it arrives once, in order."""
+    alice, bob = floor.pair()
+    for call in range(1, 3001):
+        alice.post(bob, call, document=bytes(700))
+        bob.post(alice, call, document=bytes(700))
+    for end in (alice, bob):
+        end.recorder.wait_envelopes(3000)
+        assert sorted(end.recorder.calls()) == list(range(1, 3001))
