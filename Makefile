@@ -13,11 +13,12 @@ PYTEST_ARGS ?=
 PYTEST = -m pytest -n $(WORKERS) --dist worksteal
 GPU_ARGS ?=
 BENCH_ARGS ?=
+PROFILE_ARGS ?=
 GOLDEN_ARGS ?=
 FUZZ_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo polyglot test test-long test-uvloop test-floors fuzz lint types unit protos protos-check size gpu bench-rpc bench-autograd bench-dist-autograd golden lock clean demo-env env
+.PHONY: help demo polyglot test test-long test-uvloop test-floors fuzz lint types unit protos protos-check size gpu bench profile bench-rpc bench-autograd bench-dist-autograd golden lock clean demo-env env
 
 help: ## says what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name what; do \
@@ -71,8 +72,16 @@ gpu: ## the tests of tests/gpu and the kernels' times, on this machine's GPU
 	@python=$(BIN)/python; [ -x "$$python" ] || python="$${PYTHON:-python3}"; \
 		"$$python" scripts/gpu.py --venv $(VENV) $(GPU_ARGS)
 
-bench-rpc: demo-env ## calls beside torch's, Ray's and xoscar's; makes an environment for each, takes minutes
-	@sh scripts/peers.sh $(VENV) telegrad-uvloop torch ray xoscar
+# The tests' environment: the two hosts of a benchmark are made as those of the tests are.
+bench: env ## all benchmarks beside their peers, in under 20 minutes; the README's table, plots
+	@sh scripts/peers.sh $(VENV) torch xoscar ray dask monarch plots
+	$(BIN)/python benchmarks/bench.py --json docs/bench.json --write $(BENCH_ARGS)
+
+profile: env ## where the microseconds of a call go: PROFILE_ARGS='--transport grpc'
+	$(BIN)/python benchmarks/call_profile.py $(PROFILE_ARGS)
+
+bench-rpc: demo-env ## calls of all sizes beside the peers'; makes an environment for each, takes minutes
+	@sh scripts/peers.sh $(VENV) telegrad-uvloop torch ray xoscar dask monarch
 	$(BIN)/python benchmarks/rpc.py --json bench-rpc.json $(BENCH_ARGS)
 
 bench-autograd: demo-env ## gradients beside torch's, HIPS autograd's and NumPy by hand; makes an environment for each

@@ -27,10 +27,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
-from machine import machine, python_of, say
-from programs import PEERS, median_of, rotated, run
+from machine import say
+from programs import PEERS
+from rounds import Found, about, errors, measure, median_of, present, version_of
 
 sys.path.insert(0, str(PEERS))
 
@@ -38,27 +38,8 @@ import passes
 
 NAMES = ("telegrad", "torch")
 TOLERANCE = 1e-3  # float32
-Found = dict[str, dict[str, list[dict[str, Any]]]]
-"""The reports of each peer, by what it ran, one for each round."""
 Row = tuple[str, str, str]
 """A label, what was run, and the name of the figure."""
-
-
-def measure(told: argparse.Namespace) -> Found:
-    """Runs all rounds."""
-    found: Found = {peer: {} for peer in told.peers}
-    plans = [("one other", ["--workers", "2"])]
-    plans += [(f"chain of {n}", ["--workers", str(n), "--chain"]) for n in told.workers]
-    for name, arguments in plans:
-        for r in range(told.rounds):
-            for peer in rotated(told.peers, r):
-                say(f"round {r + 1} of {told.rounds}, {name}: {peer}")
-                seconds = ["--seconds", str(told.seconds)]
-                reported = run(peer, f"{peer}_passes.py", [*arguments, *seconds])
-                found[peer].setdefault(name, []).append(reported)
-                if "error" in reported:
-                    say(f"  {peer}: {reported['error']}")
-    return found
 
 
 def rows(workers: Sequence[int]) -> list[Row]:
@@ -123,12 +104,6 @@ def differing(found: Found, workers: Sequence[int]) -> Iterator[str]:
                 yield f"{label}: {values[0]} and {other}"
 
 
-def version_of(reports: dict[str, list[dict[str, Any]]]) -> str:
-    """Returns the version that a peer's first good report names."""
-    versions = [each["version"] for some in reports.values() for each in some if "version" in each]
-    return versions[0] if versions else ""
-
-
 def main() -> None:
     """Runs the command."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -138,20 +113,15 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="*", default=[2, 4, 8], help="of the chains")
     parser.add_argument("--json", type=Path, help="where the figures of every round go")
     told = parser.parse_args()
-    for peer in [peer for peer in told.peers if not python_of(peer).exists()]:
-        say(
-            f"{peer} is left out: {python_of(peer)} is not there; `make bench-dist-autograd` makes it"
-        )
-        told.peers.remove(peer)
-    if not told.peers:
+    peers, _ = present(told.peers, "bench-dist-autograd")
+    if not peers:
         parser.error("none of these peers is installed")
-    here = machine()
-    if here["load"] > here["cores"] / 2:
-        say(f"this machine is busy with other things (load {here['load']:.1f}); mind the ratios")
-    found = measure(told)
-    sys.stdout.write(f"{here['date']}, {here['cores']} cores of {here['cpu']}, ")
-    sys.stdout.write(f"Python {here['python']}; median of {told.rounds} rounds\n\n")
-    sys.stdout.write("\n".join(lines(found, told.workers)) + "\n\n")
+    here, words = about(told.rounds)
+    plans = [("one other", ["--workers", "2"])]
+    plans += [(f"chain of {n}", ["--workers", str(n), "--chain"]) for n in told.workers]
+    programs = {peer: f"{peer}_passes.py" for peer in peers}
+    found = measure(programs, plans, rounds=told.rounds, seconds=told.seconds)
+    sys.stdout.write(f"{words}\n\n" + "\n".join(lines(found, told.workers)) + "\n\n")
     sys.stdout.write("\n".join(growth(found, told.workers)) + "\n")
     if told.json:
         settings = {"rounds": told.rounds, "seconds": told.seconds}
@@ -160,9 +130,7 @@ def main() -> None:
     wrong = list(differing(found, told.workers))
     for each in wrong:
         say(f"the peers' numbers differ in {each}")
-    if wrong or any(
-        "error" in each for some in found.values() for many in some.values() for each in many
-    ):
+    if wrong or any(errors(found)):
         raise SystemExit("not every program came to its right end; see above")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import statistics
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 from machine import python_of
 
-__all__ = ["PEERS", "median_of", "rotated", "run"]
+__all__ = ["ENVIRONMENT", "PEERS", "outcome", "pin", "rotated", "run"]
 
 PEERS = Path(__file__).resolve().parent / "peers"
 # One program's limit: the figures of two states, the start, and slow peers on slow machines.
@@ -47,25 +46,31 @@ def run(peer: str, program: str, arguments: Sequence[str]) -> dict[str, Any]:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
-    if process.returncode:
-        return {"error": "".join((errors or output).strip().splitlines()[-1:])}
-    reported: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return outcome(process.returncode, output, errors)
+
+
+def outcome(status: int, output: str, errors: str) -> dict[str, Any]:
+    """Returns what a program that has ended reported in its last line, or what went wrong."""
+    if status:
+        said = "".join((errors or output).strip().splitlines()[-1:])
+        return {"error": said or f"it ended with status {status}"}
+    try:
+        reported: dict[str, Any] = json.loads(output.splitlines()[-1])
+    except (IndexError, ValueError):
+        return {"error": "it ended without a report"}
     return reported
+
+
+def pin(cores: int) -> None:
+    """Has this process, and all that it starts from now on, run on the first so many cores.
+
+    All peers then share the same ones, however many processes and threads each of them has.
+    """
+    allowed = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, allowed[:cores])
 
 
 def rotated(peers: Sequence[str], round_number: int) -> list[str]:
     """Returns the peers, beginning with another one each round."""
     shift = round_number % len(peers)
     return [*peers[shift:], *peers[:shift]]
-
-
-def median_of(reports: Sequence[dict[str, Any]], *where: str) -> float | None:
-    """Returns the median over the rounds that have the figure."""
-    values = []
-    for reported in reports:
-        figure: Any = reported.get("figures", {})
-        for key in where:
-            figure = figure.get(key, {})
-        if isinstance(figure, int | float):
-            values.append(float(figure))
-    return statistics.median(values) if values else None

@@ -1,4 +1,4 @@
-"""Measures telegrad's calls beside torch's, Ray's and xoscar's, all in one run on one machine.
+"""Measures telegrad's calls beside its peers' in all states and sizes, in one run on one machine.
 
     make bench-rpc                                      # makes the peers' environments, then this
     python benchmarks/rpc.py [--peers telegrad torch ...] [--rounds 3] [--seconds 2]
@@ -8,6 +8,8 @@ Each peer runs in a process tree of its own, from its own environment (`.venv-be
 on; one that is not there is left out). A round runs every peer once, and starts with another one
 than the round before, so that a machine that grows slower is unfair to nobody. The table shows the
 median over the rounds, and how telegrad stands to torch; the JSON holds every round.
+
+`benchmarks/bench.py` measures less of this, and all else; its table is the README's.
 
 What is measured (benchmarks/peers/measure.py): an empty call and its p99; empty calls per second
 with 1,000 in flight; a float32 array sent and sent back; a reference made at the callee, fetched
@@ -23,10 +25,8 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from machine import machine, python_of, say
-from programs import median_of, rotated, run
+from rounds import Found, about, errors, measure, median_of, present, version_of
 
 PROGRAMS = {
     "telegrad": "telegrad_rpc.py",
@@ -34,6 +34,8 @@ PROGRAMS = {
     "torch": "torch_rpc.py",
     "ray": "ray_actors.py",
     "xoscar": "xoscar_actors.py",
+    "dask": "dask_actors.py",
+    "monarch": "monarch_actors.py",
 }
 # A row's name, and where its figure lies.
 ROWS = (
@@ -46,24 +48,6 @@ ROWS = (
     ("reference, p50 us", ("reference", "p50")),
 )
 GROWTH_ROWS = (ROWS[0], ROWS[2], ("all workers up, ms", ("start", "ms")))
-Found = dict[str, dict[str, list[dict[str, Any]]]]
-
-
-def measure(told: argparse.Namespace) -> Found:
-    """Runs all rounds; returns each program's report by peer and by what it ran."""
-    found: Found = {peer: {} for peer in told.peers}
-    plans = [("2 workers", ["--workers", "2"])]
-    plans += [(f"growth {n}", ["--workers", str(n), "--growth"]) for n in told.workers]
-    for name, arguments in plans:
-        for r in range(told.rounds):
-            for peer in rotated(told.peers, r):
-                say(f"round {r + 1} of {told.rounds}, {name}: {peer}")
-                seconds = ["--seconds", str(told.seconds)]
-                reported = run(peer, PROGRAMS[peer], [*arguments, *seconds])
-                found[peer].setdefault(name, []).append(reported)
-                if "error" in reported:
-                    say(f"  {peer}: {reported['error']}")
-    return found
 
 
 def lines(found: Found) -> Iterator[str]:
@@ -97,12 +81,6 @@ def rows(found: Found) -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
                 yield f"{name}, {plan.split()[1]} workers", plan, "idle", where
 
 
-def version_of(reports: dict[str, list[dict[str, Any]]]) -> str:
-    """Returns the version that a peer's first good report names."""
-    versions = [each["version"] for some in reports.values() for each in some if "version" in each]
-    return versions[0] if versions else ""
-
-
 def main() -> None:
     """Runs the command."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -112,23 +90,20 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="*", default=[2, 4, 8, 16])
     parser.add_argument("--json", type=Path, help="where the figures of every round go")
     told = parser.parse_args()
-    for peer in [peer for peer in told.peers if not python_of(peer).exists()]:
-        say(f"{peer} is left out: {python_of(peer)} is not there; `make bench-rpc` makes it")
-        told.peers.remove(peer)
-    if not told.peers:
+    peers, _ = present(told.peers, "bench-rpc")
+    if not peers:
         parser.error("none of these peers is installed")
-    here = machine()
-    if here["load"] > here["cores"] / 2:
-        say(f"this machine is busy with other things (load {here['load']:.1f}); mind the ratios")
-    found = measure(told)
-    sys.stdout.write(f"{here['date']}, {here['cores']} cores of {here['cpu']}, ")
-    sys.stdout.write(f"Python {here['python']}; median of {told.rounds} rounds\n\n")
-    sys.stdout.write("\n".join(lines(found)) + "\n")
+    here, words = about(told.rounds)
+    plans = [("2 workers", ["--workers", "2"])]
+    plans += [(f"growth {n}", ["--workers", str(n), "--growth"]) for n in told.workers]
+    programs = {peer: PROGRAMS[peer] for peer in peers}
+    found = measure(programs, plans, rounds=told.rounds, seconds=told.seconds)
+    sys.stdout.write(f"{words}\n\n" + "\n".join(lines(found)) + "\n")
     if told.json:
         settings = {"rounds": told.rounds, "seconds": told.seconds}
         result = {"machine": here, "settings": settings, "peers": found}
         told.json.write_text(json.dumps(result, indent=1) + "\n")
-    if any("error" in each for some in found.values() for many in some.values() for each in many):
+    if any(errors(found)):
         raise SystemExit("not every program came to its end; see above")
 
 

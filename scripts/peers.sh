@@ -4,6 +4,7 @@
 #   scripts/peers.sh VENV PEER...      VENV-bench-PEER is made from benchmarks/peers/PEER.txt
 #
 # They are kept apart from telegrad's and from each other: the peers pin one another's dependencies.
+# What draws the figures, `plots`, is one of them.
 # A peer that cannot be installed is said in one line and left out; the others are measured.
 #
 # torch==2.13.0 is measured on the CPU. Where the package index has it built for CUDA alone, it

@@ -1,4 +1,4 @@
-"""The benchmark of calls still runs against the library as it is; what it finds is not judged."""
+"""The benchmarks still run against the library as it is; what they find is not judged."""
 
 from __future__ import annotations
 
@@ -70,6 +70,36 @@ def test_the_benchmark_of_gradients_across_workers_runs_and_writes_what_it_found
 
 
 CHAINS = (("chain of 2", "chain"), ("chain of 3", "chain"))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(180)  # a dozen processes, which import NumPy and gRPC
+def test_make_bench_runs_and_writes_what_it_found(programs: Programs, tmp_path: Path) -> None:
+    path = tmp_path / "found.json"
+    few = ["--quick", "--peers", "telegrad", "--only", "calls", "step", "jobs", "growth"]
+    output = programs.run(["python", "benchmarks/bench.py", *few, "--json", path], limit=150.0)
+    parts = json.loads(path.read_text())["parts"]
+    assert list(parts) == ["calls", "step", "jobs", "growth"]
+    assert list(parts["growth"]["telegrad"]) == ["2 workers", "4 workers"]
+    assert parts["calls"]["telegrad"]["2 workers"][0]["transport"]
+    rows = [line for line in output.splitlines() if line.startswith("| ")]
+    assert sum("| – | at " in row for row in rows) == 11  # torch was not asked for
+    assert not any("| – | – | at " in row for row in rows)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("transport", ["grpc", "local", "inproc"])
+def test_make_profile_runs_and_says_where_a_call_spends_its_time(
+    programs: Programs, transport: str
+) -> None:
+    few = ["--transport", transport, "--calls", "100"]
+    output = programs.run(["python", "benchmarks/call_profile.py", *few])
+    assert f"An empty call over `{transport}`: " in output
+    for row in ("encode the request", "decode the request", "run", "encode the reply", "return"):
+        assert f" | {row} | " in output
+    assert "| caller | all of these | " in output
+    assert "telegrad-loop | " in output
+    assert "is not there" not in output
 
 
 @pytest.mark.long

@@ -157,6 +157,7 @@ class Plan(argparse.Namespace):
     workers: int
     seconds: float
     chain: bool
+    step: bool
 
 
 def plan(arguments: list[str] | None = None) -> Plan:
@@ -165,6 +166,7 @@ def plan(arguments: list[str] | None = None) -> Plan:
     parser.add_argument("--workers", type=int, default=2, help="the caller included")
     parser.add_argument("--seconds", type=float, default=2.0, help="for each figure")
     parser.add_argument("--chain", action="store_true", help="through all workers alone")
+    parser.add_argument("--step", action="store_true", help="the step of one layer alone")
     return parser.parse_args(arguments, Plan())
 
 
@@ -173,7 +175,7 @@ def measure(lib: Library, told: Plan) -> dict[str, Any]:
     if told.chain:
         return {"chain": latency(*chain_step(lib, told.workers), told.seconds)}
     found = {"step": latency(*layer_step(lib), told.seconds)}
-    for count in TENSORS:
+    for count in () if told.step else TENSORS:
         found[f"tensors {count}"] = latency(*tensors_step(lib, count), told.seconds)
     return found
 

@@ -1,7 +1,8 @@
-"""Ray as one of the peers that benchmarks/rpc.py measures: a callee is an actor."""
+"""Ray as one of the peers whose calls are measured: a callee is an actor."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from typing import Any
@@ -47,6 +48,14 @@ class Caller:
         """See measure.Caller."""
         ray.get([self._callees[callee].nothing.remote() for callee in callees])
 
+    async def awaited(self, callee: int) -> None:
+        """See measure.Caller."""
+        await self._callees[callee].nothing.remote()
+
+    async def awaited_at_once(self, callees: list[int]) -> None:
+        """See measure.Caller."""
+        await asyncio.gather(*[self._callees[callee].nothing.remote() for callee in callees])
+
     async def echo(self, array: npt.NDArray[np.float32]) -> Any:
         """See measure.Caller; what comes back is a read-only view of shared memory."""
         return ray.get(self._callees[0].echo.remote(array))
@@ -55,6 +64,12 @@ class Caller:
         """See measure.Caller."""
         value: int = ray.get(ray.get(self._callees[0].make.remote()))[0]
         return value
+
+    async def references(self, n: int) -> list[int]:
+        """See measure.Caller."""
+        made = [self._callees[0].make.remote() for _ in range(n)]
+        values: list[int] = ray.get([inner for (inner,) in ray.get(made)])
+        return values
 
     async def set_busy(self, on: bool) -> None:
         """See measure.Caller."""

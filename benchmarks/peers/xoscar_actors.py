@@ -1,4 +1,4 @@
-"""xoscar as one of the peers that benchmarks/rpc.py measures: a callee is an actor in a process."""
+"""xoscar as one of the peers whose calls are measured: a callee is an actor in a process."""
 
 from __future__ import annotations
 
@@ -51,6 +51,14 @@ class Caller:
         """See measure.Caller."""
         await asyncio.gather(*[self._callees[callee].nothing() for callee in callees])
 
+    async def awaited(self, callee: int) -> None:
+        """See measure.Caller; every call is awaited here."""
+        await self.call(callee)
+
+    async def awaited_at_once(self, callees: list[int]) -> None:
+        """See measure.Caller."""
+        await self.calls(callees)
+
     async def echo(self, array: npt.NDArray[np.float32]) -> Any:
         """See measure.Caller."""
         return await self._callees[0].echo(array)
@@ -61,6 +69,16 @@ class Caller:
         value: int = await made.get()
         await xoscar.destroy_actor(made)
         return value
+
+    async def references(self, n: int) -> list[int]:
+        """See measure.Caller."""
+        address = self._callees[0].address
+        made = await asyncio.gather(
+            *[xoscar.create_actor(Value, address=address) for _ in range(n)]
+        )
+        values: list[int] = await asyncio.gather(*[each.get() for each in made])
+        await asyncio.gather(*[xoscar.destroy_actor(each) for each in made])
+        return values
 
     async def set_busy(self, on: bool) -> None:
         """See measure.Caller."""

@@ -1,0 +1,175 @@
+"""What an empty call passes on its way, from outside: which functions are timed, and in which order.
+
+Nothing in the package knows of this. Before the workers join, `install` puts a wrapper around each
+function that notes when it began and ended, on a clock that all processes of a machine share. A
+function that is not there any more, or that a transport does without, is left out, and its phase is
+one with that behind it.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+__all__ = ["CALLEE", "CALLER", "LAST", "PATH", "Events", "Point", "cost", "install", "walk"]
+
+CALLER, CALLEE = "caller", "callee"
+Events = list[tuple[int, str]]
+"""When, in nanoseconds, and where: `MODULE:FUNCTION begin`."""
+
+
+class Point(NamedTuple):
+    """One place of the path.
+
+    Attributes:
+        side: Whose.
+        phase: What the time before it, since the last point, went to.
+        function: `MODULE:CLASS.METHOD`, below `telegrad`.
+        edge: `begin` or `end`.
+        overlaps: Whether another thread goes on before this one has got here: who is woken may run at
+            once, and on the same core. The phase ends with whichever comes first.
+    """
+
+    side: str
+    phase: str
+    function: str
+    edge: str
+    overlaps: bool = False
+
+    @property
+    def event(self) -> str:
+        """What an event at this point says."""
+        return f"{self.function} {self.edge}"
+
+
+SEAL, OPEN = "rpc.codec:MessageCodec.seal", "rpc.codec:MessageCodec.open"
+POST, NEXT = "transport.connection:Connection.post", "transport.traffic:Traffic.next_message"
+TAKE, INBOX = "transport.traffic:Traffic.take", "rpc.inbox:Inbox.on_envelope"
+PUT = "transport.local_socket:LocalSocket.put"
+READABLE = "transport.direct_pump:DirectPump._readable"
+POLL = "transport.interrupts:Shield.poll"
+
+PATH: Final = (
+    Point(CALLER, "verb: agent, arguments, name of the function", SEAL, "begin"),
+    Point(CALLER, "encode the request", SEAL, "end"),
+    Point(
+        CALLER, "enter the call, its deadline, its future", "rpc.calling:Calling._start", "begin"
+    ),
+    Point(CALLER, "admission", POST, "begin"),
+    Point(CALLER, "post, reach the writer", NEXT, "begin"),
+    Point(CALLER, "frame: pack and tag", NEXT, "end"),
+    Point(CALLER, "reach the socket", PUT, "begin"),
+    Point(CALLER, "write", PUT, "end", overlaps=True),
+    Point(CALLEE, "wire, wake-up of who reads", READABLE, "begin"),
+    Point(CALLEE, "read", TAKE, "begin"),
+    Point(CALLEE, "check the tag, unpack the frame", INBOX, "begin"),
+    Point(CALLEE, "accept: admission, context", "rpc.executor:Executor._enter", "begin"),
+    Point(CALLEE, "dispatch to the pool", "rpc.serving:Serving._serve", "begin"),
+    Point(CALLEE, "may it be called", OPEN, "begin"),
+    Point(CALLEE, "decode the request", OPEN, "end"),
+    Point(CALLEE, "find the function", "rpc.user_call:UserCall.__call__", "begin"),
+    Point(CALLEE, "run", "rpc.user_call:UserCall.__call__", "end"),
+    Point(CALLEE, "settle", SEAL, "begin"),
+    Point(CALLEE, "encode the reply", SEAL, "end"),
+    Point(CALLEE, "reply", POST, "begin"),
+    Point(CALLEE, "post, reach the writer", NEXT, "begin"),
+    Point(CALLEE, "frame: pack and tag", NEXT, "end"),
+    Point(CALLEE, "reach the socket", PUT, "begin"),
+    Point(CALLEE, "write", PUT, "end", overlaps=True),
+    Point(CALLER, "wire, wake-up of who reads", POLL, "end"),
+    Point(CALLER, "read", TAKE, "begin"),
+    Point(CALLER, "check the tag, unpack the frame", INBOX, "begin"),
+    Point(CALLER, "find the call, end its deadline", "rpc.future:Future.try_set_thunk", "begin"),
+    Point(CALLER, "complete the future", "rpc.future:Future.try_set_thunk", "end", overlaps=True),
+    Point(CALLER, "wake-up of the caller", "rpc.future:Future.value", "begin"),
+    Point(CALLER, "take the reply", OPEN, "begin"),
+    Point(CALLER, "decode the reply", OPEN, "end"),
+)
+LAST: Final = "return"
+
+
+def install(events: Events) -> list[str]:
+    """Wraps every function of the path; returns those that are not there.
+
+    Args:
+        events: Where they note what they pass.
+    """
+    missing = []
+    for function in dict.fromkeys(point.function for point in PATH):
+        module, _, qualname = function.partition(":")
+        owner, _, name = qualname.rpartition(".")
+        try:
+            holder = getattr(importlib.import_module(f"telegrad.{module}"), owner)
+            setattr(holder, name, _noting(getattr(holder, name), function, events))
+        except (ImportError, AttributeError):
+            missing.append(function)
+    return missing
+
+
+def _noting(func: Callable[..., Any], name: str, events: Events) -> Callable[..., Any]:
+    note, clock = events.append, time.perf_counter_ns
+    begin, end = f"{name} begin", f"{name} end"
+
+    @functools.wraps(func)
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        note((clock(), begin))
+        try:
+            return func(*args, **kwargs)
+        finally:
+            note((clock(), end))
+
+    return noting
+
+
+def cost(times: int = 1000, tries: int = 20) -> float:
+    """Returns the nanoseconds that a note takes: the least of some tries, whatever else runs here."""
+    events: Events = []
+
+    def nothing() -> None:
+        return
+
+    def took(func: Callable[[], None]) -> int:
+        began = time.perf_counter_ns()
+        for _ in range(times):
+            func()
+        return time.perf_counter_ns() - began
+
+    noting = _noting(nothing, "nothing", events)
+    both = [(took(noting), took(nothing)) for _ in range(tries)]
+    return max(0.0, (min(a for a, _ in both) - min(b for _, b in both)) / (2 * times))
+
+
+def walk(
+    began: int, ended: int, events: dict[str, Events], path: Sequence[Point] = PATH
+) -> list[int | None]:
+    """Returns when a call passed each point: each the first one behind the point before it.
+
+    Args:
+        began: When the call did.
+        ended: When it had its value.
+        events: By side, in the order of time.
+        path: The points.
+
+    Returns:
+        For each point of the path, None where this call has not passed it.
+    """
+    window = {
+        side: some[bisect_left(some, (began, "")) : bisect_left(some, (ended + 1, ""))]
+        for side, some in events.items()
+    }
+    now = began
+    passed: list[int | None] = []
+    for point in path:
+        found = next(
+            (when for when, where in window[point.side] if when >= now and where == point.event),
+            None,
+        )
+        if found is not None and not point.overlaps:
+            now = found
+            passed = [None if each is None else min(each, found) for each in passed]
+        passed.append(found)
+    return passed

@@ -1,0 +1,133 @@
+"""The tables of `make bench` as Markdown, and their place in the documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from parts import GROWTH, PARTS, ROWS, Row
+from rounds import Found, median_of, median_of_ratios, version_of
+
+__all__ = ["NAMES", "growth_lines", "marked", "number", "replace", "summary", "table"]
+
+NAMES = {
+    "telegrad": "telegrad",
+    "telegrad-plain": "telegrad, not encrypted",
+    "torch": "torch (TensorPipe)",
+    "xoscar": "xoscar",
+    "ray": "Ray",
+    "dask": "Dask",
+    "monarch": "Monarch",
+}
+NONE = "–"
+RATED = {row.part for row in ROWS}
+BEGIN, END = "<!-- {}: written by make {} -->", "<!-- end of {} -->"
+
+
+def number(value: float | None) -> str:
+    """Returns a figure with three digits that count, or as many as its integer part has."""
+    if value is None:
+        return NONE
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def table(parts: Mapping[str, Found], rows: Sequence[Row] = ROWS) -> Iterator[str]:
+    """Yields the rows that were measured; how telegrad stands to whom, and what was wanted.
+
+    Args:
+        parts: What was found, by part.
+        rows: Which rows.
+    """
+    shown = [row for row in rows if row.part in parts]
+    peers = list(dict.fromkeys(peer for row in shown for peer in parts[row.part]))
+    versions = {peer: _version(parts, peer) for peer in peers}
+    header = ["", *(f"{NAMES[peer]} {versions[peer]}".strip() for peer in peers)]
+    header += ["telegrad's is", "wanted"]
+    yield "| " + " | ".join(header) + " |"
+    yield "|---" + "|--:" * (len(header) - 2) + "|---|"
+    for row in shown:
+        yield "| " + " | ".join([row.label, *_cells(parts[row.part], row, peers)]) + " |"
+
+
+def _version(parts: Mapping[str, Found], peer: str) -> str:
+    return next((v for found in parts.values() if (v := version_of(found.get(peer, {})))), "")
+
+
+def _cells(found: Found, row: Row, peers: Sequence[str]) -> list[str]:
+    cells = []
+    for peer in peers:
+        value = median_of(found.get(peer, {}).get(row.plan, ()), *row.where)
+        cells.append(number(None if value is None else value / row.scale))
+    if row.bar is None:
+        return [*cells, NONE, NONE]
+    ratio = ratio_of(found, row)
+    if ratio is None:
+        return [*cells, NONE, str(row.bar)]
+    met = "" if row.bar.met(ratio) else ", missed"
+    return [*cells, f"{ratio:.2f} x {row.bar.peer}", f"{row.bar}{met}"]
+
+
+def ratio_of(found: Found, row: Row) -> float | None:
+    """Returns telegrad's figure over that of the peer that a row's bar names."""
+    assert row.bar is not None
+    ours = found.get("telegrad", {}).get(row.plan, ())
+    theirs = found.get(row.bar.peer, {}).get(row.plan, ())
+    return median_of_ratios(ours, theirs, *row.where)
+
+
+def growth_lines(found: Found) -> Iterator[str]:
+    """Yields what came of more and more workers."""
+    columns = [
+        ("calls/s", ("all", "per_second")),
+        ("resident, MiB a worker", ("resident", "mib")),
+        ("its share, MiB", ("proportional", "mib")),
+        ("all up, ms", ("start", "ms")),
+    ]
+    header = ["workers", *(f"{NAMES[peer]}: {name}" for peer in found for name, _ in columns)]
+    yield "| " + " | ".join(header) + " |"
+    yield "|--:" * len(header) + "|"
+    for n in GROWTH:
+        reports = [found[peer].get(f"{n} workers", ()) for peer in found]
+        if any(reports):
+            cells = [number(median_of(some, *where)) for some in reports for _, where in columns]
+            yield "| " + " | ".join([str(n), *cells]) + " |"
+
+
+def marked(name: str) -> tuple[str, str]:
+    """Returns the comments between which a table stands in a document."""
+    target = "profile" if name.startswith("profile") else "bench"
+    return BEGIN.format(name, target), END.format(name)
+
+
+def replace(document: Path, name: str, lines: Sequence[str]) -> None:
+    """Writes lines between the marks of a document.
+
+    Raises:
+        ValueError: The document has not both of them, once each and in order.
+    """
+    begin, end = marked(name)
+    text = document.read_text()
+    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
+        raise ValueError(f"{document} needs {begin!r} and then {end!r}, once each")
+    before, _, rest = text.partition(begin)
+    _, _, after = rest.partition(end)
+    document.write_text("".join([before, begin, "\n\n", "\n".join(lines), "\n\n", end, after]))
+
+
+def summary(result: Mapping[str, Any]) -> list[str]:
+    """Returns what the documents show: tables, on what and when, and what is missing."""
+    lines = [f"{result['words']}."]
+    for between_hosts in (False, True):
+        parts = {
+            name: found
+            for name, found in result["parts"].items()
+            if name in RATED and PARTS[name].between_hosts == between_hosts
+        }
+        if parts:
+            lines += ["", *table(parts)]
+    left_out = [f"{NAMES[peer]} is not measured: {why}." for peer, why in result["missing"].items()]
+    left_out += [f"Not run, {part}: {reason}." for part, reason in result["skipped"].items()]
+    return [*lines, "", *left_out] if left_out else lines

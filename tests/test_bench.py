@@ -1,0 +1,360 @@
+"""What `make bench` and `make profile` write, from reports that are made up; nothing is measured."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+BENCHMARKS = ROOT / "benchmarks"
+README, PERFORMANCE = ROOT / "README.md", ROOT / "docs" / "performance.md"
+
+Load = Callable[[str], Any]
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Load:
+    """Imports a module of the benchmarks, which are programs and no package."""
+    monkeypatch.syspath_prepend(BENCHMARKS / "peers")
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return importlib.import_module
+
+
+def report(**figures: Any) -> dict[str, Any]:
+    return {"version": "1.0", "figures": figures}
+
+
+def call(p50: float) -> dict[str, Any]:
+    return report(idle={"call": {"p50": p50, "p99": 2 * p50}})
+
+
+# -- what is measured --------------------------------------------------------------------------------
+
+
+def test_every_row_has_a_program_for_each_of_its_peers(load: Load) -> None:
+    parts, bench, measure = load("parts"), load("bench"), load("measure")
+    for row in parts.ROWS:
+        assert bench.parse(["--only", row.part]).only == [row.part]
+        part = parts.PARTS[row.part]
+        arguments = dict(part.plans)[row.plan]
+        assert {"telegrad", *([row.bar.peer] if row.bar else [])} <= part.programs.keys()
+        if row.where[0] == "idle":
+            assert row.where[1] in arguments[arguments.index("--idle") :]
+            assert row.where[1] in measure.FIGURES
+    for part in parts.PARTS.values():
+        for program in part.programs.values():
+            assert (BENCHMARKS / "peers" / program).exists()
+
+
+def test_the_programs_take_the_arguments_of_their_plans(load: Load) -> None:
+    parts, plans = load("parts"), {name: load(name).plan for name in ("measure", "passes")}
+    for name, reader in (("calls", "measure"), ("hosts", "measure"), ("step", "passes")):
+        for _, arguments in parts.PARTS[name].plans:
+            told = plans[reader]([*arguments, "--seconds", "0.5"])
+            assert told.workers == 2
+            assert told.seconds == 0.5
+    assert plans["measure"](parts.PARTS["calls"].plans[0][1]).busy == ["call"]
+    assert plans["measure"](parts.PARTS["hosts"].plans[0][1]).busy == []
+
+
+def test_make_bench_installs_every_peer_at_a_pinned_version(load: Load) -> None:
+    line = next(
+        line
+        for line in (ROOT / "Makefile").read_text().splitlines()
+        if "peers.sh" in line and "plots" in line
+    )
+    peers = {peer for part in load("parts").PARTS.values() for peer in part.programs}
+    for peer in (peers - {"telegrad", load("hosts").PLAIN}) | {"plots"}:
+        assert f" {peer}" in line
+        wanted = (BENCHMARKS / "peers" / f"{peer}.txt").read_text().splitlines()
+        assert all("==" in each for each in wanted if not each.startswith("#"))
+
+
+def test_rounds_begin_with_another_peer_each_and_end_when_the_time_is_over(load: Load) -> None:
+    ran: list[tuple[str, tuple[str, ...]]] = []
+
+    def start(peer: str, program: str, arguments: Sequence[str]) -> dict[str, Any]:
+        ran.append((peer, tuple(arguments)))
+        return {"error": "broke"} if peer == "b" else call(1.0)
+
+    rounds = load("rounds")
+    plans = [("plan", ["--workers", "2"])]
+    found = rounds.measure({"a": "x", "b": "y"}, plans, rounds=2, seconds=0.5, start=start)
+    assert [peer for peer, _ in ran] == ["a", "b", "b", "a"]
+    assert ran[0][1] == ("--workers", "2", "--seconds", "0.5")
+    assert list(rounds.errors(found)) == ["b, plan: broke"]
+    ran.clear()
+    rounds.measure({"a": "x"}, plans * 2, rounds=5, seconds=0.5, start=start, until=0.0)
+    assert len(ran) == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "output", "errors", "found"),
+    [
+        (0, 'noise\n{"version": "1"}\n', "", {"version": "1"}),
+        (0, "no report\n", "", {"error": "it ended without a report"}),
+        (0, "", "", {"error": "it ended without a report"}),
+        (1, "", "Traceback\nValueError: no\n", {"error": "ValueError: no"}),
+        (-9, "", "", {"error": "it ended with status -9"}),
+    ],
+)
+def test_what_a_program_that_has_ended_comes_to(
+    load: Load, status: int, output: str, errors: str, found: dict[str, Any]
+) -> None:
+    assert load("programs").outcome(status, output, errors) == found
+
+
+# -- the tables ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(None, "–"), (1234.5, "1,234"), (99.96, "100.0"), (12.34, "12.3"), (0.456, "0.46")],
+)
+def test_a_figure_is_shown_with_three_digits(load: Load, value: float | None, shown: str) -> None:
+    assert load("report").number(value) == shown
+
+
+def test_a_row_has_medians_the_median_of_ratios_and_what_was_wanted(load: Load) -> None:
+    parts, writer = load("parts"), load("report")
+    least = parts.Bar("torch", 2, least=True)
+    rows = [
+        parts.Row("call, us", "calls", "plan", ("idle", "call", "p50"), parts.Bar("torch", 0.5)),
+        parts.Row("the same, ms", "calls", "plan", ("idle", "call", "p50"), least, 1e3),
+        parts.Row("shown alone", "calls", "plan", ("idle", "call", "p99")),
+        parts.Row("of another part", "jobs", "plan", ("idle", "call", "p99")),
+    ]
+    found = {
+        "telegrad": {"plan": [call(100.0), call(40.0), call(90.0)]},
+        "torch": {"plan": [call(200.0), call(400.0), {"error": "broke"}]},
+        "ray": {"plan": [{"error": "broke"}]},
+    }
+    assert list(writer.table({"calls": found}, rows)) == [
+        "|  | telegrad 1.0 | torch (TensorPipe) 1.0 | Ray | telegrad's is | wanted |",
+        "|---|--:|--:|--:|--:|---|",
+        "| call, us | 90.0 | 300 | – | 0.30 x torch | at most 0.5 x torch |",
+        "| the same, ms | 0.09 | 0.30 | – | 0.30 x torch | at least 2 x torch, missed |",
+        "| shown alone | 180 | 600 | – | – | – |",
+    ]
+
+
+def test_growth_has_a_line_for_each_number_of_workers_that_was_run(load: Load) -> None:
+    one = report(
+        all={"per_second": 5000.0},
+        resident={"mib": 80.0},
+        proportional={"mib": 50.0},
+        start={"ms": 700.0},
+    )
+    found = {"telegrad": {"2 workers": [one], "4 workers": [one]}, "torch": {"2 workers": [one]}}
+    lines = list(load("report").growth_lines(found))
+    assert lines[0].startswith("| workers | telegrad: calls/s |")
+    assert lines[2:] == [
+        "| 2 | 5,000 | 80.0 | 50.0 | 700 | 5,000 | 80.0 | 50.0 | 700 |",
+        "| 4 | 5,000 | 80.0 | 50.0 | 700 | – | – | – | – |",
+    ]
+
+
+def test_lines_are_written_between_the_marks_and_nothing_else_changes(
+    load: Load, tmp_path: Path
+) -> None:
+    writer, document = load("report"), tmp_path / "a.md"
+    begin, end = writer.marked("figures")
+    document.write_text(f"before\n\n{begin}\n\nold\n\n{end}\n\nbehind\n")
+    for lines in (["| a |", "| b |"], ["new"]):
+        writer.replace(document, "figures", lines)
+        written = "\n".join(lines)
+        assert document.read_text() == f"before\n\n{begin}\n\n{written}\n\n{end}\n\nbehind\n"
+    for broken in (f"{begin} alone", f"{end}{begin}", f"{begin}{begin}{end}"):
+        document.write_text(broken)
+        with pytest.raises(ValueError, match="once each"):
+            writer.replace(document, "figures", ["new"])
+        assert document.read_text() == broken
+
+
+def test_the_documents_have_the_marks_of_every_table(load: Load) -> None:
+    profiles = [f"profile of {transport}" for transport in ("grpc", "local")]
+    for document, names in ((README, ["figures"]), (PERFORMANCE, ["figures", "growth", *profiles])):
+        text = document.read_text()
+        for name in names:
+            begin, end = load("report").marked(name)
+            assert text.count(begin) == text.count(end) == 1
+            assert text.index(begin) < text.index(end)
+
+
+# -- the whole run ---------------------------------------------------------------------------------------
+
+
+def test_the_json_holds_machine_versions_rounds_and_who_is_missing(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = load("bench")
+
+    def present(peers: Sequence[str], target: str) -> tuple[list[str], dict[str, str]]:
+        return [peer for peer in peers if peer != "ray"], {"ray": "it is not installed"}
+
+    def measure(programs: dict[str, str], plans: Any, **_: Any) -> Any:
+        return {peer: {plans[0][0]: [call(10.0)]} for peer in programs}
+
+    def no_hosts() -> Any:
+        raise bench.CannotError("there is no `ip` command")
+
+    monkeypatch.setattr(bench, "present", present)
+    monkeypatch.setattr(bench, "measure", measure)
+    monkeypatch.setattr(bench, "two_hosts", no_hosts)
+    result = json.loads(json.dumps(bench.run_all(bench.parse(["--only", "calls", "hosts"]))))
+    keys = ["machine", "missing", "parts", "settings", "skipped", "versions", "words"]
+    assert sorted(result) == keys
+    assert {"cpu", "cores", "kernel", "python", "date"} <= result["machine"].keys()
+    assert result["settings"] == {"rounds": 3, "seconds": 1.0, "cores": 2}
+    assert result["versions"]["telegrad"] == "1.0"
+    assert list(result["parts"]) == ["calls"]
+    assert "ray" not in result["parts"]["calls"]
+    lines = bench.summary(result)
+    assert "Ray is not measured: it is not installed." in lines
+    assert "Not run, hosts: there is no `ip` command." in lines
+    assert any(line.startswith("| empty `rpc_sync`, p50, us | 10.0 |") for line in lines)
+
+
+def test_tables_and_plots_go_into_the_documents(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = load("bench")
+    (tmp_path / "docs").mkdir()
+    for document in (README, PERFORMANCE):
+        place = tmp_path / document.relative_to(ROOT)
+        place.write_text(document.read_text())
+    monkeypatch.setattr(bench, "ROOT", tmp_path)
+    monkeypatch.setattr(bench, "DOCS", tmp_path / "docs")
+    monkeypatch.setattr(bench, "python_of", lambda peer: tmp_path)
+    monkeypatch.setattr(bench, "run", lambda *_: {"drawn": ["bench.png"]})
+    found = {"telegrad": {"2 workers": [call(12.0)]}}
+    parts = {"calls": found, "growth": {"telegrad": {"2 workers": [report()]}}}
+    result = {"words": "today", "missing": {}, "skipped": {}, "parts": parts}
+    bench.write(result, tmp_path / "bench.json")
+    row = "| empty `rpc_sync`, p50, us | 12.0 | – | at most 0.35 x torch |"
+    readme = (tmp_path / "README.md").read_text()
+    assert row in readme
+    assert "bench.png" not in readme
+    performance = (tmp_path / "docs" / "performance.md").read_text()
+    assert row in performance
+    assert "(bench.png)" in performance
+    assert "(bench-growth.png)" not in performance  # it was not drawn
+    assert "| workers | telegrad: calls/s |" in performance
+
+
+def test_a_peer_that_is_not_installed_is_said_with_pips_reason(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds = load("rounds")
+    for peer in ("good", "bad"):
+        (tmp_path / peer / "bin").mkdir(parents=True)
+    (tmp_path / "good" / ".installed").touch()
+    (tmp_path / "bad" / "install.log").write_text("Looking\nERROR: No matching distribution\n")
+    monkeypatch.setattr(rounds, "python_of", lambda peer: tmp_path / peer / "bin" / "python")
+    assert rounds.present(["telegrad", "good", "bad", "new"], "bench") == (
+        ["telegrad", "good"],
+        {
+            "bad": "pip could not install it (No matching distribution)",
+            "new": "it is not installed; `make bench` does that",
+        },
+    )
+
+
+def test_other_numbers_than_telegrads_are_told(load: Load) -> None:
+    step = {"values": [1.0, 2.0]}
+    other = {"values": [1.0, 2.1]}
+    found = {"telegrad": {"p": [report(step=step)]}, "torch": {"p": [report(step=step)]}}
+    assert not list(load("bench").differing({"step": found}))
+    found["torch"]["p"].append(report(step=other))
+    (told,) = load("bench").differing({"step": found})
+    assert told == "step, step: [1.0, 2.0] and, torch, [1.0, 2.1]"
+
+
+@pytest.mark.parametrize("wrong", [["--rounds", "0"], ["--write", "--quick"], ["--only", "all"]])
+def test_a_command_line_that_cannot_be_is_refused(load: Load, wrong: list[str]) -> None:
+    with pytest.raises(SystemExit):
+        load("bench").parse(wrong)
+
+
+# -- the profile -----------------------------------------------------------------------------------------
+
+
+def test_every_function_of_the_path_is_there(load: Load) -> None:
+    for point in load("call_points").PATH:
+        module, _, qualname = point.function.partition(":")
+        owner, _, name = qualname.rpartition(".")
+        assert callable(
+            getattr(getattr(importlib.import_module(f"telegrad.{module}"), owner), name)
+        )
+
+
+def test_a_call_is_followed_from_point_to_point_past_what_others_left_behind(load: Load) -> None:
+    points = load("call_points")
+    path = [
+        points.Point(points.CALLER, "encode", "a:A.f", "end"),
+        points.Point(points.CALLEE, "read", "a:A.g", "begin"),
+        points.Point(points.CALLEE, "never", "a:A.h", "begin"),
+        points.Point(points.CALLER, "decode", "a:A.f", "end"),
+    ]
+    events = {
+        points.CALLER: [(5, "a:A.f end"), (12, "a:A.f end"), (40, "a:A.f end"), (70, "a:A.f end")],
+        points.CALLEE: [(11, "a:A.g begin"), (30, "a:A.g begin"), (31, "a:A.g begin")],
+    }
+    assert points.walk(10, 50, events, path) == [12, 30, None, 40]
+
+
+def test_what_overlaps_ends_where_the_other_side_goes_on(load: Load) -> None:
+    points = load("call_points")
+    path = [
+        points.Point(points.CALLER, "reach", "a:A.put", "begin"),
+        points.Point(points.CALLER, "write", "a:A.put", "end", overlaps=True),
+        points.Point(points.CALLEE, "wake-up", "a:A.read", "begin"),
+    ]
+    events = {
+        points.CALLER: [(10, "a:A.put begin"), (60, "a:A.put end")],
+        points.CALLEE: [(40, "a:A.read begin")],
+    }
+    assert points.walk(0, 90, events, path) == [10, 40, 40]
+    events[points.CALLEE] = [(70, "a:A.read begin")]
+    assert points.walk(0, 90, events, path) == [10, 60, 70]
+
+
+def test_the_phases_of_a_profile_add_up_to_the_call(load: Load) -> None:
+    profile, points = load("call_profile"), load("call_points")
+    first, last = points.PATH[0], points.PATH[-1]
+    skipped = " + ".join(point.phase for point in points.PATH[1:])
+    events: dict[str, list[tuple[int, str]]] = {points.CALLER: [], points.CALLEE: []}
+    spans = []
+    for began in (1_000_000, 2_000_000, 3_000_000):
+        spans.append((began, began + 90_000))
+        events[points.CALLER] += [(began + 20_000, first.event), (began + 70_000, last.event)]
+    before, after = [profile.Thread("loop", 1_000, 2)], [profile.Thread("loop", 31_000, 8)]
+    run = profile.Run("local", spans, events, {points.CALLER: (before, after)}, [])
+    assert profile.phases(run, 1_000.0) == [
+        (points.CALLER, first.phase, 19.0),
+        (points.CALLER, skipped, 49.0),
+        (points.CALLER, points.LAST, 19.0),
+    ]
+    lines = list(profile.lines_of(run, run, 0.0))
+    assert lines[0] == "An empty call over `local`: 90 us, median of "
+    assert f"| caller | {first.phase} | 20.0 | 22% |" in lines
+    assert "| caller | all of these | 90.0 | 100% |" in lines
+    assert "| caller | loop | 10.0 | 2.00 |" in lines
+
+
+def test_notes_are_taken_around_a_function_whatever_it_does(load: Load) -> None:
+    events: list[tuple[int, str]] = []
+
+    def fails() -> None:
+        raise ValueError("no")
+
+    noting = load("call_points")._noting(fails, "a:A.f", events)
+    with pytest.raises(ValueError, match="no"):
+        noting()
+    assert [where for _, where in events] == ["a:A.f begin", "a:A.f end"]
+    assert events[0][0] <= events[1][0]
