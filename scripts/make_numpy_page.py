@@ -60,8 +60,9 @@ every public function of NumPy {version}, of `numpy.linalg` and of `numpy.fft`:
 
 An option that a rule does not know (`out=`, and `where=` of an elementwise function) is a
 `TypeError` with Tensors. Where a function has a kink or a tie, the gradient is one-sided or shared:
-equal items share that of `max` equally, `abs` and `sign` have 0 at 0, `std` has 0 where it is 0.
-Of equal items, `sort`, `median`, `quantile` and their like give it to those that NumPy's order puts
+equal items share that of `max` equally, `abs` and `sign` have 0 at 0, `std` has 0 where it is 0,
+`hypot` and `arctan2` have 0 at the origin. An extremum that is NaN has gradient 0, as comparisons
+with NaN are false. Of equal items, `sort`, `median`, `quantile` and their like give it to those that NumPy's order puts
 there, `unique` and the other sets to the first. With respect to `q`, a quantile has one for
 `method="linear"`; where it is an item, that of the piece that begins there.
 

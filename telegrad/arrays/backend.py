@@ -89,6 +89,8 @@ def as_array(value: object, *, dtype: DTypeLike | None = None) -> Array:
         ImportError: It is on a GPU and CuPy is not installed.
         TypeError: `value` holds something that is no number.
     """
+    if type(value) is np.ndarray and dtype is None and value.dtype.kind in "fiubc":
+        return value
     if type(value) is not np.ndarray and isinstance(value, np.ndarray) and hasattr(value, "mask"):
         raise TypeError("a masked array is no array of numbers; pass x.filled(value)")
     xp = namespace(value)

@@ -32,7 +32,7 @@ def device_of(array: Array) -> str:
     >>> device_of(np.zeros(3))
     'cpu'
     """
-    if is_cupy(array):
+    if type(array) is not np.ndarray and is_cupy(array):
         device: Any = array.device
         return f"cuda:{int(device.id)}"
     return CPU

@@ -30,7 +30,7 @@ from telegrad.autograd.hooks import HookList, RemovableHandle
 from telegrad.autograd.node import AccumulateGrad, Edge, Gradient, Gradients, Node, Sink
 from telegrad.autograd.operation import Operation
 from telegrad.autograd.row_sparse import RowSparse, is_row_sparse
-from telegrad.autograd.tensor import Tensor, attach
+from telegrad.autograd.tensor import Tensor, attach, place_under
 
 if TYPE_CHECKING:
     from telegrad.autograd.anomaly import detect_anomaly
@@ -84,6 +84,7 @@ __all__ = [
     "no_grad",
     "ops",
     "own_gradient",
+    "place_under",
     "tensor",
     "tensors_in",
     "value_and_grad",

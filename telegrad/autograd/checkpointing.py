@@ -173,7 +173,7 @@ def _restored(argument: Any) -> Any:
         refuse_changed(value, argument.version, "checkpoint", "an argument")
     if edge is None:
         return attach(value.array, None, memory=value)
-    return attach(value.array, edge.node, edge.output, memory=value)
+    return attach(value.array, *edge, memory=value)
 
 
 def _check_leaves(name: str, before: tuple[Any, ...], now: tuple[Any, ...]) -> None:

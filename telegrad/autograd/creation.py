@@ -54,7 +54,8 @@ def as_tensor(data: object) -> Tensor:
 def from_dlpack(source: object) -> Tensor:
     """Returns a Tensor that shares the memory of another library's array or tensor.
 
-    Neither library notices what the other one writes; a recorded graph is not warned of it.
+    Neither library notices what the other one writes; a recorded graph is not warned of it. The
+    first versions of NumPy 2.2 make what they take over read-only.
 
     Args:
         source: Has `__dlpack__` and `__dlpack_device__`: a NumPy or CuPy array, a torch tensor, ...
@@ -67,8 +68,8 @@ def from_dlpack(source: object) -> Tensor:
     >>> import numpy as np
     >>> shared = np.zeros(2)
     >>> t = from_dlpack(shared)
-    >>> t += 1.0
-    >>> shared.tolist()
-    [1.0, 1.0]
+    >>> shared += 1.0
+    >>> t
+    tensor([1., 1.])
     """
     return Tensor(array_from_dlpack(source))

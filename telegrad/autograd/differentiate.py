@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, final, overload
 
+import numpy as np
+
 from telegrad.arrays import namespace
 from telegrad.autograd.grad_mode import enable_grad
 from telegrad.autograd.graph_task import GraphTask
@@ -176,6 +178,8 @@ def _edge(x: Any, i: int) -> Edge:
 
 def own_gradient(gradient: Gradient) -> Tensor:
     """Returns a gradient for the user: arrays inside the engine may be shared, this one is not."""
+    if type(gradient) is np.ndarray:
+        return Tensor(gradient.copy("K"))
     if isinstance(gradient, Tensor):
         with enable_grad():
             return gradient.copy()

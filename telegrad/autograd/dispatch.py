@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 if TYPE_CHECKING:
     from telegrad.autograd.tensor import Tensor
 
-__all__ = ["PLAIN", "TABLE", "DispatchTable", "Tier", "call", "dispatch", "refuse_out"]
+__all__ = ["ENTRIES", "PLAIN", "TABLE", "DispatchTable", "Tier", "call", "dispatch", "refuse_out"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -43,7 +43,7 @@ class DispatchTable:
 
         def enter(implementation: F) -> F:
             for function in functions:
-                if _ENTRIES.setdefault(function, implementation) is not implementation:
+                if ENTRIES.setdefault(function, implementation) is not implementation:
                     raise ValueError(f"the rule for {function} is entered twice")
                 self._tiers[function] = tier
             return implementation
@@ -52,10 +52,10 @@ class DispatchTable:
 
     def find(self, function: object) -> Callable[..., Any] | None:
         """Returns what stands in for `function`, or None."""
-        found = _ENTRIES.get(function)
+        found = ENTRIES.get(function)
         if found is None:
             _load_rules()
-            found = _ENTRIES.get(function)
+            found = ENTRIES.get(function)
         return found
 
     def tier(self, function: object) -> Tier:
@@ -68,13 +68,22 @@ class DispatchTable:
         return iter([function for function in self._tiers if function != PLAIN])
 
     def __getitem__(self, function: object) -> Callable[..., Any]:
-        found = self.find(function)
-        if found is None:
+        return ENTRIES[function]
+
+
+@final
+class _Entries(dict[object, Callable[..., Any]]):
+    """What stands in for functions, by function; what `rules` enters comes at the first miss."""
+
+    def __missing__(self, function: object) -> Callable[..., Any]:
+        _load_rules()
+        if function not in self:
             raise KeyError(function)
-        return found
+        return self[function]
 
 
-_ENTRIES: Final[dict[object, Callable[..., Any]]] = {}
+ENTRIES: Final = _Entries()
+"""The entries of `TABLE`, for operators, which look theirs up each time."""
 TABLE: Final = DispatchTable()
 PLAIN: Final = "functions without a rule"
 """The key of what is called, with (function, args, kwargs), for those that have no entry."""
@@ -101,7 +110,7 @@ def _load_rules() -> None:
 
 def call(function: object, *args: Any, **kwargs: Any) -> Tensor:
     """Calls what stands in for `function`; at least one of the arguments is a Tensor."""
-    result: Tensor = (_ENTRIES.get(function) or TABLE[function])(*args, **kwargs)
+    result: Tensor = ENTRIES[function](*args, **kwargs)
     return result
 
 
@@ -113,7 +122,7 @@ def dispatch(function: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     """
     if "out" in kwargs:
         refuse_out(function, kwargs["out"])
-    rule = _ENTRIES.get(function) or TABLE.find(function)
+    rule = ENTRIES.get(function) or TABLE.find(function)
     if rule is None:
-        return _ENTRIES[PLAIN](function, args, kwargs)
+        return ENTRIES[PLAIN](function, args, kwargs)
     return rule(*args, **kwargs)

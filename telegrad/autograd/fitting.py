@@ -33,7 +33,7 @@ def fit(gradient: Any, shape: Shape, dtype: np.dtype[Any], edge: Edge | None = N
         AutogradError: It does not have such a shape.
     """
     if is_row_sparse(gradient):
-        if gradient.shape == shape and edge is not None and edge.node.is_end:
+        if gradient.shape == shape and edge is not None and edge[0].is_end:
             return gradient.astype(dtype, copy=False)
         gradient = gradient.to_dense()
     recorded = isinstance(gradient, Tensor)

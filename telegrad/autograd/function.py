@@ -11,7 +11,7 @@ import numpy as np
 from telegrad.arrays import as_array, is_inexact
 from telegrad.autograd.fitting import fit
 from telegrad.autograd.grad_mode import ENABLED, GradMode, Watched
-from telegrad.autograd.node import Edge, Gradients
+from telegrad.autograd.node import Gradients
 from telegrad.autograd.saved_value import SavedValue
 from telegrad.autograd.saving_node import SavingNode
 from telegrad.autograd.tensor import Tensor, attach
@@ -212,7 +212,7 @@ class _FunctionNode(SavingNode):
     def _unpack(self, value: Any, output: int | None, *, recorded: bool) -> Any:
         if not isinstance(value, SavedValue):
             return value
-        edge = None if output is None else Edge(self, output)
+        edge = None if output is None else (self, output)
         return value.unpack(self.name, recorded=recorded, own=edge)
 
     def _fit(self, i: int, x: Any, *, recorded: bool) -> Any:

@@ -25,6 +25,7 @@ __all__ = [
     "enable_grad",
     "is_grad_enabled",
     "no_grad",
+    "set_mode",
     "watched_by",
     "watchers",
 ]
@@ -84,6 +85,12 @@ def watched_by(*seeing: Watcher) -> Iterator[None]:
         ENABLED.reset(token)
 
 
+def set_mode(enabled: bool) -> Token[bool | Watched]:
+    """Sets the grad mode and leaves the watchers; returns what `ENABLED.reset` wants after it."""
+    mode = ENABLED.get()
+    return ENABLED.set(Watched(enabled, mode[1]) if type(mode) is Watched else enabled)
+
+
 class GradMode(ContextDecorator):
     """Sets the grad mode inside a `with` block or a decorated function; nests, restores at exit."""
 
@@ -95,9 +102,7 @@ class GradMode(ContextDecorator):
         return GradMode(enabled=self._enabled)  # a decorated function may run in several threads
 
     def __enter__(self) -> None:
-        mode = ENABLED.get()
-        mine = Watched(self._enabled, mode[1]) if type(mode) is Watched else self._enabled
-        self._tokens.append(ENABLED.set(mine))
+        self._tokens.append(set_mode(self._enabled))
 
     def __exit__(self, *exc_info: object) -> None:
         ENABLED.reset(self._tokens.pop())

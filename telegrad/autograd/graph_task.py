@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 import numpy as np
 
 from telegrad.arrays import is_array, namespace
-from telegrad.autograd.grad_mode import GradMode
+from telegrad.autograd.grad_mode import ENABLED, set_mode
 from telegrad.autograd.node import AccumulateGrad, Edge, Gradient, Gradients, Node, Sink
 from telegrad.errors import AutogradError
 
@@ -82,22 +82,30 @@ class GraphTask:
         self._create_graph = create_graph
         self._sink = sink
         self._captures = frozenset(captures or ())
-        found = _count_edges([edge.node for edge, _ in roots] + list(sources))
+        starts = dict.fromkeys([*[node for (node, _), _ in roots], *sources])
+        self._waiting, last = _count_edges(starts)
         # The nodes of captures, and sinks: all others of this task's graph lead on to one of these.
-        self._targets = None if captures is None else {edge.node for edge in captures}
-        if self._targets is not None and sink is not None:
-            self._targets |= {node for node in found if node.is_end and isinstance(node, Sink)}
-        self._waiting = found if self._targets is None else _leading_to(self._targets, found)
+        self._targets = None if captures is None else {node for node, _ in captures}
+        if self._targets is not None:
+            if sink is not None:
+                self._targets.update([node for node in last if isinstance(node, Sink)])
+            if not self._targets.issuperset(last):
+                self._waiting = _leading_to(self._targets, self._waiting)
         self._remaining = len(self._waiting)
-        self._refuse_sinks()
+        if sink is None:
+            self._refuse_sinks(last)
         self._buffers: dict[Node, list[Gradient | None]] = {}
-        self._unfed = {source for source in sources if source in self._waiting}
-        self._ignored = set(sources) - self._unfed
-        for source in self._unfed:
-            self._waiting[source] += 1
+        self._unfed: set[Node] = set()
+        self._ignored: set[Node] = set()
+        for source in sources:
+            if source in self._waiting:
+                self._waiting[source] += 1
+                self._unfed.add(source)
+            else:
+                self._ignored.add(source)
         for edge, gradient in roots:
             self._add(edge, gradient)
-        self._ready = [node for node, count in self._waiting.items() if count == 0]
+        self._ready = [node for node in starts if self._waiting.get(node) == 0]
         self._inbox: SimpleQueue[tuple[Node, Gradients | None]] = SimpleQueue()
         self._lock = threading.Lock()  # guards _unfed and _ignored
         self._running = threading.Lock()  # held by the thread that runs
@@ -170,13 +178,15 @@ class GraphTask:
         self._stopped = True
 
     def _work(self) -> None:
-        with GradMode(enabled=self._create_graph):
-            try:
-                while not self._stopped and (self._ready or self._take_fed()):
-                    self._process(self._ready.pop())
-            except BaseException:
-                self._stopped = True
-                raise
+        before = set_mode(self._create_graph)
+        try:
+            while not self._stopped and (self._ready or self._take_fed()):
+                self._process(self._ready.pop())
+        except BaseException:
+            self._stopped = True
+            raise
+        finally:
+            ENABLED.reset(before)
 
     def _take_fed(self) -> bool:
         while not self._ready:
@@ -186,7 +196,7 @@ class GraphTask:
                 return False
             for output, gradient in enumerate(gradients or ()):
                 if gradient is not None:
-                    self._add(Edge(node, output), gradient)
+                    self._add((node, output), gradient)
             self._arrived(node)
         return True
 
@@ -195,7 +205,8 @@ class GraphTask:
         waiting, buffers = self._waiting, self._buffers
         buffer = buffers.pop(node, None)
         self._remaining -= 1
-        if node.is_end:
+        edges = node.edges
+        if not edges and node.is_end:
             self._end(node, buffer)
             return
         results: Gradients | None = None
@@ -206,11 +217,11 @@ class GraphTask:
             targets = self._targets
             if targets is None or node not in targets or self._capture(node, gradients):
                 results = node.backward(gradients)
-                if node._hooks is not None or len(results) != len(node.edges):
+                if node._hooks is not None or len(results) != len(edges):
                     results = _call_hooks(node, results, gradients)
                 if not self._retain_graph:
                     node.release()
-        for i, edge in enumerate(node.edges):
+        for i, edge in enumerate(edges):
             if edge is None:
                 continue
             child, output = edge
@@ -235,14 +246,15 @@ class GraphTask:
                 buffer = list(_call_prehooks(node, tuple(buffer), retain=retain))
             if self._targets is not None:
                 self._capture(node, tuple(buffer))
-        if isinstance(node, Sink):
+        if isinstance(node, AccumulateGrad):
+            if buffer is not None and self._targets is None:
+                self._deliver(node.tensor, buffer)
+        elif isinstance(node, Sink):
             gradients = None if buffer is None else tuple(buffer)
             if self._sink is not None:
                 self._sink(node, gradients)
             if gradients is not None and node.hooks is not None:
                 _call_hooks(node, (), gradients)
-        elif isinstance(node, AccumulateGrad) and buffer is not None and self._targets is None:
-            self._deliver(node.tensor, buffer)
 
     def _deliver(self, tensor: Tensor, buffer: list[Gradient | None]) -> None:
         sole, gradient = is_sole(buffer), buffer[0]
@@ -258,32 +270,38 @@ class GraphTask:
     def _capture(self, node: Node, gradients: Gradients) -> bool:
         """Keeps what is wanted of a node; returns whether more is wanted beyond it."""
         for output, gradient in enumerate(gradients):
-            edge = Edge(node, output)
-            if gradient is not None and edge in self._captures:
+            captured = (node, output)
+            if gradient is not None and captured in self._captures:
                 if isinstance(node, AccumulateGrad):
                     gradient = fit_leaf(node.tensor, gradient)
-                self.captured[edge] = gradient
-        return any(edge is not None and edge.node in self._waiting for edge in node.edges)
+                self.captured[captured] = gradient
+        for edge in node.edges:  # noqa: SIM110  a generator takes longer, for leaves most of all
+            if edge is not None and edge[0] in self._waiting:
+                return True
+        return False
 
     def _add(self, edge: Edge, gradient: Gradient) -> None:
-        if edge.node not in self._waiting:
+        node, output = edge
+        if node not in self._waiting:
             return
-        buffer = self._buffers.get(edge.node)
+        buffer = self._buffers.get(node)
         if buffer is None:
-            buffer = self._buffers[edge.node] = [None] * edge.node.num_outputs
-        present = buffer[edge.output]
-        buffer[edge.output] = gradient if present is None else _sum(present, gradient)
+            buffer = self._buffers[node] = [None] * node.num_outputs
+        present = buffer[output]
+        buffer[output] = gradient if present is None else _sum(present, gradient)
 
     def _arrived(self, node: Node) -> None:
         self._waiting[node] -= 1
         if self._waiting[node] == 0:
             self._ready.append(node)
 
-    def _refuse_sinks(self) -> None:
-        if self._sink is None:
-            for node in self._waiting:
-                if node.is_end and isinstance(node, Sink):
-                    raise AutogradError(node.refusal)
+    def _refuse_sinks(self, last: Iterable[Node]) -> None:
+        for node in last:
+            # Leaves first: to find that one is of no other abstract class takes ten times as long.
+            if isinstance(node, AccumulateGrad) or node not in self._waiting:
+                continue
+            if isinstance(node, Sink):
+                raise AutogradError(node.refusal)
 
 
 def fit_leaf(tensor: Tensor, gradient: Gradient) -> Gradient:
@@ -324,21 +342,30 @@ def _sum(left: Any, right: Any) -> Gradient:
     return result
 
 
-def _count_edges(starts: Iterable[Node]) -> dict[Node, int]:
-    """Returns the nodes that are reached, with how many edges lead to each."""
+def _count_edges(starts: Iterable[Node]) -> tuple[dict[Node, int], list[Node]]:
+    """Returns the nodes that are reached, with how many edges lead to each, and the last of them.
+
+    The last are those from which no edge leads on.
+    """
     counts = dict.fromkeys(starts, 0)
     pending = list(counts)
+    last = []
     while pending:
-        for edge in pending.pop().edges:
+        node = pending.pop()
+        ends = True
+        for edge in node.edges:
             if edge is not None:
-                node = edge[0]
-                count = counts.get(node)
+                ends = False
+                child = edge[0]
+                count = counts.get(child)
                 if count is None:
-                    counts[node] = 1
-                    pending.append(node)
+                    counts[child] = 1
+                    pending.append(child)
                 else:
-                    counts[node] = count + 1
-    return counts
+                    counts[child] = count + 1
+        if ends:
+            last.append(node)
+    return counts, last
 
 
 def _leading_to(targets: Set[Node], found: dict[Node, int]) -> dict[Node, int]:
@@ -358,8 +385,6 @@ def _leading_to(targets: Set[Node], found: dict[Node, int]) -> dict[Node, int]:
             if parent not in needed:
                 needed.add(parent)
                 pending.append(parent)
-    if len(needed) == len(found):
-        return found
     return {
         node: sum(parent in needed for parent in parents.get(node, ()))
         for node in found

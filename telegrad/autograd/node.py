@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias, final
+from typing import TYPE_CHECKING, ClassVar, TypeAlias, final
 
 from telegrad.autograd.hooks import NodeHooks, RemovableHandle
 from telegrad.errors import AutogradError
@@ -32,12 +32,8 @@ if TYPE_CHECKING:
 Gradients: TypeAlias = "tuple[Gradient | None, ...]"
 """One per output, or one per edge; None where no gradient came or goes."""
 
-
-class Edge(NamedTuple):
-    """One output of one node; equal by value."""
-
-    node: Node
-    output: int
+Edge: TypeAlias = "tuple[Node, int]"
+"""A node, and which of its outputs."""
 
 
 class Node(ABC):
@@ -124,7 +120,9 @@ class AccumulateGrad(Node):
     is_end: ClassVar[bool] = True
 
     def __init__(self, tensor: Tensor) -> None:
-        super().__init__()
+        self.edges = ()
+        self.num_outputs = 1
+        self._hooks = None
         self.tensor = tensor
 
     def backward(self, gradients: Gradients) -> Gradients:

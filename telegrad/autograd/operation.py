@@ -25,7 +25,7 @@ direction in which the loss rises most (PyTorch's convention; JAX's is its conju
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, Final, final
 
@@ -41,7 +41,7 @@ from telegrad.arrays import (
 )
 from telegrad.autograd.grad_mode import ENABLED
 from telegrad.autograd.node import Edge
-from telegrad.autograd.operation_node import OperationNode
+from telegrad.autograd.operation_node import OperationNode, recorded_call
 from telegrad.autograd.parameters import positional_names, signature_of
 from telegrad.autograd.plan import Plan, compile_rule
 from telegrad.autograd.tensor import Tensor
@@ -51,9 +51,12 @@ from telegrad.errors import AutogradError
 __all__ = ["Operation"]
 
 SEVERAL: Final = "*"
+_AS_THEY_ARE: Final = frozenset({float, int, np.ndarray})
+"""The types of arguments that need no look: to find that such a one is no Tensor takes longer."""
+_NO_TENSORS: Final = _AS_THEY_ARE | {bool, tuple, str, type(None)}
+"""The types of arguments and options that are no Tensors."""
 _new = Tensor.__new__
 _new_value = Value.__new__
-_new_edge = tuple.__new__  # a named tuple's own takes twice as long
 
 
 @final
@@ -143,37 +146,35 @@ class Operation:
         names = self._arguments
         plans = self._usual
         if keywords or len(inputs) != self._count:
-            if not any(isinstance(x, Tensor) for x in (*inputs, *keywords.values())):
+            array_options = _has_tensor(keywords.values())
+            if not array_options and not _has_tensor(inputs):
                 return self._compute(inputs, names, keywords)
-            inputs, names, keywords = self._bind(inputs, keywords)
-            # Of any number of parts there would be plans without end.
-            plans = {} if self._variadic else self._plans.setdefault(names, {})
-        values: list[Any] = []
-        arrays: list[Any] = []
-        edges: list[Edge | None] = []
+            usual = len(inputs) == self._count and keywords.keys() <= self.options.keys()
+            if array_options or not usual:
+                inputs, names, keywords = self._bind(inputs, keywords)
+                # Of any number of parts there would be plans without end.
+                plans = {} if self._variadic else self._plans.setdefault(names, {})
+        values: list[Any] = [*inputs]
+        arrays: list[Any] = [*inputs]
+        edges: list[Edge | None] = [None] * len(inputs)
         tensors = False
-        mask, bit = 0, 1
-        for x in inputs:
-            edge = None
+        mask = 0
+        for i, x in enumerate(inputs):
+            if type(x) in _AS_THEY_ARE:
+                continue
             if isinstance(x, Tensor):
                 tensors = True
-                value = x._value
-                values.append(value)
-                arrays.append(value.array)
+                value = values[i] = x._value
+                arrays[i] = value.array
                 edge = x._edge
                 if edge is None and x._requires_grad:
                     edge = x.edge
                 if edge is not None:
-                    mask |= bit
+                    edges[i] = edge
+                    mask |= 1 << i
             else:
-                kind = type(x)
-                if kind is not float and kind is not int and kind is not np.ndarray:
-                    x = self._operand(x, inputs)
-                values.append(x)
-                arrays.append(x)
-            edges.append(edge)
-            bit <<= 1
-        if bit == 4 and inputs[0] is inputs[1]:
+                values[i] = arrays[i] = self._operand(x, inputs)
+        if len(inputs) == 2 and inputs[0] is inputs[1]:
             # x * x is a square, also while another thread replaces x.data
             values[1], arrays[1] = values[0], arrays[0]
         if keywords or names is not self._arguments or self._kernels:
@@ -200,7 +201,7 @@ class Operation:
         if mask and (mode := ENABLED.get()):
             node = self._record(names, plans, mask, values, edges, (held,), keywords)
             if node is not None:
-                edge = _new_edge(Edge, (node, 0))
+                edge = (node, 0)
                 if mode is not True:
                     mode.recorded(node, arrays, (result,))
         made = _new(Tensor)
@@ -228,12 +229,13 @@ class Operation:
         forward = self.forward
         if self._kernels:
             forward = self._kernels.get(namespace(*arrays).__name__, forward)
-        first = len(arrays)
+        leading = arrays
         if len(names) > len(self._arguments) and not self._variadic:
             first = len(self._arguments)
             keywords = {**keywords, **dict(zip(names[first:], arrays[first:], strict=True))}
+            leading = arrays[:first]
         try:
-            return forward(*arrays[:first], **keywords)
+            return forward(*leading, **keywords)
         except (TypeError, ValueError, AttributeError):
             check_devices(self.name, *arrays)
             raise
@@ -314,7 +316,7 @@ class Operation:
         made = []
         for k, (value, is_view) in enumerate(held):
             tensor = _new(Tensor)
-            edge = Edge(node, k) if node is not None and is_inexact(value.array.dtype) else None
+            edge = (node, k) if node is not None and is_inexact(value.array.dtype) else None
             tensor._set_up(value, edge, is_view=is_view)
             made.append(tensor)
         if isinstance(results, tuple) and type(results) is not tuple:
@@ -337,11 +339,12 @@ class Operation:
         dtype = outputs[0].array.dtype
         conjugated = False
         mixed = dtype.kind != "f"
-        inputs = []
+        inputs: list[Any] = [None] * len(values)
         for rule in plan.rules:
-            array = values[rule[0]].array
+            i = rule[0]
+            array = values[i].array
             exact = array.dtype
-            inputs.append((array.shape, exact))
+            inputs[i] = (array.shape, exact)
             mixed = mixed or (exact is not dtype and exact.kind != "f")
         if mixed:
             if not any(is_inexact(value.array.dtype) for value in outputs):
@@ -351,7 +354,8 @@ class Operation:
                         "none; pass an array of numbers"
                     )
                 return None  # integers and truth values are constant wherever they have a slope
-            conjugated = self._conjugates([*inputs, *((None, v.array.dtype) for v in outputs)])
+            dtypes = [kind[1] for kind in inputs if kind is not None]
+            conjugated = self._conjugates([*dtypes, *(value.array.dtype for value in outputs)])
         if self._variadic:
             shapes = [v.array.shape if type(v) is Value else np.shape(v) for v in values]
             keywords = {**keywords, "shapes": shapes}
@@ -362,7 +366,9 @@ class Operation:
                 saved.append((value, (value.counter or value).changes))
             else:
                 saved.append(value)
-        return OperationNode(self, plan, edges, saved, inputs, keywords, len(outputs), conjugated)
+        return recorded_call(
+            self, plan, tuple(edges), saved, inputs, keywords, len(outputs), conjugated
+        )
 
     def _plan(self, names: tuple[str, ...], mask: int) -> Plan:
         missing = [x for i, x in enumerate(names) if mask >> i & 1 and x not in self.rules]
@@ -370,8 +376,8 @@ class Operation:
             raise self._no_gradient(*missing)
         return Plan(names, self._outputs, self.rules, mask)
 
-    def _conjugates(self, kinds: list[tuple[Any, Any]]) -> bool:
-        found = [dtype for _, dtype in kinds if dtype.kind == "c"]
+    def _conjugates(self, dtypes: list[np.dtype[Any]]) -> bool:
+        found = [dtype for dtype in dtypes if dtype.kind == "c"]
         if found and not self._complex:
             raise AutogradError(
                 f"{self.name} of a tensor that needs a gradient gave {found[-1]}, and its rule is "
@@ -383,14 +389,25 @@ class Operation:
         return f"<operation {self.name}>"
 
 
+def _has_tensor(values: Iterable[Any]) -> bool:
+    for x in values:  # noqa: SIM110  a generator takes three times as long
+        if type(x) not in _NO_TENSORS and isinstance(x, Tensor):
+            return True
+    return False
+
+
 def _of_memory(source: Any, result: Any) -> tuple[Value, bool]:
-    if (
-        type(source) is not Value
-        or (type(result) is np.ndarray and result.base is None and result is not source.array)
-        or not namespace(result).may_share_memory(source.array, result)
-    ):
+    if type(source) is not Value:
         return Value(result), False
-    return Value(result, source), True
+    array = source.array
+    if type(result) is np.ndarray and type(array) is np.ndarray and result is not array:
+        base = result.base
+        if base is None:
+            return Value(result), False
+        if result.size and (base is array or base is array.base):
+            return Value(result, source), True
+    shares = namespace(result).may_share_memory(array, result)
+    return (Value(result, source), True) if shares else (Value(result), False)
 
 
 def _plain(name: str, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -2,62 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from telegrad.arrays import is_inexact
 from telegrad.autograd.fitting import fit
-from telegrad.autograd.node import Edge, Gradients
+from telegrad.autograd.node import Gradients
 from telegrad.autograd.saved_value import refuse_changed
 from telegrad.autograd.saving_node import SavingNode, is_leaf
 from telegrad.autograd.tensor import Tensor, attach
 
 if TYPE_CHECKING:
+    from telegrad.autograd.node import Edge
     from telegrad.autograd.operation import Operation
-    from telegrad.autograd.plan import Plan
+    from telegrad.autograd.plan import Need, Plan
     from telegrad.types import Shape
 
-__all__ = ["OperationNode"]
+__all__ = ["OperationNode", "recorded_call"]
+
+_new = object.__new__
 
 
 @final
 class OperationNode(SavingNode):
     """One recorded call of an `Operation`.
 
-    Args:
-        operation: What was called.
-        plan: What it saves and which rules it runs.
-        edges: One per input.
-        saved: In the plan's order: (Value, its version), or what is no Tensor as it was given.
-        inputs: Shape and dtype of each input that a rule is for, in the plan's order.
-        options: As they were given.
-        num_outputs: How many outputs there are.
-        conjugated: Whether the rules compute with conjugates.
+    Made by `recorded_call`.
     """
 
     __slots__ = ("_conjugated", "_inputs", "_operation", "_options", "_plan")
 
-    def __init__(
-        self,
-        operation: Operation,
-        plan: Plan,
-        edges: list[Edge | None],
-        saved: list[Any],
-        inputs: list[tuple[Shape, np.dtype[Any]]],
-        options: dict[str, Any],
-        num_outputs: int,
-        conjugated: bool,
-    ) -> None:
-        self.edges = tuple(edges)
-        self.num_outputs = num_outputs
-        self._hooks = None
-        self._operation = operation
-        self._plan = plan
-        self._saved = saved
-        self._inputs = inputs
-        self._options = options
-        self._conjugated = conjugated
+    _operation: Operation
+    _plan: Plan
+    _inputs: list[tuple[Shape, np.dtype[Any]]]
+    _options: Mapping[str, Any]
+    _conjugated: bool
 
     @property
     def name(self) -> str:
@@ -69,35 +50,32 @@ class OperationNode(SavingNode):
         saved = self._saved
         if saved is None:
             saved = self.restore_saved()
-        several = self.num_outputs > 1 or self._operation.several
-        gradient: Any = gradients if several else gradients[0]
-        recorded = isinstance(gradient, Tensor) or (
-            several and any(isinstance(g, Tensor) for g in gradients)
-        )
+        if self._operation.several:
+            gradient: Any = gradients
+            recorded = any(isinstance(g, Tensor) for g in gradients)
+        else:
+            gradient = gradients[0]
+            recorded = type(gradient) is not np.ndarray and isinstance(gradient, Tensor)
         if self._conjugated:
             gradient = _conjugate(gradient)
-        unpacked = []
-        for k, entry in enumerate(saved):
-            if type(entry) is not tuple:
-                unpacked.append(entry)
-                continue
-            value, version = entry
-            if (value.counter or value).changes != version:
-                refuse_changed(value, version, self.name, self._what(k))
-            unpacked.append(self._recorded(k, value) if recorded else value.array)
+        unpacked: list[Any] = []
+        for entry in saved:
+            if type(entry) is tuple:
+                value, version = entry
+                if (value.counter or value).changes != version:
+                    refuse_changed(value, version, self.name, self._what(len(unpacked)))
+                entry = self._recorded(len(unpacked), value) if recorded else value.array
+            unpacked.append(entry)
         results: list[Any] = [None] * len(self.edges)
-        for (i, rule, needs, simple), (shape, dtype) in zip(
-            self._plan.rules, self._inputs, strict=True
-        ):
-            if simple:
-                if not needs:
-                    result = rule(gradient)
-                elif len(needs) == 1:
-                    result = rule(gradient, unpacked[needs[0]])  # type: ignore[index]
-                else:
-                    result = rule(gradient, *[unpacked[need] for need in needs])  # type: ignore[index]
+        inputs = self._inputs
+        for i, rule, needs, simple in self._plan.rules:
+            shape, dtype = inputs[i]
+            if not needs:
+                result = rule(gradient)
+            elif simple and len(needs) == 1:
+                result = rule(gradient, unpacked[needs[0]])  # type: ignore[index]
             else:
-                result = rule(gradient, *[self._find(need, i, shape, unpacked) for need in needs])
+                result = rule(gradient, *self._found(needs, i, shape, unpacked))
             if result is None:
                 continue
             if self._conjugated:
@@ -109,19 +87,25 @@ class OperationNode(SavingNode):
 
     def _recorded(self, k: int, value: Any) -> Tensor:
         place = self._plan.saved[k]
-        edge = self.edges[place] if place >= 0 else Edge(self, -1 - place)
+        edge = self.edges[place] if place >= 0 else (self, -1 - place)
         if edge is None or not is_inexact(value.array.dtype):
             return attach(value.array, None, memory=value)
-        return attach(value.array, edge.node, edge.output, memory=value)
+        return attach(value.array, *edge, memory=value)
 
-    def _find(self, need: Any, i: int, shape: Shape, unpacked: list[Any]) -> Any:
-        if type(need) is int:
-            return unpacked[need]
-        if need == "shape":
-            return shape
-        if need == "i":
-            return i
-        return self._options.get(need, self._operation.options.get(need))
+    def _found(
+        self, needs: tuple[Need, ...], i: int, shape: Shape, unpacked: list[Any]
+    ) -> list[Any]:
+        found: list[Any] = []
+        for need in needs:
+            if isinstance(need, int):
+                found.append(unpacked[need])
+            elif need == "shape":
+                found.append(shape)
+            elif need in self._options:
+                found.append(self._options[need])
+            else:
+                found.append(i if need == "i" else self._operation.options.get(need))
+        return found
 
     def _what(self, k: int) -> str:
         plan = self._plan
@@ -133,6 +117,41 @@ class OperationNode(SavingNode):
             entry if place >= 0 and is_leaf(self.edges[place]) else None
             for place, entry in zip(self._plan.saved, self._saved or (), strict=False)
         ])  # fmt: skip
+
+
+def recorded_call(
+    operation: Operation,
+    plan: Plan,
+    edges: tuple[Edge | None, ...],
+    saved: list[Any],
+    inputs: list[Any],
+    options: Mapping[str, Any],
+    num_outputs: int,
+    conjugated: bool,
+) -> OperationNode:
+    """Returns the node of a call; a function, as a class with `__init__` takes twice as long.
+
+    Args:
+        operation: What was called.
+        plan: What it saves and which rules it runs.
+        edges: One per input.
+        saved: In the plan's order: (Value, its version), or what is no Tensor as it was given.
+        inputs: Shape and dtype of each input that a rule is for, at its place.
+        options: As they were given.
+        num_outputs: How many outputs there are.
+        conjugated: Whether the rules compute with conjugates.
+    """
+    node = _new(OperationNode)
+    node.edges = edges
+    node.num_outputs = num_outputs
+    node._hooks = None
+    node._operation = operation
+    node._plan = plan
+    node._saved = saved
+    node._inputs = inputs
+    node._options = options
+    node._conjugated = conjugated
+    return node
 
 
 def _conjugate(gradient: Any) -> Any:

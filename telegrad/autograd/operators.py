@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from telegrad.arrays import is_sparse, sparse_product
-from telegrad.autograd.dispatch import call
+from telegrad.autograd.dispatch import ENTRIES
 
 if TYPE_CHECKING:
     from telegrad.autograd.tensor import Tensor
 
 __all__ = ["ComparisonOperators", "Operators", "iterate"]
+
+# Looked up in the table itself: a call between is felt in graphs of small arrays.
+_ENTRIES: Final[Mapping[object, Callable[..., Tensor]]] = ENTRIES
 
 
 class Operators:
@@ -23,40 +26,40 @@ class Operators:
     __slots__ = ()
 
     def __add__(self, other: Any) -> Tensor:
-        return call(np.add, self, other)
+        return _ENTRIES[np.add](self, other)
 
     def __radd__(self, other: Any) -> Tensor:
-        return call(np.add, other, self)
+        return _ENTRIES[np.add](other, self)
 
     def __sub__(self, other: Any) -> Tensor:
-        return call(np.subtract, self, other)
+        return _ENTRIES[np.subtract](self, other)
 
     def __rsub__(self, other: Any) -> Tensor:
-        return call(np.subtract, other, self)
+        return _ENTRIES[np.subtract](other, self)
 
     def __mul__(self, other: Any) -> Tensor:
-        return call(np.multiply, self, other)
+        return _ENTRIES[np.multiply](self, other)
 
     def __rmul__(self, other: Any) -> Tensor:
-        return call(np.multiply, other, self)
+        return _ENTRIES[np.multiply](other, self)
 
     def __truediv__(self, other: Any) -> Tensor:
-        return call(np.divide, self, other)
+        return _ENTRIES[np.divide](self, other)
 
     def __rtruediv__(self, other: Any) -> Tensor:
-        return call(np.divide, other, self)
+        return _ENTRIES[np.divide](other, self)
 
     def __floordiv__(self, other: Any) -> Tensor:
-        return call(np.floor_divide, self, other)
+        return _ENTRIES[np.floor_divide](self, other)
 
     def __rfloordiv__(self, other: Any) -> Tensor:
-        return call(np.floor_divide, other, self)
+        return _ENTRIES[np.floor_divide](other, self)
 
     def __mod__(self, other: Any) -> Tensor:
-        return call(np.remainder, self, other)
+        return _ENTRIES[np.remainder](self, other)
 
     def __rmod__(self, other: Any) -> Tensor:
-        return call(np.remainder, other, self)
+        return _ENTRIES[np.remainder](other, self)
 
     def __divmod__(self, other: Any) -> tuple[Tensor, Tensor]:
         return self // other, self % other
@@ -65,33 +68,34 @@ class Operators:
         return other // self, other % self
 
     def __pow__(self, other: Any) -> Tensor:
-        return call(np.power, self, other)
+        return _ENTRIES[np.power](self, other)
 
     def __rpow__(self, other: Any) -> Tensor:
-        return call(np.power, other, self)
+        return _ENTRIES[np.power](other, self)
 
     def __matmul__(self, other: Any) -> Tensor:
         if not isinstance(other, Operators) and is_sparse(other):
-            turned = call(np.transpose, self)  # of a vector itself
-            return call(np.transpose, call(sparse_product, turned, matrix=other.T))
-        return call(np.matmul, self, other)
+            turned = _ENTRIES[np.transpose](self)  # of a vector itself
+            product = _ENTRIES[sparse_product](turned, matrix=other.T)
+            return _ENTRIES[np.transpose](product)
+        return _ENTRIES[np.matmul](self, other)
 
     def __rmatmul__(self, other: Any) -> Tensor:
         if is_sparse(other):
-            return call(sparse_product, self, matrix=other)
-        return call(np.matmul, other, self)
+            return _ENTRIES[sparse_product](self, matrix=other)
+        return _ENTRIES[np.matmul](other, self)
 
     def __neg__(self) -> Tensor:
-        return call(np.negative, self)
+        return _ENTRIES[np.negative](self)
 
     def __pos__(self) -> Tensor:
-        return call(np.positive, self)
+        return _ENTRIES[np.positive](self)
 
     def __abs__(self) -> Tensor:
-        return call(np.absolute, self)
+        return _ENTRIES[np.absolute](self)
 
     def __getitem__(self, index: Any) -> Tensor:
-        return call(operator.getitem, self, index=index)
+        return _ENTRIES[operator.getitem](self, index=index)
 
 
 class ComparisonOperators:
@@ -100,55 +104,55 @@ class ComparisonOperators:
     __slots__ = ()
 
     def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
-        return call(np.equal, self, other)
+        return _ENTRIES[np.equal](self, other)
 
     def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
-        return call(np.not_equal, self, other)
+        return _ENTRIES[np.not_equal](self, other)
 
     def __lt__(self, other: Any) -> Tensor:
-        return call(np.less, self, other)
+        return _ENTRIES[np.less](self, other)
 
     def __le__(self, other: Any) -> Tensor:
-        return call(np.less_equal, self, other)
+        return _ENTRIES[np.less_equal](self, other)
 
     def __gt__(self, other: Any) -> Tensor:
-        return call(np.greater, self, other)
+        return _ENTRIES[np.greater](self, other)
 
     def __ge__(self, other: Any) -> Tensor:
-        return call(np.greater_equal, self, other)
+        return _ENTRIES[np.greater_equal](self, other)
 
     def __invert__(self) -> Tensor:
-        return call(np.invert, self)
+        return _ENTRIES[np.invert](self)
 
     def __and__(self, other: Any) -> Tensor:
-        return call(np.bitwise_and, self, other)
+        return _ENTRIES[np.bitwise_and](self, other)
 
     def __rand__(self, other: Any) -> Tensor:
-        return call(np.bitwise_and, other, self)
+        return _ENTRIES[np.bitwise_and](other, self)
 
     def __or__(self, other: Any) -> Tensor:
-        return call(np.bitwise_or, self, other)
+        return _ENTRIES[np.bitwise_or](self, other)
 
     def __ror__(self, other: Any) -> Tensor:
-        return call(np.bitwise_or, other, self)
+        return _ENTRIES[np.bitwise_or](other, self)
 
     def __xor__(self, other: Any) -> Tensor:
-        return call(np.bitwise_xor, self, other)
+        return _ENTRIES[np.bitwise_xor](self, other)
 
     def __rxor__(self, other: Any) -> Tensor:
-        return call(np.bitwise_xor, other, self)
+        return _ENTRIES[np.bitwise_xor](other, self)
 
     def __lshift__(self, other: Any) -> Tensor:
-        return call(np.left_shift, self, other)
+        return _ENTRIES[np.left_shift](self, other)
 
     def __rlshift__(self, other: Any) -> Tensor:
-        return call(np.left_shift, other, self)
+        return _ENTRIES[np.left_shift](other, self)
 
     def __rshift__(self, other: Any) -> Tensor:
-        return call(np.right_shift, self, other)
+        return _ENTRIES[np.right_shift](self, other)
 
     def __rrshift__(self, other: Any) -> Tensor:
-        return call(np.right_shift, other, self)
+        return _ENTRIES[np.right_shift](other, self)
 
     def __contains__(self, item: object) -> bool:
         return bool((self == item).any())

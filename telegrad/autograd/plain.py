@@ -104,12 +104,12 @@ def _written(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
 
 def has_tensor(tree: Any) -> bool:
     """Tells whether a Tensor is in `tree`: lists, tuples and dicts."""
-    # Not by `_flatten`: every call of a composed function comes here.
+    # Not by `_flatten`: every call of a composed function comes here, mostly with a Tensor first.
+    if isinstance(tree, Tensor):
+        return True
     if isinstance(tree, (list, tuple)):
         return any(map(has_tensor, tree))
-    if isinstance(tree, dict):
-        return any(map(has_tensor, tree.values()))
-    return isinstance(tree, Tensor)
+    return isinstance(tree, dict) and any(map(has_tensor, tree.values()))
 
 
 def _flatten(tree: Any) -> Iterator[Any]:

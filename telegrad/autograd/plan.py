@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, final
 
-__all__ = ["Plan", "Rule", "RuleOfInput", "compile_rule"]
+__all__ = ["Need", "Plan", "Rule", "RuleOfInput", "compile_rule"]
 
 
 class Rule(NamedTuple):
@@ -30,20 +30,9 @@ Need: TypeAlias = "int | str"
 """A number of what is saved, or the name of what is not."""
 
 
-class RuleOfInput(NamedTuple):
-    """A rule that a backward runs.
-
-    Attributes:
-        i: The input whose gradient it gives.
-        function: The rule.
-        needs: What it gets after the gradient.
-        simple: Whether all of that is saved.
-    """
-
-    i: int
-    function: Callable[..., Any]
-    needs: tuple[Need, ...]
-    simple: bool
+RuleOfInput: TypeAlias = "tuple[int, Callable[..., Any], tuple[Need, ...], bool]"
+"""A rule that a backward runs: the input whose gradient it gives, the rule, what that gets after
+the gradient, whether all of this is saved. A plain tuple, as each node takes it apart."""
 
 
 def compile_rule(function: Callable[..., Any], known: set[str]) -> Rule:
@@ -92,8 +81,8 @@ class Plan:
         numbers = {name: number for number, name in enumerate(kept)}
         self.saved = tuple(places[name] for name in kept)
         self.saved_names = tuple(kept)
-        self.rules = tuple(
-            RuleOfInput(i, rule.function, needs, all(type(need) is int for need in needs))
+        self.rules: tuple[RuleOfInput, ...] = tuple(
+            (i, rule.function, needs, all(type(need) is int for need in needs))
             for i in differentiated
             for rule in [rules[names[i]]]
             for needs in [tuple(numbers.get(need, need) for need in rule.needs)]

@@ -45,7 +45,7 @@ class SavedValue:
         edge = self._edge if own is None else own
         if edge is None:
             return attach(value.array, None, memory=value)
-        return attach(value.array, edge.node, edge.output, memory=value)
+        return attach(value.array, *edge, memory=value)
 
     def of_leaf(self) -> tuple[Value, int] | None:
         """Returns the value with the version that was saved, if a leaf holds it."""

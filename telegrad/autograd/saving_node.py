@@ -83,4 +83,4 @@ class SavingNode(Node):
 
 def is_leaf(edge: Edge | None) -> bool:
     """Tells whether `edge` leads to a leaf."""
-    return edge is not None and isinstance(edge.node, AccumulateGrad)
+    return edge is not None and isinstance(edge[0], AccumulateGrad)

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from telegrad.autograd.graph_task import Accumulate
     from telegrad.types import Array
 
-__all__ = ["Tensor", "attach"]
+__all__ = ["Tensor", "attach", "place_under"]
 
 T = TypeVar("T", bound="Tensor")
 
@@ -148,7 +148,7 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods, Int
         if self._edge is not None:
             if not wanted:
                 raise AutogradError(
-                    f"a result (of {self._edge.node.name}) cannot stop needing a gradient; "
+                    f"a result (of {self._edge[0].name}) cannot stop needing a gradient; "
                     "write t.detach()"
                 )
             return
@@ -165,12 +165,12 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods, Int
     @property
     def grad_fn(self) -> Node | None:
         """The node that it is an output of; None for a leaf."""
-        return None if self._edge is None else self._edge.node
+        return None if self._edge is None else self._edge[0]
 
     @property
     def output(self) -> int:
         """Which output of `grad_fn` it is."""
-        return 0 if self._edge is None else self._edge.output
+        return 0 if self._edge is None else self._edge[1]
 
     @property
     def edge(self) -> Edge | None:
@@ -180,7 +180,7 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods, Int
         """
         if self._edge is not None or not self._requires_grad:
             return self._edge
-        return Edge(self._make_leaf().node(self), 0)
+        return (self._make_leaf().node(self), 0)
 
     def root(self, gradient: object = None, *, create_graph: bool = False) -> tuple[Edge, Gradient]:
         """Returns what a graph task needs to start here.
@@ -207,7 +207,10 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods, Int
                     "the root of a backward is complex, and gradients are of real numbers; take "
                     "its real part or its absolute value, or pass its gradient"
                 )
-            gradient = namespace(self.data).ones_like(self.data)
+            ones: Array = namespace(self.data).ones_like(self.data)
+            if not create_graph:
+                return edge, ones
+            gradient = ones
         if not isinstance(gradient, Tensor):
             gradient = Tensor(array_beside(gradient, self.data))
         given = gradient
@@ -312,9 +315,10 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods, Int
             if tensor is not None:
                 tensor.accumulate_grad(gradient)
 
-        retained = edge.node.make_hooks().retained
-        if not any(output == edge.output for output, _ in retained):
-            retained.add((edge.output, keep))
+        node, output = edge
+        retained = node.make_hooks().retained
+        if not any(output == other for other, _ in retained):
+            retained.add((output, keep))
 
     def register_hook(self, hook: Callable[[Tensor], Tensor | Array | None]) -> RemovableHandle:
         """Has `hook(gradient)` called with the gradient of this, once per backward.
@@ -328,6 +332,7 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods, Int
         edge = self.edge
         if edge is None:
             raise AutogradError("a hook on a tensor that needs no gradient would never be called")
+        node, output = edge
 
         def convert(gradient: Any) -> Any:  # RowSparse stay what they are, on their way to a leaf
             recorded = isinstance(gradient, Tensor)
@@ -336,13 +341,13 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods, Int
             if result is None:
                 return None
             if is_row_sparse(result):
-                if not recorded and edge.node.is_end:
+                if not recorded and node.is_end:
                     return result
                 result = result.to_dense()
             given = result if isinstance(result, Tensor) else Tensor(result)
             return given if recorded else given.data
 
-        return edge.node.make_hooks().outputs.add((edge.output, convert))
+        return node.make_hooks().outputs.add((output, convert))
 
     def register_post_accumulate_hook(
         self, hook: Callable[[Tensor, Accumulate], None]
@@ -423,7 +428,7 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods, Int
         if self._edge is not None:
             raise AutogradError(
                 f"only leaves are copied and pickled, not results (this one is of "
-                f"{self._edge.node.name}); write t.detach()"
+                f"{self._edge[0].name}); write t.detach()"
             )
         attributes = getattr(self, "__dict__", None)  # those of a subclass
         return _rebuild, (type(self), self.data, self._requires_grad, self.grad), attributes
@@ -454,9 +459,14 @@ def attach(
     """
     made = Tensor.__new__(Tensor)
     exact = array if is_array(array) else as_array(array)
-    edge = None if node is None else Edge(node, output)
+    edge = None if node is None else (node, output)
     made._set_up(Value(exact, memory), edge, is_view=is_view)
     return made
+
+
+def place_under(tensor: Tensor, node: Node, output: int) -> None:
+    """Makes a Tensor one output of `node`: one that needs no gradient and that nobody else has."""
+    tensor._edge = (node, output)
 
 
 def _check_differentiable(array: Array) -> None:

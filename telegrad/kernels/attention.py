@@ -142,12 +142,17 @@ def _spread(bias: Any, q: Any, k: Any) -> Any:
 
 
 def _blocks(q: Any, k: Any) -> list[Any]:
-    """Indices of the leading axes: one of each but the last, and as many of that as fit a block."""
+    """Indices of the leading axes: of as many together, from the last on, as fit a block."""
     if q.ndim == 2 or is_cupy(q):
         return [...]
-    step = max(1, BLOCK // max(1, q.shape[-2] * k.shape[-2]))
+    lead = q.shape[:-2]
+    cut, each = len(lead) - 1, q.shape[-2] * k.shape[-2]  # the axis cut, and the weights of an item
+    while cut and each * lead[cut] < BLOCK:
+        each *= lead[cut]
+        cut -= 1
+    step = max(1, BLOCK // max(1, each))
     return [
         (*outer, slice(start, start + step))
-        for outer in np.ndindex(q.shape[:-3])
-        for start in range(0, q.shape[-3], step)
+        for outer in np.ndindex(lead[:cut])
+        for start in range(0, lead[cut], step)
     ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from telegrad.arrays import array_beside, check_devices, namespace
+from telegrad.arrays import array_beside, check_devices, is_cupy, namespace
 from telegrad.types import Array
 
 __all__ = [
@@ -41,16 +41,18 @@ def softmax(logits: Array) -> Array:
     """
     xp = namespace(logits)
     weights: Any = xp.exp(logits - logits.max(axis=-1, keepdims=True))
-    result: Array = weights / weights.sum(axis=-1, keepdims=True)
+    weights /= weights.sum(axis=-1, keepdims=True)
+    result: Array = weights
     return result
 
 
-def cross_entropy(logits: Array, labels: Array) -> Array:
+def cross_entropy(logits: Array, labels: Array, *, checked: bool = False) -> Array:
     """Returns `-log_softmax(logits)[..., label]` for each label.
 
     Args:
         logits: Floating-point, of shape (..., classes).
         labels: Integers from 0 to classes - 1, of shape (...).
+        checked: Whether they are known to be such.
 
     Returns:
         One number per label, of shape (...) and the dtype of `logits`.
@@ -60,9 +62,11 @@ def cross_entropy(logits: Array, labels: Array) -> Array:
         ValueError: A label is no class, the shapes do not fit, or the two are on different
             devices.
     """
-    labels = _check(logits, labels)
-    picked = namespace(logits).take_along_axis(log_softmax(logits), labels[..., None], axis=-1)
-    result: Array = -picked[..., 0]
+    labels = labels if checked else _check(logits, labels)
+    xp = namespace(logits)
+    shifted: Any = logits - logits.max(axis=-1, keepdims=True)
+    chosen = shifted[_places(shifted, labels)]
+    result: Array = xp.log(xp.exp(shifted).sum(axis=-1)) - chosen
     return result
 
 
@@ -70,12 +74,12 @@ def cross_entropy_gradient(gradient: Array, logits: Array, labels: Array) -> Arr
     """Returns the gradient of the logits.
 
     Args:
-        gradient: That of what `cross_entropy` returned, in its shape.
+        gradient: That of what `cross_entropy` returned, in its shape, or one number for all.
         logits: As given to `cross_entropy`.
         labels: As given to `cross_entropy`.
     """
     result: Any = softmax(logits)
-    result -= one_hot(labels, classes=logits.shape[-1], dtype=result.dtype)
+    result[_places(result, labels)] -= 1  # each row has a label of its own
     result *= gradient[..., None]
     final: Array = result
     return final
@@ -86,6 +90,17 @@ def one_hot(labels: Array, *, classes: int, dtype: Any) -> Array:
     xp = namespace(labels)
     hot: Array = (labels[..., None] == xp.arange(classes)).astype(dtype)
     return hot
+
+
+def _places(logits: Array, labels: Any) -> tuple[Any, ...]:
+    """Returns the index of what stands at each label."""
+    xp = namespace(logits)
+    labels = array_beside(labels, logits)
+    if labels.ndim == 1:
+        return xp.arange(len(labels)), labels
+    last = labels.ndim - 1
+    before = [xp.arange(n).reshape(-1, *[1] * (last - k)) for k, n in enumerate(labels.shape)]
+    return (*before, labels)
 
 
 def _check(logits: Array, given: Any) -> Array:
@@ -106,9 +121,10 @@ def label_range(labels: Array) -> tuple[int, int]:
     """Returns the least and the largest label; (0, -1) if there are none. Waits once for a GPU."""
     if not labels.size:
         return 0, -1
-    xp = namespace(labels)
-    low, high = xp.stack((labels.min(), labels.max())).tolist()
-    return low, high
+    if is_cupy(labels):
+        low, high = namespace(labels).stack((labels.min(), labels.max())).tolist()
+        return low, high
+    return int(labels.min()), int(labels.max())
 
 
 def check_classes(found: tuple[int, int], classes: int) -> None:

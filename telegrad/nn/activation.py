@@ -71,7 +71,13 @@ def elu(x: Tensor | Array, alpha: float = 1.0) -> Tensor:
 
     D.-A. Clevert, T. Unterthiner and S. Hochreiter, "Fast and accurate deep network learning by
     exponential linear units" (2016).
+
+    Raises:
+        ValueError: `alpha` is negative: the slope is found from the result, which then does not
+            tell on which side of 0 it came from.
     """
+    if alpha < 0:
+        raise ValueError(f"alpha must not be negative, it is {alpha}")
     return as_tensor(rules.activation.elu(x, alpha=alpha))
 
 

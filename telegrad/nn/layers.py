@@ -9,7 +9,7 @@ from typing import Any, SupportsIndex, overload
 import numpy as np
 
 from telegrad.arrays import is_floating
-from telegrad.autograd import Tensor, as_tensor
+from telegrad.autograd import Tensor, as_tensor, rules
 from telegrad.nn.generator import current_generator
 from telegrad.nn.module import Module
 from telegrad.nn.parameter import Parameter
@@ -26,7 +26,10 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Tensor:
         weight: Shape (out_features, in_features).
         bias: Shape (out_features,), or None.
     """
-    product: Tensor = as_tensor(x) @ weight.T
+    x = as_tensor(x)
+    if x.ndim and weight.ndim == 2 and (bias is None or bias.shape == weight.shape[:1]):
+        return as_tensor(rules.linear.linear(x, weight, bias=bias))
+    product: Tensor = x @ weight.T
     return product if bias is None else product + bias
 
 

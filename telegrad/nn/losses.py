@@ -112,7 +112,7 @@ def binary_cross_entropy_with_logits(
     """
     target = _matching(target, x)
     if pos_weight is None:
-        losses = rules.activation.softplus(x) - x * target
+        losses = rules.losses.cross_entropy_of_logits(x, target)
     else:
         weights = (_cast(pos_weight, x) - 1) * target + 1
         losses = (1 - target) * x + weights * rules.activation.softplus(-x)
@@ -206,15 +206,17 @@ def cross_entropy(
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"label_smoothing is from 0 to 1, not {label_smoothing}")
     target = target if isinstance(target, Tensor) else array_beside(target, _plain(x))
-    if target.dtype.kind == "f" and target.shape == x.shape:
+    if is_floating(target.dtype) and target.shape == x.shape:
         return _of_probabilities(x, target, weight, reduction, label_smoothing)
     found = _labelled(x, target, weight, ignore_index)
     if not label_smoothing:
-        return _over_labels(ops.cross_entropy(found.scores, found.labels), found, reduction)
+        mean = reduction == "mean" and found.weights is None and found.labels.size > 0
+        losses = ops.cross_entropy(found.scores, found.labels, mean=mean, checked=True)
+        return as_tensor(losses) if mean else _over_labels(losses, found, reduction)
     logarithms = ops.log_softmax(found.scores)
     even: Any = (logarithms if weight is None else logarithms * _cast(weight, x)).sum(-1)
     if found.counted is not None:
-        even = even * found.counted
+        even = ops.where(found.counted, even, 0.0)
     losses = -(1 - label_smoothing) * rules.losses.picked(logarithms, found.labels)
     return _over_labels(losses, found, reduction, -label_smoothing / x.shape[found.axis] * even)
 
@@ -238,7 +240,8 @@ class _Labelled(NamedTuple):
     Attributes:
         scores: With the classes along the last axis.
         labels: Integers; 0 for a label that does not count.
-        weights: Of each label, 0 for one that does not count; None if all are 1.
+        weights: Of each label, 0 for one that does not count; None if all are 1. A Tensor where
+            the weights of the classes are one.
         counted: Which labels count; None if all do.
         axis: Where the classes were.
     """
@@ -271,12 +274,11 @@ def _labelled(x: Any, target: Any, weight: Any, ignore_index: int) -> _Labelled:
         low, high = kernels.label_range(labels)
     kernels.check_classes((low, high), classes)
     if weight is not None:
-        each = _beside(weight, x)
-        check_devices("logits and weight", _plain(x), each)
+        each = _cast(weight, x)
+        check_devices("logits and weight", _plain(x), _plain(each))
         if each.shape != (classes,):
             raise ValueError(f"weight has shape {each.shape}, ({classes},) needed: one per class")
-        of_labels = each.astype(x.dtype, copy=False)[labels]
-        weights = of_labels if weights is None else weights * of_labels
+        weights = each[labels] if weights is None else each[labels] * weights
     return _Labelled(_turned(x), labels, weights, counted, axis)
 
 
@@ -288,16 +290,18 @@ def _turned(x: Any) -> Any:
 
 
 def _over_labels(losses: Any, found: _Labelled, reduction: str, further: Any = None) -> Tensor:
+    if found.counted is not None:  # before weights: a loss that does not count may be infinite
+        losses = ops.where(found.counted, losses, 0.0)
     if found.weights is not None:
         losses = losses * found.weights
     if further is not None:
         losses = losses + further
     if reduction != "mean" or found.weights is None:
         return _reduced(losses, reduction)
-    total = found.weights.sum()
-    if not total:
+    average = found.weights.mean() if found.weights.size else 0.0  # sums overflow half precision
+    if not average:
         raise ValueError("the mean of no losses is not defined; every label is ignored")
-    return as_tensor(losses.sum() / total)
+    return as_tensor(losses.mean() / average)
 
 
 def _difference(x: Any, target: Any) -> Any:
@@ -315,7 +319,8 @@ def _cast(value: Any, x: Any) -> Any:
     """`value` in the dtype of `x`; of a list an array where `x` is."""
     if not isinstance(value, Tensor):
         value = array_beside(value, _plain(x))
-    if value.dtype != x.dtype and is_floating(x.dtype) and value.dtype.kind in "fiub":
+    numbers = is_floating(value.dtype) or value.dtype.kind in "iub"
+    if value.dtype != x.dtype and is_floating(x.dtype) and numbers:
         value = value.astype(x.dtype)
     return value
 

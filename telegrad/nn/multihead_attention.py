@@ -11,7 +11,7 @@ from telegrad.arrays import is_floating
 from telegrad.autograd import Tensor, rules
 from telegrad.nn.attention import attend, causal_bias, masked_bias
 from telegrad.nn.generator import current_generator
-from telegrad.nn.layers import Linear
+from telegrad.nn.layers import Linear, linear
 from telegrad.nn.module import Module
 from telegrad.nn.parameter import Parameter
 from telegrad.types import DTypeLike
@@ -137,56 +137,55 @@ class MultiheadAttention(Module):
         same = query is key and key is value
         if single:
             query, key, value = (x.reshape(x.shape[0], 1, x.shape[1]) for x in (query, key, value))
-        elif self.batch_first:
-            query, key, value = (x.swapaxes(0, 1) for x in (query, key, value))
-        steps, batch, _ = query.shape
-        bias = self._bias(query, key, key_padding_mask, attn_mask, is_causal=is_causal)
+        by_batch = self.batch_first and not single  # else by step
+        steps, batch = query.shape[1::-1] if by_batch else query.shape[:2]
+        shape = (batch, self.num_heads, steps, key.shape[1 if by_batch else 0])
+        bias = self._bias(shape, key_padding_mask, attn_mask, is_causal=is_causal)
         dropout = self.dropout if self.training else 0.0
         weights: Any
         if same and self._one_weight and not (dropout or isinstance(bias, Tensor)):
             scale = 1 / math.sqrt(self.embed_dim // self.num_heads)
             read, weights = rules.attention.attention_packed(
-                self._packed(query), bias, scale, weights=need_weights
+                self._packed(query, by_batch=by_batch), bias, scale, weights=need_weights
             )
         else:
-            q, k, v = (self._projected(i, x) for i, x in enumerate((query, key, value)))
+            inputs = enumerate((query, key, value))
+            q, k, v = (self._projected(i, x, by_batch=by_batch) for i, x in inputs)
             read, weights = attend(q, k, v, bias, dropout_p=dropout, weights=need_weights)
-        flat = read.transpose(2, 0, 1, 3).reshape(steps * batch, self.embed_dim)
-        y = self.out_proj(flat).reshape(steps, batch, self.embed_dim)
+        read = read.transpose(0, 2, 1, 3) if by_batch else read.transpose(2, 0, 1, 3)
+        y = self.out_proj(read.reshape(steps * batch, self.embed_dim)).reshape(query.shape)
         if not need_weights:
             weights = None
         elif average_attn_weights:
             weights = weights.mean(axis=1)
         if single:
             return y.reshape(steps, self.embed_dim), None if weights is None else weights[0]
-        return y.swapaxes(0, 1) if self.batch_first else y, weights
+        return y, weights
 
-    def _packed(self, x: Any) -> Any:
+    def _packed(self, x: Any, *, by_batch: bool) -> Any:
         """All projections by one product: shape (3, batch, heads, steps, length)."""
-        steps, batch, _ = x.shape
-        flat = x.reshape(steps * batch, self.embed_dim) @ self.in_proj_weight.T  # type: ignore[union-attr]
-        if self.in_proj_bias is not None:
-            flat = flat + self.in_proj_bias
+        y = linear(x, self.in_proj_weight, self.in_proj_bias)
         length = self.embed_dim // self.num_heads
-        return flat.reshape(steps, batch, 3, self.num_heads, length).transpose(2, 1, 3, 0, 4)
+        parts = y.reshape(*x.shape[:2], 3, self.num_heads, length)
+        return parts.transpose(2, 0, 3, 1, 4) if by_batch else parts.transpose(2, 1, 3, 0, 4)
 
-    def _projected(self, k: int, x: Any) -> Any:
+    def _projected(self, k: int, x: Any, *, by_batch: bool) -> Any:
         """Queries (k = 0), keys (1) or values (2): shape (batch, heads, steps, length)."""
-        steps, batch, features = x.shape
         own = slice(k * self.embed_dim, (k + 1) * self.embed_dim)
         if self.in_proj_weight is not None:
             weight: Any = self.in_proj_weight[own]
         else:
             weight = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)[k]
-        flat = x.reshape(steps * batch, features) @ weight.T
-        if self.in_proj_bias is not None:
-            flat = flat + self.in_proj_bias[own]
+        bias = None if self.in_proj_bias is None else self.in_proj_bias[own]
         length = self.embed_dim // self.num_heads
-        return flat.reshape(steps, batch, self.num_heads, length).transpose(1, 2, 0, 3)
+        parts = linear(x, weight, bias).reshape(*x.shape[:2], self.num_heads, length)
+        return parts.transpose(0, 2, 1, 3) if by_batch else parts.transpose(1, 2, 0, 3)
 
-    def _bias(self, query: Any, key: Any, padding: Any, mask: Any, *, is_causal: bool) -> Any:
+    def _bias(
+        self, shape: tuple[int, int, int, int], padding: Any, mask: Any, *, is_causal: bool
+    ) -> Any:
         """The sum of all that is added to scores, over (batch, heads, steps, keys)."""
-        steps, batch, keys = query.shape[0], query.shape[1], key.shape[0]
+        batch, _, steps, keys = shape
         like = self.out_proj.weight
         found = []
         if padding is not None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from telegrad.arrays import namespace
+from telegrad.optim.blocks import in_blocks
 from telegrad.optim.optimizer import Optimizer, Params, State
 from telegrad.types import Array
 
@@ -79,16 +80,15 @@ class Adagrad(Optimizer):
         xp = namespace(parameter)
         step = int(state.get("step", 0)) + 1
         rate = options["lr"] / (1 + (step - 1) * options["lr_decay"])
-        g: Any = gradient
-        if options["weight_decay"]:
-            g = g + options["weight_decay"] * parameter
-        square: Any = g * g
-        total = state.get("sum", options["initial_accumulator_value"])
-        total += square
-        del square
-        change: Any = xp.sqrt(total)
-        change += options["eps"]
-        change = g / change
-        change *= -rate
-        change += parameter
-        return change, {"step": step, "sum": total}
+        decay = options["weight_decay"]
+        total = (state or self.initial(parameter, options))["sum"]
+        stepped = xp.empty_like(parameter)
+        for p, g, change, squares in in_blocks(parameter, gradient, stepped, total):
+            g = g + decay * p if decay else g
+            squares += g * g
+            xp.sqrt(squares, out=change)
+            change += options["eps"]
+            xp.divide(g, change, out=change)
+            change *= -rate
+            change += p
+        return stepped, {"step": step, "sum": total}

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from telegrad.arrays import namespace
-from telegrad.optim.optimizer import Optimizer, Params, State, running
+from telegrad.optim.blocks import held_arrays, in_blocks
+from telegrad.optim.optimizer import Optimizer, Params, State
 from telegrad.types import Array
 
 __all__ = ["Adam", "AdamW"]
@@ -84,30 +85,37 @@ class Adam(Optimizer):
     ) -> tuple[Array, State]:
         """Returns the stepped array and the new means."""
         options = {**self.defaults, **options}
-        lr, decay = options["lr"], options["weight_decay"]
+        lr, eps, decay = options["lr"], options["eps"], options["weight_decay"]
         first, second = options["betas"]
-        g: Any = gradient
-        if decay and not self.decoupled:
-            g = g + decay * parameter
         step = int(state.get("step", 0)) + 1
-        mean = running(state, "exp_avg", first, (1 - first) * g)
-        part: Any = (1 - second) * g
-        part *= g
-        square = running(state, "exp_avg_sq", second, part)
-        del part, g
-        new = {"step": step, "exp_avg": mean, "exp_avg_sq": square}
+        rate, root = -lr / (1 - first**step), math.sqrt(1 - second**step)
+        held = held_arrays(state, self._names(options), parameter)
         xp = namespace(parameter)
-        if options["amsgrad"]:
-            largest = state.get("max_exp_avg_sq")
-            square = square.copy() if largest is None else xp.maximum(largest, square)
-            new["max_exp_avg_sq"] = square
-        change: Any = xp.sqrt(square)
-        change /= math.sqrt(1 - second**step)
-        change += options["eps"]
-        change = mean / change
-        change *= -lr / (1 - first**step)
-        change += parameter * (1 - lr * decay) if decay and self.decoupled else parameter
-        return change, new
+        stepped = xp.empty_like(parameter)
+        for p, g, change, mean, square, *largest in in_blocks(
+            parameter, gradient, stepped, *held.values()
+        ):
+            if decay and not self.decoupled:
+                g = g + decay * p
+            mean *= first
+            mean += (1 - first) * g
+            part: Any = (1 - second) * g
+            part *= g
+            square *= second
+            square += part
+            for most in largest:
+                square = xp.maximum(most, square, out=most)
+            xp.sqrt(square, out=change)
+            change /= root
+            change += eps
+            xp.divide(mean, change, out=change)
+            change *= rate
+            change += p * (1 - lr * decay) if decay and self.decoupled else p
+        return stepped, {"step": step, **held}
+
+    def _names(self, options: Mapping[str, Any]) -> tuple[str, ...]:
+        names = ("exp_avg", "exp_avg_sq")
+        return (*names, "max_exp_avg_sq") if options["amsgrad"] else names
 
 
 class AdamW(Adam):

@@ -23,7 +23,7 @@ from telegrad.autograd import Gradient, RowSparse, Tensor, is_row_sparse
 from telegrad.optim.saved_state import check_saved, copied, restored, with_rows
 from telegrad.types import Array
 
-__all__ = ["Group", "HasGroups", "Optimizer", "Params", "State", "running"]
+__all__ = ["Group", "HasGroups", "Optimizer", "Params", "State"]
 
 INITIAL_LR = "initial_lr"
 """What schedulers add to a group: the learning rate before the first of them."""
@@ -252,16 +252,6 @@ class Optimizer(ABC):
         self._states = {
             p: restored(states[i], p) for i, p in enumerate(self._group_of) if i in states
         }
-
-
-def running(state: State, name: str, keep: float, value: Any) -> Any:
-    """Returns `keep * state[name] + value` in the array that the state has; at first, `value`."""
-    held = state.get(name)
-    if held is None:
-        return value
-    held *= keep
-    held += value
-    return held
 
 
 def _said(option: Any) -> str:

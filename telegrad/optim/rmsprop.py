@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from telegrad.arrays import namespace
-from telegrad.optim.optimizer import Optimizer, Params, State, running
+from telegrad.optim.blocks import held_arrays, in_blocks
+from telegrad.optim.optimizer import Optimizer, Params, State
 from telegrad.types import Array
 
 __all__ = ["RMSprop"]
@@ -76,26 +77,32 @@ class RMSprop(Optimizer):
     ) -> tuple[Array, State]:
         """Returns the stepped array and the new means."""
         options = {**self.defaults, **options}
-        alpha, momentum = options["alpha"], options["momentum"]
-        g: Any = gradient
-        if options["weight_decay"]:
-            g = g + options["weight_decay"] * parameter
-        part: Any = (1 - alpha) * g
-        part *= g
-        square = running(state, "square_avg", alpha, part)
-        del part
-        new = {"step": int(state.get("step", 0)) + 1, "square_avg": square}
-        change: Any = square
-        if options["centered"]:
-            mean = running(state, "grad_avg", alpha, (1 - alpha) * g)
-            new["grad_avg"] = mean
-            change = square - mean * mean
-        change = namespace(parameter).sqrt(change)
-        change += options["eps"]
-        change = g / change
-        if momentum:
-            change = running(state, "momentum_buffer", momentum, change)
-            new["momentum_buffer"] = change
-        stepped: Any = -options["lr"] * change
-        stepped += parameter
-        return stepped, new
+        alpha, momentum, decay = (options[k] for k in ("alpha", "momentum", "weight_decay"))
+        asked = {"grad_avg": options["centered"], "momentum_buffer": momentum}
+        names = ["square_avg", *[name for name, wanted in asked.items() if wanted]]
+        held = held_arrays(state, names, parameter)
+        xp = namespace(parameter)
+        stepped = xp.empty_like(parameter)
+        for p, g, change, *parts in in_blocks(parameter, gradient, stepped, *held.values()):
+            part = dict(zip(names, parts, strict=True))
+            g = g + decay * p if decay else g
+            square = part["square_avg"]
+            fresh = (1 - alpha) * g
+            if options["centered"]:
+                mean = part["grad_avg"]
+                mean *= alpha
+                mean += fresh
+            fresh *= g
+            square *= alpha
+            square += fresh
+            xp.sqrt(square - mean * mean if options["centered"] else square, out=change)
+            change += options["eps"]
+            xp.divide(g, change, out=change)
+            if momentum:
+                velocity = part["momentum_buffer"]
+                velocity *= momentum
+                velocity += change
+                change[...] = velocity
+            change *= -options["lr"]
+            change += p
+        return stepped, {"step": int(state.get("step", 0)) + 1, **held}

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from telegrad.optim.optimizer import Optimizer, Params, State, running
+from telegrad.arrays import namespace
+from telegrad.optim.blocks import in_blocks
+from telegrad.optim.optimizer import Optimizer, Params, State
 from telegrad.types import Array
 
 __all__ = ["SGD"]
@@ -84,25 +86,24 @@ class SGD(Optimizer):
     ) -> tuple[Array, State]:
         """Returns the stepped array and the new velocity."""
         options = {**self.defaults, **options}
-        momentum = options["momentum"]
-        direction: Any = gradient
-        if options["weight_decay"]:
-            direction = direction + options["weight_decay"] * parameter
-        if not momentum:
-            return _moved(parameter, -options["lr"], direction), {}
-        if "momentum_buffer" not in state:
-            buffer = direction.copy()  # the gradient is the caller's
-        else:
-            fresh = 1 - options["dampening"]
-            part = direction if fresh == 1 else fresh * direction
-            buffer = running(state, "momentum_buffer", momentum, part)
-            del part
-        direction = direction + momentum * buffer if options["nesterov"] else buffer
-        return _moved(parameter, -options["lr"], direction), {"momentum_buffer": buffer}
-
-
-def _moved(parameter: Array, rate: float, direction: Any) -> Array:
-    step: Any = rate * direction
-    step += parameter  # one new array instead of two
-    result: Array = step
-    return result
+        lr, momentum, decay = (options[name] for name in ("lr", "momentum", "weight_decay"))
+        xp = namespace(parameter)
+        stepped = xp.empty_like(parameter)
+        velocity = state.get("momentum_buffer") if momentum else gradient
+        first = velocity is None
+        velocity = xp.empty_like(parameter) if first else velocity
+        fresh = 1 - options["dampening"]
+        for p, g, v, new in in_blocks(parameter, gradient, velocity, stepped):
+            direction = g + decay * p if decay else g
+            if first:
+                v[...] = direction
+            elif momentum:
+                v *= momentum
+                v += direction if fresh == 1 else fresh * direction
+            if options["nesterov"]:
+                direction = direction + momentum * v
+            elif momentum:
+                direction = v
+            xp.multiply(direction, -lr, out=new)
+            new += p
+        return stepped, {"momentum_buffer": velocity} if momentum else {}

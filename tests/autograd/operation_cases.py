@@ -109,6 +109,7 @@ CASES: dict[str, Case] = {
     "log_softmax":           (ops.log_softmax,                               [S23]),
     "cross_entropy":         (ops.cross_entropy,                             [S23, LABELS]),
     "cross_entropy batch":   (lambda a: ops.cross_entropy(a, [[0], [1]]),    [signed(2, 1, 3)]),
+    "cross_entropy mean":    (lambda a: ops.cross_entropy(a, [0, 2], mean=True), [S23]),
     "iterate":               (lambda a: sum(row * row for row in a),         [S23]),
     "diamond":               (lambda a: np.tanh(a) * np.exp(a) + a * a,      [S23]),
 }

@@ -19,7 +19,7 @@ ROUND = np.array([True, False, True])
 # What of NumPy's arrays a Tensor has not: raw memory, files, and what writes behind the graph.
 ABSENT = {
     "base", "byteswap", "ctypes", "dump", "dumps", "flags", "flat", "getfield", "put", "resize",
-    "setfield", "setflags", "strides", "to_device", "tobytes", "tofile", "view",
+    "setfield", "setflags", "strides", "to_device", "tobytes", "tofile", "tostring", "view",
 }  # fmt: skip
 
 # fmt: off
@@ -94,7 +94,9 @@ def plain(x: Any) -> Any:
 
 
 def test_every_method_of_an_array_is_one_of_a_tensor() -> None:
-    names = {name for name in dir(np.ndarray) if not name.startswith("_")}
+    array = np.zeros((1, 1))
+    # NumPy 2.2 still lists methods that raise.
+    names = {name for name in dir(array) if name[0] != "_" and hasattr(array, name)}
     assert names - set(dir(Tensor)) == ABSENT & names
 
 
@@ -181,6 +183,8 @@ def test_operators_are_numpys(name: str, dtype: Any) -> None:
             expected = do(left, right)
             found = do(*(Tensor(x) if x is a else x for x in (left, right)))
             assert isinstance(found, Tensor)
+            if name == "**":  # NumPy 2.2 takes a float64 in the exponent for a number of Python's
+                expected = np.power(left, right)
             assert found.dtype == expected.dtype
             np.testing.assert_array_equal(found.data, expected)
     np.testing.assert_array_equal(do(Tensor(a), Tensor(b)).data, do(a, b))

@@ -50,9 +50,11 @@ def test_dlpack_in_shares_memory() -> None:
     source = np.arange(6.0).reshape(2, 3)[:, ::2]
     for other in (source, OnlyDlpack(source), Tensor(source)):
         t = tg.from_dlpack(other)
-        t[0, 0] = 7.0
-        assert source[0, 0] == 7.0
-        source[0, 0] = 0.0
+        source[0, 0] = 7.0
+        assert t[0, 0].item() == 7.0
+        if np.from_dlpack(source).flags.writeable:  # NumPy 2.2.0 to 2.2.2 give it away read-only
+            t[0, 0] = 0.0
+            assert source[0, 0] == 0.0
         assert t.shape == (2, 2)
 
 

@@ -10,10 +10,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
-from telegrad.arrays import sparse_product, to_device
+from telegrad.arrays import is_inexact, sparse_product, to_device
 from telegrad.autograd import Tensor, extend, gradcheck, gradgradcheck
 from telegrad.autograd.dispatch import TABLE
 from telegrad.autograd.extend import Operation, Tier
@@ -33,6 +34,7 @@ OTHERS = {
 }
 FUNCTIONS = sorted(SAMPLES, key=lambda function: function.__name__)
 NAMES = [function.__name__ for function in FUNCTIONS]
+_ARRAYS = (np.ndarray, np.generic)
 every_function = pytest.mark.parametrize("function", FUNCTIONS, ids=NAMES)
 
 
@@ -176,13 +178,47 @@ def test_dtypes_are_numpys(function: Any, dtype: Any) -> None:
                 shortened = replace(sample, arguments=tuple(arguments), options=options)
                 call, leaves = as_function(function, shortened)
                 found = arrays_in([call(*leaves)], Tensor)
-                wanted = arrays_in([expected], (np.ndarray, np.generic))
+                wanted = arrays_in([expected], _ARRAYS)
                 kinds = [np.asarray(x).dtype for x in wanted if np.asarray(x).dtype.kind in "fc"]
                 assert [y.dtype for y in found] == kinds
                 for y in found:
                     y.backward(np.ones(y.shape), retain_graph=True)
             for leaf in leaves:
                 assert leaf.grad is None or leaf.grad.dtype == leaf.dtype
+
+    checked(function, check)
+
+
+@every_function
+def test_brain_floats_are_not_passed_over(function: Any) -> None:
+    """NumPy does not count bfloat16 among its floating-point dtypes."""
+    if function in {np.linalg.lstsq, np.polymul}:
+        return  # these say that they do not know it
+
+    def short(x: Any) -> Any:
+        return x if x.dtype.kind == "c" else x.astype(ml_dtypes.bfloat16)
+
+    def check(sample: Sample) -> None:
+        leaves: list[Tensor] = []
+
+        def leaf(x: Any) -> Tensor:
+            leaves.append(Tensor(short(x), requires_grad=True))
+            return leaves[-1]
+
+        plain, options = mapped(sample, short)
+        if "dtype" in options:
+            return
+        with np.errstate(all="ignore"):
+            try:
+                expected = function(*plain, **options)
+            except TypeError:
+                return
+            given, options = mapped(sample, leaf)
+            found = arrays_in([function(*given, **options)], Tensor)
+            for y, wanted in zip(found, arrays_in([expected], _ARRAYS), strict=True):
+                if is_inexact(wanted.dtype):
+                    y.backward(np.ones(y.shape, y.dtype), retain_graph=True)
+        assert all(x.grad is None or x.grad.dtype == x.dtype for x in leaves)
 
     checked(function, check)
 

@@ -75,6 +75,8 @@ def test_without_arguments_it_checks_this_host(start: Start, tmp_path: Path) -> 
     assert told["ok"] is True
     assert [each["name"] for each in told["report"]["workers"]] == ["worker0", "worker1"]
     assert told["report"]["pairs"][0]["transport"] == "local"
+    assert "worker0 and worker1: local to" in joined(lines)
+    assert "past gRPC" in joined(lines)
 
 
 def test_two_hosts_both_print_the_report(start: Start) -> None:

@@ -31,7 +31,10 @@ async def run(km, kc, cell):
             await km.interrupt_kernel()
         idle = (message["parent_header"].get("msg_id") == request
                 and message["content"].get("execution_state") == "idle")
-    status = (await kc.get_shell_msg(timeout=40))["content"]
+    answered = None
+    while answered != request:  # ipykernel 6 has more answers to wait_for_ready than one
+        message = await kc.get_shell_msg(timeout=40)
+        answered, status = message["parent_header"].get("msg_id"), message["content"]
     print(status["status"], status.get("ename", ""), status.get("evalue", ""), flush=True)
 
 async def main():

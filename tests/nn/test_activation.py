@@ -163,3 +163,5 @@ def test_what_they_refuse() -> None:
         F.gelu(np.ones(2), "erf")
     with pytest.raises(ValueError, match="min_val must be less than max_val"):
         F.hardtanh(np.ones(2), 1.0, 1.0)
+    with pytest.raises(ValueError, match=r"alpha must not be negative, it is -1\.0"):
+        nn.ELU(-1.0)(np.ones(2))

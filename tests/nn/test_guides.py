@@ -12,8 +12,6 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 @pytest.mark.parametrize("name", ["nn.md", "optim.md"])
 def test_the_programs_run(name: str) -> None:
-    if name == "nn.md":
-        pytest.importorskip("safetensors")
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / name).read_text(), re.DOTALL)
     names: dict[str, object] = {"__name__": "guide"}
     for block in blocks:

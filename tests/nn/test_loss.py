@@ -145,6 +145,31 @@ def test_logarithms_of_0_and_far_logits() -> None:
     assert x.grad.data.tolist() == [-1.0, 1.0, 0.25]
 
 
+def test_gradients_of_targets_at_certain_probabilities() -> None:
+    p = np.array([0.0, 1.0, 0.25])
+    t = Tensor(np.array([0.0, 1.0, 0.5]), requires_grad=True)
+    F.binary_cross_entropy(p, t, reduction="sum").backward()
+    assert t.grad is not None
+    np.testing.assert_allclose(t.grad.data, [100.0, -100.0, np.log(3)], rtol=1e-12)
+
+
+def test_half_precision_knows_certain_probabilities() -> None:
+    """Of float16, the least p * (1 - p) that the slope is divided by is 0."""
+    p = Tensor(np.array([0.0, 1.0, 0.5], np.float16), requires_grad=True)
+    t = Tensor(np.array([0.0, 1.0, 0.5], np.float16), requires_grad=True)
+    F.binary_cross_entropy(p, t, reduction="sum").backward()
+    assert p.grad is not None
+    assert t.grad is not None
+    assert p.grad.tolist() == [0.0, 0.0, 0.0]
+    np.testing.assert_allclose(t.grad.data, [16.6, -16.6, 0.0], rtol=1e-2)
+
+
+def test_small_losses_of_logits_are_no_differences() -> None:
+    x, t = np.array([20.0, -20.0], np.float32), np.array([1.0, 0.0], np.float32)
+    losses = F.binary_cross_entropy_with_logits(x, t, reduction="none")
+    np.testing.assert_allclose(losses.data, [np.log1p(np.exp(-20.0))] * 2, rtol=1e-6)
+
+
 def test_kl_div_of_nothing_and_by_batch() -> None:
     t = np.array([[0.0, 1.0], [0.5, 0.5]])
     x = np.log(np.array([[0.25, 0.75], [0.5, 0.5]]))
@@ -207,6 +232,43 @@ def test_weights_ignored_labels_and_smoothing(
     if not smoothing:
         again = nn.NLLLoss(given, **options)(logarithms, labels)
         np.testing.assert_allclose(again.data, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_an_ignored_loss_may_be_infinite(smoothing: float, reduction: str) -> None:
+    """A row that pads a batch is computed as if its label were 0, which may be masked."""
+    x = Tensor(np.array([[-np.inf, 1.0], [1.0, 2.0]]), requires_grad=True)
+    losses = F.cross_entropy(x, np.array([-100, 1]), label_smoothing=smoothing, reduction=reduction)
+    alone = F.cross_entropy(x.data[1:], np.array([1]), label_smoothing=smoothing, reduction="sum")
+    assert losses.sum().item() == alone.item()
+    losses.sum().backward()
+    assert x.grad is not None
+    assert x.grad.data[0].tolist() == [0.0, 0.0]
+    assert F.nll_loss(x, np.array([-100, 1]), reduction=reduction).sum().item() == -2.0
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_weights_of_classes_may_need_a_gradient(reduction: str) -> None:
+    labels = np.array([0, 2, -100, 2])
+    leaves = [Tensor(normal(4, 3), requires_grad=True), Tensor(probable(3), requires_grad=True)]
+    for smoothing in (0.0, 0.2):
+
+        def smooth(x: Any, w: Any, smoothing: float = smoothing) -> Any:
+            return F.cross_entropy(x, labels, w, reduction=reduction, label_smoothing=smoothing)
+
+        assert gradcheck(smooth, leaves)
+    assert gradcheck(lambda x, w: F.nll_loss(x, labels, w, reduction=reduction), leaves)
+
+
+def test_a_weighted_mean_in_half_precision() -> None:
+    """Ten thousand losses of 11 add up to more than float16 holds."""
+    x = np.tile(np.array([[11.0, 0.0]], np.float16), (10_000, 1))
+    labels = np.ones(10_000, np.int64)
+    labels[0] = -100
+    loss = F.cross_entropy(x, labels)
+    assert loss.dtype == np.float16
+    assert loss.item() == pytest.approx(11.0, rel=1e-3)
 
 
 def test_probabilities_as_targets() -> None:

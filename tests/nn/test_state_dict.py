@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors import numpy as safetensors_numpy
 
 from telegrad import nn, optim, state_files, tensor
 from telegrad.wire.allowed_functions import ALLOWED_PACKAGES
@@ -74,7 +75,6 @@ def test_all_differences_are_told_at_once_and_nothing_changes() -> None:
 
 
 def test_a_round_trip(tmp_path: Path) -> None:
-    pytest.importorskip("safetensors")
     state: dict[str, Any] = {
         "float": np.linspace(0, 1, 6).reshape(2, 3).T,
         "half": np.ones(2, np.float16),
@@ -97,19 +97,17 @@ def test_a_round_trip(tmp_path: Path) -> None:
 
 
 def test_a_module_in_a_file_is_read_by_safetensors_itself(tmp_path: Path) -> None:
-    library = pytest.importorskip("safetensors.numpy")
     net, other, path = Net(), Net(), tmp_path / "net.safetensors"
     state_files.save_state_dict(net, path)
-    assert list(library.load_file(path)) == sorted(net.state_dict())
+    assert list(safetensors_numpy.load_file(path)) == sorted(net.state_dict())
     other.load_state_dict(state_files.load_state_dict(path))
     np.testing.assert_array_equal(other.embedding.weight.data, net.embedding.weight.data)
-    library.save_file({"x": np.ones(2)}, path)
+    safetensors_numpy.save_file({"x": np.ones(2)}, path)
     assert state_files.load_state_dict(path)["x"].tolist() == [1.0, 1.0]
     assert state_files.load_metadata(path) == {}
 
 
 def test_a_file_is_whole_or_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("safetensors")
     path = tmp_path / "state.safetensors"
     state_files.save_state_dict({"x": np.zeros(3)}, path)
 
@@ -124,7 +122,6 @@ def test_a_file_is_whole_or_what_it_was(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_link_stays_one_and_the_file_may_be_read_as_new_files_may(tmp_path: Path) -> None:
-    pytest.importorskip("safetensors")
     (tmp_path / "there").mkdir()
     target, link = tmp_path / "there" / "a.safetensors", tmp_path / "b.safetensors"
     link.symlink_to(target)
@@ -135,7 +132,6 @@ def test_a_link_stays_one_and_the_file_may_be_read_as_new_files_may(tmp_path: Pa
 
 
 def test_what_is_no_file_of_the_format(tmp_path: Path) -> None:
-    pytest.importorskip("safetensors")
     path = tmp_path / "x"
     path.write_bytes(b"words")
     for read in (state_files.load_state_dict, state_files.load_metadata):

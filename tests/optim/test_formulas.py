@@ -147,7 +147,7 @@ def test_update_writes_into_its_state_alone(make: Any, step: Step, options: Any)
 
 @every_case
 def test_a_step_needs_few_arrays_more(make: Any, step: Step, options: Any) -> None:
-    size = 1 << 20
+    size = 1 << 22
     x = tensor(np.zeros(size // 8), requires_grad=True)
     gradient = np.ones(size // 8)
     optimizer = make([x], **options)
@@ -158,8 +158,7 @@ def test_a_step_needs_few_arrays_more(make: Any, step: Step, options: Any) -> No
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    further = sum(bool(options.get(name)) for name in ("weight_decay", "nesterov", "amsgrad"))
-    assert peak < (further + (1.1 if make is optim.SGD else 2.1)) * size
+    assert peak < 1.3 * size  # the new array, and some blocks
 
 
 @every_case

@@ -103,6 +103,30 @@ def test_logsumexp(axis: Any, keepdims: bool, weighted: bool) -> None:
     assert gradgradcheck(call, inputs)
 
 
+@pytest.mark.parametrize("axis", [None, 0, -1])
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i8"])
+def test_logsumexp_of_what_is_hard(axis: Any, dtype: str) -> None:
+    """Ties; numbers that are nothing, or everything, beside the others; and no numbers."""
+    rows = [[3, 3, 1], [1000, -1000, 0], [0, -40, -40], [-700, -720, -700]]
+    far = [[-np.inf, -np.inf, -np.inf], [np.inf, 1, 2], [np.nan, 1, 2], [-np.inf, 0, 0]]
+    shapes: list[Any] = [rows, *rows, rows[0][0]]
+    if dtype != "i8":
+        shapes += [far, *far, *[[each] for each in far]]
+    for numbers_of in shapes:
+        a = np.array(numbers_of, dtype)
+        if axis is not None and a.ndim == 0:
+            continue
+        with np.errstate(invalid="ignore"):
+            same(ours.logsumexp(Tensor(a), axis=axis), special.logsumexp(a, axis=axis))
+
+
+def test_logsumexp_of_nothing() -> None:
+    empty = np.zeros((2, 0))
+    same(ours.logsumexp(Tensor(empty), axis=1), special.logsumexp(empty, axis=1))
+    tiny = ours.logsumexp(Tensor(np.array([0.0, -40.0]))).item()
+    assert tiny == pytest.approx(np.exp(-40.0), rel=1e-12)  # which 1 + exp(-40) has lost
+
+
 def test_logsumexp_with_signs() -> None:
     a, b = numbers(2, 3), np.array([[1.0, -9.0, 0.5], [1.0, 2.0, -0.5]])
     x, weights = tensor(a, requires_grad=True), tensor(b, requires_grad=True)

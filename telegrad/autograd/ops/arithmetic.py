@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from telegrad.arrays import is_array, namespace
+from telegrad.autograd.creation import as_tensor
 from telegrad.autograd.extend import Operation, composed, numpy_function, primitive
 from telegrad.autograd.ops.elementwise import log
 from telegrad.autograd.tensor import Tensor
@@ -49,7 +50,7 @@ def base_slope(a: Any, b: Any) -> Any:
     # b * a ** (b - 1), and 0 rather than 0 * inf where b is 0.
     b = b.item() if isinstance(b, np.generic) else b
     if isinstance(b, (int, float)):
-        return b * a ** (b - 1) if b != 0 else a * 0
+        return b * a ** (b - 1) if b != 0 else 0.0
     return b * a ** where(b == 0, 1.0, b - 1)
 
 
@@ -95,10 +96,12 @@ def _clip_of_numpy(
     max: Any = None,  # noqa: A002
 ) -> Any:
     """Stands in for `np.clip`; a bound that needs a gradient gets what is clipped to it."""
+    if not (a_min is a_max is None or min is max is None):
+        raise ValueError("clip takes min and max, or a_min and a_max, not some of both")
     low, high = (a_min if min is None else min), (a_max if max is None else max)
     if not any(isinstance(bound, Tensor) and bound.requires_grad for bound in (low, high)):
         low, high = (x.data if isinstance(x, Tensor) else x for x in (low, high))
-        return clip(a, low=low, high=high)
+        return clip(as_tensor(a), low=low, high=high)
     above = a if low is None else np.maximum(a, low)
     return above if high is None else np.minimum(above, high)
 

@@ -66,7 +66,7 @@ conjugate: Operation
 _H: Final = "holomorphic"
 
 # fmt: off
-sign       = numpy_function(np.sign,       "x", complex_rule="own", kernels={"cupy": _sign}, x=lambda g, x, y: _of_sign(g, x, y))
+sign       = numpy_function(np.sign,       "x", complex_rule="own", kernels={"cupy": _sign}, x=_of_sign)
 negative   = numpy_function(np.negative,   "x", complex_rule=_H, x=lambda g: -g)
 positive   = numpy_function(np.positive,   "x", complex_rule=_H, x=lambda g: g)
 copy       = numpy_function(np.copy,       "a", complex_rule=_H, options={"order": "K", "subok": False}, a=lambda g: g)

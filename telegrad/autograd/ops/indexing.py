@@ -19,18 +19,24 @@ __all__ = ["getitem", "put", "read", "replaced", "scatter"]
 
 _SIMPLE: Final = (int, np.integer, bool, np.bool_, slice, EllipsisType)
 """With None, the parts of an index that are immutable and name no item twice."""
+_USUAL: Final = frozenset({int, slice, EllipsisType, type(None)})
+"""The types of most of these, which are looked at before all else."""
 
 
 def _plain(index: Any) -> Any:
+    if type(index) in _USUAL:
+        return index
     if isinstance(index, tuple):
-        return tuple(_plain(part) for part in index)
+        return tuple([_plain(part) for part in index])
     return index.data if isinstance(index, Tensor) else index
 
 
 def _own(index: Any) -> Any:
     """Copies what of an index may be changed after it was used, as the gradient needs it then."""
+    if type(index) in _USUAL:
+        return index
     if isinstance(index, tuple):
-        return tuple(_own(part) for part in index)
+        return tuple([_own(part) for part in index])
     if isinstance(index, list):
         return [_own(part) for part in index]
     array = index.data if isinstance(index, Tensor) else index
@@ -39,11 +45,12 @@ def _own(index: Any) -> Any:
 
 def _may_repeat(index: Any) -> bool:
     """Tells whether an index may name one item twice: what counts items one by one can."""
-    parts = index if isinstance(index, tuple) else (index,)
-    return not all(
-        part is None or isinstance(part, _SIMPLE) or (is_array(part) and part.dtype == np.bool_)
-        for part in parts
-    )
+    for part in index if isinstance(index, tuple) else (index,):
+        if type(part) in _USUAL or isinstance(part, _SIMPLE):
+            continue
+        if not is_array(part) or part.dtype != np.bool_:
+            return True
+    return False
 
 
 def _getitem(a: Any, *, index: Any) -> Array:
@@ -94,7 +101,7 @@ scatter = primitive("scatter", _scatter, "a", complex_rule="own", options={"inde
 # A copy of `a` with `b` at `index`; of an item that is named twice, the last one counts.
 put     = primitive("put",     _put,     "a b", complex_rule="own", options={"index": ()},
                     a=lambda g, index: put(g, 0.0, index=index),
-                    b=lambda g, index: _of_assigned(g, index))
+                    b=_of_assigned)
 # fmt: on
 
 

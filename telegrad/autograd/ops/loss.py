@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, Final
 
 from telegrad import kernels
 from telegrad.autograd.extend import Operation, primitive
@@ -10,6 +11,11 @@ from telegrad.autograd.ops.reduction import reduce_sum
 from telegrad.autograd.tensor import Tensor
 
 __all__ = ["cross_entropy", "cross_entropy_gradient", "log_softmax", "softmax"]
+
+
+def _cross_entropy(a: Any, labels: Any, *, mean: bool = False, checked: bool = False) -> Any:
+    losses = kernels.cross_entropy(a, labels, checked=checked)
+    return losses.mean() if mean else losses
 
 
 def _turn(g: Any, y: Any) -> Any:
@@ -24,13 +30,14 @@ def _distance(a: Any, labels: Any) -> Any:
 
 
 cross_entropy_gradient: Operation  # declared, as the rule of cross_entropy names it
+_LOSS: Final = {"mean": False, "checked": False}
 
 # fmt: off
-softmax       = primitive("softmax",     kernels.softmax,     "a", a=lambda g, y: _turn(g, y))
+softmax       = primitive("softmax",     kernels.softmax,     "a", a=_turn)
 log_softmax   = primitive("log_softmax", kernels.log_softmax, "a",
                           a=lambda g, a: g - softmax(a) * reduce_sum(g, axis=-1, keepdims=True))
-cross_entropy = primitive("cross_entropy", kernels.cross_entropy, "a labels",
-                          a=lambda g, a, labels: cross_entropy_gradient(g, a, labels))
+cross_entropy = primitive("cross_entropy", _cross_entropy, "a labels", options=_LOSS,
+                          a=lambda g, a, labels, mean: cross_entropy_gradient(g / math.prod(a.shape[:-1]) if mean else g, a, labels))
 cross_entropy_gradient = primitive(
     "cross_entropy_gradient", kernels.cross_entropy_gradient, "b a labels",
     b=lambda g, a, labels: reduce_sum(g * _distance(a, labels), axis=-1),

@@ -37,7 +37,7 @@ _H: Final = "holomorphic"
 reduce_sum = numpy_function(np.sum,  "a", arrays="where", options={**_TYPED, "initial": 0}, complex_rule=_H,
                             a=lambda g, shape, axis, where: masked(spread(g, shape, axis), where))
 mean       = numpy_function(np.mean, "a", arrays="where", options=_TYPED, complex_rule=_H,
-                            a=lambda g, shape, axis, where: _average(g, shape, axis, where))
-reduce_max = numpy_function(np.max,  "a", arrays="where", options=_BOUNDED, a=lambda g, y, a, axis, where: to_winners(g, y, a, axis, where))
-reduce_min = numpy_function(np.min,  "a", arrays="where", options=_BOUNDED, a=lambda g, y, a, axis, where: to_winners(g, y, a, axis, where))
+                            a=_average)
+reduce_max = numpy_function(np.max,  "a", arrays="where", options=_BOUNDED, a=to_winners)
+reduce_min = numpy_function(np.min,  "a", arrays="where", options=_BOUNDED, a=to_winners)
 # fmt: on

@@ -100,7 +100,7 @@ transpose   = primitive("transpose",   _transpose,   "a", view=True, complex_rul
 swapaxes    = primitive("swapaxes",    _swapaxes,    "a", view=True, complex_rule="own", options={"axis1": 0, "axis2": 0},
                         a=lambda g, axis1, axis2: swapaxes(g, axis1=axis1, axis2=axis2))
 concatenate = primitive("concatenate", _concatenate, "*parts", complex_rule="own", options={"axis": 0},
-                        parts=lambda g, i, shapes, axis: _part(g, i, shapes, axis))
+                        parts=_part)
 stack       = primitive("stack",       _stack,       "*parts", complex_rule="own", options={"axis": 0},
                         parts=lambda g, i, axis: getitem(g, index=along(axis % g.ndim, i)))
 move        = primitive("to",          _move,        "a", complex_rule="own", options={"device": CPU, "source": CPU},

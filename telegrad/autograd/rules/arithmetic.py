@@ -18,8 +18,20 @@ def _present(g: Any, a: Any, b: Any, wins: Any) -> Any:
     return where(b != b, g, where(wins, g, where(a == b, g * 0.5, 0.0)))
 
 
-def _squares(x1: Any, x2: Any) -> Any:
-    return x1 * x1 + x2 * x2
+def _over(x: Any, length: Any) -> Any:
+    """Returns `x / length`, 0 at length 0."""
+    return x / where(length == 0, 1.0, length)
+
+
+def _turned(x: Any, x1: Any, x2: Any) -> Any:
+    # x / (x1^2 + x2^2) without the squares, which overflow, and vanish, where lengths do not.
+    length = np.hypot(x1, x2)
+    return _over(_over(x, length), length)
+
+
+def _of_sum(x: Any, y: Any) -> Any:
+    """Returns the logarithm of which part of exp(y) exp(x) is; of nothing, none is a part."""
+    return x - where(y == -np.inf, 0.0, y)
 
 
 _H: Final = "holomorphic"
@@ -31,11 +43,11 @@ remainder    = numpy_function(np.remainder,    "x1 x2", x1=lambda g: g, x2=lambd
 fmod         = numpy_function(np.fmod,         "x1 x2", x1=lambda g: g, x2=lambda g, x1, x2: -g * np.trunc(x1 / x2))
 fmax         = numpy_function(np.fmax,         "x1 x2", x1=lambda g, x1, x2: _present(g, x1, x2, x1 > x2), x2=lambda g, x1, x2: _present(g, x2, x1, x2 > x1))
 fmin         = numpy_function(np.fmin,         "x1 x2", x1=lambda g, x1, x2: _present(g, x1, x2, x1 < x2), x2=lambda g, x1, x2: _present(g, x2, x1, x2 < x1))
-hypot        = numpy_function(np.hypot,        "x1 x2", x1=lambda g, y, x1: g * (x1 / y), x2=lambda g, y, x2: g * (x2 / y))
-arctan2      = numpy_function(np.arctan2,      "x1 x2", x1=lambda g, x1, x2: g * x2 / _squares(x1, x2),
-                                                        x2=lambda g, x1, x2: -g * x1 / _squares(x1, x2))
-logaddexp    = numpy_function(np.logaddexp,    "x1 x2", x1=lambda g, y, x1: g * np.exp(x1 - y),  x2=lambda g, y, x2: g * np.exp(x2 - y))
-logaddexp2   = numpy_function(np.logaddexp2,   "x1 x2", x1=lambda g, y, x1: g * np.exp2(x1 - y), x2=lambda g, y, x2: g * np.exp2(x2 - y))
+hypot        = numpy_function(np.hypot,        "x1 x2", x1=lambda g, y, x1: g * _over(x1, y), x2=lambda g, y, x2: g * _over(x2, y))
+arctan2      = numpy_function(np.arctan2,      "x1 x2", x1=lambda g, x1, x2: g * _turned(x2, x1, x2),
+                                                        x2=lambda g, x1, x2: -g * _turned(x1, x1, x2))
+logaddexp    = numpy_function(np.logaddexp,    "x1 x2", x1=lambda g, y, x1: g * np.exp(_of_sum(x1, y)),  x2=lambda g, y, x2: g * np.exp(_of_sum(x2, y)))
+logaddexp2   = numpy_function(np.logaddexp2,   "x1 x2", x1=lambda g, y, x1: g * np.exp2(_of_sum(x1, y)), x2=lambda g, y, x2: g * np.exp2(_of_sum(x2, y)))
 copysign     = numpy_function(np.copysign,     "x1 x2", x1=lambda g, y, x1: g * (np.sign(y) * np.sign(x1)), x2=lambda g: g * 0)
 heaviside    = numpy_function(np.heaviside,    "x1 x2", x1=lambda g: g * 0, x2=lambda g, x1: where(x1 == 0, g, 0.0))
 ldexp        = numpy_function(np.ldexp,        "x1 x2", x1=lambda g, x2: np.ldexp(g, x2))

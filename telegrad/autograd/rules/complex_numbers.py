@@ -21,7 +21,7 @@ def _of_angle(g: Any, z: Any, deg: bool) -> Any:
 
 
 # fmt: off
-angle = numpy_function(np.angle, "z", options={"deg": False}, complex_rule="own", z=lambda g, z, deg: _of_angle(g, z, deg))
+angle = numpy_function(np.angle, "z", options={"deg": False}, complex_rule="own", z=_of_angle)
 # fmt: on
 
 

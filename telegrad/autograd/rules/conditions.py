@@ -11,7 +11,7 @@ from telegrad.arrays import namespace
 from telegrad.autograd.creation import as_tensor
 from telegrad.autograd.extend import composed, numpy_function
 from telegrad.autograd.ops import broadcast_to, getitem, put, stack, where
-from telegrad.autograd.rules.selection import chosen, plain
+from telegrad.autograd.rules.selection import chosen, in_range, plain
 from telegrad.autograd.rules.stacking import alike
 
 __all__: list[str] = []
@@ -20,13 +20,9 @@ __all__: list[str] = []
 @composed(np.choose)
 def _choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Any:
     first, *parts = alike((a, *choices))
-    numbers = first.data
     count = len(parts)
-    if mode == "wrap":
-        numbers = numbers % count
-    elif mode == "clip":
-        numbers = namespace(numbers).clip(numbers, 0, count - 1)
-    elif ((numbers < 0) | (numbers >= count)).any():
+    numbers = in_range(first.data, count, mode)
+    if ((numbers < 0) | (numbers >= count)).any():
         raise ValueError(f"a number of a choice is not from 0 to {count - 1}")
     shape = np.broadcast_shapes(numbers.shape, *[x.shape for x in parts])
     pile = stack(*[broadcast_to(x, to=shape) for x in parts], axis=0)
@@ -92,5 +88,5 @@ def _finite(g: Any, x: Any) -> Any:
 
 # fmt: off
 nan_to_num = numpy_function(np.nan_to_num, "x", options={"nan": 0.0, "posinf": None, "neginf": None}, complex_rule="own",
-                            x=lambda g, x: _finite(g, x))
+                            x=_finite)
 # fmt: on

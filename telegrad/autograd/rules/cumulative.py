@@ -66,7 +66,7 @@ def _of_sums(g: Any) -> Any:
 
 
 def _of_products(g: Any, a: Any, y: Any) -> Any:
-    if (a == 0).any():
+    if (y == 0).any():
         return _upstream(g, a) * _later(y, 1.0)
     return _of_sums(g * y) / a
 
@@ -81,7 +81,7 @@ _H: Final = "holomorphic"
 cumsum     = numpy_function(np.cumsum,  "a", options=_ALONG, complex_rule=_H, a=lambda g, shape, axis: _along(_of_sums, g, axis, shape))
 cumprod    = numpy_function(np.cumprod, "a", options=_ALONG, complex_rule=_H, a=lambda g, a, y, axis: _along(_of_products, g, axis, a.shape, a, y))
 recurrence = primitive("recurrence", _recurrence, "a b", complex_rule=_H, a=lambda g, a, y: _upstream(g, a) * _later(y, 0.0),
-                                                                          b=lambda g, a: _upstream(g, a))
+                                                                          b=_upstream)
 # fmt: on
 
 

@@ -235,11 +235,11 @@ def _of_qr(g: Any, a: Any, q: Any, r: Any) -> Any:
 
 
 # fmt: off
-eigh  = numpy_function(np.linalg.eigh,  "a", outputs="values vectors", options={"UPLO": "L"}, complex_rule=_OWN, a=lambda g, values, vectors: _of_eigh(g, values, vectors))
-eig   = numpy_function(np.linalg.eig,   "a", outputs="values vectors", complex_rule=_OWN, a=lambda g, values, vectors: _of_eig(g, values, vectors))
+eigh  = numpy_function(np.linalg.eigh,  "a", outputs="values vectors", options={"UPLO": "L"}, complex_rule=_OWN, a=_of_eigh)
+eig   = numpy_function(np.linalg.eig,   "a", outputs="values vectors", complex_rule=_OWN, a=_of_eig)
 svd   = primitive("svd",  np.linalg.svd,  "a", outputs="u s vh", options={"full_matrices": True, "hermitian": False}, complex_rule=_OWN,
                   a=lambda g, u, s, vh, hermitian: _of_hermitian(g, u, s, vh) if hermitian else _of_svd(g, u, s, vh))
-qr    = primitive("qr",   np.linalg.qr,   "a", outputs="q r", options={"mode": "reduced"}, complex_rule=_OWN, a=lambda g, a, q, r: _of_qr(g, a, q, r))
+qr    = primitive("qr",   np.linalg.qr,   "a", outputs="q r", options={"mode": "reduced"}, complex_rule=_OWN, a=_of_qr)
 # fmt: on
 
 

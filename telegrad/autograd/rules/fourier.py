@@ -80,8 +80,8 @@ _H: Final = "holomorphic"
 # fmt: off
 fft       = numpy_function(np.fft.fft,       "a", options=_ONE,  complex_rule=_H,    a=lambda g, shape, axis, norm: _fitted(np.fft.fft(g, axis=axis, norm=norm), shape))
 ifft      = numpy_function(np.fft.ifft,      "a", options=_ONE,  complex_rule=_H,    a=lambda g, shape, axis, norm: _fitted(np.fft.ifft(g, axis=axis, norm=norm), shape))
-rfft      = numpy_function(np.fft.rfft,      "a", options=_ONE,  complex_rule="own", a=lambda g, shape, n, axis, norm: _of_rfft(g, shape, n, axis, norm))
-irfft     = numpy_function(np.fft.irfft,     "a", options=_ONE,  complex_rule="own", a=lambda g, shape, axis, norm: _of_irfft(g, shape, axis, norm))
+rfft      = numpy_function(np.fft.rfft,      "a", options=_ONE,  complex_rule="own", a=_of_rfft)
+irfft     = numpy_function(np.fft.irfft,     "a", options=_ONE,  complex_rule="own", a=_of_irfft)
 fft2      = numpy_function(np.fft.fft2,      "a", options=_TWO,  complex_rule=_H,    a=lambda g, shape, s, axes, norm: _of_several(np.fft.fftn, g, shape, s, axes, norm))
 ifft2     = numpy_function(np.fft.ifft2,     "a", options=_TWO,  complex_rule=_H,    a=lambda g, shape, s, axes, norm: _of_several(np.fft.ifftn, g, shape, s, axes, norm))
 fftn      = numpy_function(np.fft.fftn,      "a", options=_MANY, complex_rule=_H,    a=lambda g, shape, s, axes, norm: _of_several(np.fft.fftn, g, shape, s, axes, norm))

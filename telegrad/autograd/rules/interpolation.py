@@ -46,7 +46,9 @@ def _interp(
         last = np.searchsorted(xp, x, "right").data
         last = namespace(last).clip(last, 1, xp.size - 1)
         start, end, low_value, high_value = xp[last - 1], xp[last], fp[last - 1], fp[last]
-        inside = low_value + (high_value - low_value) * ((x - start) / (end - start))
+        flat = start == end  # knots that are equal count as the later one
+        part = where(flat, 1.0, (x - start) / where(flat, 1.0, end - start))
+        inside = low_value + (high_value - low_value) * part
     below, above = fp[0] if left is None else left, fp[-1] if right is None else right
     return where(low, below, where(high, above, inside))
 

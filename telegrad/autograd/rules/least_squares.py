@@ -92,5 +92,5 @@ def _of_target(g: Any, a: Any, b: Any, x: Any, rcond: Any) -> Any:
 # fmt: off
 pinv  = numpy_function(np.linalg.pinv, "a", options={"rcond": None, "hermitian": False, "rtol": None}, complex_rule=_OWN, a=lambda g, a, y, hermitian: _of_hermitian_pinv(g, a, y) if hermitian else _of_pinv(g, a, y))
 lstsq = numpy_function(np.linalg.lstsq, "a b", outputs="x residuals rank s", options={"rcond": None}, complex_rule=_OWN, kernels={"cupy": _lstsq},
-                       a=lambda g, a, b, x, rcond: _of_system(g, a, b, x, rcond), b=lambda g, a, b, x, rcond: _of_target(g, a, b, x, rcond))
+                       a=_of_system, b=_of_target)
 # fmt: on

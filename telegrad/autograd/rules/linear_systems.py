@@ -177,11 +177,11 @@ lower_half: Operation
 _H: Final = "holomorphic"
 
 # fmt: off
-inv        = numpy_function(np.linalg.inv,      "a",   complex_rule=_H, a=lambda g, y: _of_inverse(g, y))
-solve      = numpy_function(np.linalg.solve,    "a b", kernels={"cupy": _solve_there}, complex_rule=_H, a=lambda g, y, a: _of_matrix(g, y, a), b=lambda g, a, shape: _of_right_side(g, a, len(shape) == 1))
-det        = numpy_function(np.linalg.det,      "a",   complex_rule=_H, a=lambda g, y, a: _of_determinant(g, y, a))
-slogdet    = numpy_function(np.linalg.slogdet,  "a",   complex_rule="own", outputs="sign logabsdet", a=lambda g, sign, a: _of_sign_and_logarithm(g, sign, a))
-cholesky   = numpy_function(np.linalg.cholesky, "a",   kernels={"cupy": _cholesky_there}, complex_rule="own", options={"upper": False}, a=lambda g, y, upper: _of_factor(g, y, upper))
+inv        = numpy_function(np.linalg.inv,      "a",   complex_rule=_H, a=_of_inverse)
+solve      = numpy_function(np.linalg.solve,    "a b", kernels={"cupy": _solve_there}, complex_rule=_H, a=_of_matrix, b=lambda g, a, shape: _of_right_side(g, a, len(shape) == 1))
+det        = numpy_function(np.linalg.det,      "a",   complex_rule=_H, a=_of_determinant)
+slogdet    = numpy_function(np.linalg.slogdet,  "a",   complex_rule="own", outputs="sign logabsdet", a=_of_sign_and_logarithm)
+cholesky   = numpy_function(np.linalg.cholesky, "a",   kernels={"cupy": _cholesky_there}, complex_rule="own", options={"upper": False}, a=_of_factor)
 lower_half = primitive("lower_half", _lower_half, "a", complex_rule="own", a=lambda g: lower_half(g))
 slope      = primitive("cofactors_slope", _cofactors_slope, "g a", complex_rule=_H, g=lambda g, a: slope(g, a))
 cofactors  = primitive("cofactors", _cofactors, "a",   complex_rule=_H, a=lambda g, a: slope(g, a))

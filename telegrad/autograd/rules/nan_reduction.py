@@ -86,6 +86,6 @@ _enter_spread(np.nanstd, np.std)
 _OVER: Final = {"axis": None, "keepdims": False, "initial": None}
 
 # fmt: off
-nanmax = numpy_function(np.nanmax, "a", arrays="where", options=_OVER, a=lambda g, y, a, axis, where: to_winners(g, y, a, axis, where))
-nanmin = numpy_function(np.nanmin, "a", arrays="where", options=_OVER, a=lambda g, y, a, axis, where: to_winners(g, y, a, axis, where))
+nanmax = numpy_function(np.nanmax, "a", arrays="where", options=_OVER, a=to_winners)
+nanmin = numpy_function(np.nanmin, "a", arrays="where", options=_OVER, a=to_winners)
 # fmt: on

@@ -44,8 +44,9 @@ def _of_vector(g: Any, y: Any, x: Any, order: Any, axis: Any) -> Any:
         return x * _fraction(g, y)
     size = absolute(x)
     # In fractions of the norm, so that no power overflows; sign is 0 where an item is.
-    ratio = choose(size == 0, 1.0, size / choose(y == 0, 1.0, y))
-    return g * sign(x) * ratio ** (order - 1)
+    zero = (size == 0) | (y == 0)
+    ratio = choose(zero, 1.0, size / choose(y == 0, 1.0, y))
+    return choose(zero, 0.0, g * sign(x) * ratio ** (order - 1))
 
 
 def _of_matrix(g: Any, y: Any, x: Any, order: Any, axes: tuple[int, int]) -> Any:

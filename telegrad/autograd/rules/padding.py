@@ -11,10 +11,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from telegrad.arrays import namespace
+from telegrad.arrays import is_inexact, namespace
 from telegrad.autograd.extend import composed, constant, primitive
 from telegrad.autograd.ops import broadcast_to, concatenate, getitem
 from telegrad.autograd.ops.shape import along
+from telegrad.autograd.tensor import Tensor
+from telegrad.errors import AutogradError
 from telegrad.types import Shape
 
 __all__: list[str] = []
@@ -59,8 +61,10 @@ def _ramp(a: Any, axis: int, places: Any, side: int, end_values: Any = 0) -> Any
     width = len(places)
     steps = np.arange(1, width + 1) if side else np.arange(width, 0, -1)
     xp = namespace(a.data)
-    away = xp.asarray((steps / width).astype(np.result_type(a.dtype, np.float16)))
+    away = xp.asarray((steps / width).astype(a.dtype))
     away = away.reshape(_shape_of_axis(a.ndim, axis, width))
+    if isinstance(end_values, Tensor) and end_values.requires_grad:
+        raise AutogradError("pad has no gradient with respect to end_values; pass t.detach()")
     end = _pairs(end_values, a.ndim)[axis][side]
     return _edge(a, axis, places, side) * (1 - away) + end * away
 
@@ -129,7 +133,7 @@ _without_gradient = constant(np.pad)
 
 @composed(np.pad)
 def _pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> Any:
-    if array.dtype.kind not in "fc":
+    if not is_inexact(array.dtype):
         return _without_gradient(array, pad_width, mode, **kwargs)
     if mode in ("constant", "empty"):
         return _pad_constant(array, pad_width=pad_width, mode=mode, **kwargs)

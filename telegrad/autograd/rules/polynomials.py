@@ -92,8 +92,8 @@ def _powers(p: Any, more: int) -> Any:
 def _vander(x: Any, N: Any = None, increasing: bool = False) -> Any:
     count = len(x) if N is None else N
     x = astype(x, dtype=np.promote_types(x.dtype, int))
-    columns = [x * 0 + 1]
-    for _ in range(count - 1):
+    columns = [x**0, x]
+    for _ in range(count - 2):
         columns.append(columns[-1] * x)
     columns = columns[:count] if increasing else columns[:count][::-1]
     return stack(*columns, axis=-1) if columns else reshape(x[:0], to=(len(x), 0))

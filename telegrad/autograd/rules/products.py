@@ -7,7 +7,6 @@ A rule is the gradient of the `einsum` that means the same: of `np.dot` of two m
 from __future__ import annotations
 
 import string
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -60,7 +59,7 @@ def _axes_of_tensordot(n: int, axes: Any) -> tuple[tuple[int, ...], tuple[int, .
 
 
 def _tuple(axes: Any) -> tuple[int, ...]:
-    return tuple(axes) if isinstance(axes, Sequence) else (int(axes),)
+    return tuple(np.atleast_1d(axes).tolist())
 
 
 @lru_cache(_REMEMBERED)

@@ -34,7 +34,7 @@ def _freedom(shape: Shape, axis: Any, where: Any, ddof: Any, correction: Any) ->
 
 def _of_variance(g: Any, a: Any, axis: Any, where: Any, ddof: Any, correction: Any) -> Any:
     part = shared(kept(g, a.shape, axis), _freedom(a.shape, axis, where, ddof, correction))
-    return 2 * part * _distance(a, axis, where)
+    return masked(2 * part * _distance(a, axis, where), where)
 
 
 def _of_deviation(g: Any, y: Any, a: Any, axis: Any, where: Any, ddof: Any, correction: Any) -> Any:
@@ -43,11 +43,13 @@ def _of_deviation(g: Any, y: Any, a: Any, axis: Any, where: Any, ddof: Any, corr
     return _of_variance(part, a, axis, where, ddof, correction) / 2
 
 
-def _of_product(g: Any, y: Any, a: Any, axis: Any, where: Any) -> Any:
+def _of_product(g: Any, y: Any, a: Any, axis: Any, where: Any, initial: Any) -> Any:
     if where is not None:
         a = choose(where, a, 1.0)
-    if not (a == 0).any():
+    if not (y == 0).any():
         return masked(spread(g * y, a.shape, axis) / a, where)
+    if initial is not None:
+        g = g * initial
     axes = axes_of(axis, a.ndim)
     order = (*[k for k in range(a.ndim) if k not in axes], *axes)
     turned = transpose(a, axes=order)
@@ -64,14 +66,11 @@ _SPREAD: Final = {**_TYPED, "ddof": 0, "correction": None}
 _H: Final = "holomorphic"
 
 # fmt: off
-prod       = numpy_function(np.prod, "a", arrays="where", options={**_TYPED, "initial": 1}, complex_rule=_H,
-                            a=lambda g, y, a, axis, where: _of_product(g, y, a, axis, where))
-var        = numpy_function(np.var,  "a", arrays="where", options=_SPREAD, complex_rule="own",
-                            a=lambda g, a, axis, where, ddof, correction: _of_variance(g, a, axis, where, ddof, correction))
-std        = numpy_function(np.std,  "a", arrays="where", options=_SPREAD, complex_rule="own",
-                            a=lambda g, y, a, axis, where, ddof, correction: _of_deviation(g, y, a, axis, where, ddof, correction))
-amax       = numpy_function(np.amax, "a", arrays="where", options=_BOUNDED, a=lambda g, y, a, axis, where: to_winners(g, y, a, axis, where))
-amin       = numpy_function(np.amin, "a", arrays="where", options=_BOUNDED, a=lambda g, y, a, axis, where: to_winners(g, y, a, axis, where))
+prod       = numpy_function(np.prod, "a", arrays="where", options={**_TYPED, "initial": 1}, complex_rule=_H, a=_of_product)
+var        = numpy_function(np.var,  "a", arrays="where", options=_SPREAD, complex_rule="own", a=_of_variance)
+std        = numpy_function(np.std,  "a", arrays="where", options=_SPREAD, complex_rule="own", a=_of_deviation)
+amax       = numpy_function(np.amax, "a", arrays="where", options=_BOUNDED, a=to_winners)
+amin       = numpy_function(np.amin, "a", arrays="where", options=_BOUNDED, a=to_winners)
 # fmt: on
 
 

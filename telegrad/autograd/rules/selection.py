@@ -17,7 +17,7 @@ from telegrad.autograd.ops.shape import along
 from telegrad.autograd.tensor import Tensor
 from telegrad.types import Array, Shape
 
-__all__ = ["chosen", "plain", "take", "zeros_beside"]
+__all__ = ["chosen", "in_range", "plain", "take", "zeros_beside"]
 
 
 def plain(x: Any, beside: Any) -> Array:
@@ -36,6 +36,22 @@ def zeros_beside(x: Any, shape: Shape) -> Array:
     return zeros
 
 
+def in_range(numbers: Array, count: int, mode: str) -> Array:
+    """Returns the numbers of items as `mode`, that of `np.take`, has it: "raise" leaves them.
+
+    Raises:
+        ValueError: There is no such mode.
+    """
+    if mode == "wrap":
+        return numbers % count
+    if mode == "clip":
+        clipped: Array = namespace(numbers).clip(numbers, 0, count - 1)
+        return clipped
+    if mode != "raise":
+        raise ValueError(f"mode is 'raise', 'wrap' or 'clip', not {mode!r}")
+    return numbers
+
+
 @composed(np.take)
 def take(
     a: Any, indices: Any, axis: int | None = None, out: None = None, mode: str = "raise"
@@ -48,11 +64,7 @@ def take(
     numbers = plain(indices, a)
     if numbers.dtype == np.bool_ or not numbers.size:  # of an empty list, not yet integers
         numbers = numbers.astype(np.intp)
-    if mode == "wrap":
-        numbers = numbers % a.shape[axis]
-    elif mode == "clip":
-        numbers = namespace(numbers).clip(numbers, 0, a.shape[axis] - 1)
-    return read(a, index=along(axis, numbers))
+    return read(a, index=along(axis, in_range(numbers, a.shape[axis], mode)))
 
 
 def _along(indices: Any, axis: int, shape: Shape) -> tuple[Any, ...]:
@@ -86,10 +98,10 @@ chosen: Operation  # declared, as mypy wants the lines below in one block
 
 # fmt: off
 take_along_axis = numpy_function(np.take_along_axis, "arr indices", options={"axis": -1}, complex_rule="own",
-                                 arr=lambda g, shape, indices, axis: _of_taken(g, shape, indices, axis))
+                                 arr=_of_taken)
 # take_along_axis for indices that name no item twice.
 chosen          = primitive("chosen", _chosen, "a indices", options={"axis": -1}, complex_rule="own",
-                            a=lambda g, shape, indices, axis: _of_chosen(g, shape, indices, axis))
+                            a=_of_chosen)
 # fmt: on
 
 

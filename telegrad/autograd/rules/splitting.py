@@ -68,7 +68,7 @@ array_split = numpy_function(np.array_split, "ary", outputs="*", view=True, opti
 split       = numpy_function(np.split,       "ary", outputs="*", view=True, options=_INTO, complex_rule="own",
                              ary=lambda g, shape, indices_or_sections, axis: _joined(g, shape, indices_or_sections, axis))
 unstack     = numpy_function(np.unstack,     "x",   outputs="*", view=True, options={"axis": 0}, complex_rule="own", kernels={"cupy": _rows},
-                             x=lambda g, axis: _stacked(g, axis))
+                             x=_stacked)
 # fmt: on
 
 

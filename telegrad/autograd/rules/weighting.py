@@ -105,5 +105,5 @@ _BINS: Final = {"bins": 10, "range": None, "density": None}
 
 # fmt: off
 histogram = numpy_function(np.histogram, "a", arrays="weights", outputs="hist bin_edges", options=_BINS,
-                           weights=lambda g, hist, a, bin_edges, weights, density: _of_bins(g, hist, a, bin_edges, weights, density))
+                           weights=_of_bins)
 # fmt: on
