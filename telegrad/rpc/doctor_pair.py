@@ -50,6 +50,8 @@ def _why(carried: Reach, dialler: DoctorWorker, listener: DoctorWorker) -> str:
             why = "both are on one host, and bind='unix' was said"
         case "inproc":
             why = "both are agents of one process"
+        case "local":
+            why = "both are of one user on one host, and past gRPC a call is faster"
         case "grpcs" if carried.certificate is not None:
             why = "both have certificates of the job's own authority (RpcOptions.tls)"
         case "grpcs":

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
 from collections.abc import Awaitable, Callable
 from typing import final
 
@@ -12,7 +10,7 @@ from telegrad.transport.base import Carrier, Listener, Transport
 from telegrad.transport.grpc_dialer import Dialler
 from telegrad.transport.grpc_listener import listen_unix
 from telegrad.transport.grpc_options import SCHEME, TLS_SCHEME
-from telegrad.transport.unix_socket import UNIX_SCHEME, make_path, parent_of
+from telegrad.transport.unix_socket import UNIX_SCHEME, make_path, parent_of, remove
 
 __all__ = ["UnixTransport"]
 
@@ -56,7 +54,7 @@ class UnixTransport(Transport):
         try:
             return _UnixListener(await listen_unix(path, accept, options=self._options), path)
         except BaseException:
-            await loop.run_in_executor(None, _remove, path)
+            await loop.run_in_executor(None, remove, path)
             raise
 
     async def dial(self, endpoint: str) -> Carrier:
@@ -77,10 +75,6 @@ class _UnixListener(Listener):
     async def close(self) -> None:
         await self._inner.close()
         try:
-            await asyncio.get_running_loop().run_in_executor(None, _remove, self._path)
+            await asyncio.get_running_loop().run_in_executor(None, remove, self._path)
         except RuntimeError:  # the interpreter ends, and with it the executors
-            _remove(self._path)
-
-
-def _remove(path: str) -> None:
-    shutil.rmtree(os.path.dirname(path), ignore_errors=True)
+            remove(self._path)

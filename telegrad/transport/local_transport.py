@@ -12,7 +12,6 @@ import hashlib
 import logging
 import os
 import select
-import shutil
 import socket
 import struct
 from collections.abc import Awaitable, Callable
@@ -21,7 +20,7 @@ from typing import final
 
 from telegrad.transport.base import Carrier, CarrierClosedError, Direct, Listener, Transport
 from telegrad.transport.local_socket import LocalSocket
-from telegrad.transport.unix_socket import check_directory, make_path, parent_of
+from telegrad.transport.unix_socket import check_directory, make_path, parent_of, remove
 
 __all__ = ["LOCAL_SCHEME", "LocalTransport", "find_local"]
 
@@ -36,6 +35,7 @@ CREDENTIALS = struct.Struct("3i")  # of SO_PEERCRED: process, user, group
 # A listener whose queue is full refuses for the moment; it takes within a turn of its loop.
 RETRY_SECONDS = 0.005
 CONNECT_SECONDS = 1.0
+PAUSE_SECONDS = 0.1  # before the next is taken, when one could not be
 
 
 def find_local(*, wanted: bool, certificates: bool) -> list[LocalTransport]:
@@ -180,10 +180,10 @@ class _LocalListener(Listener):
             self._socket.setblocking(False)
             self._socket.bind(path)
             self._socket.listen(BACKLOG)
-            self._loop.add_reader(self._socket.fileno(), self._take)
+            self._watch()
         except BaseException:
             self._socket.close()
-            _remove(path)
+            remove(path)
             raise
 
     @property
@@ -196,15 +196,21 @@ class _LocalListener(Listener):
         self._loop.remove_reader(self._socket.fileno())
         self._socket.close()
         try:
-            await self._loop.run_in_executor(None, _remove, self._path)
+            await self._loop.run_in_executor(None, remove, self._path)
         except RuntimeError:  # the interpreter ends, and with it the executors
-            _remove(self._path)
+            remove(self._path)
+
+    def _watch(self) -> None:
+        if self._socket.fileno() >= 0:
+            self._loop.add_reader(self._socket.fileno(), self._take)
 
     def _take(self) -> None:
         try:
             connected, _ = self._socket.accept()
-        except OSError as error:  # gone again, or too many open files: the next one may come
+        except OSError as error:  # gone again, or too many open files: that would be so again
             logger.debug("a local connection was not taken: %s", error)
+            self._loop.remove_reader(self._socket.fileno())
+            self._loop.call_later(PAUSE_SECONDS, self._watch)
             return
         if not _is_own(connected):
             logger.warning("another user dialled %s", self._path)
@@ -217,10 +223,6 @@ class _LocalListener(Listener):
 
     async def _run(self, carrier: Carrier) -> None:
         await self._accept(carrier)
-
-
-def _remove(path: str) -> None:
-    shutil.rmtree(os.path.dirname(path), ignore_errors=True)
 
 
 @final

@@ -2,18 +2,30 @@
 
 Each listener makes a directory of its own that nobody but its user may enter, and its socket in
 it. So no two listeners ever meet at one path, and what a process that was killed has left behind
-stands in nobody's way. A dialler looks at the directory: what lies in another user's, or in one that
+stands in nobody's way; the next listener takes it away. A dialler looks at the directory: what lies in another user's, or in one that
 others may write to, may be anybody's.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import socket
 import stat
 import tempfile
+import time
+from collections.abc import Iterator
 
-__all__ = ["UNIX_SCHEME", "check_directory", "connect", "make_path", "parent_of", "path_of"]
+__all__ = [
+    "UNIX_SCHEME",
+    "check_directory",
+    "connect",
+    "make_path",
+    "parent_of",
+    "path_of",
+    "remove",
+]
 
 UNIX_SCHEME = "unix"
 PREFIX, NAME = "telegrad-", "s"
@@ -21,6 +33,8 @@ RANDOM_CHARACTERS = 8  # of `tempfile.mkdtemp`
 LONGEST_PATH = 107  # bytes: sockaddr_un has 108, and the last one is zero
 # A peer's listener takes connections from a queue of the kernel, so that connecting does not wait.
 CONNECT_SECONDS = 1.0
+# A socket that refuses may be one whose owner is just about to listen; not after so long.
+STALE_SECONDS = 60.0
 
 
 def path_of(endpoint: str) -> str:
@@ -72,6 +86,9 @@ def make_path(parent: str) -> str:
     Raises:
         OSError: It cannot be made; says the remedy.
     """
+    with contextlib.suppress(OSError):
+        for directory in _stale(parent):
+            remove(os.path.join(directory, NAME))
     try:
         return os.path.join(tempfile.mkdtemp(prefix=PREFIX, dir=parent), NAME)
     except OSError as error:
@@ -80,6 +97,43 @@ def make_path(parent: str) -> str:
             f"cannot make a Unix socket in {parent!r} ({error.strerror}); name another directory, "
             "for instance bind='unix:///tmp'",
         ) from error
+
+
+def remove(path: str) -> None:
+    """Removes a socket and its directory, if they are there."""
+    shutil.rmtree(os.path.dirname(path), ignore_errors=True)
+
+
+def _stale(parent: str) -> Iterator[str]:
+    """Finds directories of this user's whose listener is gone: it was killed.
+
+    Those that the kernel knows are spared the knock; it names none of another network namespace.
+    """
+    before, known = time.time() - STALE_SECONDS, _bound()
+    with os.scandir(parent) as entries:
+        for entry in entries:
+            if (
+                not entry.name.startswith(PREFIX)
+                or entry.stat(follow_symlinks=False).st_mtime > before
+            ):
+                continue
+            path = os.path.join(entry.path, NAME)
+            with contextlib.suppress(OSError):
+                if path in known or not stat.S_ISSOCK(os.lstat(path).st_mode):
+                    continue
+                try:
+                    connect(path)
+                except ConnectionRefusedError:
+                    yield entry.path
+
+
+def _bound() -> set[str]:
+    """Returns the paths that are bound in this network namespace, where the system lists them."""
+    try:
+        with open("/proc/net/unix", errors="surrogateescape") as lines:
+            return {line.split()[-1] for line in lines}
+    except OSError:
+        return set()
 
 
 def check_directory(path: str) -> None:

@@ -214,3 +214,74 @@ def test_thousands_of_messages_both_ways(floor: Floor) -> None:
     for end in (alice, bob):
         end.recorder.wait_envelopes(3000)
         assert sorted(end.recorder.calls()) == list(range(1, 3001))
+
+
+def test_what_a_killed_process_left_is_taken_away_by_the_next(tmp_path: Path) -> None:
+    """A socket that refuses, and is not new; nothing else is touched."""
+    transport = LocalTransport(str(tmp_path))
+
+    def leave(name: str, *, old: bool) -> socket.socket:
+        directory = tmp_path / name
+        directory.mkdir(mode=0o700)
+        made = socket.socket(socket.AF_UNIX)
+        made.bind(str(directory / "s"))
+        if old:
+            os.utime(directory, (1.0, 1.0))
+        return made
+
+    (tmp_path / "telegrad-empty").mkdir(mode=0o700)
+    for name, old in (("telegrad-dead", True), ("telegrad-new", False), ("other-dead", True)):
+        leave(name, old=old).close()
+    living = leave("telegrad-living", old=True)
+    living.listen()
+
+    async def body() -> None:
+        await (await transport.listen(ignore)).close()
+
+    run(body)
+    found = {each.name for each in tmp_path.iterdir()}
+    assert found == {"telegrad-empty", "telegrad-new", "telegrad-living", "other-dead"}
+    living.setblocking(False)
+    with pytest.raises(BlockingIOError):  # nobody has knocked
+        living.accept()
+    living.close()
+
+
+def test_a_listener_goes_on_when_it_could_not_take_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport = LocalTransport(str(tmp_path))
+    monkeypatch.setattr(module, "PAUSE_SECONDS", 0.0)
+
+    class Full:
+        """A listening socket whose process has no descriptor left, once."""
+
+        def __init__(self, real: socket.socket) -> None:
+            self.real, self.refusals = real, 0
+
+        def accept(self) -> tuple[socket.socket, object]:
+            self.refusals += 1
+            if self.refusals == 1:
+                raise OSError(24, "Too many open files")
+            return self.real.accept()
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.real, name)
+
+    taken = asyncio.Event()
+
+    async def accept(carrier: Carrier) -> None:
+        taken.set()
+        await carrier.close()
+
+    async def body() -> None:
+        listener = await transport.listen(accept)
+        full = Full(listener._socket)  # type: ignore[attr-defined]
+        listener._socket = full  # type: ignore[attr-defined]
+        carrier = await transport.dial(listener.endpoint)
+        await taken.wait()
+        assert full.refusals == 2
+        await carrier.close()
+        await listener.close()
+
+    run(body)
