@@ -1,7 +1,7 @@
 """Runs two workers of a peer on two hosts: network namespaces, joined by veth pairs and a bridge.
 
 The namespaces are those of tests/hosts. To programs each looks like a machine of its own: it has its
-own loopback, its own Unix sockets in the abstract namespace, and, unlike in the tests, its own boot
+own loopback, its own Unix sockets in the abstract namespace, and its own boot
 id, by which telegrad and torch tell whether they share a machine's memory. What travels goes over
 TCP.
 """
@@ -14,8 +14,6 @@ import secrets
 import signal
 import subprocess
 import sys
-import tempfile
-import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -29,7 +27,6 @@ PLAIN = "telegrad-plain"  # telegrad without encryption, as torch is
 PORT = 29500  # a host has all its ports for itself
 PROGRAM_SECONDS = 120.0
 END_SECONDS = 15.0  # for the callee, once its caller has ended
-BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 class CannotError(RuntimeError):
@@ -55,15 +52,10 @@ def two_hosts() -> Iterator[Start]:
             hosts = stack.enter_context(Hosts.made(2))
         except pytest.skip.Exception as reason:
             raise CannotError(str(reason)) from None
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        for r in range(2):
-            (directory / f"boot{r}").write_text(f"{uuid.uuid4()}\n")
 
         def start(peer: str, program: str, arguments: Sequence[str]) -> Report:
             def begin(r: int) -> subprocess.Popen[str]:
-                as_own = f'mount --bind {directory}/boot{r} {BOOT_ID} && exec "$@"'
-                own = ["unshare", "--mount", "sh", "-c", as_own, "sh"]
-                return _begin([*hosts.on(r), *own, *_words(peer, program, arguments, r, meet)])
+                return _begin([*hosts.on(r), *_words(peer, program, arguments, r, meet)])
 
             meet = f"tcp://{hosts.address(0)}:{PORT}"
             return _outcome(begin(1), begin(0))

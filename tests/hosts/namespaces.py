@@ -17,6 +17,7 @@ import os
 import shutil
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
@@ -47,6 +48,8 @@ CANNOT = (
     "function not implemented",
 )
 SECONDS = 20.0  # for any one command
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+BOOTS = uuid.UUID(int=213)  # what those of the hosts are drawn from
 
 
 class Hosts:
@@ -157,6 +160,8 @@ class Hosts:
             names: What it is to see as `/etc/hosts`.
         """
         bind = "" if names is None else f"mount --bind {names} /etc/hosts && "
+        boot = f"/run/boot{r}"  # by which workers know whether they are on one host
+        bind += f"echo {uuid.uuid5(BOOTS, str(r))} > {boot} && mount --bind {boot} {BOOT_ID} && "
         script = f'{bind}hostname node{r} && cd "$0" && exec "$@"'
         inside = ["unshare", "--uts", "sh", "-c", script, os.getcwd()]
         return [*self._enter, "ip", "netns", "exec", str(r), *inside]
