@@ -113,7 +113,7 @@ class Shard(nn.Module):
         return dict(zip(self.names, self.owned, strict=True))
 
     def furthest(self) -> int:
-        """Returns how many steps a trainer was ahead of the slowest, at most."""
+        """Returns how many steps more than the slowest a trainer had begun, at most."""
         return self._furthest
 
 
@@ -297,7 +297,8 @@ def serve(options: argparse.Namespace) -> None:
         whole = {name: each for part in parameters for name, each in part.items()}
         right = logits_of(whole, images).numpy().argmax(axis=1) == labels
     print(f"test accuracy: {100.0 * float(right.mean()):.1f} %")
-    print(f"the fastest trainer was {shards[0].rpc_sync().furthest()} steps ahead, at most")
+    furthest = shards[0].rpc_sync().furthest()
+    print(f"steps that a trainer had begun more than the slowest: {furthest}, at most")
     print(f"calls: {calls:,}   bytes: {sent / 1e6:.1f} MB   time: {seconds:.1f} s")
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ VECTORS = ROOT / "tests" / "vectors"
 
 sys.path.insert(0, str(ROOT))
 
-from telegrad.wire import array_types, describe, encode  # noqa: E402
+from telegrad.wire import Buffer, array_types, describe, encode, place_by  # noqa: E402
+from tests.gpu.stand_in import stand_in  # noqa: E402
 from tests.wire import vector_cases, vector_streams  # noqa: E402
 
 FREE = tuple(f'{{"name": "{name}"' for name in vector_cases.FREE_ORDER)
@@ -29,18 +31,32 @@ FREE = tuple(f'{{"name": "{name}"' for name in vector_cases.FREE_ORDER)
 
 def value_vector(name: str, value: object) -> dict[str, Any]:
     """Returns one value, as JSON shows it and as bytes."""
-    form, objects = vector_cases.shown(value)
     if isinstance(value, vector_cases.Beside):
         with mock.patch.object(array_types, "BESIDE_BYTES", 1):
             encoded = encode(value.value)
+    elif isinstance(value, vector_cases.ForGpu):
+        return _vector(name, value, *_sent_to_gpu(value))
     else:
         encoded = encode(value)
-    metadata, buffers = describe(encoded.externals)
+    return _vector(name, value, encoded.document, *describe(encoded.externals))
+
+
+def _sent_to_gpu(value: vector_cases.ForGpu) -> tuple[bytes, bytes, list[Buffer]]:
+    cupy = stand_in()
+    with mock.patch.dict(sys.modules, {"cupy": cupy}):
+        encoded = encode(cupy.array(value.value))
+        return encoded.document, *describe(encoded.externals, place_by({0: value.number}))
+
+
+def _vector(
+    name: str, value: object, document: bytes, metadata: bytes, buffers: Sequence[Buffer]
+) -> dict[str, Any]:
+    form, objects = vector_cases.shown(value)
     return {
         "name": name,
         "value": form,
         "objects": objects,
-        "document": encoded.document.hex(),
+        "document": document.hex(),
         "externals": metadata.hex(),
         "buffers": [bytes(buffer).hex() for buffer in buffers],
     }

@@ -73,8 +73,9 @@ function objects(externals, buffers) {
   const lines = externals.length ? decode(externals) : [];
   return lines.map(([name, meta, count]) => {
     const own = buffers.slice(used, (used += count));
-    if (name === "tensor") return objects(meta, own)[0];
-    return name === "array" ? arrayOf(meta, own[0]) : new Tagged(name, meta);
+    if (name === "tensor") return arrayOf(meta[1], own[0]);
+    if (/^(array|cupy|cuda:\d+)$/.test(name)) return arrayOf(meta, own[0]);
+    return new Tagged(name, meta);
   });
 }
 

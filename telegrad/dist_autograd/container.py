@@ -96,10 +96,15 @@ class Container:
             raise ContextError(self.absence(known))
         return context
 
+    def is_over(self, context_id: ContextId) -> bool:
+        """Tells whether a context was released, or its creator lost; False if none of it is known."""
+        if creator_of(context_id) == self.agent.info.incarnation:
+            return context_id not in self._contexts and 0 < number_of(context_id) <= self._created
+        return context_id in self._released
+
     def absence(self, context_id: ContextId) -> str:
         """Says why there is no such context here."""
-        own = creator_of(context_id) == self.agent.info.incarnation
-        if context_id in self._released or (own and 0 < number_of(context_id) <= self._created):
+        if self.is_over(context_id):
             return (
                 f"autograd context {context_id} was released on worker {self.agent.name!r}; "
                 "use it inside its `with dist_autograd.context()` block"

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextvars import Token
 from types import TracebackType
-from typing import Any, final
+from typing import Any, cast, final
+
+import numpy as np
 
 from telegrad.autograd import Gradient, Tensor, own_gradient
 from telegrad.dist_autograd.container import Container
@@ -18,6 +20,7 @@ from telegrad.dist_autograd.context import (
 from telegrad.dist_autograd.handlers import Handlers
 from telegrad.dist_autograd.interceptor import AutogradInterceptor
 from telegrad.dist_autograd.messages import PassMode
+from telegrad.dist_autograd.pass_gradients import moved_to
 from telegrad.dist_autograd.released import ContextId, check_context_id
 from telegrad.dist_autograd.remote_roots import RemoteRoots
 from telegrad.dist_autograd.roots import gradients_for, listed
@@ -189,4 +192,12 @@ def get_gradients(context_id: ContextId) -> dict[Tensor, Tensor]:
         ContextError: The context was released, or this worker never heard of it.
     """
     gradients = current_agent().attached(Container).gradients(context_id)
-    return {leaf: own_gradient(gradient) for leaf, gradient in gradients.items()}
+    return {leaf: _own(leaf, gradient) for leaf, gradient in gradients.items()}
+
+
+def _own(leaf: Tensor, gradient: Gradient) -> Tensor:
+    """Returns a gradient for the user, where its leaf is."""
+    own = own_gradient(gradient)
+    if type(gradient) is np.ndarray:
+        return own
+    return cast("Tensor", moved_to(own, leaf.device))

@@ -8,10 +8,12 @@ sender's graph                                         receiver's graph
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import final
 
-from telegrad.arrays import to_device
+import numpy as np
+
+from telegrad.arrays import CPU, to_device
 from telegrad.autograd import Edge, Gradient, Gradients, Node, Sink, Tensor, is_row_sparse
 from telegrad.types import WorkerInfo
 
@@ -48,6 +50,19 @@ class SendFunction(Node):
         self.message = message
         self.devices = tuple(devices)
 
+    @staticmethod
+    def of(
+        tensors: Collection[Tensor], *, context_id: int, peer: WorkerInfo, message: int
+    ) -> SendFunction:
+        """Returns what stands above tensors that were sent in one message, in this order."""
+        return SendFunction(
+            [each.edge for each in tensors],
+            context_id=context_id,
+            peer=peer,
+            message=message,
+            devices=[each.device for each in tensors],
+        )
+
     @property
     def name(self) -> str:
         """What messages call it."""
@@ -56,14 +71,16 @@ class SendFunction(Node):
     def backward(self, gradients: Gradients) -> Gradients:
         """Hands each slot's gradient to the Tensor that was sent in it."""
         slots = zip(gradients, self.devices, self.edges, strict=True)
-        return tuple(None if g is None else _on(g, device, edge) for g, device, edge in slots)
+        return tuple([None if g is None else _on(g, device, edge) for g, device, edge in slots])
 
 
 def _on(gradient: Gradient, device: str, edge: Edge | None) -> Gradient:
+    if type(gradient) is np.ndarray and device == CPU:
+        return gradient  # most of them
     if is_row_sparse(gradient):
         # Rows stay rows on their way to a leaf, or on to another worker; rules get arrays.
         moved = gradient.to(device)
-        return moved if edge is not None and edge.node.is_end else moved.to_dense()  # type: ignore[return-value]
+        return moved if edge is not None and edge[0].is_end else moved.to_dense()  # type: ignore[return-value]
     if isinstance(gradient, Tensor):
         return gradient.to(device)
     return to_device(gradient, device)

@@ -48,13 +48,7 @@ def record_sent(
         return message
     number = new_message()
     context.record_send(
-        SendFunction(
-            [each.edge for each in needing.values()],
-            context_id=context.id,
-            peer=peer,
-            message=number,
-            devices=[each.device for each in needing.values()],
-        )
+        SendFunction.of(needing.values(), context_id=context.id, peer=peer, message=number)
     )
     return replace(message, function=number, slots=tuple(needing))
 

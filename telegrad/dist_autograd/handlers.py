@@ -76,7 +76,8 @@ class Handlers:
             runner.begin(peer, message, envelope)
 
     def _gradient(self, peer: WorkerInfo, envelope: Envelope) -> None:
-        message = GradientMessage.from_wire(self._agent.read(envelope))
+        land = self._agent.codec.devices.land(peer)
+        message = GradientMessage.from_wire(self._agent.read(envelope, land=land))
         runner = self._runner(message.context_id, message.pass_id)
         if runner is not None:
             runner.answer(peer, message)

@@ -11,11 +11,12 @@ from __future__ import annotations
 import inspect
 import sys
 import warnings
+from collections.abc import Collection
 from dataclasses import dataclass
 from types import FunctionType
 from typing import final
 
-from telegrad.autograd import GradMode, Tensor, attach, is_grad_enabled
+from telegrad.autograd import GradMode, Tensor, is_grad_enabled, place_under
 from telegrad.dist_autograd.container import Container
 from telegrad.dist_autograd.context import Ambient, Context, ambient_context, enter_ambient
 from telegrad.dist_autograd.functions import RecvFunction, SendFunction
@@ -68,7 +69,7 @@ class _Header:
             (context_id is None or isinstance(context_id, int))
             and isinstance(number, int)
             and isinstance(slots, list)
-            and all(isinstance(slot, int) for slot in slots)
+            and {int}.issuperset(map(type, slots))
         )
         if not good:
             raise DecodeError(f"the header {NAME!r} is {fields!r}")
@@ -100,15 +101,16 @@ class AutogradInterceptor(Interceptor):
         number = 0
         slots: tuple[int, ...] = ()
         if state.grad:
-            needing = [
-                i
+            needing = {
+                i: each
                 for i, each in enumerate(message.externals)
                 if isinstance(each, Tensor) and each.requires_grad
-            ]
+            }
             if needing and context is None:
                 _warn(message)
             elif needing and context is not None:
-                number, slots = self._record_send(context, message, needing), tuple(needing)
+                number = self._record_send(context, message, needing.values())
+                slots = tuple(needing)
         header = _Header(None if context is None else context.id, state.grad, number, slots)
         if fields := header.write():
             message.headers[NAME] = fields
@@ -177,18 +179,10 @@ class AutogradInterceptor(Interceptor):
             GradMode(enabled=False).__enter__()  # for good: this Context is the call's own
         message.call.state[NAME] = state
 
-    def _record_send(self, context: Context, message: Message, needing: list[int]) -> int:
+    def _record_send(self, context: Context, message: Message, tensors: Collection[Tensor]) -> int:
         number = self._container.new_message()
-        values = [message.externals[i] for i in needing]
-        tensors = [each for each in values if isinstance(each, Tensor)]
         context.record_send(
-            SendFunction(
-                [each.edge for each in tensors],
-                context_id=context.id,
-                peer=message.peer,
-                message=number,
-                devices=[each.device for each in tensors],
-            )
+            SendFunction.of(tensors, context_id=context.id, peer=message.peer, message=number)
         )
         return number
 
@@ -196,15 +190,13 @@ class AutogradInterceptor(Interceptor):
         function = RecvFunction(
             len(header.slots), context_id=context.id, peer=message.peer, message=header.message
         )
-        received: dict[int, Tensor] = {}
+        externals = message.externals
         for output, slot in enumerate(header.slots):
-            value = message.externals[slot] if 0 <= slot < len(message.externals) else None
+            value = externals[slot] if 0 <= slot < len(externals) else None
             if not isinstance(value, Tensor):
                 raise DecodeError(f"slot {slot} of the message holds {type(value).__name__}")
-            received[slot] = attach(value.data, function, output)
+            place_under(value, function, output)
         context.record_receive(function)
-        for slot, tensor in received.items():
-            message.externals[slot] = tensor
 
 
 def _warn(message: Message) -> None:

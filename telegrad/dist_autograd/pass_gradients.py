@@ -12,10 +12,10 @@ from typing import Any, final
 
 import numpy as np
 
-from telegrad.arrays import namespace
+from telegrad.arrays import namespace, to_device
 from telegrad.autograd import Gradient, GradientTarget, Tensor, enable_grad, is_row_sparse
 
-__all__ = ["PassGradients", "sum_of"]
+__all__ = ["PassGradients", "moved_to", "sum_of"]
 
 
 @final
@@ -34,16 +34,17 @@ class PassGradients(GradientTarget):
         self._cleared = False
 
     def __call__(self, tensor: Tensor, gradient: Gradient) -> None:
-        """Adds `gradient` to what is kept for `tensor`; shares no memory with it.
+        """Adds `gradient` to what is kept for `tensor`, where that is; shares no memory with it.
 
         So a hook may write into what `get` returns, as it may into `tensor.grad`.
         """
+        home = None if type(gradient) is np.ndarray else tensor.device
         with self._lock:
             if not self._cleared:
                 present = self._held.get(tensor)
-                self._held[tensor] = (
-                    _copy(gradient) if present is None else sum_of(present, gradient)
-                )
+                added = gradient if home is None else moved_to(gradient, home)
+                held = _copy(added) if present is None else sum_of(present, added)
+                self._held[tensor] = held if home is None else moved_to(held, home)
 
     def get(self, tensor: Tensor) -> Tensor | None:
         """Returns what is kept for `tensor`; a RowSparse as it is."""
@@ -91,6 +92,14 @@ def _dense(gradient: Any) -> Any:
 
 def _is_whole(gradient: object) -> bool:
     return isinstance(gradient, Tensor) or is_row_sparse(gradient)
+
+
+def moved_to(gradient: Any, device: str) -> Gradient:
+    """Returns it on a device: what operations give of CuPy's arrays is on the thread's current one."""
+    if _is_whole(gradient):
+        with enable_grad():
+            return gradient.to(device)  # type: ignore[no-any-return]
+    return to_device(gradient, device)
 
 
 def _copy(gradient: Any) -> Gradient:

@@ -78,12 +78,13 @@ def find_roots(
         raise
     found = []
     for i, (root, gradient) in enumerate(zip(roots, gradients, strict=True)):
-        value, what = root, f"roots[{i}]"
-        if isinstance(root, RRef):
-            value = asked[i].value()
-            if root.owner() != me:
-                value = _received(context, root.owner(), value, gradient)
-            what = f"{what}, the value of an RRef at {root.owner_name()!r},"
+        if isinstance(root, Tensor):
+            found.append(root.root(gradient, create_graph=create_graph))
+            continue
+        value = asked[i].value()
+        if root.owner() != me:
+            value = _received(context, root.owner(), value, gradient)
+        what = f"roots[{i}], the value of an RRef at {root.owner_name()!r},"
         found.append(root_of(value, what, gradient, create_graph=create_graph))
     return found
 
@@ -144,12 +145,6 @@ class RemoteRoots:
             root.root()  # which says what else may be wrong with it
         context, message = self._container.find(context_id), self._container.new_message()
         context.touch(caller)
-        function = SendFunction(
-            [root.edge],
-            context_id=context_id,
-            peer=caller,
-            message=message,
-            devices=[root.device],
-        )
+        function = SendFunction.of([root], context_id=context_id, peer=caller, message=message)
         context.record_send(function)
         return message, root.shape, root.dtype

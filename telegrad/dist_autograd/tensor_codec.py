@@ -9,37 +9,41 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from telegrad.arrays import is_array
 from telegrad.autograd import RowSparse, Tensor, attach
 from telegrad.errors import AutogradError, DecodeError
-from telegrad.wire import Buffer, ExternalType, describe, rebuild, register_external
+from telegrad.wire import (
+    Buffer,
+    ExternalType,
+    Land,
+    describe_held,
+    rebuild_held,
+    register_external,
+)
 
 __all__ = ["ROW_SPARSE", "TENSOR"]
 
 
 def _describe(tensor: Tensor) -> tuple[object, Sequence[Buffer]]:
-    return describe([tensor.data])
+    return describe_held(tensor.data)
 
 
-def _rebuild(meta: Any, buffers: Sequence[Buffer]) -> Tensor:
-    held: list[Any] = rebuild(meta, buffers) if isinstance(meta, bytes) else []
-    if len(held) != 1 or isinstance(held[0], Tensor):
-        raise DecodeError("the description of a Tensor is not that of one array")
-    return attach(held[0], None)
+def _rebuild(meta: Any, buffers: Sequence[Buffer], land: Land) -> Tensor:
+    return attach(rebuild_held(meta, buffers, land), None)
 
 
 def _describe_rows(gradient: RowSparse) -> tuple[object, Sequence[Buffer]]:
-    described, buffers = describe([gradient.rows, gradient.values])
-    return [described, list(gradient.shape)], buffers
+    rows, first = describe_held(gradient.rows)
+    values, second = describe_held(gradient.values)
+    return [rows, values, list(gradient.shape)], [*first, *second]
 
 
-def _rebuild_rows(meta: Any, buffers: Sequence[Buffer]) -> RowSparse:
+def _rebuild_rows(meta: Any, buffers: Sequence[Buffer], land: Land) -> RowSparse:
     match meta:
-        case [bytes(described), list(shape)] if all(type(n) is int and n >= 0 for n in shape):
-            held: list[Any] = rebuild(described, buffers)
+        case [rows, values, list(shape)] if all(type(n) is int and n >= 0 for n in shape):
+            held = [rebuild_held(rows, buffers[:1], land), rebuild_held(values, buffers[1:], land)]
         case _:
             raise DecodeError("the description of a RowSparse is not [its arrays, its shape]")
-    if len(held) != 2 or not all(map(is_array, held)) or held[0].dtype.kind not in "iu":
+    if held[0].dtype.kind not in "iu":
         raise DecodeError("a RowSparse is not of a vector of rows and an array of values")
     rows, values = held
     try:

@@ -14,20 +14,21 @@ pool, outside of any trainer's call, so that it is nobody's to cancel.
 from __future__ import annotations
 
 import itertools
+import math
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, final
 
-from telegrad.errors import WorkerLostError
+from telegrad.errors import CallTimeoutError, WorkerLostError
 from telegrad.parallel.owner_optimizer import StepRequest
 from telegrad.parallel.owners import Owner, Owners, StepResult, left_until
 from telegrad.parallel.trainer_rounds import Rounds, StepCounts
 from telegrad.rpc import (
     Agent,
     Future,
-    RRef,
     current_agent,
     current_served_call,
     expose,
@@ -37,13 +38,10 @@ from telegrad.rpc import (
 )
 from telegrad.types import WorkerInfo
 
-__all__ = [
-    "Conductor",
-    "enter_round",
-    "join_trainers",
-    "leave_trainers",
-    "wait_for_slowest",
-]
+__all__ = ["ANSWER_SECONDS", "Conductor"]
+
+# What a trainer's call has left, if it can, when its wait here ends: it is then told who is missing.
+ANSWER_SECONDS = 1.0
 
 
 @final
@@ -55,7 +53,7 @@ class _Share:
         context_id: Whose gradients.
         weight: What they are multiplied with.
         options: The options of all groups, as this trainer has them.
-        ends: When its call is over, on the clock of `time.monotonic`.
+        ends: When its time is over, on the clock of `time.monotonic`.
         result: Completed at the end of the round.
     """
 
@@ -66,9 +64,10 @@ class _Share:
     result: Future[StepResult] = field(repr=False)
 
 
+@expose
 @final
 class Conductor:
-    """Knows the trainers of one optimizer; all methods from any thread.
+    """Knows the trainers of one optimizer; its public methods are what they call.
 
     Args:
         members: The owners.
@@ -95,20 +94,73 @@ class Conductor:
         _hear_of_losses(self._agent, weakref.ref(self))
         for trainer in trainers:  # lost before it could be heard of
             if self._agent.lost(trainer) is not None:
-                self.remove(trainer)
+                self._remove(trainer)
 
-    def trainers(self) -> tuple[WorkerInfo, ...]:
-        """Returns those that are waited for."""
-        with self._lock:
-            return self._rounds.trainers
-
-    def add(self, trainer: WorkerInfo) -> int:
-        """Lets a trainer take part; returns how many steps it counts as having made."""
+    def join(self) -> int:
+        """Makes the caller a trainer; returns how many steps it counts as having made."""
+        trainer, _ = self._caller()
         with self._lock:
             self._rounds.add(trainer)
             return self._counts.add(trainer)
 
-    def remove(self, trainer: WorkerInfo) -> None:
+    def leave(self) -> None:
+        """Has nobody wait for the caller any more."""
+        trainer, _ = self._caller()
+        self._remove(trainer)
+
+    @functions.async_execution
+    def enter(
+        self, context_id: int, weight: float, options: dict[int, dict[str, Any]], limit: float
+    ) -> Future[StepResult]:
+        """Takes the caller's share of the round; answers when that is stepped, or time is over.
+
+        Args:
+            context_id: Whose gradients.
+            weight: What they are multiplied with.
+            options: The options of all groups, as the caller has them.
+            limit: Seconds that it waits.
+        """
+        trainer, ends = self._caller(limit)
+        result = self._new_future(f"a round of {len(self._rounds.trainers)} trainers")
+        share = _Share(context_id, weight, options, ends, result)
+        with self._lock:
+            try:
+                replaced = self._rounds.arrive(trainer, share)
+            except KeyError:
+                self._refuse(trainer)
+        if replaced is not None:
+            replaced.result.try_set_exception(_replaced(trainer))
+
+        def withdraw() -> tuple[WorkerInfo, ...] | None:
+            missing = self._rounds.awaited()
+            return missing if self._rounds.withdraw(trainer, share) else None
+
+        self._end_in_time(trainer, ends, result, withdraw, "the round")
+        self._go_on()
+        return result
+
+    @functions.async_execution
+    def wait(self, steps: int, limit: float) -> Future[None]:
+        """Answers when the caller may go on, which has made so many steps, or its time is over."""
+        trainer, ends = self._caller(limit)
+        ticket = self._new_future("the wait for the slowest trainer")
+        with self._lock:
+            try:
+                replaced = self._counts.arrive(trainer, steps, ticket)
+            except KeyError:
+                self._refuse(trainer)
+        if replaced is not None:
+            replaced.try_set_exception(_replaced(trainer))
+
+        def withdraw() -> tuple[WorkerInfo, ...] | None:
+            missing = self._counts.awaited(trainer)
+            return missing if self._counts.withdraw(trainer, ticket) else None
+
+        self._end_in_time(trainer, ends, ticket, withdraw, "the bound of its steps")
+        self._go_on()
+        return ticket
+
+    def _remove(self, trainer: WorkerInfo) -> None:
         """Waits for a trainer no more."""
         with self._lock:
             left = self._rounds.remove(trainer), self._counts.remove(trainer)
@@ -118,39 +170,6 @@ class Conductor:
                     ValueError(f"worker {trainer.name!r} takes part in the steps no more")
                 )
         self._go_on()
-
-    def enter(
-        self, context_id: int, weight: float, options: dict[int, dict[str, Any]]
-    ) -> Future[StepResult]:
-        """Takes a trainer's share of the round; returns what the round comes to."""
-        trainer, ends = self._caller()
-        result = self._new_future(f"a round of {len(self.trainers())} trainers")
-        share = _Share(context_id, weight, options, ends, result)
-        with self._lock:
-            try:
-                replaced = self._rounds.arrive(trainer, share)
-            except KeyError:
-                self._refuse(trainer)
-        if replaced is not None:
-            replaced.result.try_set_exception(_replaced(trainer))
-        self._when_given_up(lambda: self._rounds.withdraw(trainer, share))
-        self._go_on()
-        return result
-
-    def wait(self, steps: int) -> Future[None]:
-        """Takes it that a trainer has made so many steps; returns what is done when it may go on."""
-        trainer, _ = self._caller()
-        ticket = self._new_future("the wait for the slowest trainer")
-        with self._lock:
-            try:
-                replaced = self._counts.arrive(trainer, steps, ticket)
-            except KeyError:
-                self._refuse(trainer)
-        if replaced is not None:
-            replaced.try_set_exception(_replaced(trainer))
-        self._when_given_up(lambda: self._counts.withdraw(trainer, ticket))
-        self._go_on()
-        return ticket
 
     def _go_on(self) -> None:
         """Lets go on who may."""
@@ -183,21 +202,59 @@ class Conductor:
                 share.result.try_set_exception(fresh_copy(outcome))
         self._go_on()
 
-    def _caller(self) -> tuple[WorkerInfo, float]:
+    def _caller(self, limit: float = math.inf) -> tuple[WorkerInfo, float]:
         served = current_served_call()
-        assert served is not None  # only the functions below lead here
-        return served.caller, served.deadline
+        assert served is not None  # a reference is called by messages alone, at its owner too
+        return served.caller, min(served.deadline, time.monotonic() + limit)
 
-    def _when_given_up(self, withdraw: Callable[[], None]) -> None:
-        """Takes a share or ticket back when its trainer's call is cancelled, or over."""
+    def _end_in_time(
+        self,
+        trainer: WorkerInfo,
+        ends: float,
+        waiting: Future[Any],
+        withdraw: Callable[[], tuple[WorkerInfo, ...] | None],
+        what: str,
+    ) -> None:
+        """Takes a share or ticket back when its trainer's call is cancelled, or its time over.
 
-        def hook() -> None:
+        Args:
+            trainer: Whose it is.
+            ends: When its time is over.
+            waiting: Fails then, and says who is missing.
+            withdraw: Takes it back; returns who is missing, or None if it did not wait any more.
+            what: What it waits for.
+        """
+        began = time.monotonic()
+
+        def take_back() -> tuple[WorkerInfo, ...] | None:
             with self._lock:
-                withdraw()
+                return withdraw()
+
+        def cancelled() -> None:
+            take_back()
+
+        def expire() -> None:
+            missing = take_back()
+            if missing is None:
+                return  # it goes on, or its round is being stepped, which has its own end
+            names = ", ".join(each.name for each in missing) or "the round before to be stepped"
+            elapsed = time.monotonic() - began
+            error = CallTimeoutError(
+                f"{what} was not complete after {elapsed:.3g} s: worker {trainer.name!r} waited for "
+                f"{names}",
+                worker=", ".join(each.name for each in missing),
+                function="DistributedOptimizer.step",
+                phase="waiting",
+                elapsed=elapsed,
+            )
+            waiting.try_set_exception(error)
 
         served = current_served_call()
         assert served is not None
-        served.on_cancel(hook)
+        served.on_cancel(cancelled)
+        if ends != math.inf:
+            forget = self._agent.after(ends - began, lambda: self._agent.submit(expire))
+            waiting.call_when_done(forget)
 
     def _new_future(self, label: str) -> Future[Any]:
         return new_future(self._agent.submit, label)
@@ -216,7 +273,7 @@ def _hear_of_losses(agent: Agent, held: weakref.ref[Conductor]) -> None:
     def on_lost(worker: WorkerInfo, error: WorkerLostError) -> None:
         conductor = held()
         if conductor is not None:
-            conductor.remove(worker)
+            conductor._remove(worker)
 
     agent.on_lost(on_lost)
 
@@ -226,43 +283,3 @@ def _replaced(trainer: WorkerInfo) -> ValueError:
         f"worker {trainer.name!r} began another step while it waited in this one; a worker is one "
         "trainer"
     )
-
-
-# What trainers call.
-
-
-@expose
-@functions.async_execution
-def enter_round(
-    conductor: RRef[Conductor],
-    context_id: int,
-    weight: float,
-    options: dict[int, dict[str, Any]],
-) -> Future[StepResult]:
-    """Adds a trainer's gradients to the round, and answers when that is stepped."""
-    return conductor.local_value().enter(context_id, weight, options)
-
-
-@expose
-@functions.async_execution
-def wait_for_slowest(conductor: RRef[Conductor], steps: int) -> Future[None]:
-    """Answers when a trainer that has made so many steps may go on."""
-    return conductor.local_value().wait(steps)
-
-
-@expose
-def join_trainers(conductor: RRef[Conductor]) -> int:
-    """Makes the caller a trainer; returns how many steps it counts as having made."""
-    return conductor.local_value().add(_caller())
-
-
-@expose
-def leave_trainers(conductor: RRef[Conductor]) -> None:
-    """Has nobody wait for the caller any more."""
-    conductor.local_value().remove(_caller())
-
-
-def _caller() -> WorkerInfo:
-    served = current_served_call()
-    assert served is not None
-    return served.caller

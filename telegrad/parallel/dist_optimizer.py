@@ -16,24 +16,13 @@ from telegrad.autograd import Tensor
 from telegrad.dist_autograd import Container
 from telegrad.errors import BlockingCallError, CallTimeoutError, WorkerLostError
 from telegrad.optim import Optimizer
-from telegrad.parallel.conductor import (
-    Conductor,
-    enter_round,
-    join_trainers,
-    leave_trainers,
-    wait_for_slowest,
-)
+from telegrad.parallel.conductor import ANSWER_SECONDS, Conductor
 from telegrad.parallel.loss_scale import LossScale
 from telegrad.parallel.owner_optimizer import (
     GroupPart,
     OwnerFacts,
     OwnerOptimizer,
     StepRequest,
-    add_owner_group,
-    check_owner_options,
-    load_owner_state,
-    owner_facts,
-    owner_state,
 )
 from telegrad.parallel.owners import Owner, Owners, StepResult, left_until, step_failure
 from telegrad.parallel.rref_groups import parts_by_owner, rref_groups
@@ -44,7 +33,6 @@ from telegrad.rpc import (
     on_own_loop,
     register_type,
     remote,
-    rpc_sync,
     seconds,
 )
 from telegrad.types import Shape, WorkerInfo
@@ -121,7 +109,7 @@ class DistributedOptimizer:
         ]
         self._owners = Owners(members, max_norm, vote=loss_scale is not None)
         # Its first use tells whether each could be made.
-        facts = self._owners.ask_all(owner_facts, lambda _: (), None)
+        facts = self._owners.ask_all("facts", lambda _: (), None)
         self.loss_scale = loss_scale
         self._shapes: dict[int, Shape] = {}
         self.defaults: dict[str, Any] = facts[0].defaults
@@ -202,8 +190,7 @@ class DistributedOptimizer:
         For one that has come late, or in the place of one that was lost.
         """
         if self._conductor is not None:
-            owner = self._conductor.owner()
-            self._steps = rpc_sync(owner, join_trainers, (self._conductor,))
+            self._steps = self._conductor.rpc_sync().join()
 
     def leave(self) -> None:
         """Says that this worker makes no further steps: nobody waits for it any more.
@@ -217,7 +204,7 @@ class DistributedOptimizer:
             return
         outside = current_agent().new_context()  # of the served call, if there is one
         with suppress(WorkerLostError):
-            outside.run(lambda: rpc_sync(conductor.owner(), leave_trainers, (conductor,)))
+            outside.run(lambda: conductor.rpc_sync().leave())
 
     def add_param_group(self, group: Mapping[str, Any]) -> None:
         """Takes on further parameters, with options of their own, while nobody steps.
@@ -247,12 +234,11 @@ class DistributedOptimizer:
         for worker, parts in found.items():
             if worker in known:
                 old = known[worker]
-                arguments = (old.rref, parts[0])
-                facts.append(rpc_sync(worker, add_owner_group, arguments))
+                facts.append(old.rref.rpc_sync().add_group(parts[0]))
                 known[worker] = Owner(worker, old.rref, [*old.groups, parts[0].group])
             else:
                 known[worker] = self._owner(worker, parts, grouped=True)
-                facts.append(rpc_sync(worker, owner_facts, (known[worker].rref,)))
+                facts.append(known[worker].rref.rpc_sync().facts())
         self._owners.members = list(known.values())
         self._take_groups([len(groups[0]["params"])], facts)
 
@@ -266,7 +252,7 @@ class DistributedOptimizer:
         Returns:
             `state`, `param_groups`, and `loss_scale` where there is one.
         """
-        states = self._owners.ask_all(owner_state, lambda _: (), None)
+        states = self._owners.ask_all("state", lambda _: (), None)
         found: dict[str, Any] = {
             "state": dict(sorted((i, each) for state in states for i, each in state.items())),
             "param_groups": [{**g, "params": list(g["params"])} for g in self.param_groups],
@@ -289,13 +275,13 @@ class DistributedOptimizer:
         check_saved_state(self.param_groups, self.defaults, self._shapes, groups, states)
         names = list(self.defaults)
         options = {i: {name: each[name] for name in names} for i, each in enumerate(groups)}
-        self._owners.ask_all(check_owner_options, lambda owner: (_of(options, owner),), None)
+        self._owners.ask_all("check_options", lambda owner: (_of(options, owner),), None)
 
         def part(owner: Owner) -> tuple[Any, ...]:
             numbers = {n for i in owner.groups for n in self.param_groups[i]["params"]}
             return {n: dict(x) for n, x in states.items() if n in numbers}, _of(options, owner)
 
-        self._owners.ask_all(load_owner_state, part, None)
+        self._owners.ask_all("load", part, None)
         for own, theirs in zip(self.param_groups, groups, strict=True):
             own.update({name: x for name, x in theirs.items() if name != "params"})
         if self.loss_scale is not None and "loss_scale" in state_dict:
@@ -311,9 +297,9 @@ class DistributedOptimizer:
     def _enter_round(
         self, conductor: RRef[Conductor], context_id: int, weight: float, limit: float
     ) -> StepResult:
-        arguments = (conductor, context_id, weight, self._options())
+        trainers = conductor.rpc_async(timeout=limit + ANSWER_SECONDS)
         try:
-            return rpc_sync(conductor.owner(), enter_round, arguments, timeout=limit)
+            result: StepResult = trainers.enter(context_id, weight, self._options(), limit).wait()
         except CallTimeoutError as error:
             if step_failure(error) is None:
                 error.add_note(
@@ -321,13 +307,15 @@ class DistributedOptimizer:
                     "says so by optimizer.leave()"
                 )
             raise
+        return result
 
     def _wait_for_slowest(self, limit: float) -> None:
         assert self._conductor is not None
         self._may_be_ahead = True
-        arguments = (self._conductor, self._steps)
         try:
-            rpc_sync(self._conductor.owner(), wait_for_slowest, arguments, timeout=limit)
+            self._conductor.rpc_async(timeout=limit + ANSWER_SECONDS).wait(
+                self._steps, limit
+            ).wait()
         except CallTimeoutError as error:
             error.add_note(
                 f"step {self._steps} of this worker was made; then it waited, more than "

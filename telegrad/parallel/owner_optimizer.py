@@ -28,13 +28,6 @@ __all__ = [
     "OwnerFacts",
     "OwnerOptimizer",
     "StepRequest",
-    "add_owner_group",
-    "check_owner_options",
-    "load_owner_state",
-    "measure_owner_gradients",
-    "owner_facts",
-    "owner_state",
-    "step_owner_optimizer",
 ]
 
 Options = dict[int, dict[str, Any]]
@@ -86,7 +79,8 @@ class StepRequest:
         shares: Context ids, each with what its gradients are multiplied with; they are added up.
         options: Those of this step, by group; groups that are not named are left alone.
         ticket: Of a round of several trainers: names it, between `measure` and `step`. A context
-            that is not here adds nothing to a round. 0 for one trainer, who must have its context.
+            that is not here adds nothing to a round, and is told of if it is over. 0 for one
+            trainer, who must have its context.
         factor: What the sum is multiplied with.
     """
 
@@ -99,7 +93,7 @@ class StepRequest:
 @expose
 @final
 class OwnerOptimizer:
-    """An optimizer of the parameters that one worker owns; lives there.
+    """An optimizer of the parameters that one worker owns; lives there, and is called from others.
 
     Args:
         optimizer_class: Makes the optimizer.
@@ -127,11 +121,12 @@ class OwnerOptimizer:
         self._lock = threading.Lock()  # guards the options, and what is held
         self._held: tuple[int, dict[Tensor, Gradient]] = (0, {})
 
-    def add_group(self, part: GroupPart) -> None:
-        """Takes on further parameters."""
+    def add_group(self, part: GroupPart) -> OwnerFacts:
+        """Takes on further parameters; returns what is known then."""
         self._optimizer.add_param_group(_group(part))
         self._groups[part.group] = self._optimizer.param_groups[-1]
         self._numbers += part.numbers
+        return self.facts()
 
     def facts(self) -> OwnerFacts:
         """Returns what is known once it is made."""
@@ -143,28 +138,30 @@ class OwnerOptimizer:
             {number: parameter.shape for number, parameter in params},
         )
 
-    def measure(self, request: StepRequest) -> float:
-        """Returns the norm of the gradients; not finite where one of them is not.
+    def measure(self, request: StepRequest) -> tuple[float, list[int]]:
+        """Returns the norm of the gradients, and which contexts of a round are over.
 
-        Those of a round are held for the step, so that it is made with what was measured even if
-        a trainer is lost in between, and until the next round.
+        The norm is not finite where a gradient is not. Those of a round are held for the step, so
+        that it is made with what was measured even if a trainer is lost in between, and until the
+        next round.
         """
-        gradients = self._gradients(request)
+        gradients, over = self._gradients(request)
         if request.ticket:
             with self._lock:
                 self._held = (request.ticket, gradients)
-        return math.hypot(*(_norm(gradient) for gradient in gradients.values()))
+        return math.hypot(*(_norm(gradient) for gradient in gradients.values())), over
 
-    def step(self, request: StepRequest) -> None:
-        """Steps the parameters that have a gradient."""
+    def step(self, request: StepRequest) -> list[int]:
+        """Steps the parameters that have a gradient; returns which contexts of a round are over."""
         with self._lock:
             held, self._held = self._held, (0, {})
         measured = bool(request.ticket) and held[0] == request.ticket
-        gradients = held[1] if measured else self._gradients(request)
+        gradients, over = (held[1], []) if measured else self._gradients(request)
         if request.factor != 1.0:
             gradients = {p: _scaled(each, request.factor) for p, each in gradients.items()}
         self._set(request.options)
         self._optimizer.apply(gradients)
+        return over
 
     def check_options(self, options: Options) -> None:
         """Raises what the optimizer raises of options that it does not allow."""
@@ -189,24 +186,27 @@ class OwnerOptimizer:
                 locks.enter_context(parameter.steady())
             self._optimizer.load_state_dict({"state": own, "param_groups": groups})
 
-    def _gradients(self, request: StepRequest) -> dict[Tensor, Gradient]:
-        """Returns the sum of the shares, of the parameters of the groups that are named."""
+    def _gradients(self, request: StepRequest) -> tuple[dict[Tensor, Gradient], list[int]]:
+        """Returns the sum of the shares, of the groups that are named; and the contexts over."""
         container = current_agent().attached(Container)
         own = {p for i in request.options for p in self._groups[i]["params"]}
         total: dict[Tensor, Any] = {}
+        over = []
         for context_id, weight in request.shares:
             try:
                 found = container.gradients(context_id)
             except ContextError:
                 if not request.ticket:
                     raise
-                continue  # no call of this trainer has led here, or it is gone
+                if container.is_over(context_id):  # else no call of this trainer has led here
+                    over.append(context_id)
+                continue
             for parameter, gradient in found.items():
                 if parameter in own:
                     share = _scaled(_plain(gradient), weight)
                     known = parameter in total
                     total[parameter] = total[parameter] + share if known else share
-        return total
+        return total, over
 
     def _set(self, options: Options) -> None:
         with self._lock:
@@ -215,54 +215,6 @@ class OwnerOptimizer:
                 if any(group[name] != value for name, value in given.items()):
                     self._optimizer.check({**group, **given})
                     group.update(given)
-
-
-# What others call at the owner.
-
-
-@expose
-def owner_facts(optimizer: RRef[OwnerOptimizer]) -> OwnerFacts:
-    """Raises what making the optimizer raised; returns what is known of it."""
-    return optimizer.local_value().facts()
-
-
-@expose
-def add_owner_group(optimizer: RRef[OwnerOptimizer], part: GroupPart) -> OwnerFacts:
-    """Adds a group; returns what is known then."""
-    optimizer.local_value().add_group(part)
-    return optimizer.local_value().facts()
-
-
-@expose
-def measure_owner_gradients(optimizer: RRef[OwnerOptimizer], request: StepRequest) -> float:
-    """Returns the norm of the gradients of a step."""
-    return optimizer.local_value().measure(request)
-
-
-@expose
-def step_owner_optimizer(optimizer: RRef[OwnerOptimizer], request: StepRequest) -> None:
-    """Makes a step; see `DistributedOptimizer.step`."""
-    optimizer.local_value().step(request)
-
-
-@expose
-def check_owner_options(optimizer: RRef[OwnerOptimizer], options: Options) -> None:
-    """Raises where options are out of their range."""
-    optimizer.local_value().check_options(options)
-
-
-@expose
-def owner_state(optimizer: RRef[OwnerOptimizer]) -> dict[int, dict[str, Any]]:
-    """Returns what the optimizer remembers."""
-    return optimizer.local_value().state()
-
-
-@expose
-def load_owner_state(
-    optimizer: RRef[OwnerOptimizer], state: dict[int, dict[str, Any]], options: Options
-) -> None:
-    """Has the optimizer remember that."""
-    optimizer.local_value().load(state, options)
 
 
 def _group(part: GroupPart) -> dict[str, Any]:

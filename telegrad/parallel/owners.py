@@ -4,7 +4,8 @@
     clipped, or loss scaled       measure ──▶ every owner, then step       two calls per owner
 
 The second form knows the norm of the whole gradient, and whether all of it is finite, before any
-owner steps.
+owner steps. It also knows which trainers of a round were lost by then: their gradients, which some
+owners may still have, are measured out of it by a further call, so that all owners step alike.
 """
 
 from __future__ import annotations
@@ -14,21 +15,14 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, final
+from typing import Any, final
 
 from telegrad.errors import CallTimeoutError, WorkerLostError
-from telegrad.parallel.owner_optimizer import (
-    OwnerOptimizer,
-    StepRequest,
-    measure_owner_gradients,
-    step_owner_optimizer,
-)
-from telegrad.rpc import Future, RRef, collect_all, rpc_async
+from telegrad.parallel.owner_optimizer import OwnerOptimizer, StepRequest
+from telegrad.rpc import Future, RRef, collect_all, current_agent, fresh_copy
 from telegrad.types import WorkerInfo
 
 __all__ = ["Owner", "Owners", "StepFailure", "StepResult", "left_until", "step_failure"]
-
-T = TypeVar("T")
 
 _ATTRIBUTE = "telegrad_step_failure"  # travels with the exception
 
@@ -47,11 +41,14 @@ class StepResult:
         norm: Of the whole gradient, over all owners, before it was clipped; None where neither
             `max_norm` nor a loss scale asks for it.
         trainers: How many trainers' gradients were averaged.
+        uneven: Whether one of them was lost, or has left its context, while the round was stepped:
+            its gradients may count at some owners alone. Never where a norm was asked for.
     """
 
     stepped: bool
     norm: float | None = None
     trainers: int = 1
+    uneven: bool = False
 
 
 @final
@@ -138,31 +135,42 @@ class Owners:
             Exception: The first error of an owner, in the order of the owners.
         """
         ends = time.monotonic() + timeout
-        trainers = len(request.shares)
         if self.max_norm is None and not self.vote:
-            self._step(request, timeout)
-            return StepResult(stepped=True, trainers=trainers)
-        norms = self._ask(measure_owner_gradients, request, timeout, steps=False)
-        norm = math.hypot(*norms)
+            over = self._ask("step", request, timeout, steps=True)
+            return StepResult(stepped=True, trainers=len(request.shares), uneven=any(over))
+        request, norm = self._measure(request, ends)
+        trainers = len(request.shares)
         if self.vote and not math.isfinite(norm):
             return StepResult(stepped=False, norm=norm, trainers=trainers)
         factor = 1.0 if self.max_norm is None else self.max_norm / (norm + 1e-6)
         if not factor >= 1:  # as `clip_grad_norm_` has it, for what is no number too
             request = dataclasses.replace(request, factor=factor)
-        self._step(request, left_until(ends))
+        self._ask("step", request, left_until(ends), steps=True)
         return StepResult(stepped=True, norm=norm, trainers=trainers)
+
+    def _measure(self, request: StepRequest, ends: float) -> tuple[StepRequest, float]:
+        """Returns the norm of a request, without the contexts that are over at some owner."""
+        while True:
+            found = self._ask("measure", request, left_until(ends), steps=False)
+            over = {context_id for _, contexts in found for context_id in contexts}
+            if not over:
+                return request, math.hypot(*(norm for norm, _ in found))
+            kept = [share for share in request.shares if share[0] not in over]
+            more = len(request.shares) / max(len(kept), 1)
+            shares = [(context_id, weight * more) for context_id, weight in kept]
+            request = dataclasses.replace(request, shares=shares)
 
     def ask_all(
         self,
-        func: Callable[..., T],
+        method: str,
         arguments: Callable[[Owner], Sequence[Any]],
         timeout: float | None,
-    ) -> list[T]:
-        """Calls a function with each owner's part, all at once, and waits for every answer.
+    ) -> list[Any]:
+        """Calls a method of each owner's part, all at once, and waits for every answer.
 
         Args:
-            func: One of `owner_optimizer`.
-            arguments: What an owner gets besides.
+            method: Of `OwnerOptimizer`.
+            arguments: What an owner gets.
             timeout: Seconds for each call.
 
         Returns:
@@ -171,41 +179,39 @@ class Owners:
         Raises:
             Exception: The first error, in that order; notes tell of the others.
         """
-        outcomes = self._outcomes(func, arguments, timeout)
+        outcomes = self._outcomes(method, arguments, timeout)
         self._raise_first(outcomes, None)
         return [value for value, _, _ in outcomes]
 
-    def _step(self, request: StepRequest, timeout: float) -> None:
-        self._ask(step_owner_optimizer, request, timeout, steps=True)
-
-    def _ask(
-        self, func: Callable[..., T], request: StepRequest, timeout: float, *, steps: bool
-    ) -> list[T]:
+    def _ask(self, method: str, request: StepRequest, timeout: float, *, steps: bool) -> list[Any]:
         def arguments(owner: Owner) -> Sequence[Any]:
             own = {i: request.options[i] for i in owner.groups if i in request.options}
             return (dataclasses.replace(request, options=own),)
 
-        outcomes = self._outcomes(func, arguments, timeout)
+        outcomes = self._outcomes(method, arguments, timeout)
         self._raise_first(outcomes, self._failure(outcomes) if steps else StepFailure())
         return [value for value, _, _ in outcomes]
 
     def _outcomes(
         self,
-        func: Callable[..., T],
+        method: str,
         arguments: Callable[[Owner], Sequence[Any]],
         timeout: float | None,
     ) -> list[tuple[Any, Exception | None, bool]]:
         """Returns value, error, and whether the call was sent, for each owner."""
-        calls: list[Future[T] | Exception] = []
+        calls: list[Future[Any] | Exception] = []
+        agent = current_agent()
         for owner in self.members:
+            lost = agent.lost(owner.worker)
+            if lost is not None:  # the others step all the same
+                calls.append(_copy(lost))
+                continue
+            # Of the reference itself: as an argument it would be counted, and its owner answer that.
+            part = owner.rref.rpc_async(timeout=timeout)
             try:
-                call = rpc_async(
-                    owner.worker, func, (owner.rref, *arguments(owner)), timeout=timeout
-                )
-            except Exception as error:  # known to be lost: the others step all the same
+                calls.append(getattr(part, method)(*arguments(owner)))
+            except Exception as error:
                 calls.append(error)
-            else:
-                calls.append(call)
         collect_all([call for call in calls if isinstance(call, Future)]).wait()
         return [_outcome(call) for call in calls]
 
@@ -246,6 +252,12 @@ class Owners:
 def left_until(ends: float) -> float:
     """Returns the seconds until `ends`, on the clock of `time.monotonic`; a few at the least."""
     return max(ends - time.monotonic(), LEAST_SECONDS)
+
+
+def _copy(error: WorkerLostError) -> Exception:
+    """Returns what notes may be added to; the agent's own is raised by others, too."""
+    copied = fresh_copy(error)
+    return copied if isinstance(copied, Exception) else error
 
 
 def _outcome(call: Any) -> tuple[Any, Exception | None, bool]:

@@ -62,10 +62,16 @@ class Rounds(Generic[T, W]):
         self._waiting[trainer] = share
         return replaced
 
-    def withdraw(self, trainer: T, share: W) -> None:
-        """Takes a share back, unless it was taken or replaced; its trainer still takes part."""
-        if self._waiting.get(trainer) is share:
+    def withdraw(self, trainer: T, share: W) -> bool:
+        """Takes a share back; its trainer still takes part. False if it was taken or replaced."""
+        waits = self._waiting.get(trainer) is share
+        if waits:
             del self._waiting[trainer]
+        return waits
+
+    def awaited(self) -> tuple[T, ...]:
+        """Returns those whose share of the next round is missing."""
+        return tuple(each for each in self._trainers if each not in self._waiting)
 
     def take(self) -> list[W]:
         """Returns the shares of a round that is complete, to be stepped; else nothing.
@@ -129,10 +135,17 @@ class StepCounts(Generic[T, W]):
         self._waiting[trainer] = ticket
         return replaced
 
-    def withdraw(self, trainer: T, ticket: W) -> None:
-        """Takes a ticket back, unless it was taken or replaced."""
-        if self._waiting.get(trainer) is ticket:
+    def withdraw(self, trainer: T, ticket: W) -> bool:
+        """Takes a ticket back; False if it was taken or replaced."""
+        waits = self._waiting.get(trainer) is ticket
+        if waits:
             del self._waiting[trainer]
+        return waits
+
+    def awaited(self, trainer: T) -> tuple[T, ...]:
+        """Returns those that a trainer must wait for: it is too far ahead of them."""
+        most = self._counts.get(trainer, 0) - self._staleness
+        return tuple(each for each, count in self._counts.items() if count < most)
 
     def take(self) -> list[W]:
         """Returns the tickets of those that may go on."""

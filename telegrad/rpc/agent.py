@@ -144,7 +144,9 @@ class Agent(AgentSeams, AgentVerbs):
         self._policy = CallablePolicy(
             options.callable_mode, options.callable_patterns, options.callable_decision
         )
-        self._codec = MessageCodec(self.resolve_value, info.name, options.limits.received)
+        self._codec = MessageCodec(
+            self.resolve_value, info.name, options.limits.received, options.device_maps
+        )
         self._members = Members(info, world_size)
         self._calling = Calling(
             info.name,

@@ -33,7 +33,16 @@ from telegrad.rpc.timeouts import seconds
 from telegrad.rpc.user_call import Admit, Prepare, UserCall
 from telegrad.transport import CALL_REFUSED, Exchange
 from telegrad.types import WorkerInfo
-from telegrad.wire import Buffer, CallablePolicy, Envelope, FunctionRef, read_body, write_body
+from telegrad.wire import (
+    Buffer,
+    CallablePolicy,
+    Envelope,
+    FunctionRef,
+    Land,
+    land,
+    read_body,
+    write_body,
+)
 
 __all__ = ["AgentSeams", "OwnCalls"]
 
@@ -277,7 +286,7 @@ class AgentSeams:
         Raises:
             WorkerLostError: The worker is lost, or this agent was shut down.
         """
-        self._post(to, write_body(kind, body, buffers=buffers))
+        self._post(to, write_body(kind, body, buffers=buffers, place=self._codec.devices.place(to)))
 
     def request(
         self, to: WorkerInfo, kind: str, body: object = None, *, timeout: float = math.inf
@@ -321,13 +330,17 @@ class AgentSeams:
         self._inbox.tell_garbage(peer, envelope.kind, error)
 
     @staticmethod
-    def read(envelope: Envelope) -> Any:
+    def read(envelope: Envelope, *, land: Land = land) -> Any:
         """Decodes the body of a protocol message.
+
+        Args:
+            envelope: That brought it.
+            land: Moves arrays that are to live on a GPU: `codec.devices.land` of who sent it.
 
         Raises:
             DecodeError: It is none.
         """
-        return read_body(envelope)
+        return read_body(envelope, land=land)
 
     # Seams for upper packages.
 

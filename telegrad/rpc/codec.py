@@ -9,26 +9,31 @@ from __future__ import annotations
 import contextlib
 import logging
 import operator
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import final
 
 from telegrad.errors import DecodeError, EncodeError
+from telegrad.rpc.device_maps import Devices
 from telegrad.rpc.interceptor import CallRecord, Interceptor, Message
 from telegrad.rpc.unreadable import unreadable
 from telegrad.rpc.user_code import Contained
-from telegrad.types import WorkerInfo
+from telegrad.types import WorkerInfo, WorkerName
 from telegrad.wire import (
     DEFAULT_LIMITS,
     Buffer,
     DecodeLimits,
+    DeviceMap,
     Encoded,
     Envelope,
+    Place,
     decode,
     describe,
+    describe_lines,
     encode,
-    join_described,
+    first_gpu,
+    pack_lines,
     rebuild,
     write_body,
 )
@@ -62,12 +67,13 @@ class Prepared:
         encoded: The value as it was; its arrays are copied when the first message is sealed.
     """
 
-    __slots__ = ("_described", "_frozen", "encoded")
+    __slots__ = ("_described", "_frozen", "_packed", "encoded")
 
     def __init__(self, encoded: Encoded) -> None:
         self.encoded = encoded
-        self._described: tuple[list[object], bytes, list[Buffer]] | None = None
-        self._frozen: dict[int, tuple[bytes, list[Buffer]]] = {}  # by the id of an external
+        self._described: tuple[list[object], list[object], list[Buffer]] | None = None
+        self._packed: tuple[Place, bytes] | None = None
+        self._frozen: dict[int, tuple[list[object], list[Buffer]]] = {}  # by the id of an external
 
     @staticmethod
     def of(value: object) -> Prepared:
@@ -82,21 +88,33 @@ class Prepared:
         """Copies its arrays now: whoever owns them may write before the first message is sealed."""
         for each in self.encoded.externals:
             with contextlib.suppress(EncodeError):  # interceptors replace it, or sealing says so
-                metadata, own = describe([each])
-                self._frozen[id(each)] = metadata, _shared(own)
+                lines, own = describe_lines([each])
+                self._frozen[id(each)] = lines, _shared(own)
         return self
 
-    def describe(self, externals: list[object]) -> tuple[bytes, list[Buffer]]:
-        """Describes the externals of one message; again only where interceptors replaced some."""
+    def describe(
+        self, externals: list[object], place: Place = first_gpu
+    ) -> tuple[bytes, list[Buffer]]:
+        """Describes the externals of one message; again only where interceptors replaced some.
+
+        Args:
+            externals: After the interceptors.
+            place: Says where arrays of a GPU are to arrive.
+        """
         if self._frozen:
-            return join_described([self._frozen.get(id(e)) or describe([e]) for e in externals])
+            frozen = [self._frozen.get(id(each)) or describe_lines([each]) for each in externals]
+            joined = [line for lines, _ in frozen for line in lines]
+            return pack_lines(joined, place), [buffer for _, own in frozen for buffer in own]
         if self._described is None:
-            metadata, own = describe(externals)
-            self._described = list(externals), metadata, _shared(own)
-        known, metadata, buffers = self._described
+            lines, own = describe_lines(externals)
+            self._described = list(externals), lines, _shared(own)
+        known, lines, buffers = self._described
         if len(known) != len(externals) or not all(map(operator.is_, known, externals)):
-            return describe(externals)
-        return metadata, list(buffers)
+            return describe(externals, place)
+        packed = self._packed
+        if packed is None or packed[0] is not place:
+            packed = self._packed = place, pack_lines(lines, place)
+        return packed[1], list(buffers)
 
 
 def _shared(buffers: list[Buffer]) -> list[Buffer]:
@@ -113,6 +131,10 @@ class MessageCodec:
             with who sent it, the kind of the envelope, and the name.
         worker: This worker's name, for errors.
         limits: Of one message that arrives.
+        device_maps: Where arrays of this worker's GPUs arrive, by the name of the receiver.
+
+    Attributes:
+        devices: Where arrays of GPUs arrive.
     """
 
     def __init__(
@@ -120,7 +142,9 @@ class MessageCodec:
         functions: Callable[[WorkerInfo, str, str], object],
         worker: str = "",
         limits: DecodeLimits = DEFAULT_LIMITS,
+        device_maps: Mapping[WorkerName, DeviceMap] | None = None,
     ) -> None:
+        self.devices = Devices(device_maps or {}, worker)
         self._functions = functions
         self._worker = worker
         self._limits = limits
@@ -171,8 +195,12 @@ class MessageCodec:
             externals: bytes = b""
             buffers: list[Buffer] = []
             if message.externals:
-                prepared = prepared or Prepared(encoded)
-                externals, buffers = prepared.describe(message.externals)
+                place = self.devices.place(peer)
+                if prepared is None:
+                    externals, own = describe(message.externals, place)
+                    buffers = _shared(own)
+                else:
+                    externals, buffers = prepared.describe(message.externals, place)
             headers = {name: write_header(header) for name, header in message.headers.items()}
         except BaseException:
             self.undelivered(message)
@@ -203,7 +231,10 @@ class MessageCodec:
         try:
             if envelope.externals:
                 message.externals = rebuild(
-                    envelope.externals, envelope.buffers, limits=self._limits
+                    envelope.externals,
+                    envelope.buffers,
+                    limits=self._limits,
+                    land=self.devices.land(peer),
                 )
             for interceptor in self._chain:
                 interceptor.incoming(message)

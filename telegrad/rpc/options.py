@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import final
 
 from telegrad.rendezvous import check_name
+from telegrad.rpc.device_maps import checked_device_maps
 from telegrad.rpc.limits import Limits, check_integer
 from telegrad.rpc.ports import check_ports
 from telegrad.rpc.timeouts import seconds
 from telegrad.transport import TlsOptions, split_advertised
-from telegrad.wire import Decide
+from telegrad.types import WorkerName
+from telegrad.wire import Decide, DeviceMap
 
 __all__ = ["RpcOptions"]
 
@@ -57,6 +59,8 @@ class RpcOptions:
             function `(caller, module, qualname) -> bool` that decides (docs/callables.md).
         insecure: Does without a token and without encryption; whoever reaches the port may then call
             functions here.
+        device_maps: On which GPU of a worker arrays of this worker's GPUs arrive, or "cpu" for its host
+            memory: `{"worker1": {0: 1}}`. Those that are not named arrive on its first (docs/gpu.md).
         limits: How many calls, and how many bytes of them, are under way before root calls wait.
         switch_interval: The interpreter's thread switch interval while an agent runs, seconds.
     """
@@ -75,6 +79,7 @@ class RpcOptions:
     tls: TlsOptions | None = None
     callables: str | Sequence[str] | Decide = "project"
     insecure: bool = False
+    device_maps: Mapping[WorkerName, DeviceMap] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)  # only a flood meets them
     switch_interval: float = 0.0005  # with a busy thread a reply takes 3.2 ms, at Python's 5 ms 11
 
@@ -103,6 +108,7 @@ class RpcOptions:
             raise ValueError("RpcOptions.insecure=True does without a token; give one or the other")
         _check_tls(self)
         object.__setattr__(self, "callables", _checked_callables(self.callables))
+        object.__setattr__(self, "device_maps", checked_device_maps(self.device_maps))
         object.__setattr__(self, "start_when", _checked_start_when(self.start_when))
         if not isinstance(self.limits, Limits):
             raise TypeError(f"RpcOptions.limits must be rpc.Limits(...), not {self.limits!r}")

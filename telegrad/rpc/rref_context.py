@@ -34,7 +34,7 @@ from telegrad.rpc.rref_protocol import (
 from telegrad.rpc.rref_reference import Arrival, Counted, Reference
 from telegrad.rpc.rref_registry import RRefRegistry
 from telegrad.types import WorkerInfo
-from telegrad.wire import Buffer, Envelope, ExternalType, register_external
+from telegrad.wire import Buffer, Envelope, ExternalType, Land, register_external
 
 if TYPE_CHECKING:
     from telegrad.rpc.agent import Agent
@@ -218,9 +218,9 @@ def describe_nothing(rref: object) -> tuple[object, Sequence[Buffer]]:
     return None, ()
 
 
-def rebuild_traveller(meta: object, buffers: Sequence[Buffer]) -> object:
+def rebuild_traveller(meta: object, buffers: Sequence[Buffer], land: Land) -> object:
     """Makes what stands for an RRef until the header was read."""
-    del meta, buffers
+    del meta, buffers, land
     return _Traveller()
 
 

@@ -11,7 +11,14 @@ from telegrad.wire.encoder import Encoded, encode, encode_exception
 from telegrad.wire.envelope import Buffer, Envelope
 from telegrad.wire.exceptions import add_note
 from telegrad.wire.exposure import expose
-from telegrad.wire.external import describe, join_described, rebuild
+from telegrad.wire.external import (
+    describe,
+    describe_held,
+    describe_lines,
+    pack_lines,
+    rebuild,
+    rebuild_held,
+)
 from telegrad.wire.frame import (
     INLINE_BYTES,
     Frame,
@@ -27,6 +34,15 @@ from telegrad.wire.head import read_head
 from telegrad.wire.limits import DEFAULT_LIMITS, SMALL_LIMITS, DecodeLimits
 from telegrad.wire.lookup import import_missing_with
 from telegrad.wire.piece import PIECE_BYTES, Piece, chunk_header, cut, read_chunk
+from telegrad.wire.placement import (
+    MOST_GPUS,
+    DeviceMap,
+    Land,
+    Place,
+    first_gpu,
+    land,
+    place_by,
+)
 from telegrad.wire.project import Project
 from telegrad.wire.registry import (
     ExternalType,
@@ -38,6 +54,7 @@ from telegrad.wire.registry import (
 __all__ = [
     "DEFAULT_LIMITS",
     "INLINE_BYTES",
+    "MOST_GPUS",
     "PIECE_BYTES",
     "SMALL_LIMITS",
     "Assembly",
@@ -45,6 +62,7 @@ __all__ = [
     "CallablePolicy",
     "Decide",
     "DecodeLimits",
+    "DeviceMap",
     "Encoded",
     "Envelope",
     "ExternalType",
@@ -52,7 +70,9 @@ __all__ = [
     "FunctionRef",
     "Goodbye",
     "Heartbeat",
+    "Land",
     "Piece",
+    "Place",
     "Project",
     "add_note",
     "chunk_header",
@@ -61,19 +81,25 @@ __all__ = [
     "decode",
     "decode_exception",
     "describe",
+    "describe_held",
+    "describe_lines",
     "encode",
     "encode_exception",
     "expose",
+    "first_gpu",
     "import_missing_with",
     "inline_parts",
     "inline_size",
-    "join_described",
+    "land",
     "name_of",
     "pack_frame",
+    "pack_lines",
+    "place_by",
     "read_body",
     "read_chunk",
     "read_head",
     "rebuild",
+    "rebuild_held",
     "register_external",
     "register_refusal",
     "register_type",

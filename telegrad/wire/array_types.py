@@ -17,6 +17,7 @@ from telegrad.wire.conversion import MARKERS, Conversion, Reading, Refused
 from telegrad.wire.copies import bytes_of, copy_of
 from telegrad.wire.envelope import Buffer
 from telegrad.wire.lookup import is_exactly
+from telegrad.wire.placement import Land
 from telegrad.wire.registry import ExternalType, register_external
 from telegrad.wire.tags import Tag
 
@@ -39,6 +40,7 @@ MAX_DTYPE_DEPTH = 32  # levels of structured dtypes in each other
 BESIDE_BYTES = 2**20  # bytes from this length on travel beside their document, as arrays do
 MAX_ITEMS = 2**48  # of an array whose items have no bytes, where the buffer bounds nothing
 
+_NUMBERS = {code: np.dtype(code) for code in (np.dtype(each).str for each in "?bhilBHILefdFD")}
 _SIMPLE = re.compile(r"[<>|=][biufcSUVmM][0-9]{1,9}(\[[0-9]{0,9}[a-zA-Zμ]{1,7}\])?")
 
 
@@ -54,6 +56,8 @@ def encode_dtype(dtype: np.dtype[Any]) -> object:
     Raises:
         Refused: Its items are Python objects, or nothing is known of it.
     """
+    if dtype.isbuiltin == 1 and dtype.kind in "biufc":
+        return dtype.str
     if dtype.hasobject:
         raise Refused(
             f"an array of dtype {dtype}, whose items are Python objects; convert it to a numeric"
@@ -85,6 +89,8 @@ def decode_dtype(plain: object, depth: int = 0) -> np.dtype[Any]:
     Raises:
         DecodeError: It is no such description, or its items would be Python objects.
     """
+    if type(plain) is str and (number := _NUMBERS.get(plain)) is not None:
+        return number
     if depth > MAX_DTYPE_DEPTH:
         raise DecodeError(f"a dtype nested deeper than {MAX_DTYPE_DEPTH}")
     try:
@@ -110,7 +116,8 @@ def _decode_dtype(plain: Any, depth: int) -> np.dtype[Any]:
         return _ml_dtype(*rest)
     if kind == "sub":
         base, shape = rest
-        return np.dtype((decode_dtype(base, depth + 1), tuple(_checked_shape(shape))))
+        _check_shape(shape)
+        return np.dtype((decode_dtype(base, depth + 1), tuple(shape)))
     if kind == "struct":
         return _struct_dtype(rest, depth)
     raise DecodeError(f"not a dtype: {kind[:100]!r}")
@@ -194,9 +201,9 @@ def rebuild_array(meta: Any, buffers: Sequence[Buffer]) -> np.ndarray[Any, Any]:
     """
     if type(meta) is not list or len(meta) < 2 or len(buffers) != 1:
         raise DecodeError(f"not an array: {str(meta)[:100]} with {len(buffers)} buffers")
-    plain_dtype, order, *dimensions = meta
-    dtype, shape, view = decode_dtype(plain_dtype), _checked_shape(dimensions), buffers[0]
-    view = memoryview(view)
+    plain_dtype, order, *shape = meta
+    dtype, view = decode_dtype(plain_dtype), memoryview(buffers[0])
+    _check_shape(shape)
     items = math.prod(shape)
     if order not in ("C", "F") or items * dtype.itemsize != view.nbytes or items > MAX_ITEMS:
         raise DecodeError(
@@ -206,19 +213,25 @@ def rebuild_array(meta: Any, buffers: Sequence[Buffer]) -> np.ndarray[Any, Any]:
     if view.readonly:
         view = memoryview(copy_of(view))
     try:
-        return np.ndarray(tuple(shape), dtype, view, order="F" if order == "F" else "C")
+        return np.ndarray(shape, dtype, view, order="F" if order == "F" else "C")
     except (ValueError, TypeError) as error:
         raise DecodeError(f"an array of shape {tuple(shape)}: {error}") from error
 
 
-def _checked_shape(shape: Any) -> list[int]:
-    right = type(shape) is list and len(shape) <= MAX_DIMENSIONS
-    if not right or any(type(n) is not int or n < 0 for n in shape):
+def _check_shape(shape: Any) -> None:
+    if type(shape) is not list or len(shape) > MAX_DIMENSIONS:
         raise DecodeError("not a shape")
-    return list(shape)
+    for n in shape:
+        if type(n) is not int or n < 0:
+            raise DecodeError("not a shape")
 
 
-register_external(ExternalType("array", np.ndarray, describe_array, rebuild_array))
+def _rebuild(meta: Any, buffers: Sequence[Buffer], land: Land) -> np.ndarray[Any, Any]:
+    del land
+    return rebuild_array(meta, buffers)
+
+
+register_external(ExternalType("array", np.ndarray, describe_array, _rebuild))
 
 
 # -- scalars and dtypes as values --------------------------------------------------------------

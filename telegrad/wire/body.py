@@ -9,12 +9,18 @@ from telegrad.wire.encoder import encode
 from telegrad.wire.envelope import Buffer, Envelope
 from telegrad.wire.external import describe, rebuild
 from telegrad.wire.limits import DEFAULT_LIMITS, DecodeLimits
+from telegrad.wire.placement import Land, Place, first_gpu, land
 
 __all__ = ["read_body", "write_body"]
 
 
 def write_body(
-    kind: str, body: object, *, reply: bool = False, buffers: Sequence[Buffer] = ()
+    kind: str,
+    body: object,
+    *,
+    reply: bool = False,
+    buffers: Sequence[Buffer] = (),
+    place: Place = first_gpu,
 ) -> Envelope:
     """Makes the envelope of a protocol message, which passes no interceptor.
 
@@ -23,6 +29,7 @@ def write_body(
         body: What `read_body` returns at the other end.
         reply: Whether it answers a request.
         buffers: Bytes that travel behind those of the body, not copied.
+        place: Says where arrays of a GPU are to arrive.
 
     Raises:
         EncodeError: The body cannot travel.
@@ -31,7 +38,7 @@ def write_body(
     {'key': 'k'}
     """
     encoded = encode(body, name=None)
-    externals, own = describe(encoded.externals) if encoded.externals else (b"", [])
+    externals, own = describe(encoded.externals, place) if encoded.externals else (b"", [])
     return Envelope(
         kind,
         reply=reply,
@@ -41,17 +48,20 @@ def write_body(
     )
 
 
-def read_body(envelope: Envelope, *, limits: DecodeLimits = DEFAULT_LIMITS) -> object:
+def read_body(
+    envelope: Envelope, *, limits: DecodeLimits = DEFAULT_LIMITS, land: Land = land
+) -> object:
     """Decodes the body of a protocol message.
 
     Args:
         envelope: That brought it.
         limits: What it may ask of this end.
+        land: Moves arrays that are to live on a GPU.
 
     Raises:
         DecodeError: It is none.
     """
     externals: list[object] = []
     if envelope.externals:
-        externals = rebuild(envelope.externals, envelope.buffers, limits=limits)
+        externals = rebuild(envelope.externals, envelope.buffers, limits=limits, land=land)
     return decode(envelope.document, externals, limits=limits)

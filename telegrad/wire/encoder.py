@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from itertools import chain
 from typing import Any, TypeAlias, final
 
@@ -27,6 +28,7 @@ from telegrad.wire.function_ref import name_of
 from telegrad.wire.registry import (
     RegisteredType,
     external_type,
+    is_external,
     refusal_of,
     registered_type,
 )
@@ -35,6 +37,7 @@ from telegrad.wire.tags import Tag
 __all__ = ["MAX_DEPTH", "Encoded", "encode", "encode_exception"]
 
 MAX_DEPTH = 128  # levels of containers; Python's own recursion limit is never near
+MAX_REFERENCES = 1024  # to externals that are kept made: 0.1 us in place of 0.6
 MAX_NESTING = 4  # exceptions in the arguments of exceptions
 
 _Encoder: TypeAlias = Callable[[Conversion, Any], object]
@@ -124,6 +127,11 @@ def _path(steps: list[str], name: str | None) -> str:
     return "".join([name or "value", *outwards])
 
 
+@lru_cache(MAX_REFERENCES)
+def _reference(index: int) -> object:
+    return msgpack.ExtType(Tag.EXTERNAL, index.to_bytes(4, "big"))
+
+
 @final
 class _ValueEncoder:
     """One document in the making."""
@@ -150,6 +158,8 @@ class _ValueEncoder:
             return _LEAVES[kind](self, value)
         if kind in _COMPOUNDS:
             return self._inside(value, _COMPOUNDS[kind])
+        if is_external(kind):
+            return self.lift(value)
         return self._convert_other(value, kind)
 
     def items(
@@ -171,7 +181,7 @@ class _ValueEncoder:
         index = self._indexes.setdefault(id(value), len(self.externals))
         if index == len(self.externals):
             self.externals.append(value)  # keeps it alive, so that its id stays its own
-        return msgpack.ExtType(Tag.EXTERNAL, index.to_bytes(4, "big"))
+        return _reference(index)
 
     def _inside(self, value: Any, encoder: _Encoder) -> object:
         key = id(value)

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 import msgpack
 import numpy as np
 
-from telegrad.arrays import is_cupy, to_device, to_host
+from telegrad.arrays import is_cupy, to_host
 from telegrad.errors import DecodeError, EncodeError
 from telegrad.wire.array_types import describe_array, describe_own_array, rebuild_array
 from telegrad.wire.conversion import Refused
 from telegrad.wire.envelope import Buffer
 from telegrad.wire.limits import DEFAULT_LIMITS, DecodeLimits
+from telegrad.wire.placement import Gpu, Land, Place, first_gpu, gpu_number, land
 from telegrad.wire.registry import external_type, external_type_by_tag
 from telegrad.wire.unpacking import check, unpack
 
-__all__ = ["describe", "join_described", "rebuild"]
-
-_CUPY = "cupy"  # an array that was on a GPU; its meta and buffers are those of "array"
+__all__ = ["describe", "describe_held", "describe_lines", "pack_lines", "rebuild", "rebuild_held"]
 
 
-def describe(externals: Sequence[object]) -> tuple[bytes, list[Buffer]]:
+def describe(externals: Sequence[object], place: Place = first_gpu) -> tuple[bytes, list[Buffer]]:
     """Describes externals for one destination; copies the bytes of arrays as they are now.
 
     Args:
         externals: From `encode`, perhaps replaced by interceptors.
+        place: Says where arrays of a GPU are to arrive.
 
     Returns:
         Metadata, one msgpack list `[tag, meta, number of buffers]` for each; and all buffers, in
@@ -38,8 +37,21 @@ def describe(externals: Sequence[object]) -> tuple[bytes, list[Buffer]]:
     """
     if not externals:
         return b"", []
+    lines, buffers = describe_lines(externals)
+    return pack_lines(lines, place), buffers
+
+
+def describe_lines(externals: Sequence[object]) -> tuple[list[object], list[Buffer]]:
+    """Describes externals for any number of destinations, for `pack_lines`.
+
+    Returns:
+        A line for each, and all buffers, in order.
+
+    Raises:
+        EncodeError: As `describe`.
+    """
     buffers: list[Buffer] = []
-    lines = []
+    lines: list[object] = []
     for index, external in enumerate(externals):
         try:
             tag, meta, own = _describe(external)
@@ -48,38 +60,71 @@ def describe(externals: Sequence[object]) -> tuple[bytes, list[Buffer]]:
             raise EncodeError(f"{path} cannot travel: {refused}", path=path) from refused
         lines.append([tag, meta, len(own)])
         buffers.extend(own)
-    return msgpack.packb(lines), buffers
+    return lines, buffers
 
 
-def join_described(parts: Sequence[tuple[bytes, list[Buffer]]]) -> tuple[bytes, list[Buffer]]:
-    """Joins what `describe` has returned for some externals each, as if for all of them at once."""
-    lines = [line for metadata, _ in parts for line in msgpack.unpackb(metadata)]
-    return msgpack.packb(lines), [buffer for _, own in parts for buffer in own]
+def pack_lines(lines: Sequence[object], place: Place = first_gpu) -> bytes:
+    """Returns lines of `describe_lines` as metadata for one destination."""
+    packed: bytes = msgpack.packb(lines, default=place)
+    return packed
 
 
-def _describe(external: Any) -> tuple[str, object, Sequence[Buffer]]:
+def describe_held(array: Any) -> tuple[list[object], Sequence[Buffer]]:
+    """Describes an array of an external that is more than that; copies its bytes.
+
+    Args:
+        array: Of NumPy or CuPy.
+
+    Returns:
+        `[tag, meta]`, for the meta of what holds it, as it is; and its buffers.
+
+    Raises:
+        Refused: It cannot travel.
+    """
+    if type(array) is np.ndarray:
+        meta, buffers = describe_array(array)
+        return ["array", meta], buffers
+    tag, meta, buffers = _describe(array)
+    return [tag, meta], buffers
+
+
+def rebuild_held(line: object, buffers: Sequence[Buffer], land: Land) -> Any:
+    """Rebuilds what `describe_held` described.
+
+    Args:
+        line: That was in the meta.
+        buffers: Of the array.
+        land: As the rebuild of what holds it got it.
+
+    Raises:
+        DecodeError: It is no array.
+    """
+    match line:
+        case ["array", meta]:
+            return rebuild_array(meta, buffers)
+        case [str(tag), meta] if (number := gpu_number(tag)) is not None:
+            return land(rebuild_array(meta, buffers), number)
+    raise DecodeError(f"not an array: {str(line)[:100]}")
+
+
+def _describe(external: Any) -> tuple[str | Gpu, object, Sequence[Buffer]]:
     if type(external) is np.ndarray:
         return ("array", *describe_array(external))
     if is_cupy(external):
-        return (_CUPY, *describe_own_array(np.asarray(to_host(external), order="C")))
+        host = np.asarray(to_host(external), order="C")
+        return (Gpu.of(external), *describe_own_array(host))
     known = external_type(type(external))
     if known is None:
         raise Refused(f"a {type(external).__qualname__} is no external")
     return (known.tag, *known.describe(external))
 
 
-def _on_gpu(array: np.ndarray[Any, Any]) -> object:
-    """Moves it where the receiver has CuPy loaded and a GPU; otherwise it stays NumPy's."""
-    if "cupy" not in sys.modules:
-        return array
-    try:
-        return to_device(array, "cuda")
-    except Exception:  # no GPU here, whatever CuPy or its driver says about that
-        return array
-
-
 def rebuild(
-    metadata: bytes, buffers: Sequence[Buffer], *, limits: DecodeLimits = DEFAULT_LIMITS
+    metadata: bytes,
+    buffers: Sequence[Buffer],
+    *,
+    limits: DecodeLimits = DEFAULT_LIMITS,
+    land: Land = land,
 ) -> list[object]:
     """Rebuilds the externals of a document, arrays over the very buffers.
 
@@ -87,6 +132,7 @@ def rebuild(
         metadata: From `describe`, or from anyone.
         buffers: Writable ones become the memory of arrays; read-only ones are copied.
         limits: What the description may ask of this end.
+        land: Moves arrays that are to live on a GPU.
 
     Returns:
         The externals, in order.
@@ -105,7 +151,7 @@ def rebuild(
         own = buffers[used : used + count]
         used += count
         try:
-            rebuilt.append(_rebuild(tag, meta, own))
+            rebuilt.append(_rebuild(tag, meta, own, land))
         except DecodeError as error:
             raise DecodeError(f"external {index}: {error}") from error
         except Exception as error:  # whatever garbage makes a rebuild of an upper floor raise
@@ -131,12 +177,12 @@ def _lines(metadata: bytes, limits: DecodeLimits) -> list[tuple[str, Any, int]]:
     return lines
 
 
-def _rebuild(tag: str, meta: object, buffers: Sequence[Buffer]) -> object:
+def _rebuild(tag: str, meta: object, buffers: Sequence[Buffer], land: Land) -> object:
     if tag == "array":
         return rebuild_array(meta, buffers)
-    if tag == _CUPY:
-        return _on_gpu(rebuild_array(meta, buffers))
     known = external_type_by_tag(tag)
-    if known is None:
-        raise DecodeError(f"an external of the unknown type {tag[:50]!r}; is its package imported?")
-    return known.rebuild(meta, buffers)
+    if known is not None:
+        return known.rebuild(meta, buffers, land)
+    if (number := gpu_number(tag)) is not None:
+        return land(rebuild_array(meta, buffers), number)
+    raise DecodeError(f"an external of the unknown type {tag[:50]!r}; is its package imported?")

@@ -114,10 +114,19 @@ def is_bare(envelope: Envelope) -> bool:
 
 def inline_parts(envelope: Envelope) -> list[bool]:
     """Says for each part whether it travels in the envelope; the others come as pieces."""
+    return _inline(_sizes(envelope))
+
+
+def _sizes(envelope: Envelope) -> list[int]:
+    return [len(part) if type(part) is bytes else size_of(part) for part in parts_of(envelope)]
+
+
+def _inline(sizes: Sequence[int]) -> list[bool]:
+    if sum(sizes) <= INLINE_BYTES:
+        return [True] * len(sizes)
     left = INLINE_TOTAL
     inline = []
-    for part in parts_of(envelope):
-        size = size_of(part)
+    for size in sizes:
         fits = size <= INLINE_BYTES and size <= left
         left -= size if fits else 0
         inline.append(fits)
@@ -133,7 +142,7 @@ def inline_size(envelope: Envelope, limits: DecodeLimits = DEFAULT_LIMITS) -> in
     headers = sum([len(name) + len(value) for name, value in envelope.headers.items()])
     if is_bare(envelope):
         return _OVERHEAD + headers + len(envelope.document) + len(envelope.externals)
-    sizes = [size_of(part) for part in parts_of(envelope)]
+    sizes = _sizes(envelope)
     if (total := sum(sizes)) > limits.message_bytes:
         raise EncodeError(
             f"an envelope of kind {envelope.kind!r} is too big (bytes: {total}, at most "
@@ -146,8 +155,8 @@ def inline_size(envelope: Envelope, limits: DecodeLimits = DEFAULT_LIMITS) -> in
             f"most {limits.document_bytes}); send arrays in place of long lists, or raise "
             "Limits.document_bytes at both ends"
         )
-    parts = zip(sizes, inline_parts(envelope), strict=True)
-    return _OVERHEAD + headers + sum(size for size, inline in parts if inline)
+    parts = zip(sizes, _inline(sizes), strict=True)
+    return _OVERHEAD + headers + sum([size for size, inline in parts if inline])
 
 
 def pack_frame(frame: Frame) -> bytes:
@@ -180,18 +189,19 @@ def _pack_envelope(packed: pb.Envelope, envelope: Envelope) -> None:
     if is_bare(envelope):
         packed.document, packed.externals = envelope.document, envelope.externals
         return
-    inline = inline_parts(envelope)
+    sizes = _sizes(envelope)
+    inline = _inline(sizes)
     if inline[0]:
         packed.document = envelope.document
     else:
-        packed.document_size = len(envelope.document)
+        packed.document_size = sizes[0]
     if inline[1]:
         packed.externals = envelope.externals
     else:
-        packed.externals_size = len(envelope.externals)
-    for buffer, fits in zip(envelope.buffers, inline[2:], strict=True):
-        packed.buffer_sizes.append(size_of(buffer))
-        packed.buffers.append(bytes(buffer) if fits else b"")
+        packed.externals_size = sizes[1]
+    placed = zip(envelope.buffers, inline[2:], strict=True)
+    packed.buffer_sizes.extend(sizes[2:])
+    packed.buffers.extend([bytes(buffer) if fits else b"" for buffer, fits in placed])
 
 
 def unpack_frame(data: bytes, limits: DecodeLimits = DEFAULT_LIMITS) -> Frame:

@@ -15,12 +15,14 @@ from typing import Any, TypeVar, final
 
 from telegrad.errors import DuplicateNameError
 from telegrad.wire.envelope import Buffer
+from telegrad.wire.placement import Land
 
 __all__ = [
     "ExternalType",
     "RegisteredType",
     "external_type",
     "external_type_by_tag",
+    "is_external",
     "refusal_of",
     "register_external",
     "register_refusal",
@@ -42,13 +44,14 @@ class ExternalType:
         cls: Objects of it and of its subclasses are externals.
         describe: Turns an object into plain msgpack data and buffers; runs in the thread that
             calls or returns, once per destination, and copies what may change afterwards.
-        rebuild: The way back. The buffers are writable and belong to it.
+        rebuild: The way back, with what moves arrays to a GPU, for `rebuild_held`. The buffers are
+            writable and belong to it.
     """
 
     tag: str
     cls: type
     describe: Callable[[Any], tuple[object, Sequence[Buffer]]]
-    rebuild: Callable[[Any, Sequence[Buffer]], object]
+    rebuild: Callable[[Any, Sequence[Buffer], Land], object]
 
 
 @final
@@ -184,8 +187,16 @@ def _is_of_one_text(old: FunctionType, new: FunctionType) -> bool:
     return "<" in new.__qualname__ and old.__code__.co_filename == new.__code__.co_filename
 
 
+def is_external(cls: type) -> bool:
+    """Tells whether exactly this class is an external type; subclasses may be something else, too."""
+    return cls in _EXTERNALS
+
+
 def external_type(cls: type) -> ExternalType | None:
     """Returns the external type that a class is of, nearest base first."""
+    exact = _EXTERNALS.get(cls)
+    if exact is not None:
+        return exact
     return next((_EXTERNALS[base] for base in cls.__mro__ if base in _EXTERNALS), None)
 
 

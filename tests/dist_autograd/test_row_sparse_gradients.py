@@ -10,11 +10,11 @@ import pytest
 
 from telegrad import dist_autograd, nn, optim, rpc
 from telegrad.autograd import RowSparse, Tensor, rules, tensor
-from telegrad.dist_autograd import ROW_SPARSE
+from telegrad.dist_autograd import ROW_SPARSE, TENSOR
 from telegrad.errors import DecodeError
 from telegrad.parallel import DistributedOptimizer, parameter_rrefs
 from telegrad.testing import Cluster
-from telegrad.wire import describe, rebuild
+from telegrad.wire import describe, describe_held, land, rebuild
 
 ROWS, SIZE = 1000, 3
 TABLE = np.random.default_rng(0).normal(size=(ROWS, SIZE))
@@ -205,6 +205,24 @@ def test_bytes_are_those_of_the_rows() -> None:
     ],
 )
 def test_garbage(rows: Any, shape: Any, words: str) -> None:
-    described, buffers = describe([rows, np.zeros((2, 3))])
+    first, own = describe_held(rows)
+    second, others = describe_held(np.zeros((2, 3)))
+    buffers = [bytearray(each) for each in (*own, *others)]
     with pytest.raises(DecodeError, match=words):
-        ROW_SPARSE.rebuild([described, shape], [bytearray(each) for each in buffers])
+        ROW_SPARSE.rebuild([first, second, shape], buffers, land)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_as_many_buffers_as_arrays(count: int) -> None:
+    line, _ = describe_held(np.zeros(2, np.int64))
+    with pytest.raises(DecodeError, match="not an array"):
+        ROW_SPARSE.rebuild([line, line, [10]], [bytearray(16)] * count, land)
+
+
+@pytest.mark.parametrize(
+    "line", [None, b"", [], ["array"], ["tensor", ["array", []]], ["array", 1]]
+)
+def test_what_is_held_is_an_array(line: Any) -> None:
+    for external, meta in ((TENSOR, line), (ROW_SPARSE, [line, line, [10]])):
+        with pytest.raises(DecodeError):
+            external.rebuild(meta, [bytearray(8)], land)

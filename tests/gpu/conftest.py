@@ -55,3 +55,11 @@ def xp(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     module = stand_in()
     monkeypatch.setitem(sys.modules, "cupy", module)
     return module
+
+
+@pytest.fixture
+def three_gpus(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What stands in for CuPy on a machine of three GPUs; machines with one cannot run these."""
+    module = stand_in(3)
+    monkeypatch.setitem(sys.modules, "cupy", module)
+    return module

@@ -9,19 +9,21 @@ It is no GPU and no emulator of one. It finds what CuPy would refuse or answer w
     a[mask] = numpy_array          TypeError (CuPy takes some such values; nothing here relies on it)
     a + tensor                     left to Tensor, as CuPy leaves it
 
-Its `cuda` part has one device, and streams and events that do nothing but tell the time.
+Its `cuda` part has one device, or as many as are asked for, and streams and events that do nothing
+but tell the time. Arrays are made on the thread's current device; views stay where they are.
 Functions that CuPy has and telegrad does not use are missing on purpose: a new use is noticed.
 """
 
 from __future__ import annotations
 
 import sys
-import time
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+
+from tests.gpu.stand_in_devices import Device, cuda, current_device
 
 __all__ = ["ndarray", "stand_in"]
 
@@ -31,12 +33,18 @@ SCALARS = (bool, int, float, complex, np.generic)
 class ndarray:
     """An array of CuPy's kind over host memory."""
 
-    __slots__ = ("__weakref__", "_host")
+    __slots__ = ("__weakref__", "_host", "_number")
     __array_priority__ = 100
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, host: Any) -> None:
         self._host = np.asarray(host)
+        self._number: int = current_device()
+
+    def _view(self, host: Any) -> ndarray:
+        view = ndarray(host)
+        view._number = self._number
+        return view
 
     # What CuPy tells of an array.
 
@@ -76,12 +84,12 @@ class ndarray:
         )
 
     @property
-    def device(self) -> _Device:
-        return _Device()
+    def device(self) -> Device:
+        return Device(self._number, self._number + 1)
 
     @property
     def real(self) -> ndarray:
-        return ndarray(self._host.real)
+        return self._view(self._host.real)
 
     @property
     def base(self) -> Any:
@@ -89,7 +97,7 @@ class ndarray:
 
     @property
     def T(self) -> ndarray:
-        return ndarray(self._host.T)
+        return self._view(self._host.T)
 
     # To the host.
 
@@ -137,7 +145,7 @@ class ndarray:
     # Parts.
 
     def __getitem__(self, index: Any) -> ndarray:
-        return ndarray(self._host[_index(index)])
+        return self._view(self._host[_index(index)])
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self._host[_index(index)] = _host(value)
@@ -192,16 +200,16 @@ class ndarray:
         self._host.fill(_host(value))
 
     def reshape(self, *shape: Any) -> ndarray:
-        return ndarray(self._host.reshape(*shape))
+        return self._view(self._host.reshape(*shape))
 
     def ravel(self) -> ndarray:
-        return ndarray(self._host.ravel())
+        return self._view(self._host.ravel())
 
     def transpose(self, *axes: Any) -> ndarray:
-        return ndarray(self._host.transpose(*axes))
+        return self._view(self._host.transpose(*axes))
 
     def swapaxes(self, axis1: int, axis2: int) -> ndarray:
-        return ndarray(self._host.swapaxes(axis1, axis2))
+        return self._view(self._host.swapaxes(axis1, axis2))
 
     # NumPy's protocols, as CuPy answers them.
 
@@ -408,36 +416,6 @@ def _made_by(function: Callable[..., Any]) -> Callable[..., ndarray]:
     return lambda *args, **kwargs: ndarray(function(*args, **kwargs))
 
 
-class _Device:
-    id = 0
-
-    def __init__(self, device: int = 0) -> None:
-        if device != 0:
-            raise RuntimeError(f"cudaErrorInvalidDevice: the stand-in has one device, not {device}")
-
-    def __enter__(self) -> _Device:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        return
-
-
-class _Stream:
-    def synchronize(self) -> None:
-        return
-
-
-class _Event:
-    def __init__(self) -> None:
-        self.time = 0.0
-
-    def record(self) -> None:
-        self.time = time.perf_counter()
-
-    def synchronize(self) -> None:
-        return
-
-
 class _Generator:
     """As `cupy.random.Generator`: draws on the device, and other numbers than NumPy's."""
 
@@ -446,15 +424,6 @@ class _Generator:
 
     def random(self, size: Any, dtype: Any = np.float64) -> ndarray:
         return ndarray(self._source.random(size, dtype=dtype))
-
-
-def _cuda() -> types.SimpleNamespace:
-    return types.SimpleNamespace(
-        Device=_Device,
-        Event=_Event,
-        get_current_stream=_Stream,
-        get_elapsed_time=lambda start, end: (end.time - start.time) * 1e3,
-    )
 
 
 _MODULE_UFUNCS = {name: _Ufunc(getattr(np, name)) for name in _UFUNCS.split()}
@@ -478,7 +447,7 @@ _MODULE = types.SimpleNamespace(
     bool_=np.bool_,
     clip=_clip,
     copy=lambda a, order="K": a.copy(),
-    cuda=_cuda(),
+    cuda=cuda(),
     empty=_made_by(np.empty),
     eye=_made_by(np.eye),
     full=_made_by(np.full),
@@ -492,9 +461,9 @@ _MODULE = types.SimpleNamespace(
 )
 
 
-def stand_in() -> Any:
-    """Returns what stands in `sys.modules` for CuPy."""
+def stand_in(devices: int = 1) -> Any:
+    """Returns what stands in `sys.modules` for CuPy, on a machine of so many GPUs."""
     module = types.ModuleType("cupy", __doc__)
-    vars(module).update(vars(_MODULE))
+    vars(module).update(vars(_MODULE), cuda=cuda(devices))
     module.__file__ = sys.modules[__name__].__file__
     return module

@@ -15,12 +15,26 @@ import pytest
 from telegrad import dist_autograd, optim, rpc
 from telegrad.errors import CallCancelledError, CallTimeoutError, WorkerLostError
 from telegrad.optim import Optimizer, State
-from telegrad.parallel import DistributedOptimizer, StepFailure, StepResult, step_failure
+from telegrad.parallel import (
+    DistributedOptimizer,
+    StepFailure,
+    StepResult,
+    step_failure,
+)
 from telegrad.parallel.owner_optimizer import GroupPart, OwnerOptimizer, StepRequest
 from telegrad.rpc import RpcOptions
 from telegrad.testing import Cluster
 from telegrad.types import Array
-from tests.parallel.trained_parts import XS, Part, loss_of, make_parts, rrefs_of, step, values
+from tests.parallel.trained_parts import (
+    XS,
+    Part,
+    close,
+    make_parts,
+    mean_step,
+    rrefs_of,
+    step,
+    values,
+)
 
 LONG = 40.0  # seconds for what no test waits for
 TRAINERS = ("worker1", "worker2")
@@ -30,22 +44,6 @@ TRAINERS = ("worker1", "worker2")
 def cluster() -> Iterator[Cluster]:
     with Cluster(4) as cluster:
         yield cluster
-
-
-def close(actual: Sequence[Array], expected: Sequence[Array]) -> None:
-    assert len(actual) == len(expected)
-    for left, right in zip(actual, expected, strict=True):
-        np.testing.assert_allclose(left, right, rtol=1e-12)
-
-
-def mean_step(n: int, xs: Array, lr: float) -> list[Array]:
-    """The parameters of n parts after one step with the mean of some losses."""
-    parts = [Part(i) for i in range(n)]
-    optimizer = optim.SGD([p for part in parts for p in part.parameters()], lr=lr)
-    for x in xs:
-        (loss_of(parts, x) / len(xs)).backward()
-    optimizer.step()
-    return values(parts)
 
 
 # -- a failed step says who stepped ----------------------------------------------------------------
@@ -297,6 +295,8 @@ def test_nobody_waits_for_the_process_of_a_trainer(options: dict[str, Any]) -> N
 def gives_up(optimizer: DistributedOptimizer, parts: Sequence[Any]) -> None:
     with pytest.raises(CallTimeoutError) as caught:
         step(optimizer, parts, 5 * XS[0], 0.3)
+    assert "worker 'worker1' waited for worker2" in str(caught.value)
+    assert caught.value.worker == "worker2"
     assert "a round waits for a step of every trainer" in "".join(caught.value.__notes__)
 
 
@@ -420,11 +420,14 @@ def measured_then_released() -> None:
     with dist_autograd.context() as context_id:
         dist_autograd.backward(context_id, [part.w.sum() + part.b.sum()])
         request = StepRequest([(context_id, 1.0)], {0: {"lr": 1.0}}, ticket=7)
-        assert owner.measure(request) == pytest.approx(2.0)
-    owner.step(request)
+        norm, over = owner.measure(request)
+        assert norm == pytest.approx(2.0)
+        assert over == []
+    assert owner.step(request) == []
     after = [array - 1.0 for array in before]
     close(part.data(), after)
-    owner.step(request)  # what was held is gone, and so is the context: a round without this share
+    # What was held is gone, and so is the context: a round without this share.
+    assert owner.step(request) == [context_id]
     close(part.data(), after)
 
 

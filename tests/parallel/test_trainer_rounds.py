@@ -136,7 +136,10 @@ def test_counts_in_any_order(order: list[tuple[str, str]], staleness: int) -> No
             assert counts.arrive(trainer, made[trainer], ticket) is waiting.get(trainer)
             waiting[trainer] = ticket
         elif event == "withdraw":
-            counts.withdraw(trainer, waiting.pop(trainer, Share(trainer)))
+            assert counts.withdraw(trainer, waiting.get(trainer, Share(trainer))) is (
+                trainer in waiting
+            )
+            waiting.pop(trainer, None)
         elif event == "remove":
             assert counts.remove(trainer) is waiting.pop(trainer, None)
             made.pop(trainer, None)
@@ -150,4 +153,7 @@ def test_counts_in_any_order(order: list[tuple[str, str]], staleness: int) -> No
         assert set(freed) == set(near.values())
         waiting = {t: w for t, w in waiting.items() if t not in near}
         # Whoever waits is not the slowest: there is somebody to wait for.
-        assert all(made[t] > slowest for t in waiting)
+        for t in waiting:
+            assert (
+                counts.awaited(t) == tuple(u for u in made if made[t] - made[u] > staleness) != ()
+            )

@@ -13,7 +13,19 @@ from telegrad.nn import Module, Parameter
 from telegrad.parallel import DistributedOptimizer, StepResult, parameter_rrefs
 from telegrad.types import Array
 
-__all__ = ["XS", "Part", "grouped", "here", "loss_of", "make_parts", "rrefs_of", "step", "values"]
+__all__ = [
+    "XS",
+    "Part",
+    "close",
+    "grouped",
+    "here",
+    "loss_of",
+    "make_parts",
+    "mean_step",
+    "rrefs_of",
+    "step",
+    "values",
+]
 
 XS = np.random.default_rng(0).uniform(0.5, 1.5, size=(12, 3))
 
@@ -88,4 +100,20 @@ def here(
         optimizer.zero_grad()
         loss_of(parts, x).backward()
         optimizer.step()
+    return values(parts)
+
+
+def close(actual: Sequence[Array], expected: Sequence[Array]) -> None:
+    assert len(actual) == len(expected)
+    for left, right in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(left, right, rtol=1e-12)
+
+
+def mean_step(n: int, xs: Array, lr: float) -> list[Array]:
+    """The parameters of n parts after one step with the mean of some losses."""
+    parts = [Part(i) for i in range(n)]
+    optimizer = optim.SGD([p for part in parts for p in part.parameters()], lr=lr)
+    for x in xs:
+        (loss_of(parts, x) / len(xs)).backward()
+    optimizer.step()
     return values(parts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import pickle
 from typing import Any
 
 import pytest
@@ -58,6 +59,16 @@ def test_defaults() -> None:
         ({"switch_interval": "1"}, TypeError, "switch_interval"),
         ({"limits": {"pending_bytes": 3}}, TypeError, r"rpc\.Limits\(...\)"),
         ({"timout": 3}, TypeError, "unexpected keyword"),
+        ({"device_maps": [("w1", {0: 1})]}, TypeError, r"such as \{'worker1': \{0: 1\}\}"),
+        ({"device_maps": {1: {0: 1}}}, TypeError, "a worker's name as its key, not 1"),
+        ({"device_maps": {"w 1": {0: 1}}}, ValueError, "RpcOptions.device_maps: worker name 'w 1'"),
+        ({"device_maps": {"w1": 1}}, TypeError, r"device_maps\['w1'\] must be a dict .* not 1"),
+        ({"device_maps": {"w1": {"cpu": 0}}}, TypeError, "a key of .* in host memory stays there"),
+        ({"device_maps": {"w1": {True: 0}}}, TypeError, "a key of .* must be an integer"),
+        ({"device_maps": {"w1": {-1: 0}}}, ValueError, "from 0 to 999"),
+        ({"device_maps": {"w1": {0: "cuda:1"}}}, TypeError, r"\[0\] must be the number of a GPU"),
+        ({"device_maps": {"w1": {0: -1}}}, ValueError, r"device_maps\['w1'\]\[0\] must be from 0"),
+        ({"device_maps": {"w1": {0: None}}}, TypeError, "must be an integer, not None"),
     ],
 )
 def test_wrong_options(wrong: dict[str, Any], error: type[Exception], words: str) -> None:
@@ -79,6 +90,21 @@ def test_wrong_options(wrong: dict[str, Any], error: type[Exception], words: str
 )
 def test_ports(port: int | range | str, ports: object) -> None:
     assert RpcOptions(port=port).ports == ports
+
+
+def test_device_maps() -> None:
+    maps: dict[str, dict[int, int | str]] = {"worker1": {0: 1, 1: "cpu"}}
+    options = RpcOptions(device_maps=maps)
+    maps["worker1"][0] = 2
+    maps["worker2"] = {}
+    assert options.device_maps == {"worker1": {0: 1, 1: "cpu"}}
+    assert repr(options.device_maps) == "{'worker1': {0: 1, 1: 'cpu'}}"
+    with pytest.raises(TypeError):
+        options.device_maps["worker1"][0] = 2  # type: ignore[index]
+    same = [dataclasses.replace(options, token=None), pickle.loads(pickle.dumps(options))]
+    assert same == [options, options]
+    assert {hash(each) for each in same} == {hash(options)}
+    assert RpcOptions().device_maps == {}
 
 
 def test_callables() -> None:

@@ -129,15 +129,14 @@ def externals(metadata: bytes, buffers: list[bytes]) -> list[Any]:
     left = list(buffers)
     for name, meta, count in unpack(metadata) if metadata else []:
         own, left = left[:count], left[count:]
-        if name in ("array", "cupy"):
+        if name in ("array", "cupy") or name.startswith("cuda:"):
             found.append({"$array": array(meta, own[0])})
         elif name == "tensor":
-            (inner,) = externals(meta, own)
-            found.append({"$tensor": inner["$array"]})
+            found.append({"$tensor": array(meta[1], own[0])})
         elif name == "row_sparse":
-            described, shape = meta
-            rows, values = externals(described, own)
-            found.append({"$row_sparse": [rows["$array"], values["$array"], shape]})
+            rows, values, shape = meta
+            parts = [array(rows[1], own[0]), array(values[1], own[1])]
+            found.append({"$row_sparse": [*parts, shape]})
         else:
             found.append({f"${name}": value(meta)})
     assert not left

@@ -195,6 +195,8 @@ def test_arrays_that_cannot_travel(array: Any, words: str) -> None:
 class FakeGpuArray:
     """What the codec sees of a CuPy array."""
 
+    device = SimpleNamespace(id=0)
+
     def __init__(self, host: Any) -> None:
         self.host = host
 

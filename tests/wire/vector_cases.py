@@ -64,6 +64,14 @@ class Beside:
     value: bytes | bytearray
 
 
+@dataclass
+class ForGpu:
+    """An array of a GPU that is to arrive on the GPU of a number, and on its first one for 0."""
+
+    value: np.ndarray[Any, Any]
+    number: int
+
+
 class Secret:
     """Cannot travel; of an exception's argument its words do."""
 
@@ -218,6 +226,8 @@ ARRAYS: dict[str, Any] = {
 OBJECTS: dict[str, Any] = {
     "many bytes": Beside(b"\x00\x01\x02\x03"),
     "a long bytearray": Beside(bytearray(b"abcd")),
+    "an array for the first GPU": ForGpu(np.array([1.5, 2.5], "<f4"), 0),
+    "an array for another GPU": ForGpu(np.array([1.5, 2.5], "<f4"), 2),
     "tensor": tensor([1.0, 2.0]),
     "a gradient of some rows": RowSparse(np.array([2, 0], "<i8"), np.ones((2, 1), "<f4"), (5, 1)),
     "worker": WorkerInfo("ps", 0, 1),
@@ -267,6 +277,8 @@ def _shown(value: Any, lifted: list[Any]) -> Any:
     if kind is Beside:
         tag = "$big_bytes" if type(value.value) is bytes else "$big_bytearray"
         return {tag: inside([np.frombuffer(value.value, np.uint8)])}
+    if kind is ForGpu:
+        return _shown(value.value, lifted)
     if kind in (np.ndarray, Tensor, RowSparse):
         if not any(each is value for each in lifted):
             lifted.append(value)

@@ -1,0 +1,91 @@
+"""Rounds of several trainers that one of them does not come to the end of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from telegrad import optim, rpc
+from telegrad.dist_autograd import Container
+from telegrad.errors import CallTimeoutError
+from telegrad.parallel import DistributedOptimizer, LossScale, StepResult
+from telegrad.parallel.owner_optimizer import OwnerOptimizer, StepRequest
+from telegrad.rpc import current_agent
+from telegrad.testing import Cluster
+from telegrad.types import Array
+from tests.parallel.trained_parts import XS, close, make_parts, mean_step, rrefs_of, step, values
+
+LONG = 40.0  # seconds for what no test waits for
+TRAINERS = ("worker1", "worker2")
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster(4) as cluster:
+        yield cluster
+
+
+def round_of_two(options: dict[str, Any]) -> tuple[list[StepResult], list[Array]]:
+    parts = make_parts(["worker0", "worker3"])
+    optimizer = DistributedOptimizer(
+        optim.SGD, rrefs_of(parts), lr=0.1, trainers=list(TRAINERS), **options
+    )
+    calls = [
+        rpc.rpc_async(trainer, step, (optimizer, parts, x, LONG), timeout=LONG)
+        for trainer, x in zip(TRAINERS, XS, strict=False)
+    ]
+    return rpc.wait_all(calls), values(parts)
+
+
+@pytest.mark.parametrize("options", [{}, {"max_norm": 1e9}, {"loss_scale": LossScale(8.0)}])
+def test_a_trainer_whose_loss_one_owner_hears_of_in_the_middle_of_a_round(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """With two calls to each owner all step alike; with one, the result says that they did not."""
+    verb = "measure" if options else "step"
+    asked = getattr(OwnerOptimizer, verb)
+
+    def after_the_loss(self: OwnerOptimizer, request: StepRequest) -> Any:
+        container = current_agent().attached(Container)
+        if container.agent.name == "worker3" and len(request.shares) == 2:
+            container.release(request.shares[-1][0], container.agent.worker("worker2"))
+        return asked(self, request)
+
+    monkeypatch.setattr(OwnerOptimizer, verb, after_the_loss)
+    results, found = cluster.call(0, round_of_two, options)
+    if options:
+        assert [(each.trainers, each.uneven) for each in results] == [(1, False)] * 2
+        close(found, mean_step(2, XS[:1], 0.1))
+    else:
+        assert [(each.trainers, each.uneven) for each in results] == [(2, True)] * 2
+        close(found[:2], mean_step(2, XS[:2], 0.1)[:2])
+        assert not np.allclose(found[2], mean_step(2, XS[:2], 0.1)[2])
+
+
+def test_a_round_of_all_trainers_is_even(cluster: Cluster) -> None:
+    results, found = cluster.call(0, round_of_two, {})
+    assert [(each.trainers, each.uneven) for each in results] == [(2, False)] * 2
+    close(found, mean_step(2, XS[:2], 0.1))
+
+
+def too_far_ahead(optimizer: DistributedOptimizer, parts: Sequence[Any]) -> tuple[str, str]:
+    with pytest.raises(CallTimeoutError) as caught:
+        step(optimizer, parts, XS[0], 0.3)
+    return str(caught.value), caught.value.worker
+
+
+def ahead_of_a_slow_partner() -> tuple[str, str]:
+    parts = make_parts(["worker0"])
+    optimizer = DistributedOptimizer(
+        optim.SGD, rrefs_of(parts), lr=0.1, trainers=list(TRAINERS), staleness=0
+    )
+    return rpc.rpc_sync("worker1", too_far_ahead, (optimizer, parts), timeout=LONG)
+
+
+def test_who_waits_in_vain_for_the_slowest_is_told_who_that_is(cluster: Cluster) -> None:
+    words, worker = cluster.call(0, ahead_of_a_slow_partner)
+    assert "worker 'worker1' waited for worker2" in words
+    assert worker == "worker2"
