@@ -217,11 +217,16 @@ class Connection:
 
         Raises:
             DecodeError: What the peer says that it holds cannot be; the carrier is not taken.
+            CarrierClosedError: It has ended by now.
         """
         self.detach()
         pump = self._pump_of(stream)
         self._traffic.start_life(self._lost_after)
-        self._traffic.opened(stream, pump, peer_received)
+        try:
+            self._traffic.opened(stream, pump, peer_received)
+        except DecodeError:
+            pump.let_go(None)
+            raise
         self._peer_done = False
         self.carriers += 1
         self._terms.counters.connections += 1

@@ -27,6 +27,7 @@ from telegrad.transport.pump import READ_ERRORS, Frames, Gate, Pump
 
 __all__ = ["DirectPump"]
 
+NOBODY = 0  # no thread has this number
 BATCH = 64  # messages that the loop reads of one stream before others have their turn
 LONGEST_POLL = 3600.0  # seconds; the argument of poll() is a C int of milliseconds
 # A thread that posts again so soon posts many: it leaves them to the loop, which writes them as one.
@@ -41,28 +42,32 @@ class DirectPump(Pump):
         direct: What moves the bytes.
         frames: The other end.
         loop: Who reads when nobody waits.
+
+    Raises:
+        CarrierClosedError: It has ended here already.
     """
 
     def __init__(self, direct: Direct, frames: Frames, loop: LoopThread) -> None:
+        if (descriptor := direct.fileno()) < 0:
+            raise CarrierClosedError("the local stream was closed before it was used")
         self._direct = direct
         self._frames = frames
         self._loop = loop
         self._context = handing_context()  # in which a waiting thread reads
         self._last_write = 0.0
         self._draining = False  # on the loop alone
-        self._fds_lock = threading.Lock()  # guards the next five
+        self._fds_lock = threading.Lock()  # guards the next four
         self._open = True
-        self._driven = False
+        self._driver = NOBODY
         self._epoll = select.epoll()
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._poll = select.poll()
+        self._poll = select.poll()  # of the thread that drives
         self._poll.register(self._event, select.POLLIN)
+        self._poll.register(descriptor, select.POLLIN)
+        self._epoll.register(descriptor, select.EPOLLIN)
 
     def start(self, preamble: bytes) -> None:
         """Has the loop read, and writes what waits."""
-        fd = self._direct.fileno()
-        self._epoll.register(fd, select.EPOLLIN)
-        self._poll.register(fd, select.POLLIN)
         asyncio.get_running_loop().add_reader(self._epoll.fileno(), self._readable)
         self._write(preamble)
         self._loop.call_soon(
@@ -136,7 +141,7 @@ class DirectPump(Pump):
             return False
         with self._fds_lock:
             if self._open:
-                self._driven = True
+                self._driver = threading.get_ident()
                 self._epoll.unregister(self._direct.fileno())
                 return True
         self._direct.end_reading()
@@ -144,7 +149,7 @@ class DirectPump(Pump):
 
     def _end_drive(self) -> None:
         with self._fds_lock:
-            self._driven = False
+            self._driver = NOBODY
             if self._open:
                 self._epoll.register(self._direct.fileno(), select.EPOLLIN)
         more = self._direct.holds_more
@@ -154,14 +159,14 @@ class DirectPump(Pump):
         self._close_unused()
 
     def _wake_driver(self) -> None:
-        """Wakes the thread that drives, whose gate was opened by another."""
+        """Wakes the thread that drives, if its gate was opened by another."""
         with self._fds_lock:
-            if self._driven:
+            if self._driver not in (NOBODY, threading.get_ident()):
                 os.eventfd_write(self._event, 1)
 
     def _close_unused(self) -> None:
         with self._fds_lock:
-            if not self._open and not self._driven and not self._epoll.closed:
+            if not self._open and self._driver == NOBODY and not self._epoll.closed:
                 self._epoll.close()
                 os.close(self._event)
 

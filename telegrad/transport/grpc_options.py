@@ -7,11 +7,10 @@ import resource
 from typing import Final
 
 from telegrad.transport.limits import CONNECTIONS, HANDSHAKE_SECONDS
-from telegrad.transport.session import MAX_INLINE_BYTES
+from telegrad.transport.session import MAX_MESSAGE_BYTES
 
 __all__ = [
     "CHANNEL_OPTIONS",
-    "MAX_MESSAGE_BYTES",
     "METHOD",
     "SCHEME",
     "TLS_SCHEME",
@@ -24,11 +23,6 @@ __all__ = [
 
 SCHEME, TLS_SCHEME = "grpc", "grpcs"
 METHOD = "/telegrad.Carrier/Open"
-
-# The largest message is a write of one envelope that is as large as may be; a chunk has 1 MiB. Beside
-# it stand the envelope's fields, a receipt and a tag. gRPC gathers a message before anyone can look at
-# it, from strangers, too: never -1.
-MAX_MESSAGE_BYTES: Final = MAX_INLINE_BYTES + 64 * 2**10
 
 # Of one connection: a control stream and eight lanes.
 STREAMS: Final = 32

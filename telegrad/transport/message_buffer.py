@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import final
 
 from telegrad.transport.base import CarrierClosedError
+from telegrad.transport.session import MAX_MESSAGE_BYTES
 
 __all__ = ["LARGEST", "MessageBuffer", "header_of"]
 
 HEADER_BYTES = 4
-# What gRPC takes of one message: a frame has 1 MiB or little more, and so has a chunk of a lane.
-LARGEST = 4 * 2**20
+LARGEST = MAX_MESSAGE_BYTES  # as gRPC takes
 # Small messages come many in one read. What is bigger is read into memory of its own.
 ROOM = 64 * 2**10
 

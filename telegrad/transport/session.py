@@ -41,10 +41,14 @@ from telegrad.wire import (
     inline_size,
 )
 
-__all__ = ["WRITE_BYTES", "Session", "SessionStatistics"]
+__all__ = ["MAX_MESSAGE_BYTES", "WRITE_BYTES", "Session", "SessionStatistics"]
 
 WRITE_BYTES = 2**20  # one gRPC message: coalesced writes carry over 100,000 envelopes/s
 MAX_INLINE_BYTES = 2 * 2**20  # of one envelope: a write that it overfills stays under 4 MiB
+# The largest message is a write of one envelope that is as large as may be; a chunk has 1 MiB. Beside
+# it stand the envelope's fields, a receipt and a tag. A message is gathered before anyone can look at
+# it, from strangers, too: there is always a bound.
+MAX_MESSAGE_BYTES = MAX_INLINE_BYTES + 64 * 2**10
 PART_OVERHEAD = 16  # bytes that announcing a part takes at most
 
 # Of all messages under way from one peer, at 200 bytes each. Twenty with a hundred thousand arrays.

@@ -10,14 +10,13 @@ import pytest
 
 from telegrad.transport import GrpcTransport
 from telegrad.transport.grpc_options import (
-    MAX_MESSAGE_BYTES,
     OTHER_CONNECTIONS,
     SPARE_DESCRIPTORS,
     most_connections,
     server_options,
     split_address,
 )
-from telegrad.transport.session import MAX_INLINE_BYTES, Session
+from telegrad.transport.session import MAX_INLINE_BYTES, MAX_MESSAGE_BYTES, Session
 from telegrad.transport.tags import FrameTags
 from telegrad.wire import PIECE_BYTES, Envelope, Piece, chunk_header, pack_frame
 from tests.break_in.strangers import PREFACE, SETTINGS, RawStream, h2_frame

@@ -144,6 +144,31 @@ def test_what_was_read_behind_the_own_reply_is_handed_over_too(ends: Ends) -> No
     assert got[1][1] is not driver
 
 
+def test_one_that_waits_may_read_before_the_loop_does(ends: Ends) -> None:
+    """The connection shows its pump before it starts that; a caller may be as quick."""
+    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    bare = LocalSocket(other)
+    pump = ends.on_loop(lambda: DirectPump(LocalSocket(one), ends.frames, ends.loop))
+    assert bare.put(b"early")
+    ends.frames.on_take = lambda message: ends.gate.open()
+    pump.drive(ends.gate, SECONDS)
+    ends.on_loop(lambda: pump.start(b"welcome"))
+    assert ends.frames.came.get(timeout=SECONDS)[0] == b"early"
+    assert bare.take() == b"welcome"
+    ends.on_loop(lambda: pump.let_go(None))
+    bare.end()
+
+
+def test_the_own_reply_wakes_nobody(ends: Ends) -> None:
+    """Whoever opens the gate in passing is the one who waits at it: there is nothing to tell."""
+    ends.frames.on_take = lambda message: ends.gate.open()
+    driver = drive(ends)
+    ends.send(b"mine")
+    driver.join(SECONDS)
+    with pytest.raises(BlockingIOError):
+        os.eventfd_read(ends.pump._event)
+
+
 def test_a_gate_that_another_thread_opens_ends_the_wait(ends: Ends) -> None:
     driver = drive(ends)
     ends.gate.open()

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from telegrad.errors import DecodeError, EncodeError
-from telegrad.transport.grpc_options import MAX_MESSAGE_BYTES
-from telegrad.transport.session import ENVELOPES_PER_RECEIPT, Session
+from telegrad.transport.session import ENVELOPES_PER_RECEIPT, MAX_MESSAGE_BYTES, Session
 from telegrad.transport.tags import TAG_BYTES
 from telegrad.wire import (
     DEFAULT_LIMITS,
