@@ -10,7 +10,16 @@ from typing import TypeVar, final
 from telegrad.rendezvous import check_name
 from telegrad.rpc.limits import check_integer
 from telegrad.types import WorkerInfo, WorkerName
-from telegrad.wire import MOST_GPUS, DeviceMap, Land, Place, first_gpu, land, place_by
+from telegrad.wire import (
+    MOST_GPUS,
+    DeviceMap,
+    Land,
+    Place,
+    first_gpu,
+    land,
+    place_by,
+    register_type,
+)
 
 __all__ = ["Devices", "checked_device_maps"]
 
@@ -47,6 +56,9 @@ class FrozenMapping(Mapping[K, V]):
 
     def __repr__(self) -> str:
         return repr(self._items)
+
+
+register_type(FrozenMapping, encode=dict, decode=FrozenMapping)  # options travel to LocalWorkers
 
 
 def checked_device_maps(maps: object) -> Mapping[WorkerName, DeviceMap]:

@@ -340,7 +340,7 @@ def parameters(name: str) -> list[rpc.RRef[Any]]:
 @row(
     TRAINING,
     "parallel.DistributedOptimizer",
-    ends=lost("callee"),
+    ends=lost("callee", owner_of_value="callee"),
     cancels={"caller": ("callee",)},
     prepare=parameters,
 )
@@ -357,7 +357,7 @@ def optimizer(name: str) -> DistributedOptimizer:
 @row(
     TRAINING,
     "parallel.DistributedOptimizer.step",
-    ends=lost("callee"),
+    ends=lost("callee", owner_of_value="callee"),
     cancels={"caller": ("callee",)},
     prepare=optimizer,
 )

@@ -172,7 +172,8 @@ def test_a_client_from_the_description_joins_calls_and_leaves(
         _, (incarnation, _) = coordinator.ask("store.add", drawn)
         told = {**place, "incarnation": incarnation, "endpoints": [], "control": []}
         _, (answer, _) = coordinator.ask("member.join", {**told, "lost_after": 10})
-        (name, rank, other, (endpoint, *_)), mine = answer["members"]
+        (name, rank, other, endpoints), mine = answer["members"]
+        endpoint = next(each for each in endpoints if each.startswith("grpc://"))
         assert (name, rank, mine) == ("server", 0, ["stranger", 1, incarnation, []])
         leaks.wait_until_gone(
             "wait", lambda: [] if len(server.workers()) == 2 else ["the stranger"], within=SECONDS

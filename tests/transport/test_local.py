@@ -50,7 +50,7 @@ def test_messages_go_both_ways_without_a_loop() -> None:
 
 def test_what_does_not_fit_is_kept() -> None:
     one, other = pair()
-    message = os.urandom(3 * 2**20)
+    message = os.urandom(2 * 2**20)
     left = one.put(message)
     assert not left
     got = None
