@@ -105,10 +105,10 @@ class DirectPump(Pump):
 
     def drive(self, gate: Gate, seconds: float) -> None:
         """Reads here until the gate is open; returns at once where another thread does."""
-        if not self._begin_drive():
-            return
-        deadline = time.monotonic() + seconds
         with Shield() as shield:
+            if not self._begin_drive():
+                return
+            deadline = time.monotonic() + seconds
             try:
                 gate.wake_with(self._wake_driver)
                 self._read_until(gate, deadline, shield)

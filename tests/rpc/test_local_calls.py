@@ -51,7 +51,7 @@ BODIES = {
         rpc.rpc_sync(1, nothing)
         time.sleep(0.0002)
     LoopThread.call_soon = real
-    assert len(woken) <= 5, woken  # the loop's own ticks, and what may have come between
+    assert len(woken) <= 10, woken  # heartbeats, and what the loop does by itself
     after = rpc.statistics()
     assert after.calls_sent - before.calls_sent == 50
     """,
