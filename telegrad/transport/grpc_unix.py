@@ -10,7 +10,7 @@ from telegrad.transport.base import Carrier, Listener, Transport
 from telegrad.transport.grpc_dialer import Dialler
 from telegrad.transport.grpc_listener import listen_unix
 from telegrad.transport.grpc_options import SCHEME, TLS_SCHEME
-from telegrad.transport.unix_socket import UNIX_SCHEME, make_path, parent_of, remove
+from telegrad.transport.unix_socket import UNIX_SCHEME, make_path, parent_of, remove_beside
 
 __all__ = ["UnixTransport"]
 
@@ -54,7 +54,7 @@ class UnixTransport(Transport):
         try:
             return _UnixListener(await listen_unix(path, accept, options=self._options), path)
         except BaseException:
-            await loop.run_in_executor(None, remove, path)
+            await remove_beside(path)
             raise
 
     async def dial(self, endpoint: str) -> Carrier:
@@ -74,7 +74,4 @@ class _UnixListener(Listener):
 
     async def close(self) -> None:
         await self._inner.close()
-        try:
-            await asyncio.get_running_loop().run_in_executor(None, remove, self._path)
-        except RuntimeError:  # the interpreter ends, and with it the executors
-            remove(self._path)
+        await remove_beside(self._path)

@@ -20,7 +20,13 @@ from typing import final
 
 from telegrad.transport.base import Carrier, CarrierClosedError, Direct, Listener, Transport
 from telegrad.transport.local_socket import LocalSocket
-from telegrad.transport.unix_socket import check_directory, make_path, parent_of, remove
+from telegrad.transport.unix_socket import (
+    check_directory,
+    make_path,
+    parent_of,
+    remove,
+    remove_beside,
+)
 
 __all__ = ["LOCAL_SCHEME", "LocalTransport", "find_local"]
 
@@ -195,10 +201,7 @@ class _LocalListener(Listener):
             return
         self._loop.remove_reader(self._socket.fileno())
         self._socket.close()
-        try:
-            await self._loop.run_in_executor(None, remove, self._path)
-        except RuntimeError:  # the interpreter ends, and with it the executors
-            remove(self._path)
+        await remove_beside(self._path)
 
     def _watch(self) -> None:
         if self._socket.fileno() >= 0:
@@ -243,8 +246,8 @@ class _LocalCarrier(Carrier):
 
     async def send(self, message: bytes) -> None:
         loop, below = asyncio.get_running_loop(), self._below
-        if not below.begin_writing():
-            raise CarrierClosedError(f"{self._description} is closed")
+        if not below.begin_writing(wait=False):  # the loop waits for nobody
+            raise CarrierClosedError(f"{self._description} is closed, or somebody else writes")
         try:
             left = below.put(message)
             while not left:

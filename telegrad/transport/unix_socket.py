@@ -8,6 +8,7 @@ others may write to, may be anybody's.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import shutil
@@ -25,6 +26,7 @@ __all__ = [
     "parent_of",
     "path_of",
     "remove",
+    "remove_beside",
 ]
 
 UNIX_SCHEME = "unix"
@@ -102,6 +104,14 @@ def make_path(parent: str) -> str:
 def remove(path: str) -> None:
     """Removes a socket and its directory, if they are there."""
     shutil.rmtree(os.path.dirname(path), ignore_errors=True)
+
+
+async def remove_beside(path: str) -> None:
+    """Removes them in another thread than the loop's, while there are any."""
+    try:
+        await asyncio.get_running_loop().run_in_executor(None, remove, path)
+    except RuntimeError:  # the interpreter ends, and with it the executors
+        remove(path)
 
 
 def _stale(parent: str) -> Iterator[str]:
