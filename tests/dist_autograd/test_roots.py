@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextvars
-import itertools
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -28,22 +26,6 @@ from tests.dist_autograd.test_errors import FailsBackwards
 from tests.faults.remote_code import entered, hold, release
 
 X, GIVEN = (np.random.default_rng(i).normal(size=(5, 4)) for i in (1, 2))
-
-_numbers = itertools.count()
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with Cluster(3) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def name() -> Iterator[str]:
-    """A gate of the test's own, open at its end."""
-    name = f"roots {next(_numbers)}"
-    yield name
-    release(name)
 
 
 class Layer:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future as ThreadFuture
 from concurrent.futures import ThreadPoolExecutor
@@ -33,28 +32,12 @@ from tests.patience import with_more_time
 
 X = np.random.default_rng(1).normal(size=(5, 4))
 
-_numbers = itertools.count()
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with Cluster(3) as cluster:
-        yield cluster
-
 
 @pytest.fixture
 def pool() -> Iterator[ThreadPoolExecutor]:
     """Threads for calls that last."""
     with ThreadPoolExecutor(4) as pool:
         yield pool
-
-
-@pytest.fixture
-def name() -> Iterator[str]:
-    """A gate of the test's own, open at its end."""
-    name = f"rref backward {next(_numbers)}"
-    yield name
-    release(name)
 
 
 class Layer:
