@@ -12,13 +12,16 @@ from telegrad.arrays.device import (
     to_device,
 )
 from telegrad.arrays.host_copy import host_copy, to_host
+from telegrad.arrays.shared import SharedMemory, can_share, shared_below, shared_empty
 from telegrad.arrays.sparse import is_sparse, sparse_product, sparse_product_asks
 
 __all__ = [
     "CPU",
+    "SharedMemory",
     "array_beside",
     "array_from_dlpack",
     "as_array",
+    "can_share",
     "check_devices",
     "copy_into",
     "device_name",
@@ -30,6 +33,8 @@ __all__ = [
     "is_inexact",
     "is_sparse",
     "namespace",
+    "shared_below",
+    "shared_empty",
     "sparse_product",
     "sparse_product_asks",
     "to_device",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from telegrad.pb.frame_pb2 import Envelope, Frame, Goodbye, Heartbeat
+from telegrad.pb.frame_pb2 import Envelope, Frame, Goodbye, Heartbeat, Lending
 from telegrad.pb.handshake_pb2 import Hello, Proof, Refusal, Welcome
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "Goodbye",
     "Heartbeat",
     "Hello",
+    "Lending",
     "Proof",
     "Refusal",
     "Welcome",

@@ -7,16 +7,40 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Frame(_message.Message):
-    __slots__ = ("envelopes", "receipt", "heartbeat", "goodbye")
+    __slots__ = ("envelopes", "receipt", "heartbeat", "goodbye", "lending")
     ENVELOPES_FIELD_NUMBER: _ClassVar[int]
     RECEIPT_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    LENDING_FIELD_NUMBER: _ClassVar[int]
     envelopes: _containers.RepeatedCompositeFieldContainer[Envelope]
     receipt: int
     heartbeat: Heartbeat
     goodbye: Goodbye
-    def __init__(self, envelopes: _Optional[_Iterable[_Union[Envelope, _Mapping]]] = ..., receipt: _Optional[int] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
+    lending: Lending
+    def __init__(self, envelopes: _Optional[_Iterable[_Union[Envelope, _Mapping]]] = ..., receipt: _Optional[int] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., lending: _Optional[_Union[Lending, _Mapping]] = ...) -> None: ...
+
+class Lending(_message.Message):
+    __slots__ = ("slabs", "slab_sizes", "envelopes", "parts", "loans", "lenders", "offsets", "returned", "dropped")
+    SLABS_FIELD_NUMBER: _ClassVar[int]
+    SLAB_SIZES_FIELD_NUMBER: _ClassVar[int]
+    ENVELOPES_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    LOANS_FIELD_NUMBER: _ClassVar[int]
+    LENDERS_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    RETURNED_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    slabs: _containers.RepeatedScalarFieldContainer[int]
+    slab_sizes: _containers.RepeatedScalarFieldContainer[int]
+    envelopes: _containers.RepeatedScalarFieldContainer[int]
+    parts: _containers.RepeatedScalarFieldContainer[int]
+    loans: _containers.RepeatedScalarFieldContainer[int]
+    lenders: _containers.RepeatedScalarFieldContainer[int]
+    offsets: _containers.RepeatedScalarFieldContainer[int]
+    returned: _containers.RepeatedScalarFieldContainer[int]
+    dropped: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, slabs: _Optional[_Iterable[int]] = ..., slab_sizes: _Optional[_Iterable[int]] = ..., envelopes: _Optional[_Iterable[int]] = ..., parts: _Optional[_Iterable[int]] = ..., loans: _Optional[_Iterable[int]] = ..., lenders: _Optional[_Iterable[int]] = ..., offsets: _Optional[_Iterable[int]] = ..., returned: _Optional[_Iterable[int]] = ..., dropped: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Envelope(_message.Message):
     __slots__ = ("number", "kind", "call", "reply", "time_left", "depth", "document", "externals", "headers", "buffer_sizes", "buffers", "document_size", "externals_size")

@@ -4,19 +4,32 @@ Two roles, each held by one thread (or task) at a time: the writer's and the rea
 waits. What does not fit into the socket is kept, and `flush` sends it. To end the stream the socket
 is shut down, at both ends and for whoever polls it; the descriptor is closed when both roles are
 free: no thread ever uses one that stands for something else by now.
+
+Descriptors travel beside messages, and are there before the message beside which they were sent.
 """
 
 from __future__ import annotations
 
+import array
 import contextlib
+import os
 import socket
 import threading
+from collections import deque
 from typing import final
 
+from telegrad.errors import DecodeError
 from telegrad.transport.base import CarrierClosedError
 from telegrad.transport.message_buffer import MessageBuffer, header_of
 
 __all__ = ["LocalSocket"]
+
+# At once, of one peer, that no message has asked for yet. The kernel takes 253 in one go.
+MOST_DESCRIPTORS = 128
+ANCILLARY_BYTES = socket.CMSG_SPACE(MOST_DESCRIPTORS * array.array("i").itemsize)
+
+# As plain numbers: as members of enumerations they take ten times as long in each read.
+CLOSE_ON_EXEC, CUT_SHORT = int(socket.MSG_CMSG_CLOEXEC), int(socket.MSG_CTRUNC)
 
 
 @final
@@ -34,6 +47,8 @@ class LocalSocket:
         self._writer = threading.Lock()
         self._incoming = MessageBuffer()
         self._unsent: list[memoryview] = []
+        self._attached: list[int] = []  # descriptors that leave next
+        self._came: deque[int] = deque()
         self._ended = False
 
     def fileno(self) -> int:
@@ -70,6 +85,14 @@ class LocalSocket:
         self._unsent += [memoryview(header_of(message)), memoryview(message)]
         return self.flush()
 
+    def attach(self, descriptor: int) -> None:
+        """Sends a descriptor beside the next message, and closes it; by whoever writes."""
+        self._attached.append(descriptor)
+
+    def descriptor(self) -> int | None:
+        """Returns the next descriptor that came, for whoever reads to close; None if there is none."""
+        return self._came.popleft() if self._came else None
+
     def flush(self) -> bool:
         """Sends what did not fit before; returns whether all of it has left.
 
@@ -78,7 +101,10 @@ class LocalSocket:
         """
         while self._unsent:
             try:
-                sent = self._socket.sendmsg(self._unsent)
+                if self._attached:
+                    sent = self._send_attached()
+                else:
+                    sent = self._socket.sendmsg(self._unsent)
             except BlockingIOError:
                 return False
             except OSError as error:
@@ -91,14 +117,19 @@ class LocalSocket:
 
         Raises:
             CarrierClosedError: The stream ended, or brought what is no message.
+            DecodeError: It brought too many descriptors.
         """
         while (message := self._incoming.take()) is None:
             try:
-                size = self._socket.recv_into(self._incoming.space())
+                size, beside, flags, _ = self._socket.recvmsg_into(
+                    [self._incoming.space()], ANCILLARY_BYTES, CLOSE_ON_EXEC
+                )
             except BlockingIOError:
                 return None
             except OSError as error:
                 raise CarrierClosedError(f"the local stream ended: {error}") from error
+            if beside or flags & CUT_SHORT:
+                self._keep(beside, cut=bool(flags & CUT_SHORT))
             if not size:
                 raise CarrierClosedError("the other end closed the local stream")
             self._incoming.filled(size)
@@ -132,8 +163,38 @@ class LocalSocket:
         if self._writer.acquire(blocking=False):
             self._socket.close()
             self._unsent.clear()
+            for descriptor in (*self._attached, *self._came):
+                os.close(descriptor)
+            self._attached.clear()
+            self._came.clear()
             self._writer.release()
         self._reader.release()
+
+    def _send_attached(self) -> int:
+        """Sends descriptors with what waits, and closes them; returns how many bytes left."""
+        rights = array.array("i", self._attached[:MOST_DESCRIPTORS])
+        sent = self._socket.sendmsg(self._unsent, [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+        del self._attached[: len(rights)]
+        for descriptor in rights:
+            os.close(descriptor)
+        return sent
+
+    def _keep(self, beside: list[tuple[int, int, bytes]], *, cut: bool) -> None:
+        """Keeps the descriptors that came beside bytes.
+
+        Raises:
+            DecodeError: They are more than anybody sends.
+            CarrierClosedError: They did not all come: this process has too many.
+        """
+        for level, kind, data in beside:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                rights = array.array("i")
+                rights.frombytes(data[: len(data) - len(data) % rights.itemsize])
+                self._came.extend(rights)
+        if len(self._came) > MOST_DESCRIPTORS:
+            raise DecodeError(f"{len(self._came)} descriptors that no message has asked for")
+        if cut:
+            raise CarrierClosedError("descriptors were lost, as this process has too many open")
 
     def _drop(self, sent: int) -> None:
         """Forgets so many bytes of what was to be sent."""

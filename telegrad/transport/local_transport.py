@@ -18,8 +18,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import final
 
+from telegrad.arrays import can_share
 from telegrad.transport.base import Carrier, CarrierClosedError, Direct, Listener, Transport
 from telegrad.transport.local_socket import LocalSocket
+from telegrad.transport.slabs import SLABS
 from telegrad.transport.unix_socket import (
     check_directory,
     make_path,
@@ -86,6 +88,7 @@ class LocalTransport(Transport):
     def __init__(self, directory: str | None = None) -> None:
         self._parent = parent_of("unix" if directory is None else f"unix://{directory}")
         self._prefix = f"{LOCAL_SCHEME}://{_host()}/"
+        self._told = (SLABS,) if can_share() else ()
 
     @property
     def scheme(self) -> str:
@@ -104,7 +107,7 @@ class LocalTransport(Transport):
         """
         loop = asyncio.get_running_loop()
         path = await loop.run_in_executor(None, make_path, self._parent)
-        return _LocalListener(path, self._prefix + path.lstrip("/"), accept)
+        return _LocalListener(path, self._prefix + path.lstrip("/"), accept, self._told)
 
     async def dial(self, endpoint: str) -> Carrier:
         """Connects to a socket of this host.
@@ -124,7 +127,7 @@ class LocalTransport(Transport):
             raise
         except OSError as error:
             raise ConnectionError(f"{endpoint} cannot be reached: {error}") from error
-        return _LocalCarrier(LocalSocket(connected), endpoint)
+        return _LocalCarrier(LocalSocket(connected), endpoint, self._told)
 
 
 def _host() -> str:
@@ -174,9 +177,14 @@ class _LocalListener(Listener):
     """An open socket; its loop calls it when somebody comes."""
 
     def __init__(
-        self, path: str, endpoint: str, accept: Callable[[Carrier], Awaitable[None]]
+        self,
+        path: str,
+        endpoint: str,
+        accept: Callable[[Carrier], Awaitable[None]],
+        told: tuple[str, ...],
     ) -> None:
         self._path = path
+        self._told = told
         self._endpoint = endpoint
         self._accept = accept
         self._accepting: set[asyncio.Task[None]] = set()
@@ -219,7 +227,8 @@ class _LocalListener(Listener):
             logger.warning("another user dialled %s", self._path)
             connected.close()
             return
-        carrier = _LocalCarrier(LocalSocket(connected), f"{LOCAL_SCHEME} {self._path}")
+        below, description = LocalSocket(connected), f"{LOCAL_SCHEME} {self._path}"
+        carrier = _LocalCarrier(below, description, self._told)
         task = self._loop.create_task(self._run(carrier))
         self._accepting.add(task)
         task.add_done_callback(self._accepting.discard)
@@ -232,13 +241,18 @@ class _LocalListener(Listener):
 class _LocalCarrier(Carrier):
     """A stream over a Unix socket; by the loop, or directly."""
 
-    def __init__(self, below: LocalSocket, description: str) -> None:
+    def __init__(self, below: LocalSocket, description: str, told: tuple[str, ...]) -> None:
         self._below = below
         self._description = description
+        self._told = told
 
     @property
     def description(self) -> str:
         return self._description
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        return self._told
 
     @property
     def direct(self) -> Direct:

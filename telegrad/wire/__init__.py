@@ -5,7 +5,7 @@ from __future__ import annotations
 from telegrad.wire.assembly import Assembly
 from telegrad.wire.body import read_body, write_body
 from telegrad.wire.callable_policy import CallablePolicy, Decide
-from telegrad.wire.copies import copy_of
+from telegrad.wire.copies import NO_MEMORY, Memory, copy_of
 from telegrad.wire.decoder import decode, decode_exception
 from telegrad.wire.encoder import Encoded, encode, encode_exception
 from telegrad.wire.envelope import Buffer, Envelope
@@ -25,15 +25,25 @@ from telegrad.wire.frame import (
     Goodbye,
     Heartbeat,
     inline_parts,
-    inline_size,
+    measure,
     pack_frame,
     unpack_frame,
 )
 from telegrad.wire.function_ref import FunctionRef, name_of
 from telegrad.wire.head import read_head
+from telegrad.wire.lending import Lending, Lent
 from telegrad.wire.limits import DEFAULT_LIMITS, SMALL_LIMITS, DecodeLimits
 from telegrad.wire.lookup import import_missing_with
-from telegrad.wire.piece import PIECE_BYTES, Piece, chunk_header, cut, read_chunk
+from telegrad.wire.piece import (
+    CHUNK_HEADER_BYTES,
+    PIECE_BYTES,
+    Piece,
+    Span,
+    chunk_header,
+    cut,
+    read_chunk,
+    read_chunk_header,
+)
 from telegrad.wire.placement import (
     MOST_GPUS,
     DeviceMap,
@@ -52,9 +62,11 @@ from telegrad.wire.registry import (
 )
 
 __all__ = [
+    "CHUNK_HEADER_BYTES",
     "DEFAULT_LIMITS",
     "INLINE_BYTES",
     "MOST_GPUS",
+    "NO_MEMORY",
     "PIECE_BYTES",
     "SMALL_LIMITS",
     "Assembly",
@@ -71,9 +83,13 @@ __all__ = [
     "Goodbye",
     "Heartbeat",
     "Land",
+    "Lending",
+    "Lent",
+    "Memory",
     "Piece",
     "Place",
     "Project",
+    "Span",
     "add_note",
     "chunk_header",
     "copy_of",
@@ -89,14 +105,15 @@ __all__ = [
     "first_gpu",
     "import_missing_with",
     "inline_parts",
-    "inline_size",
     "land",
+    "measure",
     "name_of",
     "pack_frame",
     "pack_lines",
     "place_by",
     "read_body",
     "read_chunk",
+    "read_chunk_header",
     "read_head",
     "rebuild",
     "rebuild_held",

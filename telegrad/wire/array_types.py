@@ -14,7 +14,7 @@ import numpy as np
 
 from telegrad.errors import DecodeError
 from telegrad.wire.conversion import MARKERS, Conversion, Reading, Refused
-from telegrad.wire.copies import bytes_of, copy_of
+from telegrad.wire.copies import NO_MEMORY, Memory, bytes_of, copy_of
 from telegrad.wire.envelope import Buffer
 from telegrad.wire.lookup import is_exactly
 from telegrad.wire.placement import Land
@@ -176,15 +176,21 @@ def lift_array(conversion: Conversion, value: np.ndarray[Any, Any]) -> object:
     return conversion.lift(value)
 
 
-def describe_array(array: np.ndarray[Any, Any]) -> tuple[object, Sequence[Buffer]]:
+def describe_array(
+    array: np.ndarray[Any, Any], memory: Memory = NO_MEMORY
+) -> tuple[object, Sequence[Buffer]]:
     """Copies an array's bytes, in the order in which they stand.
+
+    Args:
+        array: What is described.
+        memory: Where its bytes are copied to.
 
     Returns:
         `[dtype, "C" or "F", *shape]`, and one buffer.
     """
     flags = array.flags
     order: Literal["C", "F"] = "F" if flags.f_contiguous and not flags.c_contiguous else "C"
-    return [encode_dtype(array.dtype), order, *array.shape], [bytes_of(array, order)]
+    return [encode_dtype(array.dtype), order, *array.shape], [bytes_of(array, order, memory)]
 
 
 def describe_own_array(array: np.ndarray[Any, Any]) -> tuple[object, Sequence[Buffer]]:

@@ -1,8 +1,9 @@
 """Big parts of envelopes, put together by the receiver from pieces that come in any order.
 
 A piece is claimed, which says where its bytes belong; whoever claimed it copies them there, in
-whatever thread; then it is placed. Of a piece that comes again only the first is ever claimed: no
-byte of a part is written twice, and none once the part is complete.
+whatever thread; then it is placed, or given back if its bytes did not come. A piece may come again:
+while the first is on its way it is claimed twice, and the same bytes are written twice; once it is in
+its place it is not wanted. No byte is written once all is complete: that waits for every claim.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from telegrad.errors import DecodeError
 from telegrad.wire.envelope import Envelope
 from telegrad.wire.limits import MAX_ENVELOPE_BYTES
-from telegrad.wire.piece import PIECE_BYTES, Piece
+from telegrad.wire.piece import PIECE_BYTES, Span
 
 __all__ = ["Assembly"]
 
@@ -24,11 +25,11 @@ __all__ = ["Assembly"]
 class _Part:
     """A part that is still to come, or comes."""
 
-    __slots__ = ("claimed", "size", "view")
+    __slots__ = ("placed", "size", "view")
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.claimed: set[int] | None = None  # the offsets of its pieces; none came while None
+        self.placed: set[int] | None = None  # the offsets of its pieces; none came while None
         self.view: memoryview | None = None
 
 
@@ -47,7 +48,7 @@ class Assembly:
         DecodeError: The sizes cannot be.
     """
 
-    __slots__ = ("_left", "_parts", "envelope")
+    __slots__ = ("_claimed", "_left", "_parts", "envelope")
 
     def __init__(
         self, envelope: Envelope, awaited: Mapping[int, int], most: int = MAX_ENVELOPE_BYTES
@@ -57,6 +58,7 @@ class Assembly:
         self.envelope = envelope
         self._parts = {part: _Part(size) for part, size in awaited.items()}
         self._left = sum(-(-size // PIECE_BYTES) for size in awaited.values())
+        self._claimed = 0  # claims under way
 
     @property
     def parts(self) -> int:
@@ -70,33 +72,45 @@ class Assembly:
 
     @property
     def complete(self) -> bool:
-        """Whether every byte is in its place."""
-        return self._left == 0
+        """Whether every byte is in its place, and nobody writes any more."""
+        return self._left == 0 and self._claimed == 0
 
-    def claim(self, piece: Piece) -> memoryview | None:
-        """Returns where the bytes of a piece belong; None when it was claimed before.
+    def claim(self, piece: Span) -> memoryview | None:
+        """Returns where the bytes of a piece belong; None when they are there, or lent.
 
         Raises:
             DecodeError: The piece belongs nowhere, or there is no memory for its part.
         """
         part = self._parts.get(piece.part)
         if part is None:
+            if self._is_lent(piece.part):
+                return None
             raise self._error(piece, "no such part was announced")
         end = min(piece.offset + PIECE_BYTES, part.size)
-        if piece.offset % PIECE_BYTES or piece.offset + len(piece.data) != end:
+        if piece.offset % PIECE_BYTES or piece.offset + piece.size != end:
             raise self._error(piece, f"the part has {part.size} bytes")
-        if part.claimed is None:
-            part.claimed = set()
-        if piece.offset in part.claimed:
+        if part.placed is None:
+            part.placed = set()
+        if piece.offset in part.placed:
             return None
         if part.view is None:
             part.view = self._take_memory(piece, part.size)
-        part.claimed.add(piece.offset)
+        self._claimed += 1
         return part.view[piece.offset : end]
 
-    def placed(self) -> bool:
+    def placed(self, piece: Span) -> bool:
         """Hears that the bytes of a claimed piece are in place; returns whether all are now."""
-        self._left -= 1
+        placed = self._parts[piece.part].placed
+        assert placed is not None
+        if piece.offset not in placed:
+            placed.add(piece.offset)
+            self._left -= 1
+        self._claimed -= 1
+        return self.complete
+
+    def given_back(self) -> bool:
+        """Hears that the bytes of a claimed piece did not come; returns whether all are in place."""
+        self._claimed -= 1
         return self.complete
 
     def join(self) -> Envelope:
@@ -114,14 +128,19 @@ class Assembly:
         envelope.buffers = buffers
         return envelope
 
-    def _take_memory(self, piece: Piece, size: int) -> memoryview:
+    def _is_lent(self, part: int) -> bool:
+        """Whether a part came in shared memory; on another stream it may come once more."""
+        buffers = self.envelope.buffers
+        return 0 <= part - 2 < len(buffers) and isinstance(buffers[part - 2], memoryview)
+
+    def _take_memory(self, piece: Span, size: int) -> memoryview:
         try:  # np.empty touches no page before its bytes arrive; bytearray(n) would
             return np.empty(size, np.uint8).data
         except MemoryError as error:
             raise self._error(piece, f"no memory for {size} bytes") from error
 
-    def _error(self, piece: Piece, why: str) -> DecodeError:
-        where = f"bytes {piece.offset} to {piece.offset + len(piece.data)} of part {piece.part}"
+    def _error(self, piece: Span, why: str) -> DecodeError:
+        where = f"bytes {piece.offset} to {piece.offset + piece.size} of part {piece.part}"
         return DecodeError(
             f"a piece of envelope {piece.number} ({self.envelope.kind}) does not fit: {where}; "
             f"{why}"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from telegrad.wire.copies import NO_MEMORY, Memory
 from telegrad.wire.decoder import decode
 from telegrad.wire.encoder import encode
 from telegrad.wire.envelope import Buffer, Envelope
@@ -14,6 +15,10 @@ from telegrad.wire.placement import Land, Place, first_gpu, land
 __all__ = ["read_body", "write_body"]
 
 
+def _no_memory() -> Memory:
+    return NO_MEMORY
+
+
 def write_body(
     kind: str,
     body: object,
@@ -21,6 +26,7 @@ def write_body(
     reply: bool = False,
     buffers: Sequence[Buffer] = (),
     place: Place = first_gpu,
+    memory: Callable[[], Memory] = _no_memory,
 ) -> Envelope:
     """Makes the envelope of a protocol message, which passes no interceptor.
 
@@ -30,6 +36,7 @@ def write_body(
         reply: Whether it answers a request.
         buffers: Bytes that travel behind those of the body, not copied.
         place: Says where arrays of a GPU are to arrive.
+        memory: Says where the bytes of arrays are copied to, of a message for one worker.
 
     Raises:
         EncodeError: The body cannot travel.
@@ -38,7 +45,10 @@ def write_body(
     {'key': 'k'}
     """
     encoded = encode(body, name=None)
-    externals, own = describe(encoded.externals, place) if encoded.externals else (b"", [])
+    externals: bytes = b""
+    own: Sequence[Buffer] = ()
+    if encoded.externals:
+        externals, own = describe(encoded.externals, place, memory())
     return Envelope(
         kind,
         reply=reply,

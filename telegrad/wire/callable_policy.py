@@ -6,8 +6,9 @@ Nothing is imported, looked up through a property, or built for a name that is r
 from __future__ import annotations
 
 import importlib
+import sys
 import types
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, TypeAlias, final
 
@@ -30,6 +31,7 @@ from telegrad.wire.definers import (
 from telegrad.wire.exposure import is_marked
 from telegrad.wire.function_ref import FunctionRef
 from telegrad.wire.lookup import (
+    MAIN_NAMES,
     Found,
     attribute,
     bases,
@@ -120,15 +122,30 @@ class CallablePolicy:
             CallRefusedError: It may not be called here.
             FunctionNotFoundError: There is none of that name here.
         """
-        ref = ref if isinstance(ref, FunctionRef) else FunctionRef(ref)
-        known = self._known.get(ref.name) if type(ref.name) is str else None
-        if known is not None and known.is_there():
+        name = ref.name if isinstance(ref, FunctionRef) else ref
+        known = self._known.get(name) if type(name) is str else None
+        if (
+            known is not None
+            and sys.modules.get(known.key) is known.home
+            and known.names.get(known.path) is known.function
+        ):
             return known.function
+        ref = ref if isinstance(ref, FunctionRef) else FunctionRef(ref)
         function = self._resolve(CallableRequest(ref, caller, worker), called=True)
         if type(function) is types.FunctionType and self._decide is None:
-            module, _, path = ref.name.partition(":")
-            self._known[ref.name] = _Known(module, path, function)
+            self._know(name, function)
         return function
+
+    def _know(self, name: str, function: types.FunctionType) -> None:
+        """Keeps a function that is at the top of its module."""
+        module, _, path = name.partition(":")
+        home = module_of(module)
+        if home is None or (names := module_namespace(home)).get(path) is not function:
+            return
+        for key in (module, *MAIN_NAMES):
+            if sys.modules.get(key) is home:
+                self._known[name] = _Known(home, key, names, path, function)
+                return
 
     def resolve_value(
         self, name: str, *, caller: WorkerInfo | None = None, worker: str = ""
@@ -385,16 +402,23 @@ class CallablePolicy:
 
 
 class _Known(NamedTuple):
-    """A function that was found and judged once; most are called again."""
+    """A function that was found and judged once; most are called again.
 
-    module: str
+    Its name leads to it as long as `home` is what is imported as `key`, and it stands there.
+
+    Attributes:
+        home: The module at the top of which it is.
+        key: Of that, among those that are imported.
+        names: What stands in it.
+        path: The function's name there.
+        function: Itself.
+    """
+
+    home: types.ModuleType
+    key: str
+    names: Mapping[str, object]
     path: str
     function: types.FunctionType
-
-    def is_there(self) -> bool:
-        """Whether its name still leads to it, at the top of its module."""
-        module = module_of(self.module)
-        return module is not None and module_namespace(module).get(self.path) is self.function
 
 
 def _find(module: types.ModuleType | None, parts: tuple[str, ...]) -> Found | None:

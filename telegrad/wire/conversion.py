@@ -38,6 +38,9 @@ class Conversion(Protocol):
     ) -> list[object]:
         """Converts several values; `step` says how the path reaches the one at an index."""
 
+    def entries(self, values: dict[str, Any]) -> dict[str, object]:
+        """Converts the values of a dict whose keys are strings."""
+
     def lift(self, value: object) -> object:
         """Puts an object beside the document and returns the reference to it."""
 

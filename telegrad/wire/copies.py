@@ -7,36 +7,78 @@ for dead.
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol, final
 
 import numpy as np
 
+from telegrad.arrays import SharedMemory, shared_below
 from telegrad.wire.envelope import Buffer
 
-__all__ = ["bytes_of", "copy_of"]
+__all__ = ["NO_MEMORY", "Memory", "bytes_of", "copy_of"]
 
 # Below, the copy takes less than 0.1 ms, and NumPy's own way of it more than the copy.
 BIG_BYTES: Final = 2**18
+SMALLEST_SHARED: Final = 2**16 + 1  # what is smaller travels in its frame
 
 
-def bytes_of(array: np.ndarray[Any, Any], order: Literal["C", "F"]) -> Buffer:
-    """Copies an array's bytes, in the order of C or of Fortran.
+class Memory(Protocol):
+    """What this process shares with another one."""
+
+    def take(self, size: int) -> memoryview | None:
+        """Returns so many bytes, for one buffer that goes there; None where there are none."""
+
+    def lends(self, memory: SharedMemory) -> bool:
+        """Tells whether arrays that were made in some memory go there as they are."""
+
+
+@final
+class _NoMemory:
+    """Nothing is shared."""
+
+    __slots__ = ()
+
+    def take(self, size: int) -> None:
+        del size
+
+    def lends(self, memory: SharedMemory) -> bool:
+        del memory
+        return False
+
+
+NO_MEMORY: Final = _NoMemory()
+
+
+def bytes_of(
+    array: np.ndarray[Any, Any], order: Literal["C", "F"], memory: Memory = NO_MEMORY
+) -> Buffer:
+    """Copies an array's bytes, in the order of C or of Fortran, once; or shares them as they are.
 
     >>> list(bytes_of(np.array([[1, 2], [3, 4]], np.uint8), "F"))
     [1, 3, 2, 4]
+
+    Args:
+        array: What is copied.
+        order: Of the copy.
+        memory: Where it is made, if there is any. An array that was made in shared memory is not
+            copied where that is known.
     """
+    in_order = array.flags.c_contiguous if order == "C" else array.flags.f_contiguous
+    if in_order and memory is not NO_MEMORY and array.nbytes >= SMALLEST_SHARED:
+        below = shared_below(array)
+        if below is not None and memory.lends(below):
+            return _octets(array, order).data
     if array.dtype.names is not None and array.dtype.itemsize:
         # Field by field, a copy would have in its gaps whatever lay in this process' memory.
         array = array.view(np.dtype((np.void, array.dtype.itemsize)))
-    if array.nbytes < BIG_BYTES:
+    room = memory.take(array.nbytes)
+    if room is None and array.nbytes < BIG_BYTES:
         return array.tobytes(order)
-    copy = np.empty(array.shape, array.dtype, order)
-    in_order = array.flags.c_contiguous if order == "C" else array.flags.f_contiguous
+    copy: np.ndarray[Any, Any] = np.ndarray(array.shape, array.dtype, room, order=order)
     if in_order:
         np.copyto(_octets(copy, order), _octets(array, order))
     else:
         np.copyto(copy, array)
-    return _octets(copy, order).data
+    return _octets(copy, order).data if room is None else room
 
 
 def copy_of(data: Buffer) -> Buffer:

@@ -23,7 +23,7 @@ from telegrad.wire.external import rebuild
 from telegrad.wire.limits import DEFAULT_LIMITS, DecodeLimits
 from telegrad.wire.registry import registered_type_by_name
 from telegrad.wire.tags import Tag
-from telegrad.wire.unpacking import check, unpack
+from telegrad.wire.unpacking import unpack
 
 __all__ = ["decode", "decode_exception"]
 
@@ -42,6 +42,8 @@ def decode(
     *,
     functions: Functions | None = None,
     limits: DecodeLimits = DEFAULT_LIMITS,
+    nesting: int = 0,
+    allowance: Allowance | None = None,
 ) -> Any:
     """Decodes a document.
 
@@ -51,6 +53,8 @@ def decode(
         functions: Returns the function of a name, or raises CallRefusedError or
             FunctionNotFoundError; by default what a `CallablePolicy("project")` allows.
         limits: What the document may ask of this end.
+        nesting: How many exceptions it is inside of.
+        allowance: That of the document which it is a part of.
 
     Returns:
         The value; nothing else refers to its containers.
@@ -64,7 +68,21 @@ def decode(
         >>> decode(encode((1, {2: {3}})).document)
         (1, {2: {3}})
     """
-    return _decode(document, externals, functions, 0, limits)
+    if nesting > MAX_NESTING:
+        raise DecodeError(f"exceptions inside exceptions, deeper than {MAX_NESTING}")
+    reader = _Document(externals, functions, nesting, limits, allowance)
+    try:
+        # without the bytes of a marker there is no compound, and no array needs to be looked at
+        array = reader.array if _MARKER_BYTES in document else None
+        if len(document) > limits.elements or allowance is not None:
+            value = _unpack_counted(document, reader, array)
+        else:
+            value = unpack(document, limits, extension=reader.extension, array=array)
+    except Exception as error:  # whatever garbage makes msgpack or a constructor raise
+        raise _located(error, document, reader) from error
+    if reader.open_markers:
+        raise DecodeError("a document with a tag that stands for no value")
+    return value
 
 
 def decode_exception(
@@ -79,32 +97,6 @@ def decode_exception(
         DecodeError: It is no description of an exception.
     """
     return unpack_exception(plain, _Document((), functions, 0, limits, None).part)
-
-
-def _decode(
-    document: bytes,
-    externals: Sequence[object],
-    functions: Functions | None,
-    nesting: int,
-    limits: DecodeLimits,
-    allowance: Allowance | None = None,
-) -> Any:
-    if nesting > MAX_NESTING:
-        raise DecodeError(f"exceptions inside exceptions, deeper than {MAX_NESTING}")
-    reader = _Document(externals, functions, nesting, limits, allowance)
-    try:
-        check(document, limits)
-        # without the bytes of a marker there is no compound, and no array needs to be looked at
-        array = reader.array if _MARKER_BYTES in document else None
-        if len(document) > limits.elements or allowance is not None:
-            value = _unpack_counted(document, reader, array)
-        else:
-            value = unpack(document, limits, extension=reader.extension, array=array)
-    except Exception as error:  # whatever garbage makes msgpack or a constructor raise
-        raise _located(error, document, reader) from error
-    if reader.open_markers:
-        raise DecodeError("a document with a tag that stands for no value")
-    return value
 
 
 def _unpack_counted(
@@ -172,14 +164,14 @@ class _Document:
         allowance: Allowance | None,
     ) -> None:
         self.limits = limits
+        self.open_markers = 0
+        self._externals = externals
+        self._functions = functions
+        self._functions_found: dict[str, object] = {}  # or the error; each is asked for once
+        self._nesting = nesting
         self._allowance = allowance
         if allowance is not None:
             allowance.beside(externals)
-        self._externals = externals
-        self._functions = functions
-        self._nesting = nesting
-        self._functions_found: dict[str, object] = {}  # or the error; each is asked for once
-        self.open_markers = 0
 
     @property
     def allowance(self) -> Allowance:
@@ -244,8 +236,13 @@ class _Document:
         if any(type(each) is not bytes for each in buffers):
             raise DecodeError("a part of an exception whose buffers are no bytes")
         externals = rebuild(metadata, buffers, limits=self.limits)
-        return _decode(
-            document, externals, self._functions, self._nesting + 1, self.limits, self.allowance
+        return decode(
+            document,
+            externals,
+            functions=self._functions,
+            limits=self.limits,
+            nesting=self._nesting + 1,
+            allowance=self.allowance,
         )
 
 
@@ -276,7 +273,6 @@ def _located(error: Exception, document: bytes, reader: _Document) -> DecodeErro
     if len(document) > _LOCATED_BYTES:
         return DecodeError(words)
     try:
-        check(document, reader.limits)
         tree = unpack(document, reader.limits)
     except DecodeError:  # too large, or too deep
         return DecodeError(words)

@@ -45,9 +45,7 @@ _Encoder: TypeAlias = Callable[[Conversion, Any], object]
 _PLAIN = frozenset({type(None), bool, int, float, str})
 _PLAIN_OR_BYTES = _PLAIN | {bytes}
 _STR = frozenset({str})
-_ONE_LEVEL = _PLAIN_OR_BYTES | {list, dict}
 _LEAVES: dict[type, _Encoder] = builtin_types.LEAF_ENCODERS | array_types.LEAF_ENCODERS
-_COMPOUNDS: dict[type, _Encoder] = builtin_types.COMPOUND_ENCODERS
 
 
 @final
@@ -64,13 +62,14 @@ class Encoded:
     externals: list[object]
 
 
-def encode(value: object, *, name: str | None = "value") -> Encoded:
+def encode(value: object, *, name: str | None = "value", nesting: int = 0) -> Encoded:
     r"""Encodes a value.
 
     Args:
         value: Anything that the codec knows; the module's tables list it.
         name: What `value` is called in the path of an error, `value[0]`. None for the body of a
             message, a dict whose keys are names of their own: `{"args": ...}` gives `args[0]`.
+        nesting: How many exceptions it is inside of.
 
     Returns:
         The document and its externals.
@@ -82,7 +81,20 @@ def encode(value: object, *, name: str | None = "value") -> Encoded:
         >>> encode({"lr": 0.1}).document
         b'\x81\xa2lr\xcb?\xb9\x99\x99\x99\x99\x99\x9a'
     """
-    return _encode(value, name, 0)
+    kind = type(value)
+    externals: list[object] = []
+    try:
+        if not (kind in _PLAIN or (kind in _WHOLE and _WHOLE[kind](value))):
+            encoder = _ValueEncoder(nesting, externals, is_body=name is None)
+            value = encoder.rebuilt(value, kind)
+        packer = msgpack.Packer(default=_big_int, unicode_errors="surrogatepass")
+        return Encoded(packer.pack(value), externals)
+    except Refused as refused:
+        path = _path(refused.steps, name)
+        raise EncodeError(f"{path} cannot travel: {refused}", path=path) from refused.__cause__
+    except (ValueError, OverflowError) as error:
+        path = name or "value"
+        raise EncodeError(f"{path} cannot travel: {error}", path=path) from error
 
 
 def encode_exception(error: BaseException) -> dict[str, object]:
@@ -93,22 +105,7 @@ def encode_exception(error: BaseException) -> dict[str, object]:
     Returns:
         What `decode_exception` takes.
     """
-    return pack_exception(error, _ValueEncoder(0).part)
-
-
-def _encode(value: object, name: str | None, nesting: int) -> Encoded:
-    encoder = _ValueEncoder(nesting, is_body=name is None)
-    try:
-        document = msgpack.packb(
-            encoder.convert(value), default=_big_int, unicode_errors="surrogatepass"
-        )
-    except Refused as refused:
-        path = _path(refused.steps, name)
-        raise EncodeError(f"{path} cannot travel: {refused}", path=path) from refused.__cause__
-    except (ValueError, OverflowError) as error:
-        path = name or "value"
-        raise EncodeError(f"{path} cannot travel: {error}", path=path) from error
-    return Encoded(document, encoder.externals)
+    return pack_exception(error, _ValueEncoder(0, []).part)
 
 
 def _big_int(value: object) -> object:
@@ -136,24 +133,24 @@ def _reference(index: int) -> object:
 class _ValueEncoder:
     """One document in the making."""
 
-    __slots__ = ("_indexes", "_is_body", "_nesting", "_open", "externals")
+    __slots__ = ("_externals", "_indexes", "_is_body", "_nesting", "_open")
 
-    def __init__(self, nesting: int, *, is_body: bool = False) -> None:
+    def __init__(self, nesting: int, externals: list[object], *, is_body: bool = False) -> None:
         self._nesting = nesting
         self._is_body = is_body  # what is in it are arguments
-        self.externals: list[object] = []
+        self._externals = externals  # filled in first-seen order
         self._indexes: dict[int, int] = {}
         self._open: set[int] = set()
 
     def convert(self, value: Any) -> object:
         """Returns the packable form of a value."""
         kind = type(value)
-        if kind in _PLAIN:
+        if kind in _PLAIN or (kind in _WHOLE and (not value or _WHOLE[kind](value))):
             return value
-        if kind is list:
-            return value if _is_plain_list(value) else self._inside(value, _convert_list)
-        if kind is dict:
-            return value if _is_plain_dict(value) else self._inside(value, _convert_dict)
+        return self.rebuilt(value, kind)
+
+    def rebuilt(self, value: Any, kind: type) -> object:
+        """Returns the packable form of a value that msgpack may not have as it is."""
         if kind in _LEAVES:
             return _LEAVES[kind](self, value)
         if kind in _COMPOUNDS:
@@ -169,18 +166,38 @@ class _ValueEncoder:
         converted: list[object] = []
         try:
             for value in values:
-                plain = type(value) in _PLAIN
-                converted.append(value if plain else self.convert(value))
+                kind = type(value)
+                if kind in _PLAIN or (kind in _WHOLE and (not value or _WHOLE[kind](value))):
+                    converted.append(value)
+                else:
+                    converted.append(self.rebuilt(value, kind))
         except Refused as refused:
             refused.steps.append(step(len(converted)))
             raise
         return converted
 
+    def entries(self, values: dict[str, Any]) -> dict[str, object]:
+        """Converts the values of a dict whose keys are strings."""
+        converted: dict[str, object] = {}
+        key = ""
+        try:
+            for key, value in values.items():
+                kind = type(value)
+                if kind in _PLAIN or (kind in _WHOLE and (not value or _WHOLE[kind](value))):
+                    converted[key] = value
+                else:
+                    converted[key] = self.rebuilt(value, kind)
+        except Refused as refused:
+            refused.steps.append(f"[{key!r}]")
+            raise
+        return converted
+
     def lift(self, value: object) -> object:
         """Puts an object beside the document and returns the reference to it."""
-        index = self._indexes.setdefault(id(value), len(self.externals))
-        if index == len(self.externals):
-            self.externals.append(value)  # keeps it alive, so that its id stays its own
+        externals = self._externals
+        index = self._indexes.setdefault(id(value), len(externals))
+        if index == len(externals):
+            externals.append(value)  # keeps it alive, so that its id stays its own
         return _reference(index)
 
     def _inside(self, value: Any, encoder: _Encoder) -> object:
@@ -216,7 +233,7 @@ class _ValueEncoder:
         if self._nesting >= MAX_NESTING:
             return None
         try:
-            encoded = _encode(value, "value", self._nesting + 1)
+            encoded = encode(value, nesting=self._nesting + 1)
             if any(not isinstance(each, np.ndarray) for each in encoded.externals):
                 return None  # RRefs and Tensors travel under the eyes of interceptors alone
             metadata, buffers = describe(encoded.externals)
@@ -270,33 +287,35 @@ def _encode_function(conversion: Conversion, value: Any) -> object:
 
 def _is_plain_list(value: list[Any]) -> bool:
     """Whether msgpack may have it whole; a list of lists, or of records, is seen at one go."""
-    kinds = set(map(type, value))
-    if kinds <= _PLAIN:
+    if _PLAIN.issuperset(map(type, value)):
         return True
+    kinds = set(map(type, value))
     if kinds == {list}:
         return _PLAIN.issuperset(map(type, chain.from_iterable(value)))
     if kinds == {dict}:
         items = chain.from_iterable(map(dict.values, value))
         keys = set(map(type, chain.from_iterable(value)))
         return keys <= {str} and _PLAIN.issuperset(map(type, items))
-    return _are_plain(value)
+    return kinds <= _PLAIN_OR_BYTES and _are_plain(value)
 
 
 def _is_plain_dict(value: dict[Any, Any]) -> bool:
     """Whether msgpack may have it whole; one of such lists and dicts, as a call is, included."""
     if not _STR.issuperset(map(type, value)):
         return False
-    kinds = set(map(type, value.values()))
-    if kinds <= _PLAIN:
+    if _PLAIN.issuperset(map(type, value.values())):
         return True
-    return kinds <= _ONE_LEVEL and all(map(_is_flat, value.values()))
-
-
-def _is_flat(value: Any) -> bool:
-    kind = type(value)
-    if kind is dict:
-        return _are_plain(value.values()) and _STR.issuperset(map(type, value))
-    return kind in _PLAIN or _are_plain(value if kind is list else (value,))
+    for each in value.values():
+        kind = type(each)
+        if kind is list:
+            flat = not each or _are_plain(each)
+        elif kind is dict:
+            flat = not each or (_are_plain(each.values()) and _STR.issuperset(map(type, each)))
+        else:
+            flat = kind in _PLAIN or (kind is bytes and len(each) < array_types.BESIDE_BYTES)
+        if not flat:
+            return False
+    return True
 
 
 def _are_plain(values: Collection[Any]) -> bool:
@@ -314,7 +333,13 @@ def _convert_list(conversion: Conversion, value: list[Any]) -> object:
 
 def _convert_dict(conversion: Conversion, value: dict[Any, Any]) -> object:
     if _STR.issuperset(map(type, value)):
-        keys = list(value)
-        items = conversion.items(list(value.values()), lambda i: f"[{keys[i]!r}]")
-        return dict(zip(keys, items, strict=True))
+        return conversion.entries(value)
     return builtin_types.encode_mapping(conversion, value, Tag.DICT)
+
+
+# A container that is plain goes to msgpack whole; any other is one of the compounds.
+_WHOLE: dict[type, Callable[[Any], bool]] = {list: _is_plain_list, dict: _is_plain_dict}
+_COMPOUNDS: dict[type, _Encoder] = builtin_types.COMPOUND_ENCODERS | {
+    list: _convert_list,
+    dict: _convert_dict,
+}

@@ -12,21 +12,25 @@ from telegrad.arrays import is_cupy, to_host
 from telegrad.errors import DecodeError, EncodeError
 from telegrad.wire.array_types import describe_array, describe_own_array, rebuild_array
 from telegrad.wire.conversion import Refused
+from telegrad.wire.copies import NO_MEMORY, Memory
 from telegrad.wire.envelope import Buffer
 from telegrad.wire.limits import DEFAULT_LIMITS, DecodeLimits
 from telegrad.wire.placement import Gpu, Land, Place, first_gpu, gpu_number, land
 from telegrad.wire.registry import external_type, external_type_by_tag
-from telegrad.wire.unpacking import check, unpack
+from telegrad.wire.unpacking import unpack
 
 __all__ = ["describe", "describe_held", "describe_lines", "pack_lines", "rebuild", "rebuild_held"]
 
 
-def describe(externals: Sequence[object], place: Place = first_gpu) -> tuple[bytes, list[Buffer]]:
+def describe(
+    externals: Sequence[object], place: Place = first_gpu, memory: Memory = NO_MEMORY
+) -> tuple[bytes, list[Buffer]]:
     """Describes externals for one destination; copies the bytes of arrays as they are now.
 
     Args:
         externals: From `encode`, perhaps replaced by interceptors.
         place: Says where arrays of a GPU are to arrive.
+        memory: Where the bytes of arrays are copied to, if it has any.
 
     Returns:
         Metadata, one msgpack list `[tag, meta, number of buffers]` for each; and all buffers, in
@@ -37,12 +41,18 @@ def describe(externals: Sequence[object], place: Place = first_gpu) -> tuple[byt
     """
     if not externals:
         return b"", []
-    lines, buffers = describe_lines(externals)
+    lines, buffers = describe_lines(externals, memory)
     return pack_lines(lines, place), buffers
 
 
-def describe_lines(externals: Sequence[object]) -> tuple[list[object], list[Buffer]]:
+def describe_lines(
+    externals: Sequence[object], memory: Memory = NO_MEMORY
+) -> tuple[list[object], list[Buffer]]:
     """Describes externals for any number of destinations, for `pack_lines`.
+
+    Args:
+        externals: As for `describe`.
+        memory: As for `describe`; for one destination alone.
 
     Returns:
         A line for each, and all buffers, in order.
@@ -54,7 +64,7 @@ def describe_lines(externals: Sequence[object]) -> tuple[list[object], list[Buff
     lines: list[object] = []
     for index, external in enumerate(externals):
         try:
-            tag, meta, own = _describe(external)
+            tag, meta, own = _describe(external, memory)
         except Refused as refused:
             path = f"external {index}"
             raise EncodeError(f"{path} cannot travel: {refused}", path=path) from refused
@@ -65,15 +75,16 @@ def describe_lines(externals: Sequence[object]) -> tuple[list[object], list[Buff
 
 def pack_lines(lines: Sequence[object], place: Place = first_gpu) -> bytes:
     """Returns lines of `describe_lines` as metadata for one destination."""
-    packed: bytes = msgpack.packb(lines, default=place)
+    packed: bytes = msgpack.Packer(default=place).pack(lines)
     return packed
 
 
-def describe_held(array: Any) -> tuple[list[object], Sequence[Buffer]]:
+def describe_held(array: Any, memory: Memory = NO_MEMORY) -> tuple[list[object], Sequence[Buffer]]:
     """Describes an array of an external that is more than that; copies its bytes.
 
     Args:
         array: Of NumPy or CuPy.
+        memory: As the description of what holds it got it.
 
     Returns:
         `[tag, meta]`, for the meta of what holds it, as it is; and its buffers.
@@ -82,9 +93,9 @@ def describe_held(array: Any) -> tuple[list[object], Sequence[Buffer]]:
         Refused: It cannot travel.
     """
     if type(array) is np.ndarray:
-        meta, buffers = describe_array(array)
+        meta, buffers = describe_array(array, memory)
         return ["array", meta], buffers
-    tag, meta, buffers = _describe(array)
+    tag, meta, buffers = _describe(array, memory)
     return [tag, meta], buffers
 
 
@@ -107,16 +118,16 @@ def rebuild_held(line: object, buffers: Sequence[Buffer], land: Land) -> Any:
     raise DecodeError(f"not an array: {str(line)[:100]}")
 
 
-def _describe(external: Any) -> tuple[str | Gpu, object, Sequence[Buffer]]:
+def _describe(external: Any, memory: Memory) -> tuple[str | Gpu, object, Sequence[Buffer]]:
     if type(external) is np.ndarray:
-        return ("array", *describe_array(external))
+        return ("array", *describe_array(external, memory))
     if is_cupy(external):
         host = np.asarray(to_host(external), order="C")
         return (Gpu.of(external), *describe_own_array(host))
     known = external_type(type(external))
     if known is None:
         raise Refused(f"a {type(external).__qualname__} is no external")
-    return (known.tag, *known.describe(external))
+    return (known.tag, *known.describe(external, memory))
 
 
 def rebuild(
@@ -163,7 +174,6 @@ def rebuild(
 
 def _lines(metadata: bytes, limits: DecodeLimits) -> list[tuple[str, Any, int]]:
     try:
-        check(metadata, limits)
         lines = unpack(metadata, limits)
     except Exception as error:  # msgpack raises a dozen types
         raise DecodeError(f"not a description of externals: {error}") from error

@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError as ProtobufError
 from telegrad import pb
 from telegrad.errors import DecodeError, EncodeError
 from telegrad.wire.envelope import Buffer, Envelope
+from telegrad.wire.lending import Lending, pack_lending, unpack_lending
 from telegrad.wire.limits import DEFAULT_LIMITS, DecodeLimits
 
 __all__ = [
@@ -24,8 +25,7 @@ __all__ = [
     "Goodbye",
     "Heartbeat",
     "inline_parts",
-    "inline_size",
-    "is_bare",
+    "measure",
     "pack_frame",
     "unpack_frame",
 ]
@@ -35,6 +35,7 @@ INLINE_TOTAL = 256 * 2**10  # per envelope; a quarter of a write, so that contro
 MAX_KIND_LENGTH = 100  # characters; kinds are `package.verb`
 
 _OVERHEAD = 64  # bytes of an envelope's own fields, about; only for filling writes
+_PART_OVERHEAD = 16  # bytes that announcing a part takes at most
 # Of one write; at 64 bytes each not even the smallest envelopes fill one with more. Protobuf makes of an
 # empty envelope, two bytes, a hundred and fifty: where it could be many it is counted first.
 MAX_ENVELOPES = 2**15
@@ -87,6 +88,8 @@ class Frame:
         awaited: In a received frame, by envelope number, the parts that come as pieces and their
             sizes; such a part is empty in the envelope until an `Assembly` has put it together.
             Ignored when packing.
+        lending: What there is to say of shared memory. A part that is lent is not awaited, and as
+            empty in a received envelope until somebody has looked there.
     """
 
     envelopes: list[Envelope] = field(default_factory=list)
@@ -94,6 +97,7 @@ class Frame:
     heartbeat: Heartbeat | None = None
     goodbye: Goodbye | None = None
     awaited: dict[int, dict[int, int]] = field(default_factory=dict)
+    lending: Lending | None = None
 
 
 def parts_of(envelope: Envelope) -> tuple[Buffer, ...]:
@@ -104,12 +108,6 @@ def parts_of(envelope: Envelope) -> tuple[Buffer, ...]:
 def size_of(part: Buffer) -> int:
     """Returns the size of a part in bytes, whatever its items are."""
     return part.nbytes if isinstance(part, memoryview) else len(part)
-
-
-def is_bare(envelope: Envelope) -> bool:
-    """Tells whether it has no buffers and all of it travels in-line; most have none."""
-    small = len(envelope.document) <= INLINE_BYTES and len(envelope.externals) <= INLINE_BYTES
-    return small and not envelope.buffers
 
 
 def inline_parts(envelope: Envelope) -> list[bool]:
@@ -133,15 +131,21 @@ def _inline(sizes: Sequence[int]) -> list[bool]:
     return inline
 
 
-def inline_size(envelope: Envelope, limits: DecodeLimits = DEFAULT_LIMITS) -> int:
-    """Returns about how many bytes the envelope takes in a frame, without its pieces.
+def measure(envelope: Envelope, limits: DecodeLimits = DEFAULT_LIMITS) -> tuple[int, bool]:
+    """Returns about how many bytes an envelope takes in a frame, and whether all of it travels there.
+
+    What comes as pieces is not in the number.
 
     Raises:
         EncodeError: Its parts are bigger than a receiver with these limits takes.
     """
-    headers = sum([len(name) + len(value) for name, value in envelope.headers.items()])
-    if is_bare(envelope):
-        return _OVERHEAD + headers + len(envelope.document) + len(envelope.externals)
+    fields = _OVERHEAD
+    if envelope.headers:
+        fields += sum([len(name) + len(value) for name, value in envelope.headers.items()])
+    if not envelope.buffers:  # most have none
+        texts = len(envelope.document) + len(envelope.externals)
+        if texts <= INLINE_BYTES:
+            return fields + texts, True
     sizes = _sizes(envelope)
     if (total := sum(sizes)) > limits.message_bytes:
         raise EncodeError(
@@ -155,13 +159,15 @@ def inline_size(envelope: Envelope, limits: DecodeLimits = DEFAULT_LIMITS) -> in
             f"most {limits.document_bytes}); send arrays in place of long lists, or raise "
             "Limits.document_bytes at both ends"
         )
-    parts = zip(sizes, _inline(sizes), strict=True)
-    return _OVERHEAD + headers + sum([size for size, inline in parts if inline])
+    inline = _inline(sizes)
+    within = sum([size for size, fits in zip(sizes, inline, strict=True) if fits])
+    return fields + _PART_OVERHEAD * len(envelope.buffers) + within, all(inline)
 
 
 def pack_frame(frame: Frame) -> bytes:
     """Turns a frame into the bytes of one write; big parts are announced, not contained."""
-    packed = pb.Frame(receipt=frame.receipt)
+    packed = pb.Frame()
+    packed.receipt = frame.receipt
     for envelope in frame.envelopes:
         _pack_envelope(packed.envelopes.add(), envelope)
     if (beat := frame.heartbeat) is not None:
@@ -171,10 +177,13 @@ def pack_frame(frame: Frame) -> bytes:
     if frame.goodbye is not None:
         packed.goodbye.SetInParent()
         packed.goodbye.reason = frame.goodbye.reason
+    if frame.lending is not None:
+        pack_lending(packed.lending, frame.lending)
     return packed.SerializeToString()
 
 
 def _pack_envelope(packed: pb.Envelope, envelope: Envelope) -> None:
+    """Sets what is not its default; attribute by attribute, which costs half of keywords."""
     packed.number = envelope.number
     packed.kind = envelope.kind
     packed.call = envelope.call
@@ -182,13 +191,22 @@ def _pack_envelope(packed: pb.Envelope, envelope: Envelope) -> None:
         packed.reply = True
     if envelope.depth:
         packed.depth = envelope.depth
-    if envelope.time_left != math.inf:
-        packed.time_left = max(envelope.time_left, _SHORTEST_TIME)
-    for name, value in envelope.headers.items():
-        packed.headers[name] = value
-    if is_bare(envelope):
-        packed.document, packed.externals = envelope.document, envelope.externals
+    if (left := envelope.time_left) != math.inf:
+        packed.time_left = left if left > _SHORTEST_TIME else _SHORTEST_TIME
+    if envelope.headers:
+        for name, value in envelope.headers.items():
+            packed.headers[name] = value
+    document, externals = envelope.document, envelope.externals
+    if envelope.buffers or len(document) + len(externals) > INLINE_BYTES:
+        _pack_parts(packed, envelope)
         return
+    packed.document = document
+    if externals:
+        packed.externals = externals
+
+
+def _pack_parts(packed: pb.Envelope, envelope: Envelope) -> None:
+    """Sets the parts of an envelope that has buffers or big ones."""
     sizes = _sizes(envelope)
     inline = _inline(sizes)
     if inline[0]:
@@ -219,20 +237,20 @@ def unpack_frame(data: bytes, limits: DecodeLimits = DEFAULT_LIMITS) -> Frame:
         packed = pb.Frame.FromString(data)
     except (ProtobufError, UnicodeDecodeError, TypeError) as error:
         raise DecodeError(f"not a frame ({len(data)} bytes): {error}") from error
-    frame = Frame(receipt=packed.receipt)
-    for entry in packed.envelopes:
-        envelope, awaited = _unpack_envelope(entry, limits)
-        frame.envelopes.append(envelope)
-        if awaited:
-            frame.awaited[envelope.number] = awaited
-    if frame.awaited and len({each.number for each in frame.envelopes}) < len(frame.envelopes):
+    awaited: dict[int, dict[int, int]] = {}
+    # A slice is a list, which is cheaper to go through.
+    envelopes = [_unpack_envelope(entry, limits, awaited) for entry in packed.envelopes[:]]
+    if awaited and len({each.number for each in envelopes}) < len(envelopes):
         raise DecodeError("two envelopes of one number, of which one has big parts")
+    frame = Frame(envelopes, packed.receipt, None, None, awaited)
     if packed.HasField("heartbeat"):
         beat = packed.heartbeat
         values = (beat.sent, beat.echo, beat.lag)
         if not all(map(math.isfinite, values)):
             raise DecodeError(f"a heartbeat with times that are no numbers: {values}")
         frame.heartbeat = Heartbeat(*values, busy=beat.busy, chunks=beat.chunks)
+    if packed.HasField("lending"):
+        frame.lending = unpack_lending(packed.lending, awaited)
     if packed.HasField("goodbye"):
         frame.goodbye = Goodbye(packed.goodbye.reason)
     return frame
@@ -272,21 +290,25 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     return value | octet << shift, at + 1
 
 
-def _unpack_envelope(packed: pb.Envelope, limits: DecodeLimits) -> tuple[Envelope, dict[int, int]]:
+def _unpack_envelope(
+    packed: pb.Envelope, limits: DecodeLimits, awaited: dict[int, dict[int, int]]
+) -> Envelope:
+    """Reads one; adds to `awaited` the parts of it that are still to come."""
     kind, time_left = packed.kind, packed.time_left
     if not kind or len(kind) > MAX_KIND_LENGTH:
         raise DecodeError(f"an envelope of kind {kind[:MAX_KIND_LENGTH]!r}")
     if not 0.0 <= time_left < math.inf:
         raise DecodeError(f"an envelope of kind {kind!r} with {time_left} s left")
-    document, externals, buffers = packed.document, packed.externals, packed.buffers
+    number, document, externals = packed.number, packed.document, packed.externals
+    buffers = packed.buffers
     headers = packed.headers  # its truth is five times cheaper than its iteration, as buffers' is
-    awaited: dict[int, int] = {}
     if packed.buffer_sizes or packed.document_size or packed.externals_size:
         texts = [(document, packed.document_size), (externals, packed.externals_size)]
-        awaited = _announced(kind, texts, packed.buffer_sizes, buffers, limits)
+        if parts := _announced(kind, texts, packed.buffer_sizes, buffers, limits):
+            awaited[number] = parts
     elif buffers:
         raise DecodeError(f"an envelope of kind {kind!r} with buffers that it does not announce")
-    envelope = Envelope(
+    return Envelope(
         kind,
         packed.call,
         packed.reply,
@@ -296,9 +318,8 @@ def _unpack_envelope(packed: pb.Envelope, limits: DecodeLimits) -> tuple[Envelop
         externals,
         dict(headers) if headers else {},
         [bytearray(buffer) for buffer in buffers] if buffers else [],
-        packed.number,
+        number,
     )
-    return envelope, awaited
 
 
 def _announced(

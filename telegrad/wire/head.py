@@ -1,7 +1,12 @@
-"""What a document says first, read without the rest: nothing is built and no code runs."""
+"""What a document says first, read without the rest: nothing is built and no code runs.
+
+Calls of one function begin with the same bytes, and what is read of them is the same: msgpack reads
+from the front, and nothing that follows changes it. So heads are read once, and kept.
+"""
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import msgpack
@@ -13,6 +18,8 @@ __all__ = ["read_head"]
 # Of a document that is looked at: twice the longest name, in UTF-8, and the path of a script.
 HEAD_BYTES = 12 * 1024
 HEAD_ITEMS = 64  # of a list or dict in it; msgpack reserves what a header announces
+KEPT_HEADS = 1000  # functions, scripts; reading one takes 1.5 us, finding it 0.3
+KEPT_BYTES = 512  # of each; longer ones are read again
 
 
 def read_head(document: bytes, end: str) -> dict[str, Any]:
@@ -33,6 +40,28 @@ def read_head(document: bytes, end: str) -> dict[str, Any]:
         >>> read_head(encode({"func": "math:sqrt", "args": [2.0]}).document, "args")
         {'func': 'math:sqrt'}
     """
+    key = _packed(end)
+    at = document.find(key, 0, KEPT_BYTES)
+    if at > 0:
+        try:
+            return _read_kept(document[: at + len(key)], end).copy()
+        except DecodeError:
+            pass  # the key stands inside something else there
+    return _read(document, end)
+
+
+@lru_cache
+def _packed(key: str) -> bytes:
+    packed: bytes = msgpack.packb(key)
+    return packed
+
+
+@lru_cache(KEPT_HEADS)
+def _read_kept(head: bytes, end: str) -> dict[str, Any]:
+    return _read(head, end)
+
+
+def _read(document: bytes, end: str) -> dict[str, Any]:
     unpacker = msgpack.Unpacker(
         max_buffer_size=HEAD_BYTES,
         max_array_len=HEAD_ITEMS,

@@ -14,6 +14,7 @@ from types import FunctionType
 from typing import Any, TypeVar, final
 
 from telegrad.errors import DuplicateNameError
+from telegrad.wire.copies import Memory
 from telegrad.wire.envelope import Buffer
 from telegrad.wire.placement import Land
 
@@ -43,14 +44,15 @@ class ExternalType:
         tag: Its name on the wire.
         cls: Objects of it and of its subclasses are externals.
         describe: Turns an object into plain msgpack data and buffers; runs in the thread that
-            calls or returns, once per destination, and copies what may change afterwards.
+            calls or returns, once per destination, and copies what may change afterwards, into the
+            memory that it is given if there is any.
         rebuild: The way back, with what moves arrays to a GPU, for `rebuild_held`. The buffers are
             writable and belong to it.
     """
 
     tag: str
     cls: type
-    describe: Callable[[Any], tuple[object, Sequence[Buffer]]]
+    describe: Callable[[Any, Memory], tuple[object, Sequence[Buffer]]]
     rebuild: Callable[[Any, Sequence[Buffer], Land], object]
 
 

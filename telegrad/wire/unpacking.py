@@ -15,7 +15,7 @@ import msgpack
 from telegrad.errors import DecodeError
 from telegrad.wire.limits import DecodeLimits
 
-__all__ = ["check", "too_many_elements", "unpack"]
+__all__ = ["too_many_elements", "unpack"]
 
 MSGPACK_DEPTH: Final = 1024  # levels that msgpack's own reader takes
 # Bytes. Below, what lying lengths can reserve is too little to matter, and nothing is so deep that
@@ -23,23 +23,23 @@ MSGPACK_DEPTH: Final = 1024  # levels that msgpack's own reader takes
 UNCHECKED_SIZE: Final = 256
 
 
-def check(document: bytes, limits: DecodeLimits) -> None:
-    """Walks through a document without building it.
-
-    Raises:
-        DecodeError: It is larger or deeper than the limits allow.
-        Exception: Whatever msgpack makes of garbage.
-    """
+def _check(document: bytes, limits: DecodeLimits) -> None:
+    """Walks through a document without building it."""
     size = len(document)
     if size > limits.document_bytes:
         raise DecodeError(
             f"a document of {size} bytes (at most: {limits.document_bytes}); send arrays in place "
             "of long lists, or raise Limits.document_bytes"
         )
-    if size <= min(UNCHECKED_SIZE, limits.depth, limits.elements):
-        return
     levels = max(0, MSGPACK_DEPTH - limits.depth)
-    unpacker = msgpack.Unpacker(max_buffer_size=size + levels, **_lengths(size, limits))
+    unpacker = msgpack.Unpacker(
+        max_buffer_size=size + levels,
+        max_str_len=size,
+        max_bin_len=size,
+        max_array_len=min(size, limits.elements),
+        max_map_len=min(size, limits.elements),
+        max_ext_len=size,
+    )
     unpacker.feed(b"\x91" * levels)  # a list around a list: what is left is what it may take
     unpacker.feed(document)
     try:
@@ -58,7 +58,7 @@ def unpack(
     array: Callable[[list[Any]], object] | None = None,
     mapping: Callable[[dict[Any, Any]], object] | None = None,
 ) -> Any:
-    """Builds a document that was checked.
+    """Builds a document, once it is known to be one that the limits allow.
 
     Args:
         document: What to read.
@@ -68,18 +68,28 @@ def unpack(
         mapping: Takes the place of each map.
 
     Raises:
+        DecodeError: It is larger or deeper than the limits allow.
         Exception: Whatever msgpack makes of garbage, and whatever the hooks raise.
     """
+    size = len(document)
+    if (
+        size > UNCHECKED_SIZE
+        or size > limits.depth
+        or size > limits.elements
+        or size > limits.document_bytes
+    ):
+        _check(document, limits)
+    items = -1 if size <= limits.elements else limits.elements  # -1: as the bytes that are there
     try:
         return msgpack.unpackb(
             document,
             ext_hook=extension,
             list_hook=array,
             object_hook=mapping,
-            strict_map_key=True,
             unicode_errors="surrogatepass",
             timestamp=3,  # as datetimes; telegrad writes its own, other languages what they have
-            **_lengths(len(document), limits),
+            max_array_len=items,
+            max_map_len=items,
         )
     except ValueError as error:
         long = "max_array_len" in str(error) or "max_map_len" in str(error)
@@ -94,14 +104,3 @@ def too_many_elements(limits: DecodeLimits) -> DecodeError:
         f"a document of more than {limits.elements} elements; send arrays in place of long lists, "
         "or raise Limits.elements"
     )
-
-
-def _lengths(size: int, limits: DecodeLimits) -> dict[str, int]:
-    items = min(size, limits.elements)
-    return {
-        "max_str_len": size,
-        "max_bin_len": size,
-        "max_array_len": items,
-        "max_map_len": items,
-        "max_ext_len": size,
-    }

@@ -33,9 +33,14 @@ ENVELOPE: Schema = {
     9: ("headers", [{1: ("key", str), 2: ("value", bytes)}]), 10: ("buffer_sizes", [int]),
     11: ("buffers", [bytes]), 12: ("document_size", int), 13: ("externals_size", int),
 }  # fmt: skip
+LENDING: Schema = {
+    1: ("slabs", [int]), 2: ("slab_sizes", [int]), 3: ("envelopes", [int]), 4: ("parts", [int]),
+    5: ("loans", [int]), 6: ("lenders", [int]), 7: ("offsets", [int]), 8: ("returned", [int]),
+    9: ("dropped", [int]),
+}  # fmt: skip
 FRAME: Schema = {
     1: ("envelopes", [ENVELOPE]), 2: ("receipt", int), 3: ("heartbeat", HEARTBEAT),
-    5: ("goodbye", {1: ("reason", str)}),
+    5: ("goodbye", {1: ("reason", str)}), 6: ("lending", LENDING),
 }  # fmt: skip
 
 

@@ -6,9 +6,12 @@ import math
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from telegrad import pb
+from telegrad.errors import DecodeError
 from telegrad.wire import (
     INLINE_BYTES,
     PIECE_BYTES,
@@ -17,10 +20,12 @@ from telegrad.wire import (
     Frame,
     Goodbye,
     Heartbeat,
+    Lending,
+    Lent,
     chunk_header,
     cut,
     inline_parts,
-    inline_size,
+    measure,
     pack_frame,
     read_chunk,
     unpack_frame,
@@ -73,7 +78,7 @@ def test_big_parts_come_as_pieces_and_many_small_ones_too() -> None:
         True,
         *[False] * 3,
     ]
-    assert 3 * INLINE_BYTES < inline_size(envelope) < 4 * INLINE_BYTES
+    assert 3 * INLINE_BYTES < measure(envelope)[0] < 4 * INLINE_BYTES
     frame = unpack_frame(pack_frame(Frame([envelope])))
     assert frame.awaited[3].keys() == {0, 2, 8, 9, 10}
     assembly = Assembly(frame.envelopes[0], frame.awaited[3])
@@ -81,14 +86,70 @@ def test_big_parts_come_as_pieces_and_many_small_ones_too() -> None:
         sequence, arrived = read_chunk(chunk_header(7, piece) + bytes(piece.data))
         assert sequence == 7
         assert arrived == piece
-        place = assembly.claim(arrived)
+        place = assembly.claim(arrived.span)
         assert place is not None
         place[:] = arrived.data
-        assembly.placed()
+        assembly.placed(arrived.span)
     assert assembly.complete
     received = assembly.join()
     assert received.document == envelope.document
     assert [bytes(each) for each in received.buffers] == [bytes(each) for each in buffers]
+
+
+LENDING = Lending([(4, 2**24), (5, 2**17)], {3: {2: Lent(1, 4, 0, 2**17)}}, [7, 2**40], [1])
+
+
+def lends(lending: Lending, number: int = 3) -> Frame:
+    buffers: list[Any] = [bytes(2**17), b"small", bytes(2**16 + 1)]
+    return Frame([Envelope("k", buffers=buffers, number=number)], lending=lending)
+
+
+def test_what_is_lent_is_not_awaited() -> None:
+    frame = unpack_frame(pack_frame(lends(LENDING)))
+    assert frame.lending == LENDING
+    assert frame.awaited == {3: {4: 2**16 + 1}}
+    both = {2: LENDING.lent[3][2], 4: Lent(2, 5, 0, 2**16 + 1)}
+    assert unpack_frame(pack_frame(lends(Lending(lent={3: both})))).awaited == {}
+
+
+def test_a_piece_of_what_is_lent_is_not_wanted() -> None:
+    """It comes when the envelope is sent again on another stream."""
+    frame = lends(LENDING)
+    received = unpack_frame(pack_frame(frame))
+    envelope = received.envelopes[0]
+    place = memoryview(bytearray(2**17))
+    envelope.buffers = [place, *envelope.buffers[1:]]
+    assembly = Assembly(envelope, received.awaited[3])
+    for piece in cut(frame.envelopes[0]):
+        wanted = assembly.claim(piece.span)
+        assert (wanted is None) == (piece.part == 2)
+        if wanted is not None:
+            assembly.placed(piece.span)
+    assert assembly.complete
+    assert assembly.join().buffers[0] is place
+    assert [piece.part for piece in cut(frame.envelopes[0], lent=(2,))] == [4]
+
+
+@pytest.mark.parametrize(
+    "lent",
+    [
+        {3: {3: Lent(1, 4, 0, 5)}},  # it travels in-line
+        {3: {5: Lent(1, 4, 0, 5)}},
+        {3: {1: Lent(1, 4, 0, 5)}},
+        {4: {2: Lent(1, 4, 0, 5)}},
+    ],
+)
+def test_what_was_not_announced_cannot_be_lent(lent: dict[int, dict[int, Lent]]) -> None:
+    with pytest.raises(DecodeError, match="no buffer that an envelope of this frame announces"):
+        unpack_frame(pack_frame(lends(Lending(lent=lent))))
+
+
+def test_lists_of_different_lengths_say_nothing() -> None:
+    for field in ("slabs", "slab_sizes", "envelopes", "parts", "loans", "lenders", "offsets"):
+        packed = pb.Frame()
+        getattr(packed.lending, field).append(1)
+        with pytest.raises(DecodeError, match="do not fit"):
+            unpack_frame(packed.SerializeToString())
 
 
 def test_received_buffers_are_writable_and_ones_own() -> None:

@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import threading
+import types
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,38 @@ def test_every_name_of_main_means_the_own_script(monkeypatch: pytest.MonkeyPatch
     assert name_of(samples.double) == "__main__:double"
     assert PROJECT.resolve("__main__:double") is samples.double
     assert PROJECT.resolve("__mp_main__:double") is samples.double
+
+
+def test_a_function_that_was_found_once_is_looked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its module may define it anew, lose it, be imported anew, or be gone."""
+    home = types.ModuleType("imported_anew")
+    exec("def f(): return 1", vars(home))
+    monkeypatch.setitem(sys.modules, "imported_anew", home)
+    policy, name = CallablePolicy("project", ["imported_anew.*"]), "imported_anew:f"
+    first = policy.resolve(name)
+    assert [policy.resolve(name) is first for _ in range(2)] == [True, True]
+    exec("def f(): return 2", vars(home))
+    assert policy.resolve(name)() == 2
+    again = types.ModuleType("imported_anew")
+    exec("def f(): return 3", vars(again))
+    monkeypatch.setitem(sys.modules, "imported_anew", again)
+    assert policy.resolve(name)() == 3
+    del again.f
+    with pytest.raises(FunctionNotFoundError):
+        policy.resolve(name)
+    monkeypatch.delitem(sys.modules, "imported_anew")
+    with pytest.raises(FunctionNotFoundError):
+        policy.resolve(name)
+
+
+def test_a_name_that_was_given_once_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    double = samples.double
+    assert name_of(double) == f"{S}:double"
+    monkeypatch.setattr(samples, "double", print)
+    with pytest.raises(EncodeError, match="lead back"):
+        name_of(double)
 
 
 @pytest.mark.parametrize(

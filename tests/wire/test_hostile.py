@@ -22,6 +22,7 @@ from telegrad.wire import (
     Goodbye,
     Heartbeat,
     Piece,
+    Span,
     chunk_header,
     cut,
     decode,
@@ -107,7 +108,7 @@ def test_mutated_frames(data: bytes) -> None:
             if awaited := frame.awaited.get(envelope.number):
                 assembly = Assembly(envelope, awaited)
                 for part in awaited:
-                    assembly.claim(Piece(envelope.number, part, 0, b"abc"))
+                    assembly.claim(Span(envelope.number, part, 0, 3))
 
 
 @settings(max_examples=300)
@@ -117,7 +118,7 @@ def test_mutated_chunks(data: bytes) -> None:
         sequence, piece = read_chunk(data)
         assert sequence >= 0
         assert piece.offset % PIECE_BYTES == 0
-        Assembly(Envelope("k", number=1, buffers=[b""]), {2: PIECE_BYTES + 3}).claim(piece)
+        Assembly(Envelope("k", number=1, buffers=[b""]), {2: PIECE_BYTES + 3}).claim(piece.span)
 
 
 @pytest.mark.parametrize("size", [0, 27, 28, 28 + PIECE_BYTES + 1])
@@ -303,7 +304,7 @@ def test_pieces_that_do_not_fit() -> None:
         Piece(1, 0, 0, b"x"),
     ):
         with pytest.raises(DecodeError, match="does not fit"):
-            assembly().claim(piece)
+            assembly().claim(piece.span)
     with pytest.raises(DecodeError, match="impossible"):
         Assembly(Envelope("k"), {2: 2**60})
 
@@ -315,11 +316,11 @@ def test_a_piece_that_comes_again_is_ignored() -> None:
     pieces = list(cut(envelope))
     assert len(pieces) == 3
     for piece in pieces[1:] * 2 + pieces:
-        if (place := assembly.claim(piece)) is not None:
+        if (place := assembly.claim(piece.span)) is not None:
             place[:] = piece.data
-            assembly.placed()
+            assembly.placed(piece.span)
     assert assembly.complete
-    assert assembly.claim(pieces[0]) is None
+    assert assembly.claim(pieces[0].span) is None
     buffers = assembly.join().buffers
     assert [bytes(each) for each in buffers] == [bytes(each) for each in envelope.buffers]
     assert not memoryview(buffers[0]).readonly

@@ -22,7 +22,7 @@ from telegrad.wire import (
     decode,
     describe,
     encode,
-    inline_size,
+    measure,
     pack_frame,
     read_body,
     rebuild,
@@ -97,6 +97,12 @@ def test_the_most_elements() -> None:
             decode(msgpack.packb(many), limits=limits)
     strings = ["x" * 100] * 900  # more bytes than elements
     assert decode(msgpack.packb(strings), limits=limits) == strings
+
+
+def test_the_most_externals() -> None:
+    line = ["array", ["<f8", "C"], 0]
+    with pytest.raises(DecodeError, match="more than 100 elements"):
+        rebuild(msgpack.packb([line] * 200), [], limits=DecodeLimits(elements=100))
 
 
 def test_elements_of_documents_inside_exceptions_count_too() -> None:
@@ -299,7 +305,7 @@ def test_announcements_are_bounded() -> None:
         with pytest.raises(DecodeError, match=field):
             unpack_frame(pack_frame(Frame([large])), limits)
         with pytest.raises(EncodeError, match=field):
-            inline_size(large, limits)
+            measure(large, limits)
     unpack_frame(pack_frame(Frame([Envelope("a", buffers=[bytes(4 * MIB)])])), limits)
 
 

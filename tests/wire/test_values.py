@@ -13,6 +13,7 @@ from fractions import Fraction
 from functools import partial
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
+from unittest.mock import patch
 from uuid import UUID
 
 import msgpack
@@ -23,7 +24,7 @@ from hypothesis import strategies as st
 
 from telegrad.errors import DecodeError, EncodeError
 from telegrad.types import WorkerInfo
-from telegrad.wire import array_types, decode, encode, register_refusal, register_type
+from telegrad.wire import array_types, decode, encode, encoder, register_refusal, register_type
 from telegrad.wire.conversion import MARKERS
 from telegrad.wire.tags import Tag
 from tests.wire.samples import (
@@ -109,6 +110,17 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, slice):
         return same([a.start, a.stop, a.step], [b.start, b.stop, b.step])
     return bool(a == b)
+
+
+@given(values, st.sampled_from([3, array_types.BESIDE_BYTES]))
+def test_what_goes_to_msgpack_whole_is_the_same_item_by_item(value: Any, beside: int) -> None:
+    with patch.object(array_types, "BESIDE_BYTES", beside):
+        for body in (value, [value], {"x": value}, {"x": [value], "y": [[value]]}):
+            whole = encode(body)
+            with patch.object(encoder, "_WHOLE", {}):
+                item_by_item = encode(body)
+            assert item_by_item.document == whole.document
+            assert len(item_by_item.externals) == len(whole.externals)
 
 
 @given(values)

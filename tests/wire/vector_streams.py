@@ -30,6 +30,8 @@ from telegrad.wire import (
     Frame,
     Goodbye,
     Heartbeat,
+    Lending,
+    Lent,
     Piece,
     chunk_header,
     describe,
@@ -107,6 +109,10 @@ def frames() -> list[Json]:
         "an answer": Frame(heartbeat=Heartbeat(0.0, 12.5), receipt=9),
         "a goodbye": Frame(receipt=9, goodbye=Goodbye("shutdown")),
         "a goodbye without a reason": Frame(goodbye=Goodbye()),
+        "a big buffer lies in shared memory": Frame(
+            [Envelope("a.b", buffers=[b"ab", big], number=1)],
+            lending=Lending([(4, 2**24)], {1: {3: Lent(300, 4, 2**17, len(big))}}, [8, 9], [2]),
+        ),
     }
     packed = {name: pack_frame(frame) for name, frame in many.items()}
     return [

@@ -1,0 +1,104 @@
+"""What frames say of shared memory, in which parts of envelopes may lie.
+
+A **slab** is memory that the writer of a frame shares with its reader; its descriptor travels beside
+the frame that names it first. A part that lies in one is **lent**: the reader has it until it says,
+in a frame of its own, that it gives the loan back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import final
+
+from telegrad import pb
+from telegrad.errors import DecodeError
+
+__all__ = ["Lending", "Lent", "pack_lending", "unpack_lending"]
+
+FIRST_BUFFER = 2  # before it are the document and the externals
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """Where a part of an envelope lies.
+
+    Attributes:
+        loan: Its number; each is used once on a stream.
+        slab: The number of the slab.
+        offset: Of its first byte in there.
+        size: Its bytes.
+    """
+
+    loan: int
+    slab: int
+    offset: int
+    size: int
+
+
+@final
+@dataclass(slots=True)
+class Lending:
+    """What one frame says of shared memory.
+
+    Attributes:
+        slabs: New ones and their sizes; their descriptors travel beside this frame, in this order.
+        lent: By envelope number, the parts that lie in slabs.
+        returned: The reader's loans that the writer gives back.
+        dropped: The writer's slabs that will not be named again.
+    """
+
+    slabs: list[tuple[int, int]] = field(default_factory=list)
+    lent: dict[int, dict[int, Lent]] = field(default_factory=dict)
+    returned: list[int] = field(default_factory=list)
+    dropped: list[int] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        """Tells whether it says anything."""
+        return bool(self.lent or self.returned or self.slabs or self.dropped)
+
+
+def pack_lending(packed: pb.Lending, lending: Lending) -> None:
+    """Writes what a frame says of shared memory."""
+    packed.SetInParent()
+    for number, size in lending.slabs:
+        packed.slabs.append(number)
+        packed.slab_sizes.append(size)
+    for envelope, parts in lending.lent.items():
+        for part, lent in parts.items():
+            packed.envelopes.append(envelope)
+            packed.parts.append(part)
+            packed.loans.append(lent.loan)
+            packed.lenders.append(lent.slab)
+            packed.offsets.append(lent.offset)
+    packed.returned.extend(lending.returned)
+    packed.dropped.extend(lending.dropped)
+
+
+def unpack_lending(packed: pb.Lending, awaited: dict[int, dict[int, int]]) -> Lending:
+    """Reads what a frame says of shared memory.
+
+    Args:
+        packed: What was written.
+        awaited: By envelope number, the announced parts; those that are lent are taken out.
+
+    Raises:
+        DecodeError: A part is lent that is not announced, or a list is too short.
+    """
+    lent: dict[int, dict[int, Lent]] = {}
+    try:
+        slabs = list(zip(packed.slabs, packed.slab_sizes, strict=True))
+        columns = (packed.envelopes, packed.parts, packed.loans, packed.lenders, packed.offsets)
+        for envelope, part, loan, slab, offset in zip(*columns, strict=True):
+            size = awaited[envelope].pop(part if part >= FIRST_BUFFER else -1)
+            lent.setdefault(envelope, {})[part] = Lent(loan, slab, offset, size)
+    except KeyError as error:
+        raise DecodeError(
+            "what is lent is no buffer that an envelope of this frame announces"
+        ) from error
+    except ValueError as error:
+        raise DecodeError(f"lists of shared memory that do not fit: {error}") from error
+    for envelope in lent:
+        if not awaited[envelope]:
+            del awaited[envelope]
+    return Lending(slabs, lent, list(packed.returned), list(packed.dropped))
