@@ -26,6 +26,7 @@ from typing import TypeAlias, final
 from telegrad.errors import RendezvousError
 from telegrad.rendezvous.init_method import JobAddress
 from telegrad.transport import (
+    BulkSockets,
     GrpcTransport,
     SharedPort,
     address_of,
@@ -96,6 +97,7 @@ class JobPort:
         if advertise is not None:
             split_advertised(advertise)
         self._ports = ports
+        self._bound: str | None = None
         self._dialler = make(LOOPBACK, 0, None)
         self.transport = SharedPort(self._dialler)
         if is_unix(bind) and address.hosts_store and address.port:
@@ -108,6 +110,25 @@ class JobPort:
         elif address.hosts_store:
             place = host_place(address, bind, self._advertise)
             self._place(place, [address.port] if address.port else ports)
+
+    def bulk(self, port: int | None, *, certificates: bool) -> list[BulkSockets]:
+        """Returns what opens a port for big arrays at the same address; nothing for None.
+
+        Args:
+            port: The port; 0 for one that the kernel chooses.
+            certificates: Whether every connection has to show one.
+
+        Raises:
+            ValueError: Connections of that port show none.
+        """
+        if port is None:
+            return []
+        if certificates:
+            raise ValueError(
+                "RpcOptions.bulk_port opens a port that shows no certificate, and TELEGRAD_TLS_CERTIFICATE "
+                "names one that every connection is to show; leave bulk_port out"
+            )
+        return [BulkSockets(port, lambda: self._bound)]
 
     def found(self, endpoint: str) -> None:
         """Takes it where the coordinator is; nothing must listen before, unless it runs here.
@@ -129,6 +150,7 @@ class JobPort:
             self._place(choose_place(self._bind, self._advertise, host), self._ports)
 
     def _place(self, place: Place, ports: Sequence[int]) -> None:
+        self._bound = place.bind
         first = self._make(place.bind, ports[0], place.advertise)
         others = [first.on_port(port) for port in ports[1:]]
         self.transport.place([first, *others], f"ports {ports[0]} to {ports[-1]} of {place.bind}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["check_ports"]
+__all__ = ["HIGHEST_PORT", "check_ports"]
 
 HIGHEST_PORT = 65535
 FORMS = "a number, a range such as range(29500, 29600) or '29500-29599', or 0 for any that is free"

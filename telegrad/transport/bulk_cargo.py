@@ -9,16 +9,17 @@ from typing import Any, final
 
 from telegrad.transport.bulk_thread import BulkThread, copy_into
 from telegrad.transport.session import Session
-from telegrad.wire import Envelope, Piece
+from telegrad.wire import Assembly, Envelope, Piece, Span
 
 __all__ = ["Cargo"]
 
 
 @final
 class Cargo:
-    """The pieces of one session, under its lock; on the loop. It outlives every lane.
+    """The pieces of one session, under its lock. It outlives every lane.
 
-    What was claimed is placed even if its lane has broken meanwhile.
+    What was claimed is placed, or given back, even if its lane has broken meanwhile. `store` is for
+    the loop; threads of their own claim, place and give back.
 
     Args:
         session: Whose.
@@ -67,30 +68,62 @@ class Cargo:
         Raises:
             DecodeError: It does not fit what was announced.
         """
-        with self._session_lock:
-            place = self._session.claim(piece)
+        span = piece.span
+        place = self.claim(span)
         if place is None:
             return None
-        number = piece.number
         copied = self._bulk.run(copy_into, place, piece.data)
-        copied.add_done_callback(lambda done: self._placed(number, done))
+        copied.add_done_callback(lambda done: self._placed(span, done))
         return copied
 
-    def _placed(self, number: int, copied: asyncio.Future[None]) -> None:
-        if not self._is_done(copied):
-            return
-        with self._session_lock:
-            assembly = self._session.placed(number)
-        if assembly is not None:
-            joined = self._bulk.run(assembly.join)
-            joined.add_done_callback(lambda done: self._joined(number, done))
+    def claim(self, span: Span) -> memoryview | None:
+        """Returns where a piece of an announced envelope belongs; None when it is not wanted.
 
-    def _joined(self, number: int, joined: asyncio.Future[Envelope]) -> None:
-        if not self._is_done(joined):
+        Raises:
+            DecodeError: It does not fit what was announced.
+        """
+        with self._session_lock:
+            return self._session.claim(span)
+
+    def place(self, span: Span) -> None:
+        """Hears that a claimed piece is in its place; hands over what is complete by that."""
+        with self._session_lock:
+            assembly = self._session.placed(span)
+        self._join(span.number, assembly)
+
+    def give_back(self, span: Span) -> None:
+        """Hears that a claimed piece did not come; hands over what is complete by that."""
+        with self._session_lock:
+            assembly = self._session.given_back(span)
+        self._join(span.number, assembly)
+
+    def _join(self, number: int, assembly: Assembly | None) -> None:
+        if assembly is None:
             return
+        try:
+            assembly.join()
+        except MemoryError as error:
+            self._fail(error)
+        else:
+            self._finish(number)
+
+    def _finish(self, number: int) -> None:
         with self._session_lock:
             complete = self._session.finish(number)
         self._hand_over(complete)
+
+    def _placed(self, span: Span, copied: asyncio.Future[None]) -> None:
+        if not self._is_done(copied):
+            return
+        with self._session_lock:
+            assembly = self._session.placed(span)
+        if assembly is not None:
+            joined = self._bulk.run(assembly.join)
+            joined.add_done_callback(lambda done: self._joined(span.number, done))
+
+    def _joined(self, number: int, joined: asyncio.Future[Envelope]) -> None:
+        if self._is_done(joined):
+            self._finish(number)
 
     def _is_done(self, future: asyncio.Future[Any]) -> bool:
         if future.cancelled():  # the exchange is closed

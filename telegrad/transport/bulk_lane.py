@@ -123,8 +123,7 @@ class Lane:
     async def _send(self, chunk: bytes) -> None:
         await self.carrier.send(chunk)
         self.left += 1
-        self._counters.chunks_sent += 1
-        self._counters.bulk_bytes_sent += len(chunk)
+        self._counters.chunk_left(len(chunk))
 
     async def _receive(self) -> asyncio.Future[None] | None:
         """Waits for a chunk, and for its announcement; has it copied where it is wanted."""
@@ -135,8 +134,7 @@ class Lane:
         if sequence != self.taken:
             raise CarrierClosedError(f"chunk {sequence} came in place of {self.taken}")
         self.taken += 1
-        self._counters.chunks_received += 1
-        self._counters.bulk_bytes_received += len(message)
+        self._counters.chunk_came(len(message))
         while not self._cargo.announced(piece.number):
             self._news.clear()
             await self._news.wait()

@@ -1,30 +1,70 @@
 """The bulk lanes of one stream: opened when there is something big to move, let go with it.
 
-Whoever dialled the control stream dials its lanes, at the same endpoint. Each proves that it
-belongs to this stream and no other (`telegrad.transport.handshake`); after that its chunks carry
-no tags of their own: without TLS, array bytes can be altered by somebody on the path.
+Whoever dialled the control stream dials its lanes, at the same endpoint; or one lane over a socket
+of its own (`bulk_sockets`), where both ends have that. Each proves that it belongs to this stream and
+no other (`telegrad.transport.handshake`). Chunks are as safe as the stream is: under TLS they are
+encrypted; without it they carry no tags of their own, and can be altered by somebody on the path.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 from telegrad.errors import DecodeError
-from telegrad.transport.answer import ask, cut_off, receive_small, record_refusal
-from telegrad.transport.base import Carrier, CarrierClosedError
+from telegrad.transport.answer import Answer, ask, cut_off, receive_small, record_refusal
+from telegrad.transport.base import Blocking, Carrier, CarrierClosedError
 from telegrad.transport.bulk_cargo import Cargo
 from telegrad.transport.bulk_lane import Lane
+from telegrad.transport.bulk_seal import can_seal, make_seal
+from telegrad.transport.bulk_socket_lane import SocketLane
+from telegrad.transport.bulk_sockets import BULK_SCHEME, bulk_endpoint
 from telegrad.transport.bulk_standstill import Standstill
+from telegrad.transport.handshake import Reason, RefusedError
 from telegrad.transport.terms import Terms
 from telegrad.types import WorkerInfo
 
-__all__ = ["LANES", "Lanes"]
+__all__ = ["LANES", "Lanes", "Way"]
+
+logger = logging.getLogger(__name__)
 
 # benchmarks/bulk_lanes.py on two busy cores, medians: two lanes move 1.1 times (pushes) to 1.35
 # times (echoes) as much as one; a third 1.1 and 0.97 times as much as two, which is the noise.
 LANES = 2
 MOST_LANES = 8  # that a dialler may open: one of another version may know better
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What lanes know of their control stream.
+
+    Attributes:
+        stream_id: Its name.
+        secret: What its two ends share; empty where it is plain.
+        endpoint: Where this side dialled it, and dials its lanes; empty when the peer did, and does.
+        bulk_endpoint: Where a lane over a socket of its own is dialled; empty where there is none.
+        sockets: Whether such lanes are taken from the peer.
+    """
+
+    stream_id: bytes
+    secret: bytes
+    endpoint: str = ""
+    bulk_endpoint: str = ""
+    sockets: bool = True
+
+    @classmethod
+    def dialled(cls, answer: Answer) -> Way:
+        """Returns that of a stream that this side dialled."""
+        shake, endpoint = answer.handshake, answer.endpoint
+        socket = bulk_endpoint(endpoint, shake.capabilities)
+        return cls(shake.stream_id(), shake.lane_secret(), endpoint, socket)
+
+    def without_socket(self) -> Way:
+        """Returns the same, for lanes over gRPC."""
+        return replace(self, bulk_endpoint="", sockets=False)
 
 
 @final
@@ -34,9 +74,7 @@ class Lanes:
     Args:
         terms: What all connections share.
         peer: Who is at the other end.
-        stream_id: The control stream's.
-        endpoint: Where this side dialled the control stream, and dials its lanes; empty when the
-            peer did, and does.
+        way: What they know of the control stream.
         cargo: What is loaded and unloaded.
         patience: Seconds without progress after which lanes stand still.
         on_broken: Hears once that a lane broke; has to let all of them go.
@@ -46,8 +84,7 @@ class Lanes:
         self,
         terms: Terms,
         peer: WorkerInfo,
-        stream_id: bytes,
-        endpoint: str,
+        way: Way,
         *,
         cargo: Cargo,
         patience: float,
@@ -55,19 +92,19 @@ class Lanes:
     ) -> None:
         self._terms = terms
         self._peer = peer
-        self._stream_id = stream_id
-        self._endpoint = endpoint
+        self._way = way
         self._cargo = cargo
         self._on_broken = on_broken
         self._standstill = Standstill(terms.clock(), patience=patience)
-        self._lanes: list[Lane] = []
+        self._lanes: list[Lane | SocketLane] = []
         self._dialling = False
+        self._at_socket = False  # dials a socket, or has
         self._open = True
 
     @property
     def dialled(self) -> bool:
         """Whether this side dialled the control stream."""
-        return bool(self._endpoint)
+        return bool(self._way.endpoint)
 
     @property
     def sent(self) -> int:
@@ -78,6 +115,11 @@ class Lanes:
     def taken(self) -> int:
         """How many chunks came on these lanes; heartbeats tell the peer."""
         return sum(lane.taken for lane in self._lanes)
+
+    @property
+    def by_socket(self) -> bool:
+        """Whether they are over sockets of their own, or are to be."""
+        return self._at_socket or any(lane.carrier.blocking is not None for lane in self._lanes)
 
     @property
     def moved(self) -> bool:
@@ -106,22 +148,30 @@ class Lanes:
 
     def accepts(self, stream_id: bytes) -> bool:
         """Returns whether a lane of that stream may be taken from the peer."""
-        mine = self._open and not self.dialled and stream_id == self._stream_id
+        mine = self._open and not self.dialled and stream_id == self._way.stream_id
         return mine and len(self._lanes) < MOST_LANES
 
-    def take(self, carrier: Carrier, *, preamble: bytes = b"") -> None:
+    @property
+    def takes_sockets(self) -> bool:
+        """Whether lanes over sockets of their own may be taken from the peer."""
+        return self._way.sockets
+
+    def take(self, carrier: Carrier, transcript: bytes, *, preamble: bytes = b"") -> None:
         """Adds a lane whose handshake is done.
 
         Args:
             carrier: What moves its bytes.
+            transcript: Both hellos of its handshake in full.
             preamble: What has to be sent before the first chunk.
+
+        Raises:
+            CarrierClosedError: It broke meanwhile, or its bytes cannot be protected.
         """
-        terms = self._terms
-        lane = Lane(carrier, self._cargo, terms.bulk, terms.counters, preamble=preamble)
-        self._lanes.append(lane)
-        terms.counters.lanes += 1
-        terms.spawn(self._run(lane, lane.read()))
-        terms.spawn(self._run(lane, lane.write()))
+        if carrier.blocking is None:
+            self._lanes.append(self._on_loop(carrier, preamble))
+        else:
+            self._lanes.append(self._in_threads(carrier, carrier.blocking, transcript, preamble))
+        self._terms.counters.lanes += 1
 
     def let_go(self) -> None:
         """Ends all lanes, those on their way as well. Idempotent."""
@@ -136,25 +186,74 @@ class Lanes:
         """Dials, on the first call and where that is this side's to do."""
         if self._open and self.dialled and not self._dialling:
             self._dialling = True
-            for _ in range(LANES):
-                self._terms.spawn(self._dial())
+            self._terms.spawn(self._dial())
+
+    def _on_loop(self, carrier: Carrier, preamble: bytes) -> Lane:
+        terms = self._terms
+        lane = Lane(carrier, self._cargo, terms.bulk, terms.counters, preamble=preamble)
+        terms.spawn(self._run(lane.read()))
+        terms.spawn(self._run(lane.write()))
+        return lane
+
+    def _in_threads(
+        self, carrier: Carrier, below: Blocking, transcript: bytes, preamble: bytes
+    ) -> SocketLane:
+        terms = self._terms
+        lane = SocketLane(
+            carrier,
+            below,
+            self._cargo,
+            terms.bulk,
+            terms.counters,
+            seal=make_seal(self._way.secret, transcript, dialled=self.dialled),
+            on_broken=lambda error: terms.loop.call_soon(self._break, error),
+            preamble=preamble,
+        )
+        lane.start()
+        return lane
 
     async def _dial(self) -> None:
+        """Opens the lane over a socket of its own, where both ends have that; else those over gRPC."""
+        if self._way.bulk_endpoint and BULK_SCHEME in self._terms.transports:
+            self._at_socket = True
+            try:
+                await self._dial_at(self._way.bulk_endpoint)
+            except ConnectionError as error:
+                self._at_socket = False
+                if isinstance(error, RefusedError) and error.reason is Reason.UNKNOWN_STREAM:
+                    self._break(error)  # the stream has ended there, or is another's
+                    return
+                name, where = self._peer.name, self._way.bulk_endpoint
+                words = f"big arrays go to {name} over gRPC, not {where}: {error}"
+                self._terms.bulk.run(logger.warning, words)  # a handler may block
+            else:
+                return
+        for _ in range(LANES):
+            self._terms.spawn(self._dial_grpc())
+
+    async def _dial_grpc(self) -> None:
         try:
-            carrier = await self._prove()
+            await self._dial_at(self._way.endpoint)
         except ConnectionError as error:
             self._break(error)
-            return
-        if self._open:
-            self.take(carrier)
-        else:
-            await carrier.close()
 
-    async def _prove(self) -> Carrier:
+    async def _dial_at(self, endpoint: str) -> None:
+        answer = await self._prove(endpoint)
+        if not self._open:
+            await answer.carrier.close()
+            return
+        try:
+            self.take(answer.carrier, answer.handshake.transcript)
+        except CarrierClosedError:
+            await answer.carrier.close()
+            raise
+
+    async def _prove(self, endpoint: str) -> Answer:
         terms = self._terms
-        answer = await ask(terms, self._endpoint, self._peer, lane_of=self._stream_id)
+        answer = await ask(terms, endpoint, self._peer, lane_of=self._way.stream_id)
         cut = cut_off(terms, answer.carrier)
         try:
+            self._check_path(answer.carrier)
             await answer.carrier.send(answer.handshake.prove(0, resumes=False))
             answer.handshake.takes_welcome(await receive_small(terms, answer.carrier))
         except BaseException as error:
@@ -163,9 +262,23 @@ class Lanes:
             raise
         finally:
             cut.cancel()
-        return answer.carrier
+        return answer
 
-    async def _run(self, lane: Lane, task: Coroutine[Any, Any, None]) -> None:
+    def _check_path(self, carrier: Carrier) -> None:
+        """Checks that nothing plain leaves this machine, unless the job is insecure.
+
+        Raises:
+            CarrierClosedError: It would.
+        """
+        below = carrier.blocking
+        if below is None or self._terms.token is None:
+            return
+        if self._way.secret and not can_seal:
+            raise CarrierClosedError("pip install 'telegrad[tls]': its bytes have to be encrypted")
+        if not self._way.secret and not below.is_loopback:
+            raise CarrierClosedError("it is on another machine, and the stream is not encrypted")
+
+    async def _run(self, task: Coroutine[Any, Any, None]) -> None:
         try:
             await task
         except (CarrierClosedError, DecodeError, MemoryError) as error:

@@ -155,7 +155,7 @@ def test_a_lane_of_a_stream_that_the_listener_dialled(floor: Floor) -> None:
     friend.recorder.wait_envelopes(1)
     stream = host.exchange._connections["friend", 1].stream
     assert stream is not None
-    stream_id = stream.lanes._stream_id
+    stream_id = stream.lanes._way.stream_id
     peer = Peer(floor, host, friend.info)
 
     async def talk() -> None:

@@ -1,0 +1,171 @@
+"""Lanes over TCP sockets of their own, beside streams over gRPC: where both workers allow it.
+
+Who listens says its port in its hello (`bulk-port=41233` among the capabilities), which the proof
+covers; who dialled the control stream dials that port at the same host. Nothing is published, and
+nothing but a lane is taken: no control stream runs over such a socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, TypeAlias, final
+
+from telegrad.transport.base import Carrier, Listener, Transport
+from telegrad.transport.bulk_socket import BulkSocket
+from telegrad.transport.grpc_dialer import connect
+from telegrad.transport.grpc_options import SCHEME, TLS_SCHEME, join_address, split_address
+
+__all__ = ["BULK_SCHEME", "BulkSockets", "bulk_endpoint"]
+
+logger = logging.getLogger(__name__)
+
+Accept: TypeAlias = Callable[[Carrier], Awaitable[None]]
+
+BULK_SCHEME: Final = "bulk"
+PORT_TOLD: Final = "bulk-port="
+HIGHEST_PORT: Final = 65535
+BACKLOG = 128  # that wait in the kernel until the loop takes them
+PAUSE_SECONDS = 0.1  # before the next is taken, when one could not be
+
+
+def bulk_endpoint(endpoint: str, capabilities: Iterable[str]) -> str:
+    """Returns where a listener takes lanes over sockets; empty where it does not.
+
+    >>> bulk_endpoint("grpcs://[fd00::2]:29500", ["bulk-port=41233"])
+    'bulk://[fd00::2]:41233'
+    >>> bulk_endpoint("grpc://10.0.0.5:29500", []), bulk_endpoint("inproc://7", ["bulk-port=1"])
+    ('', '')
+
+    Args:
+        endpoint: Where it was dialled.
+        capabilities: Out of its hello.
+    """
+    if endpoint.partition("://")[0] not in (SCHEME, TLS_SCHEME):
+        return ""
+    host, _ = split_address(endpoint)
+    for told in capabilities:
+        port = told.removeprefix(PORT_TOLD)
+        if told.startswith(PORT_TOLD) and port.isdecimal() and 0 < int(port) <= HIGHEST_PORT:
+            return f"{BULK_SCHEME}://{join_address(host, int(port))}"
+    return ""
+
+
+@final
+class BulkSockets(Transport):
+    """Opens and dials sockets for lanes; of one exchange.
+
+    Args:
+        port: Where it listens; 0 lets the kernel choose.
+        bind: Returns the address to listen on, as a number; None for nowhere. Asked once, when the
+            exchange begins to listen.
+    """
+
+    def __init__(self, port: int, bind: Callable[[], str | None]) -> None:
+        self._port = port
+        self._bind = bind
+        self._told: tuple[str, ...] = ()
+
+    @property
+    def scheme(self) -> str:
+        """Endpoints are `bulk://host:port`; they are never published."""
+        return BULK_SCHEME
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """The port, once there is one."""
+        return self._told
+
+    async def listen(self, accept: Accept) -> Listener:
+        """Opens the port.
+
+        Raises:
+            OSError: It is taken, or the address is not of this machine.
+        """
+        bind = self._bind()
+        if bind is None:
+            return _Nowhere()
+        family = socket.AF_INET6 if ":" in bind else socket.AF_INET
+        opened = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            opened.setblocking(False)
+            opened.bind((bind, self._port))
+            opened.listen(BACKLOG)
+        except OSError as error:
+            opened.close()
+            raise OSError(
+                error.errno,
+                f"cannot listen on {bind}:{self._port} ({error.strerror}); another process may use "
+                "the port: name a free one in RpcOptions.bulk_port, or 0 to let the kernel choose",
+            ) from error
+        self._told = (f"{PORT_TOLD}{opened.getsockname()[1]}",)
+        return _BulkListener(opened, accept)
+
+    async def dial(self, endpoint: str) -> Carrier:
+        """Connects; see `Transport.dial`."""
+        scheme, _, address = endpoint.partition("://")
+        if scheme != BULK_SCHEME:
+            raise ConnectionError(f"{endpoint!r} is no endpoint of lanes")
+        host, port = split_address(f"{SCHEME}://{address}")
+        return BulkSocket(await connect(endpoint, host, port), endpoint)
+
+
+@final
+class _Nowhere(Listener):
+    """Of a worker that opens no TCP port."""
+
+    @property
+    def endpoint(self) -> str:
+        return ""
+
+    async def close(self) -> None:
+        pass
+
+
+@final
+class _BulkListener(Listener):
+    """An open port; its loop calls it when somebody comes."""
+
+    def __init__(self, opened: socket.socket, accept: Accept) -> None:
+        self._socket = opened
+        self._accept = accept
+        self._accepting: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+        self._watch()
+
+    @property
+    def endpoint(self) -> str:
+        """Empty: whoever dials is told the port in a hello."""
+        return ""
+
+    async def close(self) -> None:
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket.fileno())
+            self._socket.close()
+
+    def _watch(self) -> None:
+        if self._socket.fileno() >= 0:
+            self._loop.add_reader(self._socket.fileno(), self._take)
+
+    def _take(self) -> None:
+        try:
+            connected, address = self._socket.accept()
+        except OSError as error:  # gone again, or too many open files: that would be so again
+            logger.debug("a connection for a lane was not taken: %s", error)
+            self._loop.remove_reader(self._socket.fileno())
+            self._loop.call_later(PAUSE_SECONDS, self._watch)
+            return
+        try:
+            carrier = BulkSocket(connected, f"{BULK_SCHEME} {join_address(*address[:2])}")
+        except OSError:  # it has gone again
+            connected.close()
+            return
+        task = self._loop.create_task(self._run(carrier))
+        self._accepting.add(task)
+        task.add_done_callback(self._accepting.discard)
+
+    async def _run(self, carrier: Carrier) -> None:
+        await self._accept(carrier)

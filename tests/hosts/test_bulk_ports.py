@@ -1,0 +1,82 @@
+"""Big arrays between hosts over ports of their own, which break when the network does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from telegrad import rpc
+from telegrad.rpc import current_agent
+from telegrad.transport.bulk_socket_lane import SocketLane
+from telegrad.types import Array
+from tests.conftest import Programs
+from tests.faults.hostile_job import HostileJob
+from tests.hosts import traffic
+from tests.hosts.conftest import MakeHosts
+from tests.hosts.test_partitions import LOOK, MIB, PATIENT, begin, ended_well, progress
+
+NAMES = ("worker0", "worker1")
+OPEN = {name: {"bulk_port": 0} for name in NAMES}
+
+
+def doubled(array: Array) -> Array:
+    return 2 * array
+
+
+def echo(to: str, nbytes: int) -> bool:
+    array = np.arange(nbytes // 8)
+    return bool((rpc.rpc_sync(to, doubled, (array,)) == 2 * array).all())
+
+
+def sockets_and_lanes() -> tuple[int, int]:
+    """How many lanes over sockets this worker has now, and how many of any kind it has had."""
+    exchange = current_agent()._exchange
+    streams = [connection.stream for connection in exchange._connections.values()]
+    sockets = sum(stream is not None and stream.lanes.by_socket for stream in streams)
+    return sockets, exchange.statistics().lanes
+
+
+def test_they_are_used_and_encrypted(make_hosts: MakeHosts, programs: Programs) -> None:
+    hosts = make_hosts(2)
+    with HostileJob(programs, NAMES, lost_after=PATIENT, bridge=hosts, options=OPEN) as job:
+        job.run(sockets_and_lanes)  # imports what they call
+        assert job.run(echo, "worker1", 4 * MIB, on=["worker0"]) == {"worker0": True}
+        assert job.run(echo, "worker0", 4 * MIB, on=["worker1"]) == {"worker1": True}
+        assert set(job.run(sockets_and_lanes).values()) == {(1, 1)}
+        assert all(job.run(sealed).values())
+
+
+def sealed() -> bool:
+    """Whether the lane's bytes are encrypted."""
+    exchange = current_agent()._exchange
+    (stream,) = [each.stream for each in exchange._connections.values()]
+    assert stream is not None
+    (lane,) = stream.lanes._lanes
+    return isinstance(lane, SocketLane) and lane._seal is not None
+
+
+@pytest.mark.long
+def test_what_a_cut_breaks_goes_on_when_it_heals(make_hosts: MakeHosts, programs: Programs) -> None:
+    hosts = make_hosts(2)
+    with HostileJob(programs, NAMES, lost_after=PATIENT, bridge=hosts, options=OPEN) as job:
+        before = begin(job, [("worker0", "worker1")], 4 * MIB)
+        hosts.cut(1)
+        job.run(traffic.wait_for_stall, [*before], LOOK)
+        hosts.end_connections(1)
+        hosts.heal(1)
+        progress(job, 2, progress(job, 0, before))
+        ended_well(job)
+        assert not any(job.run(traffic.losses).values())
+
+
+@pytest.mark.long
+def test_who_does_not_listen_uses_those_of_others(
+    make_hosts: MakeHosts, programs: Programs
+) -> None:
+    hosts = make_hosts(2)
+    hosts.let_nothing_in(1)
+    options = {"worker0": {"bulk_port": 0}, "worker1": {"bulk_port": 0, "listen": False}}
+    with HostileJob(programs, NAMES, lost_after=PATIENT, bridge=hosts, options=options) as job:
+        job.run(sockets_and_lanes)
+        assert all(job.run(echo, "worker1", 4 * MIB, on=["worker0"]).values())
+        assert set(job.run(sockets_and_lanes).values()) == {(1, 1)}
