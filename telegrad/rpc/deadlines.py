@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import heapq
 import itertools
 import logging
@@ -50,6 +51,8 @@ class Deadlines:
 
     def __init__(self, loop: LoopThread) -> None:
         self._loop = loop
+        # Of whoever armed the timer nothing is kept: it arms the next one, and so on.
+        self._context = contextvars.Context()
         self._lock = threading.Lock()
         self._heap: list[
             tuple[float, int, Deadline]
@@ -108,7 +111,7 @@ class Deadlines:
                 return
             self._armed = self._heap[0][0]
             delay = max(0.0, self._armed - time.monotonic())
-        self._timer = self._loop.loop.call_later(delay, self._tick)
+        self._timer = self._loop.loop.call_later(delay, self._tick, context=self._context)
 
     def _disarm(self) -> None:
         if self._timer is not None:

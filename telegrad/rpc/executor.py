@@ -6,6 +6,11 @@ that telegrad cannot see. A thread whose wait is over goes on at once, nothing w
 and threads above `num_threads` end when they are idle. The 20 ms are ticked by the agent's
 deadlines: there is no polling thread.
 
+One thread that has nothing to do does not wait for work, but reads what comes to this worker: it
+leads. A call that it reads it runs itself, with no hop in between. While work has been quick lately
+nobody else is woken for more of it: a thread that runs takes that next, and one millisecond later
+others are woken if it has not. Threads that take turns at the interpreter's lock take longer.
+
 Why it cannot deadlock: some work has no thread only while `num_threads` others are taken and none
 of them waits for telegrad; if one of them has not ended or waited 20 ms later, there is one thread
 more. What others wait for (nested calls, callbacks, the library's own work) is taken before what
@@ -19,8 +24,11 @@ nobody waits for yet (root calls), and has room where those have none left:
 from __future__ import annotations
 
 import contextvars
+import itertools
 import logging
+import math
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -28,6 +36,8 @@ from typing import Any, TypeAlias, final
 
 from telegrad.rpc.blocking import PoolThread
 from telegrad.rpc.deadlines import Deadlines
+from telegrad.rpc.leader import Leader
+from telegrad.transport import Gate
 
 __all__ = ["Executor"]
 
@@ -42,6 +52,13 @@ TURNS = 8
 # How long work may wait while no thread takes any before one more is started: longer than most
 # calls run, shorter than anyone notices.
 STALLED_SECONDS = 0.02
+# While work takes less than this one thread does it, piece by piece: waking others, who would wait
+# for each other at the interpreter's lock, takes longer.
+QUICK_SECONDS = 200e-6
+SLOW_FROM = (
+    4  # more slow pieces than quick ones lately: a few are held up by the system now and then
+)
+PACE_SECONDS = 0.001  # after which others are woken if that one thread has not come back
 
 _logger = logging.getLogger(__name__)
 
@@ -58,6 +75,9 @@ class Executor:
         deadlines: Where the 20 ms are ticked.
         new_context: Makes the Context of work that is submitted without one.
         max_threads: From so many on root calls are refused; nested ones from 4 times as many.
+        lead: Has the calling thread read what comes until a gate opens, if it can be had for that;
+            in 0 seconds it reads what is there.
+        leave: Ends that this thread is the one who does; from any thread.
     """
 
     def __init__(
@@ -67,8 +87,13 @@ class Executor:
         deadlines: Deadlines,
         new_context: Callable[[], contextvars.Context],
         max_threads: int = MAX_THREADS,
+        lead: Callable[[Gate, float], None] | None = None,
+        leave: Callable[[], None] | None = None,
     ) -> None:
         self._name = name
+        self._lead = lead or _nothing
+        self._leave = leave or _nothing
+        self._leader = Leader()
         self._num_threads = num_threads
         self._max_threads = max_threads
         self._deadlines = deadlines
@@ -79,10 +104,15 @@ class Executor:
         self._roots: deque[_Work] = deque()
         self._in_a_row = 0  # nested work taken since a root call was
         self._threads = 0
-        self._idle = 0  # threads in queue.get(), or on their way to it
+        self._idle = 0  # threads in queue.get(), or on their way to it; the one that leads is too
         self._blocked = 0  # threads inside a wait of telegrad's
+        self._unclaimed = (
+            0  # pieces of work for which no thread was woken: one that runs takes them
+        )
+        self._slow = 0  # pieces of work that took long lately, less those that did not
+        self._pacing = False  # whether it is looked at each millisecond how the unclaimed goes on
         self._taken = 0
-        self._started = 0
+        self._numbers = itertools.count(1)  # of threads, for their names
         self._watching = False
         self._closed = False
 
@@ -104,6 +134,15 @@ class Executor:
     @property
     def _pending(self) -> int:
         return len(self._nested) + len(self._roots)
+
+    @property
+    def _claimed(self) -> int:
+        return len(self._nested) + len(self._roots) - self._unclaimed
+
+    @property
+    def _running(self) -> int:
+        """Threads that will take more soon, unless their work takes long."""
+        return self._threads - self._idle - self._blocked + self._leader.is_called
 
     def submit(self, func: Callable[..., Any], *args: Any) -> None:
         """Runs `func(*args)` in a thread, in a Context of its own. From any thread."""
@@ -127,32 +166,73 @@ class Executor:
             closed = self._closed
             if not closed:
                 queue.append(work)
-                self._queue.put(True)
-                grow = self._reserve()
-                watch = self._needs_watch()
+                call = self._find_thread()
         if closed:
             threading.Thread(
                 target=_run, args=(work,), name=f"{self._name}-late", daemon=True
             ).start()
-            return
-        if grow:
-            self._start()
-        if watch:
-            self._watch()
+        else:
+            call()
 
     def close(self) -> None:
         """Lets the threads end once they have done what was submitted; waits for none."""
         with self._lock:
             if self._closed:
                 return
+            call = self._wake_for_all()
             self._closed = True
             threads = self._threads
+            wake = self._leader.call()
+        call()
         for _ in range(threads):
             self._queue.put(False)
+        wake()
+
+    def _find_thread(self) -> Callable[[], None]:
+        """Decides who does the work that was just entered; holds the lock.
+
+        Returns:
+            What has that thread do so; to be called without the lock.
+        """
+        leader = self._leader
+        if leader.is_free and leader.thread == threading.get_ident():
+            return leader.call()  # it does what it has read
+        if self._slow < SLOW_FROM and self._running:
+            self._unclaimed += 1
+            leader.turns += leader.thread == threading.get_ident()  # it reads, and works after that
+            if self._pacing:
+                return _nothing
+            self._pacing = True
+            return self._watch_pace
+        if leader.is_free and self._claimed >= self._idle:
+            return leader.call()
+        self._queue.put(True)
+        return self._grow_or_watch()
+
+    def _grow_or_watch(self) -> Callable[[], None]:
+        """Returns what adds a thread, or has the 20 ms ticked, where work has none. Holds the lock."""
+        if self._reserve():
+            return self._start
+        return self._watch if self._needs_watch() else _nothing
+
+    def _wake_for_all(self) -> Callable[[], None]:
+        """Wakes a thread for each piece of work that nobody was woken for; as `_find_thread` does."""
+        count, self._unclaimed = self._unclaimed, 0
+        for _ in range(count):
+            self._queue.put(True)
+        calls = [self._grow_or_watch() for _ in range(count)]
+        if count and self._leader.is_free and self._claimed >= self._idle:
+            calls.append(self._leader.call())
+
+        def call() -> None:
+            for each in calls:
+                each()
+
+        return call
 
     def _reserve(self, *, stalled: bool = False) -> bool:
         """Counts one more thread if one is needed and allowed; holds the lock."""
-        if self._pending <= self._idle or self._closed:
+        if self._claimed <= self._idle or self._closed:
             return False
         full = self._threads >= self._max_threads
         if full and (len(self._nested) <= self._idle or self.exhausted(nested=True)):
@@ -161,12 +241,11 @@ class Executor:
             return False
         self._threads += 1
         self._idle += 1
-        self._started += 1
         return True
 
     def _start(self) -> None:
         try:
-            _Thread(self, f"{self._name}-pool-{self._started}").start()
+            _Thread(self, f"{self._name}-pool-{next(self._numbers)}").start()
         except RuntimeError as error:  # the system gives no more; those that run go on
             with self._lock:
                 self._threads -= 1
@@ -177,7 +256,7 @@ class Executor:
                 self._watch()
 
     def _needs_watch(self) -> bool:
-        if self._watching or self._pending <= self._idle or self._closed:
+        if self._watching or self._claimed <= self._idle or self._closed:
             return False
         self._watching = True
         return True
@@ -197,43 +276,140 @@ class Executor:
         if watch:
             self._watch()
 
+    def _watch_pace(self) -> None:
+        taken, turns = self._taken, self._leader.turns
+        self._deadlines.after(PACE_SECONDS, lambda: self._check_pace(taken, turns))
+
+    def _check_pace(self, taken: int, turns: int) -> None:
+        """A millisecond later, on the loop: quick work goes on, or something holds it up."""
+        with self._lock:
+            leader_stuck = self._leader.turns == turns
+            stuck = leader_stuck and self._taken == taken
+            leave = self._leader.stays and leader_stuck
+            call = self._wake_for_all() if stuck else _nothing
+            self._pacing = self._unclaimed > 0
+            again = self._pacing
+            if leave:
+                self._leader.stays = False
+        if leave:
+            self._leave()
+        call()
+        if again:
+            self._watch_pace()
+
     # What the threads call.
 
     def _take(self) -> _Work | None:
-        more = self._queue.get()
+        while True:
+            if (work := self._take_unclaimed()) is not None:
+                return work
+            more = self._is_called() or self._queue.get()
+            with self._lock:
+                if more and not self._pending:  # called since this closes
+                    continue
+                self._idle -= 1
+                if not more:
+                    self._threads -= 1
+                    return None
+                return self._pop()
+
+    def _take_unclaimed(self) -> _Work | None:
+        """Returns a piece of work that nobody was woken for, if there is one."""
+        if not self._unclaimed:
+            return None
+        leader = self._leader
+        if leader.stays and leader.thread == threading.get_ident():
+            self._glance(leader)
         with self._lock:
-            self._idle -= 1
-            if not more:
-                self._threads -= 1
+            if not self._unclaimed:
                 return None
-            self._taken += 1
-            if self._nested and not (self._roots and self._is_turn_of_roots()):
-                self._in_a_row += 1
-                return self._nested.popleft()
-            self._in_a_row = 0
-            return self._roots.popleft()
+            self._unclaimed -= 1
+            self._idle -= 1
+            leave = leader.stays and not self._unclaimed
+            if leave:
+                leader.stays = False
+            elif leader.thread == threading.get_ident():
+                leader.turns += 1
+            work = self._pop()
+        if leave:
+            self._leave()
+        return work
+
+    def _glance(self, leader: Leader) -> None:
+        """Reads what has come meanwhile, now and then."""
+        now = time.monotonic()
+        if now - leader.looked > PACE_SECONDS:
+            leader.looked = now
+            self._lead(leader, 0)
+
+    def _pop(self) -> _Work:
+        """Returns the work whose turn it is; holds the lock."""
+        self._taken += 1
+        if self._nested and not (self._roots and self._is_turn_of_roots()):
+            self._in_a_row += 1
+            return self._nested.popleft()
+        self._in_a_row = 0
+        return self._roots.popleft()
+
+    def _is_called(self) -> bool:
+        """Leads, if nobody does, until there is work; whether that is this thread's.
+
+        When more has come than one piece it goes on to lead while it does all that, if that is
+        quick; before it does what may take long it leaves the sockets to the loop.
+        """
+        leader = self._leader
+        with self._lock:
+            if leader.is_taken() or self._pending or self._closed:
+                return False
+            leader.begin()
+        try:
+            self._lead(leader, math.inf)
+        finally:
+            with self._lock:
+                leader.stays = leader.end() and self._unclaimed > 0
+                called, leave = leader.is_open(), not leader.stays
+            if leave:
+                self._leave()
+        return called
 
     def _is_turn_of_roots(self) -> bool:
         return self._in_a_row >= TURNS and self._threads <= self._max_threads
 
-    def _goes_on(self) -> bool:
-        """Whether a thread that has finished its work takes more, or ends."""
+    def _goes_on(self, took: float) -> bool:
+        """Whether a thread that has finished its work takes more, or ends.
+
+        Args:
+            took: Seconds that the work took.
+        """
         with self._lock:
+            if took > QUICK_SECONDS:
+                self._slow = min(self._slow + 1, SLOW_FROM * 2)
+            else:
+                self._slow = max(self._slow - 1, 0)
             surplus = self._threads - self._blocked > self._num_threads
             waiting = self._nested if self._threads > self._max_threads else None
             left = self._pending if waiting is None else len(waiting)
-            if surplus and left <= self._idle and not self._closed:
+            ends = surplus and left <= self._idle and not self._closed
+            if ends:
                 self._threads -= 1
-                return False
-            self._idle += 1
-            return True
+            else:
+                self._idle += 1
+            leave = ends and self._leader.let_go()
+        if leave:
+            self._leave()
+        return not ends
 
     def _enter_wait(self) -> None:
         with self._lock:
             self._blocked += 1
-            grow = self._reserve()
-        if grow:
-            self._start()
+            leave = self._leader.let_go()
+            if self._unclaimed and not self._running:
+                call = self._wake_for_all()
+            else:
+                call = self._start if self._reserve() else _nothing
+        if leave:
+            self._leave()
+        call()
 
     def _leave_wait(self) -> None:
         with self._lock:
@@ -255,9 +431,10 @@ class _Thread(PoolThread):
             work = executor._take()
             if work is None:
                 return
+            began = time.monotonic()
             _run(work)
             del work  # a thread at rest keeps nothing of the last call alive
-            if not executor._goes_on():
+            if not executor._goes_on(time.monotonic() - began):
                 return
 
     def enter_wait(self) -> None:
@@ -269,6 +446,10 @@ class _Thread(PoolThread):
         self._waits -= 1
         if self._waits == 0:
             self._executor._leave_wait()
+
+
+def _nothing(*_: object) -> None:
+    pass
 
 
 def _run(work: _Work) -> None:

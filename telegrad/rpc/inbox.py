@@ -27,7 +27,9 @@ MOST_GARBAGE_TOLD = 100  # messages of one peer that a log tells of; it may send
 
 @final
 class Inbox:
-    """The Exchange's receiver: all of it runs on the loop and blocks nowhere.
+    """The Exchange's receiver: it blocks nowhere.
+
+    Replies, and requests of the kinds in `anywhere`, come in any thread; all else on the loop.
 
     Requests that arrive before this worker knows the members of the job are held.
 
@@ -37,6 +39,9 @@ class Inbox:
         serving: Hears of losses, and has handlers of its own.
         post: Posts an envelope; raises WorkerLostError.
         submit: Runs callbacks in the pool.
+
+    Attributes:
+        anywhere: Kinds of requests whose handlers may be called in any thread.
     """
 
     def __init__(
@@ -53,6 +58,7 @@ class Inbox:
         self._post = post
         self._submit = submit
         self._handlers: dict[str, Handler] = {**calling.handlers, **serving.handlers}
+        self.anywhere: set[str] = set()
         self._losses: list[LossCallback] = []
         self._losses_at_once: list[LossCallback] = []
         self._lock = threading.Lock()
@@ -64,8 +70,13 @@ class Inbox:
         self._left = False
         self._garbage: dict[WorkerInfo, int] = {}  # messages by peer, as far as they are told of
 
-    def register(self, kind: str, handler: Handler) -> None:
+    def register(self, kind: str, handler: Handler, *, anywhere: bool = False) -> None:
         """Registers what takes the envelopes of a kind.
+
+        Args:
+            kind: Theirs.
+            handler: Is quick, and does not block.
+            anywhere: Whether it may be called in any thread, by several at once.
 
         Raises:
             ValueError: The kind has a handler.
@@ -73,6 +84,8 @@ class Inbox:
         if kind in self._handlers:
             raise ValueError(f"envelopes of kind {kind!r} have a handler already")
         self._handlers[kind] = handler
+        if anywhere:
+            self.anywhere.add(kind)
 
     def on_loss(self, callback: LossCallback) -> None:
         """Registers what hears of losses, in the pool."""

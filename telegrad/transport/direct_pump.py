@@ -2,10 +2,10 @@
 
     write   the thread that posts has the writer's turn, and writes; what the socket has no room for
             the loop sends, with the turn
-    read    the loop, by a descriptor of epoll's that stands for the socket (`_readable`); while a
-            caller waits for a reply the socket is taken out of that, and its thread reads (`drive`)
+    read    whoever watches all sockets of the exchange: its leader, or the loop (`handle_set`); a
+            caller that waits for a reply takes the socket out of those, and reads itself (`drive`)
 
-A thread that reads hands over replies itself, its own among them; everything else goes to the loop.
+Who reads hands over replies, and requests that any thread may take; everything else goes to the loop.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from collections.abc import Callable
 from typing import final
 
 from telegrad.transport.base import CarrierClosedError, Direct
+from telegrad.transport.handle_set import LONGEST_POLL, NOBODY, HandleSet
 from telegrad.transport.interrupts import Shield
 from telegrad.transport.loop import LoopThread, handing_context
+from telegrad.transport.loop_reader import LoopReader
 from telegrad.transport.pump import READ_ERRORS, Frames, Gate, Pump
+from telegrad.transport.spin import Spin
 
 __all__ = ["DirectPump"]
 
-NOBODY = 0  # no thread has this number
-BATCH = 64  # messages that the loop reads of one stream before others have their turn
-LONGEST_POLL = 3600.0  # seconds; the argument of poll() is a C int of milliseconds
+BATCH = 64  # messages that are read of one stream before others have their turn
 # A thread that posts again so soon posts many: it leaves them to the loop, which writes them as one.
 BURST_SECONDS = 50e-6
 
@@ -41,48 +42,60 @@ class DirectPump(Pump):
     Args:
         direct: What moves the bytes.
         frames: The other end.
-        loop: Who reads when nobody waits.
+        loop: Who does what threads leave over.
+        handles: Where the socket is watched while nobody waits for this peer.
+        spin: Seconds for which a thread that waits looks before it sleeps.
 
     Raises:
         CarrierClosedError: It has ended here already.
     """
 
-    def __init__(self, direct: Direct, frames: Frames, loop: LoopThread) -> None:
+    def __init__(
+        self, direct: Direct, frames: Frames, loop: LoopThread, handles: HandleSet, spin: float
+    ) -> None:
         if (descriptor := direct.fileno()) < 0:
             raise CarrierClosedError("the local stream was closed before it was used")
+        self._handles = handles
+        self._descriptor = descriptor
+        self._spin = Spin(spin)
         self._direct = direct
         self._frames = frames
         self._loop = loop
         self._context = handing_context()  # in which a waiting thread reads
         self._last_write = 0.0
         self._draining = False  # on the loop alone
-        self._fds_lock = threading.Lock()  # guards the next four
+        self._reader: LoopReader | None = None  # on a loop of the user's
+        self._fds_lock = threading.Lock()  # guards the next five
         self._open = True
+        self._out = 0  # how many read it themselves, so that others do not watch
+        self._watched = False
         self._driver = NOBODY
-        self._epoll = select.epoll()
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poll = select.poll()  # of the thread that drives
         self._poll.register(self._event, select.POLLIN)
         self._poll.register(descriptor, select.POLLIN)
-        self._epoll.register(descriptor, select.EPOLLIN)
 
     def start(self, preamble: bytes) -> None:
-        """Has the loop read, and writes what waits."""
-        asyncio.get_running_loop().add_reader(self._epoll.fileno(), self._readable)
+        """Has the socket watched, and writes what waits."""
+        with self._fds_lock:
+            self._watched = True
+            if self._open:
+                self._handles.add(self._descriptor, self)
+                if self._out:
+                    self._handles.pause(self._descriptor)
         self._write(preamble)
-        self._loop.call_soon(
-            self._readable
-        )  # what came behind the handshake is in the buffer of the socket's object
+        # What came behind the handshake is in the buffer of the socket's object.
+        self._loop.call_soon(self.read)
 
     def wake(self) -> None:
-        """Writes, here; one of many in a row is left to the loop."""
+        """Writes, here; one of many in a row is left to who leads, or the loop."""
         now = time.monotonic()
         burst = now - self._last_write < BURST_SECONDS
         self._last_write = now
-        if burst and not self._loop.is_loop_thread():
-            self._loop.call_soon(self._write)
-        else:
+        if not burst or self._loop.is_loop_thread():
             self._write()
+        elif not self._handles.defer(self._write):
+            self._loop.call_soon(self._write)
 
     def let_go(self, farewell: Callable[[], bytes] | None) -> None:
         """Ends the stream, behind a last message if the socket has room for it. Idempotent."""
@@ -91,7 +104,7 @@ class DirectPump(Pump):
             if not self._open:
                 return
             self._open = False
-            loop.remove_reader(self._epoll.fileno())
+            self._handles.remove(self._descriptor)
         if self._draining:
             self._draining = False
             loop.remove_writer(self._direct.fileno())
@@ -101,6 +114,8 @@ class DirectPump(Pump):
                 self._direct.put(farewell())
             self._direct.end_writing()
         self._direct.end()
+        if self._reader is not None:
+            self._reader.close()
         self._close_unused()
 
     def drive(self, gate: Gate, seconds: float) -> None:
@@ -115,26 +130,63 @@ class DirectPump(Pump):
             except READ_ERRORS as error:
                 self._loop.call_soon(self._frames.failed, error)
             except BaseException as error:  # raised by a signal handler: a message may be lost
-                if not shield.in_poll:
+                if not shield.in_wait:
                     self._loop.call_soon(self._frames.failed, CarrierClosedError(repr(error)))
                 raise
             finally:
                 gate.wake_with(None)
                 self._end_drive()
 
+    def drive_on(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None] | None:
+        """Has a loop of the user's read here, the one that runs; see `Pump`."""
+        if self._loop.is_loop_thread():
+            return None  # it reads anyway
+        reader = self._reader
+        if reader is None or reader.loop is not loop:
+            if reader is not None and not reader.loop.is_closed():
+                return None  # another loop does
+            with self._fds_lock:
+                if not self._open or self._reader is not reader:
+                    return None
+                left, reader = reader, LoopReader(self, self._descriptor, loop)
+                self._reader = reader
+            if left is not None:
+                left.close()
+        return reader.begin()
+
+    def take_out(self) -> None:
+        """Has telegrad's threads watch the socket no more, while a loop of the user's does."""
+        with self._fds_lock:
+            self._pause()
+
+    def put_back(self) -> None:
+        """Has them watch it again."""
+        with self._fds_lock:
+            self._resume()
+
+    def tick(self) -> None:
+        """Looks whether whoever reads comes to do so; on the loop, now and then."""
+        if self._reader is not None:
+            self._reader.tick()
+
     def _read_until(self, gate: Gate, deadline: float, shield: Shield) -> None:
         direct = self._direct
+        ready = direct.holds_more
         while not gate.is_open():
-            if (message := direct.take()) is not None:
-                self._context.run(self._frames.take, message)
+            if ready:
+                if (message := direct.take()) is not None:
+                    self._context.run(self._frames.take, message)
+                ready = message is not None and direct.holds_more
                 continue
             left = deadline - time.monotonic()
             if left <= 0:
                 return
             milliseconds = math.ceil(1000 * min(left, LONGEST_POLL))
-            ready = shield.poll(self._poll, milliseconds)
-            if any(fd == self._event for fd, _ in ready):
-                os.eventfd_read(self._event)
+            for descriptor, _ in shield.wait(self._spin.poll, self._poll.poll, milliseconds):
+                if descriptor == self._event:
+                    os.eventfd_read(descriptor)
+                else:
+                    ready = True
 
     def _begin_drive(self) -> bool:
         if not self._direct.begin_reading():
@@ -142,7 +194,7 @@ class DirectPump(Pump):
         with self._fds_lock:
             if self._open:
                 self._driver = threading.get_ident()
-                self._epoll.unregister(self._direct.fileno())
+                self._pause()
                 return True
         self._direct.end_reading()
         return False
@@ -150,13 +202,24 @@ class DirectPump(Pump):
     def _end_drive(self) -> None:
         with self._fds_lock:
             self._driver = NOBODY
-            if self._open:
-                self._epoll.register(self._direct.fileno(), select.EPOLLIN)
+            self._resume()
         more = self._direct.holds_more
         self._direct.end_reading()
         if more:
-            self._loop.call_soon(self._readable)
+            self._loop.call_soon(self.read)
         self._close_unused()
+
+    def _pause(self) -> None:
+        """Has nobody else watch the socket. Holds the lock."""
+        self._out += 1
+        if self._out == 1 and self._open:
+            self._handles.pause(self._descriptor)
+
+    def _resume(self) -> None:
+        """Ends what `_pause` began. Holds the lock."""
+        self._out -= 1
+        if not self._out and self._open and self._watched:
+            self._handles.resume(self._descriptor)
 
     def _wake_driver(self) -> None:
         """Wakes the thread that drives, if its gate was opened by another."""
@@ -166,25 +229,38 @@ class DirectPump(Pump):
 
     def _close_unused(self) -> None:
         with self._fds_lock:
-            if not self._open and self._driver == NOBODY and not self._epoll.closed:
-                self._epoll.close()
+            if not self._open and self._driver == NOBODY and self._event >= 0:
                 os.close(self._event)
+                self._event = -1
 
-    def _readable(self) -> None:
-        """Reads what is there; on the loop."""
-        if not self._open or not self._direct.begin_reading():
+    def read(self) -> None:
+        """Reads what is there, unless somebody else does; on the loop, or in the thread that leads."""
+        direct, take = self._direct, self._frames.take
+        if not self._open or not direct.begin_reading():
             return
         try:
             for _ in range(BATCH):
-                if (message := self._direct.take()) is None:
+                if (message := direct.take()) is None:
                     return
-                self._frames.take(message)
+                take(message)
+                if not direct.holds_more:
+                    return  # if there is more, whoever polls next is told
         except READ_ERRORS as error:
-            self._frames.failed(error)
+            self._fail(error)
+            return
+        except BaseException as error:  # a message may be lost, and with it this stream
+            self._fail(CarrierClosedError(repr(error)))
+            if not isinstance(error, Exception):  # raised by a signal handler
+                raise
             return
         finally:
-            self._direct.end_reading()
-        self._loop.call_soon(self._readable)  # the rest may be in the buffer, which no poll sees
+            direct.end_reading()
+        self._loop.call_soon(self.read)  # the rest may be in the buffer, which no poll sees
+
+    def _fail(self, error: Exception) -> None:
+        """Ends the stream on the loop; in the reader's role, so that the descriptor is open still."""
+        self._handles.pause(self._descriptor)
+        self._loop.call_soon(self._frames.failed, error)
 
     def _write(self, preamble: bytes = b"") -> None:
         """Writes until nothing is left, in the thread that has the turn."""

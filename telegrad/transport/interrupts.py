@@ -6,61 +6,68 @@ it. Only the main thread is concerned: Python calls signal handlers there.
 
 from __future__ import annotations
 
-import select
 import signal
 import threading
+
+# What the functions of `signal` wrap to turn numbers into enumerations. That takes fifty times as
+# long, and under `asyncio.run`, whose handler refers to its main task, writes that out each time.
+from _signal import getsignal as get_handler  # type: ignore[import-not-found]
+from _signal import signal as set_handler
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import FrameType
-from typing import Any, TypeAlias, final
+from typing import Any, TypeAlias, TypeVar, TypeVarTuple, final
 
 __all__ = ["Shield"]
 
 _Handler: TypeAlias = Callable[[int, FrameType | None], Any]
 
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
 
 @final
 class Shield(AbstractContextManager["Shield"]):
-    """A block in which Ctrl-C waits, but for the polls inside it.
+    """For the library: a block in which Ctrl-C waits, but for the waits inside it.
 
     Attributes:
-        in_poll: Whether an exception came out of a poll, between two messages.
+        in_wait: Whether an exception came out of a wait, between two messages.
     """
 
-    __slots__ = ("_came", "_handler", "_polling", "in_poll")
+    __slots__ = ("_came", "_handler", "_polling", "in_wait")
 
     def __init__(self) -> None:
-        self.in_poll = False
+        self.in_wait = False
         self._polling = False
         self._came = False
         self._handler: _Handler | None = None
 
     def __enter__(self) -> Shield:
-        if threading.current_thread() is threading.main_thread():
-            handler = signal.getsignal(signal.SIGINT)
+        if threading.get_ident() == threading.main_thread().ident:
+            handler = get_handler(signal.SIGINT)
             if callable(handler):
                 self._handler = handler
-                signal.signal(signal.SIGINT, self._hear)
+                set_handler(signal.SIGINT, self._hear)
         return self
 
     def __exit__(self, *_: object) -> None:
         handler = self._handler
         if handler is None:
             return
-        signal.signal(signal.SIGINT, handler)
+        set_handler(signal.SIGINT, handler)
         if self._came:
             handler(signal.SIGINT, None)
 
-    def poll(self, poll: select.poll, milliseconds: int) -> list[tuple[int, int]]:
-        """Polls; Ctrl-C ends that, or came before and does so now."""
+    def wait(self, wait: Callable[[*Ts], T], *args: *Ts) -> T:
+        """Returns `wait(*args)`; Ctrl-C ends that, or came before and does so now."""
         self._polling = True
         try:
             if self._came and self._handler is not None:
                 self._came = False
                 self._handler(signal.SIGINT, None)
-            return poll.poll(milliseconds)
+            return wait(*args)
         except BaseException:
-            self.in_poll = True
+            self.in_wait = True
             raise
         finally:
             self._polling = False

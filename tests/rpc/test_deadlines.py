@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextvars
+import gc
 import math
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -75,3 +78,30 @@ def test_cancelled_entries_do_not_pile_up(deadlines: Deadlines) -> None:
     for _ in range(10 * COMPACT_FROM):
         deadlines.after(60.0, lambda: None).cancel()
     assert len(deadlines._heap) <= 2 * COMPACT_FROM + 1
+
+
+def test_it_keeps_nothing_of_the_context_in_which_the_timer_was_armed(
+    deadlines: Deadlines,
+) -> None:
+    """The timer arms the next one, and that the next: whoever began would be kept for ever."""
+
+    class Held:
+        pass
+
+    variable: contextvars.ContextVar[Held] = contextvars.ContextVar("held")
+    fired: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def arm() -> weakref.ref[Held]:
+        held = Held()
+        context = contextvars.Context()
+        context.run(variable.set, held)
+        context.run(deadlines.after, 0.001, lambda: fired.put(1))
+        return weakref.ref(held)
+
+    held = arm()
+    deadlines.after(60.0, lambda: None)
+    assert fired.get(timeout=20)
+    deadlines.after(0.001, lambda: fired.put(2))
+    assert fired.get(timeout=20)
+    gc.collect()
+    assert held() is None

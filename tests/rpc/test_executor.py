@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextvars
 import logging
+import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
+from telegrad.rpc import executor as executor_module
 from telegrad.rpc.deadlines import Deadlines
 from telegrad.rpc.executor import NESTED_SHARE, TURNS, Executor
 from telegrad.rpc.future import Future
-from telegrad.transport import LoopThread
+from telegrad.transport import Gate, LoopThread
 
 
 @pytest.fixture
@@ -24,7 +28,7 @@ def deadlines() -> Iterator[Deadlines]:
     loop.release()
 
 
-def make(deadlines: Deadlines, num_threads: int, **options: int) -> Executor:
+def make(deadlines: Deadlines, num_threads: int, **options: Any) -> Executor:
     return Executor("test", num_threads, deadlines, contextvars.Context, **options)
 
 
@@ -228,3 +232,124 @@ def test_a_thread_that_cannot_start_is_not_counted(
     assert "cannot grow" in caplog.text
     assert future.wait(10) == 0
     executor.close()
+
+
+class Reading:
+    """What a leader reads from: pieces of work that it enters itself, as calls are."""
+
+    def __init__(self, submit: Callable[[Callable[[], object]], None]) -> None:
+        self.submit = submit
+        self.incoming: queue.SimpleQueue[list[Callable[[], object]] | None] = queue.SimpleQueue()
+        self.leads = threading.Event()
+        self.left = threading.Semaphore(0)
+
+    def lead(self, gate: Gate, seconds: float) -> None:
+        """Reads until the gate is open."""
+        if not seconds:
+            return
+        gate.wake_with(lambda: self.incoming.put(None))
+        self.leads.set()
+        while not gate.is_open():
+            for work in self.incoming.get(timeout=10) or ():
+                self.submit(work)
+        self.leads.clear()
+        gate.wake_with(None)
+
+    def leave(self) -> None:
+        self.left.release()
+
+
+def leading(deadlines: Deadlines, num_threads: int) -> tuple[Executor, Reading]:
+    reading = Reading(lambda work: executor.submit(work))
+    executor = make(deadlines, num_threads, lead=reading.lead, leave=reading.leave)
+    executor.submit(int)  # its thread leads, once it has nothing to do
+    assert reading.leads.wait(10)
+    return executor, reading
+
+
+def test_an_idle_thread_leads_and_does_what_it_reads(deadlines: Deadlines) -> None:
+    executor, reading = leading(deadlines, 4)
+    done: queue.Queue[int] = queue.Queue()
+    for _ in range(20):
+        reading.incoming.put([lambda: done.put(threading.get_ident())])
+        assert done.get(timeout=10)
+        assert reading.leads.wait(10)
+    assert executor.threads == 1
+    executor.close()
+
+
+def test_the_leader_is_called_when_no_other_thread_is_idle(deadlines: Deadlines) -> None:
+    executor, _ = leading(deadlines, 4)
+    assert run(executor, int).wait(10) == 0
+    assert executor.threads == 1
+    executor.close()
+    assert run(executor, int).wait(10) == 0  # in a thread of its own
+
+
+def test_what_comes_at_once_is_done_by_one_thread_while_it_is_quick(
+    deadlines: Deadlines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor_module, "QUICK_SECONDS", 10.0)
+    deadlines.close()  # nobody looks how it goes on
+    executor, reading = leading(deadlines, 4)
+    done: queue.Queue[int] = queue.Queue()
+    reading.incoming.put([lambda: done.put(threading.get_ident())] * 30)
+    assert len({done.get(timeout=10) for _ in range(30)}) == 1
+    assert executor.threads == 1
+    executor.close()
+
+
+def test_work_that_is_not_quick_gets_threads_at_once(
+    deadlines: Deadlines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor_module, "SLOW_FROM", 0)
+    deadlines.close()
+    executor, reading = leading(deadlines, 4)
+    barrier, passed = threading.Barrier(4), threading.Semaphore(0)
+
+    def meet() -> None:
+        barrier.wait(20)
+        passed.release()
+
+    reading.incoming.put([meet] * 4)
+    assert all(passed.acquire(timeout=20) for _ in range(4))
+    executor.close()
+
+
+def test_others_take_over_when_the_first_of_many_takes_long(deadlines: Deadlines) -> None:
+    executor, reading = leading(deadlines, 4)
+    started, gate = threading.Event(), threading.Event()
+    threads: queue.Queue[int] = queue.Queue()
+
+    def long() -> None:
+        started.set()
+        assert gate.wait(20)
+
+    def short() -> None:
+        threads.put(threading.get_ident())
+
+    reading.incoming.put([long, short, gate.set])
+    assert started.wait(10)
+    assert gate.wait(20)
+    assert threads.get(timeout=10) != 0
+    assert reading.left.acquire(timeout=10)  # nor does it keep what it reads from
+    executor.close()
+
+
+def test_a_wait_of_ours_lets_others_take_over(deadlines: Deadlines) -> None:
+    deadlines.close()  # nothing ticks
+    executor, reading = leading(deadlines, 4)
+    first: Future[int] = Future()
+    outcome: queue.Queue[int] = queue.Queue()
+    reading.incoming.put([lambda: outcome.put(first.wait(20)), lambda: first.set_result(7)])
+    assert outcome.get(timeout=20) == 7
+    executor.close()
+
+
+def test_the_leader_ends_with_the_pool(deadlines: Deadlines) -> None:
+    executor, _ = leading(deadlines, 2)
+    executor.close()
+    deadline = time.monotonic() + 10
+    while executor.threads and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert not executor.threads

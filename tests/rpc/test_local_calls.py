@@ -7,7 +7,7 @@ import pytest
 from tests.conftest import Programs
 
 HEAD = """
-import os, signal, threading, time
+import asyncio, os, signal, threading, time
 import numpy as np
 from telegrad import rpc
 from telegrad.errors import CallTimeoutError, WorkerLostError
@@ -28,6 +28,17 @@ def sleep(seconds):
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
+woken, threads = [], set()
+
+def watch():
+    real = LoopThread.call_soon
+    LoopThread.call_soon = lambda self, function, *args: (
+        woken.append(function), real(self, function, *args))
+
+def noted():
+    threads.add(threading.get_ident())
+    return len(woken), len(threads)
+
 agent = rpc.init_rpc()
 
 def carrier():
@@ -41,10 +52,8 @@ if agent.rank == 0:
 
 BODIES = {
     "a call at rest wakes the caller's loop not once": """
-    woken = []
     real = LoopThread.call_soon
-    LoopThread.call_soon = lambda self, function, *args: (
-        woken.append(function), real(self, function, *args))
+    watch()
     time.sleep(0.001)  # or the first of them would follow on another too closely
     before = rpc.statistics()
     for _ in range(50):
@@ -54,6 +63,35 @@ BODIES = {
     assert len(woken) <= 10, woken  # heartbeats, and what the loop does by itself
     after = rpc.statistics()
     assert after.calls_sent - before.calls_sent == 50
+    """,
+    "calls awaited on the program's own loop wake telegrad's not once": """
+    async def calls(times):
+        for n in range(times):
+            assert await rpc.rpc_async(1, twice, (n,)) == 2 * n
+    asyncio.run(calls(1))
+    watch()
+    asyncio.run(calls(50))
+    assert len(woken) <= 10, woken  # heartbeats, and what the loop does by itself
+    async def together():
+        assert await asyncio.gather(*(rpc.rpc_async(1, twice, (n,)) for n in range(500))) == [
+            2 * n for n in range(500)]
+    asyncio.run(together())
+    assert rpc.rpc_sync(1, twice, (4,)) == 8
+    """,
+    "coroutines there await a worker that calls back": """
+    async def calls():
+        counts = await asyncio.gather(*(rpc.rpc_async(1, back, (0, n % 4)) for n in range(40)))
+        assert len(set(counts)) == 2
+    asyncio.run(calls())
+    """,
+    "a call at rest wakes the callee's loop not once, and one thread of its pool runs them all": """
+    rpc.rpc_sync(1, watch)
+    time.sleep(0.001)
+    rpc.rpc_sync(1, noted)
+    counts = [rpc.rpc_sync(1, noted) for _ in range(50)]
+    woken = counts[-1][0] - counts[0][0]
+    assert woken <= 10, counts  # heartbeats, and what the loop does by itself
+    assert counts[-1][1] <= 2, counts
     """,
     "calls back and forth": """
     assert rpc.rpc_sync(1, back, (0, 4)) != os.getpid()

@@ -16,6 +16,7 @@ from telegrad.testing import leaks
 from telegrad.transport import LoopThread, hands_over
 from telegrad.transport.base import CarrierClosedError
 from telegrad.transport.direct_pump import DirectPump
+from telegrad.transport.handle_set import HandleSet
 from telegrad.transport.local_socket import LocalSocket
 from tests.transport.workers import SECONDS
 
@@ -58,6 +59,9 @@ class Frames:
         except queue.Empty:
             return None
 
+    def ending(self) -> bool:
+        return False
+
     def written(self) -> None:
         pass
 
@@ -78,8 +82,12 @@ class Ends:
         self.loop = LoopThread("pump-test").acquire()
         self.frames, self.gate = Frames(), Gate()
         self.other = LocalSocket(other)
-        self.pump = self.on_loop(lambda: DirectPump(LocalSocket(one), self.frames, self.loop))
+        self.handles = HandleSet(self.loop, 0.0)
+        self.pump = self.on_loop(lambda: self.make(one))
         self.on_loop(lambda: self.pump.start(b""))
+
+    def make(self, end: socket.socket) -> DirectPump:
+        return DirectPump(LocalSocket(end), self.frames, self.loop, self.handles, 0.0)
 
     def on_loop(self, function: Callable[[], T]) -> T:
         async def call() -> T:
@@ -89,6 +97,7 @@ class Ends:
 
     def close(self) -> None:
         self.on_loop(lambda: self.pump.let_go(None))
+        self.on_loop(self.handles.close)
         self.other.end()
         self.loop.release()
 
@@ -148,7 +157,7 @@ def test_one_that_waits_may_read_before_the_loop_does(ends: Ends) -> None:
     """The connection shows its pump before it starts that; a caller may be as quick."""
     one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     bare = LocalSocket(other)
-    pump = ends.on_loop(lambda: DirectPump(LocalSocket(one), ends.frames, ends.loop))
+    pump = ends.on_loop(lambda: ends.make(one))
     assert bare.put(b"early")
     ends.frames.on_take = lambda message: ends.gate.open()
     pump.drive(ends.gate, SECONDS)
