@@ -25,6 +25,7 @@ from telegrad.transport.base import (
     Transport,
     WrappedCarrier,
 )
+from telegrad.transport.bulk_sockets import BulkSockets
 from telegrad.transport.certificate import Certificate, KeyPair
 from telegrad.transport.certificates import (
     make_authority,
@@ -41,6 +42,7 @@ from telegrad.transport.exchange import Exchange
 from telegrad.transport.grpc_transport import GrpcTransport
 from telegrad.transport.guest_list import GuestList
 from telegrad.transport.inproc import InprocNetwork, InprocTransport
+from telegrad.transport.interrupts import Shield
 from telegrad.transport.limits import ConnectionLimits
 from telegrad.transport.link import Dial, Link, dial_peers, own_endpoints
 from telegrad.transport.local_transport import LocalTransport, find_local
@@ -54,6 +56,7 @@ from telegrad.transport.tls import Tls, TlsOptions, find_tls, load_tls, self_sig
 __all__ = [
     "CALL_REFUSED",
     "Audit",
+    "BulkSockets",
     "Carrier",
     "CarrierClosedError",
     "Certificate",
@@ -76,6 +79,7 @@ __all__ = [
     "Session",
     "SessionStatistics",
     "SharedPort",
+    "Shield",
     "Tls",
     "TlsOptions",
     "Transport",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import final
 
 from telegrad.errors import DecodeError
 from telegrad.transport.answer import cut_off, receive_small
 from telegrad.transport.audit import CONNECTION_ADMITTED, CONNECTION_REFUSED
 from telegrad.transport.base import Carrier, CarrierClosedError
+from telegrad.transport.bulk_lanes import Way
 from telegrad.transport.connection import Connection
 from telegrad.transport.guest_list import GuestList
 from telegrad.transport.handshake import (
@@ -81,7 +83,9 @@ class Door:
         cut = cut_off(self._terms, carrier)
         terms = self._terms
         underlay = Underlay.of(carrier, terms.certified)
-        handshake = AcceptHandshake(terms.identity, terms.token, underlay=underlay)
+        told = [each for transport in terms.transports.values() for each in transport.told]
+        identity = replace(terms.identity, capabilities=(*terms.identity.capabilities, *told))
+        handshake = AcceptHandshake(identity, terms.token, underlay=underlay)
         try:
             await self._welcome(carrier, handshake)
         except LedOnError:
@@ -114,6 +118,8 @@ class Door:
             if error.reason is Reason.AUTHENTICATION and handshake.claimed is not None:
                 self._on_refused(handshake.claimed, error.words)
             raise
+        if carrier.blocking is not None and not handshake.lane_of:
+            raise RefusedError(Reason.MALFORMED, "this port is for lanes alone")
         known = self._find(claimed, False)
         carriers = 0 if known is None else known.carriers
         await carrier.send(handshake.answer())
@@ -133,8 +139,9 @@ class Door:
         resumes = connection.carriers > 0
         connection.detach()  # before the number of the last envelope held is told
         preamble = handshake.welcome(connection.received_number, resumes=resumes)
-        lanes = connection.lanes_of(handshake.stream_id(), "")
-        stream = Stream(carrier, handshake.frames(), lanes, preamble=preamble)
+        lanes = connection.lanes_of(Way(handshake.stream_id(), handshake.lane_secret()))
+        slabs = self._terms.slabs.open(carrier, handshake.capabilities)
+        stream = Stream(carrier, handshake.frames(), lanes, preamble=preamble, slabs=slabs)
         connection.adopt(stream, peer_received)
 
     def _record_refusal(
@@ -168,7 +175,11 @@ class Door:
                 Reason.UNKNOWN_STREAM,
                 f"{self._info.name} has no stream from {peer.name} that takes this lane",
             )
-        stream.lanes.take(carrier, preamble=handshake.welcome(0, resumes=False))
+        if carrier.blocking is not None and not stream.lanes.takes_sockets:
+            broken = f"too many sockets between {self._info.name} and {peer.name} broke"
+            raise RefusedError(Reason.NOT_ADMITTED, broken)
+        welcome = handshake.welcome(0, resumes=False)
+        stream.lanes.take(carrier, handshake.transcript, preamble=welcome)
 
     async def _admitted(self, peer: WorkerInfo, *, knows_session: bool) -> Connection:
         if (peer.name, peer.incarnation) == (self._info.name, self._info.incarnation):

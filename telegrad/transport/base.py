@@ -14,20 +14,23 @@ Transport              makes carriers: inproc (queues), grpc (one duplex stream 
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from telegrad.errors import WorkerLostError
 from telegrad.types import WorkerInfo
-from telegrad.wire import Envelope
+from telegrad.wire import Buffer, Envelope
 
 __all__ = [
+    "Blocking",
     "Carrier",
     "CarrierClosedError",
     "Direct",
     "Listener",
     "Receiver",
+    "Sending",
     "Transport",
     "WrappedCarrier",
 ]
@@ -59,6 +62,12 @@ class Direct(Protocol):
     def end_writing(self) -> None:
         """Gives the writer's role back."""
 
+    def attach(self, descriptor: int) -> None:
+        """Sends a descriptor beside the next message and closes it, by whoever has the writer's role."""
+
+    def descriptor(self) -> int | None:
+        """Returns the next descriptor that came, to be closed by whoever reads; None while none did."""
+
     def put(self, message: bytes) -> bool:
         """Sends a message, as far as there is room; returns whether all of it has left.
 
@@ -88,6 +97,55 @@ class Direct(Protocol):
         """Breaks the carrier at both ends and wakes who polls it; idempotent, never raises."""
 
 
+class Blocking(Protocol):
+    """A carrier's bytes, for two threads that block: one sends and one receives."""
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether the other end is on this machine."""
+
+    def begin_blocking(self) -> None:
+        """Leaves the loop.
+
+        Raises:
+            CarrierClosedError: The carrier is broken.
+        """
+
+    def put(self, *parts: Buffer) -> None:
+        """Sends bytes; blocks until the system has taken all of them.
+
+        Raises:
+            CarrierClosedError: The carrier is broken.
+        """
+
+    def fill(self, place: memoryview) -> None:
+        """Fills a place with the next bytes; blocks until they are all there.
+
+        Raises:
+            CarrierClosedError: The carrier broke before that.
+        """
+
+    def end(self) -> None:
+        """Breaks the carrier at both ends and wakes who blocks; idempotent, never raises."""
+
+
+class Sending(Protocol):
+    """A message on its way; an asyncio Task is one."""
+
+    def done(self) -> bool:
+        """Whether it has left, or never will."""
+
+    def result(self) -> None:
+        """Hears how it ended, once, after it is done; in any thread.
+
+        Raises:
+            CarrierClosedError: The carrier is broken.
+        """
+
+    def add_done_callback(self, call: Callable[[Any], object], /) -> None:
+        """Has the loop call something when it is done; on the loop."""
+
+
 class Carrier(ABC):
     """A duplex stream of byte messages, in order, until it breaks.
 
@@ -114,12 +172,38 @@ class Carrier(ABC):
         return None
 
     @property
+    def told(self) -> tuple[str, ...]:
+        """What a hello on it says that this end is able to, as its carrier."""
+        return ()
+
+    @property
     def direct(self) -> Direct | None:
         """What moves its messages from any thread; None where only the loop can.
 
         Once it is used, `send` and `receive` are not.
         """
         return None
+
+    @property
+    def blocking(self) -> Blocking | None:
+        """What two threads move its bytes with, as a lane; None where only the loop can.
+
+        Once it is used, `send` and `receive` are not.
+        """
+        return None
+
+    @property
+    def begins_anywhere(self) -> bool:
+        """Whether `begin` may be called in any thread, and not on the loop alone."""
+        return False
+
+    def begin(self, message: bytes) -> Sending:
+        """Begins to send a message, when the one before has left; never waits.
+
+        Raises:
+            CarrierClosedError: The carrier is broken.
+        """
+        return asyncio.ensure_future(self.send(message))
 
     @abstractmethod
     async def send(self, message: bytes) -> None:
@@ -178,7 +262,7 @@ class Listener(ABC):
     @property
     @abstractmethod
     def endpoint(self) -> str:
-        """What a peer dials: `grpc://127.0.0.1:40231`, `inproc://7`."""
+        """What a peer dials: `grpc://127.0.0.1:40231`, `inproc://7`; empty if it is told elsewhere."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -201,6 +285,11 @@ class Transport(ABC):
     def reaches(self, endpoint: str) -> bool:
         """Tells whether an endpoint of one of its schemes could be reached from this machine."""
         return True
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """What a listener says of it in its hello, once it listens."""
+        return ()
 
     def named(self, info: WorkerInfo) -> Transport:
         """Returns the transport with which this worker listens; itself, unless doors are shared.
@@ -229,7 +318,11 @@ class Transport(ABC):
 
 
 class Receiver(Protocol):
-    """What the floor above gives an Exchange. Called on the loop; must not block or raise."""
+    """What the floor above gives an Exchange. Must not block or raise.
+
+    Called on the loop, but for replies and for the kinds that the Exchange was told of (`anywhere`):
+    those come in whatever thread read them.
+    """
 
     def on_envelope(self, peer: WorkerInfo, envelope: Envelope) -> None:
         """Takes an envelope, exactly once each; complete with its buffers."""

@@ -22,21 +22,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import final
 
 from telegrad.errors import DecodeError, WorkerLostError
 from telegrad.transport.base import CarrierClosedError
 from telegrad.transport.bulk_cargo import Cargo
-from telegrad.transport.bulk_lanes import Lanes
+from telegrad.transport.bulk_lanes import Lanes, Way
 from telegrad.transport.direct_pump import DirectPump
 from telegrad.transport.loss import Loss, without_carrier
-from telegrad.transport.pump import Frames, Gate, Pump, TaskPump
+from telegrad.transport.pump import Gate, Pump, TaskPump
 from telegrad.transport.session import SessionStatistics
-from telegrad.transport.stream import Stream
+from telegrad.transport.statistics import Moved
+from telegrad.transport.stream import Stream, StreamFrames
 from telegrad.transport.terms import Terms
 from telegrad.transport.traffic import Traffic
 from telegrad.types import WorkerInfo
-from telegrad.wire import Envelope, Frame, Goodbye, pack_frame
+from telegrad.wire import NO_MEMORY, Envelope, Frame, Goodbye, Memory, pack_frame
 
 __all__ = ["Connection"]
 
@@ -45,6 +47,9 @@ logger = logging.getLogger(__name__)
 # Carriers that come up and break before they bring one frame: an honest network does not do that
 # ten times in a row, and dialling for ever would keep a processor busy.
 FRUITLESS_CARRIERS = 10
+# Lanes over sockets of their own that broke while their stream lived: something in between does not
+# like them, or alters what they carry. From then on lanes go over gRPC.
+MOST_BROKEN_SOCKETS = 5
 # Lanes that stood still get twice the time on the next stream, up to so often: 1 Mbit/s takes 8 s.
 MOST_PATIENCE = 16
 
@@ -72,6 +77,7 @@ class Connection:
         self._fruitless = 0  # carriers in a row that brought no frame
         self._fruitless_lanes = 0  # streams in a row whose lanes broke and had moved no chunk
         self._patience = terms.lost_after  # with lanes that move nothing
+        self._broken_sockets = 0  # lanes over sockets of their own that broke
         self._peer_done = False  # it said goodbye, and waits for what is still under way here
         self._lost = False  # and the floor above knows
         self._cargo = Cargo(
@@ -82,22 +88,34 @@ class Connection:
 
     # From any thread.
 
-    def post(self, envelope: Envelope) -> None:
+    def post(self, envelope: Envelope, *, rides: bool = False) -> None:
         """Queues an envelope; never blocks.
+
+        Args:
+            envelope: What is sent.
+            rides: Whether it waits for the next write, whatever that is for, or for `flush`.
 
         Raises:
             WorkerLostError: The peer is lost, or this side has left it.
         """
         with self._session_lock:
-            self._check_living()
+            if self._loss is not None or self._left:
+                raise self._refusal()
             self._session.post(envelope, self._terms.clock())
-            pump = self._traffic.turn()
+            pump = None if rides else self._traffic.turn()
             unread = self._session.replies_unread
         if pump is not None:
             pump.wake()
         if unread > self._terms.limits.unread_replies:
             error = DecodeError(f"it takes no replies ({unread} wait for it)")
             self._terms.loop.call_soon(self._broke_on_loop, error)
+
+    def flush(self) -> None:
+        """Has what was posted leave, if it has not."""
+        with self._session_lock:
+            pump = self._traffic.turn() if self._session.pending else None
+        if pump is not None:
+            pump.wake()
 
     def set_endpoints(self, endpoints: Sequence[str]) -> None:
         """Says where the peer listens, in the order to try."""
@@ -159,11 +177,25 @@ class Connection:
         with self._session_lock:
             return self._session.statistics()
 
+    def moved(self) -> Moved:
+        """Returns what its frames have moved."""
+        return self._traffic.moved()
+
+    def memory(self) -> Memory:
+        """Returns the memory that the peer shares."""
+        stream = self._traffic.stream
+        return NO_MEMORY if stream is None or stream.slabs is None else stream.slabs
+
     def drive(self, gate: Gate, seconds: float) -> None:
         """Reads in the calling thread until a gate is open or the time is over; or not at all."""
         pump = self._traffic.pump
         if pump is not None:
             pump.drive(gate, seconds)
+
+    def drive_on(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None] | None:
+        """Has a loop of the user's read, the one that runs here, until what is returned is called."""
+        pump = self._traffic.pump
+        return None if pump is None else pump.drive_on(loop)
 
     # On the loop.
 
@@ -195,18 +227,18 @@ class Connection:
         if self.endpoints:
             self._reach(self)
 
-    def lanes_of(self, stream_id: bytes, endpoint: str) -> Lanes:
+    def lanes_of(self, way: Way) -> Lanes:
         """Returns what moves big parts beside a stream that is to be adopted.
 
         Args:
-            stream_id: The stream's.
-            endpoint: Where this side dialled it; empty when the peer did.
+            way: Between whom, and where to.
         """
+        if self._broken_sockets >= MOST_BROKEN_SOCKETS:
+            way = way.without_socket()
         return Lanes(
             self._terms,
             self.peer,
-            stream_id,
-            endpoint,
+            way,
             cargo=self._cargo,
             patience=self._patience,
             on_broken=self._lane_broken,
@@ -234,9 +266,17 @@ class Connection:
         pump.start(stream.preamble)
 
     def _pump_of(self, stream: Stream) -> Pump:
-        frames, direct = _Frames(self, self._traffic, stream), stream.carrier.direct
+        frames = StreamFrames(
+            next_message=partial(self._traffic.next_message, stream),
+            ending=lambda: self._peer_done,
+            written=partial(self.written, stream),
+            take=partial(self._traffic.take, stream),
+            failed=partial(self.failed, stream),
+        )
+        direct = stream.carrier.direct
         if direct is not None:
-            return DirectPump(direct, frames, self._terms.loop)
+            terms = self._terms
+            return DirectPump(direct, frames, terms.loop, terms.handles, terms.spin)
         return TaskPump(stream.carrier, frames, self._terms.loop, self._terms.spawn)
 
     def detach(self, farewell: bytes = b"") -> None:
@@ -250,15 +290,20 @@ class Connection:
             return
         stream.lanes.let_go()
         pump.let_go((lambda: stream.frames.seal(farewell)) if farewell else None)
+        if stream.slabs is not None:
+            stream.slabs.close()
 
     def tick(self, now: float) -> None:
         """Beats and judges; called by the exchange several times per beat."""
+        if (pump := self._traffic.pump) is not None:
+            pump.tick()
         judging = not self.ended.is_set() and self.loss is None
         lost, stream = self._traffic.tick(now, judging=judging), self.stream
         if lost:
             self.lose(self._silence_words(now))
         elif judging and stream is not None and stream.lanes.stand_still(now):
             self._patience = min(2 * self._patience, MOST_PATIENCE * self._terms.lost_after)
+            self._broken_sockets += MOST_BROKEN_SOCKETS * stream.lanes.by_socket
             self._broken(stream, CarrierClosedError("its lanes stand still"))
 
     def spare_on_loop(self, seconds: float) -> None:
@@ -308,11 +353,10 @@ class Connection:
             self.stream.record_cut_off(self._terms.audit, self.peer, error)
         self.gone_on_loop(f"it broke the protocol: {error}")
 
-    def _check_living(self) -> None:
-        if self._loss is not None:
-            raise self._loss.error(self.peer)
-        if self._left:
-            raise Loss("this worker has left it", 0.0).error(self.peer)
+    def _refusal(self) -> WorkerLostError:
+        """Returns why nothing is posted any more. Holds the lock."""
+        loss = Loss("this worker has left it", 0.0) if self._loss is None else self._loss
+        return loss.error(self.peer)
 
     def _lost_on_loop(self) -> None:
         error = self.loss
@@ -345,14 +389,13 @@ class Connection:
             self._broken(stream, error)
 
     def _deliver(self, complete: Sequence[Envelope]) -> None:
-        """Hands envelopes over: replies here, all others on the loop."""
-        self._terms.counters.handed_over(len(complete))
-        here = self._terms.loop.is_loop_thread()
+        """Hands envelopes over: here what any thread may take, all others on the loop."""
+        terms = self._terms
         for envelope in complete:
-            if here or envelope.reply:
-                self._terms.receiver.on_envelope(self.peer, envelope)
+            if envelope.reply or envelope.kind in terms.anywhere or terms.loop.is_loop_thread():
+                terms.receiver.on_envelope(self.peer, envelope)
             else:
-                self._terms.loop.call_soon(self._deliver_late, envelope)
+                terms.loop.call_soon(self._deliver_late, envelope)
 
     def _deliver_late(self, envelope: Envelope) -> None:
         if not self._lost:
@@ -368,7 +411,8 @@ class Connection:
             pump.wake()
 
     def _cargo_lost(self, error: BaseException) -> None:
-        self.gone_on_loop(f"an envelope from it could not be put together: {error!r}")
+        words = f"an envelope from it could not be put together: {error!r}"
+        self._terms.loop.call_soon(self.gone_on_loop, words)
 
     def _peer_left(self, stream: Stream, goodbye: Goodbye) -> None:
         """Answers a goodbye, so that the peer knows that all it said was heard.
@@ -410,6 +454,7 @@ class Connection:
         with self._session_lock:
             done = self._session.goodbye_written
         self._fruitless_lanes = 0 if lanes.moved else self._fruitless_lanes + 1
+        self._broken_sockets += lanes.by_socket
         if isinstance(error, DecodeError):
             self._broke_on_loop(error)
         elif done:
@@ -437,27 +482,3 @@ class Connection:
         """Whether this side leaves a peer that does not listen, and nothing else is to be said."""
         with self._session_lock:
             return self._left and not self._endpoints and self._session.flushed
-
-
-@final
-class _Frames(Frames):
-    """One stream, as its pump sees it."""
-
-    __slots__ = ("_connection", "_stream", "_traffic")
-
-    def __init__(self, connection: Connection, traffic: Traffic, stream: Stream) -> None:
-        self._connection = connection
-        self._traffic = traffic
-        self._stream = stream
-
-    def next_message(self) -> bytes | None:
-        return self._traffic.next_message(self._stream)
-
-    def written(self) -> None:
-        self._connection.written(self._stream)
-
-    def take(self, message: bytes) -> None:
-        self._traffic.take(self._stream, message)
-
-    def failed(self, error: BaseException) -> None:
-        self._connection.failed(self._stream, error)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Final, final
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Final, final
 
 from telegrad.errors import (
     AuthenticationError,
@@ -21,34 +20,32 @@ from telegrad.transport.audit import Audit
 from telegrad.transport.base import CarrierClosedError, Listener, Receiver, Transport
 from telegrad.transport.bulk_thread import BulkThread
 from telegrad.transport.connection import Connection
-from telegrad.transport.forgotten import Forgotten
 from telegrad.transport.guest_list import GuestList
+from telegrad.transport.handle_set import HandleSet
 from telegrad.transport.handshake import Identity, Reason, RefusedError, itself
 from telegrad.transport.limits import ConnectionLimits
 from telegrad.transport.liveness import BEATS_PER_BOUND
 from telegrad.transport.loop import LoopThread, shared_loop_thread
 from telegrad.transport.loopback import Loopback
+from telegrad.transport.peers import Peers
 from telegrad.transport.pump import Gate
 from telegrad.transport.reach import Reach
+from telegrad.transport.slabs import SlabPool
+from telegrad.transport.spin import longest_spin
 from telegrad.transport.statistics import ExchangeStatistics
+from telegrad.transport.tasks import Tasks
 from telegrad.transport.terms import Counters, Terms
 from telegrad.types import WorkerInfo
-from telegrad.wire import Envelope
+from telegrad.wire import NO_MEMORY, Envelope, Memory
 
 __all__ = ["Exchange"]
-
-logger = logging.getLogger(__name__)
 
 LOST_AFTER = 10.0  # seconds of silence; a stop-the-world pause of Python is far shorter
 TICKS_PER_BEAT = 4
 DEFAULT_LIMITS: Final = ConnectionLimits()
-CANCEL_SECONDS = 1.0  # for a task that was cancelled to end; it takes a turn of the loop
 CROSSED_SECONDS = 0.05  # between looks whether a peer that dials us, too, has come through
 LONGEST_TICK_SECONDS = 0.25  # also how soon a lag of the loop is noticed
 LAG_FADES = 0.9  # a tick; to a half within two beats
-ENDED_PEERS = (
-    256  # kept whole, at 4 KB each; of those before them the name, by which to refuse them
-)
 
 
 def _no_load() -> int:
@@ -92,6 +89,9 @@ class Exchange:
         certified: Where certificates are asked for: which name a peer's has to hold, by the name
             that it says.
         limits: What others may take.
+        spin: Seconds for which a thread that waits for a worker of this host looks again and again
+            before it sleeps, where that paid lately.
+        anywhere: Kinds of requests that the receiver takes in any thread.
     """
 
     def __init__(
@@ -114,12 +114,16 @@ class Exchange:
         listens: bool = True,
         certified: Callable[[str], str] = itself,
         limits: ConnectionLimits = DEFAULT_LIMITS,
+        spin: float = 0.0,
+        anywhere: Container[str] = (),
     ) -> None:
+        spin = longest_spin(spin)
         self.info = WorkerInfo(name, rank, incarnation)
+        self._own_key = name, incarnation
         self._listens = listens
         self._loop = shared_loop_thread() if loop is None else loop
         self._transports = tuple(transports)
-        self._receiver = receiver
+        self._tasks = Tasks()
         self._terms = Terms(
             identity=Identity(job, self.info),
             token=token,
@@ -131,32 +135,34 @@ class Exchange:
             load=load,
             loop=self._loop,
             bulk=BulkThread(),
-            spawn=self._spawn,
+            spawn=self._tasks.spawn,
             counters=Counters(),
             audit=Audit(name),
             certified=certified,
             limits=limits,
+            slabs=SlabPool(clock),
+            handles=HandleSet(self._loop, spin),
+            spin=spin,
+            anywhere=anywhere,
         )
         self._guests = guests
+        self._peers = Peers(self._terms, self._reach)
+        self._connections, self._connection = self._peers.connections, self._peers.find
         self._door = Door(
             self._terms,
             guests=guests,
             on_refused=on_refused,
             find=self._connection,
-            forgotten=self._is_forgotten,
+            forgotten=self._peers.is_forgotten,
             dialling=self._is_dialling,
-            full=self._is_full,
+            full=self._peers.is_full,
         )
         self._loopback = Loopback(self.info, self._loop, self._terms.bulk, receiver)
-        self._peers_lock = threading.Lock()  # guards the next five
-        self._connections: dict[tuple[str, int], Connection] = {}
-        self._forgotten = Forgotten()  # once lost is lost for good
-        self._forget_at = 2 * ENDED_PEERS  # connections, ended ones included
+        self._state_lock = threading.Lock()  # guards the next two
         self._started = False
         self._closed = False
         self._listeners: list[Listener] = []  # this and what follows: on the loop alone
         self._reaching: dict[Connection, Reach] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
         self._ticker: asyncio.TimerHandle | None = None
         self._next_tick = 0.0
 
@@ -174,7 +180,7 @@ class Exchange:
         Raises:
             OSError: An address or port cannot be had.
         """
-        with self._peers_lock:
+        with self._state_lock:
             if self._started:
                 raise RuntimeError("an exchange is started once")
             self._started = True
@@ -182,8 +188,9 @@ class Exchange:
         try:
             return self._loop.run(self._start(listen and self._listens))
         except BaseException:
-            with self._peers_lock:
+            with self._state_lock:
                 self._closed = True
+            self._peers.close()
             self._loop.release()
             raise
 
@@ -215,27 +222,39 @@ class Exchange:
                 "worker that does"
             )
 
-    def post(self, peer: WorkerInfo, envelope: Envelope) -> None:
+    def post(self, peer: WorkerInfo, envelope: Envelope, *, rides: bool = False) -> None:
         """Sends an envelope to a peer, or to this worker itself; never blocks.
 
-        Buffers must not change until the envelope was handed over; to oneself they are copied.
+        Args:
+            peer: The receiver.
+            envelope: Its buffers must not change until it was handed over; to oneself they are
+                copied.
+            rides: Whether it may wait for the next envelope to that peer, or for `flush`, so that
+                both leave in one write; on a connection that goes idle for long it may wait long.
 
         Raises:
             WorkerLostError: The peer is lost; the exception is a new one each time.
             UnreachableWorkerError: It lives, and neither side can dial the other.
             UnknownWorkerError: It was never named to `connect` and has no session.
         """
-        if (peer.name, peer.incarnation) == (self.info.name, self.info.incarnation):
+        key = peer.name, peer.incarnation
+        if key == self._own_key:
             if self._closed:
                 raise WorkerLostError("this worker has shut down", worker=peer.name)
             self._loopback.post(envelope)
             return
-        connection = self._connection(peer, False)
+        connection = self._connections.get(key)
         if connection is None:
             raise UnknownWorkerError(
                 f"worker {peer.name!r} (incarnation {peer.incarnation}) was never heard of here"
             )
-        connection.post(envelope)
+        connection.post(envelope, rides=rides)
+
+    def flush(self, peer: WorkerInfo) -> None:
+        """Has leave what was posted to a peer and still waits for a ride."""
+        connection = self._connection(peer, False)
+        if connection is not None:
+            connection.flush()
 
     def introduce(self, endpoint: str, *, timeout: float, name: str = "") -> WorkerInfo:
         """Dials an endpoint whose worker is not known yet; blocks until a session is open.
@@ -294,10 +313,10 @@ class Exchange:
         Idempotent; blocks for at most about `timeout` seconds, and gives up what has not arrived
         by then.
         """
-        with self._peers_lock:
+        with self._state_lock:
             running = self._started and not self._closed
             self._closed = True
-            connections = list(self._connections.values())
+        connections = self._peers.close()
         if not running:
             return
         try:
@@ -314,12 +333,17 @@ class Exchange:
 
     def statistics(self) -> ExchangeStatistics:
         """Returns what was moved so far."""
-        return ExchangeStatistics.of(self._terms.counters)
+        return ExchangeStatistics.of(self._terms.counters, self._peers.moved())
 
     def awaited(self, peer: WorkerInfo) -> Mapping[int, int]:
         """Returns the requests that come from a peer now: by call, the pieces still to come."""
         connection = self._connection(peer, False)
         return {} if connection is None else connection.statistics().awaited
+
+    def memory(self, peer: WorkerInfo) -> Memory:
+        """Returns the memory that a peer shares with this worker, for what is posted to it next."""
+        connection = self._connection(peer, False)
+        return NO_MEMORY if connection is None else connection.memory()
 
     def drive(self, peer: WorkerInfo, gate: Gate, seconds: float) -> None:
         """Has the calling thread read what comes from a peer while it waits, if it can be.
@@ -336,39 +360,36 @@ class Exchange:
         if connection is not None:
             connection.drive(gate, seconds)
 
-    def _connection(self, peer: WorkerInfo, make: bool) -> Connection | None:
-        key = peer.name, peer.incarnation
-        known = self._connections.get(key)  # without the lock: it is asked for every envelope
-        if known is not None:
-            return known
-        with self._peers_lock:
-            connection = self._connections.get(key)
-            if connection is None and make and not self._closed and peer not in self._forgotten:
-                connection = self._connections[key] = Connection(peer, self._terms)
-                connection.on_reach(self._reach)
-                self._forget_ended()
-            return connection
+    def drive_on(
+        self, peer: WorkerInfo, loop: asyncio.AbstractEventLoop
+    ) -> Callable[[], None] | None:
+        """Has the loop that runs in the calling thread read what comes from a peer, if it can be.
 
-    def _is_full(self) -> bool:
-        most = self._terms.limits.connections
-        with self._peers_lock:
-            if len(self._connections) < most:
-                return False
-            return sum(not known.ended.is_set() for known in self._connections.values()) >= most
+        Args:
+            peer: Whose reply a coroutine awaits.
+            loop: The one that runs here; not telegrad's.
 
-    def _is_forgotten(self, peer: WorkerInfo) -> bool:
-        with self._peers_lock:
-            return peer in self._forgotten
+        Returns:
+            What ends that; None where it cannot be.
+        """
+        connection = self._connection(peer, False)
+        return None if connection is None else connection.drive_on(loop)
 
-    def _forget_ended(self) -> None:
-        """Forgets whom it met first of those that ended, when they are many. Holds the lock."""
-        if len(self._connections) < self._forget_at:
-            return
-        ended = [key for key, known in self._connections.items() if known.ended.is_set()]
-        for key in ended[:-ENDED_PEERS]:
-            del self._connections[key]
-            self._forgotten.add(*key)
-        self._forget_at = len(self._connections) + ENDED_PEERS
+    def lead(self, gate: Gate, seconds: float) -> None:
+        """Has the calling thread read what comes from all workers of this host until a gate opens.
+
+        It leads on until `stop_leading`. Returns early, with the gate shut, where another thread does, or
+        none can.
+
+        Args:
+            gate: Where it waits.
+            seconds: How long it would; 0 to read what is there.
+        """
+        self._terms.handles.lead(gate, seconds)
+
+    def stop_leading(self) -> None:
+        """Has the loop read in place of the thread that leads; from any thread, idempotent."""
+        self._terms.handles.leave()
 
     # On the loop.
 
@@ -385,17 +406,7 @@ class Exchange:
         except BaseException:
             await self._close_listeners()
             raise
-        return tuple(listener.endpoint for listener in self._listeners)
-
-    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("a task of the transport failed", exc_info=error)
+        return tuple(each.endpoint for each in self._listeners if each.endpoint)
 
     def _tick(self) -> None:
         """Beats, judges, and measures how late the loop runs."""
@@ -407,16 +418,15 @@ class Exchange:
         beat = self._terms.lost_after / BEATS_PER_BOUND
         self._next_tick = now + min(beat / TICKS_PER_BEAT, LONGEST_TICK_SECONDS)
         self._ticker = loop.call_at(self._next_tick, self._tick)
-        with self._peers_lock:
-            connections = list(self._connections.values())
+        self._terms.slabs.tick()
         clock = self._terms.clock()
-        for connection in connections:
+        for connection in self._peers.all():
             connection.tick(clock)
 
     def _reach(self, connection: Connection) -> None:
         if connection not in self._reaching:
             reach = self._reaching[connection] = Reach(connection, self._terms)
-            self._spawn(self._run_reach(connection, reach))
+            self._tasks.spawn(self._run_reach(connection, reach))
 
     def _is_dialling(self, connection: Connection) -> bool:
         reach = self._reaching.get(connection)
@@ -433,7 +443,7 @@ class Exchange:
             answer = await ask(self._terms, endpoint, expected)
             connection = self._connection(answer.peer, True)
             if connection is None:
-                self._spawn(answer.carrier.close())
+                self._tasks.spawn(answer.carrier.close())
                 raise ConnectionError("this exchange is closed")
             try:
                 await self._open(connection, answer)
@@ -447,7 +457,7 @@ class Exchange:
     async def _open(self, connection: Connection, answer: Answer) -> None:
         loss = connection.loss
         if loss is not None or connection.stream is not None:
-            self._spawn(answer.carrier.close())
+            self._tasks.spawn(answer.carrier.close())
             if loss is not None:
                 raise loss
             return
@@ -471,19 +481,11 @@ class Exchange:
             connection.end()
         if self._ticker is not None:
             self._ticker.cancel()
+        self._terms.handles.close()
         await self._close_listeners()
-        await self._end_tasks(max(0.5, deadline - loop.time()))
+        await self._tasks.end(max(0.5, deadline - loop.time()))
 
     async def _close_listeners(self) -> None:
         listeners, self._listeners = self._listeners, []
         for listener in listeners:
             await listener.close()
-
-    async def _end_tasks(self, timeout: float) -> None:
-        """Waits for what still closes; cancels what takes too long."""
-        if self._tasks:
-            _, late = await asyncio.wait(set(self._tasks), timeout=timeout)
-            for task in late:
-                task.cancel()
-            if late:
-                await asyncio.wait(late, timeout=CANCEL_SECONDS)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar, final
 import grpc
 import grpc.aio
 
-from telegrad.transport.base import Carrier, CarrierClosedError
+from telegrad.transport.base import Carrier, CarrierClosedError, Sending
 from telegrad.transport.grpc_errors import STREAM_ERRORS, closed, unreachable
 from telegrad.transport.grpc_operations import Operations
 from telegrad.transport.grpc_options import (
@@ -25,13 +25,14 @@ from telegrad.transport.grpc_options import (
     join_address,
     split_address,
 )
+from telegrad.transport.grpc_writes import Writes
 from telegrad.transport.handshake import Reason, RefusedError
 from telegrad.transport.tls import Tls
 from telegrad.transport.tls_probe import Probe, Shown
 from telegrad.transport.unix_socket import UNIX_SCHEME, path_of
 from telegrad.transport.unix_socket import connect as connect_unix
 
-__all__ = ["Dialler"]
+__all__ = ["Dialler", "connect"]
 
 logger = logging.getLogger(__name__)
 
@@ -205,6 +206,16 @@ class Dialler:
             return None
 
 
+async def connect(endpoint: str, host: str, port: int) -> socket.socket:
+    """Returns a socket, connected and not blocking.
+
+    Raises:
+        ConnectionRefusedError: Nobody listens there.
+        ConnectionError: It cannot be reached now.
+    """
+    return await _within_bounds(endpoint, host, port, _connected)
+
+
 async def _within_bounds(
     endpoint: str, host: str, port: int, use: Callable[[list[Any]], Awaitable[T]]
 ) -> T:
@@ -301,6 +312,7 @@ class _DialledCarrier(Carrier):
         self._channel = channel
         self._stream = stream
         self._operations = Operations(endpoint)
+        self._writes = Writes(endpoint, stream.write)
         self._closed = asyncio.Event()
         self._reading = False
         self._writing = False
@@ -316,6 +328,13 @@ class _DialledCarrier(Carrier):
     @property
     def peer_names(self) -> frozenset[str] | None:
         return None if self._shown is None else self._shown.names
+
+    @property
+    def begins_anywhere(self) -> bool:
+        return True
+
+    def begin(self, message: bytes) -> Sending:
+        return self._writes.begin(message)
 
     async def send(self, message: bytes) -> None:
         if self._closed.is_set():
@@ -351,7 +370,8 @@ class _DialledCarrier(Carrier):
         if self._closed.is_set():
             return
         self._closed.set()
-        closing = self._cut_off() if self._writing else None
+        self._writes.end()
+        closing = self._cut_off() if self._writing or self._writes.under_way else None
         with contextlib.suppress(CarrierClosedError), self._operations.one():
             await self._stream.done_writing()
         closing = closing or self._cut_off()
@@ -362,8 +382,12 @@ class _DialledCarrier(Carrier):
 
     def _cut_off(self) -> asyncio.Future[None]:
         closing = asyncio.ensure_future(self._channel.close(CLOSE_SECONDS))
-        closing.add_done_callback(lambda _: self._operations.abandon())
+        closing.add_done_callback(lambda _: self._abandon())
         return closing
+
+    def _abandon(self) -> None:
+        self._operations.abandon()
+        self._writes.abandon()
 
     async def _drain(self) -> None:
         """Reads what nobody wants any more: before that gRPC does not see the end behind it."""

@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 
 from telegrad.transport.addresses import split_advertised
-from telegrad.transport.base import Carrier, Listener
+from telegrad.transport.base import Carrier, Listener, Sending
 from telegrad.transport.grpc_errors import STREAM_ERRORS, closed
 from telegrad.transport.grpc_health import HealthHandler
 from telegrad.transport.grpc_operations import Operations, keep_polling
@@ -22,6 +22,7 @@ from telegrad.transport.grpc_options import (
     is_loopback,
     join_address,
 )
+from telegrad.transport.grpc_writes import Writes
 from telegrad.transport.tls import Tls
 from telegrad.transport.unix_socket import UNIX_SCHEME
 
@@ -178,6 +179,7 @@ class _AcceptedCarrier(Carrier):
         self._names = _names(context) if tls is not None and tls.mutual else None
         self._description = f"{SCHEME if tls is None else TLS_SCHEME} {context.peer()}"
         self._operations = Operations(self._description)
+        self._writes = Writes(self._description, context.write)
         self._closed = asyncio.Event()
 
     @property
@@ -191,6 +193,13 @@ class _AcceptedCarrier(Carrier):
     @property
     def peer_names(self) -> frozenset[str] | None:
         return self._names
+
+    @property
+    def begins_anywhere(self) -> bool:
+        return True
+
+    def begin(self, message: bytes) -> Sending:
+        return self._writes.begin(message)
 
     async def send(self, message: bytes) -> None:
         if self._closed.is_set():
@@ -214,11 +223,15 @@ class _AcceptedCarrier(Carrier):
         """Lets the handler return, which ends the stream at both ends."""
         if not self._closed.is_set():
             self._closed.set()
-            loop = asyncio.get_running_loop()
-            loop.call_later(CLOSE_SECONDS, self._operations.abandon)
+            self._writes.end()
+            asyncio.get_running_loop().call_later(CLOSE_SECONDS, self._abandon)
 
     async def wait_closed(self) -> None:
         await self._closed.wait()
+
+    def _abandon(self) -> None:
+        self._operations.abandon()
+        self._writes.abandon()
 
 
 def _names(context: _Context) -> frozenset[str]:

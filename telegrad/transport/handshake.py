@@ -27,13 +27,14 @@ import enum
 import hmac
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias, final
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
 from telegrad import pb
 from telegrad.transport.base import Carrier
+from telegrad.transport.bulk_seal import lane_secret
 from telegrad.transport.tags import (
     STREAM_ID_BYTES,
     FrameTags,
@@ -127,16 +128,24 @@ class Underlay:
         binding: The fingerprint of the certificate that the listener has shown.
         peer_names: The names in the certificate of the other end; None where none was asked for.
         certified: Which name has to be among these, by the name in the hello.
+        told: What this end is able to on this connection.
     """
 
     binding: bytes = b""
     peer_names: frozenset[str] | None = None
     certified: Callable[[str], str] = itself
+    told: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, carrier: Carrier, certified: Callable[[str], str] = itself) -> Underlay:
         """Returns what a carrier proves."""
-        return cls(carrier.binding, carrier.peer_names, certified)
+        return cls(carrier.binding, carrier.peer_names, certified, carrier.told)
+
+    def tells(self, identity: Identity) -> Identity:
+        """Returns an identity with what this end is able to on this connection."""
+        if not self.told:
+            return identity
+        return replace(identity, capabilities=(*identity.capabilities, *self.told))
 
     def check(self, hello_name: str) -> None:
         """Checks the name in a hello.
@@ -160,6 +169,10 @@ class Underlay:
 @final
 class DialHandshake:
     """The dialler's half.
+
+    Attributes:
+        capabilities: Once an answer was taken: what the listener is able to.
+        transcript: Once an answer was taken: both hellos in full.
 
     Args:
         identity: Who dials.
@@ -185,8 +198,10 @@ class DialHandshake:
         self._underlay = Underlay() if underlay is None else underlay
         self._expected = expected
         self._purpose = BULK if lane_of else CONTROL
-        self._hello = _hello(identity, nonce, expected, self._purpose, lane_of)
-        self._transcript = b""
+        told = self._underlay.tells(identity)
+        self._hello = _hello(told, nonce, expected, self._purpose, lane_of)
+        self.capabilities: tuple[str, ...] = ()
+        self.transcript = b""
 
     def hello(self) -> bytes:
         """Returns the first message."""
@@ -207,7 +222,8 @@ class DialHandshake:
         peer = _info(hello)
         self._underlay.check(peer.name)
         _check_expected(peer, self._expected)
-        self._transcript = _transcript(self._hello, body)
+        self.capabilities = tuple(hello.capabilities)
+        self.transcript = _transcript(self._hello, body)
         return peer
 
     def prove(self, received: int, *, resumes: bool) -> bytes:
@@ -228,17 +244,21 @@ class DialHandshake:
 
     def stream_id(self) -> bytes:
         """Returns the name of this stream, for its lanes."""
-        return stream_id(self._token, self._transcript)
+        return stream_id(self._token, self.transcript)
+
+    def lane_secret(self) -> bytes:
+        """Returns what protects lanes of this stream that have no TLS; empty where it has none."""
+        return lane_secret(self._token, self._underlay.binding, self.transcript)
 
     @property
     def _proved(self) -> bytes:
-        return _bound(self._underlay.binding, self._transcript)
+        return _bound(self._underlay.binding, self.transcript)
 
     def frames(self) -> Frames:
         """Returns what seals and opens the frames of this stream; TLS does so better."""
         if self._token is None or self._underlay.binding:
             return PlainFrames()
-        to_listener, to_dialler = stream_keys(self._token, self._transcript)
+        to_listener, to_dialler = stream_keys(self._token, self.transcript)
         return FrameTags(sending=to_listener, receiving=to_dialler)
 
 
@@ -250,6 +270,8 @@ class AcceptHandshake:
         claimed: Who the dialler says it is; None before a hello was read.
         lane_of: Once a hello was taken: the id of the stream that a lane says it belongs to;
             empty for a control stream.
+        capabilities: Once a hello was taken: what the dialler is able to.
+        transcript: Once a hello was taken: both in full.
     """
 
     def __init__(
@@ -268,7 +290,8 @@ class AcceptHandshake:
         self._nonce = secrets.token_bytes(32) if nonce is None else nonce
         self._purpose = CONTROL
         self._hello = _hello(identity, self._nonce, None, CONTROL)
-        self._transcript = b""
+        self.capabilities: tuple[str, ...] = ()
+        self.transcript = b""
 
     def takes_hello(self, message: bytes) -> WorkerInfo:
         """Reads the first message; returns who the dialler says it is.
@@ -288,8 +311,10 @@ class AcceptHandshake:
             expected = WorkerInfo(hello.expected_name, 0, hello.expected_incarnation)
             _check_expected(self._identity.info, expected)
         self.lane_of, self._purpose = hello.stream, hello.purpose
-        self._hello = _hello(self._identity, self._nonce, None, hello.purpose)
-        self._transcript = _transcript(body, self._hello)
+        told = self._underlay.tells(self._identity)
+        self._hello = _hello(told, self._nonce, None, hello.purpose)
+        self.capabilities = tuple(hello.capabilities)
+        self.transcript = _transcript(body, self._hello)
         return claimed
 
     def answer(self) -> bytes:
@@ -314,17 +339,21 @@ class AcceptHandshake:
 
     def stream_id(self) -> bytes:
         """Returns the name of this stream, for its lanes."""
-        return stream_id(self._token, self._transcript)
+        return stream_id(self._token, self.transcript)
+
+    def lane_secret(self) -> bytes:
+        """Returns what protects lanes of this stream that have no TLS; empty where it has none."""
+        return lane_secret(self._token, self._underlay.binding, self.transcript)
 
     @property
     def _proved(self) -> bytes:
-        return _bound(self._underlay.binding, self._transcript)
+        return _bound(self._underlay.binding, self.transcript)
 
     def frames(self) -> Frames:
         """Returns what seals and opens the frames of this stream; TLS does so better."""
         if self._token is None or self._underlay.binding:
             return PlainFrames()
-        to_listener, to_dialler = stream_keys(self._token, self._transcript)
+        to_listener, to_dialler = stream_keys(self._token, self.transcript)
         return FrameTags(sending=to_dialler, receiving=to_listener)
 
 

@@ -109,7 +109,7 @@ class Dial:
 
 def own_endpoints(exchange: Exchange) -> tuple[str, ...]:
     """Returns where an exchange listens, as it tells the others; nowhere before it listens."""
-    return tuple(listener.endpoint for listener in list(exchange._listeners))
+    return tuple(each.endpoint for each in list(exchange._listeners) if each.endpoint)
 
 
 def dial_peers(exchange: Exchange, peers: Sequence[WorkerInfo], limit: float) -> list[Dial]:
@@ -140,7 +140,7 @@ async def _dial_all(exchange: Exchange, peers: Sequence[WorkerInfo], limit: floa
             all_ended.set()
 
     for peer in different:
-        exchange._spawn(dial(peer))
+        exchange._tasks.spawn(dial(peer))
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(limit if different else 0):
             await all_ended.wait()

@@ -15,6 +15,7 @@ import contextvars
 import logging
 import os
 import threading
+from asyncio import _get_running_loop
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -107,6 +108,8 @@ def on_own_loop() -> bool:
 
     A verb that blocks there would stop the very loop that is to complete it.
     """
+    if _get_running_loop() is None:  # so for nearly all who ask; quickly told
+        return False
     return isinstance(threading.current_thread(), _OwnLoopThread)
 
 
@@ -149,13 +152,14 @@ class LoopThread:
         self._process = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: _OwnLoopThread | None = None
+        self._ident: int | None = None  # of that thread, once it runs
 
     def acquire(self) -> LoopThread:
         """Counts one more user; starts the thread for the first. Returns itself."""
         with self._users_lock:
             if self._process != os.getpid():  # after fork() the thread is the parent's alone
                 self._users, self._process, self._loop, self._thread = 0, os.getpid(), None, None
-                self._kept = None
+                self._kept = self._ident = None
             if self._users == 0:
                 self._start()
             self._users += 1
@@ -173,7 +177,7 @@ class LoopThread:
             if self._users > 0 or self._thread is None:
                 return
             thread = self._thread
-            self._loop = self._thread = None
+            self._loop = self._thread = self._ident = None
         thread.stop()
         if thread is not threading.current_thread():
             thread.join(STOP_SECONDS)
@@ -192,7 +196,7 @@ class LoopThread:
 
     def is_loop_thread(self) -> bool:
         """Returns whether the calling thread is the one that runs this loop."""
-        return self._thread is threading.current_thread()
+        return self._ident == threading.get_ident()
 
     def call_soon(self, function: Callable[[*Ts], object], *args: *Ts) -> None:
         """Has the loop call a function soon; wakes the loop only from another thread.
@@ -242,6 +246,7 @@ class LoopThread:
             self._kept = loop, self._thread
         self._thread.start()
         running.wait()
+        self._ident = self._thread.ident
 
     def _idle_loop(self) -> asyncio.AbstractEventLoop | None:
         """Returns the kept loop, once the thread that ran it last has ended."""

@@ -24,6 +24,7 @@ from typing import final
 from telegrad.errors import DecodeError
 from telegrad.transport.answer import Answer, ask, cut_off, receive_small, record_refusal
 from telegrad.transport.base import CarrierClosedError
+from telegrad.transport.bulk_lanes import Way
 from telegrad.transport.connection import Connection
 from telegrad.transport.handshake import Reason, RefusedError
 from telegrad.transport.stream import Stream
@@ -127,8 +128,9 @@ class Reach:
             peer_received = answer.handshake.takes_welcome(await receive_small(terms, carrier))
             if not connection.wants_carrier:
                 raise CarrierClosedError("the peer was faster")
-            lanes = connection.lanes_of(answer.handshake.stream_id(), answer.endpoint)
-            stream = Stream(carrier, answer.handshake.frames(), lanes)
+            lanes = connection.lanes_of(Way.dialled(answer))
+            slabs = terms.slabs.open(carrier, answer.handshake.capabilities)
+            stream = Stream(carrier, answer.handshake.frames(), lanes, slabs=slabs)
             connection.adopt(stream, peer_received)
         except BaseException as error:
             terms.spawn(carrier.close())

@@ -11,8 +11,8 @@ S2. What was posted is kept until a receipt covers it; on a new carrier all of i
 S3. A receipt is cumulative: it covers n only when 1..n are complete here. Later ones that are
     complete already (an envelope with big parts takes longer) are remembered by number.
 S4. A number that was handed over is never handed over again.
-S5. A piece is handed to one claimer at most; an assembly outlives the carrier, and so does a copy
-    that is under way: what is claimed will be placed.
+S5. A piece that is in its place is never claimed again; an assembly outlives the carrier, and is
+    complete when no copy is under way: what is claimed will be placed, or given back.
 S6. A goodbye is written when every big envelope before it is covered by a receipt.
 
 S2 gives at least once, S4 and S5 at most once. Pieces travel on lanes, beside the frames: in any
@@ -24,9 +24,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import final
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias, final
 
 from telegrad.errors import DecodeError, EncodeError
 from telegrad.wire import (
@@ -36,9 +36,12 @@ from telegrad.wire import (
     Envelope,
     Frame,
     Goodbye,
+    Lending,
+    Lent,
     Piece,
+    Span,
     cut,
-    inline_size,
+    measure,
 )
 
 __all__ = ["MAX_MESSAGE_BYTES", "WRITE_BYTES", "Session", "SessionStatistics"]
@@ -49,7 +52,6 @@ MAX_INLINE_BYTES = 2 * 2**20  # of one envelope: a write that it overfills stays
 # it stand the envelope's fields, a receipt and a tag. A message is gathered before anyone can look at
 # it, from strangers, too: there is always a bound.
 MAX_MESSAGE_BYTES = MAX_INLINE_BYTES + 64 * 2**10
-PART_OVERHEAD = 16  # bytes that announcing a part takes at most
 
 # Of all messages under way from one peer, at 200 bytes each. Twenty with a hundred thousand arrays.
 MOST_PARTS_AWAITED = 2**21
@@ -57,6 +59,10 @@ MOST_PARTS_AWAITED = 2**21
 # A receipt rides on the next write. Where nothing is written back it goes alone after so many, and
 # at once for an envelope with big parts: its sender holds their memory until then.
 ENVELOPES_PER_RECEIPT = 64
+
+
+# Returns where the parts of an envelope lie, by their numbers, those that are lent from now on.
+Lend: TypeAlias = Callable[[Envelope], dict[int, Lent]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +88,8 @@ class SessionStatistics:
     awaited: Mapping[int, int]
 
 
-@dataclass(slots=True)
-class _Posted:
-    envelope: Envelope
-    size: int
-    deadline: float
-    announced: bool = False
+# An envelope, its bytes in a frame, whether all of it travels there, and its deadline.
+_Posted: TypeAlias = tuple[Envelope, int, bool, float]
 
 
 @final
@@ -96,13 +98,23 @@ class Session:
 
     Args:
         limits: Of one message, to the peer or from it.
+
+    Attributes:
+        pending: Whether the next write would carry anything that the peer has to have now.
+        news: A number that grows with every frame that brings something new.
+        replies_unread: Replies that were posted and that no receipt covers.
+        written: Envelopes in all writes, once more for each time that one was sent again.
+        cutting: The pieces that are to be sent, by envelope, for `next_piece`; to be looked at only.
     """
 
     def __init__(self, limits: DecodeLimits = DEFAULT_LIMITS) -> None:
+        self.pending = False
+        self.news = self.replies_unread = self.written = 0
         self._limits = limits
         self._unacknowledged: dict[int, _Posted] = {}
-        self._unannounced: deque[_Posted] = deque()  # not written on this carrier yet
-        self._cutting: deque[deque[Piece]] = deque()  # of announced ones, what is left to send
+        self._announced = 0  # up to here everything was written on this carrier
+        self._announced_before = 0  # or on an earlier one
+        self.cutting: deque[deque[Piece]] = deque()
         self._big: set[int] = set()  # numbers that had pieces and have no receipt yet
         self._last_posted = 0
         self._acknowledged = 0
@@ -110,14 +122,11 @@ class Session:
         self._received_later: set[int] = set()  # complete, but some earlier one is not
         self._assemblies: dict[int, Assembly] = {}
         self._parts_awaited = 0  # of all of them
-        self._envelopes_owed = 0
-        self._receipt_now = False
+        self._owed = 0  # envelopes that came since a receipt was written
         self._connected = False
         self._goodbye: Goodbye | None = None
         self._goodbye_written = False
-        self._delivered = self._repeated = self._dropped = self._carriers = 0
-        self._begun = 0
-        self._replies_unread = 0
+        self._dropped = self._carriers = 0
 
     @property
     def received_number(self) -> int:
@@ -130,29 +139,19 @@ class Session:
         return self._acknowledged
 
     @property
-    def news(self) -> int:
-        """A number that grows with every frame that brings something new."""
-        return self._delivered + self._begun + self._acknowledged
-
-    @property
-    def replies_unread(self) -> int:
-        """Replies that were posted and that no receipt covers."""
-        return self._replies_unread
-
-    @property
     def connected(self) -> bool:
         """Whether there is a carrier to write to."""
         return self._connected
 
     @property
-    def pending(self) -> bool:
-        """Whether the next write would carry anything that the peer has to have now."""
-        return bool(self._unannounced or self._goodbye_due or self._receipt_due)
+    def delivered(self) -> int:
+        """How many envelopes are complete here."""
+        return self._received + len(self._received_later)
 
     @property
     def pieces_waiting(self) -> bool:
         """Whether `next_piece` would return one."""
-        return bool(self._cutting)
+        return bool(self.cutting)
 
     @property
     def flushed(self) -> bool:
@@ -165,20 +164,21 @@ class Session:
         return self._goodbye_written
 
     @property
-    def _receipt_due(self) -> bool:
-        return self._receipt_now or self._envelopes_owed >= ENVELOPES_PER_RECEIPT
-
-    @property
     def _goodbye_due(self) -> bool:
         wanted = self._goodbye is not None and not self._goodbye_written
-        return wanted and not self._unannounced and not self._big
+        return wanted and self._announced == self._last_posted and not self._big
+
+    def _look(self) -> None:
+        """Finds out anew whether anything is pending."""
+        unannounced = self._announced < self._last_posted
+        self.pending = unannounced or self._owed >= ENVELOPES_PER_RECEIPT or self._goodbye_due
 
     def statistics(self) -> SessionStatistics:
         """Returns the counts so far."""
         return SessionStatistics(
             posted=self._last_posted,
-            delivered=self._delivered,
-            repeated=self._repeated,
+            delivered=self.delivered,
+            repeated=self.written - max(self._announced, self._announced_before),
             dropped=self._dropped,
             unacknowledged=len(self._unacknowledged),
             carriers=self._carriers,
@@ -192,8 +192,8 @@ class Session:
     def post(self, envelope: Envelope, now: float = 0.0) -> int:
         """Numbers an envelope and queues it.
 
-        Its buffers must not change until a receipt has covered it; the envelope itself is copied
-        and may be posted to other sessions too.
+        It is the session's from now on, and its buffers must not change until a receipt has covered
+        it. One that has a number, as it was posted to another session, is copied first.
 
         Args:
             envelope: What is to be handed over to the peer.
@@ -205,22 +205,25 @@ class Session:
         Raises:
             EncodeError: It or its headers are too big; nothing was posted.
         """
-        size = inline_size(envelope, self._limits) + PART_OVERHEAD * len(envelope.buffers)
+        size, whole = measure(envelope, self._limits)
         if size > MAX_INLINE_BYTES:
             raise EncodeError(
                 f"the headers of an envelope of kind {envelope.kind!r} are too big "
                 f"(bytes: {size}, at most {MAX_INLINE_BYTES}); send fewer references in one call"
             )
-        self._last_posted += 1
-        posted = _Posted(_numbered(envelope, self._last_posted), size, now + envelope.time_left)
-        self._unacknowledged[self._last_posted] = posted
-        self._unannounced.append(posted)
-        self._replies_unread += envelope.reply
-        return self._last_posted
+        if envelope.number:
+            envelope = replace(envelope)
+        envelope.number = self._last_posted = number = self._last_posted + 1
+        self._unacknowledged[number] = envelope, size, whole, now + envelope.time_left
+        if envelope.reply:
+            self.replies_unread += 1
+        self.pending = True
+        return number
 
     def leave(self, reason: str) -> None:
         """Has a goodbye written behind everything that was posted, once big parts have arrived."""
         self._goodbye = Goodbye(reason)
+        self._look()
 
     def connection_made(self, peer_received: int) -> None:
         """Starts on a new carrier, after the peer said what it holds.
@@ -232,26 +235,29 @@ class Session:
         self._acknowledge(peer_received)
         self._connected = True
         self._carriers += 1
-        self._unannounced = deque(self._unacknowledged.values())
-        self._cutting.clear()
+        self._announced_before = max(self._announced, self._announced_before)
+        self._announced = self._acknowledged
+        self.cutting.clear()
         self._goodbye_written = False
+        self._look()
 
     def connection_lost(self) -> None:
         """Stops writing until there is a carrier again; big parts will be cut again."""
         self._connected = False
-        self._cutting.clear()
+        self.cutting.clear()
 
     def abandon(self) -> None:
         """Lets go of everything that was posted or is half received; the peer is lost."""
         self._connected = False
         self._unacknowledged.clear()
-        self._unannounced.clear()
-        self._cutting.clear()
+        self.cutting.clear()
         self._big.clear()
         self._assemblies.clear()
         self._parts_awaited = 0
 
-    def next_write(self, limit: int = WRITE_BYTES, now: float = 0.0) -> Frame:
+    def next_write(
+        self, limit: int = WRITE_BYTES, now: float = 0.0, lend: Lend | None = None
+    ) -> Frame:
         """Returns what goes into the next write, about `limit` bytes.
 
         Whatever is in it counts as written.
@@ -259,17 +265,32 @@ class Session:
         Args:
             limit: Bytes after which nothing more is added.
             now: The time, for what is left of deadlines.
+            lend: Lends the peer what parts of an envelope lie in memory that both share. Asked once
+                for each: what the peer may have written to since is not sent again as it was, and
+                comes in pieces where it was not handed over.
         """
-        frame = Frame(receipt=self._received)
-        self._envelopes_owed, self._receipt_now = 0, False
-        if not self._connected:
-            return frame
-        room = limit
-        while self._unannounced and (self._unannounced[0].size <= room or room == limit):
-            posted = self._unannounced.popleft()
-            room -= posted.size
-            frame.envelopes.append(self._announce(posted, now))
-        if self._goodbye_due:
+        envelopes: list[Envelope] = []
+        frame = Frame(envelopes, self._received, None, None, {})
+        self._owed = 0
+        last, room = self._announced, limit
+        while last < self._last_posted and self._connected:
+            envelope, size, whole, deadline = self._unacknowledged[last + 1]
+            if size > room and envelopes:
+                break
+            last += 1
+            room -= size
+            if deadline != math.inf:
+                envelope.time_left = deadline - now if deadline > now else 0.0
+            lent: Container[int] = ()
+            if lend is not None and envelope.buffers and last > self._announced_before:
+                lent = _lent(envelope, lend, frame)
+            if not whole:
+                self._cut(envelope, lent)
+            envelopes.append(envelope)
+        self.written += last - self._announced
+        self._announced = last
+        self.pending = last < self._last_posted
+        if self._goodbye is not None and self._connected and self._goodbye_due:
             frame.goodbye = self._goodbye
             self._goodbye_written = True
         return frame
@@ -279,12 +300,12 @@ class Session:
 
         It counts as sent. Its data is a view of what was posted.
         """
-        if not self._cutting:
+        if not self.cutting:
             return None
-        pieces = self._cutting.popleft()
+        pieces = self.cutting.popleft()
         piece = pieces.popleft()
         if pieces:
-            self._cutting.append(pieces)
+            self.cutting.append(pieces)
         return piece
 
     def received(self, frame: Frame) -> list[Envelope]:
@@ -293,20 +314,32 @@ class Session:
         Raises:
             DecodeError: The frame breaks the protocol; the carrier it came on must be closed.
         """
-        self._acknowledge(max(frame.receipt, self._acknowledged))
+        if frame.receipt > self._acknowledged:
+            self._acknowledge(frame.receipt)
         complete: list[Envelope] = []
+        later, assemblies = self._received_later, self._assemblies
         for envelope in frame.envelopes:
-            self._take_envelope(envelope, frame, complete)
+            number = envelope.number
+            if number <= self._received or number in later or number in assemblies:
+                self._drop(envelope, awaited=number in frame.awaited)
+            elif number in frame.awaited:
+                self._begin(envelope, frame.awaited[number])
+            else:
+                self._complete(envelope, complete)
+        self._owed += len(frame.envelopes)
+        if self._owed >= ENVELOPES_PER_RECEIPT:
+            self.pending = True
         return complete
 
     def announced(self, number: int) -> bool:
         """Returns whether an envelope is known; a piece of one that is not has to wait."""
         return self._is_complete(number) or number in self._assemblies
 
-    def claim(self, piece: Piece) -> memoryview | None:
+    def claim(self, piece: Span) -> memoryview | None:
         """Returns where the bytes of a piece belong; None when they are not wanted any more.
 
-        Whoever gets a place copies them there, in any thread, and then calls `placed`.
+        Whoever gets a place copies them there, in any thread, and then calls `placed`, or
+        `given_back` if they never came.
 
         Raises:
             DecodeError: It does not fit what was announced.
@@ -314,14 +347,19 @@ class Session:
         assembly = self._assemblies.get(piece.number)
         return None if assembly is None else assembly.claim(piece)
 
-    def placed(self, number: int) -> Assembly | None:
+    def placed(self, piece: Span) -> Assembly | None:
         """Hears that a claimed piece is in its place.
 
         Returns:
             The assembly, when that was the last one: join it, in any thread, then call `finish`.
         """
-        assembly = self._assemblies.get(number)
-        return assembly if assembly is not None and assembly.placed() else None
+        assembly = self._assemblies.get(piece.number)
+        return assembly if assembly is not None and assembly.placed(piece) else None
+
+    def given_back(self, piece: Span) -> Assembly | None:
+        """Hears that the bytes of a claimed piece did not come; returns as `placed`."""
+        assembly = self._assemblies.get(piece.number)
+        return assembly if assembly is not None and assembly.given_back() else None
 
     def finish(self, number: int) -> list[Envelope]:
         """Takes an assembly that was joined; returns its envelope, unless the peer is lost."""
@@ -330,38 +368,28 @@ class Session:
         if assembly is not None:
             self._parts_awaited -= assembly.parts
             self._complete(assembly.envelope, complete)
-            self._receipt_now = True
+            self._owe_receipt()
         return complete
 
-    def _announce(self, posted: _Posted, now: float) -> Envelope:
-        envelope = posted.envelope
-        self._repeated += posted.announced
-        posted.announced = True
-        if posted.deadline != math.inf:
-            envelope.time_left = max(0.0, posted.deadline - now)
-        if pieces := deque(cut(envelope)):
-            self._cutting.append(pieces)
+    def _cut(self, envelope: Envelope, lent: Container[int]) -> None:
+        if pieces := deque(cut(envelope, lent)):
+            self.cutting.append(pieces)
             self._big.add(envelope.number)
-        return envelope
 
-    def _take_envelope(self, envelope: Envelope, frame: Frame, complete: list[Envelope]) -> None:
-        number = envelope.number
-        if number < 1:
+    def _drop(self, envelope: Envelope, *, awaited: bool) -> None:
+        """Takes an envelope that came again, on a new carrier."""
+        if envelope.number < 1:
             raise DecodeError(f"an envelope without a number (kind: {envelope.kind!r})")
-        self._envelopes_owed += 1
-        awaited = frame.awaited.get(number)
-        if self._is_complete(number):
-            self._dropped += 1
-            self._receipt_now |= awaited is not None  # its sender need not cut it again
-        elif number in self._assemblies:  # again, on a new carrier: what is here stays
-            self._dropped += 1
-        elif awaited is None:
-            self._complete(envelope, complete)
-        else:
-            self._begin(envelope, awaited)
+        self._dropped += 1
+        if awaited and self._is_complete(envelope.number):
+            self._owe_receipt()  # its sender need not cut it again
+
+    def _owe_receipt(self) -> None:
+        self._owed = ENVELOPES_PER_RECEIPT
+        self.pending = True
 
     def _begin(self, envelope: Envelope, awaited: Mapping[int, int]) -> None:
-        self._begun += 1
+        self.news += 1
         self._parts_awaited += len(awaited)
         if self._parts_awaited > MOST_PARTS_AWAITED:
             raise DecodeError(f"more than {MOST_PARTS_AWAITED} parts announced that have not come")
@@ -372,11 +400,15 @@ class Session:
 
     def _complete(self, envelope: Envelope, complete: list[Envelope]) -> None:
         complete.append(envelope)
-        self._delivered += 1
-        self._received_later.add(envelope.number)
-        while self._received + 1 in self._received_later:
-            self._received += 1
-            self._received_later.discard(self._received)
+        self.news += 1
+        number = envelope.number
+        if number != self._received + 1:
+            self._received_later.add(number)
+            return
+        while number + 1 in self._received_later:
+            number += 1
+            self._received_later.discard(number)
+        self._received = number
 
     def _acknowledge(self, number: int) -> None:
         if not self._acknowledged <= number <= self._last_posted:
@@ -385,23 +417,22 @@ class Session:
                 f"posted: {self._last_posted})"
             )
         for covered in range(self._acknowledged + 1, number + 1):
-            self._replies_unread -= self._unacknowledged.pop(covered).envelope.reply
+            if self._unacknowledged.pop(covered)[0].reply:
+                self.replies_unread -= 1
+        self.news += number - self._acknowledged
         self._acknowledged = number
-        if self._big:
+        if number > self._announced or self._big:
+            self._announced = max(number, self._announced)  # on this carrier it was not yet
             self._big = {big for big in self._big if big > number}
-            self._cutting = deque(left for left in self._cutting if left[0].number > number)
+            self.cutting = deque(left for left in self.cutting if left[0].number > number)
+            self._look()
 
 
-def _numbered(envelope: Envelope, number: int) -> Envelope:
-    return Envelope(
-        envelope.kind,
-        envelope.call,
-        envelope.reply,
-        envelope.time_left,
-        envelope.depth,
-        envelope.document,
-        envelope.externals,
-        envelope.headers,
-        envelope.buffers,
-        number,
-    )
+def _lent(envelope: Envelope, lend: Lend, frame: Frame) -> Container[int]:
+    """Has parts of an envelope lent, and the frame say so; returns which ones."""
+    lent = lend(envelope)
+    if lent:
+        if frame.lending is None:
+            frame.lending = Lending()
+        frame.lending.lent[envelope.number] = lent
+    return lent

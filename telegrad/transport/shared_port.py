@@ -20,6 +20,7 @@ from telegrad.transport.base import (
     Carrier,
     CarrierClosedError,
     Listener,
+    Sending,
     Transport,
     WrappedCarrier,
 )
@@ -181,8 +182,19 @@ class _Door(Listener):
         await self._port.close(self)
 
 
+class _KnownCarrier(WrappedCarrier):
+    """One that changes nothing of what is sent."""
+
+    @property
+    def begins_anywhere(self) -> bool:
+        return self._inner.begins_anywhere
+
+    def begin(self, message: bytes) -> Sending:
+        return self._inner.begin(message)
+
+
 @final
-class _ArrivedCarrier(WrappedCarrier):
+class _ArrivedCarrier(_KnownCarrier):
     """A stream whose first message decides whose it is.
 
     The exchange that asks for that message counts and times it, as it does every stream that has
@@ -214,7 +226,7 @@ class _ArrivedCarrier(WrappedCarrier):
 
 
 @final
-class _ReadCarrier(WrappedCarrier):
+class _ReadCarrier(_KnownCarrier):
     """A stream of which somebody has read the first message already."""
 
     def __init__(self, inner: Carrier, first: bytes) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import final
 
 from telegrad.transport.audit import PEER_CUT_OFF, Audit
 from telegrad.transport.base import Carrier, CarrierClosedError
 from telegrad.transport.bulk_lanes import Lanes
 from telegrad.transport.handshake import Frames
+from telegrad.transport.slabs import SlabStream
 from telegrad.transport.tags import BadTagError
 from telegrad.types import WorkerInfo
-from telegrad.wire import DecodeLimits, Frame, unpack_frame
 
-__all__ = ["Stream"]
+__all__ = ["Stream", "StreamFrames"]
 
 
 @final
@@ -26,32 +28,37 @@ class Stream:
         frames: What seals and opens them.
         lanes: What big parts travel on beside it.
         preamble: What has to be sent before the first frame: a listener's welcome.
+        slabs: The memory that both ends share, where they do.
+
+    Attributes:
+        messages_taken: Messages that came; this and the next two by whoever reads.
+        bytes_taken: Theirs.
+        frames_taken: Of them, those that were frames and were taken.
+        messages_sent: Messages that were sealed; this and the next by who has the writer's turn.
+        bytes_sent: Theirs.
     """
 
     def __init__(
-        self, carrier: Carrier, frames: Frames, lanes: Lanes, *, preamble: bytes = b""
+        self,
+        carrier: Carrier,
+        frames: Frames,
+        lanes: Lanes,
+        *,
+        preamble: bytes = b"",
+        slabs: SlabStream | None = None,
     ) -> None:
         self.carrier = carrier
         self.frames = frames
         self.lanes = lanes
         self.preamble = preamble
+        self.slabs = slabs
         self.messages_taken = self.bytes_taken = self.frames_taken = 0
+        self.messages_sent = self.bytes_sent = 0
 
     @property
     def dialled(self) -> bool:
         """Whether this side dialled it."""
         return self.lanes.dialled
-
-    def opened(self, message: bytes, limits: DecodeLimits) -> Frame:
-        """Counts a message that came, and returns the frame in it.
-
-        Raises:
-            BadTagError: Its tag is wrong.
-            DecodeError: It is no frame.
-        """
-        self.messages_taken += 1
-        self.bytes_taken += len(message)
-        return unpack_frame(self.frames.open(message), limits)
 
     def record_cut_off(self, audit: Audit, peer: WorkerInfo, error: Exception) -> None:
         """Records, where it is for what it sent, that a peer is cut off, and how much was read."""
@@ -68,3 +75,15 @@ class Stream:
             messages=self.messages_taken,
             bytes=self.bytes_taken,
         )
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamFrames:
+    """One stream, as its pump sees it; see `pump.Frames`."""
+
+    next_message: Callable[[], bytes | None]
+    ending: Callable[[], bool]
+    written: Callable[[], None]
+    take: Callable[[bytes], None]
+    failed: Callable[[BaseException], None]

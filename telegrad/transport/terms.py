@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Container, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
 from telegrad.transport.audit import Audit
 from telegrad.transport.base import Receiver, Transport
 from telegrad.transport.bulk_thread import BulkThread
+from telegrad.transport.handle_set import HandleSet
 from telegrad.transport.handshake import Identity, itself
 from telegrad.transport.limits import ConnectionLimits
 from telegrad.transport.loop import LoopThread
+from telegrad.transport.slabs import SlabPool
 
 __all__ = ["Counters", "Terms"]
 
 
 @dataclass(slots=True)
 class Counters:
-    """What all connections of an exchange have moved.
+    """What all connections of an exchange count together; each counts its frames by itself.
 
-    Frames and envelopes are counted in any thread, by methods; what is of lanes, on the loop alone.
+    Chunks are counted in any thread, by methods; the others on the loop alone.
     """
 
-    bytes_sent: int = 0
-    bytes_received: int = 0
-    envelopes_sent: int = 0
-    envelopes_received: int = 0
-    writes: int = 0
     connections: int = 0
     lanes: int = 0
     chunks_sent: int = 0
@@ -36,24 +33,19 @@ class Counters:
     bulk_bytes_sent: int = 0
     bulk_bytes_received: int = 0
     lag: float = 0.0
-    _frames_lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _chunks_lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def wrote(self, size: int, envelopes: int) -> None:
-        """Counts a frame that leaves."""
-        with self._frames_lock:
-            self.writes += 1
-            self.bytes_sent += size
-            self.envelopes_sent += envelopes
+    def chunk_left(self, size: int) -> None:
+        """Counts a chunk that went by a lane."""
+        with self._chunks_lock:
+            self.chunks_sent += 1
+            self.bulk_bytes_sent += size
 
-    def read(self, size: int) -> None:
-        """Counts a frame that came."""
-        with self._frames_lock:
-            self.bytes_received += size
-
-    def handed_over(self, envelopes: int) -> None:
-        """Counts envelopes that came whole."""
-        with self._frames_lock:
-            self.envelopes_received += envelopes
+    def chunk_came(self, size: int) -> None:
+        """Counts a chunk that came by a lane."""
+        with self._chunks_lock:
+            self.chunks_received += 1
+            self.bulk_bytes_received += size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +68,10 @@ class Terms:
         audit: Where it is recorded who was admitted or refused.
         certified: Which name a peer's certificate has to hold, by the name that it says.
         limits: What others may take.
+        slabs: The memory that is shared with workers of this host.
+        handles: The sockets that threads read themselves.
+        spin: Seconds for which a thread that waits looks before it sleeps.
+        anywhere: Kinds of requests that the floor above takes in any thread.
     """
 
     identity: Identity
@@ -93,3 +89,7 @@ class Terms:
     audit: Audit = field(default_factory=Audit)
     certified: Callable[[str], str] = itself
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
+    slabs: SlabPool
+    handles: HandleSet
+    spin: float
+    anywhere: Container[str]

@@ -11,13 +11,15 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TypeVarTuple, final
 
+from telegrad.errors import DecodeError
 from telegrad.transport.idle_frames import IdleFrames
 from telegrad.transport.liveness import Liveness
 from telegrad.transport.pump import Pump
 from telegrad.transport.session import Session
+from telegrad.transport.statistics import Moved
 from telegrad.transport.stream import Stream
 from telegrad.transport.terms import Terms
-from telegrad.wire import Envelope, Goodbye, pack_frame
+from telegrad.wire import Envelope, Frame, Goodbye, Heartbeat, pack_frame, unpack_frame
 
 __all__ = ["Traffic"]
 
@@ -52,11 +54,14 @@ class Traffic:
         self.stream: Stream | None = None
         self.pump: Pump | None = None
         self._terms = terms
+        self._limits = terms.limits.received
+        self._ended = Moved()  # by the streams before this one
         self._hand_over = hand_over
         self._goodbye = goodbye
         self._look = look
         self._woken = False  # the turn is taken
         self._beat_due = False
+        self._return_due = False  # so much shared memory that it should not wait for the next frame
         self._life: Liveness | None = None
         self._idle_frames = IdleFrames()
         self._acknowledged = 0  # up to where the peer had receipts at the last tick
@@ -94,26 +99,33 @@ class Traffic:
             BadTagError: Its tag is wrong.
             DecodeError: It breaks the protocol.
         """
-        self._terms.counters.read(len(message))
-        frame = stream.opened(message, self._terms.limits.received)
-        beat = frame.heartbeat
+        stream.messages_taken += 1
+        stream.bytes_taken += len(message)
+        frame = unpack_frame(stream.frames.open(message), self._limits)
+        if frame.lending is not None:
+            _take_lent(stream, frame)
+        beat, session = frame.heartbeat, self.session
         with self.lock:
             if self.stream is not stream:
                 return
-            complete = self.session.received(frame)
-            self._idle_frames.take(self.session.news)
-            due = self.session.pending
+            news = session.news
+            complete = session.received(frame)
+            if session.news == news:
+                self._idle_frames.take(news)
             if beat is not None and self._life is not None:
                 self._life.heard(beat, self._terms.clock())
-                due |= self._life.owes
                 self._beat_due |= self._life.owes
+            if frame.lending is not None and stream.slabs is not None:
+                self._return_due |= stream.slabs.due
+            due = session.pending or self._beat_due or self._return_due
             pump = self.turn() if due and frame.goodbye is None else None
         stream.frames_taken += 1
         if frame.awaited:
             self._on_loop(stream.lanes.announced)
         if beat is not None:
             self._on_loop(stream.lanes.heard, beat.chunks)
-        self._hand_over(complete)
+        if complete:
+            self._hand_over(complete)
         if frame.goodbye is not None:
             self._on_loop(self._goodbye, stream, frame.goodbye)
         if pump is not None:
@@ -121,24 +133,44 @@ class Traffic:
 
     def next_message(self, stream: Stream) -> bytes | None:
         """Returns what to write next on a stream; with None the turn is over."""
-        now, counters = self._terms.clock(), self._terms.counters
+        session = self.session
         with self.lock:
             if self.stream is not stream:
                 return None
-            if not self.session.pending and not self._beat_due:
+            if not (session.pending or self._beat_due or self._return_due):
                 self._woken = False
                 return None
-            frame = self.session.next_write(now=now)
-            waiting = self.session.pieces_waiting
-            if self._beat_due and self._life is not None:
-                self._beat_due = False
-                lag, busy, chunks = counters.lag, self._terms.load(), stream.lanes.taken
-                frame.heartbeat = self._life.beat(now, lag=lag, busy=busy, chunks=chunks)
+            now = self._terms.clock()
+            if (slabs := stream.slabs) is None:
+                frame = session.next_write(now=now)
+            else:
+                frame = session.next_write(now=now, lend=slabs.lend)
+                slabs.write(frame)
+                self._return_due = False
+            waiting = bool(session.cutting)
+            if self._beat_due:
+                frame.heartbeat = self._beat(stream, now)
         if waiting:
             self._on_loop(stream.lanes.wake)
         message = stream.frames.seal(pack_frame(frame))
-        counters.wrote(len(message), len(frame.envelopes))
+        stream.messages_sent += 1
+        stream.bytes_sent += len(message)
         return message
+
+    def _beat(self, stream: Stream, now: float) -> Heartbeat | None:
+        """Returns the beat that is due. Holds the lock."""
+        self._beat_due = False
+        if self._life is None:
+            return None
+        lag, busy, chunks = self._terms.counters.lag, self._terms.load(), stream.lanes.taken
+        return self._life.beat(now, lag=lag, busy=busy, chunks=chunks)
+
+    def moved(self) -> Moved:
+        """Returns what went by all streams; a message may lack that was under way as one ended."""
+        with self.lock:
+            now = Moved() if self.stream is None else _moved_by(self.stream)
+            sent, received = self.session.written, self.session.delivered
+            return self._ended + now + Moved(envelopes_sent=sent, envelopes_received=received)
 
     def _on_loop(self, function: Callable[[*Ts], object], *args: *Ts) -> None:
         """Calls what only the loop may do, at once where this is it."""
@@ -160,6 +192,7 @@ class Traffic:
             if self._life is not None:
                 self._life.opened(self._terms.clock())
             self._woken = self._beat_due = True
+            self._return_due = False
             self.stream, self.pump = stream, pump
 
     def closed(self) -> tuple[Stream | None, Pump | None]:
@@ -168,6 +201,7 @@ class Traffic:
             stream, self.stream = self.stream, None
             pump, self.pump = self.pump, None
             if stream is not None:
+                self._ended += _moved_by(stream)
                 self.session.connection_lost()
         return stream, pump
 
@@ -210,9 +244,32 @@ class Traffic:
                 life.acknowledged(now)
             if life.tick(now):
                 return True
-            due = self.stream is not None and life.due(now)
-            self._beat_due |= due
+            due = False
+            if (stream := self.stream) is not None:
+                due = life.due(now)
+                self._beat_due |= due
+                self._return_due |= stream.slabs is not None and stream.slabs.due
+                due |= self._return_due
             pump = self.turn() if due else None
         if pump is not None:
             pump.wake()
         return False
+
+
+def _take_lent(stream: Stream, frame: Frame) -> None:
+    """Puts what lies in shared memory into the envelopes of a frame.
+
+    Raises:
+        DecodeError: There is none on this stream, or not what the frame says.
+        CarrierClosedError: This process has no room for it.
+    """
+    if stream.slabs is None:
+        raise DecodeError("a frame speaks of shared memory on a stream that has none")
+    stream.slabs.read(frame)
+
+
+def _moved_by(stream: Stream) -> Moved:
+    moved = Moved(stream.bytes_sent, stream.bytes_taken, writes=stream.messages_sent)
+    if (slabs := stream.slabs) is None:
+        return moved
+    return moved + Moved(slab_bytes_sent=slabs.bytes_sent, slab_bytes_received=slabs.bytes_received)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from telegrad.errors import UnknownWorkerError, WorkerLostError
-from telegrad.transport import Carrier, Listener, Transport, exchange
+from telegrad.transport import Carrier, Listener, Transport, peers
 from telegrad.transport.forgotten import MOST_NAMES, Forgotten
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
@@ -19,7 +19,7 @@ KEPT = 8
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "ENDED_PEERS", KEPT)
+    monkeypatch.setattr(peers, "ENDED_PEERS", KEPT)
 
 
 def meet_and_lose(worker: Worker, count: int) -> list[WorkerInfo]:
@@ -81,6 +81,7 @@ def test_who_was_forgotten_and_comes_back_is_refused(floor: Floor) -> None:
     alice.exchange.fence(bob.info, "killed")
     meet_and_lose(alice, 3 * KEPT)
     assert (bob.info.name, bob.info.incarnation) not in alice.exchange._connections
+    assert alice.exchange.statistics().envelopes_received == 1  # what it has moved is remembered
     loop.call_soon(gate.open.set)
     error = bob.recorder.wait_lost()
     assert error.fenced
@@ -131,7 +132,7 @@ def test_a_session_of_which_nothing_at_all_is_known(floor: Floor) -> None:
     loop.run(shut(), SECONDS)
     alice.exchange.fence(bob.info, "killed")
     meet_and_lose(alice, 3 * KEPT)
-    alice.exchange._forgotten = Forgotten()
+    alice.exchange._peers.forgotten = Forgotten()
     loop.call_soon(gate.open.set)
     error = bob.recorder.wait_lost()
     assert error.fenced

@@ -18,7 +18,7 @@ import os, sys
 class Watch:
     def find_spec(self, name, path=None, target=None):
         if name == "grpc":
-            print(os.environ.get("GRPC_ENABLE_FORK_SUPPORT"), os.environ.get("GRPC_VERBOSITY"))
+            print(*(os.environ.get(f"GRPC_{name}") for name in sys.argv[2:]))
 
 sys.meta_path.insert(0, Watch())
 __import__(sys.argv[1])
@@ -35,8 +35,36 @@ __import__(sys.argv[1])
     ],
 )
 def test_what_grpc_finds(module: str, own: dict[str, str], found: str, programs: Programs) -> None:
-    output = programs.run(["python", programs.script(IMPORTS), module], env=own)
+    asked = ["ENABLE_FORK_SUPPORT", "VERBOSITY"]
+    output = programs.run(["python", programs.script(IMPORTS), module, *asked], env=own)
     assert output.splitlines() == [found]
+
+
+@pytest.mark.parametrize(
+    ("own", "found"),
+    [
+        ({}, "-event_engine_client,-event_engine_listener"),
+        ({"GRPC_EXPERIMENTS": ""}, ""),
+        ({"GRPC_EXPERIMENTS": "tcp_rcv_lowat"}, "tcp_rcv_lowat"),
+    ],
+)
+def test_the_event_engine_is_off(own: dict[str, str], found: str, programs: Programs) -> None:
+    asked = ["telegrad.rpc", "EXPERIMENTS"]
+    output = programs.run(["python", programs.script(IMPORTS), *asked], env=own)
+    assert output.splitlines() == [found]
+
+
+KNOWS = """
+import telegrad.rpc
+import grpc
+
+grpc.insecure_channel("127.0.0.1:1").close()
+"""
+
+
+def test_grpc_knows_what_is_switched_off(programs: Programs) -> None:
+    """It would say so: gRPC names what it does not know, as an error."""
+    assert programs.run(["python", "-c", KNOWS + "print(grpc.__name__)"]) == "grpc\n"
 
 
 def test_nothing_is_set_after_the_import_of_grpc(caplog: pytest.LogCaptureFixture) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from telegrad.errors import UnreachableWorkerError, WorkerLostError
-from telegrad.transport import CarrierClosedError, Exchange
+from telegrad.transport import CarrierClosedError
+from telegrad.transport.tasks import Tasks
 from telegrad.wire import Envelope
 from tests.transport.workers import (
     SECONDS,
@@ -133,13 +134,13 @@ def test_closing_does_not_wait_for_one_out_of_reach(
     first, second = outbound(floor, "first"), outbound(floor, "second")
     first.knows(second)
     waited: list[bool] = []
-    close = Exchange._end_tasks
+    close = Tasks.end
 
-    async def end_tasks(self: Exchange, timeout: float) -> None:
+    async def end_tasks(self: Tasks, timeout: float) -> None:
         waited.append(timeout < SECONDS / 2)
         await close(self, timeout)
 
-    monkeypatch.setattr(Exchange, "_end_tasks", end_tasks)
+    monkeypatch.setattr(Tasks, "end", end_tasks)
     first.exchange.close(SECONDS)
     assert waited == [False]  # all of the time was left
 

@@ -12,6 +12,7 @@ from typing import Any
 from telegrad.errors import WorkerLostError
 from telegrad.testing import leaks
 from telegrad.transport import (
+    BulkSockets,
     Carrier,
     CarrierClosedError,
     Exchange,
@@ -203,7 +204,8 @@ class Floor:
     """Makes workers over one transport; closes all of them at the end.
 
     Args:
-        kind: "inproc", "local", "grpc", "self-signed" or "mutual", the last two over gRPC with TLS.
+        kind: "inproc", "local", "grpc", "self-signed" or "mutual", the last two over gRPC with TLS;
+            "sockets" or "sealed sockets", which are "grpc" and "self-signed" with sockets for lanes.
         authority: Of the one certificate that the workers of "mutual" share.
     """
 
@@ -232,7 +234,13 @@ class Floor:
         if self.kind == "mutual":
             assert self._authority is not None
             return self._authority.tls(*NAMES)
-        return self_signed_tls() if self.kind == "self-signed" else None
+        return self_signed_tls() if self.kind in ("self-signed", "sealed sockets") else None
+
+    def sockets(self) -> list[Transport]:
+        """Returns what opens and dials sockets for lanes, for one worker, where this floor does."""
+        if not self.kind.endswith("sockets"):
+            return []
+        return [BulkSockets(0, lambda: "127.0.0.1")]
 
     def worker(
         self,
@@ -243,6 +251,7 @@ class Floor:
         token: bytes | None = TOKEN,
         transport: Transport | None = None,
         listen: bool = True,
+        sockets: bool = True,
         **options: Any,
     ) -> Worker:
         recorder = Recorder()
@@ -252,7 +261,10 @@ class Floor:
             rank=len(self._workers),
             incarnation=incarnation,
             token=token,
-            transports=[self.transport() if transport is None else transport],
+            transports=[
+                self.transport() if transport is None else transport,
+                *(self.sockets() if sockets else ()),
+            ],
             receiver=recorder,
             **options,
         )

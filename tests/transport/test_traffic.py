@@ -1,0 +1,141 @@
+"""What one envelope costs between `post` and the hand-over, counted in calls: no clock is asked."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from types import FrameType, SimpleNamespace
+from typing import Any, cast
+
+from telegrad.transport.limits import ConnectionLimits
+from telegrad.transport.pump import Pump
+from telegrad.transport.stream import Stream
+from telegrad.transport.tags import FrameTags
+from telegrad.transport.terms import Counters, Terms
+from telegrad.transport.traffic import Traffic
+from telegrad.wire import Envelope
+
+KEYS = (b"a" * 32, b"b" * 32)
+SMALL = bytes(90)  # an encoded call
+
+# Of Python functions, at both ends together, for one envelope and for each further one of its frame.
+# There were 46 and 18 once, and a round trip took 1.7 times as much of the processors.
+MOST_CALLS = 19
+MOST_FURTHER_CALLS = 7
+
+
+class End:
+    """One side, with a stream that is up; its pump does nothing."""
+
+    def __init__(self, key: bytes, peer_key: bytes) -> None:
+        loop = SimpleNamespace(is_loop_thread=lambda: True, call_soon=lambda *_: None)
+        lanes = SimpleNamespace(
+            taken=0, heard=lambda _: None, wake=lambda: None, announced=lambda: None
+        )
+        terms = SimpleNamespace(
+            limits=ConnectionLimits(),
+            clock=time.monotonic,
+            counters=Counters(),
+            load=lambda: 0,
+            loop=loop,
+        )
+        self.got: list[Envelope] = []
+        self.traffic = Traffic(cast("Terms", terms), self.got.extend, lambda *_: None, lambda: None)
+        tags = FrameTags(sending=key, receiving=peer_key)
+        self.stream = Stream(cast("Any", None), tags, cast("Any", lanes))
+        self.traffic.start_life(1e9)
+        self.traffic.opened(self.stream, cast("Pump", SimpleNamespace(wake=lambda: None)), 0)
+
+    def post(self, *envelopes: Envelope) -> Pump | None:
+        pump = None
+        with self.traffic.lock:
+            for envelope in envelopes:
+                self.traffic.session.post(envelope, time.monotonic())
+                pump = pump or self.traffic.turn()
+        return pump
+
+    def write_to(self, other: End) -> int:
+        """Writes until nothing is left, with the turn; returns how many frames."""
+        frames = 0
+        while (message := self.traffic.next_message(self.stream)) is not None:
+            other.traffic.take(other.stream, message)
+            frames += 1
+        return frames
+
+
+def two_ends() -> tuple[End, End]:
+    a, b = End(*KEYS), End(*reversed(KEYS))
+    a.write_to(b)
+    b.write_to(a)
+    a.write_to(b)
+    return a, b
+
+
+def call(number: int) -> Envelope:
+    return Envelope("test.call", number, time_left=60.0, document=SMALL)
+
+
+def calls_of(function: Callable[[], object]) -> list[str]:
+    """Returns the functions of the library that one call of a function calls."""
+    called: list[str] = []
+
+    def profile(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_globals["__name__"].startswith("telegrad."):
+            called.append(frame.f_code.co_qualname)
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        function()
+    finally:
+        sys.setprofile(before)
+    return called
+
+
+def test_an_envelope_takes_few_calls() -> None:
+    a, b = two_ends()
+
+    def send(*envelopes: Envelope) -> None:
+        a.post(*envelopes)
+        a.write_to(b)
+
+    one, five = [call(1)], [call(number) for number in range(2, 7)]
+    first, more = calls_of(lambda: send(*one)), calls_of(lambda: send(*five))
+    assert len(first) <= MOST_CALLS, first
+    assert len(more) - len(first) <= 4 * MOST_FURTHER_CALLS, more
+    assert [each.call for each in b.got] == [1, 2, 3, 4, 5, 6]
+
+
+def test_many_envelopes_go_in_one_frame_and_the_turn_is_over() -> None:
+    a, b = two_ends()
+    assert a.post(*map(call, range(1, 51))) is not None
+    assert a.post(call(51)) is None  # the turn is taken already
+    assert a.write_to(b) == 1
+    assert a.post(call(52)) is not None
+    assert a.write_to(b) == 1
+    assert [each.call for each in b.got] == list(range(1, 53))
+
+
+def test_what_is_posted_while_a_message_leaves_is_written_next() -> None:
+    a, b = two_ends()
+    assert a.post(call(1)) is not None
+    message = a.traffic.next_message(a.stream)
+    assert message is not None
+    assert a.post(call(2)) is None  # who writes has the turn still
+    b.traffic.take(b.stream, message)
+    assert a.write_to(b) == 1
+    assert [each.call for each in b.got] == [1, 2]
+
+
+def test_what_was_moved_is_counted() -> None:
+    a, b = two_ends()
+    before = a.traffic.moved()
+    a.post(call(1), call(2))
+    a.write_to(b)
+    moved, theirs = a.traffic.moved(), b.traffic.moved()
+    assert moved.envelopes_sent == theirs.envelopes_received == 2
+    assert moved.writes == before.writes + 1
+    assert moved.bytes_sent == theirs.bytes_received > before.bytes_sent + 2 * len(SMALL)
+    a.traffic.closed()
+    assert a.traffic.moved() == moved
