@@ -19,6 +19,7 @@ from typing import final
 
 from telegrad.autograd import Gradient, Tensor
 from telegrad.dist_autograd.context import Context
+from telegrad.dist_autograd.desk import Desk
 from telegrad.dist_autograd.messages import RELEASE, PassId, ReleaseMessage
 from telegrad.dist_autograd.pass_runner import PassRunner
 from telegrad.dist_autograd.released import (
@@ -35,6 +36,9 @@ from telegrad.types import WorkerInfo
 
 __all__ = ["Container"]
 
+# So long a release waits for a message that goes there anyway: the next step's, as a rule.
+RIDE_SECONDS = 0.1
+
 
 @final
 class Container:
@@ -42,10 +46,14 @@ class Container:
 
     Args:
         agent: This worker.
+
+    Attributes:
+        desk: Where messages of passes wait for a thread.
     """
 
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
+        self.desk = Desk(agent.submit)
         self._lock = threading.Lock()
         self._contexts: dict[ContextId, Context] = {}
         self._released = ReleasedContexts()
@@ -53,6 +61,9 @@ class Container:
         self._next_pass = itertools.count(1)
         self._next_message = itertools.count(1)
         self._created = 0
+        self._riding: set[WorkerInfo] = set()  # to whom a release may wait for the next message
+        self._flushing = False  # soon
+        agent.on_leaving(self._flush)
         self._for_all = 0  # own contexts up to this number may be where a lost worker led them
 
     def __len__(self) -> int:
@@ -134,7 +145,9 @@ class Container:
         known = context.find_pass(pass_id)
         if known is not None:
             return known
-        return context.add_pass(PassRunner(self.agent, context, pass_id, self.new_message))
+        return context.add_pass(
+            PassRunner(self.agent, context, pass_id, self.new_message, self.desk)
+        )
 
     def gradients(self, context_id: ContextId) -> dict[Tensor, Gradient]:
         """Returns the gradients of this worker's leaves; see `Context.gradients`.
@@ -217,4 +230,17 @@ class Container:
         body = message.to_wire()
         for peer in peers - {self.agent.info}:
             with suppress(WorkerLostError, UnknownWorkerError):
-                self.agent.post(peer, RELEASE, body)
+                self.agent.post(peer, RELEASE, body, rides=True)
+                self._riding.add(peer)
+        with self._lock:
+            first = bool(self._riding) and not self._flushing
+            self._flushing |= first
+        if first:
+            self.agent.after(RIDE_SECONDS, self._flush)
+
+    def _flush(self) -> None:
+        """Sends the releases that nothing has followed; on the loop, or at the end."""
+        self._flushing = False  # first: what is told from here on has a flush of its own
+        with suppress(KeyError):
+            while True:
+                self.agent.flush(self._riding.pop())

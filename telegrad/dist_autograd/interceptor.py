@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Collection
 from dataclasses import dataclass
 from types import FunctionType
-from typing import final
+from typing import NamedTuple, final
 
 from telegrad.autograd import GradMode, Tensor, is_grad_enabled, place_under
 from telegrad.dist_autograd.container import Container
@@ -29,13 +29,15 @@ __all__ = ["AutogradInterceptor"]
 NAME = "dist_autograd"
 
 
-@dataclass(slots=True)
-class _CallState:
+class _CallState(NamedTuple):
     """What a call keeps from its request for its reply, whoever completes that."""
 
     context_id: ContextId | None
     grad: bool
     ambient: Ambient | None = None  # at the callee: ends with the reply
+
+
+PLAIN = _CallState(None, grad=True)  # of a call that says nothing, and keeps nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ class AutogradInterceptor(Interceptor):
     def outgoing(self, message: Message) -> None:
         """Says which context the message is in and records what it carries."""
         state = self._state_of(message)
-        if state.context_id is None and state.grad and not message.externals:
+        if state is PLAIN and not message.externals:
             return
         context = self._touch(state, message)
         number = 0
@@ -150,11 +152,14 @@ class AutogradInterceptor(Interceptor):
         if message.reply:
             state = message.call.state.get(NAME)
             if not isinstance(state, _CallState):
-                return _CallState(None, grad=True)  # its request said nothing, or was garbage
+                return PLAIN  # its request said nothing, or was garbage
             if state.ambient is not None and message.final:
                 state.ambient.active = False
             return state
-        state = _CallState(ambient_context(), is_grad_enabled())
+        context_id, grad = ambient_context(), is_grad_enabled()
+        if context_id is None and grad:
+            return PLAIN
+        state = _CallState(context_id, grad)
         message.call.state[NAME] = state
         return state
 
@@ -171,13 +176,13 @@ class AutogradInterceptor(Interceptor):
 
     def _serve(self, message: Message, header: _Header, context: Context | None) -> None:
         """Sets up the Context in which the user's function will run."""
-        state = _CallState(header.context_id, header.grad)
+        ambient = None
         if context is not None:
-            state.ambient = Ambient(context.id)
-            enter_ambient(state.ambient)
+            ambient = Ambient(context.id)
+            enter_ambient(ambient)
         if not header.grad:
             GradMode(enabled=False).__enter__()  # for good: this Context is the call's own
-        message.call.state[NAME] = state
+        message.call.state[NAME] = _CallState(header.context_id, header.grad, ambient)
 
     def _record_send(self, context: Context, message: Message, tensors: Collection[Tensor]) -> int:
         number = self._container.new_message()

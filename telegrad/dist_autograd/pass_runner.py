@@ -7,7 +7,8 @@
                                 └───────────── graph task, one thread at a time
 
 Whoever brings an event handles what is queued, then works on the graph until it is dry; another
-who brings one while that is done leaves it there. So no thread waits. The two are apart so that
+who brings one while that is done leaves it there. So no thread waits. What is sent meanwhile leaves
+at the end, in one write to each peer; a gradient leaves at once while there is more to compute. The two are apart so that
 a loss or an abort is heard while a rule runs, however long that takes.
 
 A pass that is recorded leaves functions of its own: a message of gradients is one like any other.
@@ -54,11 +55,16 @@ from telegrad.wire import Envelope
 
 if TYPE_CHECKING:
     from telegrad.dist_autograd.context import Context, Functions
+    from telegrad.dist_autograd.desk import Desk
 
 __all__ = ["PassRunner", "Root"]
 
 Root: TypeAlias = tuple[Edge, Gradient]
 Event: TypeAlias = Callable[[], list[Action[Gradients]]]
+
+# Nodes of a graph for which the begins of a pass wait, to leave with what it sends at its end: fewer
+# take less time than one more message.
+SMALL_GRAPH = 32
 
 _logger = logging.getLogger(__name__)
 
@@ -72,6 +78,7 @@ class PassRunner:
         context: The context that the pass runs in.
         pass_id: Names the pass.
         new_message: Draws autograd message ids.
+        desk: Where replies wait for a thread.
 
     Attributes:
         ended: Completed at the starter, when the pass has ended everywhere.
@@ -79,7 +86,12 @@ class PassRunner:
     """
 
     def __init__(
-        self, agent: Agent, context: Context, pass_id: PassId, new_message: Callable[[], int]
+        self,
+        agent: Agent,
+        context: Context,
+        pass_id: PassId,
+        new_message: Callable[[], int],
+        desk: Desk,
     ) -> None:
         self.id = pass_id
         self.gradients = PassGradients(context.ended_passes)
@@ -87,6 +99,7 @@ class PassRunner:
         self._agent = agent
         self._context = context
         self._new_message = new_message
+        self._desk = desk
         self._mode = PassMode()
         # At the starter of a pass that keeps no gradients: what it was asked for, and what came.
         self._wanted: tuple[Edge, ...] = ()
@@ -99,6 +112,7 @@ class PassRunner:
         self._fed = False  # the graph may have something to do
         self._finishing = False  # the graph is done, what hooks left for the end is not
         self._nones: SimpleQueue[FunctionKey] = SimpleQueue()  # receives that only none reached
+        self._riding: set[WorkerInfo] = set()  # to whom something waits for the next message
 
     @property
     def done(self) -> bool:
@@ -108,7 +122,7 @@ class PassRunner:
     # Events.
 
     def start(self, roots: Sequence[Root], mode: PassMode, wanted: Sequence[Edge] = ()) -> None:
-        """Starts the pass, in the pool; `ended` is completed when it has ended everywhere.
+        """Starts the pass, here; `ended` is completed when it has ended everywhere.
 
         Args:
             roots: Where it starts.
@@ -116,10 +130,10 @@ class PassRunner:
             wanted: Edges whose gradients `take_captured` gives, if it keeps none in the context.
         """
         self._mode, self._wanted = mode, tuple(wanted)
-        self._agent.submit(self._handle, lambda: self._start(roots))
+        self._handle(lambda: self._start(roots))
 
     def begin(self, peer: WorkerInfo, message: BeginMessage, request: Envelope) -> None:
-        """Takes a peer's begin."""
+        """Takes a peer's begin; `work` has to follow."""
 
         def event() -> list[Action[Gradients]]:
             actions: list[Action[Gradients]] = []
@@ -131,10 +145,10 @@ class PassRunner:
                     actions = self._failed(error)
             return actions + self._protocol.begin(peer, message.claims, request)
 
-        self._handle(event)
+        self._queue(event)
 
     def answer(self, peer: WorkerInfo, message: GradientMessage) -> None:
-        """Takes a peer's answers."""
+        """Takes a peer's answers; `work` has to follow."""
 
         def event() -> list[Action[Gradients]]:
             gradients = message.gradients
@@ -142,7 +156,7 @@ class PassRunner:
                 gradients = record_received(self._context, peer, message)
             return self._protocol.answer(peer, gradients, message.nones)
 
-        self._handle(event)
+        self._queue(event)
 
     def abort(
         self,
@@ -156,6 +170,18 @@ class PassRunner:
         if task is not None and (source is None or self.id.starter != self._agent.info):
             task.abort()  # not one more rule, whoever runs it now
         self._handle(lambda: self._protocol.abort(cause, source, at_once=at_once))
+
+    def work(self) -> None:
+        """Works on the graph until it is dry, and sends what waits for a ride by then."""
+        try:
+            self._run_graph()
+        finally:
+            self._flush()
+
+    @property
+    def peer(self) -> WorkerInfo | None:
+        """One of those that this worker waits for."""
+        return next(iter(self._protocol.unbegun), None)
 
     def take_captured(self) -> Mapping[Edge, Gradient]:
         """Returns what came to the edges that were wanted; once, when the pass has ended."""
@@ -188,7 +214,7 @@ class PassRunner:
 
     def _handle(self, event: Event) -> None:
         self._queue(event)
-        self._run_graph()
+        self.work()
 
     def _queue(self, event: Event) -> None:
         self._events.put(event)
@@ -213,6 +239,11 @@ class PassRunner:
         note_origin(error, self._agent.name, self._context.id)
         return self._protocol.abort(error)
 
+    def _flush(self) -> None:
+        with suppress(KeyError):
+            while True:
+                self._agent.flush(self._riding.pop())
+
     # The graph: outside of the queue, so that events go on being handled while a rule runs.
 
     def _run_graph(self) -> None:
@@ -220,6 +251,8 @@ class PassRunner:
         # graph in `_queue` below, when the one who brought it has looked already: so look again.
         while self._fed and (task := self._task) is not None:
             self._fed = False
+            if self._riding and task.remaining > SMALL_GRAPH:
+                self._flush()
             try:
                 task.run()
             except BaseException as error:  # SystemExit too: a rule, a hook or a sink raised
@@ -375,18 +408,25 @@ class PassRunner:
             case protocol.Begin(peer, claims):
                 self._context.touch(peer)
                 begin = BeginMessage(context_id, self.id, self._mode, claims)
-                self._request(peer, BEGIN, begin.to_wire(), self._protocol.begun)
+                self._riding.add(peer)
+                self._request(peer, BEGIN, begin.to_wire(), self._protocol.begun, rides=True)
             case protocol.Answer(peer, gradients, nones):
                 answer = GradientMessage(context_id, self.id, gradients, nones)
                 if self._mode.create:
                     answer = record_sent(self._context, peer, answer, self._new_message)
-                agent.post(peer, GRADIENT, answer.to_wire())
+                task = self._task
+                rides = task is None or task.dry
+                agent.post(peer, GRADIENT, answer.to_wire(), rides=rides)
+                if rides:
+                    self._riding.add(peer)
             case protocol.Abort(peer, cause):
                 abort = AbortMessage(context_id, self.id, cause)
                 self._request(peer, ABORT, abort.to_wire(), self._confirmed)
             case protocol.Reply(peer, request, cause):
                 assert isinstance(request, Envelope)
-                agent.reply(peer, request, None if cause is None else describe_cause(cause))
+                word = None if cause is None else describe_cause(cause)
+                agent.reply(peer, request, word, rides=True)
+                self._riding.add(peer)
             case protocol.Confirm(peer, request):
                 assert isinstance(request, Envelope)
                 agent.reply(peer, request)
@@ -400,22 +440,23 @@ class PassRunner:
         kind: str,
         body: object,
         replied: Callable[[WorkerInfo, BaseException | None], list[Action[Gradients]]],
+        *,
+        rides: bool = False,
     ) -> None:
         """Sends a request; its reply becomes an event, its failure the loss of the peer."""
 
-        def done(future: Future[object]) -> None:
+        def read() -> PassRunner:
             error = future.exception()
             if isinstance(error, WorkerLostError):
-                loss = error
-                self._handle(lambda: self._protocol.lost(peer, loss))
-            elif error is not None:
-                self._handle(lambda: replied(peer, error))
+                self._queue(partial(self._protocol.lost, peer, error))
+            elif error is None and (body := future.value()) is not None:
+                self._queue(partial(replied, peer, read_cause(body)))
             else:
-                body = future.value()
-                cause = None if body is None else read_cause(body)
-                self._handle(lambda: replied(peer, cause))
+                self._queue(partial(replied, peer, error))
+            return self
 
-        self._agent.request(peer, kind, body).add_done_callback(done)
+        future = self._agent.request(peer, kind, body, rides=rides)
+        future.call_when_done(partial(self._desk.put, read))
 
 
 def _mismatch(sink: RecvFunction, context_id: int) -> AutogradError | ContextMismatchError:

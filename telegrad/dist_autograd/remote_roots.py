@@ -27,7 +27,7 @@ from telegrad.dist_autograd.pass_runner import Root
 from telegrad.dist_autograd.released import ContextId
 from telegrad.dist_autograd.roots import check_root, root_of
 from telegrad.errors import DecodeError
-from telegrad.rpc import Future, RRef, RRefCalls, UserCall, collect_all
+from telegrad.rpc import Future, RRef, RRefCalls, RRefServing, UserCall, collect_all
 from telegrad.types import WorkerInfo
 
 __all__ = ["RemoteRoots", "find_roots"]
@@ -121,7 +121,7 @@ class RemoteRoots:
 
     def __init__(self, container: Container) -> None:
         self._container = container
-        self._calls = container.agent.attached(RRefCalls)
+        self._serving = container.agent.attached(RRefServing)
 
     def register(self) -> None:
         """Has the agent serve these requests."""
@@ -136,7 +136,7 @@ class RemoteRoots:
         def record(value: object) -> UserCall:
             return UserCall(self._record, (value, context_id, given, caller), name=LABEL)
 
-        return self._calls.on_value(payload, "root", record)
+        return self._serving.on_value(payload, "root", record)
 
     def _record(self, value: object, context_id: ContextId, given: bool, caller: WorkerInfo) -> Any:
         what = f"the value of this RRef at {self._container.agent.name!r}"

@@ -30,7 +30,7 @@ from telegrad.errors import (
     DecodeError,
     OwnerLostError,
 )
-from telegrad.rpc import RRef, RRefCalls, UserCall, on_own_loop
+from telegrad.rpc import RRef, RRefCalls, RRefServing, UserCall, on_own_loop
 from telegrad.types import WorkerInfo
 
 __all__ = ["RRefBackward", "backward_from_rref"]
@@ -104,7 +104,7 @@ class RRefBackward:
 
     def __init__(self, container: Container) -> None:
         self._container = container
-        self._calls = container.agent.attached(RRefCalls)
+        self._serving = container.agent.attached(RRefServing)
 
     def register(self) -> None:
         """Has the agent serve these requests."""
@@ -124,13 +124,14 @@ class RRefBackward:
         def backward_from(value: object) -> UserCall:
             return UserCall(self._run, (value, context_id, gradient, mode), name=LABEL)
 
-        return self._calls.on_value(payload, "backward", backward_from)
+        return self._serving.on_value(payload, "backward", backward_from)
 
     def _run(self, value: object, context_id: ContextId, gradient: Any, mode: PassMode) -> None:
         called = _called(self._container.agent.info)
         root = root_of(value, called, gradient, create_graph=mode.create)
         context = self._container.find(context_id)
-        run_pass(self._container, context, [root], mode, math.inf)
+        # Whoever holds the RRef hears at once how it ended.
+        run_pass(self._container, context, [root], mode, math.inf, here=False)
 
 
 def _called(owner: WorkerInfo) -> str:

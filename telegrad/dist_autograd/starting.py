@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, final
 
 from telegrad.autograd import Edge, Tensor
 from telegrad.dist_autograd.container import Container
 from telegrad.dist_autograd.context import Context
 from telegrad.dist_autograd.messages import PassMode
+from telegrad.dist_autograd.own_part import LEAST_SECONDS, OwnPart
 from telegrad.dist_autograd.pass_runner import PassRunner, Root
 from telegrad.dist_autograd.released import ContextId
 from telegrad.dist_autograd.remote_roots import find_roots
 from telegrad.errors import AutogradError, BlockingCallError, CallTimeoutError, WorkerLostError
-from telegrad.rpc import RRef, current_served_call, on_own_loop, seconds
+from telegrad.rpc import Agent, RRef, current_served_call, new_future, on_own_loop, seconds
 
 __all__ = ["run_pass", "run_pass_from"]
 
@@ -64,6 +67,8 @@ def run_pass(
     mode: PassMode,
     limit: float,
     wanted: Sequence[Edge] = (),
+    *,
+    here: bool = True,
 ) -> PassRunner:
     """Runs a pass with this worker as its starter; blocks until it has ended everywhere.
 
@@ -74,6 +79,8 @@ def run_pass(
         mode: How it runs.
         limit: Seconds; what the served call has left bounds them.
         wanted: Edges of this worker's graph whose gradients it is run for, if it keeps none.
+        here: Whether this thread computes, too; if not it returns as soon as the pass has ended,
+            even if a rule still runs.
 
     Returns:
         This worker's part of the pass, which has captured what came to the edges.
@@ -86,9 +93,24 @@ def run_pass(
     served = current_served_call()
     if served is not None:
         limit = min(limit, served.deadline - time.monotonic())
-    runner.start(roots, mode, wanted)
+    started, agent = time.monotonic(), container.agent
+    late = partial(_abort_late, agent, runner, started)
+    stop = agent.after(limit, partial(agent.submit, late)) if limit < math.inf else None
+    cancelled = _Cancelled(agent, runner)
     try:
-        _wait(runner, limit)
+        if served is not None:
+            served.nested.add(cancelled)
+            if served.cancelled:  # perhaps before it knew of this
+                cancelled.cancel()
+        start = partial(runner.start, roots, mode, wanted)
+        if here:
+            _do(late, runner, partial(OwnPart(agent, runner, container.desk).run, start, limit))
+        else:
+            agent.submit(start)
+            _do(late, runner, partial(_ended, runner, limit))
+        if served is not None and served.cancelled and runner.ended.failed:
+            served.check()
+        runner.ended.value()
     except WorkerLostError as lost:
         lost.add_note(
             f"backward of autograd context {context.id}, started on worker "
@@ -96,22 +118,57 @@ def run_pass(
             "context, without that worker"
         )
         raise
+    finally:
+        if stop is not None:
+            stop()
+        if served is not None:
+            served.nested.discard(cancelled)
     return runner
 
 
-def _wait(runner: PassRunner, limit: float) -> None:
-    started = time.monotonic()
+@final
+class _Cancelled:
+    """What hears that the call was cancelled that a pass is started in, while its thread computes."""
+
+    def __init__(self, agent: Agent, runner: PassRunner) -> None:
+        self._agent = agent
+        self._runner = runner
+
+    def cancel(self) -> bool:
+        """Has the pass aborted; from any thread, blocks nowhere."""
+        self._agent.submit(_interrupt, self._runner)
+        return True
+
+
+def _do(late: Callable[[], None], runner: PassRunner, wait: Callable[[], None]) -> None:
+    """Waits until a pass has ended, or says why it is given up."""
     try:
-        runner.ended.wait(max(limit, 1e-6))
+        wait()
     except CallTimeoutError:
-        if runner.ended.done():
-            runner.ended.value()
-            return
+        late()
     except BaseException:
-        if not runner.ended.done():  # interrupted while it waited
-            runner.abort(AutogradError("backward was interrupted at its starter"), at_once=True)
+        _interrupt(runner)
         raise
-    else:
+
+
+def _ended(runner: PassRunner, limit: float) -> None:
+    done = new_future(None, "the end of a pass")  # not the error that it ended with
+
+    def wake() -> None:
+        done.try_set_result(None)
+
+    runner.ended.call_when_done(wake)
+    done.wait(max(limit, LEAST_SECONDS))
+
+
+def _interrupt(runner: PassRunner) -> None:
+    if not runner.ended.done():
+        runner.abort(AutogradError("backward was interrupted at its starter"), at_once=True)
+
+
+def _abort_late(agent: Agent, runner: PassRunner, started: float) -> None:
+    """Aborts a pass that has not ended in time; then it has, with this error or in this moment."""
+    if runner.ended.done():
         return
     elapsed = time.monotonic() - started
     error = CallTimeoutError(
@@ -123,4 +180,4 @@ def _wait(runner: PassRunner, limit: float) -> None:
         elapsed=elapsed,
     )
     runner.abort(error, at_once=True)
-    runner.ended.wait()  # at once: with this error, or as it ended in this very moment
+    runner.ended.wait()

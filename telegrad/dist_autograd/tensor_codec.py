@@ -15,6 +15,7 @@ from telegrad.wire import (
     Buffer,
     ExternalType,
     Land,
+    Memory,
     describe_held,
     rebuild_held,
     register_external,
@@ -23,17 +24,17 @@ from telegrad.wire import (
 __all__ = ["ROW_SPARSE", "TENSOR"]
 
 
-def _describe(tensor: Tensor) -> tuple[object, Sequence[Buffer]]:
-    return describe_held(tensor.data)
+def _describe(tensor: Tensor, memory: Memory) -> tuple[object, Sequence[Buffer]]:
+    return describe_held(tensor.data, memory)
 
 
 def _rebuild(meta: Any, buffers: Sequence[Buffer], land: Land) -> Tensor:
     return attach(rebuild_held(meta, buffers, land), None)
 
 
-def _describe_rows(gradient: RowSparse) -> tuple[object, Sequence[Buffer]]:
-    rows, first = describe_held(gradient.rows)
-    values, second = describe_held(gradient.values)
+def _describe_rows(gradient: RowSparse, memory: Memory) -> tuple[object, Sequence[Buffer]]:
+    rows, first = describe_held(gradient.rows, memory)
+    values, second = describe_held(gradient.values, memory)
     return [rows, values, list(gradient.shape)], [*first, *second]
 
 

@@ -64,7 +64,7 @@ def admit_method(
         DecodeError: It names none.
         CallRefusedError: The caller may not have it.
     """
-    name, rref = head.get("method"), read_rref(registry, head)
+    name, rref = head.get("method"), read_rref(registry, head.get("rref"))
     if not isinstance(name, str):
         raise DecodeError("the body of a method call is not {rref, method, args, kwargs}")
     if name != "__call__":
@@ -91,13 +91,12 @@ def check_public(registry: RRefRegistry, caller: WorkerInfo, name: str) -> None:
         raise refused
 
 
-def read_rref(registry: RRefRegistry, payload: object) -> RRefId:
-    """Returns which value a request names.
+def read_rref(registry: RRefRegistry, ids: object) -> RRefId:
+    """Returns which value a request names, by what it has under `rref`.
 
     Raises:
         DecodeError: None, or none of this worker's.
     """
-    ids = payload.get("rref") if isinstance(payload, dict) else None
     if not (isinstance(ids, list) and len(ids) == 3 and all(type(i) is int for i in ids)):
         raise DecodeError("the body of a request names no RRef")
     rref = RRefId(*ids)

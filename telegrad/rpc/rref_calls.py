@@ -1,47 +1,36 @@
-"""The calls that RRefs make, at both ends: create a value, fetch it, run one of its methods.
+"""The calls that RRefs make: create a value, fetch it, run one of its methods.
 
-    rpc.remote   {func | rref + method, args, kwargs, creation}   answered once the value is there
+    rpc.remote   {func | rref + method, args, kwargs, creation}   answered once the value is there,
+                                    with its class; with [itself] where it is small and never changes
     rref.fetch   {rref}                                           answered with the value
     rref.call    {rref, method, args, kwargs}                     answered with what it returns
     rref.read    {rref, name}          answered with [False, the attribute] or [True, None]: a method
 
-The owner answers each from Futures: a fetch or a method call that arrives before its value is
-there waits without a thread.
+What the owner does with them is in `rref_serving`. A small value that never changes (a number, a short
+str) comes with the news that it is there, and its creator fetches it without a message.
 """
 
 from __future__ import annotations
 
-import contextvars
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
-from telegrad.errors import CallTimeoutError, DecodeError, WorkerLostError
+from telegrad.errors import CallTimeoutError, WorkerLostError
 from telegrad.rpc.ambient import check_process
 from telegrad.rpc.blocking import comes_from
 from telegrad.rpc.fresh import fresh_copy, without_frames
 from telegrad.rpc.future import Future, new_future
-from telegrad.rpc.rref_admission import AdmittedMethod, admit_method, check_public, read_rref
-from telegrad.rpc.rref_futures import failed, follow, hand_on, result
+from telegrad.rpc.rref_futures import follow
 from telegrad.rpc.rref_ids import ForkId, RRefId
-from telegrad.rpc.rref_methods import Method, RunMethod, call_method, read_attribute
-from telegrad.rpc.rref_reference import Reference, name_of_class, name_of_type, released_error
+from telegrad.rpc.rref_methods import Method
+from telegrad.rpc.rref_reference import Reference, name_of_class, released_error
 from telegrad.rpc.rref_registry import RRefRegistry
-from telegrad.rpc.served_call import current_served_call, inherited, last_served_call
+from telegrad.rpc.served_call import inherited
 from telegrad.rpc.timeouts import seconds
 from telegrad.rpc.unread import origin_here, watch_from
-from telegrad.rpc.user_call import (
-    ARGUMENTS,
-    CallMode,
-    Prepare,
-    UserCall,
-    admit_function,
-    call_payload,
-    read_arguments,
-)
-from telegrad.wire import read_head
+from telegrad.rpc.user_call import call_payload
 
 if TYPE_CHECKING:
     from telegrad.types import WorkerInfo
@@ -65,7 +54,7 @@ class Creation:
 
 @final
 class RRefCalls:
-    """For the library: makes and serves the calls of one agent's RRefs.
+    """For the library: makes the calls of one agent's RRefs.
 
     Args:
         registry: The agent's RRefs.
@@ -74,12 +63,6 @@ class RRefCalls:
     def __init__(self, registry: RRefRegistry) -> None:
         self._registry = registry
         self._agent = registry.agent
-        self._agent.serve_named(REMOTE, self._admit_creation)
-        self._agent.serve(FETCH, self._prepare_fetch)
-        self._agent.serve_named(CALL, self._admit_call)
-        self._agent.serve(READ, self._prepare_read)
-
-    # The caller's end.
 
     def create(
         self,
@@ -108,6 +91,8 @@ class RRefCalls:
         """Returns a future of a value: the object itself on its owner, else a new copy."""
         if reference.fork is None:
             return self._own_value(reference, timeout)
+        if (known := self._known(reference)) is not None:
+            return known
         payload = {"rref": list(reference.rref)}
         return self.send(reference, FETCH, payload, "RRef.to_here", timeout)
 
@@ -124,6 +109,21 @@ class RRefCalls:
     def limit(self, timeout: float | None) -> float:
         """Returns the seconds that a timeout of a proxy means."""
         return seconds(timeout, self._agent.options.timeout)
+
+    def _known(self, reference: Reference) -> Future[Any] | None:
+        """Returns a value that came with the news that it is there."""
+        if (constant := reference.constant) is None:
+            return None
+        self._registry.check_open()
+        if reference.released:
+            raise released_error(reference)
+        failure = self._registry.failure(reference)
+        known = new_future(self._agent.submit, "RRef.to_here")
+        if failure is None:
+            known.try_set_result(constant[0])
+        else:
+            known.try_set_exception(failure)
+        return known
 
     def _create(
         self,
@@ -158,21 +158,25 @@ class RRefCalls:
         reference.creation = future
         watched = weakref.ref(reference)
 
-        def created(done: Future[Any]) -> None:
-            self.unuse(used)
+        def fails(done: Future[Any]) -> None:
             error = done.exception()
+            if error is None:
+                return
             kept = watched()
             if kept is not None:
                 kept.creation = None
-                kept.type_name = str(done.value()) if error is None else ""
-            if error is not None:
-                # Its frames would keep this reference, and so it would never be told.
-                untold.try_set_exception(without_frames(fresh_copy(error)))
-                self._creation_failed(rref, fork, self.of_owner(to, error))
+            # Its frames would keep this reference, and so it would never be told.
+            untold.try_set_exception(without_frames(fresh_copy(error)))
+            self._creation_failed(rref, fork, self.of_owner(to, error))
+
+        def ended() -> None:  # decodes nothing: it may be on a loop
+            self.unuse(used)
+            if future.failed:
+                future.add_done_callback(fails)
             elif fork is not None:
                 registry.created(fork)
 
-        future.add_done_callback(created)
+        future.call_when_done(ended)
         return reference
 
     def _creation_failed(
@@ -245,21 +249,32 @@ class RRefCalls:
         creation = reference.creation
 
         def arrived() -> None:
+            self.unuse(used)  # first: who hears of the value may let go of it, and call on
             outcome.try_set_thunk(value, fails=reply.failed)
-            self.unuse(used)
 
         comes_from(outcome, reply)
         outcome.let_cancel(reply.cancel)
         reply.call_when_done(arrived)
         if creation is not None and not creation.done():
             # Nothing may ever be created: whoever waits for the value hears when that is known.
-            creation.add_done_callback(lambda done: self._fail_with(outcome, reference.owner, done))
+            self.fail_with(creation, reference.owner, outcome.try_set_exception)
         return outcome
 
-    def _fail_with(self, outcome: Future[Any], owner: WorkerInfo, creation: Future[Any]) -> None:
-        error = creation.exception()
-        if error is not None:
-            outcome.try_set_exception(fresh_copy(self.of_owner(owner, error)))
+    def fail_with(
+        self, creation: Future[Any], owner: WorkerInfo, fail: Callable[[BaseException], object]
+    ) -> None:
+        """Calls `fail(error)` once it is known that a creation failed, if it does."""
+
+        def read(done: Future[Any]) -> None:
+            error = done.exception()
+            if error is not None:
+                fail(fresh_copy(self.of_owner(owner, error)))
+
+        def ended() -> None:  # decodes nothing: it may be on a loop
+            if creation.failed:
+                creation.add_done_callback(read)
+
+        creation.call_when_done(ended)
 
     def of_owner(self, owner: WorkerInfo, error: BaseException) -> BaseException:
         """Says of a lost worker that it was the owner, where it was."""
@@ -321,164 +336,3 @@ class RRefCalls:
         """Hears that the call is over for which `use` kept a fork."""
         if used is not None:
             self._registry.unuse(used)
-
-    # The owner's end.
-
-    def _prepare_fetch(self, caller: WorkerInfo, payload: object) -> UserCall:
-        reference = self._borrow(payload)
-        value = self._value(reference)
-
-        def fetched() -> Future[Any]:
-            outcome = new_future(self._agent.submit, "RRef.to_here")
-            comes_from(outcome, value)
-
-            def answer(done: Future[Any]) -> None:
-                if done.exception() is not None:
-                    self._registry.tell_failed(reference.rref, caller)
-                hand_on(done, outcome, reference)  # which keeps what is only expected until then
-
-            value.add_done_callback(answer)
-            return outcome
-
-        return UserCall(fetched, mode=CallMode.FUTURE, name="RRef.to_here")
-
-    def admit(self, caller: WorkerInfo, document: bytes) -> AdmittedMethod:
-        """Returns the method that a request names, before its arguments are decoded.
-
-        Raises:
-            DecodeError: It names none.
-            CallRefusedError: The caller may not have it.
-        """
-        return admit_method(self._registry, caller, read_head(document, ARGUMENTS))
-
-    def _admit_call(self, caller: WorkerInfo, document: bytes) -> Prepare:
-        return self._prepare_method(self.admit(caller, document))
-
-    def _prepare_method(self, method: AdmittedMethod) -> Prepare:
-        return lambda caller, payload: self.on_method(caller, payload, method, call_method)
-
-    def on_method(
-        self, caller: WorkerInfo, payload: object, method: AdmittedMethod, run: RunMethod
-    ) -> UserCall:
-        """Returns what calls `run` once the value that a request names is there.
-
-        Args:
-            caller: Who asks; what it may call is checked.
-            payload: What `Method.payload` made.
-            method: What `admit` returned for it.
-            run: `run(value, method, args, kwargs, check)`; calls `check(value, found)` with what
-                it has found under that name, before that is called.
-
-        Raises:
-            DecodeError: It is something else.
-        """
-        args, kwargs = method.arguments(payload)
-
-        def check(value: object, found: object) -> None:
-            self._agent.check_found(value, method.name, found, caller)
-
-        def method_call(found: object) -> UserCall:
-            if not method.judged:
-                self._agent.check_method(found, method.name, caller)
-            return run(found, method.name, args, kwargs, check)
-
-        return self.on_value(payload, method.name, method_call)
-
-    def _prepare_read(self, caller: WorkerInfo, payload: object) -> UserCall:
-        name = payload.get("name") if isinstance(payload, dict) else None
-        if not isinstance(name, str):
-            raise DecodeError("the body of a read is not {rref, name}")
-        check_public(self._registry, caller, name)
-
-        def read_call(found: object) -> UserCall:
-            self._agent.check_method(found, name, caller)
-            label = f"{name_of_type(found)}.{name}"
-            return UserCall(read_attribute, (found, name), name=label)
-
-        return self.on_value(payload, name, read_call)
-
-    def on_value(
-        self, payload: object, name: str, user_call: Callable[[object], UserCall]
-    ) -> UserCall:
-        """Returns what runs `user_call(value)` once the value that a request names is there.
-
-        Args:
-            payload: Has the value's id as `rref`.
-            name: What is asked for, for messages.
-            user_call: Is called in a thread of the pool, inside the call that is served.
-
-        Raises:
-            DecodeError: It names no value of this worker's.
-            LookupError: The value is gone.
-        """
-        reference = self._borrow(payload)
-        value = self._value(reference)
-        agent = self._agent
-        if value.done():
-            return user_call(result(value))
-
-        def run_later() -> Future[Any]:
-            return value.then(lambda done: _in_pool(done, reference))
-
-        def _in_pool(done: Future[Any], kept: Reference) -> Future[Any]:
-            if (error := done.exception()) is not None:
-                return failed(error)
-            # Not in the thread that made the value: its reply need not wait for this call.
-            started: Future[Any] = new_future(agent.submit, f"RRef.{name}")
-            context = contextvars.copy_context()
-            agent.submit_in(context, lambda: started.set_result(kept))
-            return started.then(lambda _: run_now(done))
-
-        def run_now(done: Future[Any]) -> Future[Any]:
-            if (served := last_served_call()) is not None:
-                served.check()  # it waited for long, perhaps for longer than it was wanted
-            return agent.run(user_call(result(done)))
-
-        return UserCall(run_later, mode=CallMode.FUTURE, name=f"RRef.{name}")
-
-    def _admit_creation(self, caller: WorkerInfo, document: bytes) -> Prepare:
-        head = read_head(document, ARGUMENTS)
-        if "method" in head:
-            prepare = self._prepare_method(admit_method(self._registry, caller, head))
-            return partial(self._prepare_creation, prepare)
-        name, func = admit_function(self._agent.resolve, caller, head)
-
-        def prepare_function(_: WorkerInfo, payload: object) -> UserCall:
-            return UserCall.of(func, *read_arguments(payload, name), name)
-
-        return partial(self._prepare_creation, prepare_function)
-
-    def _prepare_creation(self, prepare: Prepare, caller: WorkerInfo, payload: object) -> UserCall:
-        if not isinstance(payload, dict) or not isinstance(payload.get("creation"), Creation):
-            raise DecodeError("the body of a creation does not say what it creates")
-        rref = payload.pop("creation").rref
-        registry, agent = self._registry, self._agent
-        value = registry.value(rref)
-        if value is not None:
-            comes_from(value, current_served_call())
-        try:
-            user_call = prepare(caller, payload)
-        except BaseException as error:  # in a remote handler: who waits for the value hears of it
-            registry.settle(rref, None, fresh_copy(error))
-            raise
-
-        def keep(done: Future[Any]) -> object:
-            error = done.exception()
-            if error is not None:
-                registry.settle(rref, None, error)
-                return failed(error)
-            value = done.value()
-            registry.settle(rref, value)
-            return name_of_type(value)
-
-        return UserCall(
-            lambda: agent.run(user_call).then(keep), mode=CallMode.FUTURE, name=user_call.name
-        )
-
-    def _borrow(self, payload: object) -> Reference:
-        """Holds the value that a request names, which may arrive before its creation."""
-        rref = read_rref(self._registry, payload)
-        reference = self._registry.borrow(rref)
-        if reference is None:
-            raise self._registry.gone(rref)
-        return reference

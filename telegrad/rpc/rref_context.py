@@ -8,33 +8,28 @@ header "rref" of a request or reply, beside its document:
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, final
 
-from telegrad.errors import (
-    DecodeError,
-    UnknownWorkerError,
-    UnreachableWorkerError,
-    WorkerLostError,
-)
+from telegrad.errors import DecodeError, WorkerLostError
 from telegrad.rpc.interceptor import Interceptor, Message
 from telegrad.rpc.rref_calls import Creation, RRefCalls
 from telegrad.rpc.rref_confirmation import when_confirmed
 from telegrad.rpc.rref_ids import ForkId, RRefId
 from telegrad.rpc.rref_leaks import Leaks
-from telegrad.rpc.rref_protocol import (
-    ChildAccept,
-    CreationAbandon,
-    ForkConfirm,
-    ForkRequest,
-    ProtocolMessage,
-    UserDelete,
+from telegrad.rpc.rref_mail import (
+    CHILD_ACCEPT,
+    CREATION_ABANDON,
+    FORK_CONFIRM,
+    FORK_REQUEST,
+    USER_DELETE,
+    RRefMail,
 )
 from telegrad.rpc.rref_reference import Arrival, Counted, Reference
 from telegrad.rpc.rref_registry import RRefRegistry
+from telegrad.rpc.rref_serving import RRefServing
 from telegrad.types import WorkerInfo
-from telegrad.wire import Buffer, Envelope, ExternalType, Land, register_external
+from telegrad.wire import Buffer, Envelope, ExternalType, Land, Memory, register_external
 
 if TYPE_CHECKING:
     from telegrad.rpc.agent import Agent
@@ -43,17 +38,10 @@ if TYPE_CHECKING:
 __all__ = ["RRefInterceptor", "attach_with", "describe_nothing", "rebuild_traveller"]
 
 NAME = "rref"
-FORK_REQUEST = "rref.fork_request"
-FORK_CONFIRM = "rref.fork_confirm"
-CHILD_ACCEPT = "rref.child_accept"
-USER_DELETE = "rref.user_delete"
-CREATION_ABANDON = "rref.creation_abandon"
 
 Entry: TypeAlias = list[object]
 Id = TypeVar("Id", RRefId, ForkId)
 MakeRRef: TypeAlias = Callable[[Reference], Counted]
-
-_logger = logging.getLogger(__name__)
 
 
 def attach_with(agent: Agent, make_rref: MakeRRef) -> None:
@@ -63,21 +51,10 @@ def attach_with(agent: Agent, make_rref: MakeRRef) -> None:
         agent: The agent.
         make_rref: Makes the RRef of a reference that arrived.
     """
-
-    def post(peer: WorkerInfo, message: ProtocolMessage) -> None:
-        kind, body = _write(message)
-        try:
-            agent.post(peer, kind, body)
-        except UnreachableWorkerError as error:
-            registry.cut_off(peer, error)
-        except WorkerLostError:
-            pass  # its loss is an event of its own
-        except UnknownWorkerError as error:
-            _logger.warning("%s: %s could not be sent: %s", agent.name, kind, error)
-
-    registry = RRefRegistry(agent, post)
+    registry = RRefRegistry(agent, RRefMail(agent, lambda *cut: registry.cut_off(*cut)))
     agent.attach(registry)
     agent.attach(RRefCalls(registry))
+    agent.attach(RRefServing(registry))
     agent.add_interceptor(RRefInterceptor(registry, make_rref))
     agent.count_rrefs_with(lambda: (registry.owned, registry.used))
     _register_handlers(agent, registry)
@@ -88,7 +65,7 @@ def attach_with(agent: Agent, make_rref: MakeRRef) -> None:
         agent.after(agent.options.lost_after, lambda: registry.expire(peer))
 
     agent.on_lost(lost)
-    agent.on_leaving(registry.drain)
+    agent.on_leaving(registry.settle_up)
     agent.before_leaving(Leaks(agent, registry).leave)
     agent.after_close(registry.close)
 
@@ -113,6 +90,8 @@ class RRefInterceptor(Interceptor):
 
     def outgoing(self, message: Message) -> None:
         """Makes a fork for each RRef among the externals."""
+        if not message.externals:
+            return
         forks: list[Entry] = []
         header: dict[str, object] = {}
         try:
@@ -132,6 +111,8 @@ class RRefInterceptor(Interceptor):
 
     def incoming(self, message: Message) -> None:
         """Puts RRefs in the place of what was sent for them."""
+        if not message.externals and NAME not in message.headers:
+            return
         header = _header(message)
         registry, externals = self._registry, message.externals
         arrived: list[Reference] = []
@@ -212,9 +193,9 @@ class _Traveller:
 # What travels beside the document is in the header, since each destination has its own fork.
 
 
-def describe_nothing(rref: object) -> tuple[object, Sequence[Buffer]]:
+def describe_nothing(rref: object, memory: Memory) -> tuple[object, Sequence[Buffer]]:
     """Says nothing of an RRef as an external."""
-    del rref
+    del rref, memory
     return None, ()
 
 
@@ -230,22 +211,8 @@ register_external(ExternalType("rref.creation", Creation, describe_nothing, rebu
 # Reading and writing -------------------------------------------------------------------------
 
 
-def _write(message: ProtocolMessage) -> tuple[str, list[object]]:
-    match message:
-        case ForkRequest(rref, fork):
-            return FORK_REQUEST, [list(rref), list(fork)]
-        case ForkConfirm(fork, known, failed):
-            return FORK_CONFIRM, [list(fork), known, failed]
-        case ChildAccept(fork):
-            return CHILD_ACCEPT, [list(fork)]
-        case UserDelete(rref, fork):
-            return USER_DELETE, [list(rref), list(fork)]
-        case CreationAbandon(rref):
-            return CREATION_ABANDON, [list(rref)]
-
-
 def _register_handlers(agent: Agent, registry: RRefRegistry) -> None:
-    """Handlers run on the loop; each is one event of the tables.
+    """Handlers run in whichever thread has read; each is one event of the tables.
 
     Who may say what follows from the ids: a child of its own forks, an owner of its own RRefs.
     """
@@ -261,28 +228,31 @@ def _register_handlers(agent: Agent, registry: RRefRegistry) -> None:
         registry.fork_confirmed(confirmed, known=known is True, failed=failed is True)
 
     def child_accept(peer: WorkerInfo, envelope: Envelope) -> None:
-        (fork,) = _body(agent, envelope, 1)
-        registry.child_accepted(_said_by(peer, _fork_id(fork), "child"))
+        forks = [_fork_id(fork) for fork in _body(agent, envelope)]
+        registry.children_accepted([_said_by(peer, fork, "child") for fork in forks])
 
     def user_delete(peer: WorkerInfo, envelope: Envelope) -> None:
-        rref, fork = _body(agent, envelope, 2)
-        registry.user_deleted(_rref_id(rref), _said_by(peer, _fork_id(fork), "child"))
+        body = _body(agent, envelope)
+        if len(body) % 2:
+            raise DecodeError(f"the body of {envelope.kind} is not pairs of RRef and fork")
+        pairs = [(_rref_id(body[i]), _fork_id(body[i + 1])) for i in range(0, len(body), 2)]
+        registry.users_deleted([(rref, _said_by(peer, fork, "child")) for rref, fork in pairs])
 
     def creation_abandon(peer: WorkerInfo, envelope: Envelope) -> None:
         (rref,) = _body(agent, envelope, 1)
         registry.abandoned(_said_by(peer, _rref_id(rref), "creator"))
 
-    agent.register_handler(FORK_REQUEST, fork_request)
-    agent.register_handler(FORK_CONFIRM, fork_confirm)
-    agent.register_handler(CHILD_ACCEPT, child_accept)
-    agent.register_handler(USER_DELETE, user_delete)
-    agent.register_handler(CREATION_ABANDON, creation_abandon)
+    agent.register_handler(FORK_REQUEST, fork_request, anywhere=True)
+    agent.register_handler(FORK_CONFIRM, fork_confirm, anywhere=True)
+    agent.register_handler(CHILD_ACCEPT, child_accept, anywhere=True)
+    agent.register_handler(USER_DELETE, user_delete, anywhere=True)
+    agent.register_handler(CREATION_ABANDON, creation_abandon, anywhere=True)
 
 
-def _body(agent: Agent, envelope: Envelope, length: int) -> list[object]:
+def _body(agent: Agent, envelope: Envelope, length: int | None = None) -> list[object]:
     body = agent.read(envelope)
-    if not isinstance(body, list) or len(body) != length:
-        raise DecodeError(f"the body of {envelope.kind} is not a list of {length}")
+    if not isinstance(body, list) or length not in (None, len(body)):
+        raise DecodeError(f"the body of {envelope.kind} is not a list of {length or 'any length'}")
     return body
 
 

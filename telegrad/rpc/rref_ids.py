@@ -44,8 +44,8 @@ class NumberSet:
 
     Examples:
         >>> seen = NumberSet()
-        >>> for number in (0, 1, 3, 2):
-        ...     seen.add(number)
+        >>> [seen.add(number) for number in (0, 1, 3, 2)]
+        [True, False, True, False]
         >>> 2 in seen, 4 in seen, seen.runs
         (True, False, 1)
     """
@@ -65,18 +65,18 @@ class NumberSet:
         at = bisect_right(self._starts, number) - 1
         return at >= 0 and number < self._ends[at]
 
-    def add(self, number: int) -> None:
-        """Adds a number; does nothing when it is there already."""
+    def add(self, number: int) -> bool:
+        """Adds a number, if it is not there already; tells whether there is one run more for it."""
         ends = self._ends
-        if not ends or number > ends[-1]:  # most come in order
+        if ends and number == ends[-1]:  # most come in order
+            ends[-1] = number + 1
+            return False
+        if not ends or number > ends[-1]:
             self._starts.append(number)
             ends.append(number + 1)
-            return
-        if number == ends[-1]:
-            ends[-1] = number + 1
-            return
+            return True
         if number in self:
-            return
+            return False
         at = bisect_right(self._starts, number)
         joins_left = at > 0 and self._ends[at - 1] == number
         joins_right = at < len(self._starts) and self._starts[at] == number + 1
@@ -90,6 +90,8 @@ class NumberSet:
         else:
             self._starts.insert(at, number)
             self._ends.insert(at, number + 1)
+            return True
+        return False
 
     def close_gaps(self, most: int) -> None:
         """Adds the lowest numbers that are missing, until no more than `most` runs are left."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from telegrad.errors import OwnerLostError
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from telegrad.types import WorkerInfo
 
 __all__ = [
+    "CONSTANTS",
     "Arrival",
     "Counted",
     "Reference",
@@ -24,7 +25,13 @@ __all__ = [
     "name_of_type",
     "owner_lost_error",
     "released_error",
+    "word_of",
 ]
+
+# Values of these classes never change, and whoever has a copy has all there is to know of them.
+CONSTANTS: Final = (type(None), bool, int, float, str, bytes)
+LONGEST_CONSTANT = 256  # characters or bytes that are sent to somebody who may not want them
+LARGEST_CONSTANT = 2**62
 
 
 @final
@@ -36,8 +43,7 @@ class Reference:
         rref: Which value.
         fork: This user's fork; None on the owner.
         owner: Who holds the value.
-        type_name: The class of the value as `module.qualname` where known, else "".
-        creation: The future of its creation where that was asked for here.
+        creation: The future of its creation where that was asked for here; None once it was read.
         untold: What tells the log that the creation failed, once nobody else can hear of it.
         made: When, on the monotonic clock.
         methods: Names that are known to be methods of the value.
@@ -46,7 +52,9 @@ class Reference:
 
     __slots__ = (
         "__weakref__",
+        "_constant",
         "_let_go",
+        "_type_name",
         "creation",
         "fork",
         "made",
@@ -54,7 +62,6 @@ class Reference:
         "owner",
         "registry",
         "rref",
-        "type_name",
         "untold",
         "whence",
     )
@@ -72,7 +79,8 @@ class Reference:
         self.rref = rref
         self.fork = fork
         self.owner = owner
-        self.type_name = type_name
+        self._type_name = type_name
+        self._constant: tuple[object] | None = None
         self.creation: Future[Any] | None = None
         self.untold: Future[Any] | None = None
         self.made = time.monotonic()
@@ -83,6 +91,37 @@ class Reference:
     def released(self) -> bool:
         """Whether it was let go on purpose."""
         return self._let_go
+
+    @property
+    def type_name(self) -> str:
+        """The class of the value as `module.qualname` where known, else ""."""
+        self._read_creation()
+        return self._type_name
+
+    @type_name.setter
+    def type_name(self, name: str) -> None:
+        self._type_name = name
+
+    @property
+    def constant(self) -> tuple[object] | None:
+        """The value, where it came with the news that it is there."""
+        self._read_creation()
+        return self._constant
+
+    def _read_creation(self) -> None:
+        """Takes what the owner has said of the value, once it has."""
+        creation = self.creation
+        if creation is None or not creation.done() or creation.failed:
+            return
+        try:
+            word = creation.value()
+        except Exception:  # garbage: who wants to know more asks the owner
+            word = ""
+        if isinstance(word, str):
+            self._type_name = word
+        elif isinstance(word, list) and len(word) == 1 and type(word[0]) in CONSTANTS:
+            self._type_name, self._constant = name_of_type(word[0]), (word[0],)
+        self.creation = None  # last: others look at what is set by then
 
     def hears(self) -> None:
         """Says that somebody uses it, who is told where its creation failed."""
@@ -166,3 +205,22 @@ def name_of_class(cls: type) -> str:
     return (
         cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
     )
+
+
+def word_of(value: object) -> object:
+    """Returns what an owner says of a value that it has created, to whoever had it created.
+
+    The name of its class; or `[value]`, where that is small and never changes.
+
+    >>> word_of(7), word_of([7])
+    ([7], 'list')
+    """
+    cls = type(value)
+    if cls in CONSTANTS:
+        if cls is int:
+            fits = -LARGEST_CONSTANT < value < LARGEST_CONSTANT  # type: ignore[operator]
+        else:
+            fits = cls not in (str, bytes) or len(value) <= LONGEST_CONSTANT  # type: ignore[arg-type]
+        if fits:
+            return [value]
+    return name_of_class(cls)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
@@ -24,8 +23,9 @@ from telegrad.rendezvous import keep_newest
 from telegrad.rpc.fresh import fresh_copy
 from telegrad.rpc.future import Future, new_future
 from telegrad.rpc.rref_ids import ForkId, RRefId
+from telegrad.rpc.rref_outcome import Outcome
 from telegrad.rpc.rref_owner import OwnerTable
-from telegrad.rpc.rref_protocol import Effect, Freed, Orphaned, ProtocolMessage, Send, Settled
+from telegrad.rpc.rref_protocol import Effect, Freed, Orphaned, Send, Settled
 from telegrad.rpc.rref_reference import (
     Arrival,
     Reference,
@@ -35,10 +35,11 @@ from telegrad.rpc.rref_reference import (
     released_error,
 )
 from telegrad.rpc.rref_user import ForkState, UserTable
-from telegrad.transport import on_own_loop
+from telegrad.transport import hands_over
 
 if TYPE_CHECKING:
     from telegrad.rpc.agent import Agent
+    from telegrad.rpc.rref_mail import RRefMail
     from telegrad.types import WorkerInfo
 
 __all__ = ["RRefRegistry"]
@@ -49,30 +50,20 @@ Released: TypeAlias = RRefId | ForkId
 DRAIN_SECONDS = 0.1
 
 
-@dataclass(slots=True)
-class _Outcome:
-    """What one event asks for, carried out after the lock is released."""
-
-    sends: list[Send] = field(default_factory=list)
-    freed: list[object] = field(default_factory=list)
-    orphans: list[Future[Any]] = field(default_factory=list)
-    settled: list[Callable[[], None]] = field(default_factory=list)
-
-
 @final
 class RRefRegistry:
     """The RRefs of one agent. From any thread; blocks nowhere.
 
     Args:
         agent: Whose.
-        post: Sends a message of the counting protocol; drops it when the peer is lost.
+        mail: Sends the messages of the counting protocol.
     """
 
-    def __init__(self, agent: Agent, post: Callable[[WorkerInfo, ProtocolMessage], None]) -> None:
+    def __init__(self, agent: Agent, mail: RRefMail) -> None:
         self.agent = agent
         self.me = agent.info
         self.garbage: SimpleQueue[Released] = SimpleQueue()
-        self._post = post
+        self._mail = mail
         self._lock = threading.Lock()  # guards all below
         self._changed = threading.Condition(self._lock)  # told of every event while one leaves
         self._leaving = False
@@ -330,13 +321,15 @@ class RRefRegistry:
         """Takes a ForkConfirm."""
         self._event(lambda: self._users.fork_confirm(fork, known=known, failed=failed))
 
-    def child_accepted(self, fork: ForkId) -> None:
-        """Takes a ChildAccept."""
-        self._event(lambda: self._users.child_accept(fork))
+    def children_accepted(self, forks: Sequence[ForkId]) -> None:
+        """Takes ChildAccepts."""
+        accept = self._users.child_accept
+        self._event(lambda: [effect for fork in forks for effect in accept(fork)])
 
-    def user_deleted(self, rref: RRefId, fork: ForkId) -> None:
-        """Takes a UserDelete."""
-        self._event(lambda: self._owners.user_delete(rref, fork))
+    def users_deleted(self, pairs: Sequence[tuple[RRefId, ForkId]]) -> None:
+        """Takes UserDeletes."""
+        delete = self._owners.user_delete
+        self._event(lambda: [effect for rref, fork in pairs for effect in delete(rref, fork)])
 
     def abandoned(self, rref: RRefId) -> None:
         """Takes a CreationAbandon."""
@@ -366,6 +359,7 @@ class RRefRegistry:
             return [effect for fork in self._users.held() for effect in self._users.release(fork)]
 
         self._event(event)
+        self._mail.flush()
 
     def wait_until_unused(self, limit: float) -> None:
         """Blocks until no living other holds anything of this worker's, or the limit is over."""
@@ -399,6 +393,11 @@ class RRefRegistry:
                 self._lock.release()
             self._carry_out(outcome)
 
+    def settle_up(self) -> None:
+        """Counts the garbage, and sends what waits for a ride."""
+        self.drain()
+        self._mail.flush()
+
     # How effects are carried out.
 
     def check_open(self) -> None:
@@ -409,6 +408,9 @@ class RRefRegistry:
     def _begin(self) -> None:
         self.check_open()
         self.drain()
+        self._start_tick()
+
+    def _start_tick(self) -> None:
         with self._lock:
             start, self._ticking = not self._ticking, True
         if start:
@@ -416,10 +418,11 @@ class RRefRegistry:
 
     def _tick(self) -> None:
         try:
-            self.drain()
+            self.settle_up()
         finally:
             with self._lock:  # until here `_begin` starts no second one
-                again = bool(len(self._owners) or len(self._users)) and not self._closed
+                left = len(self._owners) or len(self._users) or self._mail.waits
+                again = bool(left) and not self._closed
                 self._ticking = again
         if again:
             self.agent.after(DRAIN_SECONDS, self._tick)
@@ -442,8 +445,8 @@ class RRefRegistry:
             else:
                 effects += self._users.release(gone)
 
-    def _take(self, effects: Sequence[Effect]) -> _Outcome:
-        outcome = _Outcome()
+    def _take(self, effects: Sequence[Effect]) -> Outcome:
+        outcome = Outcome()
         for effect in effects:
             if isinstance(effect, Send):
                 outcome.sends.append(effect)
@@ -459,17 +462,14 @@ class RRefRegistry:
             self._changed.notify_all()
         return outcome
 
-    def _carry_out(self, outcome: _Outcome) -> None:
-        for send in outcome.sends:
-            self._post(send.peer, send.message)
-        for orphan in outcome.orphans:
-            orphan.try_set_exception(
-                LookupError("the worker that was to create this value gave up or was lost")
-            )
-        for waiter in outcome.settled:
-            waiter()
-        if outcome.freed and on_own_loop():
-            self.agent.submit(self._forget, outcome.freed)  # a value's finaliser may take its time
+    def _carry_out(self, outcome: Outcome) -> None:
+        if outcome.sends:
+            self._mail.post(outcome.sends)
+            if self._mail.waits:
+                self._start_tick()
+        outcome.tell()
+        if outcome.freed and hands_over() and outcome.runs_code:
+            self.agent.submit(self._forget, outcome.freed)
         elif outcome.freed:
             self._forget(outcome.freed)
 

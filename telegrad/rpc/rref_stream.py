@@ -18,6 +18,7 @@ from telegrad.rpc.rref_calls import RRefCalls
 from telegrad.rpc.rref_methods import CheckFound, Method, find_method
 from telegrad.rpc.rref_proxy import Target, UncalledMethod
 from telegrad.rpc.rref_registry import RRefRegistry
+from telegrad.rpc.rref_serving import RRefServing
 from telegrad.rpc.rref_special import NoSpecialMethods
 from telegrad.rpc.stream import Stream
 from telegrad.rpc.stream import attach_to as attach_streams
@@ -29,9 +30,7 @@ from telegrad.types import WorkerInfo
 
 if TYPE_CHECKING:
     from telegrad.rpc.agent import Agent
-    from telegrad.rpc.future import Future
     from telegrad.rpc.rref_reference import Reference
-    from telegrad.rpc.stream_reading import StreamReader
 
 __all__ = ["RRefStreams", "StreamProxy", "attach_to"]
 
@@ -72,6 +71,7 @@ class RRefStreams:
 
     def __init__(self, agent: Agent) -> None:
         self._calls = agent.attached(RRefCalls)
+        self._serving = agent.attached(RRefServing)
         self._registry = agent.attached(RRefRegistry)
         self._readers = agent.attached(StreamReaders)
         self._producers = agent.attached(StreamProducers)
@@ -113,18 +113,13 @@ class RRefStreams:
         reader.call_when_ended(partial(calls.unuse, used))
         if creation is not None and not creation.done():
             # Nothing may ever be created: whoever reads hears when that is known.
-            creation.add_done_callback(partial(self._fail_with, reader))
+            calls.fail_with(creation, owner, reader.fail)
         return Stream(self._readers, reader)
-
-    def _fail_with(self, reader: StreamReader, creation: Future[Any]) -> None:
-        error = creation.exception()
-        if error is not None:
-            reader.fail(self._calls.of_owner(reader.peer, error))
 
     # The owner's end.
 
     def _admit(self, caller: WorkerInfo, document: bytes) -> Prepare:
-        admitted = self._calls.admit(caller, document)
+        admitted = self._serving.admit(caller, document)
         return partial(self._prepare, admitted)
 
     def _prepare(self, admitted: AdmittedMethod, caller: WorkerInfo, payload: object) -> UserCall:
@@ -146,7 +141,7 @@ class RRefStreams:
             check(value, found)
             return self._producers.produce(caller, number, UserCall(found, args, kwargs, name=name))
 
-        return self._calls.on_method(caller, payload, admitted, produce)
+        return self._serving.on_method(caller, payload, admitted, produce)
 
 
 def attach_to(agent: Agent) -> None:

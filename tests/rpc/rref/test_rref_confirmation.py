@@ -78,7 +78,7 @@ def parked(cluster: Cluster, r: int) -> None:
 
     def missing() -> list[str]:
         agent = cluster.call(r, rpc.current_agent)
-        calls = list(agent._serving._calls.values())
+        calls = agent._serving.calls()
         return [] if any(call.record.starts_after for call in calls) else ["a parked call"]
 
     wait_until_gone("wait for", missing)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from telegrad.rpc.rref_protocol import ProtocolMessage
+from telegrad.rpc.rref_protocol import Send
 from telegrad.rpc.rref_registry import RRefRegistry
 from telegrad.types import WorkerInfo
 
 if TYPE_CHECKING:
     from telegrad.rpc import Agent
+    from telegrad.rpc.rref_mail import RRefMail
 
 
 class Ticks:
@@ -32,10 +33,16 @@ def test_who_begins_while_a_tick_drains_starts_no_second_one() -> None:
     ticks = Ticks()
     own: list[object] = []
 
-    def post(peer: WorkerInfo, message: ProtocolMessage) -> None:
-        own.append(registry.own("value"))
+    class Mail:
+        waits = False
 
-    registry = RRefRegistry(cast("Agent", ticks), post)
+        def post(self, sends: Sequence[Send]) -> None:
+            own.append(registry.own("value"))
+
+        def flush(self) -> None:
+            pass
+
+    registry = RRefRegistry(cast("Agent", ticks), cast("RRefMail", Mail()))
     reference = registry.create(WorkerInfo("w1", 1, 2))
     assert reference.fork is not None
     registry.created(reference.fork)

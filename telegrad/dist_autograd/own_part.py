@@ -1,0 +1,91 @@
+"""What the thread that waits for the end of a pass does of it meanwhile.
+
+It reads what comes from a worker that it waits for, where the transport lets it, and does itself what
+it has read; without that it would sleep while another thread is woken for each message.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, final
+
+from telegrad.dist_autograd.desk import Desk, Work
+from telegrad.rpc import Agent, Future, Shield, new_future
+
+if TYPE_CHECKING:
+    from telegrad.dist_autograd.pass_runner import PassRunner
+
+__all__ = ["LEAST_SECONDS", "OwnPart"]
+
+LEAST_SECONDS = 1e-6  # so that the wait itself says that the time is over
+
+
+@final
+class OwnPart:
+    """Of one thread, in one pass.
+
+    Args:
+        agent: This worker.
+        runner: Its part of the pass.
+        desk: Where what this thread reads comes from.
+    """
+
+    def __init__(self, agent: Agent, runner: PassRunner, desk: Desk) -> None:
+        self._agent = agent
+        self._runner = runner
+        self._desk = desk
+        self._taken: deque[Work] = deque()
+        self._news: Future[Any] = new_future(None, "news of a pass")
+
+    def take(self, work: Work) -> None:
+        """Leaves a message to this thread, which has just read it; in this thread."""
+        self._taken.append(work)
+        self._wake()
+
+    def run(self, start: Callable[[], None], limit: float) -> None:
+        """Starts the pass, and blocks until it has ended everywhere.
+
+        Args:
+            start: Starts it.
+            limit: Seconds that this thread waits; how long it computes is not bounded.
+
+        Raises:
+            CallTimeoutError: It has not ended by then.
+            CallCancelledError: The call was cancelled that this thread serves.
+        """
+        ended, ends = self._runner.ended, time.monotonic() + limit
+        ended.call_when_done(self._wake)
+        self._do(start)
+        while True:
+            self._news = new_future(self._agent.submit, f"the end of a pass: {self._runner.id}")
+            self._news.stands_for(self, _nothing)
+            if ended.done():
+                return
+            self._desk.waiting[get_ident()] = self
+            try:
+                self._news.wait(max(ends - time.monotonic(), LEAST_SECONDS))
+            finally:
+                del self._desk.waiting[get_ident()]
+                if self._taken:
+                    self._do(partial(self._desk.work_through, self._taken, self._runner))
+
+    def drive(self, gate: Any, seconds: float) -> None:
+        """Reads what comes from a worker that this waits for, until a gate is open."""
+        peer = self._runner.peer
+        if peer is not None:
+            self._agent.drive(peer, gate, seconds)
+
+    def _do(self, work: Callable[[], None]) -> None:
+        with Shield():  # Ctrl-C in between would leave a pass half told
+            self._agent.new_context().run(work)
+
+    def _wake(self) -> None:
+        self._news.try_set_result(None)
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,255 @@
+"""The owner's end of the calls that RRefs make; `rref_calls` names them.
+
+What is there already is answered in the thread that serves the request. A fetch or a method call
+that arrives before its value is there waits for it without a thread.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable
+from functools import partial
+from typing import Any, final
+
+from telegrad.errors import DecodeError
+from telegrad.rpc.blocking import comes_from
+from telegrad.rpc.fresh import fresh_copy
+from telegrad.rpc.future import Future, new_future
+from telegrad.rpc.rref_admission import AdmittedMethod, admit_method, check_public, read_rref
+from telegrad.rpc.rref_calls import CALL, FETCH, READ, REMOTE, Creation
+from telegrad.rpc.rref_futures import failed, hand_on, result
+from telegrad.rpc.rref_ids import RRefId
+from telegrad.rpc.rref_methods import RunMethod, call_method, read_attribute
+from telegrad.rpc.rref_reference import Reference, name_of_type, word_of
+from telegrad.rpc.rref_registry import RRefRegistry
+from telegrad.rpc.served_call import current_served_call, last_served_call
+from telegrad.rpc.user_call import (
+    ARGUMENTS,
+    CallMode,
+    Prepare,
+    UserCall,
+    admit_function,
+    read_arguments,
+)
+from telegrad.types import WorkerInfo
+from telegrad.wire import read_head
+
+__all__ = ["RRefServing"]
+
+
+@final
+class _Creation:
+    """Makes a value: methods, since what served a call is remembered, and a closure holds arguments.
+
+    Args:
+        registry: The owner's.
+        rref: Names the value.
+        user_call: Makes it.
+    """
+
+    __slots__ = ("_registry", "_rref", "_user_call")
+
+    def __init__(self, registry: RRefRegistry, rref: RRefId, user_call: UserCall) -> None:
+        self._registry = registry
+        self._rref = rref
+        self._user_call = user_call
+
+    def make(self) -> object:
+        """Calls the function here; returns what is said of its value."""
+        try:
+            value = self._user_call()
+        except BaseException as error:  # around the user's function
+            self._registry.settle(self._rref, None, error)
+            raise
+        self._registry.settle(self._rref, value)
+        return word_of(value)
+
+    def keep(self, done: Future[Any]) -> object:
+        """Takes what the function has come to; returns what is said of its value."""
+        error = done.exception()
+        if error is not None:
+            self._registry.settle(self._rref, None, error)
+            return failed(error)
+        value = done.value()
+        self._registry.settle(self._rref, value)
+        return word_of(value)
+
+
+@final
+class RRefServing:
+    """For the library: serves the calls of the RRefs to one agent's values.
+
+    Args:
+        registry: The agent's RRefs.
+    """
+
+    def __init__(self, registry: RRefRegistry) -> None:
+        self._registry = registry
+        self._agent = registry.agent
+        self._agent.serve_named(REMOTE, self._admit_creation)
+        self._agent.serve(FETCH, self._prepare_fetch)
+        self._agent.serve_named(CALL, self._admit_call)
+        self._agent.serve(READ, self._prepare_read)
+
+    def admit(self, caller: WorkerInfo, document: bytes) -> AdmittedMethod:
+        """Returns the method that a request names, before its arguments are decoded.
+
+        Raises:
+            DecodeError: It names none.
+            CallRefusedError: The caller may not have it.
+        """
+        return admit_method(self._registry, caller, read_head(document, ARGUMENTS))
+
+    def on_method(
+        self, caller: WorkerInfo, payload: object, method: AdmittedMethod, run: RunMethod
+    ) -> UserCall:
+        """Returns what calls `run` once the value that a request names is there.
+
+        Args:
+            caller: Who asks; what it may call is checked.
+            payload: What `Method.payload` made.
+            method: What `admit` returned for it.
+            run: `run(value, method, args, kwargs, check)`; calls `check(value, found)` with what
+                it has found under that name, before that is called.
+
+        Raises:
+            DecodeError: It is something else.
+        """
+        args, kwargs = method.arguments(payload)
+
+        def check(value: object, found: object) -> None:
+            self._agent.check_found(value, method.name, found, caller)
+
+        def method_call(found: object) -> UserCall:
+            if not method.judged:
+                self._agent.check_method(found, method.name, caller)
+            return run(found, method.name, args, kwargs, check)
+
+        return self.on_value(payload, method.name, method_call)
+
+    def on_value(
+        self, payload: object, name: str, user_call: Callable[[object], UserCall]
+    ) -> UserCall:
+        """Returns what runs `user_call(value)` once the value that a request names is there.
+
+        Args:
+            payload: Has the value's id as `rref`.
+            name: What is asked for, for messages.
+            user_call: Is called in a thread of the pool, inside the call that is served.
+
+        Raises:
+            DecodeError: It names no value of this worker's.
+            LookupError: The value is gone.
+        """
+        value, reference = self._named(payload)
+        agent = self._agent
+        if reference is None:
+            return user_call(value.value())
+
+        def run_later() -> Future[Any]:
+            return value.then(lambda done: _in_pool(done, reference))
+
+        def _in_pool(done: Future[Any], kept: Reference) -> Future[Any]:
+            if (error := done.exception()) is not None:
+                return failed(error)
+            # Not in the thread that made the value: its reply need not wait for this call.
+            started: Future[Any] = new_future(agent.submit, f"RRef.{name}")
+            context = contextvars.copy_context()
+            agent.submit_in(context, lambda: started.set_result(kept))
+            return started.then(lambda _: run_now(done))
+
+        def run_now(done: Future[Any]) -> Future[Any]:
+            if (served := last_served_call()) is not None:
+                served.check()  # it waited for long, perhaps for longer than it was wanted
+            return agent.run(user_call(result(done)))
+
+        return UserCall(run_later, mode=CallMode.FUTURE, name=f"RRef.{name}")
+
+    def _prepare_fetch(self, caller: WorkerInfo, payload: object) -> UserCall:
+        value, reference = self._named(payload)
+        if reference is None:
+            return UserCall(value.value, name="RRef.to_here")
+
+        def fetched() -> Future[Any]:
+            outcome = new_future(self._agent.submit, "RRef.to_here")
+            comes_from(outcome, value)
+
+            def answer(done: Future[Any]) -> None:
+                if done.exception() is not None:
+                    self._registry.tell_failed(reference.rref, caller)
+                hand_on(done, outcome, reference)  # which keeps what is only expected until then
+
+            value.add_done_callback(answer)
+            return outcome
+
+        return UserCall(fetched, mode=CallMode.FUTURE, name="RRef.to_here")
+
+    def _admit_call(self, caller: WorkerInfo, document: bytes) -> Prepare:
+        return self._prepare_method(self.admit(caller, document))
+
+    def _prepare_method(self, method: AdmittedMethod) -> Prepare:
+        return lambda caller, payload: self.on_method(caller, payload, method, call_method)
+
+    def _prepare_read(self, caller: WorkerInfo, payload: object) -> UserCall:
+        name = payload.get("name") if isinstance(payload, dict) else None
+        if not isinstance(name, str):
+            raise DecodeError("the body of a read is not {rref, name}")
+        check_public(self._registry, caller, name)
+
+        def read_call(found: object) -> UserCall:
+            self._agent.check_method(found, name, caller)
+            label = f"{name_of_type(found)}.{name}"
+            return UserCall(read_attribute, (found, name), name=label)
+
+        return self.on_value(payload, name, read_call)
+
+    def _admit_creation(self, caller: WorkerInfo, document: bytes) -> Prepare:
+        head = read_head(document, ARGUMENTS)
+        if "method" in head:
+            prepare = self._prepare_method(admit_method(self._registry, caller, head))
+            return partial(self._prepare_creation, prepare)
+        name, func = admit_function(self._agent.resolve, caller, head)
+
+        def prepare_function(_: WorkerInfo, payload: object) -> UserCall:
+            return UserCall.of(func, *read_arguments(payload, name), name)
+
+        return partial(self._prepare_creation, prepare_function)
+
+    def _prepare_creation(self, prepare: Prepare, caller: WorkerInfo, payload: object) -> UserCall:
+        if not isinstance(payload, dict) or not isinstance(payload.get("creation"), Creation):
+            raise DecodeError("the body of a creation does not say what it creates")
+        rref = payload.pop("creation").rref
+        registry, agent = self._registry, self._agent
+        value = registry.value(rref)
+        if value is not None:
+            comes_from(value, current_served_call())
+        try:
+            user_call = prepare(caller, payload)
+        except BaseException as error:  # in a remote handler: who waits for the value hears of it
+            registry.settle(rref, None, fresh_copy(error))
+            raise
+
+        creation = _Creation(registry, rref, user_call)
+        if user_call.mode is CallMode.PLAIN:
+            return UserCall(creation.make, name=user_call.name)
+        return UserCall(
+            lambda: agent.run(user_call).then(creation.keep),
+            mode=CallMode.FUTURE,
+            name=user_call.name,
+        )
+
+    def _named(self, payload: object) -> tuple[Future[Any], Reference | None]:
+        """Returns the value that a request names, which may arrive before its creation.
+
+        Returns:
+            The value, and what holds it until it is there; None where it is, and is no error.
+        """
+        registry = self._registry
+        rref = read_rref(registry, payload.get("rref") if isinstance(payload, dict) else None)
+        value = registry.value(rref)
+        if value is not None and value.done() and not value.failed:
+            return value, None
+        reference = registry.borrow(rref)
+        if reference is None or (value := registry.value(rref)) is None:
+            raise registry.gone(rref)
+        return value, reference

@@ -1,0 +1,53 @@
+"""Counts what the workers of a cluster in one process send each other, and give to their pools."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+from telegrad.rpc.executor import Executor
+from telegrad.transport import Exchange
+
+__all__ = ["Work", "counted"]
+
+# On a machine with too much to do, a wait may be so long that the workers ask each other about it.
+KINDS = ("reply", "rpc", "rref", "autograd")
+
+
+class Work:
+    """What was counted.
+
+    Attributes:
+        envelopes: By sender and kind, as `worker0 rpc.call`; replies as `worker0 reply`.
+        hops: Pieces of work given to a pool, by worker.
+    """
+
+    def __init__(self) -> None:
+        self.envelopes: Counter[str] = Counter()
+        self.hops: Counter[str] = Counter()
+
+
+@contextmanager
+def counted() -> Iterator[Work]:
+    """Counts in its block."""
+    work = Work()
+    post, enter = Exchange.post, Executor._enter
+
+    def counted_post(exchange: Exchange, peer: Any, envelope: Any, **how: Any) -> None:
+        kind = "reply" if envelope.reply else envelope.kind
+        if kind.partition(".")[0] in KINDS:
+            work.envelopes[f"{exchange.info.name} {kind}"] += 1
+        post(exchange, peer, envelope, **how)
+
+    def counted_enter(executor: Executor, *rest: Any) -> None:
+        work.hops[executor._name] += 1
+        enter(executor, *rest)
+
+    with (
+        mock.patch.object(Exchange, "post", counted_post),
+        mock.patch.object(Executor, "_enter", counted_enter),
+    ):
+        yield work

@@ -1,0 +1,112 @@
+"""The envelopes that a step of distributed autograd costs, exactly; the work given to pools, at most."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from telegrad import Tensor, dist_autograd, optim, rpc, tensor
+from telegrad.parallel import DistributedOptimizer
+from telegrad.testing import Cluster, leaks
+from tests.counting import counted
+
+
+class Layer:
+    def __init__(self) -> None:
+        self.weight = tensor(np.ones((3, 3)), requires_grad=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight
+
+    def through(self, x: Tensor, following: rpc.RRef[Layer]) -> Tensor:
+        return following.rpc_sync().forward(x @ self.weight)
+
+    def parameter(self) -> rpc.RRef[Tensor]:
+        return rpc.RRef(self.weight)
+
+
+def contexts(cluster: Cluster) -> list[int]:
+    """How many contexts are open, at each worker where some are."""
+    found = [
+        cluster.call(r, lambda: len(rpc.current_agent().attached(dist_autograd.Container)))
+        for r in cluster.living
+    ]
+    return [count for count in found if count]
+
+
+def forward_and_backward(cluster: Cluster) -> Callable[[], None]:
+    layer = cluster.call(0, rpc.remote, "worker1", Layer)
+    x = tensor(np.ones((2, 3)), requires_grad=True)
+
+    def body() -> None:
+        with dist_autograd.context() as context_id:
+            y = layer.rpc_sync().forward(layer.rpc_sync().forward(x))
+            dist_autograd.backward(context_id, [(y * y).mean()])
+            assert x in dist_autograd.get_gradients(context_id)
+
+    return body
+
+
+def whole_step(cluster: Cluster) -> Callable[[], None]:
+    layer = cluster.call(0, rpc.remote, "worker1", Layer)
+    parameter = cluster.call(0, layer.rpc_sync().parameter)
+    optimizer = cluster.call(0, lambda: DistributedOptimizer(optim.SGD, [parameter], lr=0.01))
+    x = tensor(np.ones((2, 3)), requires_grad=True)
+
+    def body() -> None:
+        with dist_autograd.context() as context_id:
+            y = layer.rpc_sync().forward(layer.rpc_sync().forward(x))
+            dist_autograd.backward(context_id, [(y * y).mean()])
+            assert optimizer.step(context_id).stepped
+
+    return body
+
+
+def nothing_remote(cluster: Cluster) -> Callable[[], None]:
+    x = tensor(np.ones(3), requires_grad=True)
+
+    def body() -> None:
+        with dist_autograd.context() as context_id:
+            dist_autograd.backward(context_id, [(x * x).sum()])
+            assert x in dist_autograd.get_gradients(context_id)
+
+    return body
+
+
+# Each worker tells the other what it has sent it; a gradient crosses four times, x to loss.
+PASS = {
+    "worker0 autograd.begin": 1, "worker1 autograd.begin": 1,
+    "worker0 autograd.gradient": 2, "worker1 autograd.gradient": 2,
+    "worker0 autograd.release": 1,
+}  # fmt: skip
+# fmt: off
+COUNTS = [
+    (forward_and_backward, {**PASS, "worker0 rref.call": 2, "worker0 reply": 1, "worker1 reply": 3},
+                           {"worker0": 4, "worker1": 8}),
+    (whole_step,           {**PASS, "worker0 rref.call": 3, "worker0 reply": 1, "worker1 reply": 4},
+                           {"worker0": 4, "worker1": 9}),
+    (nothing_remote,       {}, {}),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize(
+    ("make", "envelopes", "hops"), COUNTS, ids=[m.__name__ for m, _, _ in COUNTS]
+)
+def test_the_envelopes_of_a_step(
+    cluster: Cluster,
+    make: Callable[[Cluster], Callable[[], None]],
+    envelopes: dict[str, int],
+    hops: dict[str, int],
+) -> None:
+    body = make(cluster)
+    cluster.call(0, body)  # workers meet, methods are known
+    leaks.wait_until_gone("contexts", lambda: contexts(cluster))
+    with counted() as work:
+        cluster.call(0, body)
+        leaks.wait_until_gone("contexts", lambda: contexts(cluster))
+    assert work.envelopes == envelopes
+    for name, most in hops.items():
+        assert work.hops[name] <= most, work.hops
