@@ -11,6 +11,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import final
 
 from telegrad import collectives, dist_autograd, parallel
@@ -55,7 +56,6 @@ from telegrad.transport import (
     GrpcTransport,
     GuestList,
     LoopThread,
-    Receiver,
     Transport,
     find_local,
     find_tls,
@@ -347,6 +347,7 @@ def _make_grpc_agent(
         transports=[
             *find_local(wanted=options.local, certificates=tls is not None),
             port.transport,
+            *port.bulk(options.bulk_port, certificates=tls is not None),
         ],
         control_transports=[port.transport],
         on_found=port.found,
@@ -411,23 +412,21 @@ def make_agent(
     guests, limits = GuestList(), connection_limits(options.limits)
 
     def publish(info: WorkerInfo, world_size: int) -> Sequence[str]:
-        def open_exchange(*, receiver: Receiver, load: Callable[[], int]) -> Exchange:
-            return Exchange(
-                job=address.job,
-                name=info.name,
-                rank=info.rank,
-                incarnation=info.incarnation,
-                token=token,
-                transports=transports,
-                receiver=receiver,
-                guests=guests,
-                lost_after=options.lost_after,
-                loop=owned,
-                load=load,
-                listens=options.listen,
-                limits=limits,
-            )
-
+        open_exchange = partial(
+            Exchange,
+            job=address.job,
+            name=info.name,
+            rank=info.rank,
+            incarnation=info.incarnation,
+            token=token,
+            transports=transports,
+            guests=guests,
+            lost_after=options.lost_after,
+            loop=owned,
+            listens=options.listen,
+            limits=limits,
+            spin=options.spin,
+        )
         made.assemble(
             info,
             world_size=world_size,

@@ -80,6 +80,7 @@ PURE = [
     "transport/bulk_standstill.py",
     "transport/liveness.py",
     "transport/session.py",
+    "transport/slab_ledger.py",
 ]
 IMPURE = {"asyncio", "threading", "time", "grpc", "socket", "queue", "concurrent", "contextvars"}
 

@@ -117,6 +117,16 @@ class GraphTask:
         return self._remaining == 0
 
     @property
+    def remaining(self) -> int:
+        """How many nodes were not processed yet."""
+        return self._remaining
+
+    @property
+    def dry(self) -> bool:
+        """Whether nothing can be processed now beside the node that is."""
+        return not self._ready and self._inbox.empty()
+
+    @property
     def reachable(self) -> frozenset[Node]:
         """The nodes of this task's graph: what leads from roots and sources to leaves and sinks."""
         return frozenset(self._waiting)

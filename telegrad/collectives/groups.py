@@ -56,7 +56,7 @@ def attach_to(agent: Agent) -> Groups:
     agent.on_leaving(groups.leave)
     agent.after_close(groups.close)
     for kind in (PUSH, ENTERED, READY):
-        agent.register_handler(kind, groups.on_operation)
+        agent.register_handler(kind, groups.on_operation, anywhere=True)
     agent.register_handler(ABORT, groups.on_abort)
     agent.register_handler(LEFT, groups.on_left)
     agent.register_handler(FORM, groups.formations.on_form)
@@ -224,7 +224,7 @@ class Groups:
                 lost.add_note(advice)
                 raise lost
 
-    # What arrives; on the loop, but for the losses.
+    # What arrives: messages of operations in any thread, losses in the pool, the others on the loop.
 
     def on_operation(self, peer: WorkerInfo, envelope: Envelope) -> None:
         """Takes a message of an operation."""

@@ -396,7 +396,7 @@ class ProcessGroup:
         """Runs `func(*args)` in the agent's pool."""
         self._agent.submit(func, *args)
 
-    # What the members say; on the loop.
+    # What the members say; in any thread.
 
     def deliver(self, source: int, kind: str, message: OperationMessage, data: Buffer) -> None:
         """Takes a message of an operation."""

@@ -56,6 +56,7 @@ from telegrad.rpc.remote_failure import remote_traceback
 from telegrad.rpc.retry import idempotent
 from telegrad.rpc.rref import RRef
 from telegrad.rpc.rref_calls import RRefCalls
+from telegrad.rpc.rref_serving import RRefServing
 from telegrad.rpc.served_call import ServedCall, current_served_call
 from telegrad.rpc.shutdown import CLOSE_SECONDS, Membership
 from telegrad.rpc.statistics import RpcStatistics
@@ -64,7 +65,7 @@ from telegrad.rpc.timeouts import seconds
 from telegrad.rpc.unread import watched
 from telegrad.rpc.user_call import CallMode, UserCall
 from telegrad.rpc.wait_probe import WaitProbes
-from telegrad.transport import TlsOptions, on_own_loop
+from telegrad.transport import Shield, TlsOptions, on_own_loop
 from telegrad.types import WorkerInfo
 from telegrad.wire import expose, register_type
 
@@ -90,9 +91,11 @@ __all__ = [
     "OpenExchange",
     "RRef",
     "RRefCalls",
+    "RRefServing",
     "RpcOptions",
     "RpcStatistics",
     "ServedCall",
+    "Shield",
     "Stream",
     "TlsOptions",
     "UserCall",

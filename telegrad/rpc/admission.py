@@ -72,40 +72,38 @@ class Places:
 
     Args:
         limit: How many may be.
+
+    Attributes:
+        taken: How many are; the windows count, and `fill` where it has become less.
+        line: The windows that wait for a place here, in turn.
     """
 
+    __slots__ = ("limit", "line", "taken")
+
     def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._taken = 0
-        self._line: dict[Window, None] = {}  # those that wait for a place here, in turn
+        self.limit = limit
+        self.taken = 0
+        self.line: dict[Window, None] = {}
 
     @property
     def is_full(self) -> bool:
         """Whether there is none left."""
-        return self._taken >= self._limit
-
-    def take(self) -> None:
-        """A call is sent, or asks."""
-        self._taken += 1
-
-    def free(self, count: int = 1) -> None:
-        """Calls were answered, or will never start; `fill` follows."""
-        self._taken -= count
+        return self.taken >= self.limit
 
     def queue(self, window: Window) -> None:
         """A window has calls that wait for nothing but a place here."""
-        self._line.setdefault(window)
+        self.line.setdefault(window)
 
     def fill(self) -> list[Move]:
         """Gives the places that are free to the windows in turn; returns what starts or asks."""
         moves = []
-        while self._line and not self.is_full:
-            window = next(iter(self._line))
-            del self._line[window]
+        while self.line and not self.is_full:
+            window = next(iter(self.line))
+            del self.line[window]
             if window.is_ready:
                 moves.append(window.start_first())
             if window.is_ready:
-                self._line[window] = None
+                self.line[window] = None
         return moves
 
 
@@ -123,6 +121,7 @@ class Window:
         self._places = places
         self._allowance = limits.allowance_bytes
         self._unasked = 0  # bytes of calls that went without asking
+        self._taken = 0  # places: calls that have started, or ask
         self._waiting: dict[int, int] = {}  # no place yet, in order; call to size
         self._asking: dict[int, int] = {}  # have a place; call to size
         self._started: dict[int, int] = {}  # call to what it takes of the allowance
@@ -139,10 +138,11 @@ class Window:
 
     def enter(self, call: int, size: int) -> Step:
         """Takes a new call and says what becomes of it: START, ASK or WAIT."""
-        if self._waiting or self._taken >= self._limit or self._places.is_full:
+        places = self._places
+        if self._waiting or self._taken >= self._limit or places.taken >= places.limit:
             self._waiting[call] = size
             if self.is_ready:
-                self._places.queue(self)
+                places.queue(self)
             return Step.WAIT
         return self._take_place(call, size)
 
@@ -167,32 +167,33 @@ class Window:
             to any peer.
         """
         moves: list[Move] = []
+        places = self._places
         allowance = self._started.pop(call, None)
         if allowance is not None:
             self._unasked -= allowance
-            self._places.free()
+            self._taken -= 1
+            places.taken -= 1
         elif self._waiting.pop(call, None) is None:
             size = self._asking.pop(call, None)
             if size is not None:
-                self._places.free()
+                self._taken -= 1
+                places.taken -= 1
                 moves.append(Move(call, Step.WITHDRAW, size))
-        if self.is_ready:
-            self._places.queue(self)
-        return moves + self._places.fill()
+        if self._waiting and self.is_ready:
+            places.queue(self)
+        return moves + places.fill() if places.line else moves
 
     def lose(self) -> list[Move]:
         """Its peer is lost: forgets all calls; returns START or ASK of what has their places."""
-        self._places.free(self._taken)
+        self._places.taken -= self._taken
+        self._taken = 0
         for calls in (self._waiting, self._asking, self._started):
             calls.clear()
         return self._places.fill()
 
-    @property
-    def _taken(self) -> int:
-        return len(self._started) + len(self._asking)
-
     def _take_place(self, call: int, size: int) -> Step:
-        self._places.take()
+        self._taken += 1
+        self._places.taken += 1
         if self._unasked + size > self._allowance:
             self._asking[call] = size
             return Step.ASK
@@ -253,6 +254,11 @@ class Budget:
         """Whether it knows of no call."""
         known = (self._queue, self._coming, self._here, self._lapsed, self._withdrawn)
         return not any(known)
+
+    @property
+    def expects(self) -> bool:
+        """Whether there is a call that was admitted and is not here yet."""
+        return bool(self._coming or self._lapsed)
 
     @property
     def coming(self) -> list[Grant]:

@@ -48,6 +48,7 @@ class CalleeAdmission:
         self._budget = Budget(limits.pending_bytes, limits.pending_bytes_per_peer)
         self._leaves = Leaves()  # this one on the loop alone
         self._watching = False
+        self._expects = False  # true before the leave of a call is posted
 
     @property
     def in_use(self) -> int:
@@ -73,6 +74,8 @@ class CalleeAdmission:
 
     def arrive(self, caller: WorkerInfo, number: int) -> Callable[[], None] | None:
         """A call came; returns what gives its bytes back, None where it holds none."""
+        if not self._expects:  # nearly always: it has not asked
+            return None
         with self._lock:
             if not self._budget.arrive(caller, number):
                 return None
@@ -89,6 +92,7 @@ class CalleeAdmission:
     def _event(self, event: Callable[[], list[Grant]]) -> None:
         with self._lock:
             grants = deque(event())
+            self._expects = self._budget.expects
             watch = self._needs_watch()
             seen = self._budget.changes
         if watch:
@@ -100,6 +104,7 @@ class CalleeAdmission:
             except (WorkerLostError, UnknownWorkerError):
                 with self._lock:
                     grants.extend(self._budget.release(grant.peer, grant.call))
+                    self._expects = self._budget.expects
 
     def _needs_watch(self) -> bool:
         if self._watching or not self._budget.is_full:

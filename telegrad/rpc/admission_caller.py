@@ -66,11 +66,15 @@ class CallerAdmission:
         Raises:
             WorkerLostError: The callee is lost; the call still has to `leave`.
         """
-        size = _size(sealed.envelope)
+        envelope = sealed.envelope
+        size = len(envelope.document) + len(envelope.externals)  # headers are small by nature
+        for buffer in envelope.buffers:
+            size += memoryview(buffer).nbytes
         with self._lock:
             window = self._windows.get(call.peer)
             if window is None:
                 window = self._windows[call.peer] = Window(self._limits, self._places)
+            call.window = window
             step = window.enter(call.number, size)
             if step is Step.START:
                 return True
@@ -86,7 +90,7 @@ class CallerAdmission:
             The call's message where it was not posted: it is the caller's to take back.
         """
         with self._lock:
-            held = self._held.pop(call.number, None)
+            held = self._held.pop(call.number, None) if self._held else None
             moves = self._take_out(call)
         if moves:
             self._carry_out(moves)
@@ -131,8 +135,7 @@ class CallerAdmission:
 
     def _take_out(self, call: PendingCall) -> list[Addressed]:
         """Takes a call out of its window; holds the lock."""
-        window = self._windows.get(call.peer)
-        moves = () if window is None else window.leave(call.number)
+        moves = [] if call.window is None else call.window.leave(call.number)
         return self._addressed(moves, call.peer) if moves else []
 
     def _addressed(self, moves: Iterable[Move], own: WorkerInfo | None = None) -> list[Addressed]:
@@ -166,11 +169,3 @@ class CallerAdmission:
             return None
         with self._lock:
             return self._take_out(call)
-
-
-def _size(envelope: Envelope) -> int:
-    """Returns what a call brings along, headers left out: those are small by nature."""
-    size = len(envelope.document) + len(envelope.externals)
-    for buffer in envelope.buffers:
-        size += memoryview(buffer).nbytes
-    return size

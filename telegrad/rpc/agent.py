@@ -18,6 +18,7 @@ from telegrad.rpc.admission_callee import CalleeAdmission
 from telegrad.rpc.agent_seams import AgentSeams
 from telegrad.rpc.agent_verbs import AgentVerbs
 from telegrad.rpc.ambient import (
+    check_process,
     clear_process_agent,
     enter_agent,
     switch_interval_at_most,
@@ -70,6 +71,10 @@ class Agent(AgentSeams, AgentVerbs):
     an exception leaves it; entering it makes nothing ambient. One that is never shut down leaves
     at the exit of the process. All methods may be called from any thread unless they say
     otherwise.
+
+    Attributes:
+        ended: Whether it was shut down, to the end.
+        forked: Whether this process was forked from the one that it runs in.
 
     Args:
         name: This worker's name, as for `init_rpc`.
@@ -131,6 +136,9 @@ class Agent(AgentSeams, AgentVerbs):
         self.info = info
         self.options = options
         self.pid = os.getpid()
+        self.ended = self.forked = False
+        self.reports = None
+        watch_forks(self)
         self.main_stays_here = False
         self._made = time.monotonic()
         self._context = contextvars.Context() if context is None else context
@@ -139,7 +147,14 @@ class Agent(AgentSeams, AgentVerbs):
         self._attached = {}
         self._rref_counts = lambda: (0, 0)
         self._deadlines = Deadlines(loop)
-        self._executor = Executor(info.name, options.num_threads, self._deadlines, self.new_context)
+        self._executor = Executor(
+            info.name,
+            options.num_threads,
+            self._deadlines,
+            self.new_context,
+            lead=lambda gate, seconds: self._exchange.lead(gate, seconds),
+            leave=lambda: self._exchange.stop_leading(),
+        )
         self._user_loop = UserLoop(info.name, self._deadlines, self.submit)
         self._policy = CallablePolicy(
             options.callable_mode, options.callable_patterns, options.callable_decision
@@ -154,8 +169,8 @@ class Agent(AgentSeams, AgentVerbs):
             self._deadlines,
             self.submit,
             self._post,
-            lambda peer, gate, seconds: self._exchange.drive(peer, gate, seconds),
             options.limits,
+            options.timeout,
         )
         self._own_calls = [self._calling]
         self._serving = Serving(
@@ -163,7 +178,7 @@ class Agent(AgentSeams, AgentVerbs):
             self._codec,
             self._executor,
             self._user_loop,
-            self.new_context,
+            self._context.copy,
             self._post,
             CalleeAdmission(
                 options.limits,
@@ -174,10 +189,16 @@ class Agent(AgentSeams, AgentVerbs):
             options.limits.served_calls_per_peer,
         )
         self._inbox = Inbox(self._members, self._calling, self._serving, self._post, self.submit)
-        self._exchange = open_exchange(receiver=self._inbox, load=lambda: self._executor.busy)
+        self._exchange = open_exchange(
+            receiver=self._inbox,
+            load=lambda: self._executor.busy,
+            anywhere=self._inbox.anywhere,
+        )
+        self._calling.drive_with(self._exchange)
+        self._codec.memory = self._exchange.memory
         self._shutdown = Shutdown(info.name, self)
         # First, and so called last: until then `shutdown` finds this agent, and waits for its end.
-        self.after_close(partial(clear_process_agent, self))
+        self.after_close(self._has_ended)
         self.serve_named(CALL, partial(admit_call, self.resolve))
 
     # Who is who.
@@ -186,11 +207,6 @@ class Agent(AgentSeams, AgentVerbs):
     def name(self) -> str:
         """This worker's name."""
         return self.info.name
-
-    @property
-    def ended(self) -> bool:
-        """Whether it was shut down, to the end."""
-        return self._shutdown.is_closed
 
     @property
     def rank(self) -> int:
@@ -237,7 +253,7 @@ class Agent(AgentSeams, AgentVerbs):
         self,
         to: str | int | WorkerInfo,
         func: Callable[..., Any],
-        args: Sequence[Any] = (),
+        args: Sequence[Any] | None = (),
         kwargs: Mapping[str, Any] | None = None,
         timeout: float | None = None,
     ) -> Future[Any]:
@@ -252,9 +268,11 @@ class Agent(AgentSeams, AgentVerbs):
             EncodeError: The function or an argument cannot travel; nothing was sent.
             CallTimeoutError: The call that this code serves has no time left.
         """
-        peer = self.worker(to)
+        peer = self._members.find(to)
         name, payload = call_payload(func, args, kwargs)
-        return self.send(peer, CALL, payload, function=name, timeout=timeout)
+        if self.forked:
+            check_process(self.info.name, self.pid)
+        return self._calling.send(peer, CALL, payload, name, timeout)
 
     # Life.
 
@@ -271,7 +289,6 @@ class Agent(AgentSeams, AgentVerbs):
             self._loop.release()
             raise
         switch_interval_at_most(self, self.options.switch_interval)
-        watch_forks()
         self._shutdown.opened()
         self._calling.keep_house()
         return endpoints
@@ -390,6 +407,10 @@ class Agent(AgentSeams, AgentVerbs):
         place = f"rank {self.rank} of {self.world_size}"
         age = time.monotonic() - self._made
         return f"<Agent {self.name!r} ({place}): {self._shutdown.state}, {age:.1f} s old>"
+
+    def _has_ended(self) -> None:
+        clear_process_agent(self)
+        self.ended = True
 
     # For Shutdown.
 

@@ -6,6 +6,7 @@ import contextlib
 import contextvars
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from telegrad.errors import (
@@ -30,8 +31,9 @@ from telegrad.rpc.served_call import current_served_call
 from telegrad.rpc.serving import ERROR, REPLY, Serving
 from telegrad.rpc.shutdown import Shutdown
 from telegrad.rpc.timeouts import seconds
+from telegrad.rpc.unread import Reports
 from telegrad.rpc.user_call import Admit, Prepare, UserCall
-from telegrad.transport import CALL_REFUSED, Exchange
+from telegrad.transport import CALL_REFUSED, Exchange, Gate
 from telegrad.types import WorkerInfo
 from telegrad.wire import (
     Buffer,
@@ -69,6 +71,9 @@ class AgentSeams:
     info: WorkerInfo
     options: RpcOptions
     pid: int
+    ended: bool
+    forked: bool
+    reports: Reports | None  # of errors that nobody read, once any may come
     main_stays_here: bool  # whether local workers serve, which cannot import this `__main__`
     _attached: dict[type[Any], Any]
     _calling: Calling
@@ -117,10 +122,10 @@ class AgentSeams:
             CallTimeoutError: The call that this code serves has no time left.
             NotInitializedError: The agent was shut down.
         """
-        limit = seconds(timeout, self.options.timeout)
-        check_process(self.info.name, self.pid)  # a child has none of the threads that answer
+        if self.forked:  # a child has none of the threads that answer
+            check_process(self.info.name, self.pid)
         return self._calling.send(
-            to, kind, payload, function, limit, at_once=at_once, record=record
+            to, kind, payload, function, timeout, at_once=at_once, record=record
         )
 
     def serve(self, kind: str, prepare: Prepare) -> None:
@@ -143,9 +148,7 @@ class AgentSeams:
                 call, before anything of the request is decoded, and returns what `serve` takes.
                 What it raises is the reply: nothing of the request's arguments is ever built.
         """
-        self._inbox.register(
-            kind, lambda caller, envelope: self._serving.accept(admit, caller, envelope)
-        )
+        self._inbox.register(kind, partial(self._serving.accept, admit), anywhere=True)
 
     def run(self, user_call: UserCall) -> Future[Any]:
         """Runs a UserCall here and now, in its mode, inside the call that is served."""
@@ -165,7 +168,7 @@ class AgentSeams:
             FunctionNotFoundError: There is none.
             CallRefusedError: `RpcOptions.callables` does not allow it.
         """
-        ref = FunctionRef(function, script)
+        ref = FunctionRef(function, script) if script else function
         try:
             return self._policy.resolve(ref, caller=caller, worker=self.info.name)
         except CallRefusedError as error:
@@ -261,18 +264,30 @@ class AgentSeams:
 
     # Protocol messages of upper packages: plain bodies, no interceptors.
 
-    def register_handler(self, kind: str, handler: Handler) -> None:
-        """Has `handler(peer, envelope)` called on the loop for each envelope of a kind.
+    def register_handler(self, kind: str, handler: Handler, *, anywhere: bool = False) -> None:
+        """Has `handler(peer, envelope)` called for each envelope of a kind.
 
         It must not block: heavy work goes to `submit`.
+
+        Args:
+            kind: The envelope's kind.
+            handler: Is called on the loop.
+            anywhere: Whether it may be called in whichever thread has read the envelope instead,
+                by several at once.
 
         Raises:
             ValueError: The kind has a handler.
         """
-        self._inbox.register(kind, handler)
+        self._inbox.register(kind, handler, anywhere=anywhere)
 
     def post(
-        self, to: WorkerInfo, kind: str, body: object = None, *, buffers: Sequence[Buffer] = ()
+        self,
+        to: WorkerInfo,
+        kind: str,
+        body: object = None,
+        *,
+        buffers: Sequence[Buffer] = (),
+        rides: bool = False,
     ) -> None:
         """Sends a message that expects no reply.
 
@@ -282,22 +297,47 @@ class AgentSeams:
             body: What `read` returns there; without arrays where there are buffers.
             buffers: Bytes that arrive as the last `envelope.buffers`. They are not copied and
                 must not change until they were handed over.
+            rides: Whether it waits for the next message to that worker, of whatever kind, so that
+                both leave in one write. Call `flush` where none may follow.
 
         Raises:
             WorkerLostError: The worker is lost, or this agent was shut down.
         """
-        self._post(to, write_body(kind, body, buffers=buffers, place=self._codec.devices.place(to)))
+        place, memory = self._codec.devices.place(to), partial(self._codec.memory, to)
+        envelope = write_body(kind, body, buffers=buffers, place=place, memory=memory)
+        self._post(to, envelope, rides=rides)
+
+    def flush(self, to: WorkerInfo) -> None:
+        """Sends what waits for a ride to a worker; does nothing where it is lost."""
+        self._exchange.flush(to)
+
+    def drive(self, peer: WorkerInfo, gate: Gate, seconds: float) -> None:
+        """Has this thread read what comes from a worker until a gate opens, where it can be."""
+        self._exchange.drive(peer, gate, seconds)
 
     def request(
-        self, to: WorkerInfo, kind: str, body: object = None, *, timeout: float = math.inf
+        self,
+        to: WorkerInfo,
+        kind: str,
+        body: object = None,
+        *,
+        timeout: float = math.inf,
+        rides: bool = False,
     ) -> Future[Any]:
         """Sends a message whose handler replies with `reply` or `reply_error`.
+
+        Args:
+            to: The receiver.
+            kind: What the receiver has registered a handler for.
+            body: What `read` returns there.
+            timeout: Seconds.
+            rides: As for `post`.
 
         Returns:
             The future of the reply's body. It fails with WorkerLostError, CallTimeoutError or
             the exception of the error reply; this method itself raises for bad arguments only.
         """
-        return self._calling.request(to, kind, body, seconds(timeout, math.inf))
+        return self._calling.request(to, kind, body, seconds(timeout, math.inf), rides=rides)
 
     def reply(
         self,
@@ -306,6 +346,7 @@ class AgentSeams:
         body: object = None,
         *,
         buffers: Sequence[Buffer] = (),
+        rides: bool = False,
     ) -> None:
         """Answers a request; dropped when the requester is lost.
 
@@ -314,8 +355,11 @@ class AgentSeams:
             request: What it has sent.
             body: What its future returns.
             buffers: Bytes that travel behind it, as for `post`.
+            rides: As for `post`.
         """
-        self._answer(to, request, write_body(REPLY, body, reply=True, buffers=buffers))
+        memory = partial(self._codec.memory, to)
+        answer = write_body(REPLY, body, reply=True, buffers=buffers, memory=memory)
+        self._answer(to, request, answer, rides=rides)
 
     def reply_error(self, to: WorkerInfo, request: Envelope, exception: BaseException) -> None:
         """Answers a request with an exception, which is raised at the requester."""
@@ -433,9 +477,9 @@ class AgentSeams:
 
     # The way out.
 
-    def _post(self, to: WorkerInfo, envelope: Envelope) -> None:
+    def _post(self, to: WorkerInfo, envelope: Envelope, *, rides: bool = False) -> None:
         try:
-            self._exchange.post(to, envelope)
+            self._exchange.post(to, envelope, rides=rides)
             return
         except UnknownWorkerError:  # an old incarnation was perhaps never met, but it is gone
             lost = self._members.lost(to)
@@ -446,7 +490,9 @@ class AgentSeams:
         finally:
             del lost
 
-    def _answer(self, to: WorkerInfo, request: Envelope, envelope: Envelope) -> None:
+    def _answer(
+        self, to: WorkerInfo, request: Envelope, envelope: Envelope, *, rides: bool = False
+    ) -> None:
         envelope.call = request.call
         with contextlib.suppress(WorkerLostError, UnknownWorkerError):
-            self._post(to, envelope)
+            self._post(to, envelope, rides=rides)

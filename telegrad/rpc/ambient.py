@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, final
@@ -49,6 +50,7 @@ class _Process:
         self.agent: Agent | None = None
         self.watches_forks = False
         self.forked_at = 0.0
+        self.agents: weakref.WeakSet[Agent] = weakref.WeakSet()  # that hear of a fork
         self.joins: set[CallOff] = set()  # each operation is atomic
         self.intervals: dict[object, float] = {}
         self.original_interval = 0.0
@@ -66,22 +68,20 @@ def current_agent() -> Agent:
             called since.
         AgentForkedError: This process was forked from the one that the agent runs in.
     """
-    agent = _ambient.get()
+    agent = _ambient.get() or _process.get().agent
     if agent is None:
-        process = _process.get()
-        agent = process.agent
-        if agent is None:
-            raise NotInitializedError(
-                "no agent runs in this process; call rpc.init_rpc() first (and not after "
-                "rpc.shutdown()), or write `with agent.as_current():` around this where the "
-                "program holds an rpc.Agent"
-            )
+        raise NotInitializedError(
+            "no agent runs in this process; call rpc.init_rpc() first (and not after "
+            "rpc.shutdown()), or write `with agent.as_current():` around this where the "
+            "program holds an rpc.Agent"
+        )
     if agent.ended:
         raise NotInitializedError(
             f"the agent {agent.name!r} was shut down; call rpc.init_rpc() again, or make another "
             "rpc.Agent"
         )
-    check_process(agent.name, agent.pid)
+    if agent.forked:
+        check_process(agent.name, agent.pid)
     return agent
 
 
@@ -99,17 +99,21 @@ def check_process(name: str, pid: int) -> None:
         )
 
 
-def watch_forks() -> None:
-    """Has every process that is forked from this one know that, and when; once is enough."""
+def watch_forks(agent: Agent) -> None:
+    """Has every process that is forked from this one know that, and when, and `agent` too."""
     process = _process.get()
     with process.lock:
+        process.agents.add(agent)
         first, process.watches_forks = not process.watches_forks, True
     if first and sys.platform != "win32":
         os.register_at_fork(after_in_child=_note_fork)
 
 
 def _note_fork() -> None:
-    _process.get().forked_at = time.monotonic()
+    process = _process.get()
+    process.forked_at = time.monotonic()
+    for agent in list(process.agents):
+        agent.forked = True
 
 
 def forked_at() -> float:
@@ -123,9 +127,7 @@ def forked_at() -> float:
 def find_agent() -> Agent | None:
     """For the library: returns the ambient agent, or None where `current_agent` would raise."""
     agent = _ambient.get() or _process.get().agent
-    if agent is None or agent.pid != os.getpid() or agent.ended:
-        return None
-    return agent
+    return None if agent is None or agent.forked or agent.ended else agent
 
 
 def process_agent() -> Agent | None:

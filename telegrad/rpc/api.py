@@ -186,7 +186,11 @@ def rpc_sync(
             f"rpc_sync of {call_name(func)} would block a loop of telegrad's, nothing was sent; "
             "write `await rpc.rpc_async(...)`"
         )
-    future = _call(current_agent(), to, func, args, kwargs, timeout, retry)
+    agent = current_agent()
+    if retry == 0:
+        future = agent.call(to, func, args, kwargs, timeout)
+    else:
+        future = call_again(agent, to, func, args, kwargs, timeout, retry=retry)
     try:
         return future.wait()
     except KeyboardInterrupt:
@@ -254,7 +258,9 @@ def rpc_async(
         AgentForkedError: This is a forked child of the process that the agent runs in.
     """
     agent = current_agent()
-    return watched(agent, _call(agent, to, func, args, kwargs, timeout, retry))
+    if retry == 0:
+        return watched(agent, agent.call(to, func, args, kwargs, timeout))
+    return watched(agent, call_again(agent, to, func, args, kwargs, timeout, retry=retry))
 
 
 @overload
@@ -312,21 +318,6 @@ def remote(
         AgentForkedError: This is a forked child of the process that the agent runs in.
     """
     return create_rref(current_agent(), to, func, args, kwargs, timeout)
-
-
-def _call(
-    agent: Agent,
-    to: To,
-    func: Callable[..., Any],
-    args: Args,
-    kwargs: Kwargs,
-    timeout: float | None,
-    retry: int,
-) -> Future[Any]:
-    args = () if args is None else args
-    if retry == 0:
-        return agent.call(to, func, args, kwargs, timeout)
-    return call_again(agent, to, func, args, kwargs, timeout, retry=retry)
 
 
 def to_thread(func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:

@@ -12,7 +12,6 @@ import asyncio
 import threading
 import time
 import weakref
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
@@ -36,6 +35,7 @@ __all__ = [
     "check_not_inherited",
     "comes_from",
     "enter_task_run",
+    "origin_of",
     "pool_thread",
 ]
 
@@ -93,8 +93,10 @@ class Arrival(asyncio.Future[None]):
         self.wait = Wait(futures)
 
 
-class PoolThread(threading.Thread, ABC):
+class PoolThread(threading.Thread):
     """A thread that wants to know when the user function in it waits.
+
+    Not of `ABCMeta`, whose `isinstance` takes ten times as long, and each wait asks.
 
     Attributes:
         wait: What it waits for; None while it runs, and in a wait that ends by itself.
@@ -102,13 +104,13 @@ class PoolThread(threading.Thread, ABC):
 
     wait: Wait | None = None
 
-    @abstractmethod
     def enter_wait(self) -> None:
         """A wait begins: another thread may take its place."""
+        raise NotImplementedError
 
-    @abstractmethod
     def leave_wait(self) -> None:
         """The wait is over; the thread goes on at once, whoever took its place."""
+        raise NotImplementedError
 
 
 @final
@@ -160,7 +162,8 @@ def blocking(
     Raises:
         AgentForkedError: One of the futures is of an agent of the process that this was forked from.
     """
-    check_not_inherited(futures)
+    if forked_at():
+        check_not_inherited(futures)
     current = threading.current_thread()
     thread = current if isinstance(current, PoolThread) else None
     served = last_served_call()  # a thread may outlive the coroutine that it works for
@@ -176,7 +179,8 @@ def awaiting(future: Awaited) -> AbstractContextManager[None]:
     Raises:
         AgentForkedError: See `blocking`.
     """
-    check_not_inherited((future,))
+    if forked_at():
+        check_not_inherited((future,))
     run = _task_run.get()
     if run is None or run.task() is not asyncio.current_task():  # a task that it started
         return _NOTHING
@@ -272,6 +276,17 @@ def comes_from(future: Awaited, source: object) -> None:
     with future._lock:
         if not future.done():
             future._source = source
+
+
+def origin_of(source: object) -> object:
+    """Returns what a source of `comes_from` comes from in turn, and so on; of several the first.
+
+    That is what completes a future in the end, as far as that is one thing.
+    """
+    while isinstance(source, weakref.ReferenceType | tuple):
+        several = source if isinstance(source, tuple) else (source(),)
+        source = next((each._source for each in several if each and not each.done()), None)
+    return source
 
 
 def check_not_inherited(futures: Iterable[Awaited]) -> None:

@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import math
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 from telegrad.rpc.deadlines import Deadline
 from telegrad.rpc.future import Future
-from telegrad.rpc.gate import Drive
+from telegrad.rpc.gate import Gate
 from telegrad.rpc.interceptor import CallRecord
 from telegrad.rpc.served_call import ServedCall
 from telegrad.types import WorkerInfo
 
-__all__ = ["CallTable", "PendingCall"]
+if TYPE_CHECKING:
+    from telegrad.rpc.admission import Window
+
+__all__ = ["CallTable", "PendingCall", "Reads"]
+
+
+class Reads(Protocol):
+    """What has who waits for a reply read what comes; see `Exchange`."""
+
+    def drive(self, peer: WorkerInfo, gate: Gate, seconds: float) -> None:
+        """Has the calling thread read until the gate opens, or so long, or not at all."""
+
+    def drive_on(
+        self, peer: WorkerInfo, loop: asyncio.AbstractEventLoop
+    ) -> Callable[[], None] | None:
+        """Has the loop that runs in the calling thread read, until what is returned is called."""
 
 
 @dataclass(slots=True, eq=False)
@@ -27,34 +44,45 @@ class PendingCall:
         peer: The callee.
         record: What interceptors keep between the request and its reply.
         future: What the verb returned.
+        reads: Has who waits for the reply read what comes from the peer; None where nothing does.
+        started: When, on the clock of `time.monotonic`.
+        limit: Its seconds.
         values: Whether the reply carries user values, through the interceptors.
-        limit: Its seconds, for the error.
         root: Whether it has a place in the window of its peer; see `admission`.
         parent: The served call that made it, and whose end by cancellation is its own.
         number: Its id, drawn by the table.
-        started: When, on the clock of `time.monotonic`.
-        deadline: Its entry in the heap.
+        window: The one that it has a place in; None before it enters one.
+        deadline: Its entry in the heap; None while that is far off.
         given_up: Whether it expired or was cancelled; the reply is still expected, and dropped.
-        drive: Has a thread that waits for the reply read what comes from the peer.
     """
 
     peer: WorkerInfo
     record: CallRecord
     future: Future[Any]
-    values: bool
+    reads: Reads | None
+    started: float
     limit: float
+    values: bool
     root: bool = False
     parent: ServedCall | None = None
     number: int = 0
-    started: float = field(default_factory=time.monotonic)
+    window: Window | None = None
     deadline: Deadline | None = None
     given_up: bool = False
-    drive: Drive | None = None
 
     @property
     def elapsed(self) -> float:
         """Seconds since it was started."""
         return time.monotonic() - self.started
+
+    def drive(self, gate: Gate, seconds: float) -> None:
+        """Reads what comes from the peer until the gate opens, or that long; for who waits."""
+        if self.reads is not None:
+            self.reads.drive(self.peer, gate, seconds)
+
+    def drive_on(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None] | None:
+        """Has the loop that runs here read what comes from the peer, until the returned is called."""
+        return None if self.reads is None else self.reads.drive_on(self.peer, loop)
 
 
 @final
@@ -62,13 +90,18 @@ class CallTable:
     """Every request gets exactly one reply, or its callee is lost; so no entry stays behind.
 
     One lock; from any thread.
+
+    Attributes:
+        draw: Returns a number that no other call has.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._numbers = itertools.count(1)
+        self._waiters = 0  # threads in `wait_until_empty`
+        self.draw = itertools.count(1).__next__
         self._calls: dict[int, PendingCall] = {}
+        self._earliest = math.inf  # no call that has no deadline of its own is due before
         self._waited_for = 0  # calls with user values that are not given up
         self._sent = 0
 
@@ -92,12 +125,13 @@ class CallTable:
             if call.values and not call.given_up
         ]
 
-    def draw(self) -> int:
-        """Returns a number that no other call has."""
-        return next(self._numbers)
+    def add(self, call: PendingCall, due: float = math.inf) -> None:
+        """Enters a call by its number.
 
-    def add(self, call: PendingCall) -> None:
-        """Enters a call by its number."""
+        Args:
+            call: It gets one reply.
+            due: When it ends without one, if `due_before` is to find it.
+        """
         with self._lock:
             self._calls[call.number] = call
             if call.parent is not None:
@@ -105,6 +139,30 @@ class CallTable:
             if call.values:
                 self._waited_for += 1
                 self._sent += 1
+            if due < self._earliest:
+                self._earliest = due
+
+    def due_before(self, moment: float) -> list[PendingCall]:
+        """Returns the calls that end without a reply before then, and have no deadline yet.
+
+        It looks at all calls, but only once the first of them that it has not returned is due
+        before then: of calls with equal limits that is when one has waited for nearly all of it.
+        """
+        with self._lock:
+            if moment <= self._earliest:
+                return []
+            calls = list(self._calls.values())
+            self._earliest = math.inf
+        found, earliest = [], math.inf
+        for call in calls:
+            if call.deadline is None and not call.given_up:
+                if (due := call.started + call.limit) < moment:
+                    found.append(call)
+                else:
+                    earliest = min(earliest, due)
+        with self._lock:
+            self._earliest = min(self._earliest, earliest)
+        return found
 
     def take(self, peer: WorkerInfo, number: int) -> PendingCall | None:
         """Takes out the call that a reply from `peer` belongs to; None where there is none."""
@@ -141,11 +199,15 @@ class CallTable:
     def wait_until_empty(self, deadline: float) -> bool:
         """Blocks until no call with user values waits, or until the deadline; tells which."""
         with self._changed:
-            while self._waited_for:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    return False
-                self._changed.wait(min(left, threading.TIMEOUT_MAX))
+            self._waiters += 1
+            try:
+                while self._waited_for:
+                    left = deadline - time.monotonic()
+                    if left <= 0:
+                        return False
+                    self._changed.wait(min(left, threading.TIMEOUT_MAX))
+            finally:
+                self._waiters -= 1
         return True
 
     def _settle(self, call: PendingCall) -> None:
@@ -153,5 +215,5 @@ class CallTable:
             call.parent.nested.discard(call.future)
         if call.values and not call.given_up:
             self._waited_for -= 1
-            if not self._waited_for:
+            if self._waiters and not self._waited_for:
                 self._changed.notify_all()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, TypeAlias, final
+from typing import Any, Protocol, TypeAlias, final
 
 from telegrad.errors import (
     CallCancelledError,
@@ -17,7 +18,7 @@ from telegrad.errors import (
     WorkerLostError,
 )
 from telegrad.rpc.admission_caller import ADMIT, CallerAdmission
-from telegrad.rpc.call_table import CallTable, PendingCall
+from telegrad.rpc.call_table import CallTable, PendingCall, Reads
 from telegrad.rpc.codec import MessageCodec, Sealed
 from telegrad.rpc.deadlines import Deadlines
 from telegrad.rpc.fresh import fresh_copy
@@ -25,9 +26,9 @@ from telegrad.rpc.future import Dispatch, Future, new_future
 from telegrad.rpc.interceptor import CallRecord
 from telegrad.rpc.limits import Limits
 from telegrad.rpc.remote_failure import rebuild_failure
-from telegrad.rpc.served_call import current_served_call, left_by
+from telegrad.rpc.served_call import ServedCall, current_served_call, left_by
 from telegrad.rpc.serving import CANCEL, ERROR, EXPIRE, Handler
-from telegrad.transport import Gate
+from telegrad.rpc.timeouts import seconds
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, read_body, write_body
 
@@ -35,6 +36,9 @@ __all__ = ["Calling"]
 
 # Replies that nobody read hold RRef forks; they are given back to the interceptors this often.
 HOUSEKEEPING_SECONDS = 1.0
+# A call that is due later enters the heap of deadlines when it is, by the housekeeping: nearly all
+# are answered before, and cost it nothing. Twice the time between two looks, since one may be late.
+SOON_SECONDS = 2 * HOUSEKEEPING_SECONDS
 
 # What a call that is never retried owes its caller when the callee is lost.
 UNANSWERED = (
@@ -43,6 +47,14 @@ UNANSWERED = (
 )
 
 UNSENT = "was not sent"
+
+
+class Post(Protocol):
+    """Posts an envelope, see `Exchange.post`."""
+
+    def __call__(self, to: WorkerInfo, envelope: Envelope, *, rides: bool = False) -> None:
+        """Raises WorkerLostError, UnknownWorkerError or EncodeError."""
+
 
 _Unread: TypeAlias = tuple[WorkerInfo, CallRecord, Envelope]
 
@@ -93,8 +105,8 @@ class Calling:
         deadlines: Where calls expire.
         submit: Runs callbacks of futures in the pool.
         post: Posts an envelope; raises WorkerLostError.
-        drive: Has a thread that waits for a reply of a peer read what comes from it.
         limits: What root calls wait for.
+        timeout: Of calls that say nothing else, in seconds.
     """
 
     def __init__(
@@ -103,21 +115,26 @@ class Calling:
         codec: MessageCodec,
         deadlines: Deadlines,
         submit: Dispatch,
-        post: Callable[[WorkerInfo, Envelope], None],
-        drive: Callable[[WorkerInfo, Gate, float], None],
+        post: Post,
         limits: Limits,
+        timeout: float,
     ) -> None:
         self._worker = worker
         self._codec = codec
         self._deadlines = deadlines
         self._submit = submit
         self._post = post
-        self._drive = drive
+        self._timeout = timeout
+        self._reads: Reads | None = None
         self._table = CallTable()
         self._admission = CallerAdmission(limits, post, self._post_late)
         self._unread: SimpleQueue[_Unread] = SimpleQueue()
         self._closed = False
         self._evicted: WorkerLostError | None = None
+
+    def drive_with(self, reads: Reads) -> None:
+        """Says what has who waits for a reply of a peer read what comes from it."""
+        self._reads = reads
 
     @property
     def sent(self) -> int:
@@ -145,32 +162,36 @@ class Calling:
         kind: str,
         payload: object,
         function: str,
-        limit: float,
+        timeout: float | None,
         *,
-        at_once: bool,
+        at_once: bool = False,
         record: CallRecord | None = None,
     ) -> Future[Any]:
         """Sends a request with user values; see `Agent.send`."""
-        parent = current_served_call()
-        if parent is not None and parent.cancelled:
-            raise CallCancelledError(
-                f"{function} on {to.name!r} was not sent: the call that makes it, "
-                f"{parent.record.function}, was cancelled by {parent.caller.name!r}"
-            )
-        left, depth = left_by(parent)
-        if left <= 0:
-            message = (
-                f"{function} on {to.name!r} was not sent: the call that makes it has no time left"
-            )
-            raise CallTimeoutError(message, worker=to.name, function=function, phase="sending")
-        self._check_open()
-        record = CallRecord(function) if record is None else record
+        limit = self._timeout if timeout is None else seconds(timeout, self._timeout)
+        depth, parent = 0, current_served_call()
+        if parent is not None:
+            left, depth = left_by(parent)
+            limit = min(limit, left)
+            _check_parent(parent, left, function, to)
+        if self._closed:
+            raise self._closed_error()
+        if record is None:
+            record = CallRecord(function)
         sealed = self._codec.seal(to, kind, record, payload, reply=False)
         sealed.envelope.depth = depth
-        future = new_future(self._submit, f"the call of {function} on {to.name!r}")
+        future = new_future(self._submit, "the call of %s on %r", function, to.name)
         root = depth == 0 and not at_once and to.name != self._worker
         call = PendingCall(
-            to, record, future, values=True, limit=min(limit, left), root=root, parent=parent
+            to,
+            record,
+            future,
+            self._reads,
+            future._made,
+            limit,
+            values=True,
+            root=root,
+            parent=parent,
         )
         self._start(call, sealed)
         if parent is not None and parent.cancelled:  # perhaps before it heard of this one
@@ -178,11 +199,16 @@ class Calling:
             self._cancel(call.number)
         return future
 
-    def request(self, to: WorkerInfo, kind: str, body: object, limit: float) -> Future[Any]:
+    def request(
+        self, to: WorkerInfo, kind: str, body: object, limit: float, *, rides: bool = False
+    ) -> Future[Any]:
         """Sends a protocol request; see `Agent.request`."""
-        sealed = Sealed(write_body(kind, body), _nothing)
+        memory = partial(self._codec.memory, to)
+        sealed = Sealed(write_body(kind, body, memory=memory), _nothing)
         future = new_future(self._submit, f"{kind} to {to.name!r}")
-        self._start(PendingCall(to, CallRecord(kind), future, values=False, limit=limit), sealed)
+        record = CallRecord(kind)
+        call = PendingCall(to, record, future, self._reads, future._made, limit, values=False)
+        self._start(call, sealed, rides=rides)
         return future
 
     def labels(self) -> list[str]:
@@ -230,10 +256,12 @@ class Calling:
         self.drop_unread()
 
     def keep_house(self) -> None:
-        """Gives back the replies that nobody read, now and then; on the loop."""
-        self.drop_unread()
+        """Gives back the replies that nobody read, and sees to deadlines, now and then; on the loop."""
         if not self._closed:
             self._deadlines.after(HOUSEKEEPING_SECONDS, self.keep_house)
+            for call in self._table.due_before(time.monotonic() + SOON_SECONDS):
+                self._watch(call)
+        self.drop_unread()
 
     def drop_unread(self) -> None:
         """Gives back the replies whose futures are gone."""
@@ -241,7 +269,7 @@ class Calling:
             while True:
                 self._codec.drop(*self._unread.get_nowait())
 
-    def _start(self, call: PendingCall, sealed: Sealed) -> None:
+    def _start(self, call: PendingCall, sealed: Sealed, *, rides: bool = False) -> None:
         """Enters a call and posts it; where it cannot be posted, its future says why.
 
         Raises:
@@ -249,17 +277,19 @@ class Calling:
         """
         envelope = sealed.envelope
         call.number = envelope.call = self._table.draw()
-        call.drive = partial(self._drive, call.peer)
         call.future.stands_for(call, partial(self._cancel, call.number))  # not the call: a circle
-        self._table.add(call)
         envelope.time_left = call.limit
-        call.deadline = self._deadlines.at(call.started + call.limit, partial(self._expire, call))
+        if call.limit > SOON_SECONDS:
+            self._table.add(call, call.started + call.limit)
+        else:
+            self._table.add(call)
+            self._watch(call)
         error: BaseException | None = None
         theirs = call.root  # the message: the admission's, or once it is posted the callee's
         try:
             theirs = call.root and not self._admission.enter(call, sealed)
             if not theirs:
-                self._post(call.peer, envelope)
+                self._post(call.peer, envelope, rides=rides)
                 theirs = True
         except (WorkerLostError, UnknownWorkerError, EncodeError) as failure:
             error = failure
@@ -271,7 +301,7 @@ class Calling:
         if mine or not theirs:
             sealed.take_back()
         taken = self._table.take(call.peer, call.number) is not None
-        if taken:
+        if taken and call.deadline is not None:
             call.deadline.cancel()
         try:
             if isinstance(error, EncodeError):
@@ -280,6 +310,11 @@ class Calling:
                 call.future.try_set_exception(_noted(error, call, UNSENT))
         finally:
             del error  # its traceback holds this frame, and through it what the caller has
+
+    def _watch(self, call: PendingCall) -> None:
+        """Has a call expire that is due soon."""
+        due = call.started + call.limit
+        call.deadline = self._deadlines.at(due, partial(self._expire, call))
 
     def _post_late(self, call: PendingCall, sealed: Sealed) -> bool:
         """Posts a call that waited for admission; on the loop, or where another call ended."""
@@ -348,16 +383,24 @@ class Calling:
                 call.deadline.cancel()
             call.future.try_set_exception(_noted(error, call, UNANSWERED))
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise self._closed_error()
-
     def _closed_error(self) -> BaseException:
         if self._evicted is not None:
             return fresh_copy(self._evicted)
         return NotInitializedError(
             f"the agent {self._worker!r} was shut down; call rpc.init_rpc() again"
         )
+
+
+def _check_parent(parent: ServedCall, left: float, function: str, to: WorkerInfo) -> None:
+    """Checks that the call that makes this one may still make any."""
+    if parent.cancelled:
+        raise CallCancelledError(
+            f"{function} on {to.name!r} was not sent: the call that makes it, "
+            f"{parent.record.function}, was cancelled by {parent.caller.name!r}"
+        )
+    if left <= 0:
+        message = f"{function} on {to.name!r} was not sent: the call that makes it has no time left"
+        raise CallTimeoutError(message, worker=to.name, function=function, phase="sending")
 
 
 def _not_admitted(call: PendingCall) -> CallTimeoutError:

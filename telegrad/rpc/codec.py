@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import operator
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
@@ -22,11 +23,13 @@ from telegrad.rpc.user_code import Contained
 from telegrad.types import WorkerInfo, WorkerName
 from telegrad.wire import (
     DEFAULT_LIMITS,
+    NO_MEMORY,
     Buffer,
     DecodeLimits,
     DeviceMap,
     Encoded,
     Envelope,
+    Memory,
     Place,
     decode,
     describe,
@@ -135,6 +138,7 @@ class MessageCodec:
 
     Attributes:
         devices: Where arrays of GPUs arrive.
+        memory: Returns what a worker shares with this one, into which arrays are copied that it gets.
     """
 
     def __init__(
@@ -149,6 +153,7 @@ class MessageCodec:
         self._worker = worker
         self._limits = limits
         self._chain: tuple[Interceptor, ...] = ()
+        self.memory: Callable[[WorkerInfo], Memory] = _no_memory
 
     def add(self, interceptor: Interceptor) -> None:
         """Appends to the chain.
@@ -184,36 +189,44 @@ class MessageCodec:
             EncodeError: It cannot travel; nothing was recorded. For a payload that is a dict, the
                 path begins with its key: `args[0]`.
         """
-        if isinstance(value, Prepared):
-            encoded, prepared = value.encoded, value
-        else:
-            encoded = _encode_reply(record, value) if reply else encode(value, name=None)
-            prepared = None
-        message = Message(peer, reply, record, list(encoded.externals), final=final)
-        self._outgoing(message)
+        prepared = None
         try:
+            if type(value) is Prepared:
+                prepared, encoded = value, value.encoded
+                lifted = list(encoded.externals)
+            else:
+                encoded = encode(value, name="value" if reply else None)
+                lifted = encoded.externals
+        except EncodeError as error:
+            if not reply:
+                raise
+            raise _refused_value(record, value, error) from error.__cause__
+        message = Message(peer, reply, record, lifted, {}, None, final)
+        chain, reached = self._chain, 0
+        try:
+            for interceptor in chain:
+                interceptor.outgoing(message)
+                reached += 1
             externals: bytes = b""
             buffers: list[Buffer] = []
             if message.externals:
                 place = self.devices.place(peer)
                 if prepared is None:
-                    externals, own = describe(message.externals, place)
+                    externals, own = describe(message.externals, place, self.memory(peer))
                     buffers = _shared(own)
                 else:
                     externals, buffers = prepared.describe(message.externals, place)
-            headers = {name: write_header(header) for name, header in message.headers.items()}
+            headers: dict[str, bytes] = {}
+            if message.headers:
+                headers = {name: write_header(said) for name, said in message.headers.items()}
         except BaseException:
-            self.undelivered(message)
+            _undelivered(chain[:reached], message)
             raise
+        # By name, its fields would take twice as long.
         envelope = Envelope(
-            kind,
-            reply=reply,
-            document=encoded.document,
-            externals=externals,
-            headers=headers,
-            buffers=buffers,
+            kind, 0, reply, math.inf, 0, encoded.document, externals, headers, buffers
         )
-        return Sealed(envelope, lambda: self.undelivered(message))
+        return Sealed(envelope, partial(_undelivered, chain, message))
 
     @staticmethod
     def seal_bare(kind: str, body: object) -> Sealed:
@@ -226,7 +239,7 @@ class MessageCodec:
         Raises:
             DecodeError: It is no message, or names what may not be built here.
         """
-        headers = _read_headers(envelope, self._limits)
+        headers = _read_headers(envelope, self._limits) if envelope.headers else {}
         message = Message(peer, envelope.reply, record, [], headers)
         try:
             if envelope.externals:
@@ -244,7 +257,7 @@ class MessageCodec:
             )
         except BaseException as error:
             message.externals = []
-            self.undelivered(message)
+            _undelivered(self._chain, message)
             if type(error) is DecodeError:
                 function = record.function
                 raise unreadable(error, self._worker, peer, function, envelope) from error.__cause__
@@ -264,19 +277,12 @@ class MessageCodec:
             headers = _read_headers(envelope, self._limits)
         except DecodeError:
             return  # garbage holds nothing that could be given back
-        self.undelivered(Message(peer, envelope.reply, record, [], headers, cause))
+        _undelivered(self._chain, Message(peer, envelope.reply, record, [], headers, cause))
 
-    def undelivered(self, message: Message) -> None:
-        """Tells the whole chain that a message will not be read."""
-        _undelivered(self._chain, message)
 
-    def _outgoing(self, message: Message) -> None:
-        for place, interceptor in enumerate(self._chain):
-            try:
-                interceptor.outgoing(message)
-            except BaseException:
-                _undelivered(self._chain[:place], message)
-                raise
+def _no_memory(peer: WorkerInfo) -> Memory:
+    del peer
+    return NO_MEMORY
 
 
 def _nothing() -> None:
@@ -284,6 +290,7 @@ def _nothing() -> None:
 
 
 def _undelivered(chain: tuple[Interceptor, ...], message: Message) -> None:
+    """Tells interceptors that a message will not be read."""
     for interceptor in chain:
         with Contained(_logger, "interceptor %s failed in undelivered()", interceptor.name):
             try:
@@ -293,14 +300,11 @@ def _undelivered(chain: tuple[Interceptor, ...], message: Message) -> None:
                 _logger.debug("interceptor %s cannot take back garbage: %s", name, error)
 
 
-def _encode_reply(record: CallRecord, value: object) -> Encoded:
-    try:
-        return encode(value)
-    except EncodeError as error:
-        if isinstance(value, Coroutine):
-            value.close()  # nobody else has it, and the advice to await it would be in vain
-        message = f"the value of {record.function} is refused: {error}"
-        raise EncodeError(message, path=error.path) from error.__cause__
+def _refused_value(record: CallRecord, value: object, error: EncodeError) -> EncodeError:
+    if isinstance(value, Coroutine):
+        value.close()  # nobody else has it, and the advice to await it would be in vain
+    message = f"the value of {record.function} is refused: {error}"
+    return EncodeError(message, path=error.path)
 
 
 def write_header(header: object) -> bytes:
@@ -316,6 +320,4 @@ def write_header(header: object) -> bytes:
 
 
 def _read_headers(envelope: Envelope, limits: DecodeLimits) -> dict[str, object]:
-    if not envelope.headers:
-        return {}
     return {name: decode(header, (), limits=limits) for name, header in envelope.headers.items()}

@@ -20,7 +20,7 @@ from typing import final
 from telegrad.rpc.rref_ids import NumberSet
 from telegrad.types import WorkerInfo
 
-__all__ = ["EARLY_CANCELS", "MOST_GAPS", "EarlyCancels"]
+__all__ = ["EARLY_CANCELS", "MOST_GAPS", "Arrivals", "EarlyCancels"]
 
 # Of all callers together: a request of which more is known than its number is on its way for a
 # second at most, so these are more than there ever are.
@@ -30,11 +30,39 @@ MOST_GAPS = 1000
 
 
 @final
+class Arrivals:
+    """The requests of one caller that have come.
+
+    Args:
+        caller: Whose.
+        remembered: What is remembered of all callers.
+    """
+
+    __slots__ = ("_caller", "_remembered", "numbers")
+
+    def __init__(self, caller: WorkerInfo, remembered: dict[tuple[WorkerInfo, int], bool]) -> None:
+        self._caller = caller
+        self._remembered = remembered
+        self.numbers = NumberSet()
+
+    def come(self, number: int) -> bool | None:
+        """Hears that a request has come.
+
+        Returns:
+            None where it was not cancelled; else whether it was because its time is over.
+        """
+        numbers, remembered = self.numbers, self._remembered
+        if numbers.add(number) and numbers.runs > 2 * MOST_GAPS:
+            numbers.close_gaps(MOST_GAPS)
+        return remembered.pop((self._caller, number), None) if remembered else None
+
+
+@final
 class EarlyCancels:
     """What one callee remembers of its callers. Pure; whoever uses it has a lock."""
 
     def __init__(self) -> None:
-        self._come: dict[WorkerInfo, NumberSet] = {}
+        self._come: dict[WorkerInfo, Arrivals] = {}
         self._remembered: dict[tuple[WorkerInfo, int], bool] = {}  # the oldest first
 
     @property
@@ -42,24 +70,17 @@ class EarlyCancels:
         """The calls that will begin cancelled, the oldest cancellation first; whether expired."""
         return dict(self._remembered)
 
-    def come(self, caller: WorkerInfo, number: int) -> bool | None:
-        """Hears that a request has come.
-
-        Returns:
-            None where it was not cancelled; else whether it was because its time is over.
-        """
-        numbers = self._come.get(caller)
-        if numbers is None:
-            numbers = self._come[caller] = NumberSet()
-        numbers.add(number)
-        if numbers.runs > 2 * MOST_GAPS:
-            numbers.close_gaps(MOST_GAPS)
-        return self._remembered.pop((caller, number), None) if self._remembered else None
+    def of(self, caller: WorkerInfo) -> Arrivals:
+        """Returns what hears of the requests of a caller, until that is lost."""
+        arrivals = self._come.get(caller)
+        if arrivals is None:
+            arrivals = self._come[caller] = Arrivals(caller, self._remembered)
+        return arrivals
 
     def cancelled(self, caller: WorkerInfo, number: int, *, expired: bool) -> None:
         """Hears a cancellation that finds no call."""
         come = self._come.get(caller)
-        if come is not None and number in come:
+        if come is not None and number in come.numbers:
             return
         key, remembered = (caller, number), self._remembered
         if key not in remembered and len(remembered) >= EARLY_CANCELS:
@@ -69,6 +90,5 @@ class EarlyCancels:
     def lose(self, caller: WorkerInfo) -> None:
         """Forgets a caller, of which nothing comes any more."""
         self._come.pop(caller, None)
-        self._remembered = {
-            key: expired for key, expired in self._remembered.items() if key[0] != caller
-        }
+        for key in [key for key in self._remembered if key[0] == caller]:
+            del self._remembered[key]

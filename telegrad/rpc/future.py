@@ -19,16 +19,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, Generic, TypeVar, cast, final, overload
+from typing import Any, Generic, TypeVar, final, overload
 
 from telegrad.errors import BlockingCallError, CallCancelledError
 from telegrad.rpc.ambient import find_agent
-from telegrad.rpc.blocking import Arrival, awaiting, comes_from, pool_thread
+from telegrad.rpc.blocking import Arrival, awaiting, comes_from, origin_of, pool_thread
 from telegrad.rpc.fresh import fresh_copy, without_frames
 from telegrad.rpc.gate import Drive, Gate
-from telegrad.rpc.listener import Waker, check_callback, set_if_waiting, without_stale
+from telegrad.rpc.listener import Waker, check_callback, without_stale
+from telegrad.rpc.loop_waker import waker_of
 from telegrad.rpc.timeouts import not_done, seconds
-from telegrad.rpc.unread import Origin, Report, Reports, expect_reports, origin_of_caller
+from telegrad.rpc.unread import Made, Origin, Report, Reports, expect_reports, origin_of_caller
 from telegrad.rpc.user_code import Contained
 from telegrad.transport import hands_over, on_own_loop
 
@@ -60,33 +61,19 @@ class Future(Generic[T]):
         42
     """
 
+    # fmt: off
     __slots__ = (
-        "__weakref__",
-        "_callbacks",
-        "_dispatch",
-        "_error",
-        "_fails",
-        "_label",
-        "_lock",
-        "_made",
-        "_on_cancel",
-        "_raised",
-        "_reports",
-        "_resolved",
-        "_source",
-        "_state",
-        "_thunk",
-        "_unread",
-        "_value",
-        "_wakers",
+        "__weakref__", "_about", "_callbacks", "_dispatch", "_error", "_fails", "_lock", "_made",
+        "_on_cancel", "_raised", "_reports", "_resolved", "_source", "_state", "_thunk", "_unread",
+        "_value", "_wakers", "_words",
     )
+    # fmt: on
 
     def __init__(self) -> None:
-        self._begin()
-        # The library itself reads what it makes.
-        self._unread: Origin | None = origin_of_caller(sys._getframe(1))
+        self._begin(None, UNNAMED, ())
+        self._unread: Made | None = origin_of_caller(sys._getframe(1))  # the library reads its own
 
-    def _begin(self) -> None:
+    def _begin(self, dispatch: Dispatch | None, words: str, about: tuple[object, ...]) -> None:
         self._lock = threading.Lock()
         self._state = _PENDING
         self._value: T | None = None
@@ -100,9 +87,9 @@ class Future(Generic[T]):
         self._source: object = None  # what will complete it; see `blocking`
         self._wakers: list[Waker] = []
         self._callbacks: list[Callable[[], None]] = []
-        self._dispatch: Dispatch | None = None
+        self._dispatch = dispatch
         self._on_cancel: Callable[[], object] | None = None  # set while it is pending
-        self._label = UNNAMED
+        self._words, self._about = words, about
         self._made = time.monotonic()
 
     def done(self) -> bool:
@@ -122,7 +109,7 @@ class Future(Generic[T]):
             BlockingCallError: On an event loop that telegrad runs, while it is not done.
             BaseException: Whatever it was completed with.
         """
-        limit = seconds(timeout, math.inf)
+        limit = math.inf if timeout is None else seconds(timeout, math.inf)
         if self._state == _PENDING:
             if on_own_loop():
                 raise BlockingCallError(
@@ -139,10 +126,11 @@ class Future(Generic[T]):
             RuntimeError: It is not done.
             BaseException: Whatever it was completed with.
         """
-        state = self._settle()
+        if self._state < _VALUE:
+            self._settle()
         self._unread = None
-        if state == _VALUE:
-            return cast("T", self._value)
+        if self._state == _VALUE:
+            return self._value  # type: ignore[return-value]  # None too where that is a T
         raise self._fresh_error()
 
     def exception(self) -> BaseException | None:
@@ -151,7 +139,8 @@ class Future(Generic[T]):
         Raises:
             RuntimeError: It is not done.
         """
-        self._settle()
+        if self._state < _VALUE:
+            self._settle()
         self._unread = None
         return self._error
 
@@ -256,17 +245,18 @@ class Future(Generic[T]):
         if self._state == _PENDING:
             loop = asyncio.get_running_loop()
             arrived = Arrival(loop, (self,))
-
-            def wake() -> None:
-                with contextlib.suppress(RuntimeError):  # the awaiting loop was closed meanwhile
-                    loop.call_soon_threadsafe(set_if_waiting, arrived)
-
+            wake = waker_of(loop, arrived)
             self.call_when_done(wake)
+            drive_on = getattr(origin_of(self._source), "drive_on", None)
+            end = None if drive_on is None else drive_on(loop)
             try:
                 with awaiting(self):
                     yield from arrived
             finally:
-                self._forget(wake)
+                if end is not None:
+                    end()
+                if self._state == _PENDING:
+                    self._forget(wake)
         return self.value()
 
     def __repr__(self) -> str:
@@ -284,6 +274,11 @@ class Future(Generic[T]):
     def age(self) -> float:
         """Seconds since it was made."""
         return time.monotonic() - self._made
+
+    @property
+    def _label(self) -> str:
+        """What it stands for, in errors."""
+        return self._words % self._about if self._about else self._words
 
     # For the library: completion that may lose a race, and wakers that run on any thread.
 
@@ -310,7 +305,7 @@ class Future(Generic[T]):
         """Whether it is known to have failed; decodes nothing. For the library."""
         return self._state == _ERROR or (self._state != _VALUE and self._fails)
 
-    def watch(self, origin: Origin, reports: Reports | None) -> None:
+    def watch(self, origin: Made, reports: Reports | None) -> None:
         """Has its error told in the log if nobody reads it; see `unread`. For the library."""
         self._reports = expect_reports() if reports is None and self.failed else reports
         self._unread = origin
@@ -326,7 +321,8 @@ class Future(Generic[T]):
         """
         with self._lock:
             if self._state == _PENDING:
-                self._wakers = without_stale(self._wakers)
+                if self._wakers:
+                    self._wakers = without_stale(self._wakers)
                 self._wakers.append(waker)
                 return
         waker()
@@ -355,7 +351,7 @@ class Future(Generic[T]):
     def _block(self, limit: float) -> None:
         started = time.monotonic()
         gate = Gate()
-        drive: Drive | None = getattr(self._source, "drive", None)
+        drive: Drive | None = getattr(origin_of(self._source), "drive", None)
         self.call_when_done(gate.open)
         if not gate.wait(limit, self, drive=drive):
             self._forget(gate.open)
@@ -386,13 +382,12 @@ class Future(Generic[T]):
             self._reports = expect_reports()
         for waker in wakers:
             waker()
-        self._run_each(callbacks)
+        if callbacks:
+            self._run_each(callbacks)
         return True
 
-    def _settle(self) -> int:
-        """Runs the thunk if nobody did, and returns the final state."""
-        if self._state >= _VALUE:
-            return self._state
+    def _settle(self) -> None:
+        """Runs the thunk, or waits until who does so has: the state is final afterwards."""
         with self._lock:
             if self._state == _PENDING:
                 raise RuntimeError(f"{self._label} is not done; wait() for it or await it")
@@ -405,11 +400,7 @@ class Future(Generic[T]):
         if thunk is None:
             if resolved is not None:
                 resolved.wait()  # another thread decodes at this moment
-            return self._state
-        self._resolve(thunk)
-        return self._state
-
-    def _resolve(self, thunk: Callable[[], T]) -> None:
+            return
         state = _VALUE
         try:
             self._value = thunk()
@@ -461,12 +452,15 @@ class Future(Generic[T]):
         callback()
 
     def __del__(self) -> None:
-        origin: Origin | None = getattr(self, "_unread", None)  # none where __init__ refused
+        try:
+            origin = self._unread
+        except AttributeError:  # __init__ refused
+            return
         if origin is None or self._reports is None or not self.failed:
             return
         error = self._error if self._error is not None else self._thunk
         if error is not None:
-            self._reports.put(Report(self._label, origin, error))
+            self._reports.put(Report(self._label, Origin(*origin), error))
 
     def _follow(self, child: Future[Any]) -> None:
         """Completes `child` with the outcome of this one."""
@@ -485,15 +479,14 @@ class Future(Generic[T]):
         return f"{verb}() on {self._label}, which is completed already; a future is completed once"
 
 
-def new_future(dispatch: Dispatch | None, label: str) -> Future[Any]:
+def new_future(dispatch: Dispatch | None, label: str, *about: object) -> Future[Any]:
     """For the library: returns a future that the library completes.
 
     Args:
         dispatch: Runs callbacks in the pool when it is completed on a loop of telegrad's.
         label: What it stands for, in errors.
+        *about: Where there are any, `label` is a format of them, as for a logger.
     """
     future: Future[Any] = Future.__new__(Future)
-    future._begin()
-    future._dispatch = dispatch
-    future._label = label
+    future._begin(dispatch, label, about)
     return future

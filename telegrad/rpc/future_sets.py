@@ -20,7 +20,8 @@ from telegrad.errors import BlockingCallError, CallTimeoutError
 from telegrad.rpc.blocking import Arrival, Wait, blocking, check_not_inherited, comes_from
 from telegrad.rpc.future import Future, new_future
 from telegrad.rpc.gate import Gate
-from telegrad.rpc.listener import Listener, Waker, set_if_waiting
+from telegrad.rpc.listener import Listener, Waker
+from telegrad.rpc.loop_waker import waker_of
 from telegrad.rpc.race import Race, checked_k
 from telegrad.rpc.timeouts import seconds
 from telegrad.rpc.unread import origin_of_caller
@@ -212,11 +213,7 @@ class AsCompleted(Generic[T]):
         loop = asyncio.get_running_loop()
         while self._futures:
             awakened = Arrival(loop, self._futures.values())
-
-            def wake(awakened: Arrival = awakened) -> None:
-                with contextlib.suppress(RuntimeError):  # the awaiting loop was closed meanwhile
-                    loop.call_soon_threadsafe(set_if_waiting, awakened)
-
+            wake = waker_of(loop, awakened)
             found = self._take(wake)
             if found is not None:
                 return found

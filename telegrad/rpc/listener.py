@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TypeAlias
 
-__all__ = ["Listener", "Waker", "check_callback", "set_if_waiting", "without_stale"]
+__all__ = ["Listener", "Waker", "check_callback", "without_stale"]
 
 Waker: TypeAlias = Callable[[], None]
 
@@ -27,12 +26,6 @@ class Listener(ABC):
     @abstractmethod
     def stale(self) -> bool:
         """Whether nobody is left who wants to know; runs under the future's lock."""
-
-
-def set_if_waiting(arrived: asyncio.Future[None]) -> None:
-    """Wakes a task, unless it has given up waiting; on its loop."""
-    if not arrived.done():
-        arrived.set_result(None)
 
 
 def without_stale(wakers: list[Waker]) -> list[Waker]:

@@ -94,7 +94,7 @@ class Members:
             TypeError: It is no name, rank or WorkerInfo.
             UnknownWorkerError: There is no such member.
         """
-        if isinstance(to, str):
+        if type(to) is str or isinstance(to, str):  # nearly always the first
             found = self._by_name.get(to)
         elif isinstance(to, WorkerInfo):
             found = self._by_name.get(to.name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Protocol
 
 from telegrad.rpc.limits import Limits
@@ -17,8 +17,10 @@ LEAST_UNREAD_REPLIES = 1000
 class OpenExchange(Protocol):
     """For the library: makes the agent's Exchange, from transports and credentials."""
 
-    def __call__(self, *, receiver: Receiver, load: Callable[[], int]) -> Exchange:
-        """Returns an Exchange that hands what arrives to `receiver`."""
+    def __call__(
+        self, *, receiver: Receiver, load: Callable[[], int], anywhere: Container[str]
+    ) -> Exchange:
+        """Returns an Exchange that hands what arrives to `receiver`, some kinds in any thread."""
 
 
 def connection_limits(limits: Limits) -> ConnectionLimits:

@@ -11,7 +11,7 @@ from typing import final
 from telegrad.rendezvous import check_name
 from telegrad.rpc.device_maps import checked_device_maps
 from telegrad.rpc.limits import Limits, check_integer
-from telegrad.rpc.ports import check_ports
+from telegrad.rpc.ports import HIGHEST_PORT, check_ports
 from telegrad.rpc.timeouts import seconds
 from telegrad.transport import TlsOptions, split_advertised
 from telegrad.types import WorkerName
@@ -21,6 +21,7 @@ __all__ = ["RpcOptions"]
 
 CALLABLES = ("project", "exposed", "importable")
 MAX_SWITCH_INTERVAL = 1.0
+MAX_SPIN = 0.1
 MAX_WORKERS = 1_000_000  # a typing error and no job
 
 
@@ -45,6 +46,9 @@ class RpcOptions:
             from which the coordinator is reached.
         port: Port to listen on, a range of which the first free one is taken (`range(29500, 29600)`
             or "29500-29599"), or 0 for any. Who hosts the coordinator listens on its port alone.
+        bulk_port: Port for big arrays past gRPC, beside `port`, 0 for any; None for none. Faster between
+            hosts; used between workers that both say it (docs/performance.md). As well encrypted as
+            the rest is; not together with `tls`.
         listen: False for a worker that can only connect out: it dials all others, and is called by
             those that listen. Two such workers cannot call each other.
         local: Whether the workers of this user on this host are reached past gRPC, over a Unix socket,
@@ -62,6 +66,8 @@ class RpcOptions:
         device_maps: On which GPU of a worker arrays of this worker's GPUs arrive, or "cpu" for its host
             memory: `{"worker1": {0: 1}}`. Those that are not named arrive on its first (docs/gpu.md).
         limits: How many calls, and how many bytes of them, are under way before root calls wait.
+        spin: Seconds for which a thread that waits for a worker of this host looks for its message
+            again and again before it sleeps, where that paid in the last waits; 0 for never.
         switch_interval: The interpreter's thread switch interval while an agent runs, seconds.
     """
 
@@ -73,6 +79,7 @@ class RpcOptions:
     bind: str | None = None
     advertise: str | None = None
     port: int | range | str = 0
+    bulk_port: int | None = None  # a firewall that lets one port through is the usual case
     listen: bool = True
     local: bool = True
     token: str | bytes | None = None
@@ -81,6 +88,7 @@ class RpcOptions:
     insecure: bool = False
     device_maps: Mapping[WorkerName, DeviceMap] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)  # only a flood meets them
+    spin: float = 0.0003  # a short call back and forth; sleeping and waking alone takes 0.07 ms
     switch_interval: float = 0.0005  # with a busy thread a reply takes 3.2 ms, at Python's 5 ms 11
 
     def __post_init__(self) -> None:
@@ -98,6 +106,8 @@ class RpcOptions:
         if self.advertise is not None:
             _check_advertise(self)
         _check_listen(self)
+        if self.bulk_port is not None:
+            _check_bulk_port(self)
         if type(self.local) is not bool:
             raise TypeError(f"RpcOptions.local must be True or False, not {self.local!r}")
         if self.token is not None and not isinstance(self.token, str | bytes):
@@ -112,6 +122,13 @@ class RpcOptions:
         object.__setattr__(self, "start_when", _checked_start_when(self.start_when))
         if not isinstance(self.limits, Limits):
             raise TypeError(f"RpcOptions.limits must be rpc.Limits(...), not {self.limits!r}")
+        if isinstance(self.spin, bool) or not isinstance(self.spin, int | float):
+            raise TypeError(f"RpcOptions.spin must be seconds, not {self.spin!r}")
+        if not 0 <= self.spin <= MAX_SPIN:
+            raise ValueError(
+                f"RpcOptions.spin must be 0 to {MAX_SPIN:g} s (got {self.spin!r}): a thread that "
+                "looks keeps a processor busy"
+            )
         interval = self.switch_interval
         if isinstance(interval, bool) or not isinstance(interval, int | float):
             raise TypeError(f"RpcOptions.switch_interval must be seconds, not {interval!r}")
@@ -173,11 +190,14 @@ def _check_advertise(options: RpcOptions) -> None:
         )
 
 
+def _is_unix(bind: str | None) -> bool:
+    return bind is not None and bind.partition("://")[0] == "unix"
+
+
 def _check_listen(options: RpcOptions) -> None:
     if type(options.listen) is not bool:
         raise TypeError(f"RpcOptions.listen must be True or False, not {options.listen!r}")
-    unix = options.bind is not None and options.bind.partition("://")[0] == "unix"
-    if options.listen and not unix:
+    if options.listen and not _is_unix(options.bind):
         return
     cause = f"bind={options.bind!r}" if options.listen else "listen=False"
     for name, unset in (("bind", None), ("advertise", None), ("port", 0)):
@@ -187,6 +207,31 @@ def _check_listen(options: RpcOptions) -> None:
                 f"RpcOptions.{cause} opens no TCP port, so that {name}={value!r} has no meaning; "
                 "give one or the other"
             )
+
+
+def _check_bulk_port(options: RpcOptions) -> None:
+    port = options.bulk_port
+    if type(port) is not int:
+        raise TypeError(
+            f"RpcOptions.bulk_port must be a port, 0 for any that is free, or None (got {port!r})"
+        )
+    if not 0 <= port <= HIGHEST_PORT:
+        raise ValueError(f"RpcOptions.bulk_port must be from 0 to {HIGHEST_PORT} (got {port})")
+    if options.tls is not None:
+        raise ValueError(
+            f"RpcOptions.bulk_port={port} opens a port that shows no certificate, and tls= asks every "
+            "connection for one; leave bulk_port out, or tls"
+        )
+    if _is_unix(options.bind):
+        raise ValueError(
+            f"RpcOptions.bind={options.bind!r} opens no TCP port, so that bulk_port={port} has no "
+            "meaning; give one or the other"
+        )
+    if port and not options.listen:
+        raise ValueError(
+            f"RpcOptions.listen=False opens no port, so that bulk_port={port} has no meaning; write "
+            "bulk_port=0 to use those of others"
+        )
 
 
 def _checked_start_when(start_when: object) -> int | tuple[str, ...] | None:

@@ -55,6 +55,7 @@ class ServedCall:
         items: Of a stream: how many it has sent.
         runner: What it ends by: a thread or task, or the future that its value will be of; see
             `blocking`. None before it starts.
+        siblings: The calls of its caller that are served, by number; it is one of them while it is.
     """
 
     __slots__ = (
@@ -73,6 +74,7 @@ class ServedCall:
         "record",
         "release",
         "runner",
+        "siblings",
         "waits",
     )
 
@@ -93,6 +95,7 @@ class ServedCall:
         self.release: Callable[[], None] | None = None
         self.items = 0
         self.runner: object = None
+        self.siblings: dict[int, ServedCall] = {}
         self._hooks: list[Callable[[], None]] = []
 
     def cancel(self, *, expired: bool = False) -> None:
@@ -120,7 +123,7 @@ class ServedCall:
         """Notes that its reply is being made: what it leaves behind inherits nothing."""
         self.active = False
         self.runner = None
-        if not self.cancelled:  # else they are being run, each one, by whoever cancels it
+        if self._hooks and not self.cancelled:  # else whoever cancels it runs them, each one
             self._hooks.clear()
 
     def given_up(self, worker: str) -> TelegradError:
@@ -195,9 +198,8 @@ def last_served_call() -> ServedCall | None:
     return served if served is not None and (served.active or served.cancelled) else None
 
 
-def enter_served_call(served: ServedCall) -> Token[ServedCall | None]:
-    """Marks the current context, made for this call, as serving it."""
-    return _served.set(served)
+# Marks the current Context, made for this call, as serving it; each call does so first.
+enter_served_call: Callable[[ServedCall], Token[ServedCall | None]] = _served.set
 
 
 def inherited() -> tuple[float, int]:

@@ -16,7 +16,6 @@ import contextvars
 import logging
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, TypeAlias, final
@@ -29,9 +28,9 @@ from telegrad.errors import (
 )
 from telegrad.rpc.admission_callee import CalleeAdmission
 from telegrad.rpc.admission_caller import ASK, WITHDRAW
-from telegrad.rpc.blocking import comes_from, enter_task_run, pool_thread
+from telegrad.rpc.blocking import comes_from, enter_task_run
 from telegrad.rpc.codec import MessageCodec, Sealed
-from telegrad.rpc.early_cancels import EarlyCancels
+from telegrad.rpc.early_cancels import Arrivals, EarlyCancels
 from telegrad.rpc.executor import Executor
 from telegrad.rpc.fresh import fresh_copy
 from telegrad.rpc.future import Future, new_future
@@ -55,6 +54,22 @@ Handler: TypeAlias = Callable[[WorkerInfo, Envelope], None]
 Settle: TypeAlias = Callable[[object, BaseException | None], None]
 
 _logger = logging.getLogger(__name__)
+
+
+@final
+class _Caller:
+    """What this worker knows of one that calls it.
+
+    Attributes:
+        calls: Those that are served, by number.
+        arrivals: Of its requests.
+    """
+
+    __slots__ = ("arrivals", "calls")
+
+    def __init__(self, arrivals: Arrivals) -> None:
+        self.calls: dict[int, ServedCall] = {}
+        self.arrivals = arrivals
 
 
 @final
@@ -93,15 +108,17 @@ class Serving:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._most_calls = most_calls
-        self._calls: dict[tuple[WorkerInfo, int], ServedCall] = {}
-        self._calls_of: Counter[WorkerInfo] = Counter()
+        self._waiters = 0  # threads in `wait_until_idle`
+        self._calls: dict[ServedCall, None] = {}  # the oldest first
+        self._callers: dict[WorkerInfo, _Caller] = {}
         self._early = EarlyCancels()
-        self._served = 0
+        self._ended = 0
 
     @property
     def served(self) -> int:
-        """How many calls were answered."""
-        return self._served
+        """How many calls were answered: who has a reply finds that it is counted."""
+        with self._lock:
+            return self._ended + sum(not call.active for call in self._calls)
 
     @property
     def admitted_bytes(self) -> int:
@@ -119,22 +136,23 @@ class Serving:
         }
 
     def accept(self, admit: Admit, caller: WorkerInfo, envelope: Envelope) -> None:
-        """Takes a request; on the loop, blocks nowhere."""
-        record = CallRecord(envelope.kind)
-        call = ServedCall(caller, envelope.call, record, envelope.time_left, envelope.depth)
-        call.release = self._admission.arrive(caller, envelope.call)
-        key = (caller, envelope.call)
+        """Takes a request; from any thread, blocks nowhere."""
+        number, depth = envelope.call, envelope.depth
+        call = ServedCall(caller, number, CallRecord(envelope.kind), envelope.time_left, depth)
+        call.release = self._admission.arrive(caller, number)
         with self._lock:
-            self._calls_of[caller] += key not in self._calls
-            self._calls[key] = call
-            crowded = self._calls_of[caller] > self._most_calls
-            expired = self._early.come(caller, envelope.call)
+            known = self._callers.get(caller) or self._meet(caller)
+            call.siblings = siblings = known.calls
+            self._calls[call] = None
+            siblings[number] = call
+            crowded = len(siblings) > self._most_calls
+            expired = known.arrivals.come(number)
         if expired is not None:
             call.cancelled, call.expired = True, expired
         if crowded:
             self._refuse_crowd(call, envelope)
             return
-        nested = envelope.depth > 0
+        nested = depth > 0
         if self._executor.exhausted(nested=nested):
             message = (
                 f"the pool of worker {self.worker!r} has {self._executor.threads} threads, all "
@@ -142,11 +160,16 @@ class Serving:
                 "time, or make the functions async def"
             )
             exhausted = PoolExhaustedError(message)
-            self._codec.drop(caller, record, envelope, exhausted)
+            self._codec.drop(caller, call.record, envelope, exhausted)
             self._fail(call, exhausted)
             return
         submit = self._executor.submit_in if nested else self._executor.submit_root
         submit(self._new_context(), self._serve, call, admit, envelope)
+
+    def _meet(self, caller: WorkerInfo) -> _Caller:
+        """Enters one that has not called before; holds the lock."""
+        known = self._callers[caller] = _Caller(self._early.of(caller))
+        return known
 
     def _refuse_crowd(self, call: ServedCall, envelope: Envelope) -> None:
         crowded = PoolExhaustedError(
@@ -159,39 +182,38 @@ class Serving:
     def calls(self) -> list[ServedCall]:
         """Returns the calls that are served now, the oldest first."""
         with self._lock:
-            return list(self._calls.values())
+            return list(self._calls)
 
     def oldest(self) -> ServedCall | None:
         """Returns the one of them that came first."""
         with self._lock:
-            return next(iter(self._calls.values()), None)
+            return next(iter(self._calls), None)
 
     def refuse(self, caller: WorkerInfo, number: int) -> None:
         """Hears that a request was answered without being served."""
         self._admission.release(caller, number)
         with self._lock:
-            self._early.come(caller, number)
+            self._early.of(caller).come(number)
 
     def lose(self, caller: WorkerInfo) -> None:
         """Gives up what a lost worker has called, or wants to."""
         self._admission.lose(caller)
         with self._lock:
             self._early.lose(caller)
-            if not self._calls_of[caller]:
-                del self._calls_of[caller]
-            orphans = [call for call in self._calls.values() if call.caller == caller]
+            known = self._callers.pop(caller, None)
+            orphans = [] if known is None else list(known.calls.values())
         for call in orphans:
             call.cancel()
 
     def serves(self, call: ServedCall) -> bool:
         """Tells whether a call is served by this agent, and not by another one of the process."""
         with self._lock:
-            return self._calls.get((call.caller, call.number)) is call
+            return call in self._calls
 
     def close(self) -> None:
         """Gives up all that is served: no reply leaves this worker any more."""
         with self._lock:
-            orphans = list(self._calls.values())
+            orphans = list(self._calls)
         for call in orphans:
             call.cancel()
 
@@ -205,11 +227,15 @@ class Serving:
         served = current_served_call()
         own = 1 if served is not None and self.serves(served) else 0  # not another agent's
         with self._changed:
-            while sum(given_up or not call.cancelled for call in self._calls.values()) > own:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    return False
-                self._changed.wait(min(left, threading.TIMEOUT_MAX))
+            self._waiters += 1
+            try:
+                while sum(given_up or not call.cancelled for call in self._calls) > own:
+                    left = deadline - time.monotonic()
+                    if left <= 0:
+                        return False
+                    self._changed.wait(min(left, threading.TIMEOUT_MAX))
+            finally:
+                self._waiters -= 1
         return True
 
     def run(self, user_call: UserCall, settle: Settle, runs_by: Callable[[object], None]) -> None:
@@ -217,20 +243,19 @@ class Serving:
 
         `runs_by` hears by what it ends, as `ServedCall.runner` says, whenever that changes.
         """
-        if (served := current_served_call()) is not None:  # the innermost one is the user's
-            served.record.served = plain_function(user_call.func) or served.record.served
-        if user_call.mode is CallMode.COROUTINE:
+        mode = user_call.mode
+        if mode is CallMode.COROUTINE:
             self._run_coroutine(user_call, settle, runs_by)
             return
-        runs_by(pool_thread())
+        runs_by(threading.current_thread())
         try:
-            value = user_call()
-            if user_call.mode is CallMode.FUTURE:
+            value = user_call.func(*user_call.args, **user_call.kwargs)
+            if mode is CallMode.FUTURE:
                 future = _checked_future(user_call, value)
         except BaseException as error:  # around the user's function: its reply, whatever it is
             settle(None, error)
             return
-        if user_call.mode is CallMode.FUTURE:
+        if mode is CallMode.FUTURE:
             runs_by(future)
             self._settle_later(future, settle)
         else:
@@ -239,6 +264,8 @@ class Serving:
     def run_to_future(self, user_call: UserCall) -> Future[Any]:
         """Runs a call in its mode, inside the call that is served now; returns its Future."""
         outcome = new_future(self._executor.submit, "a call")
+        if (served := current_served_call()) is not None:  # the innermost one is the user's
+            served.record.served = plain_function(user_call.func) or served.record.served
 
         def settle(value: object, error: BaseException | None) -> None:
             if error is None:
@@ -269,11 +296,14 @@ class Serving:
             self._fail(call, error)
             return
         del envelope
-        starts_after = call.record.starts_after
-        if starts_after is None:
+        if call.record.starts_after is None:
             self._start(call, prepare, payload)
-            return
+        else:
+            self._start_after(call.record.starts_after, call, prepare, payload)
 
+    def _start_after(
+        self, starts_after: Future[Any], call: ServedCall, prepare: Prepare, payload: object
+    ) -> None:
         def start(done: Future[Any]) -> None:
             if (error := done.exception()) is not None:
                 self._fail(call, error)
@@ -293,8 +323,9 @@ class Serving:
             self._fail(call, error)
             return
         del payload
-        call.record.function = user_call.name
-        self.run(user_call, lambda value, error: self._settle(call, value, error), call.runs_by)
+        record = call.record
+        record.function, record.served = user_call.name, plain_function(user_call.func)
+        self.run(user_call, partial(self._settle, call), call.runs_by)
 
     def _on_cancel(self, caller: WorkerInfo, envelope: Envelope, *, expired: bool) -> None:
         """Hears that the caller gave a call up; on the loop."""
@@ -302,7 +333,8 @@ class Serving:
         if not isinstance(number, int):
             return
         with self._lock:
-            call = self._calls.get((caller, number))
+            known = self._callers.get(caller)
+            call = None if known is None else known.calls.get(number)
             if call is None:
                 self._early.cancelled(caller, number, expired=expired)
         if call is not None:
@@ -386,8 +418,6 @@ class Serving:
 
     def _reply(self, call: ServedCall, sealed: Sealed) -> None:
         sealed.envelope.call = call.number
-        with self._lock:
-            self._served += 1  # first: who has the reply may ask for the statistics
         try:
             self._post(call.caller, sealed.envelope)
         except (WorkerLostError, UnknownWorkerError):
@@ -395,11 +425,16 @@ class Serving:
         except EncodeError as error:  # it refers to more than an envelope has room for
             sealed.take_back()
             self._reply_bare(call, error)
-        call.let_others_in()
-        with self._changed:
-            if self._calls.pop((call.caller, call.number), None) is not None:
-                self._calls_of[call.caller] -= 1
-            self._changed.notify_all()
+        if call.release is not None:
+            call.let_others_in()
+        siblings, number = call.siblings, call.number
+        with self._lock:
+            self._calls.pop(call, None)
+            if siblings.get(number) is call:
+                del siblings[number]
+            self._ended += 1
+            if self._waiters:
+                self._changed.notify_all()
 
     def _reply_bare(self, call: ServedCall, error: BaseException) -> None:
         sealed = self._codec.seal_bare(ERROR, describe_failure(error, self.worker))

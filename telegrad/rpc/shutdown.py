@@ -145,11 +145,6 @@ class Shutdown:
         """How far it is, in words."""
         return self._state.value
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether the agent was ended."""
-        return self._state is _State.CLOSED
-
     def opened(self) -> None:
         """The agent runs now."""
         self._state = _State.OPEN

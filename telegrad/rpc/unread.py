@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from telegrad.rpc.future import Future
 
 __all__ = [
+    "Made",
     "Origin",
     "Report",
     "Reports",
@@ -91,6 +92,7 @@ class Report:
 
 
 Reports: TypeAlias = SimpleQueue[Report]
+Made: TypeAlias = tuple[CodeType, int]  # what an Origin says; each call has one, few are looked at
 
 
 @final
@@ -160,13 +162,12 @@ def expect_reports() -> Reports | None:
 
 
 def watched(agent: Agent, future: Future[T]) -> Future[T]:
-    """For the library: returns a future given to a user, who may forget to read its error.
-
-    Adds under a microsecond to a call.
-    """
-    origin = origin_here()
-    if origin is not None:
-        future.watch(origin, _reports_of(agent))
+    """For the library: returns a future given to a user, who may forget to read its error."""
+    frame: FrameType | None = sys._getframe(2)  # who called the verb
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("telegrad."):
+        frame = frame.f_back
+    if frame is not None:
+        future.watch((frame.f_code, frame.f_lasti), agent.reports or _reports_of(agent))
     return future
 
 
@@ -199,6 +200,7 @@ def attach_to(agent: Agent) -> None:
 
 def _reports_of(agent: Agent) -> Reports | None:
     try:
-        return agent.attached(UnreadErrors).expect()
+        agent.reports = agent.attached(UnreadErrors).expect()
+        return agent.reports
     except NotInitializedError:  # it has joined no job
         return None

@@ -147,11 +147,11 @@ class _Played:
         _, piece = read_chunk(body)
         if not self.session.announced(piece.number):
             return
-        place = self.session.claim(piece)
+        place = self.session.claim(piece.span)
         if place is None:
             return
         place[:] = piece.data
-        assembly = self.session.placed(piece.number)
+        assembly = self.session.placed(piece.span)
         if assembly is not None:
             assembly.join()
             self.handed_over(self.session.finish(piece.number))
@@ -177,14 +177,14 @@ def _assembled(assembly: Assembly, chunks: list[bytes]) -> None:
     claimed: set[tuple[int, int]] = set()
     for chunk in chunks:
         _, piece = read_chunk(chunk)
-        place = assembly.claim(piece)
+        place = assembly.claim(piece.span)
         if place is None:
             assert _place(piece) in claimed
             continue
         assert _place(piece) not in claimed
         claimed.add(_place(piece))
         place[:] = piece.data
-        if assembly.placed():
+        if assembly.placed(piece.span):
             assembly.join()
 
 

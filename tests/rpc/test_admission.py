@@ -472,7 +472,7 @@ class World:
         assert not any(
             self.budgets[each]._in_use_by or self.budgets[each]._changed for each in living
         )
-        assert all(self.places[each]._taken == 0 for each in living)
+        assert all(self.places[each].taken == 0 for each in living)
 
 
 class Random:
@@ -553,8 +553,9 @@ class Random:
                 assert used <= self.world.limits.pending_bytes_per_peer or len(calls) == 1
         for caller, places in self.world.places.items():
             windows = [each for (a, _), each in self.world.windows.items() if a == caller]
-            assert places._taken == sum(each._taken for each in windows)
-            assert places._taken <= self.world.limits.pending_calls
+            assert all(each._taken == len(each._started) + len(each._asking) for each in windows)
+            assert places.taken == sum(each._taken for each in windows)
+            assert places.taken <= self.world.limits.pending_calls
             assert places.is_full or not any(each.is_ready for each in windows)
 
 

@@ -161,8 +161,7 @@ def test_what_is_never_answered_leaves_nothing_with_the_callee(make_job: MakeJob
             rpc.rpc_sync("w1", form_code.never, timeout=0.2)
         cancelled = rpc.rpc_async("w1", form_code.never)
         assert cancelled.cancel()
-        calls = job.agents[1]._serving._calls
-        wait_until_gone("served call", lambda: list(calls.values()), within=20.0)
+        wait_until_gone("served call", job.agents[1]._serving.calls, within=20.0)
         assert rpc.rpc_sync("w1", form_code.where) == "w1"
 
 

@@ -396,7 +396,7 @@ def test_a_message_is_taken_back_once_and_never_when_it_left(end: str) -> None:
     codec = MessageCodec(lambda peer, kind, name: name)
     codec.add(undone)
 
-    def post(to: WorkerInfo, envelope: Envelope) -> None:
+    def post(to: WorkerInfo, envelope: Envelope, *, rides: bool = False) -> None:
         if end.startswith("lost"):
             calling.lose(to, WorkerLostError("gone"))
             raise WorkerLostError("gone")
@@ -411,10 +411,10 @@ def test_a_message_is_taken_back_once_and_never_when_it_left(end: str) -> None:
         deadlines,
         lambda func, *args: func(*args),
         post,
-        lambda peer, gate, seconds: None,
         limits,
+        60.0,
     )
-    call = calling.send(peer, "rpc.call", [1], "f", math.inf, at_once=False)
+    call = calling.send(peer, "rpc.call", [1], "f", math.inf)
     with pytest.raises(WorkerLostError if asks else NotInitializedError):
         call.wait(1.0)
     assert undone.count == (1 if asks else 0)
@@ -444,7 +444,7 @@ def test_calls_to_different_workers_wait_for_a_place_in_all(make_job: MakeJob, e
     assert_nothing_is_left(
         job, *(each for each in job.agents if end != "lost" or each.name != peer)
     )
-    assert job.agents[0]._calling._admission._places._taken == 0
+    assert job.agents[0]._calling._admission._places.taken == 0
 
 
 def test_a_lost_caller_gives_back_what_was_on_its_way(make_job: MakeJob) -> None:

@@ -243,9 +243,9 @@ def test_the_callee_is_told_which_of_both_it_is(job: Job) -> None:
     calling, told = job.agents[0]._calling, []
     post = calling._post
 
-    def spy(to: WorkerInfo, envelope: Envelope) -> None:
+    def spy(to: WorkerInfo, envelope: Envelope, *, rides: bool = False) -> None:
         told.append(envelope.kind)
-        post(to, envelope)
+        post(to, envelope, rides=rides)
 
     calling._post = spy
     with pytest.raises(CallTimeoutError):
@@ -350,7 +350,7 @@ def test_a_cancellation_that_overtakes_its_call(
     leaks.wait_until_gone("waits", lambda: [] if early(second) else ["not there"])
     job.on(0, rpc.rpc_sync, "w1", remote_code.who)
     served += 1
-    first._calling._table._numbers = itertools.count(number)
+    first._calling._table.draw = itertools.count(number).__next__
     future = call(job, 0, cancel_code.run_until_cancelled, "overtaken")
     with pytest.raises(error, match="by 'w0'"):
         future.wait()
@@ -363,12 +363,12 @@ def test_a_cancellation_after_the_end_of_its_call_is_not_remembered(job: Job) ->
     """It was on its way together with the reply."""
     first, second = job.agents[0], job.agents[1]
     table = first._calling._table
-    before = next(table._numbers)
+    before = table.draw()
     calls = [call(job, 0, remote_code.add, i, 1) for i in range(20)]
     elsewhere = [call(job, 0, remote_code.add, i, 1, to="w2") for i in range(20)]
     calls += [call(job, 0, remote_code.add, i, 1) for i in range(20)]
     assert rpc.wait_all([*calls, *elsewhere])
-    after = next(table._numbers)
+    after = table.draw()
     leaks.wait_until_gone("calls", lambda: list(second._serving._calls))
     for number in range(before + 1, after):
         for kind in (CANCEL, EXPIRE):
@@ -523,7 +523,7 @@ def test_a_future_that_calls_share_is_cancelled_for_one_of_them(job: Job) -> Non
     mine.cancel()
     serving = job.agents[1]._serving
     leaks.wait_until_gone(
-        "calls", lambda: [key for key in serving._calls if key[0] == job.agents[0].info]
+        "calls", lambda: [each for each in serving.calls() if each.caller == job.agents[0].info]
     )
     assert not theirs.done()
     cancel_code.shared["batch"].set_result("all")
@@ -736,6 +736,23 @@ def test_who_waits_until_another_agent_is_idle_is_none_of_its_calls(job: Job) ->
     assert not contextvars.copy_context().run(in_a_call_of_another)
     gates("idle").set()
     assert future.wait() == "idle"
+
+
+def test_who_waits_until_an_agent_is_idle_is_woken_by_the_last_reply(job: Job) -> None:
+    future = call(job, 0, cancel_code.hold, "last")
+    assert entered("last")
+    serving = job.agents[1]._serving
+    idle: list[bool] = []
+    waits = threading.Thread(
+        target=lambda: idle.append(serving.wait_until_idle(time.monotonic() + 60)), daemon=True
+    )
+    waits.start()
+    leaks.wait_until_gone("thread on its way", lambda: [] if serving._waiters else ["it"])
+    gates("last").set()
+    assert future.wait() == "last"
+    waits.join(20)
+    assert idle == [True]
+    assert serving._waiters == 0
 
 
 def test_a_value_that_was_not_made_in_time_says_so_to_all_who_ask(job: Job) -> None:

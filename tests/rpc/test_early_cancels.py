@@ -31,7 +31,7 @@ def test_only_what_has_not_come_is_remembered(chance: random.Random, count: int)
     for what, caller, number in events:
         key = (caller, number)
         if what == "come":
-            assert early.come(caller, number) == told.pop(key, None)
+            assert early.of(caller).come(number) == told.pop(key, None)
             come.add(key)
         else:
             early.cancelled(caller, number, expired=what == "expire")
@@ -53,10 +53,10 @@ def test_what_has_come_is_known_however_many_gaps_there_are(chance: random.Rando
     early_cancels.MOST_GAPS = most
     try:
         for place, number in enumerate(numbers):
-            early.come(CALLERS[0], number)
+            early.of(CALLERS[0]).come(number)
             early.cancelled(CALLERS[0], chance.choice(numbers[: place + 1]), expired=False)
             assert early.remembered == {}
-            assert early._come[CALLERS[0]].runs <= 2 * most
+            assert early.of(CALLERS[0]).numbers.runs <= 2 * most
         early.cancelled(CALLERS[0], 999, expired=False)
         early.cancelled(CALLERS[0], 2 * most + 1, expired=False)
     finally:
@@ -68,10 +68,10 @@ def test_a_lost_caller_leaves_nothing() -> None:
     early = EarlyCancels()
     for caller in CALLERS:
         for number in range(EARLY_CANCELS):
-            early.come(caller, 2 * number)
+            early.of(caller).come(2 * number)
             early.cancelled(caller, 2 * number + 1, expired=True)
     assert len(early.remembered) == EARLY_CANCELS
-    assert early._come[CALLERS[0]].runs == EARLY_CANCELS <= 2 * MOST_GAPS
+    assert early.of(CALLERS[0]).numbers.runs == EARLY_CANCELS <= 2 * MOST_GAPS
     for caller in CALLERS:
         early.lose(caller)
     assert early.remembered == {}
@@ -83,7 +83,8 @@ def test_closing_gaps_only_adds(chance: random.Random, count: int, most: int) ->
     numbers = NumberSet()
     added = chance.sample(range(200), count)
     for number in added:
-        numbers.add(number)
+        before = numbers.runs
+        assert numbers.add(number) == (numbers.runs > before)
     runs = numbers.runs
     numbers.close_gaps(most)
     assert numbers.runs == min(runs, most)

@@ -226,6 +226,13 @@ def test_a_thunk_may_fail() -> None:
             future.wait()
 
 
+def test_what_it_stands_for_is_a_format_of_what_it_is_about() -> None:
+    assert "Future of 100 %s, pending" in repr(new_future(None, "100 %s")).replace(":", ",")
+    about = new_future(None, "the call of %s on %r", "m:f", "w1")
+    with pytest.raises(RuntimeError, match=r"^the call of m:f on 'w1' is not done"):
+        about.value()
+
+
 def test_on_a_loop_of_telegrads() -> None:
     loop = LoopThread("test-loop").acquire()
     dispatched: list[Callable[[], None]] = []

@@ -73,6 +73,6 @@ def test_a_caller_has_so_many_calls_at_once(make_job: MakeJob) -> None:
     finally:
         remote_code.release("limits")
     rpc.wait_all(held)
-    counted = job.agents[1]._serving._calls_of
-    leaks.wait_until_gone("calls", lambda: [each.name for each in +counted])
+    leaks.wait_until_gone("calls", job.agents[1]._serving.calls)
+    assert not any(each.calls for each in job.agents[1]._serving._callers.values())
     assert job.on(0, rpc.rpc_sync, "w1", remote_code.echo, (2,)) == 2

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from telegrad.rpc import Limits, RpcOptions
+from telegrad.rpc import Limits, RpcOptions, TlsOptions
 
 
 def test_defaults() -> None:
@@ -43,6 +43,16 @@ def test_defaults() -> None:
         ({"listen": False, "bind": "::1"}, ValueError, "bind='::1' has no meaning"),
         ({"bind": "unix", "port": 5}, ValueError, "bind='unix' opens no TCP port"),
         ({"bind": "unix:///d", "advertise": "a"}, ValueError, "advertise='a' has no meaning"),
+        ({"bulk_port": True}, TypeError, "or None"),
+        ({"bulk_port": "5"}, TypeError, "0 for any that is free"),
+        ({"bulk_port": -1}, ValueError, "from 0 to 65535"),
+        ({"bulk_port": 5, "listen": False}, ValueError, "write bulk_port=0 to use"),
+        ({"bulk_port": 0, "bind": "unix"}, ValueError, "bulk_port=0 has no meaning"),
+        (
+            {"bulk_port": 0, "tls": TlsOptions(ca="a", certificate="b", key="c")},
+            ValueError,
+            "leave bulk_port out, or tls",
+        ),
         ({"bind": ""}, TypeError, "bind"),
         (
             {"advertise": "grpc://h:1"},
@@ -55,6 +65,9 @@ def test_defaults() -> None:
         ({"token": "x" * 20, "insecure": True}, ValueError, "one or the other"),
         ({"callables": "everything"}, ValueError, "project"),
         ({"callables": 3}, TypeError, "patterns"),
+        ({"spin": -0.1}, ValueError, "spin must be 0 to 0.1 s"),
+        ({"spin": 1}, ValueError, "keeps a processor busy"),
+        ({"spin": "1"}, TypeError, "spin must be seconds"),
         ({"switch_interval": 0}, ValueError, "switch_interval"),
         ({"switch_interval": "1"}, TypeError, "switch_interval"),
         ({"limits": {"pending_bytes": 3}}, TypeError, r"rpc\.Limits\(...\)"),

@@ -1,0 +1,91 @@
+"""What one call at rest costs over the local transport, counted: system calls, wake-ups, functions.
+
+Times depend on the machine and counts do not: whoever makes a call longer sees it here.
+"""
+
+from __future__ import annotations
+
+from tests.conftest import Programs
+
+CALLS = 40
+
+SOURCE = """
+import sys, threading, time
+from collections import Counter
+import numpy as np
+from telegrad import rpc
+
+CALLS = @CALLS
+SYSTEM = {  # C functions of Python's that enter the kernel, or may
+    "socket.sendmsg", "socket.recv_into", "socket.recvmsg_into", "socket.recvmsg", "socket.send",
+    "epoll.poll", "epoll.register", "epoll.unregister", "epoll.modify", "poll.poll",
+    "eventfd_read", "eventfd_write", "sched_yield", "signal", "SimpleQueue.get", "getpid",
+}
+functions, system, turns = Counter(), Counter(), Counter()
+counting = False
+
+def count(frame, event, argument):
+    if not counting:
+        return
+    if event == "call":
+        functions[threading.get_ident()] += 1
+        if frame.f_code.co_name == "_run_once":
+            turns[threading.get_ident()] += 1
+    elif event == "c_call":
+        name = getattr(argument, "__qualname__", "")
+        if name in SYSTEM:
+            system[name] += 1
+
+def nothing():
+    return None
+
+def twice(x):
+    return 2 * x
+
+def begin():
+    global counting
+    functions.clear(), system.clear(), turns.clear()
+    counting = True
+
+def end():
+    global counting
+    counting = False
+    return [sum(functions.values()), dict(system), sum(turns.values())]
+
+threading.setprofile(count)
+agent = rpc.init_rpc(options=rpc.RpcOptions(spin=0))
+if agent.rank == 0:
+    for _ in range(20):
+        rpc.rpc_sync(1, nothing)
+    sys.setprofile(count)
+    for name, func, args in [("empty", nothing, ()), ("array", twice, (np.arange(8.0),))]:
+        rpc.rpc_sync(1, func, args)
+        rpc.rpc_sync(1, begin)
+        begin()
+        for _ in range(CALLS):
+            rpc.rpc_sync(1, func, args)
+        mine, theirs = end(), rpc.rpc_sync(1, end)
+        for side, (calls, names, loops) in [("caller", mine), ("callee", theirs)]:
+            print(name, side, "functions", calls / CALLS, "loop", loops / CALLS, names, flush=True)
+            assert calls / CALLS <= LIMITS[name, side][0], (name, side, calls / CALLS)
+            assert sum(names.values()) / CALLS <= LIMITS[name, side][1], (name, side, names)
+            assert loops / CALLS <= 0.5, (name, side, loops)
+    print("counted", flush=True)
+rpc.shutdown()
+"""
+
+# Functions of Python's, and entries of the kernel, of one call: 'empty' has no arguments, 'array' has
+# an array of eight numbers both ways. Some room is for heartbeats.
+LIMITS = {
+    ("empty", "caller"): (330, 14),
+    ("empty", "callee"): (330, 16),
+    ("array", "caller"): (500, 14),
+    ("array", "callee"): (500, 16),
+}
+
+
+def test_a_call_at_rest(programs: Programs) -> None:
+    source = f"LIMITS = {LIMITS}\n" + SOURCE.replace("@CALLS", str(CALLS))
+    caller, callee = programs.ranks(programs.script(source), 2)
+    assert "counted" in caller.wait()
+    callee.wait()

@@ -1,0 +1,136 @@
+"""The calls that wait for their replies, and which of them will soon have waited for long enough."""
+
+from __future__ import annotations
+
+import math
+import threading
+
+import pytest
+
+from telegrad import rpc
+from telegrad.errors import CallTimeoutError
+from telegrad.rpc import calling
+from telegrad.rpc.call_table import CallTable, PendingCall
+from telegrad.rpc.deadlines import Deadline, Deadlines
+from telegrad.rpc.future import new_future
+from telegrad.rpc.interceptor import CallRecord
+from telegrad.transport import LoopThread
+from telegrad.types import WorkerInfo
+from tests.rpc import remote_code
+from tests.rpc.conftest import MakeJob
+
+PEER = WorkerInfo("w1", 1, 7)
+
+
+def add(table: CallTable, started: float, limit: float, *, alone: bool = False) -> PendingCall:
+    """Enters a call; one that is left alone has a deadline of its own."""
+    future = new_future(None, "a call")
+    call = PendingCall(PEER, CallRecord("f"), future, None, started, limit, values=True)
+    call.number = table.draw()
+    if alone:
+        call.deadline = Deadline(Deadlines(LoopThread()), None)
+    table.add(call, math.inf if alone else started + limit)
+    return call
+
+
+def test_those_that_are_due_are_found_once_they_are() -> None:
+    table = CallTable()
+    assert table.due_before(1e9) == []
+    late, early, never = (add(table, 10.0, limit) for limit in (60.0, 30.0, math.inf))
+    assert table.due_before(40.0) == []
+    assert table.due_before(40.5) == [early]
+    early.deadline = Deadline(Deadlines(LoopThread()), None)
+    assert table.due_before(70.5) == [late]
+    assert table.take(PEER, late.number) is late
+    assert table.due_before(1e9) == []
+    assert table.take(PEER, never.number) is never
+
+
+def test_one_that_is_entered_later_may_be_due_before_all_others() -> None:
+    table = CallTable()
+    add(table, 0.0, 60.0)
+    assert table.due_before(10.0) == []
+    sooner = add(table, 10.0, 5.0)
+    assert table.due_before(20.0) == [sooner]
+
+
+def test_those_that_expire_otherwise_or_were_given_up_are_not_found() -> None:
+    table = CallTable()
+    add(table, 0.0, 1.0, alone=True)
+    given_up = add(table, 0.0, 1.0)
+    assert table.give_up(given_up)
+    assert table.due_before(10.0) == []
+
+
+def test_nothing_is_looked_at_while_nothing_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look takes as long as there are calls, and comes every second."""
+    table = CallTable()
+    calls = [add(table, float(i), 60.0) for i in range(100)]
+    assert table.due_before(60.5) == calls[:1]
+    calls[0].deadline = Deadline(Deadlines(LoopThread()), None)
+    monkeypatch.setattr(table, "_calls", None)
+    assert table.due_before(60.9) == []
+    with pytest.raises(AttributeError):
+        table.due_before(61.5)
+
+
+def test_a_call_is_found_whatever_thread_enters_it() -> None:
+    """The moment before which nobody has to look is moved by those who enter and who look."""
+    table = CallTable()
+    found: list[PendingCall] = []
+    entered: list[PendingCall] = []
+    over = threading.Event()
+
+    def enter(count: int) -> None:
+        entered.extend([add(table, 0.0, float(1 + i % 7)) for i in range(count)])
+
+    def look() -> None:
+        while not over.is_set():
+            for call in table.due_before(5.0):
+                call.deadline = Deadline(Deadlines(LoopThread()), None)
+                found.append(call)
+
+    looking = threading.Thread(target=look)
+    entering = [threading.Thread(target=enter, args=(500,)) for _ in range(3)]
+    looking.start()
+    for each in entering:
+        each.start()
+    for each in entering:
+        each.join()
+    over.set()
+    looking.join()
+    for call in table.due_before(5.0):
+        call.deadline = Deadline(Deadlines(LoopThread()), None)
+        found.append(call)
+    soon = {call.number for call in entered if call.limit < 5.0}
+    assert {call.number for call in found} == soon
+    rest = table.due_before(1e9)
+    assert {call.number for call in rest} == {call.number for call in entered} - soon
+
+
+@pytest.mark.parametrize("timeout", [0.05, 0.3])
+def test_a_call_expires_whether_or_not_that_is_soon(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch, timeout: float
+) -> None:
+    monkeypatch.setattr(calling, "HOUSEKEEPING_SECONDS", 0.05)
+    monkeypatch.setattr(calling, "SOON_SECONDS", 0.1)
+    job = make_job(2)
+    name = f"expires-{timeout}"
+    with rpc.use_agent(job.agents[0]):
+        future = rpc.rpc_async("w1", remote_code.hold, (name,), timeout=timeout)
+        assert future._source is not None
+        assert (future._source.deadline is None) == (timeout > 0.1)  # type: ignore[attr-defined]
+        with pytest.raises(CallTimeoutError, match="took longer than") as raised:
+            future.wait(20)
+        assert raised.value.elapsed >= timeout
+        rpc.rpc_sync("w1", remote_code.release, (name,))
+
+
+def test_a_call_that_is_answered_leaves_no_deadline_behind(make_job: MakeJob) -> None:
+    job = make_job(2)
+    agent = job.agents[0]
+    before = len(agent._deadlines._heap)
+    with rpc.use_agent(agent):
+        for _ in range(100):
+            rpc.rpc_sync("w1", remote_code.who, timeout=10.0)
+    assert len(agent._deadlines._heap) < before + 50

@@ -1,0 +1,72 @@
+"""Calls as they go between hosts: over gRPC, where any thread begins a message, and the loop reads."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conftest import Programs
+from tests.rpc import test_local_calls as local
+
+PROGRAM = """
+from telegrad import rpc
+from telegrad.transport import LoopThread, shared_loop_thread
+from telegrad.transport.grpc_writes import Writes
+
+CALLS = 200
+turns, woken, written = [], [], []
+
+def nothing():
+    return None
+
+def counts():
+    return len(turns), len(woken), len(written)
+
+def watch():
+    loop = shared_loop_thread().loop
+    turn, call_soon, begin = getattr(loop, "_run_once", None), LoopThread.call_soon, Writes.begin
+    if turn is not None:  # uvloop shows none
+        loop._run_once = lambda: (turns.append(1), turn())
+    LoopThread.call_soon = lambda self, function, *args: (
+        self.is_loop_thread() or woken.append(function), call_soon(self, function, *args))
+    Writes.begin = lambda self, message: (written.append(message), begin(self, message))[1]
+
+agent = rpc.init_rpc(options=rpc.RpcOptions(local=False))
+watch()
+if agent.rank == 0:
+    for _ in range(20):
+        rpc.rpc_sync(1, nothing)
+    here, there = counts(), rpc.rpc_sync(1, counts)
+    for _ in range(CALLS):
+        rpc.rpc_sync(1, nothing)
+    now = counts(), rpc.rpc_sync(1, counts)
+    for end, before, after in zip(("caller", "callee"), (here, there), now):
+        print(end, *((b - a) / CALLS for a, b in zip(before, after)))
+rpc.shutdown()
+"""
+
+
+def test_a_call_at_rest_over_grpc(programs: Programs) -> None:
+    """A write and what comes of it: three turns of the loop at each end, two of them in a row.
+
+    One more where a message comes before gRPC has said that the last one left. A receipt is no write
+    of its own, and whoever posts does not wake the loop; heartbeats come on top.
+    """
+    ranks = programs.ranks(programs.script(PROGRAM), 2)
+    found = dict(line.split(" ", 1) for line in ranks[0].wait().splitlines())
+    ranks[1].wait()
+    for end in ("caller", "callee"):
+        turns, woken, written = map(float, found[end].split())
+        assert turns < 4.5, found
+        assert woken < 0.7, found
+        assert 1.0 <= written < 1.1, found
+
+
+@pytest.mark.parametrize("body", [each for each in local.BODIES if "loop" not in each])
+def test_over_grpc(programs: Programs, body: str) -> None:
+    head = local.HEAD.replace("init_rpc()", "init_rpc(options=rpc.RpcOptions(local=False))")
+    head = head.replace('startswith("local")', 'startswith("grpc")')
+    dies = "dies" in body
+    source = f"DIES = {dies}\n{head}{local.BODIES[body]}{local.TAIL}"
+    caller, callee = programs.ranks(programs.script(source), 2)
+    assert "all is well" in caller.wait()
+    callee.wait(code=-9 if dies else 0)
