@@ -49,7 +49,7 @@ class Point(NamedTuple):
 SEAL, OPEN = "rpc.codec:MessageCodec.seal", "rpc.codec:MessageCodec.open"
 POST, NEXT = "transport.connection:Connection.post", "transport.traffic:Traffic.next_message"
 TAKE, INBOX = "transport.traffic:Traffic.take", "rpc.inbox:Inbox.on_envelope"
-PUT = "transport.local_socket:LocalSocket.put"
+PUT, BEGIN = "transport.local_socket:LocalSocket.put", "transport.grpc_writes:Writes.begin"
 READABLE = "transport.direct_pump:DirectPump._readable"
 POLL = "transport.interrupts:Shield.poll"
 
@@ -64,6 +64,8 @@ PATH: Final = (
     Point(CALLER, "frame: pack and tag", NEXT, "end"),
     Point(CALLER, "reach the socket", PUT, "begin"),
     Point(CALLER, "write", PUT, "end", overlaps=True),
+    Point(CALLER, "reach gRPC", BEGIN, "begin"),
+    Point(CALLER, "gRPC: write", BEGIN, "end", overlaps=True),
     Point(CALLEE, "wire, wake-up of who reads", READABLE, "begin"),
     Point(CALLEE, "read", TAKE, "begin"),
     Point(CALLEE, "check the tag, unpack the frame", INBOX, "begin"),
@@ -80,6 +82,8 @@ PATH: Final = (
     Point(CALLEE, "frame: pack and tag", NEXT, "end"),
     Point(CALLEE, "reach the socket", PUT, "begin"),
     Point(CALLEE, "write", PUT, "end", overlaps=True),
+    Point(CALLEE, "reach gRPC", BEGIN, "begin"),
+    Point(CALLEE, "gRPC: write", BEGIN, "end", overlaps=True),
     Point(CALLER, "wire, wake-up of who reads", POLL, "end"),
     Point(CALLER, "read", TAKE, "begin"),
     Point(CALLER, "check the tag, unpack the frame", INBOX, "begin"),
