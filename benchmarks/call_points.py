@@ -50,8 +50,7 @@ SEAL, OPEN = "rpc.codec:MessageCodec.seal", "rpc.codec:MessageCodec.open"
 POST, NEXT = "transport.connection:Connection.post", "transport.traffic:Traffic.next_message"
 TAKE, INBOX = "transport.traffic:Traffic.take", "rpc.inbox:Inbox.on_envelope"
 PUT, BEGIN = "transport.local_socket:LocalSocket.put", "transport.grpc_writes:Writes.begin"
-READABLE = "transport.direct_pump:DirectPump._readable"
-POLL = "transport.interrupts:Shield.poll"
+POLL = "transport.spin:Spin.poll"
 
 PATH: Final = (
     Point(CALLER, "verb: agent, arguments, name of the function", SEAL, "begin"),
@@ -66,16 +65,15 @@ PATH: Final = (
     Point(CALLER, "write", PUT, "end", overlaps=True),
     Point(CALLER, "reach gRPC", BEGIN, "begin"),
     Point(CALLER, "gRPC: write", BEGIN, "end", overlaps=True),
-    Point(CALLEE, "wire, wake-up of who reads", READABLE, "begin"),
+    Point(CALLEE, "wire, wake-up of who reads", POLL, "end"),
     Point(CALLEE, "read", TAKE, "begin"),
     Point(CALLEE, "check the tag, unpack the frame", INBOX, "begin"),
     Point(CALLEE, "accept: admission, context", "rpc.executor:Executor._enter", "begin"),
-    Point(CALLEE, "dispatch to the pool", "rpc.serving:Serving._serve", "begin"),
+    Point(CALLEE, "find a thread, leave the sockets", "rpc.serving:Serving._serve", "begin"),
     Point(CALLEE, "may it be called", OPEN, "begin"),
     Point(CALLEE, "decode the request", OPEN, "end"),
-    Point(CALLEE, "find the function", "rpc.user_call:UserCall.__call__", "begin"),
-    Point(CALLEE, "run", "rpc.user_call:UserCall.__call__", "end"),
-    Point(CALLEE, "settle", SEAL, "begin"),
+    Point(CALLEE, "read the arguments", "rpc.serving:Serving.run", "begin"),
+    Point(CALLEE, "run, settle", SEAL, "begin"),
     Point(CALLEE, "encode the reply", SEAL, "end"),
     Point(CALLEE, "reply", POST, "begin"),
     Point(CALLEE, "post, reach the writer", NEXT, "begin"),

@@ -63,15 +63,15 @@ class Caller:
         """See measure.Caller."""
         return self._callees[0].echo(array).result()
 
-    async def reference(self) -> int:
+    async def reference(self) -> measure.Made:
         """See measure.Caller."""
         return (await self.references(1))[0]
 
-    async def references(self, n: int) -> list[int]:
+    async def references(self, n: int) -> list[measure.Made]:
         """See measure.Caller."""
         there = self._workers[:1]
         made = [self._client.submit(measure.make, workers=there, pure=False) for _ in range(n)]
-        values: list[int] = self._client.gather(made)
+        values: list[measure.Made] = self._client.gather(made)
         return values
 
     async def set_busy(self, on: bool) -> None:

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,9 @@ FIGURES = (
     "references",
 )
 
+Made: TypeAlias = list[int]
+"""What a reference is made to."""
+
 
 class Caller(Protocol):
     """One worker that calls the others; callees are counted from 0."""
@@ -63,10 +66,10 @@ class Caller(Protocol):
     async def awaited_at_once(self, callees: list[int]) -> None:
         """Has each of these callees do nothing, all at once, and awaits all on that loop."""
 
-    async def reference(self) -> int:
+    async def reference(self) -> Made:
         """Has callee 0 make a value that stays there; returns a copy, drops the reference."""
 
-    async def references(self, n: int) -> list[int]:
+    async def references(self, n: int) -> list[Made]:
         """Has callee 0 make so many, then fetches all; returns copies, drops the references."""
 
     async def set_busy(self, on: bool) -> None:
@@ -85,9 +88,9 @@ def echo(value: T) -> T:
     return value
 
 
-def make() -> int:
-    """Returns what a reference is made to."""
-    return 7
+def make() -> Made:
+    """Returns what a reference is made to: nothing constant, which telegrad's owner sends at once."""
+    return [7]
 
 
 class Beside:

@@ -64,11 +64,11 @@ class Caller:
         """See measure.Caller."""
         return self._callees[0].echo.call_one(array).get()
 
-    async def reference(self) -> int:
+    async def reference(self) -> measure.Made:
         """See measure.Caller."""
         raise NotImplementedError
 
-    async def references(self, n: int) -> list[int]:
+    async def references(self, n: int) -> list[measure.Made]:
         """See measure.Caller."""
         raise NotImplementedError
 

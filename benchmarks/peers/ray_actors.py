@@ -60,15 +60,15 @@ class Caller:
         """See measure.Caller; what comes back is a read-only view of shared memory."""
         return ray.get(self._callees[0].echo.remote(array))
 
-    async def reference(self) -> int:
+    async def reference(self) -> measure.Made:
         """See measure.Caller."""
-        value: int = ray.get(ray.get(self._callees[0].make.remote()))[0]
+        value: measure.Made = ray.get(ray.get(self._callees[0].make.remote()))[0]
         return value
 
-    async def references(self, n: int) -> list[int]:
+    async def references(self, n: int) -> list[measure.Made]:
         """See measure.Caller."""
         made = [self._callees[0].make.remote() for _ in range(n)]
-        values: list[int] = ray.get([inner for (inner,) in ray.get(made)])
+        values: list[measure.Made] = ray.get([inner for (inner,) in ray.get(made)])
         return values
 
     async def set_busy(self, on: bool) -> None:

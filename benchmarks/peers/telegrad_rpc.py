@@ -40,11 +40,11 @@ class Caller:
         """See measure.Caller."""
         return rpc.rpc_sync(1, measure.echo, (array,))
 
-    async def reference(self) -> int:
+    async def reference(self) -> measure.Made:
         """See measure.Caller."""
         return rpc.remote(1, measure.make).to_here()
 
-    async def references(self, n: int) -> list[int]:
+    async def references(self, n: int) -> list[measure.Made]:
         """See measure.Caller."""
         made = [rpc.remote(1, measure.make) for _ in range(n)]
         return [each.to_here() for each in made]

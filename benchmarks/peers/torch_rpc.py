@@ -39,12 +39,12 @@ class Caller:
         """See measure.Caller; a tensor travels beside the pickle, an array would be in it."""
         return rpc.rpc_sync(1, measure.echo, (torch.from_numpy(array),))
 
-    async def reference(self) -> int:
+    async def reference(self) -> measure.Made:
         """See measure.Caller."""
-        value: int = rpc.remote(1, measure.make).to_here()
+        value: measure.Made = rpc.remote(1, measure.make).to_here()
         return value
 
-    async def references(self, n: int) -> list[int]:
+    async def references(self, n: int) -> list[measure.Made]:
         """See measure.Caller."""
         made = [rpc.remote(1, measure.make) for _ in range(n)]
         return [each.to_here() for each in made]

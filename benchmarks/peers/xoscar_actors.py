@@ -32,7 +32,7 @@ class Callee(xoscar.Actor):  # type: ignore[misc]
 class Value(xoscar.Actor):  # type: ignore[misc]
     """A value that stays where it is: the nearest to a reference that xoscar has."""
 
-    async def get(self) -> int:
+    async def get(self) -> measure.Made:
         """Returns it."""
         return measure.make()
 
@@ -63,20 +63,20 @@ class Caller:
         """See measure.Caller."""
         return await self._callees[0].echo(array)
 
-    async def reference(self) -> int:
+    async def reference(self) -> measure.Made:
         """See measure.Caller."""
         made = await xoscar.create_actor(Value, address=self._callees[0].address)
-        value: int = await made.get()
+        value: measure.Made = await made.get()
         await xoscar.destroy_actor(made)
         return value
 
-    async def references(self, n: int) -> list[int]:
+    async def references(self, n: int) -> list[measure.Made]:
         """See measure.Caller."""
         address = self._callees[0].address
         made = await asyncio.gather(
             *[xoscar.create_actor(Value, address=address) for _ in range(n)]
         )
-        values: list[int] = await asyncio.gather(*[each.get() for each in made])
+        values: list[measure.Made] = await asyncio.gather(*[each.get() for each in made])
         await asyncio.gather(*[xoscar.destroy_actor(each) for each in made])
         return values
 

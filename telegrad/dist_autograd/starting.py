@@ -123,7 +123,17 @@ def run_pass(
             stop()
         if served is not None:
             served.nested.discard(cancelled)
+        _forget_frames(runner)
     return runner
+
+
+def _forget_frames(runner: PassRunner) -> None:
+    """Takes off what the pass keeps its error's frames, once the caller has a copy with them.
+
+    Where this thread ran a rule they are its own, and keep what the program has there.
+    """
+    if runner.ended.failed and (error := runner.ended.exception()) is not None:
+        error.__traceback__ = None
 
 
 @final

@@ -62,7 +62,7 @@ class Leaks:
         self._registry = registry
         self._held_lock = threading.Lock()  # guards `_held`
         self._held: dict[RRefId, _Held] = {}
-        agent.register_handler(HELD, self._on_held)
+        agent.register_handler(HELD, self._on_held, anywhere=True)
 
     def leave(self, seconds: float) -> None:
         """Releases what is held here, and tells what was held of this worker's values.

@@ -185,9 +185,9 @@ def test_an_answer_of_many_bytes_holds_none_of_its_own(
     agent = job.agents[1]
     answer = agent._answer
 
-    def remember(to: WorkerInfo, request: Envelope, made: Envelope) -> None:
+    def remember(to: WorkerInfo, request: Envelope, made: Envelope, **how: bool) -> None:
         sent.append(made)
-        answer(to, request, made)
+        answer(to, request, made, **how)
 
     monkeypatch.setattr(agent, "_answer", remember)
     body = {"bytes": 1 << 20, "data": None}
