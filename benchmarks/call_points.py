@@ -32,6 +32,7 @@ class Point(NamedTuple):
         edge: `begin` or `end`.
         overlaps: Whether another thread goes on before this one has got here: who is woken may run at
             once, and on the same core. The phase ends with whichever comes first.
+        over: The transport on whose way it lies; "" for all.
     """
 
     side: str
@@ -39,6 +40,7 @@ class Point(NamedTuple):
     function: str
     edge: str
     overlaps: bool = False
+    over: str = ""
 
     @property
     def event(self) -> str:
@@ -61,11 +63,11 @@ PATH: Final = (
     Point(CALLER, "admission", POST, "begin"),
     Point(CALLER, "post, reach the writer", NEXT, "begin"),
     Point(CALLER, "frame: pack and tag", NEXT, "end"),
-    Point(CALLER, "reach the socket", PUT, "begin"),
-    Point(CALLER, "write", PUT, "end", overlaps=True),
-    Point(CALLER, "reach gRPC", BEGIN, "begin"),
-    Point(CALLER, "gRPC: write", BEGIN, "end", overlaps=True),
-    Point(CALLEE, "wire, wake-up of who reads", POLL, "end"),
+    Point(CALLER, "reach the socket", PUT, "begin", over="local"),
+    Point(CALLER, "write", PUT, "end", overlaps=True, over="local"),
+    Point(CALLER, "reach gRPC", BEGIN, "begin", over="grpc"),
+    Point(CALLER, "gRPC: write", BEGIN, "end", overlaps=True, over="grpc"),
+    Point(CALLEE, "wire, wake-up of who reads", POLL, "end", over="local"),
     Point(CALLEE, "read", TAKE, "begin"),
     Point(CALLEE, "check the tag, unpack the frame", INBOX, "begin"),
     Point(CALLEE, "accept: admission, context", "rpc.executor:Executor._enter", "begin"),
@@ -78,11 +80,11 @@ PATH: Final = (
     Point(CALLEE, "reply", POST, "begin"),
     Point(CALLEE, "post, reach the writer", NEXT, "begin"),
     Point(CALLEE, "frame: pack and tag", NEXT, "end"),
-    Point(CALLEE, "reach the socket", PUT, "begin"),
-    Point(CALLEE, "write", PUT, "end", overlaps=True),
-    Point(CALLEE, "reach gRPC", BEGIN, "begin"),
-    Point(CALLEE, "gRPC: write", BEGIN, "end", overlaps=True),
-    Point(CALLER, "wire, wake-up of who reads", POLL, "end"),
+    Point(CALLEE, "reach the socket", PUT, "begin", over="local"),
+    Point(CALLEE, "write", PUT, "end", overlaps=True, over="local"),
+    Point(CALLEE, "reach gRPC", BEGIN, "begin", over="grpc"),
+    Point(CALLEE, "gRPC: write", BEGIN, "end", overlaps=True, over="grpc"),
+    Point(CALLER, "wire, wake-up of who reads", POLL, "end", over="local"),
     Point(CALLER, "read", TAKE, "begin"),
     Point(CALLER, "check the tag, unpack the frame", INBOX, "begin"),
     Point(CALLER, "find the call, end its deadline", "rpc.future:Future.try_set_thunk", "begin"),

@@ -202,6 +202,8 @@ def phases(found: Run, note: float) -> list[tuple[str, str, float]]:
     passed = [walk(began, ended, sorted_events) for began, ended in found.spans]
     last, rows, skipped = [0] * len(passed), [], []
     for place, point in enumerate(PATH):
+        if point.over not in ("", found.transport):
+            continue
         times = [times[place] for times in passed]
         if sum(time is not None for time in times) < LEAST_SHARE * len(times):
             skipped.append(point.phase)
