@@ -318,19 +318,20 @@ class Executor:
         if not self._unclaimed:
             return None
         leader = self._leader
-        if leader.stays and leader.thread == threading.get_ident():
+        stayed = leader.stays and leader.thread == threading.get_ident()
+        if stayed:
             self._glance(leader)
+        work = None
         with self._lock:
-            if not self._unclaimed:
-                return None
-            self._unclaimed -= 1
-            self._idle -= 1
-            leave = leader.stays and not self._unclaimed
+            if self._unclaimed:
+                self._unclaimed -= 1
+                self._idle -= 1
+                leader.turns += stayed
+                work = self._pop()
+            # Others take over with the last piece; or have, while this thread looked.
+            leave = (leader.stays and not self._unclaimed) or (stayed and not leader.stays)
             if leave:
                 leader.stays = False
-            elif leader.thread == threading.get_ident():
-                leader.turns += 1
-            work = self._pop()
         if leave:
             self._leave()
         return work

@@ -242,10 +242,12 @@ class Reading:
         self.incoming: queue.SimpleQueue[list[Callable[[], object]] | None] = queue.SimpleQueue()
         self.leads = threading.Event()
         self.left = threading.Semaphore(0)
+        self.on_glance: Callable[[], None] = lambda: None
 
     def lead(self, gate: Gate, seconds: float) -> None:
         """Reads until the gate is open."""
         if not seconds:
+            self.on_glance()
             return
         gate.wake_with(lambda: self.incoming.put(None))
         self.leads.set()
@@ -333,6 +335,30 @@ def test_others_take_over_when_the_first_of_many_takes_long(deadlines: Deadlines
     assert gate.wait(20)
     assert threads.get(timeout=10) != 0
     assert reading.left.acquire(timeout=10)  # nor does it keep what it reads from
+    executor.close()
+
+
+def test_a_leader_that_was_replaced_while_it_looked_leaves_what_it_took(
+    deadlines: Deadlines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would keep the sockets, and what it does next may wait for what comes there."""
+    monkeypatch.setattr(executor_module, "PACE_SECONDS", -1.0)  # it looks before each piece
+    monkeypatch.setattr(executor_module, "QUICK_SECONDS", 10.0)
+    deadlines.close()
+    executor, reading = leading(deadlines, 4)
+    while reading.left.acquire(blocking=False):
+        pass
+    looked: list[bool] = []
+
+    def on_glance() -> None:
+        executor._leader.stays = False  # the tick found it stuck, in this moment
+        looked.append(True)
+
+    reading.on_glance = on_glance
+    last: queue.Queue[bool] = queue.Queue()
+    reading.incoming.put([int, int, lambda: last.put(reading.left.acquire(timeout=10))])
+    assert last.get(timeout=20)
+    assert looked
     executor.close()
 
 
