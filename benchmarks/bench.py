@@ -28,7 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hosts import PLAIN, CannotError, two_hosts
+from hosts import VARIANTS, CannotError, two_hosts
 from machine import ROOT, python_of, say
 from parts import GROWTH, GROWTH_MOST, PARTS, Part
 from programs import pin, run
@@ -102,8 +102,8 @@ def run_all(told: argparse.Namespace) -> dict[str, Any]:
     """Runs what the command line asks for; returns what goes into the JSON."""
     wanted = list(dict.fromkeys(peer for name in told.only for peer in PARTS[name].programs))
     asked = [peer for peer in wanted if told.peers is None or peer in told.peers]
-    peers, missing = present([peer for peer in asked if peer != PLAIN], "bench")
-    peers += [PLAIN] * (PLAIN in asked and "telegrad" in peers)
+    peers, missing = present([peer for peer in asked if peer not in VARIANTS], "bench")
+    peers += [peer for peer in asked if peer in VARIANTS and "telegrad" in peers]
     here, words = about(told.rounds)
     until = time.monotonic() + 60 * told.minutes
     parts: dict[str, Found] = {}

@@ -21,9 +21,13 @@ from machine import ROOT, python_of
 from programs import ENVIRONMENT, PEERS, outcome
 from rounds import Report, Start
 
-__all__ = ["PLAIN", "CannotError", "two_hosts"]
+__all__ = ["VARIANTS", "CannotError", "two_hosts"]
 
-PLAIN = "telegrad-plain"  # telegrad without encryption, as torch is
+# telegrad otherwise than it comes: without encryption, as torch is, and with bulk bytes past gRPC, too.
+VARIANTS = {
+    "telegrad-plain": ["--insecure"],
+    "telegrad-sockets": ["--insecure", "--bulk-port", "0"],
+}
 PORT = 29500  # a host has all its ports for itself
 PROGRAM_SECONDS = 120.0
 END_SECONDS = 15.0  # for the callee, once its caller has ended
@@ -67,10 +71,10 @@ def two_hosts() -> Iterator[Start]:
 def _words(
     peer: str, program: str, arguments: Sequence[str], rank: int, meet: str
 ) -> list[str | Path]:
-    plain = peer == PLAIN
-    python = python_of("telegrad" if plain else peer)
-    place = ["--rank", str(rank), "--meet", meet, *(["--insecure"] if plain else [])]
-    alone = ["env", "-u", "TELEGRAD_TOKEN"] if plain else []  # a worker has a token, or none at all
+    how = VARIANTS.get(peer, [])
+    python = python_of("telegrad" if how else peer)
+    place = ["--rank", str(rank), "--meet", meet, *how]
+    alone = ["env", "-u", "TELEGRAD_TOKEN"] if how else []  # a worker has a token, or none at all
     return [*alone, python, PEERS / program, *arguments, *place]
 
 

@@ -14,6 +14,7 @@ __all__ = ["NAMES", "growth_lines", "marked", "number", "replace", "summary", "t
 NAMES = {
     "telegrad": "telegrad",
     "telegrad-plain": "telegrad, not encrypted",
+    "telegrad-sockets": "the same, `bulk_port=0`",
     "torch": "torch (TensorPipe)",
     "xoscar": "xoscar",
     "ray": "Ray",

@@ -141,6 +141,7 @@ class Plan(argparse.Namespace):
         rank: Which worker this process is; None for one that starts the others itself.
         meet: Where workers that are started one by one meet, as `init_method` says it.
         insecure: Whether nothing is encrypted between hosts, where that can be chosen.
+        bulk_port: Where bulk bytes go past gRPC; None for nowhere.
     """
 
     workers: int
@@ -151,6 +152,7 @@ class Plan(argparse.Namespace):
     rank: int | None
     meet: str
     insecure: bool
+    bulk_port: int | None
 
 
 def plan(arguments: list[str] | None = None) -> Plan:
@@ -165,6 +167,7 @@ def plan(arguments: list[str] | None = None) -> Plan:
     parser.add_argument("--rank", type=int)
     parser.add_argument("--meet", default="")
     parser.add_argument("--insecure", action="store_true")
+    parser.add_argument("--bulk-port", type=int)
     return parser.parse_args(arguments, Plan())
 
 
