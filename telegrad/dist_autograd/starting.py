@@ -133,7 +133,7 @@ def _forget_frames(runner: PassRunner) -> None:
     Where this thread ran a rule they are its own, and keep what the program has there.
     """
     if runner.ended.failed and (error := runner.ended.exception()) is not None:
-        error.__traceback__ = None
+        BaseException.__setattr__(error, "__traceback__", None)  # frozen ones too
 
 
 @final

@@ -9,6 +9,7 @@ the next tick: telegrad's loop watches again, too.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import select
 import threading
@@ -76,8 +77,10 @@ class LoopReader:
         self._awaiting -= 1
         if not self._awaiting:
             self._put_back()
-            # After the coroutine has gone on: it often awaits the next call at once.
-            self.loop.call_soon(self._unwatch)
+            # After the coroutine has gone on: it often awaits the next call at once. A loop that was
+            # closed under it watches nothing.
+            with contextlib.suppress(RuntimeError):
+                self.loop.call_soon(self._unwatch)
 
     def _read(self) -> None:
         self._reads += 1

@@ -69,7 +69,8 @@ if agent.rank == 0:
             print(name, side, "functions", calls / CALLS, "loop", loops / CALLS, names, flush=True)
             assert calls / CALLS <= LIMITS[name, side][0], (name, side, calls / CALLS)
             assert sum(names.values()) / CALLS <= LIMITS[name, side][1], (name, side, names)
-            assert loops / CALLS <= 0.5, (name, side, loops)
+            # A reply that is there before its caller waits is read by the caller's loop.
+            assert loops / CALLS <= (1.0 if side == "caller" else 0.5), (name, side, loops)
     print("counted", flush=True)
 rpc.shutdown()
 """
@@ -77,10 +78,10 @@ rpc.shutdown()
 # Functions of Python's, and entries of the kernel, of one call: 'empty' has no arguments, 'array' has
 # an array of eight numbers both ways. Some room is for heartbeats.
 LIMITS = {
-    ("empty", "caller"): (330, 14),
-    ("empty", "callee"): (330, 16),
-    ("array", "caller"): (500, 14),
-    ("array", "callee"): (500, 16),
+    ("empty", "caller"): (210, 9),
+    ("empty", "callee"): (190, 9),
+    ("array", "caller"): (300, 9),
+    ("array", "callee"): (250, 9),
 }
 
 

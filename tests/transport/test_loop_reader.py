@@ -101,6 +101,19 @@ def test_a_loop_that_ended_in_the_midst_is_replaced(ends: Ends) -> None:
     assert ends.frames.came.get(timeout=SECONDS)[1].name == OWN
 
 
+def test_a_coroutine_may_end_after_its_loop(ends: Ends) -> None:
+    loop = asyncio.new_event_loop()
+
+    async def run() -> Callable[[], None]:
+        return begin(ends)
+
+    end = loop.run_until_complete(run())
+    loop.close()
+    end()
+    ends.send(b"a")
+    assert ends.frames.came.get(timeout=SECONDS)[1].name == OWN
+
+
 def test_a_loop_that_is_kept_busy_is_given_up(ends: Ends) -> None:
     async def run() -> None:
         end = begin(ends)
