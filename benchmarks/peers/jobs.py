@@ -6,7 +6,8 @@
                        everybody gets the new parameters (examples/batch_rpc.py, with plain SGD)
 
 One server, two trainers. Written once: the first argument is what a peer calls things, as in
-passes.py. The model, its first numbers and the images, which are noise, are the same for both.
+passes.py. The model, its first numbers and the images, which are noise, are the same for both. A
+layer is the `functional.linear` of either library, as in modules of its own.
 """
 
 from __future__ import annotations
@@ -49,6 +50,9 @@ class Library(passes.Library, Protocol):
 
     def constant(self, array: npt.NDArray[Any]) -> Any:
         """Returns a tensor that needs no gradient."""
+
+    def linear(self, x: Any, weight: Any, bias: Any) -> Any:
+        """Returns `x @ weight.T + bias`."""
 
     def relu(self, x: Any) -> Any:
         """Returns the positive part."""
@@ -181,9 +185,8 @@ def through(lib: Library, parameters: list[Any], x: Any) -> Any:
     """Returns logits: (batch, 10)."""
     layers = list(zip(parameters[::2], parameters[1::2], strict=True))
     for weight, bias in layers[:-1]:
-        x = lib.relu(x @ weight.T + bias)
-    weight, bias = layers[-1]
-    return x @ weight.T + bias
+        x = lib.relu(lib.linear(x, weight, bias))
+    return lib.linear(x, *layers[-1])
 
 
 # -- how they are measured -------------------------------------------------------------------------

@@ -46,6 +46,10 @@ class Telegrad(telegrad_passes.Telegrad):
         """See jobs.Library."""
         return autograd.as_tensor(array) if array.dtype == np.float32 else array
 
+    def linear(self, x: Any, weight: Any, bias: Any) -> Any:
+        """See jobs.Library."""
+        return functional.linear(x, weight, bias)
+
     def relu(self, x: Any) -> Any:
         """See jobs.Library."""
         return functional.relu(x)

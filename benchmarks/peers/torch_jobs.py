@@ -46,6 +46,10 @@ class Torch(torch_passes.Torch):
         """See jobs.Library."""
         return torch.from_numpy(array)
 
+    def linear(self, x: Any, weight: Any, bias: Any) -> Any:
+        """See jobs.Library."""
+        return torch.nn.functional.linear(x, weight, bias)
+
     def relu(self, x: Any) -> Any:
         """See jobs.Library."""
         return torch.relu(x)

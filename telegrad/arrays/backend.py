@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from types import ModuleType
-from typing import Any, TypeGuard
+from typing import Any, Final, TypeGuard
 
 import numpy as np
 
@@ -17,14 +16,12 @@ from telegrad.types import Array, DTypeLike
 
 __all__ = ["as_array", "is_array", "is_cupy", "is_floating", "is_inexact", "namespace"]
 
-
-def _cupy() -> ModuleType | None:
-    return sys.modules.get("cupy")
+_LOADED: Final = sys.modules  # looked into where most operations pass
 
 
 def is_cupy(value: object) -> TypeGuard[Array]:
     """Tells whether `value` is a CuPy array."""
-    cupy = _cupy()
+    cupy = _LOADED.get("cupy")
     return cupy is not None and isinstance(value, cupy.ndarray)
 
 
@@ -41,7 +38,7 @@ def is_array(value: object) -> TypeGuard[Array]:
 
 def namespace(*values: object) -> Any:
     """Returns the module whose functions work on `values`: `cupy` if one is CuPy's, else `numpy`."""
-    cupy = _cupy()
+    cupy = _LOADED.get("cupy")
     if cupy is not None and any(isinstance(value, cupy.ndarray) for value in values):
         return cupy
     return np

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from typing import Any, Literal, final, overload
 
 import numpy as np
 
 from telegrad.arrays import namespace
 from telegrad.autograd.grad_mode import enable_grad
-from telegrad.autograd.graph_task import GraphTask
+from telegrad.autograd.graph_task import GraphTask, is_sole
 from telegrad.autograd.node import Edge, Gradient
 from telegrad.autograd.row_sparse import is_row_sparse
-from telegrad.autograd.tensor import Tensor
+from telegrad.autograd.tensor import Tensor, holding
 from telegrad.autograd.trees import Rebuild, flatten, is_branch
 from telegrad.errors import AutogradError
 
@@ -119,33 +119,51 @@ class Wanted:
 
     def __init__(self, inputs: Any) -> None:
         tensors, self._rebuild = tensors_in(inputs)
-        self.edges = [_edge(x, i) for i, x in enumerate(tensors)]
+        leaves: Sequence[Any] = tensors  # of a tree they may be anything
+        self.edges: list[Edge] = []
+        for i, x in enumerate(leaves):
+            edge = x.edge if isinstance(x, Tensor) else None
+            if edge is None:
+                raise _no_edge(x, i)
+            self.edges.append(edge)
 
-    def answer(self, captured: Mapping[Edge, Gradient], *, allow_unused: bool) -> Any:
+    def answer(self, captured: MutableMapping[Edge, Gradient], *, allow_unused: bool) -> Any:
         """Returns the gradients that came to `edges`, in a tree like that of the inputs.
+
+        Args:
+            captured: By edge. It is emptied, for a gradient that nobody else holds is not copied.
+            allow_unused: Whether there may be none at some of them.
 
         Raises:
             AutogradError: None came to one of them, and that is not allowed.
         """
-        found = [captured.get(edge) for edge in self.edges]
+        found: list[Any] = [captured.get(edge) for edge in self.edges]
+        captured.clear()
         unused = [i for i, g in enumerate(found) if g is None]
         if unused and not allow_unused:
             raise AutogradError(
                 f"no gradient reached inputs {unused}: the outputs do not depend on them; "
                 "pass allow_unused=True to get None for these"
             )
-        return self._rebuild([None if g is None else own_gradient(g) for g in found])
+        for i in range(len(found)):
+            held, found[i] = [found[i]], None
+            if held[0] is not None:
+                found[i] = holding(held[0]) if is_sole(held) else own_gradient(held[0])
+        return self._rebuild(found)
 
 
 def tensors_in(tree: Any) -> tuple[list[Tensor], Rebuild]:
     """Returns the Tensors of `tree`, and what builds a tree of others; of flat ones, a tuple."""
     if isinstance(tree, Tensor):
         return [tree], tuple
-    if not is_branch(tree):
-        return list(tree), tuple  # an iterator, such as module.parameters()
-    if isinstance(tree, (list, tuple)) and all(isinstance(x, Tensor) for x in tree):
+    if isinstance(tree, (list, tuple)):
+        for x in tree:  # a generator takes three times as long
+            if not isinstance(x, Tensor):
+                return flatten(tree)
         return list(tree), tuple
-    return flatten(tree)
+    if is_branch(tree):
+        return flatten(tree)
+    return list(tree), tuple  # an iterator, such as module.parameters()
 
 
 def gradients_of_roots(
@@ -167,19 +185,16 @@ def gradients_of_roots(
     return [gradients]  # type: ignore[list-item]
 
 
-def _edge(x: Any, i: int) -> Edge:
+def _no_edge(x: Any, i: int) -> AutogradError:
     if not isinstance(x, Tensor):
-        raise AutogradError(f"input {i} is no tensor but {type(x).__name__}")
-    edge = x.edge
-    if edge is None:
-        raise AutogradError(f"input {i} of shape {x.shape} needs no gradient")
-    return edge
+        return AutogradError(f"input {i} is no tensor but {type(x).__name__}")
+    return AutogradError(f"input {i} of shape {x.shape} needs no gradient")
 
 
 def own_gradient(gradient: Gradient) -> Tensor:
     """Returns a gradient for the user: arrays inside the engine may be shared, this one is not."""
     if type(gradient) is np.ndarray:
-        return Tensor(gradient.copy("K"))
+        return holding(gradient.copy("K"))
     if isinstance(gradient, Tensor):
         with enable_grad():
             return gradient.copy()

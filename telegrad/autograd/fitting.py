@@ -56,7 +56,11 @@ def sum_over_broadcast(a: Array, *, to: Shape) -> Array:
         AutogradError: `to` does not broadcast to that shape.
     """
     extra = a.ndim - len(to)
-    if extra < 0 or any(k not in (1, n) for k, n in zip(to, a.shape[extra:], strict=True)):
+    kept = a.shape[extra:] if extra >= 0 else ()
+    if kept == to and extra:  # no axis of length 1 was stretched: a bias
+        added: Array = a.sum(axis=tuple(range(extra)))
+        return as_array(added)
+    if extra < 0 or any(k not in (1, n) for k, n in zip(to, kept, strict=True)):
         raise AutogradError(f"a gradient of shape {a.shape} does not fit an input of shape {to}")
     axes = [extra + k for k, n in enumerate(to) if n == 1]
     total: Array = a.sum(axis=(*range(extra), *axes))

@@ -250,21 +250,30 @@ class GraphTask:
                 self._ready.append(child)
 
     def _end(self, node: Node, buffer: list[Gradient | None] | None) -> None:
-        if buffer is not None:
-            if node.hooks is not None:
-                retain = self._targets is None
-                buffer = list(_call_prehooks(node, tuple(buffer), retain=retain))
-            if self._targets is not None:
-                self._capture(node, tuple(buffer))
-        if isinstance(node, AccumulateGrad):
-            if buffer is not None and self._targets is None:
+        local = self._targets is None
+        if type(node) is AccumulateGrad:
+            if buffer is None:
+                return
+            leaf = node.tensor._leaf
+            if leaf is not None and leaf.hooks is not None:
+                buffer = list(_call_prehooks(node, tuple(buffer), retain=local))
+            if local:
                 self._deliver(node.tensor, buffer)
-        elif isinstance(node, Sink):
-            gradients = None if buffer is None else tuple(buffer)
-            if self._sink is not None:
-                self._sink(node, gradients)
-            if gradients is not None and node.hooks is not None:
-                _call_hooks(node, (), gradients)
+            elif buffer[0] is not None and (node, 0) in self._captures:
+                self.captured[node, 0] = fit_leaf(node.tensor, buffer[0])
+        else:
+            if buffer is not None and node.hooks is not None:
+                buffer = list(_call_prehooks(node, tuple(buffer), retain=local))
+            if buffer is not None and not local:
+                self._capture(node, tuple(buffer))
+            if isinstance(node, Sink):
+                self._sink_of(node, None if buffer is None else tuple(buffer))
+
+    def _sink_of(self, node: Sink, gradients: Gradients | None) -> None:
+        if self._sink is not None:
+            self._sink(node, gradients)
+        if gradients is not None and node.hooks is not None:
+            _call_hooks(node, (), gradients)
 
     def _deliver(self, tensor: Tensor, buffer: list[Gradient | None]) -> None:
         sole, gradient = is_sole(buffer), buffer[0]
@@ -274,16 +283,16 @@ class GraphTask:
         if fitting is gradient and not sole and is_array(gradient):
             fitting = namespace(gradient).array(gradient)
         self._accumulate(tensor, fitting)
-        for hook in tensor.post_accumulate_hooks:
-            hook(tensor, self._accumulate)
+        leaf = tensor._leaf
+        if leaf is not None and leaf.post_accumulate is not None:
+            for hook in leaf.post_accumulate:
+                hook(tensor, self._accumulate)
 
     def _capture(self, node: Node, gradients: Gradients) -> bool:
         """Keeps what is wanted of a node; returns whether more is wanted beyond it."""
         for output, gradient in enumerate(gradients):
             captured = (node, output)
             if gradient is not None and captured in self._captures:
-                if isinstance(node, AccumulateGrad):
-                    gradient = fit_leaf(node.tensor, gradient)
                 self.captured[captured] = gradient
         for edge in node.edges:  # noqa: SIM110  a generator takes longer, for leaves most of all
             if edge is not None and edge[0] in self._waiting:
@@ -320,11 +329,12 @@ def fit_leaf(tensor: Tensor, gradient: Gradient) -> Gradient:
     Raises:
         AutogradError: Its shape is not the leaf's.
     """
-    if gradient.shape != tensor.shape:
+    array = tensor._value.array
+    if gradient.shape != array.shape:
         raise AutogradError(
-            f"a gradient of shape {gradient.shape} reached a leaf of shape {tensor.shape}"
+            f"a gradient of shape {gradient.shape} reached a leaf of shape {array.shape}"
         )
-    return gradient if gradient.dtype == tensor.dtype else gradient.astype(tensor.dtype)
+    return gradient if gradient.dtype == array.dtype else gradient.astype(array.dtype)
 
 
 def is_sole(held: list[Any]) -> bool:

@@ -15,10 +15,12 @@ import numpy as np
 from telegrad.autograd.array_holder import ArrayHolder
 from telegrad.autograd.dispatch import call, dispatch
 from telegrad.autograd.grad_mode import is_grad_enabled
+from telegrad.errors import AutogradError
 
 if TYPE_CHECKING:
     from typing import Self
 
+    from telegrad.autograd.node import Edge
     from telegrad.autograd.tensor import Tensor
 
 __all__ = ["InPlaceOperators"]
@@ -29,14 +31,39 @@ class InPlaceOperators(ArrayHolder):
 
     __slots__ = ()
 
+    _edge: Edge | None  # these three are Tensor's
+    _requires_grad: bool
+    _is_view: bool
+
     @property
     def requires_grad(self) -> bool:
         """Whether operations on it are recorded."""
         raise NotImplementedError
 
     def move_to(self, result: Tensor) -> None:
-        """Takes over the array and the place in the graph of `result`."""
-        raise NotImplementedError
+        """Takes over the array and the place in the graph of `result`, in this dtype.
+
+        Raises:
+            AutogradError: This is a leaf that needs a gradient, or a view.
+            ValueError: `result` has another shape.
+        """
+        if self._requires_grad:
+            raise AutogradError(
+                "a leaf that needs a gradient cannot be changed in place while operations are "
+                "recorded; use no_grad(), assign t.data, or write t = t + x"
+            )
+        if self._is_view:
+            raise AutogradError(
+                "a view of another tensor cannot be changed in place while operations are "
+                "recorded, as the other one would not see it; write t = t + x, and for "
+                "t[index] += x: t[index] = t[index] + x"
+            )
+        if result.shape != self.shape:
+            raise ValueError(f"shape {self.shape} cannot hold a result of shape {result.shape}")
+        if result.dtype != self.dtype:
+            result = result.astype(self.dtype)
+        self._value = result._value
+        self._edge = result._edge  # type: ignore[misc]  # Tensor has the slot
 
     def change(self, function: Any, *operands: Any) -> None:
         """Makes `function(self, *operands)` the value, as `+=` does with `np.add`.

@@ -24,7 +24,7 @@ class Leaf:
     Attributes:
         lock: Held while `grad` or the array is replaced, which may run operations.
         hooks: What is called around its node; None where nothing is.
-        post_accumulate: What is called after a gradient was added.
+        post_accumulate: What is called after a gradient was added; None where nothing is.
     """
 
     __slots__ = ("_node", "_node_lock", "hooks", "lock", "post_accumulate")
@@ -32,9 +32,16 @@ class Leaf:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.hooks: NodeHooks | None = None
-        self.post_accumulate: HookList[Callable[[Tensor, Accumulate], None]] = HookList()
-        self._node_lock = threading.Lock()  # guards _node
+        self.post_accumulate: HookList[Callable[[Tensor, Accumulate], None]] | None = None
+        self._node_lock = threading.Lock()  # guards _node, and the making of post_accumulate
         self._node: weakref.ref[AccumulateGrad] | None = None
+
+    def make_post_accumulate(self) -> HookList[Callable[[Tensor, Accumulate], None]]:
+        """Returns `post_accumulate`, made now if there was none."""
+        with self._node_lock:
+            if self.post_accumulate is None:
+                self.post_accumulate = HookList()
+            return self.post_accumulate
 
     def node(self, tensor: Tensor) -> AccumulateGrad:
         """Returns the node of `tensor`, whose leaf this is: one and the same while a graph has it."""

@@ -132,7 +132,8 @@ class AccumulateGrad(Node):
     @property
     def hooks(self) -> NodeHooks | None:
         """Kept by the leaf, which outlives its nodes."""
-        return self.tensor.leaf_hooks
+        leaf = self.tensor._leaf
+        return None if leaf is None else leaf.hooks
 
     def make_hooks(self) -> NodeHooks:
         """Returns the leaf's hooks, made now if there were none."""

@@ -41,7 +41,7 @@ from telegrad.arrays import (
 )
 from telegrad.autograd.grad_mode import ENABLED
 from telegrad.autograd.node import Edge
-from telegrad.autograd.operation_node import OperationNode, recorded_call
+from telegrad.autograd.operation_node import OperationNode
 from telegrad.autograd.parameters import positional_names, signature_of
 from telegrad.autograd.plan import Plan, compile_rule
 from telegrad.autograd.tensor import Tensor
@@ -51,12 +51,13 @@ from telegrad.errors import AutogradError
 __all__ = ["Operation"]
 
 SEVERAL: Final = "*"
-_AS_THEY_ARE: Final = frozenset({float, int, np.ndarray})
+_AS_THEY_ARE: Final = frozenset({float, int, np.ndarray, np.float32, np.float64, type(None)})
 """The types of arguments that need no look: to find that such a one is no Tensor takes longer."""
-_NO_TENSORS: Final = _AS_THEY_ARE | {bool, tuple, str, type(None)}
+_NO_TENSORS: Final = _AS_THEY_ARE | {bool, tuple, str}
 """The types of arguments and options that are no Tensors."""
 _new = Tensor.__new__
 _new_value = Value.__new__
+_new_node = OperationNode.__new__
 
 
 @final
@@ -147,7 +148,8 @@ class Operation:
         plans = self._usual
         if keywords or len(inputs) != self._count:
             array_options = _has_tensor(keywords.values())
-            if not array_options and not _has_tensor(inputs):
+            tensor_first = inputs and isinstance(inputs[0], Tensor)  # as it mostly is
+            if not array_options and not tensor_first and not _has_tensor(inputs):
                 return self._compute(inputs, names, keywords)
             usual = len(inputs) == self._count and keywords.keys() <= self.options.keys()
             if array_options or not usual:
@@ -168,7 +170,7 @@ class Operation:
                 arrays[i] = value.array
                 edge = x._edge
                 if edge is None and x._requires_grad:
-                    edge = x.edge
+                    edge = (x._leaf.node(x), 0)  # type: ignore[union-attr]  # who needs one has it
                 if edge is not None:
                     edges[i] = edge
                     mask |= 1 << i
@@ -177,11 +179,13 @@ class Operation:
         if len(inputs) == 2 and inputs[0] is inputs[1]:
             # x * x is a square, also while another thread replaces x.data
             values[1], arrays[1] = values[0], arrays[0]
-        if keywords or names is not self._arguments or self._kernels:
+        if names is not self._arguments or self._kernels:
             result = self._compute(arrays, names, keywords)
         else:
             try:
-                result = self.forward(*arrays)
+                # with empty keywords Python would make a dict of them
+                forward = self.forward
+                result = forward(*arrays, **keywords) if keywords else forward(*arrays)
             except (TypeError, ValueError, AttributeError):  # CuPy's words on an array of NumPy's
                 check_devices(self.name, *arrays)
                 raise
@@ -366,9 +370,17 @@ class Operation:
                 saved.append((value, (value.counter or value).changes))
             else:
                 saved.append(value)
-        return recorded_call(
-            self, plan, tuple(edges), saved, inputs, keywords, len(outputs), conjugated
-        )
+        node = _new_node(OperationNode)  # a class with `__init__` takes twice as long
+        node.edges = tuple(edges)
+        node.num_outputs = len(outputs)
+        node._hooks = None
+        node._operation = self
+        node._plan = plan
+        node._saved = saved
+        node._inputs = inputs
+        node._options = keywords
+        node._conjugated = conjugated
+        return node
 
     def _plan(self, names: tuple[str, ...], mask: int) -> Plan:
         missing = [x for i, x in enumerate(names) if mask >> i & 1 and x not in self.rules]

@@ -15,21 +15,25 @@ from telegrad.autograd.saving_node import SavingNode, is_leaf
 from telegrad.autograd.tensor import Tensor, attach
 
 if TYPE_CHECKING:
-    from telegrad.autograd.node import Edge
     from telegrad.autograd.operation import Operation
     from telegrad.autograd.plan import Need, Plan
     from telegrad.types import Shape
 
-__all__ = ["OperationNode", "recorded_call"]
-
-_new = object.__new__
+__all__ = ["OperationNode"]
 
 
 @final
 class OperationNode(SavingNode):
-    """One recorded call of an `Operation`.
+    """One recorded call of an `Operation`, which makes it and fills in what is said below.
 
-    Made by `recorded_call`.
+    Saved are, in the plan's order, a Value with its version, or what is no Tensor as it was given.
+
+    Attributes:
+        _operation: What was called.
+        _plan: What it saves and which rules it runs.
+        _inputs: Shape and dtype of each input that a rule is for, at its place.
+        _options: As they were given.
+        _conjugated: Whether the rules compute with conjugates.
     """
 
     __slots__ = ("_conjugated", "_inputs", "_operation", "_options", "_plan")
@@ -68,12 +72,14 @@ class OperationNode(SavingNode):
             unpacked.append(entry)
         results: list[Any] = [None] * len(self.edges)
         inputs = self._inputs
-        for i, rule, needs, simple in self._plan.rules:
+        for i, rule, needs, only, pick in self._plan.rules:
             shape, dtype = inputs[i]
-            if not needs:
+            if only is not None:
+                result = rule(gradient, unpacked[only])
+            elif not needs:
                 result = rule(gradient)
-            elif simple and len(needs) == 1:
-                result = rule(gradient, unpacked[needs[0]])  # type: ignore[index]
+            elif pick is not None:
+                result = rule(gradient, *pick(unpacked))
             else:
                 result = rule(gradient, *self._found(needs, i, shape, unpacked))
             if result is None:
@@ -117,41 +123,6 @@ class OperationNode(SavingNode):
             entry if place >= 0 and is_leaf(self.edges[place]) else None
             for place, entry in zip(self._plan.saved, self._saved or (), strict=False)
         ])  # fmt: skip
-
-
-def recorded_call(
-    operation: Operation,
-    plan: Plan,
-    edges: tuple[Edge | None, ...],
-    saved: list[Any],
-    inputs: list[Any],
-    options: Mapping[str, Any],
-    num_outputs: int,
-    conjugated: bool,
-) -> OperationNode:
-    """Returns the node of a call; a function, as a class with `__init__` takes twice as long.
-
-    Args:
-        operation: What was called.
-        plan: What it saves and which rules it runs.
-        edges: One per input.
-        saved: In the plan's order: (Value, its version), or what is no Tensor as it was given.
-        inputs: Shape and dtype of each input that a rule is for, at its place.
-        options: As they were given.
-        num_outputs: How many outputs there are.
-        conjugated: Whether the rules compute with conjugates.
-    """
-    node = _new(OperationNode)
-    node.edges = edges
-    node.num_outputs = num_outputs
-    node._hooks = None
-    node._operation = operation
-    node._plan = plan
-    node._saved = saved
-    node._inputs = inputs
-    node._options = options
-    node._conjugated = conjugated
-    return node
 
 
 def _conjugate(gradient: Any) -> Any:

@@ -9,6 +9,7 @@ Worked out once for each operation and each choice of inputs that need a gradien
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias, final
 
 __all__ = ["Need", "Plan", "Rule", "RuleOfInput", "compile_rule"]
@@ -30,9 +31,14 @@ Need: TypeAlias = "int | str"
 """A number of what is saved, or the name of what is not."""
 
 
-RuleOfInput: TypeAlias = "tuple[int, Callable[..., Any], tuple[Need, ...], bool]"
-"""A rule that a backward runs: the input whose gradient it gives, the rule, what that gets after
-the gradient, whether all of this is saved. A plain tuple, as each node takes it apart."""
+Pick: TypeAlias = "Callable[[list[Any]], Sequence[Any]]"
+"""What takes some of what was saved out of the list of all."""
+
+
+RuleOfInput: TypeAlias = "tuple[int, Callable[..., Any], tuple[Need, ...], int | None, Pick | None]"
+"""A rule that a backward runs: the input whose gradient it gives, the rule, what that gets after the
+gradient. Where this is one that is saved, its number; where it is several, what takes them out of all
+that is; else None. A plain tuple, as each node takes it apart."""
 
 
 def compile_rule(function: Callable[..., Any], known: set[str]) -> Rule:
@@ -82,8 +88,15 @@ class Plan:
         self.saved = tuple(places[name] for name in kept)
         self.saved_names = tuple(kept)
         self.rules: tuple[RuleOfInput, ...] = tuple(
-            (i, rule.function, needs, all(type(need) is int for need in needs))
+            (i, rule.function, needs, *_places(needs))
             for i in differentiated
             for rule in [rules[names[i]]]
             for needs in [tuple(numbers.get(need, need) for need in rule.needs)]
         )
+
+
+def _places(needs: tuple[Need, ...]) -> tuple[int | None, Pick | None]:
+    numbers = [need for need in needs if isinstance(need, int)]
+    if not needs or len(numbers) < len(needs):
+        return None, None
+    return (numbers[0], None) if len(numbers) == 1 else (None, itemgetter(*numbers))

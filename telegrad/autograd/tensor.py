@@ -51,9 +51,11 @@ if TYPE_CHECKING:
     from telegrad.autograd.graph_task import Accumulate
     from telegrad.types import Array
 
-__all__ = ["Tensor", "attach", "place_under"]
+__all__ = ["Tensor", "attach", "holding", "place_under"]
 
 T = TypeVar("T", bound="Tensor")
+_new = object.__new__
+_new_value = Value.__new__
 
 _SOLE: Final = 2
 """What `getrefcount` says of what one attribute alone holds: that, and its own argument."""
@@ -87,8 +89,12 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods, Int
     __hash__ = object.__hash__
 
     def __init__(self, data: object, *, requires_grad: bool = False) -> None:
-        value = data.value if isinstance(data, Tensor) else Value(as_array(data))
-        self._set_up(value, None, is_view=False)
+        self._value = data._value if isinstance(data, Tensor) else Value(as_array(data))
+        self._edge: Edge | None = None
+        self._requires_grad = False
+        self._is_view = False
+        self._leaf: Leaf | None = None
+        self.grad: Tensor | None = None
         if requires_grad:
             self.requires_grad = True
 
@@ -97,8 +103,8 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods, Int
         self._edge = edge
         self._requires_grad = False
         self._is_view = is_view
-        self._leaf: Leaf | None = None
-        self.grad: Tensor | None = None
+        self._leaf = None
+        self.grad = None
 
     # What it holds.
 
@@ -113,11 +119,11 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods, Int
     @data.setter
     def data(self, data: object) -> None:
         # The memory of another Tensor keeps its version: changes through that one are noticed here.
-        value = data.value if isinstance(data, Tensor) else Value(as_array(data))
+        value = data._value if isinstance(data, Tensor) else Value(as_array(data))
         if value.array is self._value.array:
             self._value.bump()
             return
-        if self._requires_grad:
+        if self._requires_grad and value.array.dtype.kind != "f":
             _check_differentiable(value.array)
         self._value = value
 
@@ -180,7 +186,7 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods, Int
         """
         if self._edge is not None or not self._requires_grad:
             return self._edge
-        return (self._make_leaf().node(self), 0)
+        return ((self._leaf or self._make_leaf()).node(self), 0)
 
     def root(self, gradient: object = None, *, create_graph: bool = False) -> tuple[Edge, Gradient]:
         """Returns what a graph task needs to start here.
@@ -196,31 +202,32 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods, Int
         edge = self.edge
         if edge is None:
             raise AutogradError("the root of a backward needs no gradient: nothing was recorded")
+        array = self._value.array
         if gradient is None:
-            if self.size != 1:
+            if array.size != 1:
                 raise AutogradError(
                     f"the root of a backward has shape {self.shape}, not one item; "
                     "reduce it (t.sum()) or pass its gradient"
                 )
-            if self.dtype.kind == "c":
+            if array.dtype.kind == "c":
                 raise AutogradError(
                     "the root of a backward is complex, and gradients are of real numbers; take "
                     "its real part or its absolute value, or pass its gradient"
                 )
-            ones: Array = namespace(self.data).ones_like(self.data)
+            ones: Array = namespace(array).ones_like(array)
             if not create_graph:
                 return edge, ones
             gradient = ones
         if not isinstance(gradient, Tensor):
-            gradient = Tensor(array_beside(gradient, self.data))
+            gradient = Tensor(array_beside(gradient, array))
         given = gradient
-        if given.shape != self.shape:
+        if given.shape != array.shape:
             raise AutogradError(
-                f"the gradient of a root of shape {self.shape} has shape {given.shape}"
+                f"the gradient of a root of shape {array.shape} has shape {given.shape}"
             )
-        check_devices("a root and its gradient", self.data, given.data)
-        if given.dtype != self.dtype:
-            given = given.astype(self.dtype)
+        check_devices("a root and its gradient", array, given.data)
+        if given.dtype != array.dtype:
+            given = given.astype(array.dtype)
         return edge, given if create_graph else given.data
 
     def backward(
@@ -248,16 +255,18 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods, Int
         `grad` is a new Tensor each time and shares no memory with `gradient`, unless that is an
         array which nobody else holds (`own`).
         """
-        with self._make_leaf().lock:
-            if is_row_sparse(gradient) or is_row_sparse(self.grad):
-                self.grad = _with_rows(self.grad, gradient)
-            elif self.grad is not None:
-                total = self.grad + gradient
+        with (self._leaf or self._make_leaf()).lock:
+            held = self.grad
+            rows = type(gradient) is not np.ndarray and is_row_sparse(gradient)
+            if rows or (held is not None and is_row_sparse(held)):
+                self.grad = _with_rows(held, gradient)
+            elif held is not None:
+                total = held + gradient
                 self.grad = total if isinstance(gradient, Tensor) else Tensor(total.data)
             elif isinstance(gradient, Tensor):
                 self.grad = gradient.copy()
             else:
-                self.grad = Tensor(gradient if own else namespace(gradient).array(gradient))
+                self.grad = holding(gradient if own else namespace(gradient).array(gradient))
 
     def replace_data(self, function: Callable[[Array], Array]) -> None:
         """Replaces the array by `function(array)`, atomically among such replacements.
@@ -265,7 +274,7 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods, Int
         `function` returns a new array and never writes into the one it is given: graphs recorded
         before keep their values.
         """
-        with self._make_leaf().lock:
+        with (self._leaf or self._make_leaf()).lock:
             self.data = function(self._value.array)
 
     def change_rows(self, function: Callable[[Array], None]) -> None:
@@ -362,12 +371,13 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods, Int
         """
         if self._edge is not None or not self._requires_grad:
             raise AutogradError("only a leaf that needs a gradient accumulates one")
-        return self._make_leaf().post_accumulate.add(hook)
+        return self._make_leaf().make_post_accumulate().add(hook)
 
     @property
     def post_accumulate_hooks(self) -> Iterable[Callable[[Tensor, Accumulate], None]]:
         """What is called after a gradient was added."""
-        return () if self._leaf is None else self._leaf.post_accumulate
+        leaf = self._leaf
+        return () if leaf is None or leaf.post_accumulate is None else leaf.post_accumulate
 
     @property
     def leaf_hooks(self) -> NodeHooks | None:
@@ -380,32 +390,6 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods, Int
         if leaf.hooks is None:
             leaf.hooks = NodeHooks()
         return leaf.hooks
-
-    # Changes in place: see the drawing at the top.
-
-    def move_to(self, result: Tensor) -> None:
-        """Takes over the array and the place in the graph of `result`, in this dtype.
-
-        Raises:
-            AutogradError: This is a leaf that needs a gradient, or a view.
-            ValueError: `result` has another shape.
-        """
-        if self._requires_grad:
-            raise AutogradError(
-                "a leaf that needs a gradient cannot be changed in place while operations are "
-                "recorded; use no_grad(), assign t.data, or write t = t + x"
-            )
-        if self._is_view:
-            raise AutogradError(
-                "a view of another tensor cannot be changed in place while operations are "
-                "recorded, as the other one would not see it; write t = t + x, and for "
-                "t[index] += x: t[index] = t[index] + x"
-            )
-        if result.shape != self.shape:
-            raise ValueError(f"shape {self.shape} cannot hold a result of shape {result.shape}")
-        if result.dtype != self.dtype:
-            result = result.astype(self.dtype)
-        self._value, self._edge = result._value, result._edge
 
     # Python's and NumPy's protocols.
 
@@ -438,6 +422,25 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods, Int
 
     def __format__(self, spec: str) -> str:
         return formatted(self, spec)
+
+
+def holding(array: Array) -> Tensor:
+    """Returns a leaf that needs no gradient over an array of numbers; shared.
+
+    A function, as a class with `__init__` takes twice as long.
+    """
+    value = _new_value(Value)
+    value.array = array
+    value.counter = None
+    value.changes = 0
+    made = _new(Tensor)
+    made._value = value
+    made._edge = None
+    made._requires_grad = False
+    made._is_view = False
+    made._leaf = None
+    made.grad = None
+    return made
 
 
 def attach(

@@ -27,10 +27,12 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Tensor:
         bias: Shape (out_features,), or None.
     """
     x = as_tensor(x)
-    if x.ndim and weight.ndim == 2 and (bias is None or bias.shape == weight.shape[:1]):
-        return as_tensor(rules.linear.linear(x, weight, bias=bias))
-    product: Tensor = x @ weight.T
-    return product if bias is None else product + bias
+    shape = weight.shape
+    if len(shape) != 2 or not x.ndim or (bias is not None and bias.shape != shape[:1]):
+        broadcast: Tensor = x @ weight.T
+        return broadcast if bias is None else broadcast + bias
+    product: Tensor = rules.linear.linear(x, weight, bias)
+    return product
 
 
 class Linear(Module):

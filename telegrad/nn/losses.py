@@ -206,7 +206,8 @@ def cross_entropy(
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"label_smoothing is from 0 to 1, not {label_smoothing}")
     target = target if isinstance(target, Tensor) else array_beside(target, _plain(x))
-    if is_floating(target.dtype) and target.shape == x.shape:
+    kind = target.dtype.kind
+    if kind not in "iu" and is_floating(target.dtype) and target.shape == x.shape:
         return _of_probabilities(x, target, weight, reduction, label_smoothing)
     found = _labelled(x, target, weight, ignore_index)
     if not label_smoothing:
@@ -254,17 +255,19 @@ class _Labelled(NamedTuple):
 
 
 def _labelled(x: Any, target: Any, weight: Any, ignore_index: int) -> _Labelled:
-    labels = _beside(target, x)
-    check_devices("logits and labels", _plain(x), labels)
-    axis = min(1, x.ndim - 1)
-    if x.ndim == 0 or labels.shape != (*x.shape[:axis], *x.shape[axis + 1 :]):
+    scores = _plain(x)
+    labels = array_beside(_plain(target), scores)
+    check_devices("logits and labels", scores, labels)
+    shape = scores.shape
+    axis = min(1, len(shape) - 1)
+    if not shape or labels.shape != (*shape[:axis], *shape[axis + 1 :]):
         raise ValueError(
-            f"logits of shape (n, classes, ...) need labels of shape (n, ...); got {x.shape} and "
+            f"logits of shape (n, classes, ...) need labels of shape (n, ...); got {shape} and "
             f"{labels.shape}"
         )
     if labels.dtype.kind not in "iu":
         raise TypeError(f"labels are integers, one per row of the logits, not {labels.dtype}")
-    classes = x.shape[axis]
+    classes = shape[axis]
     counted = weights = None
     low, high = kernels.label_range(labels)
     if low <= ignore_index <= high:
@@ -275,11 +278,11 @@ def _labelled(x: Any, target: Any, weight: Any, ignore_index: int) -> _Labelled:
     kernels.check_classes((low, high), classes)
     if weight is not None:
         each = _cast(weight, x)
-        check_devices("logits and weight", _plain(x), _plain(each))
+        check_devices("logits and weight", scores, _plain(each))
         if each.shape != (classes,):
             raise ValueError(f"weight has shape {each.shape}, ({classes},) needed: one per class")
         weights = each[labels] if weights is None else each[labels] * weights
-    return _Labelled(_turned(x), labels, weights, counted, axis)
+    return _Labelled(x if len(shape) <= 2 else _turned(x), labels, weights, counted, axis)
 
 
 def _turned(x: Any) -> Any:
@@ -323,11 +326,6 @@ def _cast(value: Any, x: Any) -> Any:
     if value.dtype != x.dtype and is_floating(x.dtype) and numbers:
         value = value.astype(x.dtype)
     return value
-
-
-def _beside(value: Any, x: Any) -> Any:
-    """The array of `value`; of a list one where `x` is."""
-    return array_beside(_plain(value), _plain(x))
 
 
 def _plain(x: Any) -> Any:

@@ -18,8 +18,8 @@ of 64, 128, 256 and 512 KiB 1.5, 1.4, 1.3 and 1.3: an update has four to six arr
 second cache is often of 1 to 2 MiB."""
 
 
-def in_blocks(*arrays: Any) -> Iterator[tuple[Any, ...]]:
-    """Yields views of the same rows of each, block after block; of small ones all at once.
+def in_blocks(*arrays: Any) -> Iterable[tuple[Any, ...]]:
+    """Gives views of the same rows of each, block after block; small ones all at once.
 
     An update is several passes over its arrays; done block by block, all but the first find them in
     the cache, and what is computed on the way is as small as a block. Arrays of a GPU are left
@@ -33,8 +33,11 @@ def in_blocks(*arrays: Any) -> Iterator[tuple[Any, ...]]:
     """
     first = arrays[0]
     if first.nbytes <= BLOCK_BYTES or type(first) is not np.ndarray:
-        yield arrays
-        return
+        return (arrays,)
+    return _blocks(first, arrays)
+
+
+def _blocks(first: Any, arrays: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
     rows = max(1, BLOCK_BYTES * len(first) // first.nbytes)
     for i in range(0, len(first), rows):
         yield tuple([array[i : i + rows] for array in arrays])

@@ -158,22 +158,41 @@ class Optimizer(ABC):
             ValueError: A gradient has another shape or is on another device; no parameter was
                 stepped.
         """
-        own = [(p, _array(gradients[p])) for p in self._group_of if p in gradients]
-        for parameter, gradient in own:
-            if gradient.shape != parameter.shape:
-                raise ValueError(
-                    f"a gradient of shape {gradient.shape} for a parameter of shape "
-                    f"{parameter.shape}"
-                )
-            values = gradient.values if is_row_sparse(gradient) else gradient
-            check_devices("a step", parameter.data, values)
-        for parameter, gradient in own:
-            self._apply_one(parameter, gradient)
+        options = {id(group): self._options(group) for group in self.param_groups}
+        for parameter, gradient in self._own(gradients):
+            self._apply_one(parameter, gradient, options[id(self._group_of[parameter])])
 
-    def _apply_one(self, parameter: Tensor, gradient: Any) -> None:
-        group = self._group_of[parameter]
-        options = {name: _plain(group[name]) for name in self.defaults}
-        if is_row_sparse(gradient):
+    def _own(self, gradients: Mapping[Tensor, Gradient]) -> list[tuple[Tensor, Any]]:
+        """Returns the parameters that `gradients` has, each with its array, which fits."""
+        own: list[tuple[Tensor, Any]] = []
+        for parameter in self._group_of:
+            if parameter not in gradients:
+                continue
+            gradient: Any = gradients[parameter]
+            if isinstance(gradient, Tensor):
+                gradient = gradient.data
+            array = parameter.data
+            if gradient.shape != array.shape:
+                raise ValueError(
+                    f"a gradient of shape {gradient.shape} for a parameter of shape {array.shape}"
+                )
+            if not type(gradient) is type(array) is np.ndarray:
+                values = gradient.values if is_row_sparse(gradient) else gradient
+                check_devices("a step", array, values)
+            own.append((parameter, gradient))
+        return own
+
+    def _options(self, group: Group) -> dict[str, Any]:
+        """Returns the options of `group`, for `update`."""
+        options = {}
+        for name in self.defaults:
+            option = group[name]
+            # A NumPy scalar would widen the dtype of what it is multiplied with.
+            options[name] = option.item() if isinstance(option, np.generic) else option
+        return options
+
+    def _apply_one(self, parameter: Tensor, gradient: Any, options: Mapping[str, Any]) -> None:
+        if type(gradient) is not np.ndarray and is_row_sparse(gradient):
             if self.steps_rows(options):
                 self._apply_rows(parameter, gradient, options)
                 return
@@ -258,17 +277,8 @@ def _said(option: Any) -> str:
     return f"{option:g}" if isinstance(option, float) else f"{option}"
 
 
-def _array(gradient: Gradient) -> Array:
-    return gradient.data if isinstance(gradient, Tensor) else gradient
-
-
 def _of_rows(x: Any, parameter: Array) -> bool:
     return is_array(x) and x.shape == parameter.shape
-
-
-def _plain(option: Any) -> Any:
-    """A NumPy scalar would widen the dtype of what it is multiplied with."""
-    return option.item() if isinstance(option, np.generic) else option
 
 
 def _as_groups(params: Any) -> list[Mapping[str, Any]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from telegrad.arrays import namespace
+import numpy as np
+
 from telegrad.optim.blocks import in_blocks
 from telegrad.optim.optimizer import Optimizer, Params, State
 from telegrad.types import Array
@@ -86,12 +87,11 @@ class SGD(Optimizer):
     ) -> tuple[Array, State]:
         """Returns the stepped array and the new velocity."""
         options = {**self.defaults, **options}
-        lr, momentum, decay = (options[name] for name in ("lr", "momentum", "weight_decay"))
-        xp = namespace(parameter)
-        stepped = xp.empty_like(parameter)
+        lr, momentum, decay = options["lr"], options["momentum"], options["weight_decay"]
+        stepped = np.empty_like(parameter)
         velocity = state.get("momentum_buffer") if momentum else gradient
         first = velocity is None
-        velocity = xp.empty_like(parameter) if first else velocity
+        velocity = np.empty_like(parameter) if first else velocity
         fresh = 1 - options["dampening"]
         for p, g, v, new in in_blocks(parameter, gradient, velocity, stepped):
             direction = g + decay * p if decay else g
@@ -104,6 +104,6 @@ class SGD(Optimizer):
                 direction = direction + momentum * v
             elif momentum:
                 direction = v
-            xp.multiply(direction, -lr, out=new)
+            np.multiply(direction, -lr, out=new)
             new += p
         return stepped, {"momentum_buffer": velocity} if momentum else {}

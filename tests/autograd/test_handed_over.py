@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from telegrad.autograd import Function, FunctionContext, Tensor, tensor
+from telegrad.autograd import Function, FunctionContext, Tensor, grad, tensor
 
 HELD: list[Any] = []
 MADE: list[weakref.ref[Any]] = []
@@ -113,3 +113,37 @@ def test_a_second_backward_adds() -> None:
     assert before.data.tolist() == [4.0] * 3
     assert x.grad is not None
     assert x.grad.data.tolist() == [6.0] * 3
+
+
+def test_grad_copies_nothing_that_nobody_else_has() -> None:
+    x = tensor(np.zeros((2, 3)), requires_grad=True)
+    (found,) = grad(Made.apply(x, lambda: np.ones((2, 3))), x)
+    assert MADE[0]() is found.data
+    (other,) = grad(Made.apply(x, lambda: kept(np.ones((2, 3)))), x)
+    assert not np.shares_memory(other.data, HELD[0])
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_what_grad_returns_has_memory_of_its_own(twice: bool) -> None:
+    x, y, z = (tensor(np.zeros(3), requires_grad=True) for _ in range(3))
+    given = np.ones(3)
+    asked = [x, y, x, z] if twice else [x, y, z]
+    found = [each.data for each in grad(x + y + z, asked, given)]
+    for i, array in enumerate(found):
+        array += i
+    assert [array.tolist() for array in found] == [[1.0 + i] * 3 for i in range(len(asked))]
+    assert given.tolist() == [1.0] * 3
+
+
+def test_what_grad_returns_is_not_what_the_graph_keeps() -> None:
+    x, factor = tensor(np.zeros(3), requires_grad=True), np.full(3, 2.0)
+    loss = (x * factor).sum()
+    for _ in range(2):
+        (found,) = grad(loss, x, retain_graph=True)
+        assert found.data.tolist() == [2.0] * 3
+        found.data[...] = 7.0
+    picked = Made.apply(x, lambda: factor)
+    for _ in range(2):
+        (found,) = grad(picked, x, retain_graph=True)
+        found.data[...] = 7.0
+    assert factor.tolist() == [2.0] * 3

@@ -36,19 +36,19 @@ def _turned(a: Any) -> Any:
     return swapaxes(a, axis1=-1, axis2=-2)
 
 
-def _left(g: Any, a: Any, b: Any) -> Any:
-    if a.ndim == b.ndim == 2:
-        return g @ _turned(b)
-    return _matrix(g, a, b) @ _turned(_column(b))
+def _left(g: Any, x1: Any, x2: Any) -> Any:
+    if x1.ndim == x2.ndim == 2:
+        return g @ x2.T
+    return _matrix(g, x1, x2) @ _turned(_column(x2))
 
 
-def _right(g: Any, a: Any, b: Any) -> Any:
-    if a.ndim == b.ndim == 2:
-        return _turned(a) @ g
-    product = _turned(_row(a)) @ _matrix(g, a, b)
-    return reshape(product, to=product.shape[:-1]) if b.ndim == 1 else product
+def _right(g: Any, x1: Any, x2: Any) -> Any:
+    if x1.ndim == x2.ndim == 2:
+        return x1.T @ g
+    product = _turned(_row(x1)) @ _matrix(g, x1, x2)
+    return reshape(product, to=product.shape[:-1]) if x2.ndim == 1 else product
 
 
 # fmt: off
-matmul = numpy_function(np.matmul, "x1 x2", complex_rule="holomorphic", x1=lambda g, x1, x2: _left(g, x1, x2), x2=lambda g, x1, x2: _right(g, x1, x2))
+matmul = numpy_function(np.matmul, "x1 x2", complex_rule="holomorphic", x1=_left, x2=_right)
 # fmt: on

@@ -11,13 +11,13 @@ import math
 from typing import Any
 
 from telegrad.autograd.extend import primitive
-from telegrad.autograd.ops import reduce_sum, reshape, swapaxes
+from telegrad.autograd.ops import reshape
 
 __all__ = ["linear"]
 
 
-def _linear(x: Any, weight: Any, *, bias: Any = None) -> Any:
-    y = _rows(x) @ weight.T
+def _linear(x: Any, weight: Any, bias: Any) -> Any:
+    y = (x if x.ndim == 2 else _rows(x)) @ weight.T
     if bias is not None and bias.dtype == y.dtype:
         y += bias
     elif bias is not None:
@@ -30,10 +30,20 @@ def _rows(a: Any) -> Any:
     return a if a.ndim == 2 else reshape(a, to=(math.prod(a.shape[:-1]), a.shape[-1]))
 
 
+def _of_x(g: Any, weight: Any) -> Any:
+    if g.ndim == 2:
+        return g @ weight
+    return reshape(_rows(g) @ weight, to=(*g.shape[:-1], weight.shape[1]))
+
+
+def _of_weight(g: Any, x: Any) -> Any:
+    return g.T @ x if g.ndim == 2 else _rows(g).T @ _rows(x)
+
+
 # fmt: off
 # x: (..., m), weight: (n, m), bias: (n,) or None; `x @ weight.T + bias`, of shape (..., n).
-linear = primitive("linear", _linear, "x weight", arrays="bias", complex_rule="holomorphic",
-                   x=lambda g, weight, shape: reshape(_rows(g) @ weight, to=shape),
-                   weight=lambda g, x: swapaxes(_rows(g), axis1=0, axis2=1) @ _rows(x),
-                   bias=lambda g: reduce_sum(_rows(g), axis=0))
+linear = primitive("linear", _linear, "x weight bias", complex_rule="holomorphic",
+                   x=_of_x,
+                   weight=_of_weight,
+                   bias=lambda g: (g if g.ndim == 2 else _rows(g)).sum(0))
 # fmt: on
