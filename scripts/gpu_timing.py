@@ -3,7 +3,8 @@
 Each number is a median after warm-up; on the GPU it is measured by CUDA events around the call, so
 that the time of launches and of waits inside it counts. NumPy uses one thread. GB/s are the bytes that
 must be moved at the least (each input read once, each output written once), to be compared with a
-copy from one part of the GPU's memory to another.
+copy from one part of the GPU's memory to another. Calls between processes, and copies in pieces, are
+timed by the clock (`gpu_calls`): they end when all is done.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from scripts.gpu_calls import measure_calls, measure_staging
 from telegrad import arrays, kernels, nn, optim
 
 __all__ = ["Case", "Sizes", "cases", "measure", "time_cupy", "time_numpy"]
@@ -210,7 +212,9 @@ def measure(xp: Any, sizes: Sizes) -> dict[str, Any]:
 
 def main() -> int:
     """Runs the command; returns its exit code."""
-    result = measure(importlib.import_module("cupy"), Sizes())
+    cupy = importlib.import_module("cupy")
+    result = measure(cupy, Sizes())
+    result["rows"] += [*measure_staging(cupy), *measure_calls(cupy)]
     sys.stdout.write(json.dumps(result) + "\n")
     return 0
 

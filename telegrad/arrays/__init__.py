@@ -7,25 +7,33 @@ from telegrad.arrays.device import (
     array_beside,
     array_from_dlpack,
     check_devices,
+    copy_to_device,
     device_name,
     device_of,
+    octets_from_gpu,
     to_device,
 )
+from telegrad.arrays.device_memory import DeviceMemory, Mappings, SharedPlace, gpu_identities
 from telegrad.arrays.host_copy import host_copy, to_host
 from telegrad.arrays.shared import SharedMemory, can_share, shared_below, shared_empty
 from telegrad.arrays.sparse import is_sparse, sparse_product, sparse_product_asks
 
 __all__ = [
     "CPU",
+    "DeviceMemory",
+    "Mappings",
     "SharedMemory",
+    "SharedPlace",
     "array_beside",
     "array_from_dlpack",
     "as_array",
     "can_share",
     "check_devices",
     "copy_into",
+    "copy_to_device",
     "device_name",
     "device_of",
+    "gpu_identities",
     "host_copy",
     "is_array",
     "is_cupy",
@@ -33,6 +41,7 @@ __all__ = [
     "is_inexact",
     "is_sparse",
     "namespace",
+    "octets_from_gpu",
     "shared_below",
     "shared_empty",
     "sparse_product",

@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from telegrad.arrays.backend import as_array, is_array, is_cupy
+from telegrad.arrays.staging import STAGED_BYTES, fill_from_gpu, fill_gpu
 from telegrad.types import Array
 
 __all__ = [
@@ -15,8 +16,10 @@ __all__ = [
     "array_beside",
     "array_from_dlpack",
     "check_devices",
+    "copy_to_device",
     "device_name",
     "device_of",
+    "octets_from_gpu",
     "to_device",
 ]
 
@@ -24,6 +27,7 @@ _GPU_KINDS: Final = (2, 13)
 """Of DLPack's device types: CUDA memory, and CUDA managed memory."""
 
 CPU: Final = "cpu"
+_NUMPY_ALONE: Final = {np.ndarray}
 
 
 def device_of(array: Array) -> str:
@@ -65,11 +69,43 @@ def to_device(array: Array, device: str) -> Array:
     number = _gpu_number(device)
     if device_of(array) == f"cuda:{number}":
         return array
-    cupy = _import_cupy(device)
+    return copy_to_device(array, device)
+
+
+def copy_to_device(array: Array, device: str) -> Array:
+    """Returns a copy of `array` on a GPU, also where it is on that one already; see `to_device`.
+
+    Raises:
+        ValueError: `device` is no GPU's name.
+        RuntimeError: CuPy is not installed, or there is no such GPU.
+    """
+    number, cupy = _gpu_number(device), _import_cupy(device)
     with cupy.cuda.Device(number):
-        moved: Array = cupy.array(array)
-        cupy.cuda.get_current_stream().synchronize()
+        if array.nbytes >= STAGED_BYTES and _is_plain(array):
+            moved: Array = cupy.empty(array.shape, array.dtype, order=_order(array))
+            fill_gpu(moved, np.asarray(array).reshape(-1, order="A").view(np.uint8), cupy)
+        else:
+            moved = cupy.array(array)
+            cupy.cuda.get_current_stream().synchronize()
     return moved
+
+
+def octets_from_gpu(octets: np.ndarray[Any, np.dtype[np.uint8]], array: Array) -> None:
+    """Copies an array of a GPU into host memory, its items in the order of C.
+
+    In the current stream, which is waited for.
+
+    Args:
+        octets: Where to; as many bytes.
+        array: CuPy's.
+    """
+    cupy = _import_cupy(device_of(array))
+    with cupy.cuda.Device(_gpu_number(device_of(array))):
+        in_order: Any = array if array.flags.c_contiguous else array.copy()
+        if array.nbytes >= STAGED_BYTES:
+            fill_from_gpu(octets, in_order, cupy)
+        else:
+            np.copyto(octets, in_order.get().reshape(-1).view(np.uint8))
 
 
 def array_beside(value: object, neighbour: Array) -> Array:
@@ -81,7 +117,9 @@ def array_beside(value: object, neighbour: Array) -> Array:
     Raises:
         TypeError: `value` holds something that is no number.
     """
-    return value if is_array(value) else to_device(as_array(value), device_of(neighbour))
+    if type(value) is np.ndarray or is_array(value):
+        return value
+    return to_device(as_array(value), device_of(neighbour))
 
 
 def array_from_dlpack(source: Any) -> Array:
@@ -117,6 +155,8 @@ def check_devices(what: str, *values: object) -> None:
     Raises:
         ValueError: They do not.
     """
+    if set(map(type, values)) == _NUMPY_ALONE:
+        return
     devices = {device_of(value) for value in values if is_array(value)}
     if len(devices) > 1:
         raise ValueError(
@@ -126,9 +166,27 @@ def check_devices(what: str, *values: object) -> None:
 
 
 def _to_cpu(array: Array) -> Array:
+    if not is_cupy(array):
+        return np.asarray(array)
     source: Any = array
-    host: Array = source.get() if is_cupy(array) else np.asarray(array)
+    if source.nbytes < STAGED_BYTES:
+        small: Array = source.get()
+        return small
+    host = np.empty(source.shape, source.dtype)
+    octets_from_gpu(host.reshape(-1).view(np.uint8), array)
     return host
+
+
+def _is_plain(array: Array) -> bool:
+    """Whether it is NumPy's, in one stretch, of numbers that CuPy takes as they are."""
+    if type(array) is not np.ndarray or array.dtype.kind not in "biufc":
+        return False
+    flags = array.flags
+    return bool(array.dtype.isnative and (flags.c_contiguous or flags.f_contiguous))
+
+
+def _order(array: Any) -> str:
+    return "C" if array.flags.c_contiguous else "F"
 
 
 def _gpu_number(device: str) -> int:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TypeVar, final
+from typing import Any, TypeVar, final
 
 from telegrad.rendezvous import check_name
 from telegrad.rpc.limits import check_integer
 from telegrad.types import WorkerInfo, WorkerName
 from telegrad.wire import (
+    HOST,
     MOST_GPUS,
     DeviceMap,
     Land,
@@ -112,15 +113,19 @@ class Devices:
     Args:
         maps: From the options.
         worker: This worker's name, for the log.
+
+    Attributes:
+        moves: Moves arrays that arrived, as `wire.land`; to be set before any arrives.
     """
 
-    __slots__ = ("_lands", "_missed", "_places", "_worker")
+    __slots__ = ("_lands", "_missed", "_places", "_worker", "moves")
 
     def __init__(self, maps: Mapping[WorkerName, DeviceMap], worker: WorkerName) -> None:
         self._places = {to: place_by(devices) for to, devices in maps.items()}
         self._worker = worker
         self._lands: dict[WorkerName, Land] = {}
         self._missed: set[tuple[WorkerName, int]] = set()
+        self.moves: Callable[..., Any] = land
 
     def place(self, peer: WorkerInfo) -> Place:
         """Returns what says where arrays of this worker's GPUs arrive at a peer."""
@@ -133,13 +138,23 @@ class Devices:
         """
         known = self._lands.get(peer.name)
         if known is None:
-            known = self._lands[peer.name] = partial(land, missed=partial(self._miss, peer.name))
+            missed = partial(self._miss, peer.name)
+            known = self._lands[peer.name] = partial(self.moves, missed=missed)
         return known
 
     def _miss(self, peer: WorkerName, number: int, reason: str) -> None:
         if (peer, number) in self._missed:
             return
         self._missed.add((peer, number))
+        if number == HOST:
+            _logger.info(
+                "memory of a GPU that %s shares cannot be opened by %s (%s); its arrays come by host "
+                "memory",
+                peer,
+                self._worker,
+                reason,
+            )
+            return
         _logger.warning(
             "%s sends arrays to GPU %d of %s, which cannot be had (%s); they arrive on its first "
             "GPU, or as NumPy's where it has none. Mend RpcOptions.device_maps of %s",

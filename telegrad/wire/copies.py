@@ -12,13 +12,13 @@ from typing import Any, Final, Literal, Protocol, final
 import numpy as np
 
 from telegrad.arrays import SharedMemory, shared_below
-from telegrad.wire.envelope import Buffer
+from telegrad.wire.envelope import Buffer, Envelope
+from telegrad.wire.lending import LENT_BYTES
 
 __all__ = ["NO_MEMORY", "Memory", "bytes_of", "copy_of"]
 
 # Below, the copy takes less than 0.1 ms, and NumPy's own way of it more than the copy.
 BIG_BYTES: Final = 2**18
-SMALLEST_SHARED: Final = 2**16 + 1  # what is smaller travels in its frame
 
 
 class Memory(Protocol):
@@ -29,6 +29,25 @@ class Memory(Protocol):
 
     def lends(self, memory: SharedMemory) -> bool:
         """Tells whether arrays that were made in some memory go there as they are."""
+
+    def keep(self, array: np.ndarray[Any, Any]) -> Buffer | None:
+        """Returns an array's bytes as they are, until `settle`; None if they are to be copied now."""
+
+    def stage(self, envelope: Envelope) -> Envelope:
+        """Returns an envelope whose big parts lie there, or have copies there."""
+
+    def answering(self) -> Memory:
+        """Returns memory for what goes there and is settled, as soon as nobody here needs the value."""
+
+    def settle(self, envelope: Envelope) -> None:
+        """Puts bytes that nobody writes to any more in the place of those that were kept."""
+
+    def shadow(self, array: Any) -> memoryview | None:
+        """Copies an array of CuPy's into memory of its GPU that both share.
+
+        Returns:
+            What goes there in its place (`wire.shadow`); None where they share none.
+        """
 
 
 @final
@@ -43,6 +62,21 @@ class _NoMemory:
     def lends(self, memory: SharedMemory) -> bool:
         del memory
         return False
+
+    def keep(self, array: np.ndarray[Any, Any]) -> None:
+        del array
+
+    def stage(self, envelope: Envelope) -> Envelope:
+        return envelope
+
+    def answering(self) -> Memory:
+        return self
+
+    def settle(self, envelope: Envelope) -> None:
+        del envelope
+
+    def shadow(self, array: object) -> None:
+        del array
 
 
 NO_MEMORY: Final = _NoMemory()
@@ -60,13 +94,15 @@ def bytes_of(
         array: What is copied.
         order: Of the copy.
         memory: Where it is made, if there is any. An array that was made in shared memory is not
-            copied where that is known.
+            copied where that is known; nor is one that the memory keeps.
     """
     in_order = array.flags.c_contiguous if order == "C" else array.flags.f_contiguous
-    if in_order and memory is not NO_MEMORY and array.nbytes >= SMALLEST_SHARED:
+    if in_order and memory is not NO_MEMORY and array.nbytes > LENT_BYTES:
         below = shared_below(array)
         if below is not None and memory.lends(below):
             return _octets(array, order).data
+        if (kept := memory.keep(array)) is not None:
+            return kept
     if array.dtype.names is not None and array.dtype.itemsize:
         # Field by field, a copy would have in its gaps whatever lay in this process' memory.
         array = array.view(np.dtype((np.void, array.dtype.itemsize)))

@@ -20,7 +20,7 @@ class FakeCupyArray:
     def __init__(self, values: Any, device: int = 1) -> None:
         self.values = np.asarray(values)
         self.device = types.SimpleNamespace(id=device)
-        self.shape = self.values.shape
+        self.shape, self.nbytes = self.values.shape, self.values.nbytes
 
     def get(self) -> Any:
         return self.values.copy()

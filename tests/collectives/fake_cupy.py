@@ -38,6 +38,10 @@ class FakeCupyArray:
     def dtype(self) -> np.dtype[Any]:
         return self.inside.dtype
 
+    @property
+    def nbytes(self) -> int:
+        return self.inside.nbytes
+
     def get(self) -> Any:
         return self.inside.copy(order="K")
 

@@ -10,12 +10,19 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 import os
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from telegrad import rpc
+from telegrad.launch import LocalWorkers
+from telegrad.transport import device_slabs, local_transport
+from tests.gpu.sharing import OPTIONS, import_cupy_there
 from tests.gpu.stand_in import stand_in
 
 # Set by scripts/gpu.py.
@@ -63,3 +70,54 @@ def three_gpus(monkeypatch: pytest.MonkeyPatch) -> Any:
     module = stand_in(3)
     monkeypatch.setitem(sys.modules, "cupy", module)
     return module
+
+
+@pytest.fixture
+def workers_have_cupy(xp: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Has workers import what this process has for CuPy."""
+    import_cupy_there(xp, monkeypatch, tmp_path)
+
+
+@pytest.fixture
+def stand_in_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """What stands in for CuPy, here and in workers, also where there is a GPU."""
+    module = stand_in()
+    monkeypatch.setitem(sys.modules, "cupy", module)
+    import_cupy_there(module, monkeypatch, tmp_path)
+    return module
+
+
+@pytest.fixture
+def said_here() -> Iterator[list[str]]:
+    """What this process' log says of memory of GPUs."""
+    said: list[str] = []
+
+    class Listener(logging.Handler):  # pytest's own writes to a file, also on the loop
+        def emit(self, record: logging.LogRecord) -> None:
+            said.append(record.getMessage())
+
+    listener, loggers = (
+        Listener(),
+        [logging.getLogger(each.__name__) for each in (device_slabs, local_transport)],
+    )
+    for logger in loggers:
+        logger.addHandler(listener)
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+    yield said
+    for logger in loggers:
+        logger.removeHandler(listener)
+        logger.setLevel(logging.NOTSET)
+        logger.propagate = True
+
+
+@pytest.fixture
+def me(workers_have_cupy: None) -> Iterator[rpc.Agent]:
+    with rpc.init_rpc("me", options=OPTIONS) as agent:
+        yield agent
+
+
+@pytest.fixture
+def worker(me: rpc.Agent) -> Iterator[str]:
+    with LocalWorkers(1) as workers:
+        yield workers.names[0]

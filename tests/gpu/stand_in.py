@@ -9,8 +9,8 @@ It is no GPU and no emulator of one. It finds what CuPy would refuse or answer w
     a[mask] = numpy_array          TypeError (CuPy takes some such values; nothing here relies on it)
     a + tensor                     left to Tensor, as CuPy leaves it
 
-Its `cuda` part has one device, or as many as are asked for, and streams and events that do nothing
-but tell the time. Arrays are made on the thread's current device; views stay where they are.
+Its `cuda` part has one device, or as many as are asked for, streams and events that do nothing but
+tell the time, and memory that processes share. Arrays are made on the thread's current device; views stay where they are.
 Functions that CuPy has and telegrad does not use are missing on purpose: a new use is noticed.
 """
 
@@ -37,9 +37,15 @@ class ndarray:
     __array_priority__ = 100
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, host: Any) -> None:
-        self._host = np.asarray(host)
+    def __init__(self, host: Any, dtype: Any = float, memptr: Any = None) -> None:
+        """Takes an array of the host; with `memptr`, as CuPy's, the shape of one that lies there."""
         self._number: int = current_device()
+        if memptr is None:
+            self._host = np.asarray(host)
+        else:
+            size = int(np.prod(host)) * np.dtype(dtype).itemsize
+            self._host = np.ndarray(host, dtype, memptr.octets(size))
+            self._number = memptr.device_id
 
     def _view(self, host: Any) -> ndarray:
         view = ndarray(host)
@@ -86,6 +92,10 @@ class ndarray:
     @property
     def device(self) -> Device:
         return Device(self._number, self._number + 1)
+
+    @property
+    def data(self) -> types.SimpleNamespace:
+        return types.SimpleNamespace(ptr=self._host.__array_interface__["data"][0])
 
     @property
     def real(self) -> ndarray:

@@ -1,4 +1,7 @@
-"""The `cuda` part of the stand-in for CuPy: devices, and streams and events that tell the time."""
+"""The `cuda` part of the stand-in for CuPy: devices, and streams and events that tell the time.
+
+Its memory is in `stand_in_memory`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,15 @@ import threading
 import time
 import types
 from functools import partial
+
+from tests.gpu.stand_in_memory import (
+    MemoryPointer,
+    UnownedMemory,
+    alloc_pinned_memory,
+    finish,
+    queued,
+    runtime,
+)
 
 __all__ = ["Device", "cuda", "current_device"]
 
@@ -37,19 +49,34 @@ class Device:
 
 
 class _Stream:
-    def synchronize(self) -> None:
+    ptr = 0
+
+    def __init__(self, *, non_blocking: bool = False) -> None:
+        pass
+
+    def __enter__(self) -> _Stream:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
         return
+
+    def synchronize(self) -> None:
+        finish(queued())
 
 
 class _Event:
-    def __init__(self) -> None:
+    def __init__(self, *, disable_timing: bool = False) -> None:
         self.time = 0.0
+        self.before = -1
 
-    def record(self) -> None:
+    def record(self, stream: _Stream | None = None) -> None:
         self.time = time.perf_counter()
+        self.before = queued()
 
     def synchronize(self) -> None:
-        return
+        if self.before < 0:
+            raise AssertionError("an event that was never recorded is waited for")
+        finish(self.before)
 
 
 def cuda(devices: int = 1) -> types.SimpleNamespace:
@@ -57,6 +84,11 @@ def cuda(devices: int = 1) -> types.SimpleNamespace:
     return types.SimpleNamespace(
         Device=partial(Device, count=devices),
         Event=_Event,
+        MemoryPointer=MemoryPointer,
+        Stream=_Stream,
+        UnownedMemory=UnownedMemory,
+        alloc_pinned_memory=alloc_pinned_memory,
         get_current_stream=_Stream,
         get_elapsed_time=lambda start, end: (end.time - start.time) * 1e3,
+        runtime=runtime(devices),
     )

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from scripts import gpu as script
-from scripts import gpu_timing
+from scripts import gpu_calls, gpu_timing
 
 SMALL = gpu_timing.Sizes(
     rows=((4, 3),), buckets=((2, 4),), copy_bytes=64, transfer_bytes=64, steps=((4, 8),)
@@ -82,6 +82,21 @@ def test_every_case_runs_and_is_timed(xp: Any) -> None:
     text = script.timing_table(found)
     assert len(text.splitlines()) == len(names) + 2
     assert script.timing_table({"error": "it broke"}) == "no timings: it broke"
+
+
+def test_staging_is_timed(xp: Any) -> None:
+    rows = gpu_calls.measure_staging(xp, size=2**20, calls=1)
+    assert len(rows) == 2 * len(gpu_calls.PIECES)
+    assert len(script.timing_table({"rows": rows, "copy_gb_per_s": 1.0}).splitlines()) == 14
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("workers_have_cupy")
+def test_calls_are_timed(xp: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TELEGRAD_TOKEN", "a token that only the tests use")
+    rows = gpu_calls.measure_calls(xp, sizes=(2**17, 2**20), calls=2)
+    assert [row["what"].rpartition(" ")[2] for row in rows] == ["host", "host", "shared", "shared"]
+    assert [row["size"] for row in rows] == ["0.125 MiB", "1 MiB"] * 2
 
 
 def test_results_of_pytest_are_read(tmp_path: Path) -> None:

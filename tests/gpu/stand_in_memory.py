@@ -1,0 +1,234 @@
+"""Memory of the stand-in for CuPy: of its devices, shared between processes; and pinned memory.
+
+As strict as CUDA's documentation. A handle stands for a whole allocation, is opened by other processes
+alone, and not after that one has ended or freed it; what is opened twice is one mapping with a count;
+copies that are not waited for go to pinned memory and from it. What is freed is overwritten, so that
+whoever reads it all the same gets garbage.
+
+    STAND_IN_IPC=no-export    memory cannot be shared, as on a Tegra
+    STAND_IN_IPC=no-import    what others share cannot be opened, as in another container
+    STAND_IN_IPC=garbage      it can, and is something else
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import mmap
+import os
+import struct
+import threading
+import types
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = [
+    "MemoryPointer",
+    "UnownedMemory",
+    "alloc_pinned_memory",
+    "allocated",
+    "finish",
+    "queued",
+    "runtime",
+]
+
+HANDLE = struct.Struct("=qqqq32s")  # process, descriptor, size, serial number; 64 bytes
+FREED = 0xDD
+_SERIALS = itertools.count(1)
+_LOCK = threading.Lock()
+
+
+class CudaError(RuntimeError):
+    """As CuPy's: the name of the error, and words."""
+
+
+@dataclass(slots=True)
+class _Allocation:
+    memory: mmap.mmap
+    octets: Any  # keeps it mapped
+    descriptor: int
+    handle: bytes = b""
+    count: int = 1
+
+
+_OWN: dict[int, _Allocation] = {}  # by their addresses
+_OPENED: dict[int, _Allocation] = {}
+_COPIES = threading.local()
+_PINNED: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+
+def allocated() -> tuple[int, int]:
+    """How many allocations this process has, and how many of others it has open."""
+    return len(_OWN), len(_OPENED)
+
+
+def _address(octets: Any) -> int:
+    there: int = octets.__array_interface__["data"][0]
+    return there
+
+
+def malloc(size: int) -> int:
+    descriptor = os.memfd_create("stand-in-gpu", os.MFD_CLOEXEC)
+    os.ftruncate(descriptor, size)
+    memory = mmap.mmap(descriptor, size)
+    octets = np.frombuffer(memory, np.uint8)
+    with _LOCK:
+        _OWN[_address(octets)] = _Allocation(memory, octets, descriptor)
+    return _address(octets)
+
+
+def free(pointer: int) -> None:
+    with _LOCK:
+        allocation = _OWN.pop(pointer, None)
+    if allocation is None:
+        raise CudaError("cudaErrorInvalidValue: invalid argument")
+    allocation.octets[:] = FREED
+    os.close(allocation.descriptor)
+
+
+def ipc_get_mem_handle(pointer: int) -> bytes:
+    if os.environ.get("STAND_IN_IPC") == "no-export":
+        raise CudaError("cudaErrorNotSupported: operation not supported")
+    with _LOCK:
+        allocation = _OWN.get(pointer)  # CUDA takes others for their base; nobody should rely on it
+        if allocation is None:
+            raise CudaError("cudaErrorInvalidValue: invalid argument")
+        if not allocation.handle:
+            size = len(allocation.memory)
+            numbers = os.getpid(), allocation.descriptor, size, next(_SERIALS)
+            allocation.handle = HANDLE.pack(*numbers, b"")
+        return allocation.handle
+
+
+def ipc_open_mem_handle(handle: bytes) -> int:
+    process, descriptor, size, _, _ = HANDLE.unpack(handle)
+    kind = os.environ.get("STAND_IN_IPC")
+    if process == os.getpid() or kind == "no-import":
+        raise CudaError("cudaErrorInvalidResourceHandle: invalid resource handle")
+    with _LOCK:
+        for pointer, opened in _OPENED.items():
+            if opened.handle == handle:
+                opened.count += 1
+                return pointer
+        try:
+            there = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR)
+        except OSError as error:
+            raise CudaError("cudaErrorMapBufferObjectFailed: mapping failed") from error
+        memory = mmap.mmap(there, size)
+        os.close(there)
+        if kind == "garbage":
+            memory = mmap.mmap(-1, size)
+        octets = np.frombuffer(memory, np.uint8)
+        _OPENED[_address(octets)] = _Allocation(memory, octets, -1, handle)
+        return _address(octets)
+
+
+def ipc_close_mem_handle(pointer: int) -> None:
+    with _LOCK:
+        opened = _OPENED.get(pointer)
+        if opened is None:
+            raise CudaError("cudaErrorInvalidValue: invalid argument")
+        opened.count -= 1
+        if not opened.count:
+            del _OPENED[pointer]
+
+
+def memcpy_async(target: int, source: int, size: int, kind: int, stream: int) -> None:
+    host = {1: source, 2: target}.get(kind)
+    if host is not None and not _is_pinned(host, size):
+        raise AssertionError("a copy that is not waited for, of memory that is not pinned")
+    _queue().append((target, source, size))
+
+
+def _queue() -> list[tuple[int, int, int]]:
+    """The copies of this thread that nobody has waited for: they are done as late as may be."""
+    queue: list[tuple[int, int, int]] | None = getattr(_COPIES, "queue", None)
+    if queue is None:
+        queue = _COPIES.queue = []
+        _COPIES.done = 0
+    return queue
+
+
+def queued() -> int:
+    """How many copies this thread has begun so far."""
+    return len(_queue()) + int(_COPIES.done)
+
+
+def finish(copies: int) -> None:
+    """Does the first so many of them."""
+    queue = _queue()
+    while queue and _COPIES.done < copies:
+        ctypes.memmove(*queue.pop(0))
+        _COPIES.done += 1
+
+
+def alloc_pinned_memory(size: int) -> Any:
+    """Returns what has CuPy's `ptr` and can be read by NumPy."""
+    pinned = _Pinned(np.empty(size, np.uint8))
+    with _LOCK:
+        _PINNED[pinned.ptr] = pinned
+    return pinned
+
+
+class _Pinned(np.ndarray):
+    """Bytes, with their address."""
+
+    def __new__(cls, octets: Any) -> _Pinned:
+        return octets.view(cls)  # type: ignore[no-any-return]
+
+    @property
+    def ptr(self) -> int:
+        return _address(self)
+
+
+def _is_pinned(pointer: int, size: int) -> bool:
+    with _LOCK:
+        known = [(start, len(each)) for start, each in _PINNED.items()]
+    return any(start <= pointer and pointer + size <= start + n for start, n in known)
+
+
+class UnownedMemory:
+    """Memory that somebody else frees."""
+
+    def __init__(self, ptr: int, size: int, owner: object, device_id: int = -1) -> None:
+        if device_id < 0:
+            raise AssertionError("say the device: CUDA may not know it of memory that was opened")
+        self.ptr, self.size, self.device_id, self._owner = ptr, size, device_id, owner
+
+
+class MemoryPointer:
+    """A place in such memory."""
+
+    def __init__(self, mem: Any, offset: int) -> None:
+        self.mem, self.ptr = mem, mem.ptr + offset
+        self.device_id: int = mem.device_id
+        if not 0 <= offset <= mem.size:
+            raise AssertionError("a place outside of its memory")
+
+    def octets(self, size: int) -> Any:
+        """The bytes from here on."""
+        if self.ptr + size > self.mem.ptr + self.mem.size:
+            raise AssertionError("an array that is longer than its memory")
+        there = (ctypes.c_uint8 * size).from_address(self.ptr)
+        there._kept = self  # type: ignore[attr-defined]
+        return there
+
+
+def runtime(devices: int) -> types.SimpleNamespace:
+    """Returns `cupy.cuda.runtime` of a machine of so many devices."""
+    return types.SimpleNamespace(
+        free=free,
+        getDeviceCount=lambda: devices,
+        getDeviceProperties=lambda number: {"name": b"stand-in", "uuid": bytes([7, number])},
+        deviceGetPCIBusId=lambda number: f"0000:{number:02x}:00.0",
+        ipcCloseMemHandle=ipc_close_mem_handle,
+        ipcGetMemHandle=ipc_get_mem_handle,
+        ipcOpenMemHandle=ipc_open_mem_handle,
+        malloc=malloc,
+        memcpyAsync=memcpy_async,
+        memcpyDeviceToHost=2,
+        memcpyHostToDevice=1,
+    )

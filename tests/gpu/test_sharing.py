@@ -1,0 +1,163 @@
+"""Memory of a GPU that processes of one host share: real processes, on a GPU or on the stand-in."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from telegrad import arrays, rpc
+from telegrad.launch import LocalWorkers
+from tests.gpu.comparison import host, on_gpu
+from tests.gpu.sharing import (
+    OPTIONS,
+    SIZE,
+    checksum,
+    held,
+    import_cupy_there,
+    make,
+    my_pid,
+    negative,
+    none_out,
+    not_by_the_host,
+    source,
+    stream_to,
+    this_agent,
+    tried,
+    wait_until,
+    works,
+)
+
+
+def test_arrays_go_by_the_gpu(
+    me: rpc.Agent, worker: str, monkeypatch: pytest.MonkeyPatch, xp: Any
+) -> None:
+    tried(worker)
+    not_by_the_host(monkeypatch)
+    for dtype in (np.float32, np.float64, np.complex64, np.int16, np.bool_):
+        values = (1000 * source(1)).astype(dtype)
+        there = xp.asarray(values)
+        arrived = rpc.rpc_sync(worker, np.copy, (there,))
+        assert on_gpu(arrived)
+        assert arrived.dtype == values.dtype
+        np.testing.assert_array_equal(host(arrived), values)
+    grid = xp.asarray(source(2, 300 * 401).reshape(300, 401))
+    for part in (grid.T, grid[::-2], grid[:, 3:390], grid[100:250]):
+        arrived = rpc.rpc_sync(worker, negative, (part,))
+        np.testing.assert_array_equal(host(arrived), -host(part))
+    _, slabs, mappings = held(me)
+    assert slabs == mappings == 4  # one for each size of a block
+    none_out(me, worker)
+
+
+@pytest.mark.long
+def test_an_array_that_arrived_is_the_receivers_own(me: rpc.Agent, worker: str) -> None:
+    tried(worker)
+    arrived = [rpc.rpc_sync(worker, make, (i, SIZE)) for i in range(5)]
+    none_out(me, worker)
+    arrived[0][...] = 7.0
+    for i in range(1, 5):
+        np.testing.assert_array_equal(host(arrived[i]), source(i))
+
+
+@pytest.mark.long
+def test_what_is_sent_is_the_value_at_the_time_of_the_call(
+    me: rpc.Agent, worker: str, xp: Any
+) -> None:
+    tried(worker)
+    x = xp.zeros(SIZE)
+    futures = []
+    for i in range(10):
+        x[...] = i
+        futures.append(rpc.rpc_async(worker, checksum, (x,)))
+    assert [total for _, total in rpc.wait_all(futures)] == [float(i * SIZE) for i in range(10)]
+    none_out(me, worker)
+
+
+@pytest.mark.long
+def test_the_same_slab_goes_again_and_again(me: rpc.Agent, worker: str, xp: Any) -> None:
+    tried(worker)
+    for i in range(50):
+        values = np.full(SIZE, float(i))
+        np.testing.assert_array_equal(
+            host(rpc.rpc_sync(worker, negative, (xp.asarray(values),))), -values
+        )
+    _, slabs, mappings = held(me)
+    assert (slabs, mappings) == (1, 1)
+    none_out(me, worker)
+
+
+@pytest.mark.long
+def test_many_threads(me: rpc.Agent, worker: str, xp: Any) -> None:
+    failures: list[BaseException] = []
+
+    def run(seed: int) -> None:
+        try:
+            for i in range(6):
+                values = source(100 * seed + i, SIZE + 1000 * seed)
+                arrived = rpc.rpc_sync(worker, negative, (xp.asarray(values),))
+                np.testing.assert_array_equal(host(arrived), -values)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    none_out(me, worker)
+
+
+@pytest.mark.long
+def test_a_device_map(workers_have_cupy: None, xp: Any) -> None:
+    """With one GPU, "cpu" alone; `test_three_gpus` has more."""
+    options = replace(OPTIONS, device_maps={"worker1": {0: "cpu"}})
+    with rpc.init_rpc("me", options=options) as me, LocalWorkers(1) as workers:
+        worker = workers.names[0]
+        rpc.rpc_sync(worker, my_pid)
+        for i in range(4):  # the first one by trial
+            values = source(i)
+            there = rpc.rpc_sync(worker, checksum, (xp.asarray(values),))
+            assert there == ("cpu", float(values.sum()))
+            wait_until("an answer", lambda: works(me, worker))
+        none_out(me, worker)
+
+
+@pytest.mark.long
+def test_three_gpus(three_gpus: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import_cupy_there(three_gpus, monkeypatch, tmp_path)
+    options = replace(OPTIONS, device_maps={"worker1": {0: 1, 1: 2, 2: 0}})
+    with rpc.init_rpc("me", options=options) as me, LocalWorkers(1) as workers:
+        worker = workers.names[0]
+        rpc.rpc_sync(worker, my_pid)
+        for i in range(6):
+            values = source(i)
+            for number in range(3):
+                there = arrays.to_device(values, f"cuda:{number}")
+                found = rpc.rpc_sync(worker, checksum, (there,))
+                assert found == (f"cuda:{(number + 1) % 3}", float(values.sum()))
+        gpus = stream_to(me, worker).slabs._gpus
+        assert gpus._works == {0: True, 1: True, 2: True}
+        none_out(me, worker)
+
+
+@pytest.mark.long
+def test_nothing_is_shared_unless_both_say_so(workers_have_cupy: None, xp: Any) -> None:
+    with rpc.init_rpc("me", options=replace(OPTIONS, cuda_ipc=False)) as me:
+        with LocalWorkers(1) as workers:
+            worker = workers.names[0]
+            for i in range(3):
+                values = source(i)
+                arrived = rpc.rpc_sync(worker, np.negative, (xp.asarray(values),))
+                np.testing.assert_array_equal(host(arrived), -values)
+            assert stream_to(me, worker).slabs._gpus is None
+            assert rpc.rpc_sync(worker, shares) is False
+
+
+def shares() -> bool:
+    return stream_to(this_agent(), "me").slabs._gpus is not None
