@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections import deque
 from contextlib import suppress
 from typing import final
 
 from telegrad.autograd import Gradient, Tensor
 from telegrad.dist_autograd.context import Context
-from telegrad.dist_autograd.desk import Desk
+from telegrad.dist_autograd.desk import Desk, Work
 from telegrad.dist_autograd.messages import RELEASE, PassId, ReleaseMessage
 from telegrad.dist_autograd.pass_runner import PassRunner
 from telegrad.dist_autograd.released import (
@@ -61,13 +62,20 @@ class Container:
         self._next_pass = itertools.count(1)
         self._next_message = itertools.count(1)
         self._created = 0
+        # Passes of contexts that are released, while they wait for what others have to say.
+        self._ending: dict[PassId, PassRunner] = {}
         self._riding: set[WorkerInfo] = set()  # to whom a release may wait for the next message
         self._flushing = False  # soon
+        self._told: deque[Work] = deque()  # releases that peers have told of
+        self._looks = False  # a thread of the pool will see to them soon
         agent.on_leaving(self._flush)
+        agent.on_leaving(self.work_off)
+        agent.on_given_up(self._give_up)
         self._for_all = 0  # own contexts up to this number may be where a lost worker led them
 
     def __len__(self) -> int:
         """How many contexts are open here."""
+        self.work_off()
         return len(self._contexts)
 
     def create(self) -> ContextId:
@@ -80,6 +88,8 @@ class Container:
 
     def enter(self, context_id: ContextId) -> Context | None:
         """Returns a context of which a message says that it is open; None if it is released."""
+        if self._told:
+            self.work_off()
         with self._lock:
             context = self._contexts.get(context_id)
             if context is not None:
@@ -102,6 +112,7 @@ class Container:
             ContextError: It is released, or this worker never heard of it.
         """
         known = check_context_id(context_id)
+        self.work_off()
         context = self._contexts.get(known)
         if context is None:
             raise ContextError(self.absence(known))
@@ -135,7 +146,7 @@ class Container:
         Raises:
             ContextError: The context was released meanwhile.
         """
-        runner = self.runner(context, PassId(self.agent.info, next(self._next_pass)))
+        runner = self.runner(context, PassId.of(self.agent.info, next(self._next_pass)))
         if runner is None:
             raise ContextError(self.absence(context.id))
         return runner
@@ -149,6 +160,10 @@ class Container:
             PassRunner(self.agent, context, pass_id, self.new_message, self.desk)
         )
 
+    def ending(self, pass_id: PassId) -> PassRunner | None:
+        """Returns a pass of a context that was released while it ran, until it has ended."""
+        return self._ending.get(pass_id)
+
     def gradients(self, context_id: ContextId) -> dict[Tensor, Gradient]:
         """Returns the gradients of this worker's leaves; see `Context.gradients`.
 
@@ -157,6 +172,31 @@ class Container:
             ContextError: There is no such context here.
         """
         return self.find(context_id).gradients()
+
+    def later(self, release: Work) -> None:
+        """Takes what reads a peer's release: whoever comes by next sees to it, or the pool soon.
+
+        What a context keeps may be a user's, who may be told of its end; so no loop does.
+        """
+        self._told.append(release)
+        with self._lock:
+            first, self._looks = not self._looks, True
+        if first:
+            self.agent.after(RIDE_SECONDS, self._look_soon)
+
+    def work_off(self) -> None:
+        """Sees to the releases that peers have told of."""
+        while self._told:
+            try:
+                release = self._told.popleft()
+            except IndexError:  # another thread was faster
+                return
+            release()
+
+    def _look_soon(self) -> None:
+        self._looks = False  # first: for what is told from here on another look follows
+        if self._told:
+            self.agent.submit(self.work_off)
 
     def release(
         self, context_id: ContextId, told_by: WorkerInfo | None = None, lowest: int = 0
@@ -171,7 +211,7 @@ class Container:
         creator = creator_of(context_id)
         own, to_all = creator == self.agent.info.incarnation, False
         with self._lock:
-            dropped = [self._contexts.pop(context_id, None)]
+            dropped = [self._drop(context_id)]
             if own:
                 lowest = self._lowest()
                 to_all = number_of(context_id) <= self._for_all
@@ -180,11 +220,10 @@ class Container:
                 self._released.rise(creator, lowest)
                 # Those whose own release did not come this way.
                 over = [each for each in self._contexts if each in self._released]
-                dropped += [self._contexts.pop(each) for each in over]
+                dropped += [self._drop(each) for each in over]
         for context in dropped:
             if context is not None:
-                error = ContextError(self.absence(context.id))
-                self._close(context, lowest, told_by, error, to_all=to_all)
+                self._close(context, lowest, told_by, to_all=to_all)
 
     def on_lost(self, worker: WorkerInfo, error: WorkerLostError) -> None:
         """Hears that a worker is lost: its contexts are over, its passes are aborted."""
@@ -192,16 +231,37 @@ class Container:
             self._released.lose(worker.incarnation)
             contexts = list(self._contexts.values())
             self._for_all, lowest = self._created, self._lowest()
+            ending = list(self._ending.values())
+        for runner in ending:
+            runner.lose(worker, error)
         for context in contexts:
             for runner in context.passes():
                 runner.lose(worker, error)
             if creator_of(context.id) == worker.incarnation:
                 with self._lock:
-                    self._contexts.pop(context.id, None)
+                    self._drop(context.id)
                 self._close(context, None, worker, error)  # all hear of the loss themselves
         if lowest > 1:
             released = make_context_id(self.agent.info.incarnation, lowest - 1)
             self._tell(set(self.agent.workers()), ReleaseMessage(released, lowest))
+
+    def _give_up(self, error: BaseException) -> None:
+        """This worker leaves at once, or was evicted: its passes go on without it."""
+        with self._lock:
+            runners = list(self._ending.values())
+            contexts = list(self._contexts.values())
+        for runner in [*runners, *(each for context in contexts for each in context.passes())]:
+            if runner.waiting:
+                self.agent.submit(runner.give_up, error)
+
+    def _drop(self, context_id: ContextId) -> Context | None:
+        """Takes a context out; its passes are known until they have heard all that they wait for."""
+        context = self._contexts.pop(context_id, None)
+        going_on = [] if context is None else [each for each in context.passes() if each.waiting]
+        if going_on or self._ending:
+            kept = {id_: each for id_, each in self._ending.items() if each.waiting}
+            self._ending = kept | {each.id: each for each in going_on}
+        return context
 
     def _lowest(self) -> int:
         own = self.agent.info.incarnation
@@ -213,13 +273,14 @@ class Container:
         context: Context,
         lowest: int | None,
         told_by: WorkerInfo | None,
-        cause: BaseException,
+        cause: BaseException | None = None,
         *,
         to_all: bool = False,
     ) -> None:
         touched, passes = context.release()
         for runner in passes:
-            runner.abort_if_running(cause)
+            if runner.running:
+                runner.abort_if_running(cause or ContextError(self.absence(context.id)))
         if lowest is None:
             return
         if to_all or any(self.agent.lost(peer) is not None for peer in touched):

@@ -13,12 +13,11 @@ of the pass that sends it was fixed before and has neither, or leads nowhere fro
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from telegrad.autograd import Gradients, Tensor, attach
 from telegrad.dist_autograd.functions import RecvFunction, SendFunction
-from telegrad.dist_autograd.messages import GradientMessage
+from telegrad.dist_autograd.messages import PassMessage
 from telegrad.types import WorkerInfo
 
 if TYPE_CHECKING:
@@ -28,9 +27,9 @@ __all__ = ["record_received", "record_sent"]
 
 
 def record_sent(
-    context: Context, peer: WorkerInfo, message: GradientMessage, new_message: Callable[[], int]
-) -> GradientMessage:
-    """Returns the message with the send function that its gradients need, if one of them does.
+    context: Context, peer: WorkerInfo, message: PassMessage, new_message: Callable[[], int]
+) -> None:
+    """Gives a message the send function that its gradients need, if one of them does.
 
     Args:
         context: Where it is recorded.
@@ -45,17 +44,17 @@ def record_sent(
         if isinstance(each, Tensor) and each.requires_grad
     }
     if not needing:
-        return message
+        return
     number = new_message()
     context.record_send(
         SendFunction.of(needing.values(), context_id=context.id, peer=peer, message=number)
     )
-    return replace(message, function=number, slots=tuple(needing))
+    message.function, message.slots = number, tuple(needing)
 
 
 def record_received(
-    context: Context, peer: WorkerInfo, message: GradientMessage
-) -> tuple[tuple[int, Gradients], ...]:
+    context: Context, peer: WorkerInfo, message: PassMessage
+) -> list[tuple[int, Gradients]]:
     """Returns the gradients of a message, at their places below the recv function of it.
 
     Args:
@@ -68,7 +67,8 @@ def record_received(
     )
     context.record_receive(function)
     outputs = {slot: output for output, slot in enumerate(message.slots)}
-    place, received = 0, []
+    place = 0
+    received: list[tuple[int, Gradients]] = []
     for number, slots in message.gradients:
         attached = []
         for gradient in slots:
@@ -77,4 +77,4 @@ def record_received(
             attached.append(gradient)
             place += 1
         received.append((number, tuple(attached)))
-    return tuple(received)
+    return received

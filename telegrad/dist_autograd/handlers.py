@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import final
 
 from telegrad.dist_autograd.container import Container
+from telegrad.dist_autograd.desk import Work
 from telegrad.dist_autograd.messages import (
     ABORT,
-    BEGIN,
-    GRADIENT,
+    PASS,
     RELEASE,
     AbortMessage,
-    BeginMessage,
-    GradientMessage,
     PassId,
+    PassMessage,
     ReleaseMessage,
-    describe_cause,
+    read_head,
 )
 from telegrad.dist_autograd.pass_runner import PassRunner
 from telegrad.dist_autograd.released import ContextId
-from telegrad.errors import ContextError, DecodeError
+from telegrad.errors import ContextError, DecodeError, UnknownWorkerError, WorkerLostError
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 
@@ -30,7 +30,7 @@ __all__ = ["Handlers"]
 
 @final
 class Handlers:
-    """The receiving end of the four kinds of messages.
+    """The receiving end of the three kinds of messages.
 
     Args:
         container: The contexts of this worker.
@@ -43,15 +43,18 @@ class Handlers:
     def register(self) -> None:
         """Registers them on the agent."""
         for kind, handle in (
-            (BEGIN, self._begin),
-            (GRADIENT, self._gradient),
+            (PASS, self._hear),
             (ABORT, self._abort),
-            (RELEASE, self._release),
         ):
-            self._agent.register_handler(kind, self._handed_on(handle), anywhere=True)
+            handler = self._handed_on(handle, self._container.desk.put)
+            self._agent.register_handler(kind, handler, anywhere=True)
+        released = self._handed_on(self._release, self._container.later)
+        self._agent.register_handler(RELEASE, released, anywhere=True)
 
     def _handed_on(
-        self, handle: Callable[[WorkerInfo, Envelope], PassRunner | None]
+        self,
+        handle: Callable[[WorkerInfo, Envelope], PassRunner | None],
+        put: Callable[[Work], None],
     ) -> Callable[[WorkerInfo, Envelope], None]:
         def guarded(peer: WorkerInfo, envelope: Envelope) -> PassRunner | None:
             try:
@@ -63,7 +66,7 @@ class Handlers:
             return None
 
         def handler(peer: WorkerInfo, envelope: Envelope) -> None:
-            self._container.desk.put(partial(guarded, peer, envelope))
+            put(partial(guarded, peer, envelope))
 
         return handler
 
@@ -71,23 +74,31 @@ class Handlers:
         context = self._container.enter(context_id)
         return None if context is None else self._container.runner(context, pass_id)
 
-    def _begin(self, peer: WorkerInfo, envelope: Envelope) -> PassRunner | None:
-        message = BeginMessage.from_wire(self._agent.read(envelope))
-        runner = self._runner(message.context_id, message.pass_id)
-        if runner is None:
-            cause = ContextError(self._container.absence(message.context_id))
-            self._agent.reply(peer, envelope, describe_cause(cause))
-        else:
-            runner.begin(peer, message, envelope)
+    def _hear(self, peer: WorkerInfo, envelope: Envelope) -> PassRunner | None:
+        body = self._agent.read(envelope, land=self._agent.codec.devices.land(peer))
+        context_id, pass_id, _ = read_head(body)
+        try:
+            message = PassMessage.from_wire(body)
+        except DecodeError as error:
+            self._fail(peer, context_id, pass_id, error)
+            raise
+        runner = self._runner(context_id, pass_id)
+        if runner is None and message.begun:
+            runner = self._container.ending(pass_id)
+        if runner is not None:
+            runner.hear(peer, message)
+        elif message.mode is not None:
+            absent = ContextError(self._container.absence(context_id))
+            self._fail(peer, context_id, pass_id, absent)
         return runner
 
-    def _gradient(self, peer: WorkerInfo, envelope: Envelope) -> PassRunner | None:
-        land = self._agent.codec.devices.land(peer)
-        message = GradientMessage.from_wire(self._agent.read(envelope, land=land))
-        runner = self._runner(message.context_id, message.pass_id)
-        if runner is not None:
-            runner.answer(peer, message)
-        return runner
+    def _fail(
+        self, peer: WorkerInfo, context_id: ContextId, pass_id: PassId, cause: BaseException
+    ) -> None:
+        """Has a pass fail at who began it here."""
+        message = PassMessage(context_id, pass_id, begun=True, cause=cause)
+        with suppress(WorkerLostError, UnknownWorkerError):
+            self._agent.post(peer, PASS, message.to_wire())
 
     def _abort(self, peer: WorkerInfo, envelope: Envelope) -> PassRunner | None:
         message = AbortMessage.from_wire(self._agent.read(envelope))

@@ -1,9 +1,11 @@
 """What distributed autograd adds to every call: context, grad mode, send and recv functions.
 
-in a context, gradients on    {"context": id, "message": n, "slots": [which externals]}
-in a context, under no_grad   {"context": id, "grad": False}
-outside, under no_grad        {"grad": False}
-outside                       nothing; a Tensor that needs a gradient warns
+request in a context    [whether gradients are on, the context's creator, its number]; with Tensors
+                        that need one also a message id, and which externals they are
+outside, under no_grad  [False]
+outside                 nothing; a Tensor that needs a gradient warns
+reply                   [message id, which externals], where there are such Tensors: it is in the
+                        context of its request
 """
 
 from __future__ import annotations
@@ -11,22 +13,23 @@ from __future__ import annotations
 import inspect
 import sys
 import warnings
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Sequence
 from types import FunctionType
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 from telegrad.autograd import GradMode, Tensor, is_grad_enabled, place_under
 from telegrad.dist_autograd.container import Container
 from telegrad.dist_autograd.context import Ambient, Context, ambient_context, enter_ambient
 from telegrad.dist_autograd.functions import RecvFunction, SendFunction
-from telegrad.dist_autograd.released import ContextId
+from telegrad.dist_autograd.released import ContextId, read_context_id, write_context_id
 from telegrad.errors import DecodeError
-from telegrad.rpc import Interceptor, Message
+from telegrad.rpc import CallRecord, Interceptor, Message
 
 __all__ = ["AutogradInterceptor"]
 
 NAME = "dist_autograd"
+
+_INTEGERS = frozenset({int})
 
 
 class _CallState(NamedTuple):
@@ -38,44 +41,6 @@ class _CallState(NamedTuple):
 
 
 PLAIN = _CallState(None, grad=True)  # of a call that says nothing, and keeps nothing
-
-
-@dataclass(frozen=True, slots=True)
-class _Header:
-    context_id: ContextId | None = None
-    grad: bool = True
-    message: int = 0
-    slots: tuple[int, ...] = ()
-
-    def write(self) -> dict[str, object]:
-        fields: dict[str, object] = {}
-        if self.context_id is not None:
-            fields["context"] = self.context_id
-        if not self.grad:
-            fields["grad"] = False
-        if self.message:
-            fields["message"] = self.message
-            fields["slots"] = list(self.slots)
-        return fields
-
-    @staticmethod
-    def read(message: Message) -> _Header:
-        fields = message.headers.get(NAME)
-        if fields is None:
-            return _Header()
-        if not isinstance(fields, dict):
-            raise DecodeError(f"the header {NAME!r} is {fields!r}")
-        context_id, number = fields.get("context"), fields.get("message", 0)
-        slots = fields.get("slots", [])
-        good = (
-            (context_id is None or isinstance(context_id, int))
-            and isinstance(number, int)
-            and isinstance(slots, list)
-            and {int}.issuperset(map(type, slots))
-        )
-        if not good:
-            raise DecodeError(f"the header {NAME!r} is {fields!r}")
-        return _Header(context_id, fields.get("grad", True) is not False, number, tuple(slots))
 
 
 @final
@@ -94,54 +59,58 @@ class AutogradInterceptor(Interceptor):
         """Its key in headers and call states."""
         return NAME
 
+    hears_all = False
+
+    def speaks(self, call: CallRecord, *, reply: bool) -> bool:
+        """Tells whether a message without Tensors is in a context, or under no_grad."""
+        if reply:
+            return NAME in call.state
+        return ambient_context() is not None or not is_grad_enabled()
+
     def outgoing(self, message: Message) -> None:
         """Says which context the message is in and records what it carries."""
         state = self._state_of(message)
         if state is PLAIN and not message.externals:
             return
         context = self._touch(state, message)
-        number = 0
-        slots: tuple[int, ...] = ()
-        if state.grad:
-            needing = {
-                i: each
-                for i, each in enumerate(message.externals)
-                if isinstance(each, Tensor) and each.requires_grad
-            }
-            if needing and context is None:
+        sent: list[int] = []
+        if state.grad and message.externals:
+            externals = enumerate(message.externals)
+            slots = [i for i, each in externals if isinstance(each, Tensor) and each.requires_grad]
+            if slots and context is None:
                 _warn(message)
-            elif needing and context is not None:
-                number = self._record_send(context, message, needing.values())
-                slots = tuple(needing)
-        header = _Header(None if context is None else context.id, state.grad, number, slots)
-        if fields := header.write():
-            message.headers[NAME] = fields
+            elif slots and context is not None:
+                sent = [self._record_send(context, message, slots), *slots]
+        if message.reply:
+            if sent:
+                message.headers[NAME] = sent
+        elif context is not None:
+            message.headers[NAME] = [state.grad, *write_context_id(context.id), *sent]
+        elif not state.grad:
+            message.headers[NAME] = [False]
 
     def incoming(self, message: Message) -> None:
         """Enters the context of a request; puts received Tensors into the graph."""
-        if NAME not in message.headers:
+        header = message.headers.get(NAME)
+        if header is None:
             return
-        header = _Header.read(message)
-        context = None
-        if message.reply:
-            state = message.call.state.get(NAME)
-            if isinstance(state, _CallState) and state.context_id == header.context_id:
-                context = self._open(header.context_id)
-        else:
-            context = self._open(header.context_id)
-            self._serve(message, header, context)
-        if context is not None and header.message:
-            self._record_receive(context, message, header)
+        grad, context_id, sent = _read(message, header)
+        context = None if context_id is None else self._container.enter(context_id)
+        if not message.reply:
+            self._serve(message, context_id, grad, context)
+        if context is not None and sent:
+            self._record_receive(context, message, sent)
 
     def undelivered(self, message: Message) -> None:
         """Forgets what was recorded for a message that will not be read."""
-        header = _Header.read(message)
-        if header.context_id is None or not header.message:
+        header = message.headers.get(NAME)
+        if header is None:
             return
-        context = self._container.get(header.context_id)
-        if context is None:
+        _, context_id, sent = _read(message, header)
+        context = self._container.get(context_id) if context_id is not None else None
+        if context is None or not sent:
             return
-        key = (message.peer, header.message)
+        key = (message.peer, sent[0])
         if message.externals:  # it was going out: it carries at least one Tensor
             context.remove_send(key)
         else:
@@ -171,37 +140,54 @@ class AutogradInterceptor(Interceptor):
             return None  # released meanwhile
         return context
 
-    def _open(self, context_id: ContextId | None) -> Context | None:
-        return None if context_id is None else self._container.enter(context_id)
-
-    def _serve(self, message: Message, header: _Header, context: Context | None) -> None:
+    def _serve(
+        self, message: Message, context_id: ContextId | None, grad: bool, context: Context | None
+    ) -> None:
         """Sets up the Context in which the user's function will run."""
         ambient = None
         if context is not None:
             ambient = Ambient(context.id)
             enter_ambient(ambient)
-        if not header.grad:
+        if not grad:
             GradMode(enabled=False).__enter__()  # for good: this Context is the call's own
-        message.call.state[NAME] = _CallState(header.context_id, header.grad, ambient)
+        message.call.state[NAME] = _CallState(context_id, grad, ambient)
 
-    def _record_send(self, context: Context, message: Message, tensors: Collection[Tensor]) -> int:
+    def _record_send(self, context: Context, message: Message, slots: list[int]) -> int:
         number = self._container.new_message()
+        tensors: list[Any] = [message.externals[slot] for slot in slots]
         context.record_send(
             SendFunction.of(tensors, context_id=context.id, peer=message.peer, message=number)
         )
         return number
 
-    def _record_receive(self, context: Context, message: Message, header: _Header) -> None:
+    def _record_receive(self, context: Context, message: Message, sent: Sequence[int]) -> None:
+        number, *slots = sent
         function = RecvFunction(
-            len(header.slots), context_id=context.id, peer=message.peer, message=header.message
+            len(slots), context_id=context.id, peer=message.peer, message=number
         )
         externals = message.externals
-        for output, slot in enumerate(header.slots):
+        for output, slot in enumerate(slots):
             value = externals[slot] if 0 <= slot < len(externals) else None
             if not isinstance(value, Tensor):
                 raise DecodeError(f"slot {slot} of the message holds {type(value).__name__}")
             place_under(value, function, output)
         context.record_receive(function)
+
+
+def _read(message: Message, header: object) -> tuple[bool, ContextId | None, Sequence[int]]:
+    """Returns the grad mode, the context, and what was sent: message id and slots, or nothing."""
+    grad, context_id, sent = True, None, header
+    if message.reply:
+        state = message.call.state.get(NAME)
+        context_id = state.context_id if isinstance(state, _CallState) else None
+    elif isinstance(header, list) and len(header) not in {0, 2} and type(header[0]) is bool:
+        grad, sent = header[0], header[3:]
+        context_id = read_context_id(header[1:3]) if len(header) > 1 else None
+    else:
+        sent = None
+    if isinstance(sent, list) and _INTEGERS.issuperset(map(type, sent)):
+        return grad, context_id, sent
+    raise DecodeError(f"the header {NAME!r} is {header!r}")
 
 
 def _warn(message: Message) -> None:

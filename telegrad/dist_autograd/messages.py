@@ -1,71 +1,70 @@
 """What the passes and contexts of two workers say to each other, as plain wire values.
 
-autograd.begin      request, reply when settled     context, pass, retain, create, keep, claims
-autograd.gradient   one-way                         context, pass, gradients, nones
-                    of a pass that is recorded      function, slots, too
-autograd.abort      request, reply when passed on   context, pass, cause
+autograd.pass       one-way     pass, and what there is of: begin, answers, gradients, nones, begun
+                    of a pass that is recorded  function, slots, too
+autograd.abort      request, reply when passed on   pass, cause
 autograd.release    one-way                         context, lowest
 """
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, final
 
 from telegrad.autograd import Gradients, Tensor
-from telegrad.dist_autograd.released import ContextId
+from telegrad.dist_autograd.released import ContextId, read_context_id, write_context_id
 from telegrad.errors import DecodeError, EncodeError, RemoteError
 from telegrad.types import WorkerInfo
 from telegrad.wire import decode_exception, encode_exception
 
 __all__ = [
     "ABORT",
-    "BEGIN",
-    "GRADIENT",
+    "PASS",
     "RELEASE",
     "AbortMessage",
-    "BeginMessage",
-    "GradientMessage",
     "PassId",
+    "PassMessage",
     "PassMode",
     "ReleaseMessage",
     "describe_cause",
     "note_origin",
     "read_cause",
+    "read_head",
 ]
 
-BEGIN = "autograd.begin"
-GRADIENT = "autograd.gradient"
+PASS = "autograd.pass"
 ABORT = "autograd.abort"
 RELEASE = "autograd.release"
 
+_INTEGERS = frozenset({int})
 
-@final
-@dataclass(frozen=True, slots=True)
-class PassId:
+
+class PassId(NamedTuple):
     """Names one call of backward.
 
     Attributes:
-        starter: The worker on which it was called.
+        name: Of the worker on which it was called, the starter.
+        rank: That worker's.
+        incarnation: That worker's.
         number: What that worker counts up.
     """
 
-    starter: WorkerInfo
+    name: str
+    rank: int
+    incarnation: int
     number: int
 
-    def to_wire(self) -> list[object]:
-        """Returns it as plain values."""
-        return [self.starter.name, self.starter.rank, self.starter.incarnation, self.number]
+    @property
+    def starter(self) -> WorkerInfo:
+        """The worker on which it was called."""
+        return WorkerInfo(self.name, self.rank, self.incarnation)
 
     @staticmethod
-    def from_wire(value: object) -> PassId:
-        """Returns it from plain values; raises DecodeError."""
-        match value:
-            case [str(name), int(rank), int(incarnation), int(number)]:
-                return PassId(WorkerInfo(name, rank, incarnation), number)
-        raise DecodeError(f"{value!r} is not the id of a backward pass")
+    def of(starter: WorkerInfo, number: int) -> PassId:
+        """Returns the id of a pass that a worker starts."""
+        return PassId(starter.name, starter.rank, starter.incarnation, number)
 
 
 @final
@@ -86,83 +85,79 @@ class PassMode:
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class BeginMessage:
-    """The pass begins: the sender claims an answer for each of these sends to the receiver."""
-
-    context_id: ContextId
-    pass_id: PassId
-    mode: PassMode
-    claims: tuple[int, ...]
-
-    def to_wire(self) -> dict[str, object]:
-        """Returns it as plain values."""
-        head, mode = _head(self.context_id, self.pass_id), self.mode
-        how = {"retain": mode.retain, "create": mode.create, "keep": mode.keep}
-        return {**head, **how, "claims": list(self.claims)}
-
-    @staticmethod
-    def from_wire(body: object) -> BeginMessage:
-        """Returns it from plain values; raises DecodeError."""
-        context_id, pass_id, fields = _read_head(body)
-        mode = PassMode(
-            retain=bool(fields.get("retain")),
-            create=bool(fields.get("create")),
-            keep=bool(fields.get("keep", True)),
-        )
-        return BeginMessage(context_id, pass_id, mode, _numbers(fields.get("claims")))
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class GradientMessage:
-    """Answers: gradients slot by slot, and the message ids that none is the answer to.
+@dataclass(slots=True, eq=False)  # filled until it leaves
+class PassMessage:
+    """All that one worker has to say to another at once.
 
     Attributes:
         context_id: The context.
         pass_id: The pass.
-        gradients: By the message id that each answers; under `create` they are Tensors.
-        nones: Message ids.
+        mode: How the pass runs, where the sender begins with the receiver; else None.
+        claims: Sends to the receiver for each of which the sender then claims an answer.
+        gradients: By the message id that each answers, slot by slot; under `create` Tensors.
+        nones: Message ids that none is the answer to.
+        begun: Whether it replies to the receiver's begin.
+        cause: With which it does, if the sender has aborted.
         function: The autograd message id of this message itself; 0 if no gradient needs one.
         slots: Which of the gradients do, counted through all slots of `gradients`.
     """
 
     context_id: ContextId
     pass_id: PassId
-    gradients: tuple[tuple[int, Gradients], ...]
-    nones: tuple[int, ...]
+    mode: PassMode | None = None
+    claims: Sequence[int] = ()
+    gradients: list[tuple[int, Gradients]] = field(default_factory=list)
+    nones: list[int] = field(default_factory=list)
+    begun: bool = False
+    cause: BaseException | None = None
     function: int = 0
-    slots: tuple[int, ...] = ()
+    slots: Sequence[int] = ()
 
     def to_wire(self) -> dict[str, object]:
-        """Returns it as plain values and arrays."""
-        gradients = [[number, list(slots)] for number, slots in self.gradients]
-        body = _head(self.context_id, self.pass_id)
-        body.update(gradients=gradients, nones=list(self.nones))
+        """Returns it as plain values and arrays, with what there is of it."""
+        body: dict[str, object] = {"pass": _head(self.context_id, self.pass_id)}
+        if self.mode is not None:
+            body["begin"] = [self.mode.retain, self.mode.create, self.mode.keep, *self.claims]
+        if self.gradients:
+            body["answers"] = [each for n, slots in self.gradients for each in (n, len(slots))]
+            body["gradients"] = [gradient for _, slots in self.gradients for gradient in slots]
+        if self.nones:
+            body["nones"] = self.nones
+        if self.begun:
+            body["begun"] = None if self.cause is None else describe_cause(self.cause)
         if self.function:
-            body.update(function=self.function, slots=list(self.slots))
+            body["function"], body["slots"] = self.function, list(self.slots)
         return body
 
     @staticmethod
-    def from_wire(body: object) -> GradientMessage:
+    def from_wire(body: object) -> PassMessage:
         """Returns it from plain values and arrays; raises DecodeError."""
-        context_id, pass_id, fields = _read_head(body)
-        gradients: list[tuple[int, Gradients]] = []
-        given = fields.get("gradients")
-        for item in given if isinstance(given, list) else ():
-            match item:
-                case [int(number), list(slots)]:
-                    gradients.append((number, tuple(slots)))
+        context_id, pass_id, fields = read_head(body)
+        message = PassMessage(context_id, pass_id)
+        begin = fields.get("begin")
+        if begin is not None:
+            match begin:
+                case [bool(retain), bool(create), bool(keep), *claims]:
+                    message.mode = PassMode(retain, create, keep)
+                    message.claims = _numbers(claims)
                 case _:
-                    raise DecodeError("a gradient is not a message id and a list of slots")
-        nones, function = _numbers(fields.get("nones")), fields.get("function", 0)
-        places = _numbers(fields.get("slots", []))
-        flat = [gradient for _, answer in gradients for gradient in answer]
-        if not isinstance(function, int) or not all(
-            0 <= place < len(flat) and isinstance(flat[place], Tensor) for place in places
-        ):
-            raise DecodeError("what is said to need a gradient in a gradient is no Tensor")
-        return GradientMessage(context_id, pass_id, tuple(gradients), nones, function, places)
+                    raise DecodeError("a begin is not [retain, create, keep] and message ids")
+        flat = fields.get("gradients", [])
+        if flat:
+            message.gradients = _answers(_numbers(fields.get("answers")), flat)
+        if "nones" in fields:
+            message.nones = _numbers(fields["nones"])
+        if "begun" in fields:
+            message.begun, cause = True, fields["begun"]
+            message.cause = None if cause is None else read_cause(cause)
+        if "function" in fields:
+            message.function, message.slots = fields["function"], _numbers(fields.get("slots"))
+            if type(message.function) is not int or not all(
+                0 <= place < len(flat) and isinstance(flat[place], Tensor)
+                for place in message.slots
+            ):
+                raise DecodeError("what is said to need a gradient in a gradient is no Tensor")
+        return message
 
 
 @final
@@ -176,12 +171,13 @@ class AbortMessage:
 
     def to_wire(self) -> dict[str, object]:
         """Returns it as plain values."""
-        return {**_head(self.context_id, self.pass_id), "cause": describe_cause(self.cause)}
+        head = _head(self.context_id, self.pass_id)
+        return {"pass": head, "cause": describe_cause(self.cause)}
 
     @staticmethod
     def from_wire(body: object) -> AbortMessage:
         """Returns it from plain values; raises DecodeError."""
-        context_id, pass_id, fields = _read_head(body)
+        context_id, pass_id, fields = read_head(body)
         return AbortMessage(context_id, pass_id, read_cause(fields.get("cause")))
 
 
@@ -195,14 +191,14 @@ class ReleaseMessage:
 
     def to_wire(self) -> dict[str, object]:
         """Returns it as plain values."""
-        return {"context": self.context_id, "lowest": self.lowest}
+        return {"context": write_context_id(self.context_id), "lowest": self.lowest}
 
     @staticmethod
     def from_wire(body: object) -> ReleaseMessage:
         """Returns it from plain values; raises DecodeError."""
         match body:
-            case {"context": int(context_id), "lowest": int(lowest)}:
-                return ReleaseMessage(context_id, lowest)
+            case {"context": context_id, "lowest": int(lowest)}:
+                return ReleaseMessage(read_context_id(context_id), lowest)
         raise DecodeError("a release names no context")
 
 
@@ -243,17 +239,33 @@ def read_cause(body: object) -> BaseException:
     return error
 
 
-def _head(context_id: ContextId, pass_id: PassId) -> dict[str, object]:
-    return {"context": context_id, "pass": pass_id.to_wire()}
+def _head(context_id: ContextId, pass_id: PassId) -> list[object]:
+    return [*write_context_id(context_id), *pass_id]
 
 
-def _read_head(body: object) -> tuple[ContextId, PassId, Mapping[str, Any]]:
-    if isinstance(body, dict) and isinstance(body.get("context"), int):
-        return body["context"], PassId.from_wire(body.get("pass")), body
-    raise DecodeError("a message of a backward pass names no context")
+def read_head(body: object) -> tuple[ContextId, PassId, Mapping[str, Any]]:
+    """Returns which context and pass a message is about, and its fields; raises DecodeError."""
+    if type(body) is dict:
+        match body.get("pass"):
+            case [_, _, str(name), int(rank), int(incarnation), int(count)] as head:
+                context_id = read_context_id(head[:2])
+                return context_id, PassId(name, rank, incarnation, count), body
+    raise DecodeError("a message of a backward pass names none")
 
 
-def _numbers(value: object) -> tuple[int, ...]:
-    if isinstance(value, list) and all(isinstance(item, int) for item in value):
-        return tuple(value)
+def _answers(counts: Sequence[int], flat: object) -> list[tuple[int, Gradients]]:
+    """Returns gradients by message id: how many slots each has stands behind it."""
+    if isinstance(flat, list) and not len(counts) % 2:
+        found, start = [], 0
+        for number, slots in zip(counts[::2], counts[1::2], strict=True):
+            found.append((number, tuple(flat[start : start + slots])))
+            start += slots
+        if start == len(flat) and min(counts[1::2]) >= 0:
+            return found
+    raise DecodeError("gradients are not as many as their answers say")
+
+
+def _numbers(value: object) -> list[int]:
+    if isinstance(value, list) and _INTEGERS.issuperset(map(type, value)):
+        return value
     raise DecodeError("a list of message ids was expected")

@@ -14,7 +14,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, final
 
 from telegrad.dist_autograd.desk import Desk, Work
-from telegrad.rpc import Agent, Future, Shield, new_future
+from telegrad.rpc import Agent, Driven, Future, Shield, new_future
 
 if TYPE_CHECKING:
     from telegrad.dist_autograd.pass_runner import PassRunner
@@ -25,7 +25,7 @@ LEAST_SECONDS = 1e-6  # so that the wait itself says that the time is over
 
 
 @final
-class OwnPart:
+class OwnPart(Driven):
     """Of one thread, in one pass.
 
     Args:
@@ -40,6 +40,7 @@ class OwnPart:
         self._desk = desk
         self._taken: deque[Work] = deque()
         self._news: Future[Any] = new_future(None, "news of a pass")
+        self.peer = agent.info  # it may be any; who waits for this alone asks `drive`
 
     def take(self, work: Work) -> None:
         """Leaves a message to this thread, which has just read it; in this thread."""
@@ -61,7 +62,7 @@ class OwnPart:
         ended.call_when_done(self._wake)
         self._do(start)
         while True:
-            self._news = new_future(self._agent.submit, f"the end of a pass: {self._runner.id}")
+            self._news = new_future(self._agent.submit, "the end of a pass")
             self._news.stands_for(self, _nothing)
             if ended.done():
                 return
@@ -72,6 +73,8 @@ class OwnPart:
                 del self._desk.waiting[get_ident()]
                 if self._taken:
                     self._do(partial(self._desk.work_through, self._taken, self._runner))
+
+    reads = None  # who waits elsewhere leaves it to this thread
 
     def drive(self, gate: Any, seconds: float) -> None:
         """Reads what comes from a worker that this waits for, until a gate is open."""

@@ -205,6 +205,13 @@ class PassProtocol(Generic[G]):
         """The peers whose reply to this worker's begin is missing, for messages."""
         return frozenset(self._unbegun)
 
+    @property
+    def awaited(self) -> WorkerInfo | None:
+        """One of these peers."""
+        for peer in self._unbegun:
+            return peer
+        return None
+
     # Events. Each returns what is to be done, in this order.
 
     def enter(self, cut: Cut) -> list[Action[G]]:

@@ -7,9 +7,9 @@
                                 └───────────── graph task, one thread at a time
 
 Whoever brings an event handles what is queued, then works on the graph until it is dry; another
-who brings one while that is done leaves it there. So no thread waits. What is sent meanwhile leaves
-at the end, in one write to each peer; a gradient leaves at once while there is more to compute. The two are apart so that
-a loss or an abort is heard while a rule runs, however long that takes.
+who brings one while that is done leaves it there. So no thread waits. What is said meanwhile leaves
+at the end, in one message to each peer; a gradient leaves at once while there is more to compute. The
+two are apart so that a loss or an abort is heard while a rule runs, however long that takes.
 
 A pass that is recorded leaves functions of its own: a message of gradients is one like any other.
 """
@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import suppress
 from functools import partial
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, TypeAlias, final
 
 from telegrad.autograd import Completion, Edge, Gradient, Gradients, GraphTask, Sink
@@ -30,19 +30,24 @@ from telegrad.dist_autograd.functions import RecvFunction
 from telegrad.dist_autograd.gradient_functions import record_received, record_sent
 from telegrad.dist_autograd.messages import (
     ABORT,
-    BEGIN,
-    GRADIENT,
+    PASS,
     AbortMessage,
-    BeginMessage,
-    GradientMessage,
     PassId,
+    PassMessage,
     PassMode,
-    describe_cause,
     note_origin,
-    read_cause,
 )
 from telegrad.dist_autograd.pass_gradients import PassGradients
-from telegrad.dist_autograd.pass_protocol import Action, Cut, FunctionKey, PassProtocol, Phase
+from telegrad.dist_autograd.pass_protocol import (
+    Action,
+    Answer,
+    Begin,
+    Cut,
+    FunctionKey,
+    PassProtocol,
+    Phase,
+    Reply,
+)
 from telegrad.errors import (
     AutogradError,
     ContextMismatchError,
@@ -62,8 +67,8 @@ __all__ = ["PassRunner", "Root"]
 Root: TypeAlias = tuple[Edge, Gradient]
 Event: TypeAlias = Callable[[], list[Action[Gradients]]]
 
-# Nodes of a graph for which the begins of a pass wait, to leave with what it sends at its end: fewer
-# take less time than one more message.
+# Nodes of a graph for which the begins of a pass wait, to leave with what it has to say at its end:
+# fewer take less time than one more message.
 SMALL_GRAPH = 32
 
 _logger = logging.getLogger(__name__)
@@ -94,6 +99,7 @@ class PassRunner:
         desk: Desk,
     ) -> None:
         self.id = pass_id
+        self._starter = pass_id.starter
         self.gradients = PassGradients(context.ended_passes)
         self.ended: Future[None] = new_future(agent.submit, f"backward of context {context.id}")
         self._agent = agent
@@ -103,21 +109,31 @@ class PassRunner:
         self._mode = PassMode()
         # At the starter of a pass that keeps no gradients: what it was asked for, and what came.
         self._wanted: tuple[Edge, ...] = ()
-        self._captured: Mapping[Edge, Gradient] = {}
-        self._protocol: PassProtocol[Gradients] = PassProtocol(agent.info, pass_id.starter)
-        self._events: SimpleQueue[Event] = SimpleQueue()
+        self._captured: MutableMapping[Edge, Gradient] = {}
+        self._protocol: PassProtocol[Gradients] = PassProtocol(agent.info, self._starter)
+        self._events: deque[Event] = deque()
         self._working = threading.Lock()
         self._functions: Functions | None = None
         self._task: GraphTask | None = None
         self._fed = False  # the graph may have something to do
         self._finishing = False  # the graph is done, what hooks left for the end is not
-        self._nones: SimpleQueue[FunctionKey] = SimpleQueue()  # receives that only none reached
-        self._riding: set[WorkerInfo] = set()  # to whom something waits for the next message
+        self._nones: deque[FunctionKey] = deque()  # receives that only none reached
+        self._outgoing: dict[WorkerInfo, PassMessage] = {}  # what is said at the end of the work
 
     @property
     def done(self) -> bool:
         """Whether this worker's part of the pass has ended, and well."""
         return self._protocol.phase is Phase.DONE
+
+    @property
+    def running(self) -> bool:
+        """Whether this worker's part of the pass has not ended yet."""
+        return self._protocol.phase in (Phase.IDLE, Phase.ACTIVE)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it goes on, or has been aborted and others have not yet said that they heard."""
+        return self.running or self._protocol.awaited is not None
 
     # Events.
 
@@ -132,31 +148,9 @@ class PassRunner:
         self._mode, self._wanted = mode, tuple(wanted)
         self._handle(lambda: self._start(roots))
 
-    def begin(self, peer: WorkerInfo, message: BeginMessage, request: Envelope) -> None:
-        """Takes a peer's begin; `work` has to follow."""
-
-        def event() -> list[Action[Gradients]]:
-            actions: list[Action[Gradients]] = []
-            if not self._protocol.entered:
-                self._mode = message.mode
-                try:
-                    actions = self._enter(())
-                except BaseException as error:  # the begin must be replied to
-                    actions = self._failed(error)
-            return actions + self._protocol.begin(peer, message.claims, request)
-
-        self._queue(event)
-
-    def answer(self, peer: WorkerInfo, message: GradientMessage) -> None:
-        """Takes a peer's answers; `work` has to follow."""
-
-        def event() -> list[Action[Gradients]]:
-            gradients = message.gradients
-            if message.function:
-                gradients = record_received(self._context, peer, message)
-            return self._protocol.answer(peer, gradients, message.nones)
-
-        self._queue(event)
+    def hear(self, peer: WorkerInfo, message: PassMessage) -> None:
+        """Takes what a peer has to say; `work` has to follow."""
+        self._queue(partial(self._hear, peer, message))
 
     def abort(
         self,
@@ -167,23 +161,22 @@ class PassRunner:
     ) -> None:
         """Aborts the pass, for a reason of this worker or as a peer says."""
         task = self._task
-        if task is not None and (source is None or self.id.starter != self._agent.info):
+        if task is not None and (source is None or self._starter != self._agent.info):
             task.abort()  # not one more rule, whoever runs it now
         self._handle(lambda: self._protocol.abort(cause, source, at_once=at_once))
 
     def work(self) -> None:
-        """Works on the graph until it is dry, and sends what waits for a ride by then."""
-        try:
-            self._run_graph()
-        finally:
-            self._flush()
+        """Works on the graph until it is dry, and says what there is to say by then."""
+        self._run_graph()
+        while self._outgoing and self._queue(self._say_all):
+            self._run_graph()  # another thread's event may have been handled there
 
     @property
     def peer(self) -> WorkerInfo | None:
         """One of those that this worker waits for."""
-        return next(iter(self._protocol.unbegun), None)
+        return self._protocol.awaited
 
-    def take_captured(self) -> Mapping[Edge, Gradient]:
+    def take_captured(self) -> MutableMapping[Edge, Gradient]:
         """Returns what came to the edges that were wanted; once, when the pass has ended."""
         captured, self._captured, self._wanted = self._captured, {}, ()
         return captured
@@ -203,8 +196,12 @@ class PassRunner:
 
     def abort_if_running(self, cause: BaseException) -> None:
         """Aborts the pass unless its part here has ended."""
-        if self._protocol.phase in (Phase.IDLE, Phase.ACTIVE):
+        if self.running:
             self.abort(cause)
+
+    def give_up(self, error: BaseException) -> None:
+        """Ends the pass here without waiting for anyone: this worker leaves, or was evicted."""
+        self.abort(error, at_once=True)
 
     def lose(self, peer: WorkerInfo, error: WorkerLostError) -> None:
         """Hears that a worker is lost."""
@@ -216,18 +213,20 @@ class PassRunner:
         self._queue(event)
         self.work()
 
-    def _queue(self, event: Event) -> None:
-        self._events.put(event)
-        while self._working.acquire(blocking=False):
+    def _queue(self, event: Event) -> bool:
+        """Handles what is queued; False where another thread does, which looks again after it."""
+        events, working = self._events, self._working
+        events.append(event)
+        while working.acquire(blocking=False):
             try:
-                with suppress(Empty):
-                    while True:
-                        self._react(self._events.get_nowait())
+                while events:
+                    self._react(events.popleft())
             finally:
-                self._working.release()
+                working.release()
             # Who found the lock taken has queued before this line: look again.
-            if self._events.empty():
-                return
+            if not events:
+                return True
+        return False
 
     def _react(self, event: Event) -> None:
         try:
@@ -239,10 +238,24 @@ class PassRunner:
         note_origin(error, self._agent.name, self._context.id)
         return self._protocol.abort(error)
 
-    def _flush(self) -> None:
-        with suppress(KeyError):
-            while True:
-                self._agent.flush(self._riding.pop())
+    def _hear(self, peer: WorkerInfo, message: PassMessage) -> list[Action[Gradients]]:
+        actions: list[Action[Gradients]] = []
+        if message.mode is not None:
+            if not self._protocol.entered:
+                self._mode = message.mode
+                try:
+                    actions = self._enter(())
+                except BaseException as error:  # the begin must be replied to
+                    actions = self._failed(error)
+            actions += self._protocol.begin(peer, message.claims, None)
+        gradients = message.gradients
+        if gradients or message.nones:
+            if message.function:
+                gradients = record_received(self._context, peer, message)
+            actions += self._protocol.answer(peer, gradients, message.nones)
+        if message.begun:  # last: it says that all answers are there
+            actions += self._protocol.begun(peer, message.cause)
+        return actions
 
     # The graph: outside of the queue, so that events go on being handled while a rule runs.
 
@@ -251,8 +264,8 @@ class PassRunner:
         # graph in `_queue` below, when the one who brought it has looked already: so look again.
         while self._fed and (task := self._task) is not None:
             self._fed = False
-            if self._riding and task.remaining > SMALL_GRAPH:
-                self._flush()
+            if self._outgoing and task.remaining > SMALL_GRAPH:
+                self._queue(self._say_all)
             try:
                 task.run()
             except BaseException as error:  # SystemExit too: a rule, a hook or a sink raised
@@ -278,11 +291,10 @@ class PassRunner:
             return []
         done = task.done  # first: what is done has called its sinks before
         nones: list[tuple[FunctionKey, Gradients | None]] = []
-        with suppress(Empty):
-            while True:
-                nones.append((self._nones.get_nowait(), None))
+        while self._nones:  # this thread alone takes from it now
+            nones.append((self._nones.popleft(), None))
         if done:  # behind the gradients that its sinks have queued: this may stand before them
-            self._events.put(self._graph_done)
+            self._events.append(self._graph_done)
         return self._protocol.resolve(nones) if nones else []
 
     def _graph_done(self) -> list[Action[Gradients]]:
@@ -331,12 +343,12 @@ class PassRunner:
             if gradients is not None:
                 raise _mismatch(sink, self._context.id)
         elif gradients is None:
-            self._nones.put(key)
+            self._nones.append(key)
         else:
-            self._queue(lambda: self._protocol.resolve([(key, gradients)]))
+            self._queue(partial(self._protocol.resolve, [(key, gradients)]))
 
     def _lost(self, peers: set[WorkerInfo]) -> dict[WorkerInfo, WorkerLostError]:
-        errors = {peer: self._agent.lost(peer) for peer in peers}
+        errors = {peer: self._agent.lost(peer) for peer in peers if peer != self._agent.info}
         return {peer: error for peer, error in errors.items() if error is not None}
 
     def _start(self, roots: Sequence[Root]) -> list[Action[Gradients]]:
@@ -362,7 +374,7 @@ class PassRunner:
             {peer: tuple(numbers) for peer, numbers in sends.items()},
             frozenset(functions.receives),
             frozenset(reached),
-            self._lost({self.id.starter, *sends, *(peer for peer, _ in functions.receives)}),
+            self._lost({self._starter, *sends, *(peer for peer, _ in functions.receives)}),
         )
         return self._protocol.enter(cut)
 
@@ -377,10 +389,16 @@ class PassRunner:
                     self._drop(cause)
                 case protocol.End(cause):
                     self._end(cause)
+                case protocol.Abort(peer, cause):
+                    with suppress(
+                        WorkerLostError, UnknownWorkerError
+                    ):  # the agent tells of it, too
+                        self._abort_at(peer, cause)
+                case protocol.Confirm(peer, request):
+                    assert isinstance(request, Envelope)
+                    self._agent.reply(peer, request)
                 case _:
-                    # A lost peer is also told of by the agent; what was for it is in vain.
-                    with suppress(WorkerLostError, UnknownWorkerError):
-                        self._send(action)
+                    self._say(action)
 
     def _feed(self, key: FunctionKey, gradients: Gradients | None) -> None:
         assert self._functions is not None
@@ -402,60 +420,59 @@ class PassRunner:
         else:
             self._agent.weigh(cause, self.ended.try_set_exception)
 
-    def _send(self, action: Action[Gradients]) -> None:
-        agent, context_id = self._agent, self._context.id
-        match action:
-            case protocol.Begin(peer, claims):
-                self._context.touch(peer)
-                begin = BeginMessage(context_id, self.id, self._mode, claims)
-                self._riding.add(peer)
-                self._request(peer, BEGIN, begin.to_wire(), self._protocol.begun, rides=True)
-            case protocol.Answer(peer, gradients, nones):
-                answer = GradientMessage(context_id, self.id, gradients, nones)
-                if self._mode.create:
-                    answer = record_sent(self._context, peer, answer, self._new_message)
-                task = self._task
-                rides = task is None or task.dry
-                agent.post(peer, GRADIENT, answer.to_wire(), rides=rides)
-                if rides:
-                    self._riding.add(peer)
-            case protocol.Abort(peer, cause):
-                abort = AbortMessage(context_id, self.id, cause)
-                self._request(peer, ABORT, abort.to_wire(), self._confirmed)
-            case protocol.Reply(peer, request, cause):
-                assert isinstance(request, Envelope)
-                word = None if cause is None else describe_cause(cause)
-                agent.reply(peer, request, word, rides=True)
-                self._riding.add(peer)
-            case protocol.Confirm(peer, request):
-                assert isinstance(request, Envelope)
-                agent.reply(peer, request)
+    def _say(self, action: Begin | Answer[Gradients] | Reply) -> None:
+        """Adds to what is said to a peer next."""
+        peer = action.peer
+        message = self._outgoing.get(peer)
+        if message is None:
+            message = self._outgoing[peer] = PassMessage(self._context.id, self.id)
+        if isinstance(action, Answer):
+            message.gradients += action.gradients
+            message.nones += action.nones
+            task = self._task
+            if not (task is None or task.dry):
+                self._send(peer)
+        elif isinstance(action, Begin):
+            self._context.touch(peer)
+            message.mode, message.claims = self._mode, action.claims
+        else:
+            message.begun, message.cause = True, action.cause
 
-    def _confirmed(self, peer: WorkerInfo, _: BaseException | None) -> list[Action[Gradients]]:
-        return self._protocol.confirmed(peer)
+    def _say_all(self) -> list[Action[Gradients]]:
+        while self._outgoing:
+            self._send(next(iter(self._outgoing)))
+        return []
 
-    def _request(
-        self,
-        peer: WorkerInfo,
-        kind: str,
-        body: object,
-        replied: Callable[[WorkerInfo, BaseException | None], list[Action[Gradients]]],
-        *,
-        rides: bool = False,
-    ) -> None:
-        """Sends a request; its reply becomes an event, its failure the loss of the peer."""
+    def _send(self, peer: WorkerInfo) -> None:
+        message = self._outgoing.pop(peer)
+        try:
+            if self._mode.create and message.gradients:
+                record_sent(self._context, peer, message, self._new_message)
+            self._agent.post(peer, PASS, message.to_wire())
+        except (WorkerLostError, UnknownWorkerError) as error:
+            self._events.append(partial(self._protocol.lost, peer, error))
+        except BaseException as error:
+            if not message.gradients:
+                raise
+            # They cannot travel: what else there is to say is said, and that this fails.
+            message.gradients, message.function = [], 0
+            self._perform(self._failed(error))
+            message.cause = self._protocol.cause
+            self._outgoing[peer] = message
+
+    def _abort_at(self, peer: WorkerInfo, cause: BaseException) -> None:
+        """Asks a peer to abort; its reply becomes an event, its failure the loss of the peer."""
 
         def read() -> PassRunner:
             error = future.exception()
             if isinstance(error, WorkerLostError):
                 self._queue(partial(self._protocol.lost, peer, error))
-            elif error is None and (body := future.value()) is not None:
-                self._queue(partial(replied, peer, read_cause(body)))
             else:
-                self._queue(partial(replied, peer, error))
+                self._queue(partial(self._protocol.confirmed, peer))
             return self
 
-        future = self._agent.request(peer, kind, body, rides=rides)
+        abort = AbortMessage(self._context.id, self.id, cause)
+        future = self._agent.request(peer, ABORT, abort.to_wire())
         future.call_when_done(partial(self._desk.put, read))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TypeAlias, final
 
+from telegrad.errors import DecodeError
 from telegrad.rpc import keep_newest
 
 __all__ = [
@@ -18,6 +19,8 @@ __all__ = [
     "creator_of",
     "make_context_id",
     "number_of",
+    "read_context_id",
+    "write_context_id",
 ]
 
 ContextId: TypeAlias = int
@@ -58,6 +61,28 @@ def check_context_id(context_id: object) -> ContextId:
             f"not {context_id!r} ({type(context_id).__name__})"
         )
     return context_id
+
+
+def write_context_id(context_id: ContextId) -> list[int]:
+    """Returns what of a context id travels: an integer of more than 64 bits takes its time."""
+    return [context_id >> _NUMBER_BITS, context_id & ((1 << _NUMBER_BITS) - 1)]
+
+
+def read_context_id(value: object) -> ContextId:
+    """Returns the context id that was written.
+
+    Raises:
+        DecodeError: It is none.
+
+    Example:
+        >>> read_context_id(write_context_id(make_context_id(3, 5))) == make_context_id(3, 5)
+        True
+    """
+    if isinstance(value, list) and len(value) == 2:
+        creator, number = value
+        if type(creator) is type(number) is int and creator >= 0 <= number < 1 << _NUMBER_BITS:
+            return make_context_id(creator, number)
+    raise DecodeError(f"{value!r} is not the id of an autograd context")
 
 
 @final

@@ -62,20 +62,13 @@ def find_roots(
         OwnerLostError: An owner is lost.
         CallTimeoutError: Not all are there in time.
     """
-    me, calls = container.agent.info, container.agent.attached(RRefCalls)
-    asked: dict[int, Future[Any]] = {}
     for i, root in enumerate(roots):
         if isinstance(root, Tensor):  # before anyone else is asked for anything
             check_root(root, f"roots[{i}]", given=gradients[i] is not None)
-    for i, root in enumerate(roots):
-        if isinstance(root, RRef):
-            asked[i] = _ask(calls, root, context.id, gradients[i] is not None, me, limit)
-    try:
-        collect_all(asked.values()).wait(math.inf)  # each of them ends in time
-    except KeyboardInterrupt:
-        for each in asked.values():
-            each.cancel()
-        raise
+    me = container.agent.info
+    asked: dict[int, Future[Any]] = {}
+    if not all(isinstance(root, Tensor) for root in roots):
+        asked = _ask_all(container, context, roots, gradients, limit)
     found = []
     for i, (root, gradient) in enumerate(zip(roots, gradients, strict=True)):
         if isinstance(root, Tensor):
@@ -87,6 +80,28 @@ def find_roots(
         what = f"roots[{i}], the value of an RRef at {root.owner_name()!r},"
         found.append(root_of(value, what, gradient, create_graph=create_graph))
     return found
+
+
+def _ask_all(
+    container: Container,
+    context: Context,
+    roots: Sequence[Tensor | RRef[Any]],
+    gradients: Sequence[Any],
+    limit: float,
+) -> dict[int, Future[Any]]:
+    """Returns what the owners answer, by the place of each root."""
+    me, calls = container.agent.info, container.agent.attached(RRefCalls)
+    asked: dict[int, Future[Any]] = {}
+    for i, root in enumerate(roots):
+        if isinstance(root, RRef):
+            asked[i] = _ask(calls, root, context.id, gradients[i] is not None, me, limit)
+    try:
+        collect_all(asked.values()).wait(math.inf)  # each of them ends in time
+    except KeyboardInterrupt:
+        for each in asked.values():
+            each.cancel()
+        raise
+    return asked
 
 
 def _ask(

@@ -33,6 +33,7 @@ __all__ = [
 Options = dict[int, dict[str, Any]]
 """Options by the number of their group."""
 
+HALF = 1 << 63  # context ids have more bits than an integer of MessagePack
 TINY_SQUARE = 1e-30  # below it a sum of squares in float32 has lost digits
 
 
@@ -89,6 +90,24 @@ class StepRequest:
     ticket: int = 0
     factor: float = 1.0
 
+    def plain(self, groups: Sequence[int]) -> list[Any]:
+        """Returns it with the options of some groups, as a list that is quickly encoded."""
+        options = [each for i in groups if i in self.options for each in (i, self.options[i])]
+        shares = [each for (n, weight) in self.shares for each in (*divmod(n, HALF), weight)]
+        return [self.ticket, self.factor, shares, options]
+
+    @staticmethod
+    def of(plain: StepRequest | list[Any]) -> StepRequest:
+        """Returns what `plain` made a list of; as it is, what is none."""
+        if isinstance(plain, StepRequest):
+            return plain
+        ticket, factor, shares, options = plain
+        contexts = [high * HALF + low for high, low in zip(shares[::3], shares[1::3], strict=True)]
+        pairs = list(zip(contexts, shares[2::3], strict=True))
+        return StepRequest(
+            pairs, dict(zip(options[::2], options[1::2], strict=True)), ticket, factor
+        )
+
 
 @expose
 @final
@@ -138,21 +157,23 @@ class OwnerOptimizer:
             {number: parameter.shape for number, parameter in params},
         )
 
-    def measure(self, request: StepRequest) -> tuple[float, list[int]]:
+    def measure(self, request: StepRequest | list[Any]) -> tuple[float, list[int]]:
         """Returns the norm of the gradients, and which contexts of a round are over.
 
         The norm is not finite where a gradient is not. Those of a round are held for the step, so
         that it is made with what was measured even if a trainer is lost in between, and until the
         next round.
         """
+        request = StepRequest.of(request)
         gradients, over = self._gradients(request)
         if request.ticket:
             with self._lock:
                 self._held = (request.ticket, gradients)
         return math.hypot(*(_norm(gradient) for gradient in gradients.values())), over
 
-    def step(self, request: StepRequest) -> list[int]:
+    def step(self, request: StepRequest | list[Any]) -> list[int]:
         """Steps the parameters that have a gradient; returns which contexts of a round are over."""
+        request = StepRequest.of(request)
         with self._lock:
             held, self._held = self._held, (0, {})
         measured = bool(request.ticket) and held[0] == request.ticket

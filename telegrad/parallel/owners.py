@@ -19,7 +19,7 @@ from typing import Any, final
 
 from telegrad.errors import CallTimeoutError, WorkerLostError
 from telegrad.parallel.owner_optimizer import OwnerOptimizer, StepRequest
-from telegrad.rpc import Future, RRef, collect_all, current_agent, fresh_copy
+from telegrad.rpc import Future, RRef, current_agent, fresh_copy
 from telegrad.types import WorkerInfo
 
 __all__ = ["Owner", "Owners", "StepFailure", "StepResult", "left_until", "step_failure"]
@@ -185,8 +185,7 @@ class Owners:
 
     def _ask(self, method: str, request: StepRequest, timeout: float, *, steps: bool) -> list[Any]:
         def arguments(owner: Owner) -> Sequence[Any]:
-            own = {i: request.options[i] for i in owner.groups if i in request.options}
-            return (dataclasses.replace(request, options=own),)
+            return (request.plain(owner.groups),)
 
         outcomes = self._outcomes(method, arguments, timeout)
         self._raise_first(outcomes, self._failure(outcomes) if steps else StepFailure())
@@ -212,7 +211,6 @@ class Owners:
                 calls.append(getattr(part, method)(*arguments(owner)))
             except Exception as error:
                 calls.append(error)
-        collect_all([call for call in calls if isinstance(call, Future)]).wait()
         return [_outcome(call) for call in calls]
 
     def _failure(self, outcomes: Sequence[tuple[Any, Exception | None, bool]]) -> StepFailure:
@@ -263,9 +261,7 @@ def _copy(error: WorkerLostError) -> Exception:
 def _outcome(call: Any) -> tuple[Any, Exception | None, bool]:
     if not isinstance(call, Future):
         return None, call, False
-    error = call.exception()
-    if error is None:
-        return call.value(), None, True
-    if not isinstance(error, Exception):
-        raise error
-    return None, error, True
+    try:
+        return call.wait(math.inf), None, True  # each of them ends in time
+    except Exception as error:
+        return None, error, True

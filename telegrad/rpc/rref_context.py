@@ -3,7 +3,7 @@
 header "rref" of a request or reply, beside its document:
     forks      [[external's index, RRefId, ForkId, owner's [name, rank, incarnation], class, whether
                its creation failed]]
-    creation   [external's index, RRefId, the creator's ForkId or None]
+    creation   [the 3 numbers of the RRefId, the 4 of the creator's ForkId if it has one]
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, final
 
 from telegrad.errors import DecodeError, WorkerLostError
-from telegrad.rpc.interceptor import Interceptor, Message
-from telegrad.rpc.rref_calls import Creation, RRefCalls
+from telegrad.rpc.interceptor import CallRecord, Interceptor, Message
+from telegrad.rpc.rref_calls import NAME, Creation, RRefCalls
 from telegrad.rpc.rref_confirmation import when_confirmed
 from telegrad.rpc.rref_ids import ForkId, RRefId
 from telegrad.rpc.rref_leaks import Leaks
@@ -29,7 +29,7 @@ from telegrad.rpc.rref_reference import Arrival, Counted, Reference
 from telegrad.rpc.rref_registry import RRefRegistry
 from telegrad.rpc.rref_serving import RRefServing
 from telegrad.types import WorkerInfo
-from telegrad.wire import Buffer, Envelope, ExternalType, Land, Memory, register_external
+from telegrad.wire import Buffer, Envelope, Land, Memory
 
 if TYPE_CHECKING:
     from telegrad.rpc.agent import Agent
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RRefInterceptor", "attach_with", "describe_nothing", "rebuild_traveller"]
 
-NAME = "rref"
+_INTEGERS = frozenset({int})
 
 Entry: TypeAlias = list[object]
 Id = TypeVar("Id", RRefId, ForkId)
@@ -83,6 +83,12 @@ class RRefInterceptor(Interceptor):
         self._registry = registry
         self._make_rref = make_rref
 
+    hears_all = False
+
+    def speaks(self, call: CallRecord, *, reply: bool) -> bool:
+        """Tells whether a request creates a value; other RRefs are externals."""
+        return NAME in call.state and not reply
+
     @property
     def name(self) -> str:
         """Its key in `Message.headers`."""
@@ -90,17 +96,17 @@ class RRefInterceptor(Interceptor):
 
     def outgoing(self, message: Message) -> None:
         """Makes a fork for each RRef among the externals."""
-        if not message.externals:
+        creation = None if message.reply else message.call.state.get(NAME)
+        if not message.externals and creation is None:
             return
         forks: list[Entry] = []
         header: dict[str, object] = {}
+        if isinstance(creation, Creation):
+            header["creation"] = [*creation.rref, *(creation.fork or ())]
         try:
             for place, external in enumerate(message.externals):
                 if isinstance(external, Counted):
                     forks.append(self._fork(place, external, message.peer))
-                elif isinstance(external, Creation):
-                    fork = external.fork
-                    header["creation"] = [place, list(external.rref), fork and list(fork)]
         except BaseException:
             self._undo({"forks": forks}, message.peer)
             raise
@@ -113,12 +119,15 @@ class RRefInterceptor(Interceptor):
         """Puts RRefs in the place of what was sent for them."""
         if not message.externals and NAME not in message.headers:
             return
-        header = _header(message)
         registry, externals = self._registry, message.externals
+        if NAME not in message.headers:
+            _check_no_traveller(externals)
+            return
+        header = _header(message)
         arrived: list[Reference] = []
-        for place, rref, fork in _creation(header):
+        for rref, fork in _creation(header):
             registry.creation_arrived(_said_by(message.peer, rref, "creator"), fork, message.peer)
-            externals[_checked(place, externals)] = Creation(rref, fork)
+            message.call.state[NAME] = Creation(rref, fork)
         for place, arrival in _arrivals(header):
             reference = registry.arrive(arrival, message.peer)
             if reference is None:
@@ -127,9 +136,7 @@ class RRefInterceptor(Interceptor):
                 reference.whence = f"the value of {message.call.function}"
             externals[_checked(place, externals)] = self._make_rref(reference)
             arrived.append(reference)
-        for external in externals:
-            if isinstance(external, _Traveller):
-                raise DecodeError("an RRef in the message is missing from its header")
+        _check_no_traveller(externals)
         if arrived and not message.reply:
             self._start_when_confirmed(message, arrived)
 
@@ -140,13 +147,13 @@ class RRefInterceptor(Interceptor):
     def _start_when_confirmed(self, message: Message, arrived: list[Reference]) -> None:
         registry = self._registry
         starts_after = message.call.starts_after = when_confirmed(registry, arrived)
-        creations = [each.rref for each in message.externals if isinstance(each, Creation)]
-        if starts_after is None or not creations:
+        creation = message.call.state.get(NAME)
+        if starts_after is None or not isinstance(creation, Creation):
             return
+        rref = creation.rref
 
         def settle(done: Future[Any]) -> None:
-            error = done.exception()
-            for rref in creations if error is not None else ():
+            if (error := done.exception()) is not None:
                 registry.settle(rref, None, error)  # it does not run; who waits for it hears
 
         starts_after.add_done_callback(settle)
@@ -173,7 +180,7 @@ class RRefInterceptor(Interceptor):
                 registry.take_back(arrival.rref, arrival.fork)
             else:
                 registry.refuse(arrival, peer)
-        for _, rref, fork in _creation(header):
+        for rref, fork in _creation(header):
             if fork is None:
                 continue  # asked for and served here: the caller's future tells
             if rref.creator == me:
@@ -190,6 +197,12 @@ class _Traveller:
     __slots__ = ()
 
 
+def _check_no_traveller(externals: Sequence[object]) -> None:
+    for external in externals:
+        if isinstance(external, _Traveller):
+            raise DecodeError("an RRef in the message is missing from its header")
+
+
 # What travels beside the document is in the header, since each destination has its own fork.
 
 
@@ -203,9 +216,6 @@ def rebuild_traveller(meta: object, buffers: Sequence[Buffer], land: Land) -> ob
     """Makes what stands for an RRef until the header was read."""
     del meta, buffers, land
     return _Traveller()
-
-
-register_external(ExternalType("rref.creation", Creation, describe_nothing, rebuild_traveller))
 
 
 # Reading and writing -------------------------------------------------------------------------
@@ -281,14 +291,13 @@ def _arrivals(header: dict[str, object]) -> Iterator[tuple[object, Arrival]]:
         yield place, Arrival(_rref_id(rref), _fork_id(fork), where, type_name, failed is True)
 
 
-def _creation(header: dict[str, object]) -> Iterator[tuple[object, RRefId, ForkId | None]]:
+def _creation(header: dict[str, object]) -> Iterator[tuple[RRefId, ForkId | None]]:
     creation = header.get("creation")
     if creation is None:
         return
-    if not isinstance(creation, list) or len(creation) != 3:
-        raise DecodeError("the creation in the header of RRefs is not a list of 3")
-    place, rref, fork = creation
-    yield place, _rref_id(rref), None if fork is None else _fork_id(fork)
+    if not isinstance(creation, list):
+        raise DecodeError("the creation in the header of RRefs is no list")
+    yield _rref_id(creation[:3]), _fork_id(creation[3:]) if len(creation) > 3 else None
 
 
 def _rref_id(value: object) -> RRefId:
@@ -309,7 +318,7 @@ def _worker(value: object) -> WorkerInfo:
 def _integers(value: object, count: int) -> list[int]:
     if not isinstance(value, list) or len(value) != count:
         raise DecodeError(f"an RRef's id is not a list of {count} integers")
-    if not all(type(item) is int for item in value):
+    if not _INTEGERS.issuperset(map(type, value)):
         raise DecodeError(f"an RRef's id is not a list of {count} integers")
     return value
 

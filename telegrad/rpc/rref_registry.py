@@ -398,8 +398,6 @@ class RRefRegistry:
         self.drain()
         self._mail.flush()
 
-    # How effects are carried out.
-
     def check_open(self) -> None:
         """Raises NotInitializedError when the agent was shut down."""
         if self._closed:
@@ -429,8 +427,10 @@ class RRefRegistry:
 
     def _event(self, event: Callable[[], Sequence[Effect]]) -> None:
         with self._lock:
-            outcome = self._take(event())
-        self._carry_out(outcome)
+            effects = event()
+            outcome = self._take(effects) if effects or self._failures or self._leaving else None
+        if outcome is not None:
+            self._carry_out(outcome)
         self.drain()
 
     def _collected(self) -> list[Effect]:

@@ -16,7 +16,7 @@ from telegrad.rpc.blocking import comes_from
 from telegrad.rpc.fresh import fresh_copy
 from telegrad.rpc.future import Future, new_future
 from telegrad.rpc.rref_admission import AdmittedMethod, admit_method, check_public, read_rref
-from telegrad.rpc.rref_calls import CALL, FETCH, READ, REMOTE, Creation
+from telegrad.rpc.rref_calls import CALL, FETCH, NAME, READ, REMOTE, Creation
 from telegrad.rpc.rref_futures import failed, hand_on, result
 from telegrad.rpc.rref_ids import RRefId
 from telegrad.rpc.rref_methods import RunMethod, call_method, read_attribute
@@ -125,7 +125,7 @@ class RRefServing:
                 self._agent.check_method(found, method.name, caller)
             return run(found, method.name, args, kwargs, check)
 
-        return self.on_value(payload, method.name, method_call)
+        return self._on_value(method.rref, method.name, method_call)
 
     def on_value(
         self, payload: object, name: str, user_call: Callable[[object], UserCall]
@@ -141,7 +141,12 @@ class RRefServing:
             DecodeError: It names no value of this worker's.
             LookupError: The value is gone.
         """
-        value, reference = self._named(payload)
+        return self._on_value(self._read(payload), name, user_call)
+
+    def _on_value(
+        self, rref: RRefId, name: str, user_call: Callable[[object], UserCall]
+    ) -> UserCall:
+        value, reference = self._named(rref)
         agent = self._agent
         if reference is None:
             return user_call(value.value())
@@ -166,7 +171,7 @@ class RRefServing:
         return UserCall(run_later, mode=CallMode.FUTURE, name=f"RRef.{name}")
 
     def _prepare_fetch(self, caller: WorkerInfo, payload: object) -> UserCall:
-        value, reference = self._named(payload)
+        value, reference = self._named(self._read(payload))
         if reference is None:
             return UserCall(value.value, name="RRef.to_here")
 
@@ -216,36 +221,40 @@ class RRefServing:
         return partial(self._prepare_creation, prepare_function)
 
     def _prepare_creation(self, prepare: Prepare, caller: WorkerInfo, payload: object) -> UserCall:
-        if not isinstance(payload, dict) or not isinstance(payload.get("creation"), Creation):
-            raise DecodeError("the body of a creation does not say what it creates")
-        rref = payload.pop("creation").rref
+        served = current_served_call()
+        creation = None if served is None else served.record.state.get(NAME)
+        if not isinstance(creation, Creation):
+            raise DecodeError("the header of a creation does not say what it creates")
+        rref = creation.rref
         registry, agent = self._registry, self._agent
         value = registry.value(rref)
         if value is not None:
-            comes_from(value, current_served_call())
+            comes_from(value, served)
         try:
             user_call = prepare(caller, payload)
         except BaseException as error:  # in a remote handler: who waits for the value hears of it
             registry.settle(rref, None, fresh_copy(error))
             raise
 
-        creation = _Creation(registry, rref, user_call)
+        making = _Creation(registry, rref, user_call)
         if user_call.mode is CallMode.PLAIN:
-            return UserCall(creation.make, name=user_call.name)
+            return UserCall(making.make, name=user_call.name)
         return UserCall(
-            lambda: agent.run(user_call).then(creation.keep),
+            lambda: agent.run(user_call).then(making.keep),
             mode=CallMode.FUTURE,
             name=user_call.name,
         )
 
-    def _named(self, payload: object) -> tuple[Future[Any], Reference | None]:
-        """Returns the value that a request names, which may arrive before its creation.
+    def _read(self, payload: object) -> RRefId:
+        return read_rref(self._registry, payload.get("rref") if isinstance(payload, dict) else None)
+
+    def _named(self, rref: RRefId) -> tuple[Future[Any], Reference | None]:
+        """Returns a value that a request names, which may arrive before its creation.
 
         Returns:
             The value, and what holds it until it is there; None where it is, and is no error.
         """
         registry = self._registry
-        rref = read_rref(registry, payload.get("rref") if isinstance(payload, dict) else None)
         value = registry.value(rref)
         if value is not None and value.done() and not value.failed:
             return value, None

@@ -17,6 +17,7 @@ from telegrad import dist_autograd, rpc
 from telegrad.autograd import Tensor, tensor
 from telegrad.dist_autograd.context import Context, Functions, ambient_context
 from telegrad.dist_autograd.interceptor import NAME, AutogradInterceptor
+from telegrad.dist_autograd.released import write_context_id
 from telegrad.rpc import CallRecord, Message
 from telegrad.testing import Cluster, FaultPlan
 from telegrad.testing.leaks import wait_until_gone
@@ -265,13 +266,13 @@ def messages_by_hand() -> None:
         context = mine.find(context_id)
         message = Message(peer, False, CallRecord("f"), [vector(), 5, tensor(1.0)])
         interceptor.outgoing(message)
-        assert message.headers == {NAME: {"context": context_id, "message": 1, "slots": [0]}}
+        assert message.headers == {NAME: [True, *write_context_id(context_id), 1, 0]}
         assert recorded(context) == (1, 0)
         interceptor.undelivered(message)
         assert recorded(context) == (0, 0)
 
         reply = Message(peer, True, message.call, [tensor([1.0])], {})
-        reply.headers[NAME] = {"context": context_id, "message": 9, "slots": [0]}
+        reply.headers[NAME] = [9, 0]
         interceptor.incoming(reply)
         (received,) = reply.externals
         assert isinstance(received, Tensor)

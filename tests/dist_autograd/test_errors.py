@@ -15,7 +15,7 @@ import pytest
 
 from telegrad import dist_autograd, rpc
 from telegrad.autograd import Function, FunctionContext, Tensor, no_grad, tensor
-from telegrad.dist_autograd.messages import BEGIN, GRADIENT
+from telegrad.dist_autograd.messages import ABORT, PASS
 from telegrad.errors import (
     AutogradError,
     BlockingCallError,
@@ -444,9 +444,9 @@ def test_a_log_tells_of_so_many_garbage_messages_and_no_more(
         agent = rpc.current_agent()
         peer = agent.worker("worker1")
         for _ in range(MOST_GARBAGE_TOLD):
-            for kind in (GRADIENT, BEGIN):
+            for kind in (ABORT, PASS):
                 agent.post(peer, kind, "garbage")
-        asked = [agent.request(peer, BEGIN, "garbage") for _ in range(10)]
+        asked = [agent.request(peer, PASS, "garbage") for _ in range(10)]
         for each in asked:
             with pytest.raises(DecodeError):
                 each.wait(20.0)

@@ -264,7 +264,7 @@ def test_a_look_at_the_graph_that_stands_before_its_last_gradient(
         if runner._agent.name != "worker1" or task is None:
             on_sink(runner, sink, gradients)
             return
-        runner._events.put(runner._ran)  # of a thread that found this one in the graph
+        runner._events.append(runner._ran)  # of a thread that found this one in the graph
         assert runner._working.acquire(timeout=20.0)  # another one goes on when the graph is done
         on_sink(runner, sink, gradients)
 

@@ -48,7 +48,8 @@ def test_a_trainer_whose_loss_one_owner_hears_of_in_the_middle_of_a_round(
     verb = "measure" if options else "step"
     asked = getattr(OwnerOptimizer, verb)
 
-    def after_the_loss(self: OwnerOptimizer, request: StepRequest) -> Any:
+    def after_the_loss(self: OwnerOptimizer, plain: list[Any]) -> Any:
+        request = StepRequest.of(plain)
         container = current_agent().attached(Container)
         if container.agent.name == "worker3" and len(request.shares) == 2:
             container.release(request.shares[-1][0], container.agent.worker("worker2"))

@@ -18,7 +18,8 @@ from telegrad.errors import (
     OwnerLostError,
 )
 from telegrad.rpc import Future, RRef
-from telegrad.rpc.rref_calls import Creation
+from telegrad.rpc.interceptor import CallRecord
+from telegrad.rpc.rref_calls import NAME, Creation
 from telegrad.rpc.user_call import call_payload
 from telegrad.testing import Cluster
 from telegrad.testing.leaks import wait_until_gone
@@ -395,12 +396,11 @@ def test_nobody_creates_the_value_of_anothers_rref(cluster: Cluster) -> None:
 
     def forge(pending: RRef[str]) -> None:
         reference = pending.reference
-        payload = {
-            **call_payload(give_back, ("forged",), {})[1],
-            "creation": Creation(reference.rref, reference.fork),
-        }
-        owner = rpc.current_agent().worker("worker1")
-        future = rpc.current_agent().send(owner, "rpc.remote", payload, function="forged")
+        payload = call_payload(give_back, ("forged",), {})[1]
+        record = CallRecord("forged", {NAME: Creation(reference.rref, reference.fork)})
+        agent = rpc.current_agent()
+        owner = agent.worker("worker1")
+        future = agent.send(owner, "rpc.remote", payload, function="forged", record=record)
         with pytest.raises(DecodeError, match="is not its creator"):
             future.wait()
 

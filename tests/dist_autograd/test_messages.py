@@ -1,0 +1,128 @@
+"""What the workers of a pass say to each other: as it is read again, and where it cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from telegrad import dist_autograd, rpc, tensor
+from telegrad.dist_autograd.messages import (
+    AbortMessage,
+    PassId,
+    PassMessage,
+    PassMode,
+    ReleaseMessage,
+)
+from telegrad.dist_autograd.released import make_context_id
+from telegrad.errors import DecodeError, EncodeError
+from telegrad.testing import Cluster
+from telegrad.types import WorkerInfo
+from telegrad.wire import read_body, write_body
+
+CONTEXT, PASS_ID = make_context_id(2**61, 7), PassId("a", 0, 2**61, 3)
+HEAD = PassMessage(CONTEXT, PASS_ID).to_wire()["pass"]
+
+numbers = st.lists(st.integers(0, 2**40), max_size=3)
+slots = st.lists(st.one_of(st.none(), st.floats(-1, 1)), max_size=3).map(tuple)
+modes = st.one_of(st.none(), st.builds(PassMode, st.booleans(), st.booleans(), st.booleans()))
+
+
+def travelled(message: Any) -> Any:
+    return type(message).from_wire(read_body(write_body("autograd.pass", message.to_wire())))
+
+
+@given(modes, numbers, st.lists(st.tuples(st.integers(0, 9), slots), max_size=3), numbers)
+def test_what_is_said_is_heard(
+    mode: PassMode | None, claims: list[int], gradients: list[tuple[int, Any]], nones: list[int]
+) -> None:
+    some = [answer for answer in gradients if answer[1]]  # each function has a slot at least
+    begins = {} if mode is None else {"mode": mode, "claims": claims}
+    heard = travelled(
+        PassMessage(CONTEXT, PASS_ID, gradients=some, nones=nones, **begins)  # type: ignore[arg-type]
+    )
+    assert (heard.context_id, heard.pass_id) == (CONTEXT, PASS_ID)
+    assert heard.pass_id.starter == WorkerInfo("a", 0, 2**61)
+    assert (heard.mode, list(heard.claims)) == (mode, claims if mode is not None else [])
+    assert (heard.gradients, heard.nones) == (some, nones)
+    assert not heard.begun
+
+
+def test_a_reply_says_why() -> None:
+    assert travelled(PassMessage(CONTEXT, PASS_ID, begun=True)).cause is None
+    heard = travelled(PassMessage(CONTEXT, PASS_ID, begun=True, cause=ValueError("why")))
+    assert heard.begun
+    assert repr(heard.cause) == "ValueError('why')"
+    assert repr(travelled(AbortMessage(CONTEXT, PASS_ID, ValueError("x"))).cause)
+    assert travelled(ReleaseMessage(CONTEXT, 9)) == ReleaseMessage(CONTEXT, 9)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"pass": None}, {"pass": [1, 2]}, {"pass": [-1, 1, "a", 0, 1, 1]},
+     {"pass": [1, 2**40, "a", 0, 1, 1]}, {"pass": [True, 1, "a", 0, 1, 1]}, {"begin": 3},
+     {"begin": [True, 1, True]}, {"begin": [True, True, True, "x"]}, {"nones": [None]},
+     {"gradients": [1.0]}, {"gradients": [1.0], "answers": [1]}, {"gradients": 3, "answers": [1, 1]},
+     {"gradients": [1.0], "answers": [1, 2]}, {"gradients": [1.0], "answers": [1, 2, 3, -1]},
+     {"function": 1}, {"function": 1, "slots": [0]}, {"function": "x", "slots": []}],
+)  # fmt: skip
+def test_garbage(fields: dict[str, Any]) -> None:
+    with pytest.raises(DecodeError):
+        PassMessage.from_wire({"pass": HEAD, **fields})
+
+
+# -- in the middle of a pass -------------------------------------------------------------------
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster(2) as cluster:
+        yield cluster
+
+
+def doubled(x: Any) -> Any:
+    return x + x
+
+
+def backward() -> None:
+    x = tensor(np.ones(3), requires_grad=True)
+    with dist_autograd.context() as context_id:
+        y = rpc.rpc_sync("worker1", doubled, (x,))
+        try:
+            dist_autograd.backward(context_id, [y.sum()], timeout=30.0)
+        finally:
+            assert dist_autograd.get_gradients(context_id) == {}
+
+
+def test_a_message_that_cannot_be_read_ends_its_pass(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    genuine = PassMessage.to_wire
+
+    def to_wire(message: PassMessage) -> dict[str, object]:
+        body = genuine(message)
+        return {**body, "nones": "garbage"} if message.mode is not None else body
+
+    monkeypatch.setattr(PassMessage, "to_wire", to_wire)
+    with pytest.raises(DecodeError, match="message ids"):
+        cluster.call(0, backward)
+
+
+@pytest.mark.parametrize("sender", ["worker0", "worker1"])
+def test_gradients_that_cannot_travel_end_the_pass(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, sender: str
+) -> None:
+    genuine = PassMessage.to_wire
+
+    def to_wire(message: PassMessage) -> dict[str, object]:
+        if message.gradients and rpc.current_agent().name == sender:
+            raise EncodeError("they cannot travel", path="gradients")
+        return genuine(message)
+
+    monkeypatch.setattr(PassMessage, "to_wire", to_wire)
+    with pytest.raises(EncodeError, match="they cannot travel"):
+        cluster.call(0, backward)

@@ -1,0 +1,140 @@
+"""A method that was judged once is called again unasked only as long as it is the same."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from telegrad.errors import CallRefusedError
+from telegrad.wire import CallablePolicy
+from telegrad.wire.known_methods import KnownMethods
+
+
+class Base:
+    def inherited(self) -> int:
+        return 1
+
+
+class Other:
+    def inherited(self) -> int:
+        return 2
+
+
+class Thing(Base):
+    def method(self) -> int:
+        return 1
+
+    def other(self) -> int:
+        return 2
+
+
+class Slotted:
+    __slots__ = ("kept",)
+
+    def method(self) -> int:
+        return 1
+
+
+class Meta(type):
+    pass
+
+
+class OfMeta(metaclass=Meta):
+    def method(self) -> int:
+        return 1
+
+
+def judged(policy: CallablePolicy, value: Any, name: str) -> None:
+    """As a call does: by name, then what was found."""
+    policy.check_method(value, name)
+    policy.check_found(value, name, getattr(value, name))
+
+
+@pytest.fixture
+def policy() -> CallablePolicy:
+    policy = CallablePolicy("project")
+    for _ in range(2):
+        judged(policy, Thing(), "method")
+        judged(policy, Thing(), "inherited")
+    return policy
+
+
+def test_what_is_known() -> None:
+    known = KnownMethods()
+    for value, name in ((Thing(), "method"), (Thing(), "inherited"), (Slotted(), "method")):
+        assert not known.has(value, name)
+        known.add(value, name)
+        assert known.has(type(value)(), name)
+        assert known.is_found(value, name, getattr(value, name))
+        assert not known.is_found(value, name, getattr(type(value)(), name))
+
+
+def in_a_function() -> Any:
+    class Local:
+        def method(self) -> int:
+            return 1
+
+    return Local()
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [(OfMeta, "method"), (in_a_function, "method"), (Thing, "nothing"), (list, "append"),
+     (lambda: Thing, "method"), (Thing, "__call__")],
+)  # fmt: skip
+def test_what_is_judged_each_time(make: Callable[[], Any], name: str) -> None:
+    known, value = KnownMethods(), make()
+    known.add(value, name)
+    assert not known.has(value, name)
+
+
+def test_another_function_in_its_place(
+    policy: CallablePolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for owner, name in ((Thing, "method"), (Thing, "inherited"), (Base, "inherited")):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, os.getpid, raising=False)
+            with pytest.raises(CallRefusedError):
+                judged(policy, Thing(), name)
+        judged(policy, Thing(), name)
+
+
+def test_an_objects_own_in_its_place(policy: CallablePolicy) -> None:
+    thing = Thing()
+    vars(thing)["method"] = os.getpid
+    with pytest.raises(CallRefusedError):
+        policy.check_method(thing, "method")
+
+
+def test_something_else_that_is_found(policy: CallablePolicy) -> None:
+    policy.check_found(Thing(), "method", Thing().method)
+    with pytest.raises(CallRefusedError):
+        policy.check_found(Slotted(), "kept", os.getpid)
+
+
+class Changing(Base):
+    pass
+
+
+def test_other_bases() -> None:
+    known, changing = KnownMethods(), Changing()
+    known.add(changing, "inherited")
+    assert known.has(changing, "inherited")
+    Changing.__bases__ = (Other,)
+    assert not known.has(changing, "inherited")
+
+
+def test_a_policy_of_ones_own_is_asked_each_time() -> None:
+    asked: list[str] = []
+
+    def decide(caller: object, module: str, name: str) -> bool:
+        asked.append(name)
+        return True
+
+    own = CallablePolicy(decide=decide)
+    for _ in range(3):
+        judged(own, Thing(), "method")
+    assert len(asked) >= 3
