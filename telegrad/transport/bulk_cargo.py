@@ -49,10 +49,10 @@ class Cargo:
         with self._session_lock:
             return self._session.pieces_waiting
 
-    def next_piece(self) -> Piece | None:
-        """Returns what to send next, if there is anything."""
+    def next_piece(self, most: int) -> Piece | None:
+        """Returns what to send next, if there is anything: so many bytes at most."""
         with self._session_lock:
-            return self._session.next_piece()
+            return self._session.next_piece(most)
 
     def announced(self, number: int) -> bool:
         """Returns whether the envelope of a piece is known."""

@@ -1,4 +1,4 @@
-"""One bulk lane: chunks of 1 MiB both ways, on a carrier of its own.
+"""One bulk lane: chunks of 1 MiB at most both ways, on a carrier of its own.
 
         next_piece ─▶ make_chunk ─▶ send ═══ lane ═══▶ receive ─▶ announced? ─▶ store
                       (bulk thread)                                    (bulk thread copies)
@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import final
+from typing import TypeAlias, final
 
 from telegrad.transport.base import Carrier, CarrierClosedError
 from telegrad.transport.bulk_cargo import Cargo
+from telegrad.transport.bulk_pace import Pace
 from telegrad.transport.bulk_thread import BulkThread, make_chunk
 from telegrad.transport.terms import Counters
 from telegrad.wire import read_chunk
@@ -24,6 +25,9 @@ __all__ = ["Lane"]
 # Chunks made before the one being sent has left, and copied while the next ones are read. One
 # more hides the hop to the bulk thread; each costs 1 MiB per lane.
 AHEAD = 2
+
+# A chunk, and where its data begins in its part.
+_Made: TypeAlias = "tuple[asyncio.Future[bytes], int]"
 
 
 @final
@@ -40,6 +44,7 @@ class Lane:
         cargo: What is loaded and unloaded.
         bulk: Where chunks are made.
         counters: What is counted.
+        pace: Says how big chunks are to be, and hears what is sent.
         preamble: What has to be sent before the first chunk: a listener's welcome.
     """
 
@@ -50,6 +55,7 @@ class Lane:
         bulk: BulkThread,
         counters: Counters,
         *,
+        pace: Pace,
         preamble: bytes = b"",
     ) -> None:
         self.carrier = carrier
@@ -58,6 +64,7 @@ class Lane:
         self._cargo = cargo
         self._bulk = bulk
         self._counters = counters
+        self._pace = pace
         self._preamble = preamble
         self._open = True
         self._work = asyncio.Event()  # there may be pieces to send
@@ -89,12 +96,13 @@ class Lane:
         """
         if self._preamble:
             await self.carrier.send(self._preamble)
-        made: deque[asyncio.Future[bytes]] = deque()
+        made: deque[_Made] = deque()
         while self._open:
             self._work.clear()
             self._make(made)
             if made:
-                await self._send(await made.popleft())
+                chunk, offset = made.popleft()
+                await self._send(await chunk, offset)
             else:
                 await self._work.wait()
 
@@ -115,15 +123,20 @@ class Lane:
 
     # What holds a chunk returns before the next wait for one: an idle lane keeps no bytes.
 
-    def _make(self, made: deque[asyncio.Future[bytes]]) -> None:
-        while len(made) < AHEAD and (piece := self._cargo.next_piece()) is not None:
-            made.append(self._bulk.run(make_chunk, self.sent, piece))
+    def _make(self, made: deque[_Made]) -> None:
+        while len(made) < AHEAD:
+            piece = self._cargo.next_piece(self._pace.stride)
+            if piece is None:
+                return
+            chunk = self._bulk.run(make_chunk, self.sent, piece)
+            made.append((chunk, piece.offset))
             self.sent += 1
+            self._pace.sent(len(piece.data))
 
-    async def _send(self, chunk: bytes) -> None:
+    async def _send(self, chunk: bytes, offset: int) -> None:
         await self.carrier.send(chunk)
         self.left += 1
-        self._counters.chunk_left(len(chunk))
+        self._counters.chunk_left(len(chunk), offset)
 
     async def _receive(self) -> asyncio.Future[None] | None:
         """Waits for a chunk, and for its announcement; has it copied where it is wanted."""
@@ -134,7 +147,7 @@ class Lane:
         if sequence != self.taken:
             raise CarrierClosedError(f"chunk {sequence} came in place of {self.taken}")
         self.taken += 1
-        self._counters.chunk_came(len(message))
+        self._counters.chunk_came(len(message), piece.offset)
         while not self._cargo.announced(piece.number):
             self._news.clear()
             await self._news.wait()

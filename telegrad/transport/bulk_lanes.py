@@ -18,6 +18,7 @@ from telegrad.transport.answer import Answer, ask, cut_off, receive_small, recor
 from telegrad.transport.base import Blocking, Carrier, CarrierClosedError
 from telegrad.transport.bulk_cargo import Cargo
 from telegrad.transport.bulk_lane import Lane
+from telegrad.transport.bulk_pace import Pace
 from telegrad.transport.bulk_seal import can_seal, make_seal
 from telegrad.transport.bulk_socket_lane import SocketLane
 from telegrad.transport.bulk_sockets import BULK_SCHEME, bulk_endpoint
@@ -96,6 +97,7 @@ class Lanes:
         self._cargo = cargo
         self._on_broken = on_broken
         self._standstill = Standstill(terms.clock(), patience=patience)
+        self._pace = Pace(terms.clock())
         self._lanes: list[Lane | SocketLane] = []
         self._dialling = False
         self._at_socket = False  # dials a socket, or has
@@ -115,6 +117,11 @@ class Lanes:
     def taken(self) -> int:
         """How many chunks came on these lanes; heartbeats tell the peer."""
         return sum(lane.taken for lane in self._lanes)
+
+    @property
+    def known_taken(self) -> int:
+        """How many chunks the peer has said that it took."""
+        return self._standstill.taken
 
     @property
     def by_socket(self) -> bool:
@@ -141,6 +148,7 @@ class Lanes:
     def heard(self, chunks: int) -> None:
         """Hears how many chunks the peer took."""
         self._standstill.heard(chunks)
+        self._pace.heard(chunks, self._terms.clock())
 
     def stand_still(self, now: float) -> bool:
         """Returns whether chunks are owed and none has been taken for too long."""
@@ -190,7 +198,8 @@ class Lanes:
 
     def _on_loop(self, carrier: Carrier, preamble: bytes) -> Lane:
         terms = self._terms
-        lane = Lane(carrier, self._cargo, terms.bulk, terms.counters, preamble=preamble)
+        counters, pace = terms.counters, self._pace
+        lane = Lane(carrier, self._cargo, terms.bulk, counters, pace=pace, preamble=preamble)
         terms.spawn(self._run(lane.read()))
         terms.spawn(self._run(lane.write()))
         return lane
@@ -205,6 +214,7 @@ class Lanes:
             self._cargo,
             terms.bulk,
             terms.counters,
+            pace=self._pace,
             seal=make_seal(self._way.secret, transcript, dialled=self.dialled),
             on_broken=lambda error: terms.loop.call_soon(self._break, error),
             preamble=preamble,

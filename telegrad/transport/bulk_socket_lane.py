@@ -19,6 +19,7 @@ from typing import final
 from telegrad.errors import DecodeError
 from telegrad.transport.base import Blocking, Carrier, CarrierClosedError
 from telegrad.transport.bulk_cargo import Cargo
+from telegrad.transport.bulk_pace import Pace
 from telegrad.transport.bulk_seal import TAG_BYTES, Seal
 from telegrad.transport.bulk_socket import SIZE_BYTES
 from telegrad.transport.bulk_thread import BulkThread, copy_into
@@ -52,6 +53,7 @@ class SocketLane:
         cargo: What is loaded and unloaded.
         bulk: What starts the threads.
         counters: What is counted.
+        pace: Says how big chunks are to be, and hears what is sent.
         seal: What protects the chunks; None where they are plain.
         on_broken: Hears in one of the threads why it ended, unless it was let go.
         preamble: What has to be sent before the first chunk: a listener's welcome.
@@ -65,6 +67,7 @@ class SocketLane:
         bulk: BulkThread,
         counters: Counters,
         *,
+        pace: Pace,
         seal: Seal | None,
         on_broken: Callable[[Exception], None],
         preamble: bytes = b"",
@@ -76,6 +79,7 @@ class SocketLane:
         self._cargo = cargo
         self._bulk = bulk
         self._counters = counters
+        self._pace = pace
         self._seal = seal
         self._on_broken = on_broken
         self._preamble = preamble
@@ -132,13 +136,14 @@ class SocketLane:
                 self._work.wait()
 
     def _send_next(self) -> bool:
-        piece = self._cargo.next_piece()
+        piece = self._cargo.next_piece(self._pace.stride)
         if piece is None:
             return False
         sequence, self.sent = self.sent, self.sent + 1
+        self._pace.sent(len(piece.data))
         size = self._send(sequence, piece)
         self.left += 1
-        self._counters.chunk_left(size)
+        self._counters.chunk_left(size, piece.offset)
         return True
 
     def _send(self, sequence: int, piece: Piece) -> int:
@@ -169,13 +174,13 @@ class SocketLane:
                 sealed = scratch[: span.size + TAG_BYTES]
                 self._below.fill(sealed)
                 data = self._seal.open(sequence, header, sealed)
-                self._came(size)
+                self._came(span, size)
                 self._store(span, data)
                 del data
 
-    def _came(self, size: int) -> None:
+    def _came(self, span: Span, size: int) -> None:
         self.taken += 1
-        self._counters.chunk_came(size)
+        self._counters.chunk_came(size, span.offset)
 
     def _take(self, span: Span, size: int) -> None:
         """Receives the data of a chunk into its place."""
@@ -183,14 +188,14 @@ class SocketLane:
         place = self._cargo.claim(span)
         if place is None:  # it came before; its bytes have to be read all the same
             self._below.fill(memoryview(bytearray(span.size)))
-            self._came(size)
+            self._came(span, size)
             return
         try:
             self._below.fill(place)
         except BaseException:
             self._cargo.give_back(span)
             raise
-        self._came(size)
+        self._came(span, size)
         self._cargo.place(span)
 
     def _store(self, span: Span, data: bytes) -> None:

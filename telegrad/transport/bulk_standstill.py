@@ -30,6 +30,11 @@ class Standstill:
         self._idle = 0.0
         self._taken = 0
 
+    @property
+    def taken(self) -> int:
+        """How many chunks the receiver took, as far as is known."""
+        return self._taken
+
     def heard(self, taken: int) -> None:
         """Hears how many chunks the receiver took."""
         if taken > self._taken:

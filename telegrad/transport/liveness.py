@@ -6,8 +6,8 @@
      7 was heard: alive at this moment, and the way there and back works
 
 Every fifth of the bound each side asks; an answer asks, too, when the answerer's own next question
-is near. Bytes that merely arrive prove nothing: they may have been queued for long. But a receipt
-for something new is an answer, too: it is heard even while a beat is queued behind much else.
+is near. A receipt for something new is an answer, too, and so is news of chunks that the peer took
+from the lanes: they are heard even while a beat is queued behind much else.
 
 A peer is lost when a question stayed without an answer for `lost_after` seconds, counted from when
 it was asked or due, so that waiting to ask is never held against the peer. Slow is not dead, on either side:
@@ -19,6 +19,9 @@ L2. A judge that runs late must not count time in which it could not read: whate
     times since it asked before it gives anyone up, and read what came in.
 L3. After a late tick the peer is spared for some more, also at the very end of the bound: what has
     arrived meanwhile is read first.
+L4. Bytes that merely arrive prove little: they may have been queued for long. But a link that brings
+    chunks is not cut, and an answer may take as long as what fills it: while they come the bound
+    counts twice, once.
 
 By this a peer is never given up, however late the judge is, if its loop takes up whatever comes
 within X seconds and the network delivers within Y, with 3 X + 2 Y < lost_after: a fifth of the
@@ -29,6 +32,7 @@ always an argument.
 
 from __future__ import annotations
 
+import math
 from typing import final
 
 from telegrad.wire import Heartbeat
@@ -65,6 +69,7 @@ class Liveness:
         self._owes = False
         self._next_beat = now
         self._waited: float | None = None  # for an answer; None while nothing is asked
+        self._arrived = -math.inf  # when a chunk came last
         self._last_tick = now
         self._spared = 0  # ticks before it judges again
 
@@ -103,9 +108,13 @@ class Liveness:
             self._waited = None if beat.echo >= self._sent else 0.0
 
     def acknowledged(self, now: float) -> None:
-        """Hears that the peer has a receipt for something new: it read what this side wrote."""
+        """Hears that the peer has a receipt for something new, or took chunks that were new to it."""
         self.last_echo = max(self.last_echo, now)
         self._waited = None if self._waited is None else 0.0
+
+    def arrived(self, now: float) -> None:
+        """Hears that chunks came from the peer, whenever it may have sent them."""
+        self._arrived = now
 
     def opened(self, now: float) -> None:
         """Hears that the peer proved itself on a new carrier: that is life, too."""
@@ -140,8 +149,11 @@ class Liveness:
             self._waited += min(gap, longest)
         elif self.due(now):
             self._waited = 0.0
-        return not self._spared and (self._waited or 0.0) > self._bound
+        return not self._spared and (self._waited or 0.0) > self._bound(now)
 
-    @property
-    def _bound(self) -> float:
-        return self.lost_after + min(ANSWER_TURNS * self.peer_lag, self.lost_after)
+    def _bound(self, now: float) -> float:
+        slow = min(ANSWER_TURNS * self.peer_lag, self.lost_after)
+        return self.lost_after + (self.lost_after if self._comes(now) else slow)
+
+    def _comes(self, now: float) -> bool:
+        return now - self._arrived < self.lost_after

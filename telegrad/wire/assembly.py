@@ -1,24 +1,28 @@
 """Big parts of envelopes, put together by the receiver from pieces that come in any order.
 
 A piece is claimed, which says where its bytes belong; whoever claimed it copies them there, in
-whatever thread; then it is placed, or given back if its bytes did not come. A piece may come again:
-while the first is on its way it is claimed twice, and the same bytes are written twice; once it is in
-its place it is not wanted. No byte is written once all is complete: that waits for every claim.
+whatever thread; then it is placed, or given back if its bytes did not come. A piece may come again,
+and cut in another way: while the first is on its way its bytes are claimed twice, and the same are
+written twice; once all of a piece is in its place it is not wanted. No byte is written once
+everything is complete: that waits for every claim.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import final
+from collections.abc import Callable, Mapping
+from typing import TypeAlias, final
 
 import numpy as np
 
 from telegrad.errors import DecodeError
+from telegrad.wire.copies import NO_MEMORY
 from telegrad.wire.envelope import Envelope
 from telegrad.wire.limits import MAX_ENVELOPE_BYTES
-from telegrad.wire.piece import PIECE_BYTES, Span
+from telegrad.wire.piece import BLOCK_BYTES, PIECE_BYTES, Span
 
 __all__ = ["Assembly"]
+
+Take: TypeAlias = Callable[[int], memoryview | None]
 
 
 @final
@@ -29,7 +33,7 @@ class _Part:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.placed: set[int] | None = None  # the offsets of its pieces; none came while None
+        self.placed = bytearray()  # a 1 for each block that is there; empty before the first
         self.view: memoryview | None = None
 
 
@@ -37,28 +41,35 @@ class _Part:
 class Assembly:
     """A received envelope that waits for pieces. Pure; not thread-safe.
 
-    Memory for a part is taken whole when its first piece is there; what was announced, no more.
+    Memory for a part is taken whole when its first piece is there; what was announced, no more. A
+    buffer's is the receiver's from then on.
 
     Args:
         envelope: As `unpack_frame` returned it; `join` completes it.
         awaited: The parts to come and their sizes, `frame.awaited[envelope.number]`.
         most: Bytes that they may have together.
+        take: Returns memory of so many bytes for a buffer, or None; else it is fresh.
 
     Raises:
         DecodeError: The sizes cannot be.
     """
 
-    __slots__ = ("_claimed", "_left", "_parts", "envelope")
+    __slots__ = ("_claimed", "_left", "_parts", "_take", "envelope")
 
     def __init__(
-        self, envelope: Envelope, awaited: Mapping[int, int], most: int = MAX_ENVELOPE_BYTES
+        self,
+        envelope: Envelope,
+        awaited: Mapping[int, int],
+        most: int = MAX_ENVELOPE_BYTES,
+        take: Take = NO_MEMORY.take,
     ) -> None:
         if sum(awaited.values()) > most or min(awaited.values(), default=1) <= 0:
             raise DecodeError(f"parts of impossible sizes were announced: {dict(awaited)}")
         self.envelope = envelope
         self._parts = {part: _Part(size) for part, size in awaited.items()}
-        self._left = sum(-(-size // PIECE_BYTES) for size in awaited.values())
+        self._left = sum(map(_blocks, awaited.values()))
         self._claimed = 0  # claims under way
+        self._take = take
 
     @property
     def parts(self) -> int:
@@ -67,7 +78,7 @@ class Assembly:
 
     @property
     def left(self) -> int:
-        """How many pieces are not in their place yet."""
+        """How many blocks are not in their place yet."""
         return self._left
 
     @property
@@ -86,25 +97,25 @@ class Assembly:
             if self._is_lent(piece.part):
                 return None
             raise self._error(piece, "no such part was announced")
-        end = min(piece.offset + PIECE_BYTES, part.size)
-        if piece.offset % PIECE_BYTES or piece.offset + piece.size != end:
+        end = piece.offset + piece.size
+        ends = end == part.size or (end < part.size and end % BLOCK_BYTES == 0)
+        if piece.offset % BLOCK_BYTES or not ends or not 0 < piece.size <= PIECE_BYTES:
             raise self._error(piece, f"the part has {part.size} bytes")
-        if part.placed is None:
-            part.placed = set()
-        if piece.offset in part.placed:
-            return None
         if part.view is None:
             part.view = self._take_memory(piece, part.size)
+            part.placed = bytearray(_blocks(part.size))
+        first = piece.offset // BLOCK_BYTES
+        if not part.placed.count(0, first, first + _blocks(piece.size)):
+            return None
         self._claimed += 1
         return part.view[piece.offset : end]
 
     def placed(self, piece: Span) -> bool:
         """Hears that the bytes of a claimed piece are in place; returns whether all are now."""
-        placed = self._parts[piece.part].placed
-        assert placed is not None
-        if piece.offset not in placed:
-            placed.add(piece.offset)
-            self._left -= 1
+        placed, n = self._parts[piece.part].placed, _blocks(piece.size)
+        first = piece.offset // BLOCK_BYTES
+        self._left -= placed.count(0, first, first + n)
+        placed[first : first + n] = b"\1" * n
         self._claimed -= 1
         return self.complete
 
@@ -135,7 +146,8 @@ class Assembly:
 
     def _take_memory(self, piece: Span, size: int) -> memoryview:
         try:  # np.empty touches no page before its bytes arrive; bytearray(n) would
-            return np.empty(size, np.uint8).data
+            room = self._take(size)
+            return np.empty(size, np.uint8).data if room is None else room
         except MemoryError as error:
             raise self._error(piece, f"no memory for {size} bytes") from error
 
@@ -145,3 +157,7 @@ class Assembly:
             f"a piece of envelope {piece.number} ({self.envelope.kind}) does not fit: {where}; "
             f"{why}"
         )
+
+
+def _blocks(size: int) -> int:
+    return -(-size // BLOCK_BYTES)

@@ -3,7 +3,8 @@
     chunk = sequence (8 bytes) | envelope (8) | part (4) | offset (8) | data
 
 All numbers big-endian. The sequence counts the chunks of one direction of one lane from 0. Every
-part is cut at the multiples of 1 MiB, so that a piece is known by where it begins.
+part is cut at multiples of 16 KiB, into pieces of 1 MiB, or less where a link is slow: a receiver says
+how far it is by the number of chunks, and a MiB may take minutes.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from telegrad.wire.envelope import Buffer, Envelope
 from telegrad.wire.frame import inline_parts, parts_of
 
 __all__ = [
+    "BLOCK_BYTES",
     "CHUNK_HEADER_BYTES",
     "PIECE_BYTES",
     "Piece",
@@ -29,6 +31,7 @@ __all__ = [
 ]
 
 PIECE_BYTES = 2**20  # a 64 MiB gRPC message moves at 0.3 GB/s, 1 MiB ones at 1.35
+BLOCK_BYTES = 2**14  # where a part may be cut; at 56 kbit/s it takes two seconds
 
 _HEADER: Final = struct.Struct(">QQIQ")
 CHUNK_HEADER_BYTES: Final = _HEADER.size
@@ -41,8 +44,8 @@ class Span:
     Attributes:
         number: Of which envelope.
         part: Of which of its parts.
-        offset: Where in the part its first byte belongs; a multiple of 1 MiB.
-        size: How many bytes; never 0.
+        offset: Where in the part its first byte belongs; a multiple of 16 KiB.
+        size: How many bytes; such a multiple, too, but at the part's end. Never 0.
     """
 
     number: int
@@ -58,8 +61,8 @@ class Piece:
     Attributes:
         number: Of which envelope.
         part: Of which of its parts: 0 the document, 1 the externals, 2 the first buffer, ...
-        offset: Where in the part its first byte belongs; a multiple of 1 MiB.
-        data: Never empty; 1 MiB, or what is left of the part.
+        offset: Where in the part its first byte belongs; a multiple of 16 KiB.
+        data: Never empty; 1 MiB, or what is left of the part, or as much of it as goes at once.
     """
 
     number: int
@@ -71,6 +74,16 @@ class Piece:
     def span(self) -> Span:
         """Where it belongs."""
         return Span(self.number, self.part, self.offset, len(self.data))
+
+    def split(self, size: int) -> tuple[Piece, Piece]:
+        """Returns its first bytes, so many, and the others; both are views.
+
+        Args:
+            size: A multiple of 16 KiB that is less than it has.
+        """
+        data = memoryview(self.data)
+        rest = Piece(self.number, self.part, self.offset + size, data[size:])
+        return Piece(self.number, self.part, self.offset, data[:size]), rest
 
 
 def cut(envelope: Envelope, lent: Container[int] = ()) -> Iterator[Piece]:
@@ -124,6 +137,6 @@ def read_chunk_header(header: Buffer, size: int) -> tuple[int, Span]:
     if not 0 < size - _HEADER.size <= PIECE_BYTES:
         raise DecodeError(f"not a chunk of a bulk lane ({size} bytes)")
     sequence, number, part, offset = _HEADER.unpack_from(header)
-    if number == 0 or offset % PIECE_BYTES:
+    if number == 0 or offset % BLOCK_BYTES:
         raise DecodeError(f"a chunk of no envelope, or off the grid: {number}, offset {offset}")
     return sequence, Span(number, part, offset, size - _HEADER.size)

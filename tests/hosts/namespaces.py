@@ -224,11 +224,13 @@ class Hosts:
     # -- slow, lossy and guarded links -----------------------------------------------------------
 
     def limit(self, r: int, rate: str) -> None:
-        """Has what a host sends and receives be no faster than a rate, such as `8mbit`."""
+        """Has what a host sends and receives be no faster than a rate, such as `8mbit`.
+
+        What waits takes 64 KiB at most, whatever the rate is: a queue of so many seconds would be too
+        full once the rate falls, and drop all that comes until it has shrunk, which is a cut.
+        """
         for name, device in self._ends(r):
-            self.tc(
-                name, f"qdisc replace dev {device} root tbf rate {rate} burst 16kb latency 400ms"
-            )
+            self.tc(name, f"qdisc replace dev {device} root tbf rate {rate} burst 16kb limit 64kb")
 
     def unlimit(self, r: int) -> None:
         """Takes `limit` back."""

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from telegrad.errors import DecodeError
 from telegrad.transport import BulkSockets, CarrierClosedError, ConnectionLimits, Session
 from telegrad.transport.bulk_cargo import Cargo
+from telegrad.transport.bulk_pace import Pace
 from telegrad.transport.bulk_seal import TAG_BYTES, Seal, lane_secret, make_seal
 from telegrad.transport.bulk_socket import BulkSocket
 from telegrad.transport.bulk_socket_lane import SocketLane
@@ -340,7 +341,14 @@ class Unloading:
         self._bulk = BulkThread()
         cargo = Cargo(session, threading.Lock(), self._bulk, self._take, self._fail)
         self._lane = SocketLane(
-            carrier, carrier, cargo, self._bulk, Counters(), seal=seal, on_broken=self._end
+            carrier,
+            carrier,
+            cargo,
+            self._bulk,
+            Counters(),
+            pace=Pace(0.0),
+            seal=seal,
+            on_broken=self._end,
         )
         self._lane.start()
 

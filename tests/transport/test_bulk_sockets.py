@@ -15,6 +15,7 @@ from telegrad.transport import (
     BulkSockets,
     bulk_lane,
     bulk_lanes,
+    bulk_pace,
     bulk_socket_lane,
     shared_loop_thread,
 )
@@ -261,7 +262,7 @@ def test_lanes_that_stand_still_are_replaced_by_those_over_grpc(
         "chunks", lambda: proxy.connections == 1 and chunks_received(bob) >= (hold_after > 0)
     )
     while alice.exchange.statistics().connections == 1:
-        clock.now += 2.0
+        clock.now += 10.0
         wait_until(
             "beats",
             lambda: (
@@ -339,6 +340,7 @@ def test_plain_bytes_are_copied_by_the_system_alone(
         copies.append(threading.current_thread().name)
         copy_into(place, data)
 
+    monkeypatch.setattr(bulk_pace, "FIRST_BYTES", MIB)
     monkeypatch.setattr(bulk_socket_lane, "copy_into", noting)
     monkeypatch.setattr(bulk_lane, "make_chunk", None)
     alice, bob = floor.pair()
@@ -375,7 +377,7 @@ def test_lanes_of_threads_do_not_wake_the_loop_for_each_chunk(
             assert done.wait(20.0)
         return counted
 
-    alice, bob = plain.pair()
+    alice, bob = plain.pair(clock=ManualClock())  # without heartbeats, however long it takes
     bob.recorder.react = lambda peer, got: bob.exchange.post(
         peer, Envelope("test.reply", got.call, reply=True, buffers=got.buffers)
     )

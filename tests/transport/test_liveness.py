@@ -144,6 +144,42 @@ def test_a_receipt_for_something_new_is_life() -> None:
     assert liveness.silence(164.0) == 4.0
 
 
+def test_while_chunks_come_the_bound_counts_twice() -> None:
+    """An answer may take as long as what fills the link; but what came may have been queued."""
+    liveness = Liveness(100.0, lost_after=BOUND)
+    liveness.beat(100.0)
+    now = 100.0
+    while not liveness.tick(now):
+        now += TICK
+        liveness.arrived(now)
+    assert 120.0 < now <= 121.0
+
+
+def test_when_chunks_no_longer_come_the_peer_is_lost_as_soon_as_any_other() -> None:
+    liveness = Liveness(100.0, lost_after=BOUND)
+    now = 100.0
+    while now < 150.0:
+        now += TICK
+        if liveness.due(now):
+            liveness.heard(Heartbeat(sent=now, echo=liveness.beat(now).sent), now)
+        liveness.arrived(now)
+        assert not liveness.tick(now)
+    lost = lost_at(liveness, 150.0, 200.0, answers=False)
+    assert lost is not None
+    assert 160.0 <= lost <= 160.0 + BOUND / BEATS_PER_BOUND + 3 * TICK
+
+
+def test_a_slow_peer_that_sends_chunks_has_twice_the_bound_and_no_more() -> None:
+    liveness = Liveness(100.0, lost_after=BOUND)
+    liveness.heard(Heartbeat(sent=1.0, echo=liveness.beat(100.0).sent, lag=1e9), 100.0)
+    now = 100.0
+    while not liveness.tick(now):
+        now += TICK
+        liveness.arrived(now)
+        liveness.beat(now) if liveness.due(now) else None
+    assert 121.0 < now <= 123.0
+
+
 def test_a_new_carrier_is_life() -> None:
     liveness = Liveness(100.0, lost_after=BOUND)
     assert lost_at(liveness, 100.0, 110.0, answers=False) is None

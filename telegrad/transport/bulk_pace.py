@@ -1,0 +1,73 @@
+"""How big the chunks of a stream's lanes are: smaller where its link is slow.
+
+A receiver says how far it is by a number of chunks, in heartbeats. Of 1 MiB that number stands still
+for half a minute at 512 kbit/s, though bytes come all the time; and what has been handed to gRPC or
+the system cannot be taken back. So a chunk is as big as what arrives in 1/32 s, measured from beat to
+beat while more is owed than has arrived: from 32 MB/s on it has 1 MiB, below 0.5 MB/s 16 KiB. Before
+the first such measurement it is small, as the system takes some MiB at once however slow the link
+is. Pure: the time is always an argument.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import final
+
+from telegrad.wire import BLOCK_BYTES, PIECE_BYTES
+
+__all__ = ["Pace"]
+
+CHUNKS_PER_SECOND = 32
+LEAST_SECONDS = 0.25  # over which it is measured; beats may come in pairs
+MOST_GROWTH, MOST_SHRINKAGE = 2, 4  # from one beat to the next
+FIRST_BYTES = 64 * 2**10
+FIRST_SHARE = 64  # of what has left; 64 MiB are 250 chunks the first time, and 64 from then on
+
+
+@final
+class Pace:
+    """What one end knows of how fast the chunks that it sends on one stream are taken.
+
+    Args:
+        now: The time.
+
+    Attributes:
+        stride: The most bytes that the next chunk should have; a multiple of 16 KiB.
+    """
+
+    def __init__(self, now: float) -> None:
+        self.stride = FIRST_BYTES
+        self._measured = False
+        self._sent = 0
+        self._owed: deque[int] = deque()  # sizes of chunks that were sent and not taken
+        self._taken = 0
+        self._since = now
+        self._bytes = 0  # taken since then
+        self._busy = False  # whether something was owed then
+
+    def sent(self, size: int) -> None:
+        """Hears that a chunk is sent; from any thread, one at a time."""
+        self._owed.append(size)
+        if not self._measured:
+            self._sent += size
+            self._set(max(FIRST_BYTES, self._sent // FIRST_SHARE))
+
+    def heard(self, taken: int, now: float) -> None:
+        """Hears how many chunks the receiver took."""
+        for _ in range(min(taken - self._taken, len(self._owed))):
+            self._bytes += self._owed.popleft()
+        self._taken = max(taken, self._taken)
+        passed = now - self._since
+        if passed < LEAST_SECONDS:
+            return
+        owes = bool(self._owed)
+        if self._busy and owes:  # all the time, so that the link was the bound
+            self._measured = True
+            measured = int(self._bytes / passed) // CHUNKS_PER_SECOND
+            self._set(max(measured, self.stride // MOST_SHRINKAGE))
+        elif self._bytes >= self.stride:  # it is at least so fast, and may be much faster
+            self._set(self.stride * MOST_GROWTH)
+        self._since, self._bytes, self._busy = now, 0, owes
+
+    def _set(self, stride: int) -> None:
+        self.stride = min(max(stride // BLOCK_BYTES, 1) * BLOCK_BYTES, PIECE_BYTES)
