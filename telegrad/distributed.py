@@ -345,7 +345,9 @@ def _make_grpc_agent(
         options=options,
         token=token,
         transports=[
-            *find_local(wanted=options.local, certificates=tls is not None),
+            *find_local(
+                wanted=options.local, certificates=tls is not None, cuda_ipc=options.cuda_ipc
+            ),
             port.transport,
             *port.bulk(options.bulk_port, certificates=tls is not None),
         ],

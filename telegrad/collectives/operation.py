@@ -149,6 +149,7 @@ class Operation(Link, Generic[T]):
         """Sends small data at once, large data when the receiver is ready; never waits."""
         step = self._sent[to]
         self._sent[to] += 1
+        data = self.group.shared(to, data)  # here, as the loop may be who posts it
         nbytes = memoryview(data).nbytes
         with self.group.state_lock:
             at_once = to in self.slot.ready or self._may_push(to, nbytes)

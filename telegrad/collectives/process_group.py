@@ -356,6 +356,10 @@ class ProcessGroup:
         except (WorkerLostError, UnknownWorkerError) as error:
             self.fail(error)
 
+    def shared(self, to: int, data: Buffer) -> Buffer:
+        """Returns bytes for one `post` to a member, in memory that both share where they do."""
+        return self._agent.shared(self.members[to], data)
+
     def may_push(self, to: int, nbytes: int) -> bool:
         """Tells whether a message may go to a member unasked, and counts it; with the lock."""
         cost = nbytes + MESSAGE_BYTES

@@ -34,6 +34,7 @@ from telegrad.rpc.doctor_facts import DoctorPair, DoctorWorker
 from telegrad.rpc.doctor_judgement import DoctorProblem
 from telegrad.rpc.doctor_probe import DoctorProbe
 from telegrad.rpc.doctor_report import DoctorReport
+from telegrad.rpc.drive import Driven
 from telegrad.rpc.fresh import fresh_copy
 from telegrad.rpc.future import Future, new_future
 from telegrad.rpc.future_sets import (
@@ -81,6 +82,7 @@ __all__ = [
     "DoctorProblem",
     "DoctorReport",
     "DoctorWorker",
+    "Driven",
     "Future",
     "Interceptor",
     "JobEvents",

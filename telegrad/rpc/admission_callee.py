@@ -24,6 +24,9 @@ __all__ = ["CalleeAdmission"]
 class CalleeAdmission:
     """The Budget of one worker. From any thread; handlers run on the loop.
 
+    Attributes:
+        expects: Whether a call may come that has asked; true before its leave is posted.
+
     Args:
         limits: Of this worker.
         deadlines: Where it looks whether those that wait have waited too long.
@@ -48,7 +51,7 @@ class CalleeAdmission:
         self._budget = Budget(limits.pending_bytes, limits.pending_bytes_per_peer)
         self._leaves = Leaves()  # this one on the loop alone
         self._watching = False
-        self._expects = False  # true before the leave of a call is posted
+        self.expects = False
 
     @property
     def in_use(self) -> int:
@@ -73,9 +76,10 @@ class CalleeAdmission:
         self._event(lambda: self._budget.withdraw(peer, call))
 
     def arrive(self, caller: WorkerInfo, number: int) -> Callable[[], None] | None:
-        """A call came; returns what gives its bytes back, None where it holds none."""
-        if not self._expects:  # nearly always: it has not asked
-            return None
+        """A call came; returns what gives its bytes back, None where it holds none.
+
+        To be asked while it `expects` any.
+        """
         with self._lock:
             if not self._budget.arrive(caller, number):
                 return None
@@ -92,7 +96,7 @@ class CalleeAdmission:
     def _event(self, event: Callable[[], list[Grant]]) -> None:
         with self._lock:
             grants = deque(event())
-            self._expects = self._budget.expects
+            self.expects = self._budget.expects
             watch = self._needs_watch()
             seen = self._budget.changes
         if watch:
@@ -104,7 +108,7 @@ class CalleeAdmission:
             except (WorkerLostError, UnknownWorkerError):
                 with self._lock:
                     grants.extend(self._budget.release(grant.peer, grant.call))
-                    self._expects = self._budget.expects
+                    self.expects = self._budget.expects
 
     def _needs_watch(self) -> bool:
         if self._watching or not self._budget.is_full:

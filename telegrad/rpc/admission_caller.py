@@ -51,6 +51,7 @@ class CallerAdmission:
         self._lock = threading.Lock()
         self._places = Places(limits.pending_calls)
         self._windows: dict[WorkerInfo, Window] = {}
+        self._latest: tuple[WorkerInfo | None, Window] = None, Window(limits, self._places)
         self._held: dict[int, Held] = {}
 
     @property
@@ -68,12 +69,12 @@ class CallerAdmission:
         """
         envelope = sealed.envelope
         size = len(envelope.document) + len(envelope.externals)  # headers are small by nature
-        for buffer in envelope.buffers:
-            size += memoryview(buffer).nbytes
+        if envelope.buffers:
+            size += sum([memoryview(buffer).nbytes for buffer in envelope.buffers])
         with self._lock:
-            window = self._windows.get(call.peer)
-            if window is None:
-                window = self._windows[call.peer] = Window(self._limits, self._places)
+            peer, window = self._latest
+            if peer is not call.peer:
+                window = self._window_to(call.peer)
             call.window = window
             step = window.enter(call.number, size)
             if step is Step.START:
@@ -89,11 +90,14 @@ class CallerAdmission:
         Returns:
             The call's message where it was not posted: it is the caller's to take back.
         """
+        if (window := call.window) is None:  # it never entered one
+            return None
         with self._lock:
             held = self._held.pop(call.number, None) if self._held else None
-            moves = self._take_out(call)
-        if moves:
-            self._carry_out(moves)
+            moves = window.leave(call.number)
+            addressed = self._addressed(moves, call.peer) if moves else None
+        if addressed:
+            self._carry_out(addressed)
         return held[1] if held is not None else None
 
     def withdraw(self, call: PendingCall) -> Sealed | None:
@@ -117,6 +121,7 @@ class CallerAdmission:
             for call, _ in lost:
                 del self._held[call.number]
             windows = [self._windows.pop(peer) for peer in list(self._windows) if gone(peer)]
+            self._latest = None, self._latest[1]
             moves = self._addressed([move for window in windows for move in window.lose()])
         self._carry_out(moves)
         return lost
@@ -132,6 +137,14 @@ class CallerAdmission:
         left = self._try(held)
         if left is not None:
             self._carry_out([(peer, Move(number, Step.WITHDRAW, 0)), *left])
+
+    def _window_to(self, peer: WorkerInfo) -> Window:
+        """Returns the window of a peer, which is likely to be asked for next, too. Holds the lock."""
+        window = self._windows.get(peer)
+        if window is None:
+            window = self._windows[peer] = Window(self._limits, self._places)
+        self._latest = peer, window
+        return window
 
     def _take_out(self, call: PendingCall) -> list[Addressed]:
         """Takes a call out of its window; holds the lock."""

@@ -31,6 +31,7 @@ from telegrad.rpc.deadlines import Deadlines
 from telegrad.rpc.executor import Executor
 from telegrad.rpc.future import Future
 from telegrad.rpc.inbox import Inbox
+from telegrad.rpc.loop_waker import LoopWakers
 from telegrad.rpc.members import Members
 from telegrad.rpc.open_exchange import OpenExchange
 from telegrad.rpc.options import RpcOptions
@@ -39,11 +40,11 @@ from telegrad.rpc.serving import CALL, Serving
 from telegrad.rpc.shutdown import UNGRACEFUL, Membership, Shutdown
 from telegrad.rpc.statistics import RpcStatistics
 from telegrad.rpc.timeouts import seconds
-from telegrad.rpc.user_call import admit_call, call_payload
+from telegrad.rpc.user_call import admit_call, call_message
 from telegrad.rpc.user_loop import UserLoop
 from telegrad.transport import LoopThread
 from telegrad.types import WorkerInfo
-from telegrad.wire import CallablePolicy
+from telegrad.wire import FIRST_BUFFER, Buffer, CallablePolicy, Envelope
 
 __all__ = ["Agent"]
 
@@ -75,6 +76,7 @@ class Agent(AgentSeams, AgentVerbs):
     Attributes:
         ended: Whether it was shut down, to the end.
         forked: Whether this process was forked from the one that it runs in.
+        loop_wakers: For the library: what wakes tasks of loops of the user's.
 
     Args:
         name: This worker's name, as for `init_rpc`.
@@ -140,6 +142,7 @@ class Agent(AgentSeams, AgentVerbs):
         self.reports = None
         watch_forks(self)
         self.main_stays_here = False
+        self.loop_wakers = LoopWakers()
         self._made = time.monotonic()
         self._context = contextvars.Context() if context is None else context
         self._context.run(enter_agent, self)
@@ -152,8 +155,6 @@ class Agent(AgentSeams, AgentVerbs):
             options.num_threads,
             self._deadlines,
             self.new_context,
-            lead=lambda gate, seconds: self._exchange.lead(gate, seconds),
-            leave=lambda: self._exchange.stop_leading(),
         )
         self._user_loop = UserLoop(info.name, self._deadlines, self.submit)
         self._policy = CallablePolicy(
@@ -194,8 +195,10 @@ class Agent(AgentSeams, AgentVerbs):
             load=lambda: self._executor.busy,
             anywhere=self._inbox.anywhere,
         )
+        self._executor.lead_with(self._exchange.lead, self._exchange.stop_leading)
         self._calling.drive_with(self._exchange)
         self._codec.memory = self._exchange.memory
+        self._codec.devices.moves = self._exchange.land
         self._shutdown = Shutdown(info.name, self)
         # First, and so called last: until then `shutdown` finds this agent, and waits for its end.
         self.after_close(self._has_ended)
@@ -269,12 +272,20 @@ class Agent(AgentSeams, AgentVerbs):
             CallTimeoutError: The call that this code serves has no time left.
         """
         peer = self._members.find(to)
-        name, payload = call_payload(func, args, kwargs)
+        name, payload = call_message(func, args, kwargs)
         if self.forked:
             check_process(self.info.name, self.pid)
         return self._calling.send(peer, CALL, payload, name, timeout)
 
     # Life.
+
+    def shared(self, to: WorkerInfo, data: Buffer) -> Buffer:
+        """For the library: returns bytes for one `post`, where a worker shares memory in there.
+
+        To be called where they may be copied, when it may be the loop that posts them.
+        """
+        staged = self._exchange.memory(to).stage(Envelope("", buffers=(data,))).staged
+        return staged[FIRST_BUFFER] if staged else data
 
     def open(self) -> tuple[str, ...]:
         """Opens the listeners and returns their endpoints; requests wait until `begin`.

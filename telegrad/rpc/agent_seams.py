@@ -256,8 +256,7 @@ class AgentSeams:
         """Sends an envelope that the codec has sealed.
 
         Raises:
-            WorkerLostError: The worker is lost, or this agent was shut down.
-            UnknownWorkerError: It is not known any more.
+            WorkerLostError, UnknownWorkerError: It is lost, or this agent was shut down.
             EncodeError: It is too big for an envelope; nothing was sent.
         """
         self._post(to, envelope)
@@ -367,10 +366,7 @@ class AgentSeams:
         self._answer(to, request, write_body(ERROR, body, reply=True))
 
     def tell_garbage(self, peer: WorkerInfo, envelope: Envelope, error: DecodeError) -> None:
-        """Logs that a message is garbage, as is done for handlers on the loop: so often, and no more.
-
-        A handler that reads in the pool calls it there.
-        """
+        """Logs that a message is garbage, so often and no more; for handlers that read in the pool."""
         self._inbox.tell_garbage(peer, envelope.kind, error)
 
     @staticmethod
@@ -414,6 +410,10 @@ class AgentSeams:
         That is on the loop, as a rule: it must not block or raise.
         """
         self._inbox.on_loss_at_once(callback)
+
+    def on_given_up(self, callback: Callable[[BaseException], None]) -> None:
+        """Has `callback(error)` called when this worker leaves or is evicted: must not block."""
+        self._calling.on_given_up.append(callback)
 
     def weigh(self, cause: BaseException, then: Callable[[BaseException], object]) -> None:
         """Calls `then(error)` with the reason, told by a peer, why something has ended here.

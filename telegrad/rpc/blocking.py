@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from telegrad.rpc.future import Future
 
 __all__ = [
-    "Arrival",
     "NextItem",
     "PoolThread",
     "TaskRun",
@@ -35,7 +34,6 @@ __all__ = [
     "check_not_inherited",
     "comes_from",
     "enter_task_run",
-    "origin_of",
     "pool_thread",
 ]
 
@@ -77,20 +75,6 @@ class NextItem:
     def __init__(self, reply: Awaited, number: int) -> None:
         self.reply = reply
         self.number = number
-
-
-class Arrival(asyncio.Future[None]):
-    """What a task awaits in the place of futures of telegrad's.
-
-    Attributes:
-        wait: For those.
-    """
-
-    __slots__ = ("wait",)
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, futures: Collection[Awaited]) -> None:
-        super().__init__(loop=loop)
-        self.wait = Wait(futures)
 
 
 class PoolThread(threading.Thread):
@@ -173,8 +157,10 @@ def blocking(
     return _Blocking(thread, served, wake, futures, wait)
 
 
-def awaiting(future: Awaited) -> AbstractContextManager[None]:
-    """Returns a block around a wait of a task.
+def awaiting(future: Awaited) -> TaskRun | None:
+    """Notes that a task awaits a future; returns the run whose `wait` is to be reset after that.
+
+    None where the task is not the coroutine of a served call.
 
     Raises:
         AgentForkedError: See `blocking`.
@@ -183,8 +169,9 @@ def awaiting(future: Awaited) -> AbstractContextManager[None]:
         check_not_inherited((future,))
     run = _task_run.get()
     if run is None or run.task() is not asyncio.current_task():  # a task that it started
-        return _NOTHING
-    return _Awaiting(run, Wait((future,)))
+        return None
+    run.wait = Wait((future,))
+    return run
 
 
 @final
@@ -240,21 +227,6 @@ class _Blocking(AbstractContextManager[None]):
         return bool(self._futures) and all(future.done() for future in self._futures)
 
 
-@final
-class _Awaiting(AbstractContextManager[None]):
-    __slots__ = ("_run", "_wait")
-
-    def __init__(self, run: TaskRun, wait: Wait) -> None:
-        self._run = run
-        self._wait = wait
-
-    def __enter__(self) -> None:
-        self._run.wait = self._wait
-
-    def __exit__(self, *_: object) -> None:
-        self._run.wait = None
-
-
 def pool_thread() -> PoolThread | None:
     """Returns this thread if it is one of a pool's."""
     thread = threading.current_thread()
@@ -276,17 +248,6 @@ def comes_from(future: Awaited, source: object) -> None:
     with future._lock:
         if not future.done():
             future._source = source
-
-
-def origin_of(source: object) -> object:
-    """Returns what a source of `comes_from` comes from in turn, and so on; of several the first.
-
-    That is what completes a future in the end, as far as that is one thing.
-    """
-    while isinstance(source, weakref.ReferenceType | tuple):
-        several = source if isinstance(source, tuple) else (source(),)
-        source = next((each._source for each in several if each and not each.done()), None)
-    return source
 
 
 def check_not_inherited(futures: Iterable[Awaited]) -> None:

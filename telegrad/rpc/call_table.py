@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import math
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, final
+from typing import TYPE_CHECKING, Any, final
 
 from telegrad.rpc.deadlines import Deadline
+from telegrad.rpc.drive import Driven, Reads
 from telegrad.rpc.future import Future
-from telegrad.rpc.gate import Gate
 from telegrad.rpc.interceptor import CallRecord
 from telegrad.rpc.served_call import ServedCall
 from telegrad.types import WorkerInfo
@@ -21,23 +20,11 @@ from telegrad.types import WorkerInfo
 if TYPE_CHECKING:
     from telegrad.rpc.admission import Window
 
-__all__ = ["CallTable", "PendingCall", "Reads"]
-
-
-class Reads(Protocol):
-    """What has who waits for a reply read what comes; see `Exchange`."""
-
-    def drive(self, peer: WorkerInfo, gate: Gate, seconds: float) -> None:
-        """Has the calling thread read until the gate opens, or so long, or not at all."""
-
-    def drive_on(
-        self, peer: WorkerInfo, loop: asyncio.AbstractEventLoop
-    ) -> Callable[[], None] | None:
-        """Has the loop that runs in the calling thread read, until what is returned is called."""
+__all__ = ["CallTable", "PendingCall"]
 
 
 @dataclass(slots=True, eq=False)
-class PendingCall:
+class PendingCall(Driven):
     """The caller's end of one call.
 
     Attributes:
@@ -74,15 +61,6 @@ class PendingCall:
     def elapsed(self) -> float:
         """Seconds since it was started."""
         return time.monotonic() - self.started
-
-    def drive(self, gate: Gate, seconds: float) -> None:
-        """Reads what comes from the peer until the gate opens, or that long; for who waits."""
-        if self.reads is not None:
-            self.reads.drive(self.peer, gate, seconds)
-
-    def drive_on(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None] | None:
-        """Has the loop that runs here read what comes from the peer, until the returned is called."""
-        return None if self.reads is None else self.reads.drive_on(self.peer, loop)
 
 
 @final
@@ -171,7 +149,10 @@ class CallTable:
             if call is None or (call.peer is not peer and call.peer != peer):
                 return None
             del self._calls[number]
-            self._settle(call)
+            if call.parent is not None or self._waiters:
+                self._settle(call)
+            elif call.values and not call.given_up:
+                self._waited_for -= 1
         return call
 
     def find(self, number: int) -> PendingCall | None:

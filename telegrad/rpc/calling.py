@@ -18,16 +18,17 @@ from telegrad.errors import (
     WorkerLostError,
 )
 from telegrad.rpc.admission_caller import ADMIT, CallerAdmission
-from telegrad.rpc.call_table import CallTable, PendingCall, Reads
+from telegrad.rpc.call_table import CallTable, PendingCall
 from telegrad.rpc.codec import MessageCodec, Sealed
 from telegrad.rpc.deadlines import Deadlines
+from telegrad.rpc.drive import Reads
 from telegrad.rpc.fresh import fresh_copy
 from telegrad.rpc.future import Dispatch, Future, new_future
 from telegrad.rpc.interceptor import CallRecord
 from telegrad.rpc.limits import Limits
 from telegrad.rpc.remote_failure import rebuild_failure
 from telegrad.rpc.served_call import ServedCall, current_served_call, left_by
-from telegrad.rpc.serving import CANCEL, ERROR, EXPIRE, Handler
+from telegrad.rpc.serving import CANCEL, ERROR, EXPIRE, REPLY, Handler
 from telegrad.rpc.timeouts import seconds
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, read_body, write_body
@@ -131,6 +132,7 @@ class Calling:
         self._unread: SimpleQueue[_Unread] = SimpleQueue()
         self._closed = False
         self._evicted: WorkerLostError | None = None
+        self.on_given_up: list[Callable[[BaseException], None]] = []
 
     def drive_with(self, reads: Reads) -> None:
         """Says what has who waits for a reply of a peer read what comes from it."""
@@ -232,6 +234,9 @@ class Calling:
             if call.values:
                 self._codec.drop(peer, call.record, envelope)
             return
+        if envelope.kind == REPLY and self._codec.says_nothing(envelope):  # of many calls
+            call.future.try_set_result(None)
+            return
         reply = _Reply(self._codec, call, envelope, self._unread)
         call.future.try_set_thunk(reply, fails=envelope.kind == ERROR)
 
@@ -253,6 +258,8 @@ class Calling:
             self._evicted = error
         self._closed = True
         self._fail(lambda _: True, self._closed_error())
+        for callback in self.on_given_up:
+            callback(self._closed_error())
         self.drop_unread()
 
     def keep_house(self) -> None:

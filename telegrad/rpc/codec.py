@@ -13,7 +13,7 @@ import operator
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import final
+from typing import Final, final
 
 from telegrad.errors import DecodeError, EncodeError
 from telegrad.rpc.device_maps import Devices
@@ -23,6 +23,7 @@ from telegrad.rpc.user_code import Contained
 from telegrad.types import WorkerInfo, WorkerName
 from telegrad.wire import (
     DEFAULT_LIMITS,
+    LENT_BYTES,
     NO_MEMORY,
     Buffer,
     DecodeLimits,
@@ -43,6 +44,9 @@ from telegrad.wire import (
 
 __all__ = ["MessageCodec", "Prepared", "Sealed"]
 
+_NONE: Final = encode(None)  # the value of many calls
+_NOTHING: Final = _NONE.document
+
 _logger = logging.getLogger(__name__)
 
 
@@ -53,10 +57,12 @@ class Sealed:
     Attributes:
         envelope: What is posted.
         take_back: Tells the interceptors that it is known not to have been handed over.
+        memory: What settles its buffers before it is posted, where something is to be settled.
     """
 
     envelope: Envelope
     take_back: Callable[[], None]
+    memory: Memory | None = None
 
 
 @final
@@ -153,6 +159,7 @@ class MessageCodec:
         self._worker = worker
         self._limits = limits
         self._chain: tuple[Interceptor, ...] = ()
+        self._hears_all = False  # one of them, also messages that are a document and nothing else
         self.memory: Callable[[WorkerInfo], Memory] = _no_memory
 
     def add(self, interceptor: Interceptor) -> None:
@@ -164,6 +171,7 @@ class MessageCodec:
         if any(interceptor.name == other.name for other in self._chain):
             raise ValueError(f"an interceptor named {interceptor.name!r} is there already")
         self._chain = (*self._chain, interceptor)
+        self._hears_all |= interceptor.hears_all
 
     def seal(
         self,
@@ -174,6 +182,7 @@ class MessageCodec:
         *,
         reply: bool,
         final: bool = True,
+        settled: bool = False,
     ) -> Sealed:
         """Encodes a value as it is now; nothing refers to its memory afterwards.
 
@@ -181,9 +190,10 @@ class MessageCodec:
             peer: Where it goes.
             kind: The envelope's kind.
             record: This end's record of the call.
-            value: What is sent; may be `Prepared`, for several messages.
+            value: What is sent; may be `Prepared`, for several messages, or `Encoded`.
             reply: Whether it answers a request.
             final: Whether it is the last answer.
+            settled: Whether who gets this settles its buffers, once it has let go of the value.
 
         Raises:
             EncodeError: It cannot travel; nothing was recorded. For a payload that is a dict, the
@@ -194,6 +204,10 @@ class MessageCodec:
             if type(value) is Prepared:
                 prepared, encoded = value, value.encoded
                 lifted = list(encoded.externals)
+            elif type(value) is Encoded:
+                encoded, lifted = value, list(value.externals)
+            elif value is None:
+                encoded, lifted = _NONE, []
             else:
                 encoded = encode(value, name="value" if reply else None)
                 lifted = encoded.externals
@@ -201,8 +215,18 @@ class MessageCodec:
             if not reply:
                 raise
             raise _refused_value(record, value, error) from error.__cause__
-        message = Message(peer, reply, record, lifted, {}, None, final)
         chain, reached = self._chain, 0
+        to_settle: Memory | None = None
+        if not lifted:
+            for interceptor in chain:
+                if interceptor.speaks(record, reply=reply):
+                    break
+            else:
+                envelope = Envelope(kind, 0, reply, math.inf, 0, encoded.document, b"", {}, ())
+                if len(encoded.document) > LENT_BYTES:
+                    envelope = self.memory(peer).stage(envelope)
+                return Sealed(envelope, _nothing)
+        message = Message(peer, reply, record, lifted, {}, None, final)
         try:
             for interceptor in chain:
                 interceptor.outgoing(message)
@@ -212,13 +236,18 @@ class MessageCodec:
             if message.externals:
                 place = self.devices.place(peer)
                 if prepared is None:
-                    externals, own = describe(message.externals, place, self.memory(peer))
+                    memory = self.memory(peer)
+                    if settled:
+                        memory = to_settle = memory.answering()
+                    externals, own = describe(message.externals, place, memory)
                     buffers = _shared(own)
                 else:
                     externals, buffers = prepared.describe(message.externals, place)
             headers: dict[str, bytes] = {}
             if message.headers:
                 headers = {name: write_header(said) for name, said in message.headers.items()}
+            else:
+                message.externals = []  # whoever takes it back has nothing to look for
         except BaseException:
             _undelivered(chain[:reached], message)
             raise
@@ -226,42 +255,67 @@ class MessageCodec:
         envelope = Envelope(
             kind, 0, reply, math.inf, 0, encoded.document, externals, headers, buffers
         )
-        return Sealed(envelope, partial(_undelivered, chain, message))
+        if prepared is not None or len(encoded.document) > LENT_BYTES:
+            envelope = self.memory(peer).stage(envelope)
+        return Sealed(envelope, partial(_undelivered, chain, message), to_settle)
 
     @staticmethod
     def seal_bare(kind: str, body: object) -> Sealed:
         """Encodes a reply of plain values past all interceptors, which may be what failed."""
         return Sealed(write_body(kind, body, reply=True), _nothing)
 
-    def open(self, peer: WorkerInfo, record: CallRecord, envelope: Envelope) -> object:
+    def open(
+        self, peer: WorkerInfo, record: CallRecord, envelope: Envelope, *, known: bool = False
+    ) -> object:
         """Decodes a message that arrived, in the thread and Context that want its value.
+
+        Args:
+            peer: Whose it is.
+            record: This end's record of the call.
+            envelope: That brought it.
+            known: Whether it is known what stands in the document: then None is returned.
 
         Raises:
             DecodeError: It is no message, or names what may not be built here.
         """
         headers = _read_headers(envelope, self._limits) if envelope.headers else {}
-        message = Message(peer, envelope.reply, record, [], headers)
+        externals: list[object] = []
+        message = None
         try:
-            if envelope.externals:
-                message.externals = rebuild(
-                    envelope.externals,
-                    envelope.buffers,
-                    limits=self._limits,
-                    land=self.devices.land(peer),
-                )
-            for interceptor in self._chain:
-                interceptor.incoming(message)
+            if headers or envelope.externals or self._hears_all:
+                message = Message(peer, envelope.reply, record, externals, headers)
+                self._hand_in(message, envelope)
+                externals = message.externals
+            if known:
+                return None
             functions = partial(self._functions, peer, envelope.kind)
-            return decode(
-                envelope.document, message.externals, functions=functions, limits=self._limits
-            )
+            return decode(envelope.document, externals, functions=functions, limits=self._limits)
         except BaseException as error:
-            message.externals = []
-            _undelivered(self._chain, message)
+            if message is not None:
+                message.externals = []
+                _undelivered(self._chain, message)
             if type(error) is DecodeError:
                 function = record.function
                 raise unreadable(error, self._worker, peer, function, envelope) from error.__cause__
             raise
+
+    def says_nothing(self, envelope: Envelope) -> bool:
+        """Tells whether a message is None, and nobody has anything to do with it."""
+        if envelope.document != _NOTHING or self._hears_all:
+            return False
+        return not (envelope.headers or envelope.externals)
+
+    def _hand_in(self, message: Message, envelope: Envelope) -> None:
+        """Builds what stands beside the document, and shows the message to the interceptors."""
+        if envelope.externals:
+            message.externals = rebuild(
+                envelope.externals,
+                envelope.buffers,
+                limits=self._limits,
+                land=self.devices.land(message.peer),
+            )
+        for interceptor in self._chain:
+            interceptor.incoming(message)
 
     def drop(
         self,

@@ -75,9 +75,6 @@ class Executor:
         deadlines: Where the 20 ms are ticked.
         new_context: Makes the Context of work that is submitted without one.
         max_threads: From so many on root calls are refused; nested ones from 4 times as many.
-        lead: Has the calling thread read what comes until a gate opens, if it can be had for that;
-            in 0 seconds it reads what is there.
-        leave: Ends that this thread is the one who does; from any thread.
     """
 
     def __init__(
@@ -87,12 +84,10 @@ class Executor:
         deadlines: Deadlines,
         new_context: Callable[[], contextvars.Context],
         max_threads: int = MAX_THREADS,
-        lead: Callable[[Gate, float], None] | None = None,
-        leave: Callable[[], None] | None = None,
     ) -> None:
         self._name = name
-        self._lead = lead or _nothing
-        self._leave = leave or _nothing
+        self._lead: Callable[[Gate, float], None] = _nothing
+        self._leave: Callable[[], None] = _nothing
         self._leader = Leader()
         self._num_threads = num_threads
         self._max_threads = max_threads
@@ -115,6 +110,16 @@ class Executor:
         self._numbers = itertools.count(1)  # of threads, for their names
         self._watching = False
         self._closed = False
+
+    def lead_with(self, lead: Callable[[Gate, float], None], leave: Callable[[], None]) -> None:
+        """Says how a thread that has nothing to do reads what comes; before any has.
+
+        Args:
+            lead: Has the calling thread read until a gate opens, if it can be had for that; in 0
+                seconds it reads what is there.
+            leave: Ends that this thread is the one who does; from any thread.
+        """
+        self._lead, self._leave = lead, leave
 
     def exhausted(self, *, nested: bool = False) -> bool:
         """Tells whether no thread is free for one more call, and none may be added."""
@@ -142,7 +147,8 @@ class Executor:
     @property
     def _running(self) -> int:
         """Threads that will take more soon, unless their work takes long."""
-        return self._threads - self._idle - self._blocked + self._leader.is_called
+        leader = self._leader
+        return self._threads - self._idle - self._blocked + (leader.waits and leader.called)
 
     def submit(self, func: Callable[..., Any], *args: Any) -> None:
         """Runs `func(*args)` in a thread, in a Context of its own. From any thread."""
@@ -155,24 +161,52 @@ class Executor:
         """
         self._enter(self._nested, (context, func, args))
 
-    def submit_root(
-        self, context: contextvars.Context, func: Callable[..., Any], *args: Any
-    ) -> None:
-        """Does what `submit_in` does, for a root call: it comes after what others wait for."""
-        self._enter(self._roots, (context, func, args))
+    def submit_call(
+        self,
+        context: contextvars.Context,
+        func: Callable[..., Any],
+        *args: Any,
+        nested: bool,
+    ) -> bool:
+        """Does what `submit_in` does, for a call; tells whether it was not refused.
+
+        Args:
+            context: Inside which it runs.
+            func: What is run.
+            *args: Its arguments.
+            nested: Whether a call waits for it; else it comes after what others wait for.
+        """
+        if self._threads >= self._max_threads and self.exhausted(nested=nested):
+            return False
+        self._enter(self._nested if nested else self._roots, (context, func, args))
+        return True
 
     def _enter(self, queue: deque[_Work], work: _Work) -> None:
+        """Decides who does a piece of work."""
+        leader = self._leader
+        reads = leader.thread == threading.get_ident()
+        call: Callable[[], None] | None = None
         with self._lock:
-            closed = self._closed
-            if not closed:
+            if self._closed:
+                call = self._run_late(work)
+            else:
                 queue.append(work)
-                call = self._find_thread()
-        if closed:
-            threading.Thread(
-                target=_run, args=(work,), name=f"{self._name}-late", daemon=True
-            ).start()
-        else:
+                if reads and leader.waits and not leader.called:
+                    call = leader.call()  # it does what it has read
+                elif self._slow < SLOW_FROM and self._running:
+                    self._unclaimed += 1
+                    leader.turns += reads  # and works after that
+                    if not self._pacing:
+                        self._pacing = True
+                        call = self._watch_pace
+                else:
+                    call = self._find_thread()
+        if call is not None:
             call()
+
+    def _run_late(self, work: _Work) -> Callable[[], None]:
+        name = f"{self._name}-late"
+        return threading.Thread(target=_run, args=(work,), name=name, daemon=True).start
 
     def close(self) -> None:
         """Lets the threads end once they have done what was submitted; waits for none."""
@@ -189,23 +223,9 @@ class Executor:
         wake()
 
     def _find_thread(self) -> Callable[[], None]:
-        """Decides who does the work that was just entered; holds the lock.
-
-        Returns:
-            What has that thread do so; to be called without the lock.
-        """
-        leader = self._leader
-        if leader.is_free and leader.thread == threading.get_ident():
-            return leader.call()  # it does what it has read
-        if self._slow < SLOW_FROM and self._running:
-            self._unclaimed += 1
-            leader.turns += leader.thread == threading.get_ident()  # it reads, and works after that
-            if self._pacing:
-                return _nothing
-            self._pacing = True
-            return self._watch_pace
-        if leader.is_free and self._claimed >= self._idle:
-            return leader.call()
+        """Returns what has another thread do the work that was just entered; holds the lock."""
+        if self._leader.is_free and self._claimed >= self._idle:
+            return self._leader.call()
         self._queue.put(True)
         return self._grow_or_watch()
 
@@ -318,30 +338,64 @@ class Executor:
         if not self._unclaimed:
             return None
         leader = self._leader
+        with self._lock:
+            if not self._unclaimed:
+                return None
+            self._unclaimed -= 1
+            self._idle -= 1
+            leave = leader.stays and not self._unclaimed  # others take over with the last piece
+            if leave:
+                leader.stays = False
+            work = self._pop()
+        if leave:
+            self._leave()
+        return work
+
+    def _next(self, took: float, now: float) -> _Work | None:
+        """Returns what a thread does next that has finished its work; None where it ends.
+
+        Args:
+            took: Seconds that the work took.
+            now: The time.
+        """
+        leader = self._leader
         stayed = leader.stays and leader.thread == threading.get_ident()
-        if stayed:
-            self._glance(leader)
+        if stayed and now - leader.looked > PACE_SECONDS:  # now and then it reads what has come
+            leader.looked = now
+            self._lead(leader, 0)
         work = None
         with self._lock:
-            if self._unclaimed:
+            if took > QUICK_SECONDS:
+                self._slow = min(self._slow + 1, SLOW_FROM * 2)
+            elif self._slow:
+                self._slow -= 1
+            if self._unclaimed and self._threads - self._blocked <= self._num_threads:
                 self._unclaimed -= 1
-                self._idle -= 1
                 leader.turns += stayed
                 work = self._pop()
             # Others take over with the last piece; or have, while this thread looked.
             leave = (leader.stays and not self._unclaimed) or (stayed and not leader.stays)
             if leave:
                 leader.stays = False
+            ends = work is None and self._is_surplus()
+            leave |= ends and leader.let_go()
         if leave:
             self._leave()
+        if work is None and not ends:
+            return self._take()
         return work
 
-    def _glance(self, leader: Leader) -> None:
-        """Reads what has come meanwhile, now and then."""
-        now = time.monotonic()
-        if now - leader.looked > PACE_SECONDS:
-            leader.looked = now
-            self._lead(leader, 0)
+    def _is_surplus(self) -> bool:
+        """Counts a thread that has no work out if it is one too many, else as idle. Holds the lock."""
+        surplus = self._threads - self._blocked > self._num_threads
+        waiting = self._nested if self._threads > self._max_threads else None
+        left = self._pending if waiting is None else len(waiting)
+        ends = surplus and left <= self._idle and not self._closed
+        if ends:
+            self._threads -= 1
+        else:
+            self._idle += 1
+        return ends
 
     def _pop(self) -> _Work:
         """Returns the work whose turn it is; holds the lock."""
@@ -376,30 +430,6 @@ class Executor:
     def _is_turn_of_roots(self) -> bool:
         return self._in_a_row >= TURNS and self._threads <= self._max_threads
 
-    def _goes_on(self, took: float) -> bool:
-        """Whether a thread that has finished its work takes more, or ends.
-
-        Args:
-            took: Seconds that the work took.
-        """
-        with self._lock:
-            if took > QUICK_SECONDS:
-                self._slow = min(self._slow + 1, SLOW_FROM * 2)
-            else:
-                self._slow = max(self._slow - 1, 0)
-            surplus = self._threads - self._blocked > self._num_threads
-            waiting = self._nested if self._threads > self._max_threads else None
-            left = self._pending if waiting is None else len(waiting)
-            ends = surplus and left <= self._idle and not self._closed
-            if ends:
-                self._threads -= 1
-            else:
-                self._idle += 1
-            leave = ends and self._leader.let_go()
-        if leave:
-            self._leave()
-        return not ends
-
     def _enter_wait(self) -> None:
         with self._lock:
             self._blocked += 1
@@ -428,15 +458,13 @@ class _Thread(PoolThread):
 
     def run(self) -> None:
         executor = self._executor
-        while True:
-            work = executor._take()
-            if work is None:
-                return
+        work = executor._take()
+        while work is not None:
             began = time.monotonic()
             _run(work)
             del work  # a thread at rest keeps nothing of the last call alive
-            if not executor._goes_on(time.monotonic() - began):
-                return
+            now = time.monotonic()
+            work = executor._next(now - began, now)
 
     def enter_wait(self) -> None:
         self._waits += 1

@@ -23,11 +23,12 @@ from typing import Any, Generic, TypeVar, final, overload
 
 from telegrad.errors import BlockingCallError, CallCancelledError
 from telegrad.rpc.ambient import find_agent
-from telegrad.rpc.blocking import Arrival, awaiting, comes_from, origin_of, pool_thread
+from telegrad.rpc.blocking import awaiting, comes_from, pool_thread
+from telegrad.rpc.drive import drive_of, drive_on
 from telegrad.rpc.fresh import fresh_copy, without_frames
-from telegrad.rpc.gate import Drive, Gate
+from telegrad.rpc.gate import Gate
 from telegrad.rpc.listener import Waker, check_callback, without_stale
-from telegrad.rpc.loop_waker import waker_of
+from telegrad.rpc.loop_waker import Arrival
 from telegrad.rpc.timeouts import not_done, seconds
 from telegrad.rpc.unread import Made, Origin, Report, Reports, expect_reports, origin_of_caller
 from telegrad.rpc.user_code import Contained
@@ -245,18 +246,18 @@ class Future(Generic[T]):
         if self._state == _PENDING:
             loop = asyncio.get_running_loop()
             arrived = Arrival(loop, (self,))
-            wake = waker_of(loop, arrived)
-            self.call_when_done(wake)
-            drive_on = getattr(origin_of(self._source), "drive_on", None)
-            end = None if drive_on is None else drive_on(loop)
+            run = awaiting(self)
+            self.call_when_done(arrived.arrive)
+            ends = drive_on(loop, self._source)
             try:
-                with awaiting(self):
-                    yield from arrived
+                yield from arrived
             finally:
-                if end is not None:
+                if run is not None:
+                    run.wait = None
+                for end in ends:
                     end()
                 if self._state == _PENDING:
-                    self._forget(wake)
+                    self._forget(arrived.arrive)
         return self.value()
 
     def __repr__(self) -> str:
@@ -351,9 +352,8 @@ class Future(Generic[T]):
     def _block(self, limit: float) -> None:
         started = time.monotonic()
         gate = Gate()
-        drive: Drive | None = getattr(origin_of(self._source), "drive", None)
         self.call_when_done(gate.open)
-        if not gate.wait(limit, self, drive=drive):
+        if not gate.wait(limit, self, drive=drive_of(self._source)):
             self._forget(gate.open)
             raise not_done(self._label, time.monotonic() - started)
 

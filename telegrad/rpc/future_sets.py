@@ -17,11 +17,12 @@ from functools import partial
 from typing import Any, Generic, TypeVar, final
 
 from telegrad.errors import BlockingCallError, CallTimeoutError
-from telegrad.rpc.blocking import Arrival, Wait, blocking, check_not_inherited, comes_from
+from telegrad.rpc.blocking import Wait, check_not_inherited, comes_from
+from telegrad.rpc.drive import drive_of, drive_on
 from telegrad.rpc.future import Future, new_future
 from telegrad.rpc.gate import Gate
 from telegrad.rpc.listener import Listener, Waker
-from telegrad.rpc.loop_waker import waker_of
+from telegrad.rpc.loop_waker import Arrival
 from telegrad.rpc.race import Race, checked_k
 from telegrad.rpc.timeouts import seconds
 from telegrad.rpc.unread import origin_of_caller
@@ -84,14 +85,15 @@ def wait_all(futures: Iterable[Future[T]], timeout: float | None = None) -> list
         raise BlockingCallError(
             "wait_all() would block a loop of telegrad's; write `await rpc.collect_all(futures)`"
         )
-    countdown = _Countdown(len(waited))
+    gate = Gate()
+    countdown = _Countdown(len(waited), gate)
     told = [partial(countdown.tell, future) for future in waited]
     for future, tell in zip(waited, told, strict=True):
         future.call_when_done(tell)
     started, late = time.monotonic(), False
     try:
-        with blocking(countdown.stop, *waited, ends_by_itself=limit < math.inf):
-            late = not countdown.wait(limit) and countdown.left > 0
+        drive = drive_of(tuple(waited))
+        late = not gate.wait(limit, *waited, drive=drive) and countdown.left > 0
         if late:
             raise _not_all(waited, countdown.left, time.monotonic() - started)
         if countdown.failed is not None:
@@ -201,7 +203,8 @@ class AsCompleted(Generic[T]):
                 )
             try:
                 left = max(self._seconds_left(), 0.0)
-                if not gate.wait(left, first_of=self._futures.values()):
+                drive = drive_of(self._next_source())
+                if not gate.wait(left, first_of=self._futures.values(), drive=drive):
                     raise self._too_late()
             except BaseException:
                 self._forget(gate.open)
@@ -213,19 +216,21 @@ class AsCompleted(Generic[T]):
         loop = asyncio.get_running_loop()
         while self._futures:
             awakened = Arrival(loop, self._futures.values())
-            wake = waker_of(loop, awakened)
-            found = self._take(wake)
+            found = self._take(awakened.arrive)
             if found is not None:
                 return found
             check_not_inherited(self._futures.values())
             left = self._seconds_left()
+            ends = drive_on(loop, self._next_source())
             try:
                 async with asyncio.timeout(None if left == math.inf else left):
                     await awakened
             except TimeoutError:
                 raise self._too_late() from None
             finally:
-                self._forget(wake)
+                for end in ends:
+                    end()
+                self._forget(awakened.arrive)
         raise StopAsyncIteration
 
     def __del__(self) -> None:
@@ -252,6 +257,11 @@ class AsCompleted(Generic[T]):
     def _forget(self, wake: Waker) -> None:
         with self._arrivals.lock, contextlib.suppress(ValueError):
             self._arrivals.sleepers.remove(wake)
+
+    def _next_source(self) -> object:
+        """Returns that of the first one that is not completed: to look at all takes long."""
+        with self._arrivals.lock:
+            return next((f._source for f in self._futures.values() if not f.done()), None)
 
     def _seconds_left(self) -> float:
         return self._limit - (time.monotonic() - self._started)
@@ -315,22 +325,22 @@ class _Arrival(Listener):
 
 @final
 class _Countdown:
-    """Wakes one thread once: when all futures are completed, or the first of them has failed.
+    """Opens a gate: when all futures are completed, or the first of them has failed.
 
     Attributes:
         left: How many are not completed.
         failed: The first that is known to have failed.
     """
 
-    __slots__ = ("_lock", "_over", "failed", "left")
+    __slots__ = ("_gate", "_lock", "failed", "left")
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, gate: Gate) -> None:
         self._lock = threading.Lock()
-        self._over = threading.Lock()  # a bare lock, as in `gate`
+        self._gate = gate
         self.left = count
         self.failed: Future[Any] | None = None
-        if count:
-            self._over.acquire()
+        if not count:
+            gate.open()
 
     def tell(self, future: Future[Any]) -> None:
         """Hears that one is completed; from any thread."""
@@ -341,16 +351,7 @@ class _Countdown:
                 self.failed = future
             over = first and (self.failed is not None or not self.left)
         if over:
-            self.stop()
-
-    def stop(self) -> None:
-        """Ends the wait; from any thread, idempotent."""
-        with contextlib.suppress(RuntimeError):
-            self._over.release()
-
-    def wait(self, limit: float) -> bool:
-        """Blocks until it is over; tells whether that came true within `limit` seconds."""
-        return self._over.acquire(timeout=-1 if limit > threading.TIMEOUT_MAX else max(limit, 0.0))
+            self._gate.open()
 
 
 def _not_all(waited: Sequence[Future[Any]], left: int, elapsed: float) -> CallTimeoutError:

@@ -128,8 +128,11 @@ class Inbox:
         try:
             if envelope.reply:
                 self._calling.on_reply(peer, envelope)
-            elif not self._hold(peer, envelope):
-                self._handle(peer, envelope)
+            elif not (self._holding and self._hold(peer, envelope)):
+                if (handler := self._handlers.get(envelope.kind)) is not None:
+                    handler(peer, envelope)
+                else:
+                    self._refuse_unknown(peer, envelope)
         except Exception as error:  # a remote handler: bad input must not stop the service
             if not isinstance(error, DecodeError) or self._is_news(peer):
                 self._submit(_log_failure, peer, envelope.kind, error)
@@ -176,18 +179,12 @@ class Inbox:
             self._submit(callback, peer, error)
 
     def _hold(self, peer: WorkerInfo, envelope: Envelope) -> bool:
-        if not self._holding:
-            return False
         with self._lock:
             if self._holding:
                 self._held.append((peer, envelope))
             return self._holding
 
-    def _handle(self, peer: WorkerInfo, envelope: Envelope) -> None:
-        handler = self._handlers.get(envelope.kind)
-        if handler is not None:
-            handler(peer, envelope)
-            return
+    def _refuse_unknown(self, peer: WorkerInfo, envelope: Envelope) -> None:
         if self._is_news(peer):
             self._submit(_log_unknown, peer, envelope.kind)
         self._refuse(peer, envelope, DecodeError(f"no handler for {envelope.kind!r} here"))

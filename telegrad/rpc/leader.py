@@ -26,45 +26,42 @@ class Leader:
         stays: Whether it leads on while it works.
         turns: How many pieces of work it has begun that way, or read beside its own.
         looked: When it looked last for what came meanwhile.
+        waits: Whether it waits for messages.
+        called: Whether it was called to work since it began to.
     """
 
-    __slots__ = ("_called", "_waits", "_wake", "looked", "stays", "thread", "turns")
+    __slots__ = ("_wake", "called", "looked", "stays", "thread", "turns", "waits")
 
     def __init__(self) -> None:
         self.thread = NOBODY
         self.stays = False
         self.turns = 0
         self.looked = 0.0
-        self._waits = False
-        self._called = False
+        self.waits = False
+        self.called = False
         self._wake: Callable[[], None] | None = None
 
     @property
     def is_free(self) -> bool:
         """Whether it waits, and was not called."""
-        return self._waits and not self._called
-
-    @property
-    def is_called(self) -> bool:
-        """Whether it is about to work."""
-        return self._waits and self._called
+        return self.waits and not self.called
 
     def is_taken(self) -> bool:
         """Whether another thread leads."""
-        return self._waits or (self.stays and self.thread != threading.get_ident())
+        return self.waits or (self.stays and self.thread != threading.get_ident())
 
     def begin(self) -> None:
         """This thread waits."""
-        self.thread, self._waits, self._called = threading.get_ident(), True, False
+        self.thread, self.waits, self.called = threading.get_ident(), True, False
 
     def end(self) -> bool:
         """It waits no more; tells whether it was called."""
-        self._waits = False
-        return self._called
+        self.waits = False
+        return self.called
 
     def call(self) -> Callable[[], None]:
         """Calls it; returns what wakes it, to be called without the lock."""
-        self._called = True
+        self.called = True
         return self._wake or _nothing
 
     def let_go(self) -> bool:
@@ -76,7 +73,7 @@ class Leader:
 
     def is_open(self) -> bool:
         """Tells whether it was called."""
-        return self._called
+        return self.called
 
     def wake_with(self, wake: Callable[[], None] | None) -> None:
         """Says what wakes it while it waits for messages."""

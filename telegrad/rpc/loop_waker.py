@@ -1,7 +1,8 @@
-"""Wakes the tasks of a user's event loop: all that are due by one call into it.
+"""Wakes the tasks of users' event loops: all of one loop that are due by one call into it.
 
 A call into a loop from another thread takes a system call and wakes that thread, which many replies
-that arrive together need once.
+that arrive together need once. An agent has one `LoopWakers`, for whatever is awaited while it is
+the ambient one.
 """
 
 from __future__ import annotations
@@ -9,19 +10,73 @@ from __future__ import annotations
 import asyncio
 from asyncio import _get_running_loop
 from collections import deque
-from contextvars import ContextVar
-from functools import partial
-from typing import final
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, final
 from weakref import WeakKeyDictionary
 
-from telegrad.rpc.listener import Waker
+from telegrad.rpc.ambient import find_agent
+from telegrad.rpc.blocking import Wait
 
-__all__ = ["waker_of"]
+if TYPE_CHECKING:
+    from telegrad.rpc.future import Future
+
+__all__ = ["Arrival", "LoopWakers"]
+
+
+@final
+class LoopWakers:
+    """What wakes the tasks of each loop, none of which it keeps alive."""
+
+    def __init__(self) -> None:
+        self._wakers: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopWaker] = WeakKeyDictionary()
+
+    def wake(self, arrived: asyncio.Future[None]) -> None:
+        """Has the task go on that awaits this, in its own loop; from any thread, never blocks."""
+        loop = arrived.get_loop()
+        waker = self._wakers.get(loop)
+        if waker is None:  # two threads may make one each: then the loop is called twice
+            waker = self._wakers[loop] = _LoopWaker()
+        waker.wake(arrived)
+
+
+class Arrival(asyncio.Future[None]):
+    """What a task awaits in the place of futures of telegrad's; made on its loop.
+
+    Args:
+        loop: The one that runs here.
+        futures: Those.
+    """
+
+    __slots__ = ("_futures", "_wait", "_wakers")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, futures: Collection[Future[Any]]) -> None:
+        super().__init__(loop=loop)
+        agent = find_agent()
+        self._wakers = LoopWakers() if agent is None else agent.loop_wakers
+        self._futures = futures
+        self._wait: Wait | None = None
+
+    @property
+    def wait(self) -> Wait:
+        """The wait for those; the same each time."""
+        if self._wait is None:  # few ask, and one thread at a time
+            self._wait = Wait(self._futures)
+        return self._wait
+
+    def arrive(self) -> None:
+        """Has the task go on, unless it has given up waiting; from any thread, never blocks.
+
+        The loop may be closed.
+        """
+        if _get_running_loop() is not self.get_loop():
+            self._wakers.wake(self)
+        elif not self.done():  # this loop has read the reply itself, say
+            self.set_result(None)
 
 
 @final
 class _LoopWaker:
-    """What wakes the tasks of one loop, which it does not keep alive."""
+    """What wakes the tasks of one loop."""
 
     __slots__ = ("_coming", "_due")
 
@@ -31,17 +86,12 @@ class _LoopWaker:
 
     def wake(self, arrived: asyncio.Future[None]) -> None:
         """Has a task go on, unless it has given up waiting; from any thread, never blocks."""
-        loop = arrived.get_loop()
-        if _get_running_loop() is loop:  # it has read the reply itself, say
-            if not arrived.done():
-                arrived.set_result(None)
-            return
         self._due.append(arrived)
         if self._coming:
             return
         try:
             self._coming = True
-            loop.call_soon_threadsafe(self._wake_all)
+            arrived.get_loop().call_soon_threadsafe(self._wake_all)
         except BaseException as error:
             self._coming = False
             if not isinstance(error, RuntimeError):
@@ -59,19 +109,3 @@ class _LoopWaker:
         finally:
             if due:  # interrupted
                 due[0].get_loop().call_soon(self._wake_all)
-
-
-_Wakers = WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopWaker]
-_wakers: ContextVar[_Wakers] = ContextVar("telegrad_loop_wakers", default=_Wakers())  # noqa: B039
-
-
-def waker_of(loop: asyncio.AbstractEventLoop, arrived: asyncio.Future[None]) -> Waker:
-    """Returns what wakes the task that awaits `arrived` on this loop; called on it.
-
-    The waker may be called in any thread, also when the task has given up, or the loop was closed.
-    """
-    wakers = _wakers.get()
-    waker = wakers.get(loop)
-    if waker is None:
-        waker = wakers[loop] = _LoopWaker()
-    return partial(waker.wake, arrived)

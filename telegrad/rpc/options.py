@@ -65,9 +65,11 @@ class RpcOptions:
             functions here.
         device_maps: On which GPU of a worker arrays of this worker's GPUs arrive, or "cpu" for its host
             memory: `{"worker1": {0: 1}}`. Those that are not named arrive on its first (docs/gpu.md).
+        cuda_ipc: Whether arrays of GPUs go to workers of this host by memory of the GPU that both open,
+            where both say so and it can be had, in place of host memory (docs/gpu.md).
         limits: How many calls, and how many bytes of them, are under way before root calls wait.
-        spin: Seconds for which a thread that waits for a worker of this host looks for its message
-            again and again before it sleeps, where that paid in the last waits; 0 for never.
+        spin: Seconds for which a thread, or an event loop, that waits for a worker of this host looks
+            for its message again and again before it sleeps, where that paid in the last waits; 0 for never.
         switch_interval: The interpreter's thread switch interval while an agent runs, seconds.
     """
 
@@ -87,6 +89,7 @@ class RpcOptions:
     callables: str | Sequence[str] | Decide = "project"
     insecure: bool = False
     device_maps: Mapping[WorkerName, DeviceMap] = field(default_factory=dict)
+    cuda_ipc: bool = False  # on no GPU was it ever run
     limits: Limits = field(default_factory=Limits)  # only a flood meets them
     spin: float = 0.0003  # a short call back and forth; sleeping and waking alone takes 0.07 ms
     switch_interval: float = 0.0005  # with a busy thread a reply takes 3.2 ms, at Python's 5 ms 11
@@ -108,8 +111,10 @@ class RpcOptions:
         _check_listen(self)
         if self.bulk_port is not None:
             _check_bulk_port(self)
-        if type(self.local) is not bool:
-            raise TypeError(f"RpcOptions.local must be True or False, not {self.local!r}")
+        for name in ("local", "cuda_ipc"):
+            if type(getattr(self, name)) is not bool:
+                value = getattr(self, name)
+                raise TypeError(f"RpcOptions.{name} must be True or False, not {value!r}")
         if self.token is not None and not isinstance(self.token, str | bytes):
             raise TypeError(
                 f"RpcOptions.token must be str or bytes, not {type(self.token).__name__}"

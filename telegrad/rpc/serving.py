@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from functools import partial
+from types import FunctionType
 from typing import Any, TypeAlias, final
 
 from telegrad.errors import (
@@ -61,13 +62,15 @@ class _Caller:
     """What this worker knows of one that calls it.
 
     Attributes:
+        who: It.
         calls: Those that are served, by number.
         arrivals: Of its requests.
     """
 
-    __slots__ = ("arrivals", "calls")
+    __slots__ = ("arrivals", "calls", "who")
 
-    def __init__(self, arrivals: Arrivals) -> None:
+    def __init__(self, who: WorkerInfo, arrivals: Arrivals) -> None:
+        self.who = who
         self.calls: dict[int, ServedCall] = {}
         self.arrivals = arrivals
 
@@ -111,6 +114,7 @@ class Serving:
         self._waiters = 0  # threads in `wait_until_idle`
         self._calls: dict[ServedCall, None] = {}  # the oldest first
         self._callers: dict[WorkerInfo, _Caller] = {}
+        self._latest: _Caller | None = None  # who called last, and is likely to call next
         self._early = EarlyCancels()
         self._ended = 0
 
@@ -139,9 +143,12 @@ class Serving:
         """Takes a request; from any thread, blocks nowhere."""
         number, depth = envelope.call, envelope.depth
         call = ServedCall(caller, number, CallRecord(envelope.kind), envelope.time_left, depth)
-        call.release = self._admission.arrive(caller, number)
+        if self._admission.expects:  # nearly never: most have not asked
+            call.release = self._admission.arrive(caller, number)
         with self._lock:
-            known = self._callers.get(caller) or self._meet(caller)
+            known = self._latest
+            if known is None or known.who is not caller:
+                known = self._latest = self._callers.get(caller) or self._meet(caller)
             call.siblings = siblings = known.calls
             self._calls[call] = None
             siblings[number] = call
@@ -150,34 +157,33 @@ class Serving:
         if expired is not None:
             call.cancelled, call.expired = True, expired
         if crowded:
-            self._refuse_crowd(call, envelope)
+            message = (
+                f"worker {self.worker!r} has {self._most_calls} calls of {caller.name!r} to serve, "
+                "as many as it takes of one worker (Limits.served_calls_per_peer); wait for some "
+                "first"
+            )
+            self._refuse(call, envelope, message)
             return
+        context = self._new_context()
         nested = depth > 0
-        if self._executor.exhausted(nested=nested):
+        submit = self._executor.submit_call
+        if not submit(context, self._serve, call, admit, envelope, nested=nested):
             message = (
                 f"the pool of worker {self.worker!r} has {self._executor.threads} threads, all "
                 f"busy, and takes no further {'nested' if nested else 'root'} call; call less at a "
                 "time, or make the functions async def"
             )
-            exhausted = PoolExhaustedError(message)
-            self._codec.drop(caller, call.record, envelope, exhausted)
-            self._fail(call, exhausted)
-            return
-        submit = self._executor.submit_in if nested else self._executor.submit_root
-        submit(self._new_context(), self._serve, call, admit, envelope)
+            self._refuse(call, envelope, message)
 
     def _meet(self, caller: WorkerInfo) -> _Caller:
         """Enters one that has not called before; holds the lock."""
-        known = self._callers[caller] = _Caller(self._early.of(caller))
+        known = self._callers[caller] = _Caller(caller, self._early.of(caller))
         return known
 
-    def _refuse_crowd(self, call: ServedCall, envelope: Envelope) -> None:
-        crowded = PoolExhaustedError(
-            f"worker {self.worker!r} has {self._most_calls} calls of {call.caller.name!r} to serve, "
-            "as many as it takes of one worker (Limits.served_calls_per_peer); wait for some first"
-        )
-        self._codec.drop(call.caller, call.record, envelope, crowded)
-        self._fail(call, crowded)
+    def _refuse(self, call: ServedCall, envelope: Envelope, words: str) -> None:
+        error = PoolExhaustedError(words)
+        self._codec.drop(call.caller, call.record, envelope, error)
+        self._fail(call, error)
 
     def calls(self) -> list[ServedCall]:
         """Returns the calls that are served now, the oldest first."""
@@ -201,6 +207,7 @@ class Serving:
         with self._lock:
             self._early.lose(caller)
             known = self._callers.pop(caller, None)
+            self._latest = None
             orphans = [] if known is None else list(known.calls.values())
         for call in orphans:
             call.cancel()
@@ -251,7 +258,7 @@ class Serving:
         try:
             value = user_call.func(*user_call.args, **user_call.kwargs)
             if mode is CallMode.FUTURE:
-                future = _checked_future(user_call, value)
+                future = user_call.future_of(value)
         except BaseException as error:  # around the user's function: its reply, whatever it is
             settle(None, error)
             return
@@ -285,21 +292,28 @@ class Serving:
             self._fail(call, given_up)
             return
         try:
-            prepare = admit(call.caller, envelope.document)
+            admitted = admit(call.caller, envelope.document)
         except BaseException as error:  # at the top of a remote handler
             self._codec.drop(call.caller, call.record, envelope, fresh_copy(error))
             self._fail(call, error)
             return
         try:
-            payload = self._codec.open(call.caller, call.record, envelope)
+            known = type(admitted) is UserCall  # it has no arguments
+            payload = self._codec.open(call.caller, call.record, envelope, known=known)
+            # Whoever runs this holds the envelope; arrays in the memory of its buffers may end before.
+            envelope.buffers = ()
+            if type(admitted) is UserCall:
+                user_call = admitted
+            elif call.record.starts_after is not None:
+                self._start_after(call.record.starts_after, call, admitted, payload)
+                return
+            else:
+                user_call = admitted(call.caller, payload)
         except BaseException as error:  # at the top of a remote handler
             self._fail(call, error)
             return
-        del envelope
-        if call.record.starts_after is None:
-            self._start(call, prepare, payload)
-        else:
-            self._start_after(call.record.starts_after, call, prepare, payload)
+        del payload
+        self._start(call, user_call)
 
     def _start_after(
         self, starts_after: Future[Any], call: ServedCall, prepare: Prepare, payload: object
@@ -307,8 +321,13 @@ class Serving:
         def start(done: Future[Any]) -> None:
             if (error := done.exception()) is not None:
                 self._fail(call, error)
+                return
+            try:
+                user_call = prepare(call.caller, payload)
+            except BaseException as refused:  # at the top of a remote handler
+                self._fail(call, refused)
             else:
-                self._start(call, prepare, payload)
+                self._start(call, user_call)
 
         def give_up() -> None:
             starts_after.try_set_exception(call.given_up(self.worker))
@@ -316,16 +335,30 @@ class Serving:
         call.on_cancel(give_up)
         starts_after.add_done_callback(start)
 
-    def _start(self, call: ServedCall, prepare: Prepare, payload: object) -> None:
-        try:
-            user_call = prepare(call.caller, payload)
-        except BaseException as error:  # at the top of a remote handler
-            self._fail(call, error)
-            return
-        del payload
+    def _start(self, call: ServedCall, user_call: UserCall) -> None:
         record = call.record
-        record.function, record.served = user_call.name, plain_function(user_call.func)
-        self.run(user_call, partial(self._settle, call), call.runs_by)
+        func = user_call.func
+        record.function = user_call.name
+        record.served = func if type(func) is FunctionType else plain_function(func)
+        if user_call.mode is CallMode.PLAIN:
+            call.runner = threading.current_thread()
+            self._reply(call, self._outcome(call, user_call))
+        else:
+            self.run(user_call, partial(self._settle, call), call.runs_by)
+
+    def _outcome(self, call: ServedCall, user_call: UserCall) -> Sealed:
+        """Runs a plain function, and seals what came of it.
+
+        Nothing here refers to its arguments after that: memory that the caller has lent for them goes
+        back with the reply, and is taken again for its next request while it is in the caches.
+        """
+        try:
+            value = user_call.func(*user_call.args, **user_call.kwargs)
+        except BaseException as error:  # around the user's function: its reply, whatever it is
+            return self._seal(call, None, error)
+        finally:
+            user_call.args, user_call.kwargs = (), {}
+        return self._seal(call, value, None)
 
     def _on_cancel(self, caller: WorkerInfo, envelope: Envelope, *, expired: bool) -> None:
         """Hears that the caller gave a call up; on the loop."""
@@ -362,7 +395,12 @@ class Serving:
 
             served.let_others_in()
             served.on_cancel(cancelled)
-        _when_done(future, end)
+
+        def hand_on(done: Future[Any]) -> None:
+            error = done.exception()
+            end(None if error is not None else done.value(), error)
+
+        future.add_done_callback(hand_on)
 
     def _run_coroutine(
         self, user_call: UserCall, settle: Settle, runs_by: Callable[[object], None]
@@ -393,31 +431,38 @@ class Serving:
             _let_others_in()
 
     def _settle(self, call: ServedCall, value: object, error: BaseException | None) -> None:
+        self._reply(call, self._seal(call, value, error))
+
+    def _seal(self, call: ServedCall, value: object, error: BaseException | None) -> Sealed:
+        """Makes the reply of a call that has ended."""
         call.end()
         if call.cancelled:
-            self._fail(call, call.given_up(self.worker))
-        elif error is not None:
-            self._fail(call, error)
-        else:
-            try:
-                sealed = self._codec.seal(call.caller, REPLY, call.record, value, reply=True)
-            except BaseException as unsendable:  # at the top of a remote handler
-                self._fail(call, unsendable)
-            else:
-                self._reply(call, sealed)
+            return self._seal_failure(call, call.given_up(self.worker))
+        if error is not None:
+            return self._seal_failure(call, error)
+        try:
+            return self._codec.seal(
+                call.caller, REPLY, call.record, value, reply=True, settled=True
+            )
+        except BaseException as unsendable:  # at the top of a remote handler
+            return self._seal_failure(call, unsendable)
+
+    def _seal_failure(self, call: ServedCall, error: BaseException) -> Sealed:
+        body = describe_failure(error, self.worker)
+        try:
+            return self._codec.seal(call.caller, ERROR, call.record, body, reply=True)
+        except BaseException:  # at the top of a remote handler: an interceptor failed
+            _logger.exception("the error of %s could not be sent as it is", call.record.function)
+            return self._codec.seal_bare(ERROR, {**body, "error": None})
 
     def _fail(self, call: ServedCall, error: BaseException) -> None:
         call.end()
-        body = describe_failure(error, self.worker)
-        try:
-            sealed = self._codec.seal(call.caller, ERROR, call.record, body, reply=True)
-        except BaseException:  # at the top of a remote handler: an interceptor failed
-            _logger.exception("the error of %s could not be sent as it is", call.record.function)
-            sealed = self._codec.seal_bare(ERROR, {**body, "error": None})
-        self._reply(call, sealed)
+        self._reply(call, self._seal_failure(call, error))
 
     def _reply(self, call: ServedCall, sealed: Sealed) -> None:
         sealed.envelope.call = call.number
+        if sealed.memory is not None:
+            sealed.memory.settle(sealed.envelope)
         try:
             self._post(call.caller, sealed.envelope)
         except (WorkerLostError, UnknownWorkerError):
@@ -448,25 +493,6 @@ def _let_others_in() -> None:
     served = current_served_call()
     if served is not None:
         served.let_others_in()
-
-
-def _checked_future(user_call: UserCall, value: object) -> Future[Any]:
-    if not isinstance(value, Future):
-        if isinstance(value, Coroutine):
-            value.close()  # or its end would say on stderr that nobody awaited it
-        raise TypeError(
-            f"{user_call.name} is marked async_execution and must return a telegrad.rpc.Future, "
-            f"not {value!r} ({type(value).__name__}); remove the mark or return a Future"
-        )
-    return value
-
-
-def _when_done(future: Future[Any], settle: Settle) -> None:
-    def hand_on(done: Future[Any]) -> None:
-        error = done.exception()
-        settle(None if error is not None else done.value(), error)
-
-    future.add_done_callback(hand_on)
 
 
 def _ignore(cancel_task: Callable[[], None]) -> None:

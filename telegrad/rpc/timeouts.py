@@ -27,6 +27,8 @@ def seconds(timeout: float | None, default: float) -> float:
     """
     if timeout is None:
         return default
+    if type(timeout) is float and timeout > 0:
+        return timeout
     given: object = timeout
     if isinstance(given, bool) or not isinstance(given, numbers.Real):
         raise TypeError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -12,10 +12,11 @@ from typing import Any, Protocol, TypeAlias, final
 
 from telegrad.errors import DecodeError, EncodeError
 from telegrad.rpc.ambient import find_agent
+from telegrad.rpc.bare_calls import ARGUMENTS, bare_call, called_by
 from telegrad.rpc.functions import is_async_execution
 from telegrad.rpc.future import Future
 from telegrad.types import WorkerInfo
-from telegrad.wire import FunctionRef, read_head, register_refusal
+from telegrad.wire import Encoded, FunctionRef, read_head, register_refusal
 
 __all__ = [
     "ARGUMENTS",
@@ -25,6 +26,7 @@ __all__ = [
     "UserCall",
     "admit_call",
     "admit_function",
+    "call_message",
     "call_name",
     "call_payload",
     "check_arguments",
@@ -35,7 +37,6 @@ __all__ = [
 Arguments: TypeAlias = Sequence[Any]
 KeywordArguments: TypeAlias = Mapping[str, Any] | None
 
-ARGUMENTS = "args"  # what stands before them in a payload says what is called
 NO_CALL = "the body of a call is not {func: str, args: list, kwargs: dict}, in this order"
 
 
@@ -93,11 +94,27 @@ class UserCall:
         value = self.func(*self.args, **self.kwargs)
         return _flattened(value) if self.mode is CallMode.COROUTINE else value
 
+    def future_of(self, value: object) -> Future[Any]:
+        """Returns what a function has returned that is to return a Future.
+
+        Raises:
+            TypeError: It is none.
+        """
+        if not isinstance(value, Future):
+            if isinstance(value, Coroutine):
+                value.close()  # or its end would say on stderr that nobody awaited it
+            raise TypeError(
+                f"{self.name} is marked async_execution and must return a telegrad.rpc.Future, "
+                f"not {value!r} ({type(value).__name__}); remove the mark or return a Future"
+            )
+        return value
+
 
 # Makes what is run of a request whose arguments were decoded.
 Prepare: TypeAlias = Callable[[WorkerInfo, object], UserCall]
-# Says so before they are, of the document of the request; or raises why this caller may not.
-Admit: TypeAlias = Callable[[WorkerInfo, bytes], Prepare]
+# Says so before they are, of the document of the request, or what is run if that has no arguments;
+# or raises why this caller may not.
+Admit: TypeAlias = Callable[[WorkerInfo, bytes], Prepare | UserCall]
 
 
 def call_name(func: object) -> str:
@@ -110,6 +127,8 @@ def plain_function(func: Callable[..., Any]) -> FunctionType | None:
     """Returns the function of Python's that runs when something is called, None where none does."""
     if type(func) is FunctionType:  # nearly always, and asked for each call that is served
         return func
+    if type(func) is MethodType and type(func.__func__) is FunctionType:
+        return func.__func__
     inside = func.__init__ if isinstance(func, type) else func  # type: ignore[misc]
     if not inspect.isroutine(inside):
         inside = type(inside).__call__
@@ -128,10 +147,11 @@ def mode_of(func: Callable[..., Any]) -> CallMode:
     What is `async def` is a coroutine function even with the mark of `async_execution`, which
     `functools.wraps` copies from the function inside.
     """
-    if type(func) is FunctionType:
-        if func.__code__.co_flags & inspect.CO_COROUTINE:
+    plain = func.__func__ if type(func) is MethodType else func
+    if type(plain) is FunctionType:
+        if plain.__code__.co_flags & inspect.CO_COROUTINE:
             return CallMode.COROUTINE
-        if not func.__dict__:  # no mark of any kind
+        if not plain.__dict__:  # no mark of any kind
             return CallMode.PLAIN
     called = func
     if not inspect.isroutine(func) and not inspect.isclass(func):
@@ -182,6 +202,25 @@ def call_payload(
         _refuse_what_stays_here(name)
         return name, {"func": name, "script": script, ARGUMENTS: positional, "kwargs": named}
     return name, {"func": name, ARGUMENTS: positional, "kwargs": named}
+
+
+def call_message(
+    func: Callable[..., Any], args: object, kwargs: object
+) -> tuple[str, dict[str, Any] | Encoded]:
+    """Does what `call_payload` does; what is sent may be encoded already.
+
+    Raises:
+        TypeError: As there.
+        EncodeError: As there.
+    """
+    if kwargs is None and (args is None or (type(args) is tuple and not args)) and callable(func):
+        if type(func) is not FunctionType:
+            _refuse_object(func)
+        ref = FunctionRef.of(func)
+        if ref.script:
+            _refuse_what_stays_here(ref.name)
+        return ref.name, bare_call(ref)
+    return call_payload(func, args, kwargs)
 
 
 def _refuse_object(func: Callable[..., Any]) -> None:
@@ -246,14 +285,20 @@ def read_arguments(payload: object, name: str) -> tuple[list[Any], dict[str, Any
     raise DecodeError(NO_CALL)
 
 
-def admit_call(resolve: Resolve, caller: WorkerInfo, document: bytes) -> Prepare:
+def admit_call(resolve: Resolve, caller: WorkerInfo, document: bytes) -> Prepare | UserCall:
     """Returns what makes, once the arguments are decoded, what is run for a `call_payload`.
+
+    Where it has none that is what is run itself.
 
     Raises:
         DecodeError: It is something else.
         FunctionNotFoundError: There is no such function.
         CallRefusedError: The policy does not allow it.
     """
+    if (ref := called_by(document)) is not None:
+        name, script = ref
+        func = resolve(name, script=script, caller=caller)
+        return UserCall(func, (), {}, mode_of(func), name)
     name, func = admit_function(resolve, caller, read_head(document, ARGUMENTS))
 
     def prepare(caller: WorkerInfo, payload: object) -> UserCall:

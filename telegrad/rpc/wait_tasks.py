@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from types import CodeType
 from typing import Any, NamedTuple, final
 
-from telegrad.rpc.blocking import Arrival
+from telegrad.rpc.loop_waker import Arrival
 
 __all__ = ["Stamps", "TaskWait", "behind", "limited", "wait_of"]
 

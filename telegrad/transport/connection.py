@@ -38,7 +38,7 @@ from telegrad.transport.stream import Stream, StreamFrames
 from telegrad.transport.terms import Terms
 from telegrad.transport.traffic import Traffic
 from telegrad.types import WorkerInfo
-from telegrad.wire import NO_MEMORY, Envelope, Frame, Goodbye, Memory, pack_frame
+from telegrad.wire import LENT_BYTES, Envelope, Frame, Goodbye, Memory, pack_frame
 
 __all__ = ["Connection"]
 
@@ -50,7 +50,10 @@ FRUITLESS_CARRIERS = 10
 # Lanes over sockets of their own that broke while their stream lived: something in between does not
 # like them, or alters what they carry. From then on lanes go over gRPC.
 MOST_BROKEN_SOCKETS = 5
-# Lanes that stood still get twice the time on the next stream, up to so often: 1 Mbit/s takes 8 s.
+# Seconds that lanes may stand still while the peer lives, if that is more than `lost_after`: at 512
+# kbit/s two chunks of 1 MiB take half of it, and to dial again on a link that is full takes long.
+LEAST_PATIENCE = 60.0
+# Lanes that stood still get twice the time on the next stream, up to so often.
 MOST_PATIENCE = 16
 
 
@@ -73,10 +76,11 @@ class Connection:
         self._endpoints: tuple[str, ...] = ()  # this and the next two: under the lock
         self._loss: Loss | None = None
         self._left = False
+        self._most_unread = terms.limits.unread_replies
         self._lost_after = terms.lost_after
         self._fruitless = 0  # carriers in a row that brought no frame
         self._fruitless_lanes = 0  # streams in a row whose lanes broke and had moved no chunk
-        self._patience = terms.lost_after  # with lanes that move nothing
+        self._patience = max(terms.lost_after, LEAST_PATIENCE)  # with lanes that move nothing
         self._broken_sockets = 0  # lanes over sockets of their own that broke
         self._peer_done = False  # it said goodbye, and waits for what is still under way here
         self._lost = False  # and the floor above knows
@@ -98,15 +102,18 @@ class Connection:
         Raises:
             WorkerLostError: The peer is lost, or this side has left it.
         """
+        big = envelope.buffers or len(envelope.document) > LENT_BYTES
+        if big and envelope.staged is None and not self._terms.loop.is_loop_thread():
+            envelope = self.memory().stage(envelope)  # the loop copies nothing that is big
         with self._session_lock:
             if self._loss is not None or self._left:
                 raise self._refusal()
             self._session.post(envelope, self._terms.clock())
-            pump = None if rides else self._traffic.turn()
+            pump = None if rides or self._traffic.waits else self._traffic.turn()
             unread = self._session.replies_unread
         if pump is not None:
             pump.wake()
-        if unread > self._terms.limits.unread_replies:
+        if unread > self._most_unread:
             error = DecodeError(f"it takes no replies ({unread} wait for it)")
             self._terms.loop.call_soon(self._broke_on_loop, error)
 
@@ -182,9 +189,10 @@ class Connection:
         return self._traffic.moved()
 
     def memory(self) -> Memory:
-        """Returns the memory that the peer shares."""
+        """Returns the memory that the peer shares; where it shares none, what is spare."""
         stream = self._traffic.stream
-        return NO_MEMORY if stream is None or stream.slabs is None else stream.slabs
+        shared = None if stream is None else stream.slabs
+        return self._terms.slabs.spare if shared is None else shared
 
     def drive(self, gate: Gate, seconds: float) -> None:
         """Reads in the calling thread until a gate is open or the time is over; or not at all."""
@@ -276,7 +284,10 @@ class Connection:
         direct = stream.carrier.direct
         if direct is not None:
             terms = self._terms
-            return DirectPump(direct, frames, terms.loop, terms.handles, terms.spin)
+            pump = DirectPump(direct, frames, terms.loop, terms.handles, terms.spin)
+            if stream.slabs is not None:
+                stream.slabs.on_moved(pump.moved)
+            return pump
         return TaskPump(stream.carrier, frames, self._terms.loop, self._terms.spawn)
 
     def detach(self, farewell: bytes = b"") -> None:
@@ -302,7 +313,8 @@ class Connection:
         if lost:
             self.lose(self._silence_words(now))
         elif judging and stream is not None and stream.lanes.stand_still(now):
-            self._patience = min(2 * self._patience, MOST_PATIENCE * self._terms.lost_after)
+            most = MOST_PATIENCE * max(self._terms.lost_after, LEAST_PATIENCE)
+            self._patience = min(2 * self._patience, most)
             self._broken_sockets += MOST_BROKEN_SOCKETS * stream.lanes.by_socket
             self._broken(stream, CarrierClosedError("its lanes stand still"))
 

@@ -57,6 +57,7 @@ class DirectPump(Pump):
             raise CarrierClosedError("the local stream was closed before it was used")
         self._handles = handles
         self._descriptor = descriptor
+        self._longest_spin = spin
         self._spin = Spin(spin)
         self._direct = direct
         self._frames = frames
@@ -94,8 +95,8 @@ class DirectPump(Pump):
         self._last_write = now
         if not burst or self._loop.is_loop_thread():
             self._write()
-        elif not self._handles.defer(self._write):
-            self._loop.call_soon(self._write)
+        elif not self._handles.defer(self._write_many):
+            self._loop.call_soon(self._write_many)
 
     def let_go(self, farewell: Callable[[], bytes] | None) -> None:
         """Ends the stream, behind a last message if the socket has room for it. Idempotent."""
@@ -139,20 +140,27 @@ class DirectPump(Pump):
 
     def drive_on(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None] | None:
         """Has a loop of the user's read here, the one that runs; see `Pump`."""
-        if self._loop.is_loop_thread():
-            return None  # it reads anyway
         reader = self._reader
         if reader is None or reader.loop is not loop:
             if reader is not None and not reader.loop.is_closed():
                 return None  # another loop does
+            if self._loop.is_loop_thread():
+                return None  # it reads anyway
             with self._fds_lock:
                 if not self._open or self._reader is not reader:
                     return None
-                left, reader = reader, LoopReader(self, self._descriptor, loop)
+                left, reader = reader, LoopReader(self, self._descriptor, loop, self._longest_spin)
                 self._reader = reader
             if left is not None:
                 left.close()
         return reader.begin()
+
+    def moved(self, size: int) -> None:
+        """Hears that big parts of so many bytes went, or came, for which a wait may last longer."""
+        self._spin.moved(size)
+        self._handles.moved(size)
+        if (reader := self._reader) is not None:
+            reader.moved(size)
 
     def take_out(self) -> None:
         """Has telegrad's threads watch the socket no more, while a loop of the user's does."""
@@ -285,6 +293,11 @@ class DirectPump(Pump):
         finally:
             if not kept:
                 direct.end_writing()
+
+    def _write_many(self) -> None:
+        """Writes what threads have left to others; they go on to post, perhaps at once."""
+        self._write()
+        self._last_write = time.monotonic()
 
     def _drain(self) -> None:
         """Sends what the socket had no room for, as it gets some; on the loop."""

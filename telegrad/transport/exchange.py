@@ -48,10 +48,6 @@ LONGEST_TICK_SECONDS = 0.25  # also how soon a lag of the loop is noticed
 LAG_FADES = 0.9  # a tick; to a half within two beats
 
 
-def _no_load() -> int:
-    return 0
-
-
 def _ignore_refusal(peer: WorkerInfo, words: str) -> None:
     return None
 
@@ -108,7 +104,7 @@ class Exchange:
         guests: GuestList | None = None,
         loop: LoopThread | None = None,
         clock: Callable[[], float] = time.monotonic,
-        load: Callable[[], int] = _no_load,
+        load: Callable[[], int] = int,  # none
         prove_within: float | None = None,
         on_refused: Callable[[WorkerInfo, str], None] = _ignore_refusal,
         listens: bool = True,
@@ -145,6 +141,7 @@ class Exchange:
             spin=spin,
             anywhere=anywhere,
         )
+        self.land = self._terms.slabs.devices.land  # as `wire.land`, for GPUs that peers share
         self._guests = guests
         self._peers = Peers(self._terms, self._reach)
         self._connections, self._connection = self._peers.connections, self._peers.find
@@ -323,6 +320,7 @@ class Exchange:
             self._loop.run(self._close(connections, timeout, reason))
         finally:
             self._terms.bulk.close()
+            self._terms.slabs.devices.end()
             self._terms.audit.close()
             self._loop.release()
 
@@ -356,7 +354,7 @@ class Exchange:
         Returns early, with the gate shut, where another thread reads or the transport does not
         allow it: the caller has to wait at the gate after that.
         """
-        connection = self._connection(peer, False)
+        connection = self._connections.get((peer.name, peer.incarnation))
         if connection is not None:
             connection.drive(gate, seconds)
 
@@ -372,8 +370,19 @@ class Exchange:
         Returns:
             What ends that; None where it cannot be.
         """
-        connection = self._connection(peer, False)
+        connection = self._connections.get((peer.name, peer.incarnation))
         return None if connection is None else connection.drive_on(loop)
+
+    def drive_all(self, gate: Gate, seconds: float) -> None:
+        """Has the calling thread read what comes from all workers of this host while it waits.
+
+        Args:
+            gate: Where it waits.
+            seconds: How long it would.
+
+        Returns early, with the gate shut, as `drive` does.
+        """
+        self._terms.handles.lead_for(gate, seconds)
 
     def lead(self, gate: Gate, seconds: float) -> None:
         """Has the calling thread read what comes from all workers of this host until a gate opens.

@@ -139,6 +139,16 @@ class HandleSet:
             gate.wake_with(None)
             self._end(sockets)
 
+    def lead_for(self, gate: Gate, seconds: float) -> None:
+        """Leads until the gate is open, and no longer; at once over where another thread leads."""
+        self.lead(gate, seconds)
+        if self._leader == threading.get_ident():
+            self.leave()
+
+    def moved(self, size: int) -> None:
+        """Hears that big parts of so many bytes went, or came, for which a wait may last longer."""
+        self._spin.moved(size)
+
     def leave(self) -> None:
         """Has the loop read from now on, unless the leader does at this moment; from any thread."""
         with self._lock:

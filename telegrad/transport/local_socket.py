@@ -28,6 +28,8 @@ __all__ = ["LocalSocket"]
 MOST_DESCRIPTORS = 128
 ANCILLARY_BYTES = socket.CMSG_SPACE(MOST_DESCRIPTORS * array.array("i").itemsize)
 
+TOGETHER = 16 * 2**10  # bytes of a message that is copied behind its header, as that costs less
+
 # As plain numbers: as members of enumerations they take ten times as long in each read.
 CLOSE_ON_EXEC, CUT_SHORT = int(socket.MSG_CMSG_CLOEXEC), int(socket.MSG_CTRUNC)
 
@@ -58,23 +60,32 @@ class LocalSocket:
     @property
     def holds_more(self) -> bool:
         """Whether there may be a message that was read and not taken."""
-        return not self._incoming.is_empty()
+        incoming = self._incoming
+        return incoming.start != incoming.end
 
     def begin_reading(self) -> bool:
         """Takes the reader's role, if it is free and the stream has not ended here."""
-        return self._begin(self._reader, wait=False)
+        if not self._reader.acquire(blocking=False):
+            return False
+        return not self._ended or self._give_up(self._reader)
 
     def end_reading(self) -> None:
         """Gives the reader's role back."""
-        self._end(self._reader)
+        self._reader.release()
+        if self._ended:
+            self._close_if_unused()
 
     def begin_writing(self, *, wait: bool = True) -> bool:
         """Takes the writer's role, unless the stream has ended here; see `Direct`."""
-        return self._begin(self._writer, wait=wait)
+        if not self._writer.acquire(blocking=wait):
+            return False
+        return not self._ended or self._give_up(self._writer)
 
     def end_writing(self) -> None:
         """Gives the writer's role back."""
-        self._end(self._writer)
+        self._writer.release()
+        if self._ended:
+            self._close_if_unused()
 
     def put(self, message: bytes) -> bool:
         """Sends a message, as far as there is room; returns whether all of it has left.
@@ -82,8 +93,21 @@ class LocalSocket:
         Raises:
             CarrierClosedError: The stream ended.
         """
-        self._unsent += [memoryview(header_of(message)), memoryview(message)]
-        return self.flush()
+        whole = len(message) <= TOGETHER and not self._attached and not self._unsent
+        if not whole:
+            self._unsent += [memoryview(header_of(message)), memoryview(message)]
+            return self.flush()
+        data = header_of(message) + message
+        try:
+            sent = self._socket.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            raise CarrierClosedError(f"the local stream ended: {error}") from error
+        if sent == len(data):
+            return True
+        self._unsent.append(memoryview(data)[sent:])
+        return False
 
     def attach(self, descriptor: int) -> None:
         """Sends a descriptor beside the next message, and closes it; by whoever writes."""
@@ -143,18 +167,11 @@ class LocalSocket:
                 self._socket.shutdown(socket.SHUT_RDWR)
             self._close_if_unused()
 
-    def _begin(self, role: threading.Lock, *, wait: bool) -> bool:
-        if not role.acquire(blocking=wait):
-            return False
-        if self._ended:
-            self._end(role)
-            return False
-        return True
-
-    def _end(self, role: threading.Lock) -> None:
+    def _give_up(self, role: threading.Lock) -> bool:
+        """Gives a role back that was taken after the stream had ended; returns False."""
         role.release()
-        if self._ended:
-            self._close_if_unused()
+        self._close_if_unused()
+        return False
 
     def _close_if_unused(self) -> None:
         """Closes the descriptor, unless a role is taken: then whoever has it will."""

@@ -14,12 +14,13 @@ import os
 import select
 import socket
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import final
 
-from telegrad.arrays import can_share
+from telegrad.arrays import can_share, gpu_identities
 from telegrad.transport.base import Carrier, CarrierClosedError, Direct, Listener, Transport
+from telegrad.transport.device_slabs import told_of
 from telegrad.transport.local_socket import LocalSocket
 from telegrad.transport.slabs import SLABS
 from telegrad.transport.unix_socket import (
@@ -46,20 +47,29 @@ CONNECT_SECONDS = 1.0
 PAUSE_SECONDS = 0.1  # before the next is taken, when one could not be
 
 
-def find_local(*, wanted: bool, certificates: bool) -> list[LocalTransport]:
+def find_local(*, wanted: bool, certificates: bool, cuda_ipc: bool = False) -> list[LocalTransport]:
     """Returns what reaches the workers of this host without gRPC, if it can be had.
 
     Args:
         wanted: Whether the user leaves it to the library.
         certificates: Whether workers prove their names by these, which no Unix socket shows.
+        cuda_ipc: Whether memory of GPUs is shared with them, where there are any.
     """
     if (why_not := _why_not(wanted=wanted, certificates=certificates)) is None:
         try:
-            return [LocalTransport()]
+            return [LocalTransport(gpus=_find_gpus() if cuda_ipc else ())]
         except (OSError, ValueError) as error:
             why_not = str(error)
     logger.info("workers on this host are reached over gRPC: %s", why_not)
     return []
+
+
+def _find_gpus() -> tuple[str, ...]:
+    try:
+        return gpu_identities()
+    except Exception as error:  # CuPy is missing, or its driver, or it says that in another way
+        logger.info("no memory of GPUs is shared: %s: %s", type(error).__name__, error)
+        return ()
 
 
 def _why_not(*, wanted: bool, certificates: bool) -> str | None:
@@ -80,15 +90,16 @@ class LocalTransport(Transport):
 
     Args:
         directory: Where the socket's own directory is made; by default where this user's are.
+        gpus: What tells the GPUs apart of which memory is shared.
 
     Raises:
         OSError: This machine has no name, or the path of a socket would be too long.
     """
 
-    def __init__(self, directory: str | None = None) -> None:
+    def __init__(self, directory: str | None = None, *, gpus: Sequence[str] = ()) -> None:
         self._parent = parent_of("unix" if directory is None else f"unix://{directory}")
         self._prefix = f"{LOCAL_SCHEME}://{_host()}/"
-        self._told = (SLABS,) if can_share() else ()
+        self._told = (SLABS, *told_of(gpus)) if can_share() else ()
 
     @property
     def scheme(self) -> str:

@@ -4,22 +4,33 @@ The reply is then handed over in the thread that waits for it, with no hop from 
 socket is watched through a descriptor of this object's own, since only the loop itself may stop
 watching. A loop that does not come back while something is there (user code blocks it) is given up by
 the next tick: telegrad's loop watches again, too.
+
+While a wait is likely to be short (`spin`) the loop does not sleep, nor is it asked to watch: a
+callback looks at the socket and comes again in the next turn, between the other callbacks.
+
+    nobody awaits ──▶ looks ── the window is over ──▶ watched      (a wait of the kind that is short)
+          └─────────────────────────────────────────▶ watched      (any other)
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import select
 import threading
+import time
 from collections.abc import Callable
 from typing import Protocol, final
 
 from telegrad.transport.interrupts import Shield
 from telegrad.transport.loop import handing_context
+from telegrad.transport.spin import Spin
 
 __all__ = ["LoopReader", "Shared"]
+
+
+# In a turn of the loop, which itself takes as long as so many looks.
+LOOKS = 8
 
 
 class Shared(Protocol):
@@ -43,17 +54,26 @@ class LoopReader:
         stream: What is read.
         descriptor: Of its socket, which is open.
         loop: Which runs in the calling thread.
+        spin: Seconds for which it looks before it sleeps.
     """
 
-    def __init__(self, stream: Shared, descriptor: int, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, stream: Shared, descriptor: int, loop: asyncio.AbstractEventLoop, spin: float
+    ) -> None:
         self.loop = loop
         self._stream = stream
+        self._context = handing_context()  # in which the loop reads
         self._descriptor = os.dup(descriptor)
         self._lock = threading.Lock()  # guards the next two
         self._closed = False
         self._out = False  # telegrad's threads do not watch it
-        self._awaiting = 0  # this and the next two: on the loop alone
+        self._spin = Spin(spin)  # this and what follows: on the loop alone
+        self._awaiting = 0
         self._watched = False
+        self._coming = False  # in the next turn
+        self._poll = select.poll()
+        self._poll.register(self._descriptor, select.POLLIN)
+        self._began = self._until = 0.0  # the present wait, and looking for its end
         self._reads = 0
         self._reads_seen = 0  # by the tick
 
@@ -68,28 +88,69 @@ class LoopReader:
                 self._out = True
                 self._stream.take_out()
         self._awaiting += 1
-        if not self._watched:
-            self._watched = True
-            handing_context().run(self.loop.add_reader, self._descriptor, self._read)
+        self._begin_wait()
         return self._end
 
     def _end(self) -> None:
         self._awaiting -= 1
         if not self._awaiting:
             self._put_back()
-            # After the coroutine has gone on: it often awaits the next call at once. A loop that was
-            # closed under it watches nothing.
-            with contextlib.suppress(RuntimeError):
-                self.loop.call_soon(self._unwatch)
+            self._come_soon()  # after the coroutine has gone on: it often awaits the next call
 
     def _read(self) -> None:
         self._reads += 1
+        self._spin.learn(time.monotonic() - self._began)
         with Shield():
             self._stream.read()
+        self._begin_wait()
+
+    def moved(self, size: int) -> None:
+        """Hears that big parts of so many bytes went, or came, for which a wait may last longer."""
+        self._spin.moved(size)
+
+    def _begin_wait(self) -> None:
+        self._began = time.monotonic()
+        if window := self._spin.window:
+            self._until = self._began + window + self._spin.extra
+            self._come_soon()
+        elif not self._watched:
+            self._watch()
+
+    def _watch(self) -> None:
+        self._watched = True
+        handing_context().run(self.loop.add_reader, self._descriptor, self._read)
+
+    def _come_soon(self) -> None:
+        """Has the loop take another turn before it sleeps."""
+        if not self._coming:
+            try:
+                self.loop.call_soon(self._come, context=self._context)
+                self._coming = True
+            except RuntimeError:  # it was closed under a coroutine, and watches nothing
+                pass
+
+    def _come(self) -> None:
+        self._coming = False
+        if not self._awaiting or self._closed:
+            self._unwatch()
+        elif self._spin.window:
+            self._look()
+
+    def _look(self) -> None:
+        poll = self._poll.poll
+        for _ in range(LOOKS):
+            if poll(0):
+                self._read()
+                return
+            os.sched_yield()
+        if time.monotonic() < self._until:
+            if self._watched:
+                self._unwatch()
+            self._come_soon()
+        elif not self._watched:
+            self._watch()
 
     def _unwatch(self) -> None:
-        if self._awaiting and not self._closed:
-            return
         if self._watched:
             self._watched = False
             self.loop.remove_reader(self._descriptor)
@@ -115,7 +176,7 @@ class LoopReader:
             self._closed = True
         self._put_back()
         try:
-            self.loop.call_soon_threadsafe(self._unwatch)
+            self.loop.call_soon_threadsafe(self._come)
         except RuntimeError:  # that loop is closed, and watches nothing
             self._close_descriptor()
 

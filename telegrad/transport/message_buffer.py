@@ -28,6 +28,10 @@ def header_of(message: bytes) -> bytes:
 class MessageBuffer:
     """What was read of a stream and not taken yet; one thread at a time.
 
+    Attributes:
+        start: Where that begins, but for a big message under way.
+        end: Where it ends; equal to `start` when nothing is left.
+
     >>> buffer = MessageBuffer()
     >>> with buffer.space() as space:
     ...     space[:8] = header_of(b"hi") + b"hi" + bytes(2)  # of the next message half a header
@@ -38,26 +42,22 @@ class MessageBuffer:
 
     def __init__(self) -> None:
         self._room = bytearray(ROOM)
-        self._start = self._end = 0  # of what is in the room
+        self.start = self.end = 0
         self._big: bytearray | None = None  # the message under way that does not fit there
         self._come = 0  # bytes of it
-
-    def is_empty(self) -> bool:
-        """Tells whether nothing was read that is not taken, but for a big message under way."""
-        return self._start == self._end
 
     def space(self) -> memoryview:
         """Returns where the next bytes of the stream go; never empty."""
         if self._big is not None:
             return memoryview(self._big)[self._come :]
-        return memoryview(self._room)[self._end :]
+        return memoryview(self._room)[self.end :]
 
     def filled(self, size: int) -> None:
         """Hears how many bytes were put there."""
         if self._big is not None:
             self._come += size
         else:
-            self._end += size
+            self.end += size
 
     def take(self) -> bytes | None:
         """Returns the next whole message; None while there is none.
@@ -70,16 +70,16 @@ class MessageBuffer:
                 return None
             message, self._big = bytes(self._big), None
             return message
-        start = self._start + HEADER_BYTES
-        if start > self._end:
+        start = self.start + HEADER_BYTES
+        if start > self.end:
             self._make_room(HEADER_BYTES)
             return None
-        size = int.from_bytes(self._room[self._start : start], "big")
+        size = int.from_bytes(self._room[self.start : start], "big")
         if size > LARGEST:
             raise CarrierClosedError(f"a message of {size} bytes, at most {LARGEST} may come")
-        if start + size <= self._end:
-            self._start = start + size
-            return bytes(memoryview(self._room)[start : self._start])
+        if start + size <= self.end:
+            self.start = start + size
+            return bytes(memoryview(self._room)[start : self.start])
         if HEADER_BYTES + size <= ROOM:
             self._make_room(HEADER_BYTES + size)
         else:
@@ -88,13 +88,13 @@ class MessageBuffer:
 
     def _make_room(self, size: int) -> None:
         """Moves what is left to the front, if nothing of so many bytes has room behind it."""
-        if self._start + size > ROOM or self._start == self._end:
-            left = self._room[self._start : self._end]
+        if self.start + size > ROOM or self.start == self.end:
+            left = self._room[self.start : self.end]
             self._room[: len(left)] = left
-            self._start, self._end = 0, len(left)
+            self.start, self.end = 0, len(left)
 
     def _begin_big(self, start: int, size: int) -> None:
         self._big = bytearray(size)
-        self._come = self._end - start
-        self._big[: self._come] = memoryview(self._room)[start : self._end]
-        self._start = self._end = 0
+        self._come = self.end - start
+        self._big[: self._come] = memoryview(self._room)[start : self.end]
+        self.start = self.end = 0

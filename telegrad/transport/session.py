@@ -31,6 +31,10 @@ from typing import TypeAlias, final
 from telegrad.errors import DecodeError, EncodeError
 from telegrad.wire import (
     DEFAULT_LIMITS,
+    ENVELOPE_BYTES,
+    INLINE_BYTES,
+    NO_MEMORY,
+    PIECE_BYTES,
     Assembly,
     DecodeLimits,
     Envelope,
@@ -98,6 +102,7 @@ class Session:
 
     Args:
         limits: Of one message, to the peer or from it.
+        take: Returns memory of so many bytes for a buffer that comes in pieces, or None.
 
     Attributes:
         pending: Whether the next write would carry anything that the peer has to have now.
@@ -107,10 +112,15 @@ class Session:
         cutting: The pieces that are to be sent, by envelope, for `next_piece`; to be looked at only.
     """
 
-    def __init__(self, limits: DecodeLimits = DEFAULT_LIMITS) -> None:
+    def __init__(
+        self,
+        limits: DecodeLimits = DEFAULT_LIMITS,
+        take: Callable[[int], memoryview | None] = NO_MEMORY.take,
+    ) -> None:
         self.pending = False
         self.news = self.replies_unread = self.written = 0
         self._limits = limits
+        self._take = take
         self._unacknowledged: dict[int, _Posted] = {}
         self._announced = 0  # up to here everything was written on this carrier
         self._announced_before = 0  # or on an earlier one
@@ -205,12 +215,12 @@ class Session:
         Raises:
             EncodeError: It or its headers are too big; nothing was posted.
         """
-        size, whole = measure(envelope, self._limits)
-        if size > MAX_INLINE_BYTES:
-            raise EncodeError(
-                f"the headers of an envelope of kind {envelope.kind!r} are too big "
-                f"(bytes: {size}, at most {MAX_INLINE_BYTES}); send fewer references in one call"
-            )
+        if envelope.buffers or envelope.headers or envelope.externals:
+            size, whole = self._measure(envelope)
+        elif (size := len(envelope.document) + ENVELOPE_BYTES) <= INLINE_BYTES:
+            whole = True  # a document and nothing else, as most are
+        else:
+            size, whole = self._measure(envelope)
         if envelope.number:
             envelope = replace(envelope)
         envelope.number = self._last_posted = number = self._last_posted + 1
@@ -219,6 +229,15 @@ class Session:
             self.replies_unread += 1
         self.pending = True
         return number
+
+    def _measure(self, envelope: Envelope) -> tuple[int, bool]:
+        size, whole = measure(envelope, self._limits)
+        if size > MAX_INLINE_BYTES:
+            raise EncodeError(
+                f"the headers of an envelope of kind {envelope.kind!r} are too big "
+                f"(bytes: {size}, at most {MAX_INLINE_BYTES}); send fewer references in one call"
+            )
+        return size, whole
 
     def leave(self, reason: str) -> None:
         """Has a goodbye written behind everything that was posted, once big parts have arrived."""
@@ -282,7 +301,8 @@ class Session:
             if deadline != math.inf:
                 envelope.time_left = deadline - now if deadline > now else 0.0
             lent: Container[int] = ()
-            if lend is not None and envelope.buffers and last > self._announced_before:
+            big = envelope.buffers or envelope.staged
+            if lend is not None and big and last > self._announced_before:
                 lent = _lent(envelope, lend, frame)
             if not whole:
                 self._cut(envelope, lent)
@@ -295,15 +315,21 @@ class Session:
             self._goodbye_written = True
         return frame
 
-    def next_piece(self) -> Piece | None:
+    def next_piece(self, most: int = PIECE_BYTES) -> Piece | None:
         """Returns what a lane sends next; each envelope that was announced has its turn.
 
         It counts as sent. Its data is a view of what was posted.
+
+        Args:
+            most: Bytes that it may have; a multiple of 16 KiB.
         """
         if not self.cutting:
             return None
         pieces = self.cutting.popleft()
         piece = pieces.popleft()
+        if len(piece.data) > most:
+            piece, rest = piece.split(most)
+            pieces.appendleft(rest)
         if pieces:
             self.cutting.append(pieces)
         return piece
@@ -324,6 +350,10 @@ class Session:
                 self._drop(envelope, awaited=number in frame.awaited)
             elif number in frame.awaited:
                 self._begin(envelope, frame.awaited[number])
+            elif number == self._received + 1 and not later:  # as nearly all come
+                self._received = number
+                self.news += 1
+                complete.append(envelope)
             else:
                 self._complete(envelope, complete)
         self._owed += len(frame.envelopes)
@@ -393,7 +423,8 @@ class Session:
         self._parts_awaited += len(awaited)
         if self._parts_awaited > MOST_PARTS_AWAITED:
             raise DecodeError(f"more than {MOST_PARTS_AWAITED} parts announced that have not come")
-        self._assemblies[envelope.number] = Assembly(envelope, awaited, self._limits.message_bytes)
+        most = self._limits.message_bytes
+        self._assemblies[envelope.number] = Assembly(envelope, awaited, most, self._take)
 
     def _is_complete(self, number: int) -> bool:
         return number <= self._received or number in self._received_later

@@ -16,11 +16,11 @@ import numpy as np
 
 from telegrad.arrays import SharedMemory
 from telegrad.transport.slab_ledger import Account
+from telegrad.transport.slab_loans import FIRST_HANDLE
 from telegrad.wire import Lent
 
 __all__ = ["Handles"]
 
-FIRST_NUMBER = 2**32  # slabs of the ledger have lower ones
 MOST_HANDLES = 64  # of one stream; each takes a descriptor of the peer's
 
 
@@ -64,7 +64,7 @@ class Handles:
         self._account = account
         self.known: dict[int, _Handle] = {}
         self._loans: dict[int, _Handle] = {}
-        self._last = FIRST_NUMBER
+        self._last = FIRST_HANDLE
         self._gone: queue.SimpleQueue[_Watch] = queue.SimpleQueue()
 
     @property

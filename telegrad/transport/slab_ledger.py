@@ -3,6 +3,7 @@
     take ─▶ held ──lend──▶ held, lent ──released──▶ lent ──returned──▶ free ─▶ take ...
              │                 └──────returned─────▶ held ──released──▶ free
              └─────────────────────────────────────────────released──▶ free
+    lent ──given_back──▶ held ──released──▶ free
 
 A block is free when nothing here refers to it and the peer has given it back: only then it is taken
 again, the one that was used last first, whose pages are warm. It is lent once in between: what the
@@ -16,13 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar, final
+from typing import Generic, Protocol, TypeVar, final
 
-__all__ = ["Account", "Block", "Bounds", "Ledger", "Slab"]
+__all__ = ["Account", "Beside", "Block", "Bounds", "Ledger", "Slab"]
 
 M = TypeVar("M")
 
-SMALLEST_BLOCK = 2**17  # the smallest power of two for what does not travel in its frame
+SMALLEST_BLOCK = 2**15  # the smallest power of two for what does not travel in its frame
 # Small blocks share a slab: each costs a descriptor at both ends. Untouched pages cost nothing, so
 # that blocks may well be powers of two.
 SLAB_BYTES = 16 * 2**20
@@ -46,6 +47,16 @@ class Bounds:
     idle_seconds: float = 30.0
     slabs: int = 64
     all_slabs: int = 256
+
+
+class Beside(Protocol):
+    """Something elsewhere that has the life of a block."""
+
+    def returned(self) -> None:
+        """Hears that the peer has given the block back."""
+
+    def freed(self) -> None:
+        """Hears that the block is free; not where the account was closed before."""
 
 
 @final
@@ -91,6 +102,8 @@ class Block(Generic[M]):
         held: Whether something here refers to it.
         loan: The number of the loan, while the peer has it; else 0.
         spent: Whether it was lent since it was taken.
+        holder: What refers to it here; the ledger's owner's own.
+        beside: What has the life of this use.
     """
 
     slab: Slab[M]
@@ -99,6 +112,8 @@ class Block(Generic[M]):
     held: bool = False
     loan: int = 0
     spent: bool = False
+    holder: object = None
+    beside: Beside | None = None
 
 
 @final
@@ -184,7 +199,21 @@ class Ledger(Generic[M]):
         """
         block = account.loans.pop(loan)
         block.loan = 0
+        if block.beside is not None:
+            block.beside.returned()
         self._free_unused(block, now)
+
+    def given_back(self, account: Account[M], loan: int) -> Block[M]:
+        """Hears that the peer gives a loan back together with what stands there; it is held again.
+
+        Raises:
+            KeyError: It has no such loan.
+        """
+        block = account.loans.pop(loan)
+        block.loan, block.held = 0, True
+        if block.beside is not None:
+            block.beside.returned()
+        return block
 
     def released(self, block: Block[M], now: float) -> None:
         """Hears that nothing here refers to a block any more."""
@@ -235,6 +264,9 @@ class Ledger(Generic[M]):
         account = slab.account
         account.out -= block.size
         block.spent = False
+        if block.beside is not None:
+            beside, block.beside = block.beside, None
+            beside.freed()
         slab.busy -= 1
         if not account.open:
             return

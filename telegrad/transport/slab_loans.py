@@ -20,9 +20,14 @@ from telegrad.arrays import SharedMemory
 from telegrad.errors import DecodeError
 from telegrad.transport.base import CarrierClosedError
 from telegrad.transport.slab_ledger import Bounds
-from telegrad.wire import Frame, Lent
+from telegrad.wire import FIRST_BUFFER, Envelope, Frame, Lent
 
-__all__ = ["RETURN_BYTES", "Loans", "Watch"]
+__all__ = ["FIRST_HANDLE", "RETURN_BYTES", "Loans", "Watch"]
+
+OWN = 0  # in the place of a slab's number: the loan is the reader's own
+FIRST_HANDLE = (
+    2**32
+)  # numbers of memory that is a program's own; slabs of the ledger have lower ones
 
 # What is given back, or came and has no receipt, waits for the next frame, that of a heartbeat at the
 # latest; so much is told at once.
@@ -41,7 +46,8 @@ class Watch(weakref.ref[np.ndarray[Any, Any]]):
         what: It stands for.
     """
 
-    __slots__ = ("key", "what")
+    __slots__ = ("given", "key", "what")
+    given: bool  # whether it goes back to who has lent it, with what stands there
     key: int  # the exporter's id
     what: Any
 
@@ -52,6 +58,7 @@ class Watch(weakref.ref[np.ndarray[Any, Any]]):
         self = super().__new__(cls, exporter, freed.put)
         self.key = id(exporter)
         self.what = what
+        self.given = False
         return self
 
     def __init__(self, exporter: object, freed: object, what: object) -> None:
@@ -69,15 +76,24 @@ class Loans:
     Args:
         descriptor: Returns the next one that came with the stream, to be closed here; None if there
             is none.
+        own: Returns what stands in a loan of this end's own, which the peer gives back.
         bounds: What the peer keeps to, if it is as this one.
     """
 
-    def __init__(self, descriptor: Callable[[], int | None], bounds: Bounds) -> None:
+    def __init__(
+        self,
+        descriptor: Callable[[], int | None],
+        own: Callable[[Lent], memoryview],
+        bounds: Bounds,
+    ) -> None:
         self._descriptor = descriptor
         self._bounds = bounds
-        self._lock = threading.Lock()  # guards the next five
+        self._own = own
+        self._lock = threading.Lock()  # guards the next seven
         self._mapped: dict[int, SharedMemory] = {}
         self._out: dict[int, Watch] = {}  # by loan
+        self._exporters: dict[int, Watch] = {}  # the same, by the exporter's id
+        self._given: set[int] = set()  # loans that went back with what stands there
         self._out_bytes = 0
         self._returned: list[int] = []
         self.untold = 0
@@ -95,6 +111,7 @@ class Loans:
         """
         lending, total = frame.lending, 0
         assert lending is not None
+        texts: list[tuple[Envelope, int, memoryview]] = []
         with self._lock:
             for number, size in lending.slabs:
                 self._map(number, size)
@@ -104,14 +121,28 @@ class Loans:
                 if lent:
                     buffers = list(envelope.buffers)
                     for part, each in lent.items():
-                        buffers[part - 2] = self._view(each)
+                        view = self._own(each) if each.slab == OWN else self._view(each)
+                        if part < FIRST_BUFFER:
+                            texts.append((envelope, part, view))
+                        else:
+                            buffers[part - FIRST_BUFFER] = view
                         total += each.size
                     envelope.buffers = buffers
             self.untold += total
             for number in lending.dropped:
                 if self._mapped.pop(number, None) is None:
                     raise DecodeError(f"slab {number} is dropped, and was never named")
+        for envelope, part, view in texts:  # copies: what is read twice must not change in between
+            if part == 0:
+                envelope.document = bytes(view)
+            else:
+                envelope.externals = bytes(view)
         return total
+
+    @property
+    def any(self) -> bool:
+        """Whether the peer has lent something that is not known to be free."""
+        return bool(self._out)
 
     @property
     def due(self) -> bool:
@@ -129,6 +160,59 @@ class Loans:
             self.untold = len(self._returned)  # what is left goes with the next frame
             return now
 
+    def whole(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
+        """Returns the exporter of what the peer has lent, if an array in it takes all its bytes."""
+        below: object = array
+        while isinstance(below, (np.ndarray, memoryview)):
+            watch = self._exporters.get(id(below))
+            if watch is not None and watch() is below:
+                lent: Lent = watch.what
+                fits = lent.size == array.nbytes and lent.slab < FIRST_HANDLE
+                return watch() if fits else None
+            below = below.base if isinstance(below, np.ndarray) else below.obj
+        return None
+
+    def take_over(self, holders: list[np.ndarray[Any, Any]]) -> memoryview | None:
+        """Lets go of an exporter; has what stands there, if nothing else refers to it by then.
+
+        Args:
+            holders: The exporter, and nothing else; taken out if it is taken over.
+
+        Returns:
+            The bytes, which nobody here writes to any more, for `gives`; None where somebody may.
+        """
+        with self._lock:  # in which a loan that ends is not told to the peer
+            watch = self._exporters[id(holders[0])]
+            lent: Lent = watch.what
+            slab = self._mapped.get(lent.slab)
+            if slab is None:
+                return None
+            holders.clear()
+            if (exporter := watch()) is not None:
+                holders.append(exporter)
+                return None
+            self._drain()
+            self._returned.remove(lent.loan)
+            self.untold -= lent.size
+            return self._export(lent, slab, given=True)
+
+    def is_given(self, buffer: memoryview) -> bool:
+        """Tells whether a buffer is what `take_over` returned."""
+        exporter: object = buffer.obj
+        watch = self._exporters.get(id(exporter))
+        return watch is not None and watch.given and watch() is exporter
+
+    def gives(self, buffer: memoryview) -> Lent | None:
+        """Gives the peer back what was taken over, and what stands there; None if it is not that."""
+        exporter: object = buffer.obj
+        with self._lock:
+            watch = self._exporters.get(id(exporter))
+            if watch is None or watch() is not exporter or not watch.given:
+                return None
+            lent: Lent = watch.what
+            self._given.add(lent.loan)
+            return Lent(lent.loan, OWN, 0, lent.size)
+
     def close(self) -> None:
         """Maps nothing any more; what is lent lives on, as memory of whoever has it."""
         with self._lock:
@@ -139,7 +223,8 @@ class Loans:
         if descriptor is None:
             raise DecodeError(f"slab {number} came without its descriptor")
         try:
-            if number in self._mapped or len(self._mapped) >= MOST_SLABS:
+            known = number == OWN or number in self._mapped
+            if known or len(self._mapped) >= MOST_SLABS:
                 raise DecodeError(f"slab {number} once more, or more than {MOST_SLABS}")
             self._mapped[number] = SharedMemory.of(descriptor, size)
         except OSError as error:
@@ -157,16 +242,27 @@ class Loans:
             raise DecodeError(
                 f"loan {lent.loan} of {lent.size} bytes at {lent.offset} of a slab of {len(slab)}"
             )
-        exporter = np.frombuffer(slab, np.uint8, lent.size, lent.offset)
-        self._out[lent.loan] = Watch(exporter, self.freed, lent)
-        self._out_bytes += lent.size
-        view = exporter.data
+        view = self._export(lent, slab)
         return view if self._out_bytes <= self._bounds.lent // 2 else view.toreadonly()
+
+    def _export(self, lent: Lent, slab: SharedMemory, *, given: bool = False) -> memoryview:
+        exporter = np.frombuffer(slab, np.uint8, lent.size, lent.offset)
+        watch = Watch(exporter, self.freed, lent)
+        watch.given = given
+        self._out[lent.loan] = self._exporters[watch.key] = watch
+        self._out_bytes += lent.size
+        return exporter.data
 
     def _drain(self) -> None:
         while not self.freed.empty():
-            lent: Lent = self.freed.get().what
+            watch = self.freed.get()
+            lent: Lent = watch.what
             del self._out[lent.loan]
+            if self._exporters.get(watch.key) is watch:  # not of a later one in the same place
+                del self._exporters[watch.key]
             self._out_bytes -= lent.size
+            if lent.loan in self._given:
+                self._given.discard(lent.loan)
+                continue
             self._returned.append(lent.loan)
             self.untold += lent.size

@@ -4,6 +4,7 @@
       memory ─▶ the caller copies its array there
       post ─▶ lend ══ frame: slab, offset; once: its descriptor ══▶ take ─▶ an array over that memory
       the block is free again ◀══ a later frame: returned ══ the last view of the array was freed
+      an array over it ◀══ the reply: given ══ it is the value of the call, and nothing else has it
 
 A loan is counted by its sender alone, per stream. When the stream breaks, whatever was lent through it
 is never used again: what was not handed over is sent as pieces, from where it lies.
@@ -13,22 +14,29 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Sequence
-from typing import final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any, final
 
 import numpy as np
 
 from telegrad.arrays import SharedMemory, shared_below
 from telegrad.errors import DecodeError
 from telegrad.transport.base import Carrier, Direct
+from telegrad.transport.device_slabs import DeviceSlabs, DeviceStream, Hold
+from telegrad.transport.slab_answers import Answering
 from telegrad.transport.slab_handles import Handles
 from telegrad.transport.slab_ledger import Account, Block, Bounds, Ledger
 from telegrad.transport.slab_loans import Loans, Watch
-from telegrad.wire import INLINE_BYTES, Envelope, Frame, Lending, Lent
+from telegrad.transport.spare_memory import SpareMemory
+from telegrad.wire import LENT_BYTES, Buffer, Envelope, Frame, Lending, Lent, Memory
 
 __all__ = ["SLABS", "SlabPool", "SlabStream"]
 
 SLABS = "slabs"  # the capability in a hello
+NOTHING: Mapping[int, memoryview] = MappingProxyType({})
 MOST_LENT = 1024  # parts of one envelope: a frame has a bound, and each takes 20 bytes of it
 DEFAULT_BOUNDS = Bounds()
 
@@ -37,6 +45,10 @@ DEFAULT_BOUNDS = Bounds()
 class SlabPool:
     """The slabs of one worker; any thread.
 
+    Attributes:
+        devices: Those of its GPUs.
+        spare: What big messages of other streams lie in.
+
     Args:
         clock: In seconds.
         bounds: What it keeps to.
@@ -44,6 +56,8 @@ class SlabPool:
 
     def __init__(self, clock: Callable[[], float], bounds: Bounds = DEFAULT_BOUNDS) -> None:
         self.bounds = bounds
+        self.devices = DeviceSlabs(clock)
+        self.spare = SpareMemory(clock)
         self._clock = clock
         self._lock = threading.Lock()  # guards the next two
         self._ledger: Ledger[SharedMemory] = Ledger(SharedMemory.make, bounds)
@@ -60,7 +74,9 @@ class SlabPool:
         direct = carrier.direct
         if direct is None or SLABS not in capabilities or SLABS not in carrier.told:
             return None
-        return SlabStream(self, direct)
+        stream = SlabStream(self, direct)
+        stream.share_gpus(carrier.told, capabilities)
+        return stream
 
     def tick(self) -> None:
         """Lets go of memory that nobody has used for a while."""
@@ -68,9 +84,19 @@ class SlabPool:
             self._drain()
             for slab in self._ledger.trim(self._clock()):
                 slab.memory.close_descriptor()
+        self.devices.tick()
+        self.spare.tick()
 
-    def take(self, account: Account[SharedMemory], size: int) -> memoryview | None:
-        """Returns memory of so many bytes that can be lent once; None where there is none."""
+    def take(
+        self, account: Account[SharedMemory], size: int, beside: Hold | None = None
+    ) -> memoryview | None:
+        """Returns memory of so many bytes that can be lent once; None where there is none.
+
+        Args:
+            account: The peer's.
+            size: Bytes.
+            beside: What has the life of this memory.
+        """
         with self._lock:
             self._drain()
             try:
@@ -79,9 +105,10 @@ class SlabPool:
                 return None
             if block is None:
                 return None
-            exporter = np.frombuffer(block.slab.memory, np.uint8, size, block.offset)
-            self._held[id(exporter)] = Watch(exporter, self._freed, block)
-            return exporter.data
+            if beside is not None:
+                block.beside = beside
+                beside.lies(np.frombuffer(block.slab.memory, np.uint8, size, block.offset))
+            return self._export(block)
 
     def lend(
         self,
@@ -141,14 +168,46 @@ class SlabPool:
                 except KeyError as error:
                     raise DecodeError(f"loan {loan} is given back, and was not made") from error
 
+    def lies(self, buffer: memoryview) -> bool:
+        """Tells whether a buffer is what `take` returned, or lies in an array's own shared memory."""
+        exporter: object = buffer.obj
+        watch = self._held.get(id(exporter))
+        return (watch is not None and watch() is exporter) or shared_below(buffer) is not None
+
+    def given_back(self, account: Account[SharedMemory], lent: Lent) -> memoryview:
+        """Hears that a peer gives a loan back together with what stands there; returns that.
+
+        It is read-only, to be copied by whoever wants to keep it, where much is held or lent already.
+
+        Raises:
+            DecodeError: It did not have it, or has more or less of it than there is.
+        """
+        with self._lock:
+            self._drain()
+            block = account.loans.get(lent.loan)
+            if block is None or block.size != lent.size:
+                raise DecodeError(f"{lent.size} bytes of loan {lent.loan}, which was not made so")
+            self._ledger.given_back(account, lent.loan)
+            holder = block.holder
+            exporter = holder() if isinstance(holder, Watch) else None
+            view = self._export(block) if exporter is None else exporter.data
+            return view if account.out <= self.bounds.lent // 2 else view.toreadonly()
+
     def close(self, account: Account[SharedMemory]) -> None:
         """Lets go of all that is shared with a peer; what something here refers to lives on for it."""
         with self._lock:
             self._drain()
             for slab in self._ledger.close(account):
                 slab.memory.close_descriptor()
-            left = self._held.items()
-            self._held = {key: each for key, each in left if each.what.slab.account is not account}
+            for key, each in list(self._held.items()):
+                if each.what.slab.account is account:
+                    each.what.holder = None  # nobody hears of its end any more
+                    del self._held[key]
+
+    def _export(self, block: Block[SharedMemory]) -> memoryview:
+        exporter = np.frombuffer(block.slab.memory, np.uint8, block.size, block.offset)
+        block.holder = self._held[id(exporter)] = Watch(exporter, self._freed, block)
+        return exporter.data
 
     def _drain(self) -> None:
         while not self._freed.empty():
@@ -156,7 +215,9 @@ class SlabPool:
             block: Block[SharedMemory] = watch.what
             if self._held.get(watch.key) is watch:  # not of a later exporter in the same place
                 del self._held[watch.key]
-            self._ledger.released(block, self._clock())
+            if block.holder is watch:  # not of an earlier exporter of the same block
+                block.holder = None
+                self._ledger.released(block, self._clock())
 
 
 @final
@@ -180,33 +241,96 @@ class SlabStream:
         self._direct = direct
         self._account: Account[SharedMemory] = Account()
         self._handles = Handles(self._account)
+        self._moved: Callable[[int], None] = _ignore
         self._new: list[tuple[int, int, int]] = []  # of which the next frame tells the peer
-        self._loans = Loans(direct.descriptor, pool.bounds)
+        own = partial(pool.given_back, self._account)
+        self._loans = Loans(direct.descriptor, own, pool.bounds)
+        self._gpus: DeviceStream | None = None
+
+    def share_gpus(self, told: Sequence[str], capabilities: Sequence[str]) -> None:
+        """Shares memory of GPUs, too, before anything is sent.
+
+        Args:
+            told: What this end's hello says.
+            capabilities: What the peer's says.
+        """
+        self._gpus = self._pool.devices.open(
+            told, capabilities, partial(self._pool.take, self._account)
+        )
+
+    def on_moved(self, moved: Callable[[int], None]) -> None:
+        """Registers what hears, in the threads that write and read frames, how many bytes one lends."""
+        self._moved = moved
 
     def lends(self, memory: SharedMemory) -> bool:
         """Tells whether arrays in some memory travel as they are."""
         return self._account.open
 
     def take(self, size: int) -> memoryview | None:
-        """Returns memory for a buffer that is posted to the peer next, as a whole; None if it is small.
+        """Returns memory for a part that is posted to the peer next, as a whole; None if it is small.
 
         The peer alone can get it so, and once; elsewhere its bytes go like any other's. None, too,
         where so much is out that there is no more.
         """
-        return self._pool.take(self._account, size) if size > INLINE_BYTES else None
+        return self._pool.take(self._account, size) if size > LENT_BYTES else None
+
+    def shadow(self, array: Any) -> memoryview | None:
+        """Copies an array to memory of its GPU that the peer shares; returns what stands for it.
+
+        That is posted to the peer next, as what `take` returns. None where they share none.
+        """
+        return None if self._gpus is None else self._gpus.shadow(array)
+
+    def keep(self, array: np.ndarray[Any, Any]) -> None:
+        """Keeps nothing: nobody settles what is described for it."""
+        del array
+
+    def answering(self) -> Memory:
+        """Returns memory for a reply that is settled; see `Answering`."""
+        return Answering(self, self._loans) if self._loans.any else self
+
+    def settle(self, envelope: Envelope) -> None:
+        """Does nothing: nothing was kept."""
+        del envelope
+
+    def stage(self, envelope: Envelope) -> Envelope:
+        """Copies big parts of an envelope that lie elsewhere to memory of the peer's.
+
+        A document, what several peers get, or what a program has made for itself goes there in one
+        piece so, and not through the socket.
+
+        Returns:
+            The envelope, or another one with copies beside its parts.
+        """
+        staged: dict[int, memoryview] = {}
+        parts: tuple[Buffer, ...] = (envelope.document, envelope.externals, *envelope.buffers)
+        for part, data in enumerate(parts):
+            size = data.nbytes if type(data) is memoryview else len(data)
+            if size <= LENT_BYTES:
+                continue
+            if type(data) is memoryview and (self._loans.is_given(data) or self._pool.lies(data)):
+                continue
+            if len(staged) == MOST_LENT or (room := self.take(size)) is None:
+                break
+            np.copyto(np.frombuffer(room, np.uint8), np.frombuffer(data, np.uint8))
+            staged[part] = room
+        return replace(envelope, number=0, staged=staged) if staged else envelope
 
     def lend(self, envelope: Envelope) -> dict[int, Lent]:
         """Lends the peer the buffers of an envelope that lie in its memory; returns where they are."""
         lent: dict[int, Lent] = {}
-        for part, buffer in enumerate(envelope.buffers, start=2):
-            if (
-                type(buffer) is memoryview
-                and buffer.nbytes > INLINE_BYTES
-                and len(lent) < MOST_LENT
-            ):
-                each = self._pool.lend(self._account, self._handles, buffer, self._new)
+        staged = envelope.staged or NOTHING
+        for part, buffer in (*staged.items(), *enumerate(envelope.buffers, start=2)):
+            if type(buffer) is memoryview and buffer.nbytes > LENT_BYTES and part not in lent:
+                each = None
+                if len(lent) < MOST_LENT:
+                    each = self._loans.gives(buffer)
+                    if each is None:
+                        each = self._pool.lend(self._account, self._handles, buffer, self._new)
                 if each is not None:
                     lent[part] = each
+                elif self._gpus is not None:
+                    self._gpus.settle(buffer)
         return lent
 
     @property
@@ -228,8 +352,10 @@ class SlabStream:
             lending.slabs.append((number, size))
             self._direct.attach(descriptor)
         self._new.clear()
-        for lent in lending.lent.values():
-            self.bytes_sent += sum([each.size for each in lent.values()])
+        if lending.lent:
+            size = sum([each.size for lent in lending.lent.values() for each in lent.values()])
+            self.bytes_sent += size
+            self._moved(size)
 
     def read(self, frame: Frame) -> None:
         """Puts what the peer has lent into the envelopes of a frame; by whoever reads.
@@ -240,9 +366,18 @@ class SlabStream:
         """
         assert frame.lending is not None
         self._pool.returned(self._account, self._handles, frame.lending.returned)
-        self.bytes_received += self._loans.take(frame)
+        if size := self._loans.take(frame):
+            self.bytes_received += size
+            self._moved(size)
 
     def close(self) -> None:
         """Lets go of everything, once the stream has ended for both: nothing is sent any more."""
+        if self._gpus is not None:
+            self._gpus.close()
+        self._moved = _ignore
         self._pool.close(self._account)
         self._loans.close()
+
+
+def _ignore(size: int) -> None:
+    del size

@@ -56,7 +56,7 @@ class ExchangeStatistics:
         connections: Control streams that came up.
         writes: Frames; envelopes_sent / writes is how well they coalesce.
         lanes: Bulk lanes that came up.
-        chunks_sent: Pieces of big parts, once more for each time that one was sent again.
+        chunks_sent: Pieces of 1 MiB of big parts, once more for each time that one was sent again.
         chunks_received: Pieces that came, known ones included.
         bulk_bytes_sent: Of bytes_sent, what went by lanes.
         bulk_bytes_received: Of bytes_received, what came by lanes.

@@ -15,6 +15,7 @@ from telegrad.transport.handshake import Identity, itself
 from telegrad.transport.limits import ConnectionLimits
 from telegrad.transport.loop import LoopThread
 from telegrad.transport.slabs import SlabPool
+from telegrad.wire import PIECE_BYTES
 
 __all__ = ["Counters", "Terms"]
 
@@ -35,16 +36,16 @@ class Counters:
     lag: float = 0.0
     _chunks_lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def chunk_left(self, size: int) -> None:
-        """Counts a chunk that went by a lane."""
+    def chunk_left(self, size: int, offset: int) -> None:
+        """Counts a chunk that went by a lane, as one if it begins a MiB of its part."""
         with self._chunks_lock:
-            self.chunks_sent += 1
+            self.chunks_sent += offset % PIECE_BYTES == 0
             self.bulk_bytes_sent += size
 
-    def chunk_came(self, size: int) -> None:
-        """Counts a chunk that came by a lane."""
+    def chunk_came(self, size: int, offset: int) -> None:
+        """Counts a chunk that came by a lane, as one if it begins a MiB of its part."""
         with self._chunks_lock:
-            self.chunks_received += 1
+            self.chunks_received += offset % PIECE_BYTES == 0
             self.bulk_bytes_received += size
 
 

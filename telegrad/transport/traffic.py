@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVarTuple, final
 
 from telegrad.errors import DecodeError
+from telegrad.transport.bulk_lanes import Lanes
 from telegrad.transport.idle_frames import IdleFrames
 from telegrad.transport.liveness import Liveness
 from telegrad.transport.pump import Pump
@@ -34,6 +35,7 @@ class Traffic:
         lock: Guards the session and all that is here; never held across a wait.
         session: The session.
         stream: The carrier that is up now; set on the loop.
+        waits: Whether the turn is taken: there may be something to write.
 
     Args:
         terms: What all connections share.
@@ -50,7 +52,7 @@ class Traffic:
         look: Callable[[], None],
     ) -> None:
         self.lock = threading.Lock()
-        self.session = Session(terms.limits.received)
+        self.session = Session(terms.limits.received, terms.slabs.spare.take)
         self.stream: Stream | None = None
         self.pump: Pump | None = None
         self._terms = terms
@@ -59,26 +61,22 @@ class Traffic:
         self._hand_over = hand_over
         self._goodbye = goodbye
         self._look = look
-        self._woken = False  # the turn is taken
+        self.waits = False
         self._beat_due = False
         self._return_due = False  # so much shared memory that it should not wait for the next frame
         self._life: Liveness | None = None
         self._idle_frames = IdleFrames()
         self._acknowledged = 0  # up to where the peer had receipts at the last tick
-
-    @property
-    def waits(self) -> bool:
-        """Whether there may be something to write."""
-        return self._woken
+        self._chunks = 0, 0  # what both ends had taken then from the lanes of this stream
 
     def turn(self) -> Pump | None:
         """Takes the writer's turn if nobody has it; whoever gets a pump has to wake it.
 
         Holds the lock.
         """
-        if self._woken:
+        if self.waits:
             return None
-        self._woken = True
+        self.waits = True
         if self.stream is None:
             self._terms.loop.call_soon(self._look)
         return self.pump
@@ -138,7 +136,7 @@ class Traffic:
             if self.stream is not stream:
                 return None
             if not (session.pending or self._beat_due or self._return_due):
-                self._woken = False
+                self.waits = False
                 return None
             now = self._terms.clock()
             if (slabs := stream.slabs) is None:
@@ -191,8 +189,9 @@ class Traffic:
             self.session.connection_made(peer_received)
             if self._life is not None:
                 self._life.opened(self._terms.clock())
-            self._woken = self._beat_due = True
+            self.waits = self._beat_due = True
             self._return_due = False
+            self._chunks = 0, 0
             self.stream, self.pump = stream, pump
 
     def closed(self) -> tuple[Stream | None, Pump | None]:
@@ -242,10 +241,12 @@ class Traffic:
             if self.session.acknowledged > self._acknowledged:
                 self._acknowledged = self.session.acknowledged
                 life.acknowledged(now)
+            if (stream := self.stream) is not None:
+                self._look_at_lanes(stream.lanes, life, now)
             if life.tick(now):
                 return True
             due = False
-            if (stream := self.stream) is not None:
+            if stream is not None:
                 due = life.due(now)
                 self._beat_due |= due
                 self._return_due |= stream.slabs is not None and stream.slabs.due
@@ -254,6 +255,15 @@ class Traffic:
         if pump is not None:
             pump.wake()
         return False
+
+    def _look_at_lanes(self, lanes: Lanes, life: Liveness, now: float) -> None:
+        """Takes it for life that chunks move. Holds the lock."""
+        here, there = chunks = lanes.taken, lanes.known_taken
+        if there > self._chunks[1]:
+            life.acknowledged(now)
+        if here > self._chunks[0]:
+            life.arrived(now)
+        self._chunks = chunks
 
 
 def _take_lent(stream: Stream, frame: Frame) -> None:

@@ -20,6 +20,7 @@ from telegrad.wire.external import (
     rebuild_held,
 )
 from telegrad.wire.frame import (
+    ENVELOPE_BYTES,
     INLINE_BYTES,
     Frame,
     Goodbye,
@@ -31,10 +32,11 @@ from telegrad.wire.frame import (
 )
 from telegrad.wire.function_ref import FunctionRef, name_of
 from telegrad.wire.head import read_head
-from telegrad.wire.lending import Lending, Lent
+from telegrad.wire.lending import FIRST_BUFFER, LENT_BYTES, Lending, Lent
 from telegrad.wire.limits import DEFAULT_LIMITS, SMALL_LIMITS, DecodeLimits
 from telegrad.wire.lookup import import_missing_with
 from telegrad.wire.piece import (
+    BLOCK_BYTES,
     CHUNK_HEADER_BYTES,
     PIECE_BYTES,
     Piece,
@@ -45,6 +47,7 @@ from telegrad.wire.piece import (
     read_chunk_header,
 )
 from telegrad.wire.placement import (
+    HOST,
     MOST_GPUS,
     DeviceMap,
     Land,
@@ -60,14 +63,21 @@ from telegrad.wire.registry import (
     register_refusal,
     register_type,
 )
+from telegrad.wire.shadow import SHADOW_BYTES, Mode, mode_of, set_mode, write_place
 
 __all__ = [
+    "BLOCK_BYTES",
     "CHUNK_HEADER_BYTES",
     "DEFAULT_LIMITS",
+    "ENVELOPE_BYTES",
+    "FIRST_BUFFER",
+    "HOST",
     "INLINE_BYTES",
+    "LENT_BYTES",
     "MOST_GPUS",
     "NO_MEMORY",
     "PIECE_BYTES",
+    "SHADOW_BYTES",
     "SMALL_LIMITS",
     "Assembly",
     "Buffer",
@@ -86,6 +96,7 @@ __all__ = [
     "Lending",
     "Lent",
     "Memory",
+    "Mode",
     "Piece",
     "Place",
     "Project",
@@ -107,6 +118,7 @@ __all__ = [
     "inline_parts",
     "land",
     "measure",
+    "mode_of",
     "name_of",
     "pack_frame",
     "pack_lines",
@@ -120,6 +132,8 @@ __all__ = [
     "register_external",
     "register_refusal",
     "register_type",
+    "set_mode",
     "unpack_frame",
     "write_body",
+    "write_place",
 ]

@@ -41,6 +41,7 @@ BESIDE_BYTES = 2**20  # bytes from this length on travel beside their document, 
 MAX_ITEMS = 2**48  # of an array whose items have no bytes, where the buffer bounds nothing
 
 _NUMBERS = {code: np.dtype(code) for code in (np.dtype(each).str for each in "?bhilBHILefdFD")}
+_NAMES = {dtype: name for name, dtype in _NUMBERS.items()}
 _SIMPLE = re.compile(r"[<>|=][biufcSUVmM][0-9]{1,9}(\[[0-9]{0,9}[a-zA-Zμ]{1,7}\])?")
 
 
@@ -190,7 +191,8 @@ def describe_array(
     """
     flags = array.flags
     order: Literal["C", "F"] = "F" if flags.f_contiguous and not flags.c_contiguous else "C"
-    return [encode_dtype(array.dtype), order, *array.shape], [bytes_of(array, order, memory)]
+    dtype = _NAMES.get(array.dtype) or encode_dtype(array.dtype)
+    return [dtype, order, *array.shape], [bytes_of(array, order, memory)]
 
 
 def describe_own_array(array: np.ndarray[Any, Any]) -> tuple[object, Sequence[Buffer]]:
@@ -199,7 +201,9 @@ def describe_own_array(array: np.ndarray[Any, Any]) -> tuple[object, Sequence[Bu
     return [encode_dtype(array.dtype), "C", *array.shape], [view.data]
 
 
-def rebuild_array(meta: Any, buffers: Sequence[Buffer]) -> np.ndarray[Any, Any]:
+def rebuild_array(
+    meta: Any, buffers: Sequence[Buffer], *, as_is: bool = False
+) -> np.ndarray[Any, Any]:
     """Makes an array over the received buffer, without a copy if that is writable.
 
     Raises:
@@ -207,8 +211,10 @@ def rebuild_array(meta: Any, buffers: Sequence[Buffer]) -> np.ndarray[Any, Any]:
     """
     if type(meta) is not list or len(meta) < 2 or len(buffers) != 1:
         raise DecodeError(f"not an array: {str(meta)[:100]} with {len(buffers)} buffers")
-    plain_dtype, order, *shape = meta
-    dtype, view = decode_dtype(plain_dtype), memoryview(buffers[0])
+    plain, order, *shape = meta
+    number = _NUMBERS.get(plain) if type(plain) is str else None
+    dtype = decode_dtype(plain) if number is None else number
+    view = memoryview(buffers[0])
     _check_shape(shape)
     items = math.prod(shape)
     if order not in ("C", "F") or items * dtype.itemsize != view.nbytes or items > MAX_ITEMS:
@@ -216,7 +222,7 @@ def rebuild_array(meta: Any, buffers: Sequence[Buffer]) -> np.ndarray[Any, Any]:
             f"an array of dtype {dtype}, shape {tuple(shape)} and order {str(order)[:10]!r}"
             f" with {view.nbytes} bytes"
         )
-    if view.readonly:
+    if view.readonly and not as_is:
         view = memoryview(copy_of(view))
     try:
         return np.ndarray(shape, dtype, view, order="F" if order == "F" else "C")

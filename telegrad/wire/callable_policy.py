@@ -30,6 +30,7 @@ from telegrad.wire.definers import (
 )
 from telegrad.wire.exposure import is_marked
 from telegrad.wire.function_ref import FunctionRef
+from telegrad.wire.known_methods import KnownMethods
 from telegrad.wire.lookup import (
     MAIN_NAMES,
     Found,
@@ -86,7 +87,7 @@ class CallablePolicy:
         8.0
     """
 
-    __slots__ = ("_decide", "_known", "_project", "mode", "patterns")
+    __slots__ = ("_decide", "_known", "_known_methods", "_project", "mode", "patterns")
 
     def __init__(
         self, mode: str = "project", patterns: Sequence[str] = (), decide: Decide | None = None
@@ -102,6 +103,7 @@ class CallablePolicy:
         self._decide = decide
         self._project = Project()
         self._known: dict[str, _Known] = {}  # functions that may be called, by name
+        self._known_methods = KnownMethods()
 
     def __repr__(self) -> str:
         if self._decide is not None:
@@ -190,6 +192,8 @@ class CallablePolicy:
         """
         if self.mode == "importable" and self._decide is None:
             return
+        if self._known_methods.has(value, method):
+            return
         if isinstance(value, _INTERNALS):
             name = own_attributes(value).get("__name__") or type(value).__qualname__
             raise CallableRequest(FunctionRef(f"{name}.{method}"), caller, worker).refused(
@@ -210,6 +214,7 @@ class CallablePolicy:
                 "it is not of this project; mark the class with rpc.expose if it is yours, or"
                 f" start the worker with RpcOptions(callables=[{called!r}])"
             )
+        self._known_methods.add(value, method)
 
     def check_found(
         self,
@@ -243,6 +248,8 @@ class CallablePolicy:
             Traceback (most recent call last):
             telegrad.errors.CallRefusedError: ...
         """
+        if self._known_methods.is_found(value, name, found):
+            return
         if name != "__call__" and not is_method(value, name):
             self.check_method(found, "__call__", caller=caller, worker=worker)
 

@@ -32,6 +32,7 @@ Functions: TypeAlias = Callable[[str], object]
 
 MAX_NESTING = 8  # documents inside the exceptions of documents
 _MARKER_BYTES = b"\xc7\x00"  # an extension of no payload; a marker has no other form
+_NOTHING = msgpack.packb(None)  # the value of many calls
 _LOCATED_BYTES = 2**20  # of a document that is read once more to say where it is wrong
 _LONGEST_PATH = 1000  # characters; keys may be as long as the document
 
@@ -68,6 +69,8 @@ def decode(
         >>> decode(encode((1, {2: {3}})).document)
         (1, {2: {3}})
     """
+    if document == _NOTHING:
+        return None
     if nesting > MAX_NESTING:
         raise DecodeError(f"exceptions inside exceptions, deeper than {MAX_NESTING}")
     reader = _Document(externals, functions, nesting, limits, allowance)

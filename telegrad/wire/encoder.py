@@ -23,7 +23,7 @@ from telegrad.wire import array_types, builtin_types, class_types, sparse_types
 from telegrad.wire.advice import advice_for
 from telegrad.wire.conversion import MARKERS, Conversion, Refused
 from telegrad.wire.exceptions import pack_exception
-from telegrad.wire.external import describe
+from telegrad.wire.external import PACKER_BYTES, describe
 from telegrad.wire.function_ref import name_of
 from telegrad.wire.registry import (
     RegisteredType,
@@ -39,6 +39,7 @@ __all__ = ["MAX_DEPTH", "Encoded", "encode", "encode_exception"]
 MAX_DEPTH = 128  # levels of containers; Python's own recursion limit is never near
 MAX_REFERENCES = 1024  # to externals that are kept made: 0.1 us in place of 0.6
 MAX_NESTING = 4  # exceptions in the arguments of exceptions
+_NOTHING = msgpack.packb(None)  # the value of many calls
 
 _Encoder: TypeAlias = Callable[[Conversion, Any], object]
 
@@ -83,18 +84,29 @@ def encode(value: object, *, name: str | None = "value", nesting: int = 0) -> En
     """
     kind = type(value)
     externals: list[object] = []
+    if value is None:
+        return Encoded(_NOTHING, externals)
     try:
         if not (kind in _PLAIN or (kind in _WHOLE and _WHOLE[kind](value))):
             encoder = _ValueEncoder(nesting, externals, is_body=name is None)
             value = encoder.rebuilt(value, kind)
-        packer = msgpack.Packer(default=_big_int, unicode_errors="surrogatepass")
-        return Encoded(packer.pack(value), externals)
+        return Encoded(_packed(value), externals)
     except Refused as refused:
         path = _path(refused.steps, name)
         raise EncodeError(f"{path} cannot travel: {refused}", path=path) from refused.__cause__
     except (ValueError, OverflowError) as error:
         path = name or "value"
         raise EncodeError(f"{path} cannot travel: {error}", path=path) from error
+
+
+def _packed(value: object) -> bytes:
+    """Packs what is plain by now; nearly all strings are text, for which nothing is looked up."""
+    try:
+        packed: bytes = msgpack.Packer(default=_big_int, buf_size=PACKER_BYTES).pack(value)
+    except UnicodeEncodeError:
+        packer = msgpack.Packer(default=_big_int, unicode_errors="surrogatepass")
+        packed = packer.pack(value)
+    return packed
 
 
 def encode_exception(error: BaseException) -> dict[str, object]:

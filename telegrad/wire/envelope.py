@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -30,6 +30,8 @@ class Envelope:
         buffers: The bytes of the externals, in order. Received ones are writable and belong to
             the receiver alone.
         number: The envelope's place in its session; set by the session, not by whoever posts.
+        staged: Copies of parts, by their numbers (0 the document, 1 the externals, 2 the first buffer,
+            ...), in memory that the receiver shares; never received.
     """
 
     kind: str
@@ -42,3 +44,4 @@ class Envelope:
     headers: dict[str, bytes] = field(default_factory=dict)
     buffers: Sequence[Buffer] = ()
     number: int = 0
+    staged: Mapping[int, memoryview] | None = None

@@ -45,8 +45,11 @@ class FunctionRef(NamedTuple):
     @classmethod
     def of(cls, func: object) -> FunctionRef:
         """Refers to a function or class; raises EncodeError as `name_of` does."""
-        name = name_of(func)
-        return cls(name, main_script() if name.startswith("__main__:") else "")
+        if type(func) is types.FunctionType and (name := _name_at_top(func)):
+            ref = _ref_to(name)
+        else:
+            ref = cls(name_of(func))
+        return cls(ref.name, main_script()) if ref.name.startswith("__main__:") else ref
 
 
 def name_of(func: object) -> str:
@@ -99,6 +102,11 @@ def _name_at_top(func: types.FunctionType) -> str:
     if not isinstance(home, types.ModuleType) or vars(home).get(path) is not func:
         return ""
     return name
+
+
+@lru_cache(MAX_SHORT_NAMES)
+def _ref_to(name: str) -> FunctionRef:
+    return FunctionRef(name)
 
 
 @lru_cache(MAX_SHORT_NAMES)

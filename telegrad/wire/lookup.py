@@ -25,6 +25,7 @@ __all__ = [
     "find_class",
     "first_in_bases",
     "import_missing_with",
+    "instance_dict",
     "is_class",
     "is_exactly",
     "main_module",
@@ -168,11 +169,17 @@ def own_dict(value: object) -> dict[str, Any] | None:
 
     A property that its class calls `__dict__` is not asked.
     """
-    for base in bases(type(value)):
+    own = instance_dict(type(value))
+    return None if own is None else own(value)
+
+
+def instance_dict(cls: type) -> Callable[[object], dict[str, Any]] | None:
+    """Returns what gives an instance's own dictionary; None for a class whose instances have none."""
+    for base in bases(cls):
         descriptor: Any = namespace(base).get("__dict__")
         if is_exactly(descriptor, *_C_FIELDS):
-            found: dict[str, Any] = descriptor.__get__(value)
-            return found
+            read: Callable[[object], dict[str, Any]] = descriptor.__get__
+            return read
     return None
 
 

@@ -20,6 +20,7 @@ from telegrad.transport.session import Session
 from telegrad.transport.tags import BadTagError, FrameTags
 from telegrad.types import WorkerInfo
 from telegrad.wire import (
+    BLOCK_BYTES,
     Assembly,
     CallablePolicy,
     DecodeLimits,
@@ -174,22 +175,23 @@ def chunks(data: bytes) -> None:
 
 
 def _assembled(assembly: Assembly, chunks: list[bytes]) -> None:
-    claimed: set[tuple[int, int]] = set()
+    placed: set[tuple[int, int]] = set()
     for chunk in chunks:
         _, piece = read_chunk(chunk)
         place = assembly.claim(piece.span)
+        blocks = _blocks(piece)
+        assert (place is None) == (blocks <= placed)
         if place is None:
-            assert _place(piece) in claimed
             continue
-        assert _place(piece) not in claimed
-        claimed.add(_place(piece))
+        placed |= blocks
         place[:] = piece.data
         if assembly.placed(piece.span):
             assembly.join()
 
 
-def _place(piece: Piece) -> tuple[int, int]:
-    return piece.part, piece.offset
+def _blocks(piece: Piece) -> set[tuple[int, int]]:
+    end = piece.offset + len(piece.data)
+    return {(piece.part, offset) for offset in range(piece.offset, end, BLOCK_BYTES)}
 
 
 TARGETS: Mapping[str, Target] = {

@@ -17,22 +17,24 @@ LOCK = threading.Lock()
 
 
 def begin() -> int:
-    """Forgets the peak so far; returns the resident bytes."""
+    """Forgets the peaks so far; returns the resident bytes."""
     COUNTS.clear()
     Path("/proc/self/clear_refs").write_text("5")
     return _status("VmRSS")
 
 
-def peak() -> tuple[int, int, int]:
-    """Returns the most resident bytes, the most admitted ones, and how many pushes came."""
-    return _status("VmHWM"), COUNTS.get("admitted", 0), COUNTS.get("came", 0)
+def peak() -> tuple[int, int, int, int]:
+    """Returns the most resident bytes, those that no other process has, admitted ones, and pushes."""
+    return _status("VmHWM"), COUNTS["own"], COUNTS["admitted"], COUNTS["came"]
 
 
 def take(array: Array) -> int:
     """Takes a push and adds it up."""
     admitted = rpc.statistics().admitted_bytes
+    own = _status("VmRSS") - _status("RssShmem")
     with LOCK:
         COUNTS["came"] = COUNTS.get("came", 0) + 1
+        COUNTS["own"] = max(COUNTS.get("own", 0), own)
         COUNTS["admitted"] = max(COUNTS.get("admitted", 0), admitted)
     return int(array[::4096].sum(dtype=np.int64))
 

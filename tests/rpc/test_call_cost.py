@@ -19,7 +19,7 @@ from tests.rpc import remote_code
 from tests.rpc.conftest import MakeJob
 
 # Between the verb and the transport, and back, for a call without arguments or value; it was 200.
-MOST_AT_THE_CALLER = 110
+MOST_AT_THE_CALLER = 75
 
 
 def test_the_callers_end_of_an_empty_call(

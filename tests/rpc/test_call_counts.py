@@ -78,10 +78,10 @@ rpc.shutdown()
 # Functions of Python's, and entries of the kernel, of one call: 'empty' has no arguments, 'array' has
 # an array of eight numbers both ways. Some room is for heartbeats.
 LIMITS = {
-    ("empty", "caller"): (210, 9),
-    ("empty", "callee"): (190, 9),
-    ("array", "caller"): (300, 9),
-    ("array", "callee"): (250, 9),
+    ("empty", "caller"): (170, 9),
+    ("empty", "callee"): (165, 9),
+    ("array", "caller"): (265, 9),
+    ("array", "callee"): (245, 9),
 }
 
 

@@ -15,7 +15,7 @@ from telegrad import rpc
 from telegrad.errors import CallRefusedError, DecodeError, FunctionNotFoundError
 from telegrad.rpc.rref_admission import AdmittedMethod
 from telegrad.rpc.rref_ids import RRefId
-from telegrad.rpc.user_call import admit_call
+from telegrad.rpc.user_call import UserCall, admit_call
 from telegrad.transport.audit import CALL_REFUSED
 from telegrad.types import WorkerInfo
 from telegrad.wire import class_types, encode, lookup, read_head
@@ -122,8 +122,10 @@ def test_an_rref_in_a_refused_call_is_given_back(exposed: Job) -> None:
 
 def test_what_is_called_stands_before_its_arguments() -> None:
     def admitted(payload: Mapping[str, object]) -> str:
-        prepare = admit_call(resolve, WorkerInfo("w0", 0, 1), encode(payload).document)
-        return prepare(WorkerInfo("w0", 0, 1), payload).name
+        found = admit_call(resolve, WorkerInfo("w0", 0, 1), encode(payload).document)
+        if not isinstance(found, UserCall):  # it has arguments
+            found = found(WorkerInfo("w0", 0, 1), payload)
+        return found.name
 
     def resolve(function: str, *, script: str = "", caller: WorkerInfo | None = None) -> Any:
         assert caller is not None
@@ -131,6 +133,7 @@ def test_what_is_called_stands_before_its_arguments() -> None:
 
     good = {"func": "m:status", "script": "s.py", "args": [], "kwargs": {}}
     assert admitted(good) == "m:status"
+    assert admitted({**good, "args": [1]}) == "m:status"
     late = {"args": [], "kwargs": {}, "func": "m:status"}
     wrongs: list[Mapping[str, object]] = [late, {**good, "func": 3}, {"args": []}]
     for wrong in (*wrongs, {**good, "script": None}):
@@ -169,6 +172,7 @@ def test_a_call_does_not_name_two_functions() -> None:
     document = bytes([one[0] + 1]) + one[1:] + two[1:]
     prepare = admit_call(resolve, WorkerInfo("w0", 0, 1), document)
     assert asked == ["m:ok"]
+    assert not isinstance(prepare, UserCall)
     with pytest.raises(DecodeError, match="in this order"):
         prepare(WorkerInfo("w0", 0, 1), {"func": "os:system", "args": [], "kwargs": {}})
 

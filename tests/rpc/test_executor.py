@@ -122,7 +122,8 @@ def held(executor: Executor, gate: threading.Event) -> Future[object]:
 
 def run_root(executor: Executor, func: Callable[[], object]) -> Future[object]:
     future: Future[object] = Future()
-    executor.submit_root(contextvars.Context(), lambda: future.set_result(func()))
+    work = contextvars.Context(), lambda: future.set_result(func()), ()
+    executor._enter(executor._roots, work)  # as `submit_call` does, exhausted or not
     return future
 
 
@@ -263,7 +264,8 @@ class Reading:
 
 def leading(deadlines: Deadlines, num_threads: int) -> tuple[Executor, Reading]:
     reading = Reading(lambda work: executor.submit(work))
-    executor = make(deadlines, num_threads, lead=reading.lead, leave=reading.leave)
+    executor = make(deadlines, num_threads)
+    executor.lead_with(reading.lead, reading.leave)
     executor.submit(int)  # its thread leads, once it has nothing to do
     assert reading.leads.wait(10)
     return executor, reading

@@ -16,13 +16,15 @@ PUSHERS = 4
 BUDGET = 256 * MIB
 # Beside what was admitted: chunks that are being copied (two of 1 MiB for each of the two lanes of
 # each pusher, as messages and as gRPC's buffers), what gRPC keeps for later, and pages that the
-# allocator has not given back when the next message takes its own.
+# allocator has not given back when the next message takes its own. On one host the pushers lend memory
+# of their own in place of that, which their bounds hold (tests/transport/test_slab_ledger.py).
 OVERHEAD = 160 * MIB
 
 
 @pytest.mark.long
 @pytest.mark.timeout(660)
-def test_a_hundred_pushes_of_64_mib() -> None:
+@pytest.mark.parametrize("local", [True, False], ids=["local", "grpc"])
+def test_a_hundred_pushes_of_64_mib(local: bool) -> None:
     available = next(
         int(line.split()[1]) // 1024
         for line in Path("/proc/meminfo").read_text().splitlines()
@@ -32,17 +34,18 @@ def test_a_hundred_pushes_of_64_mib() -> None:
     if available < needed:
         pytest.skip(f"all pushes together take {needed} MiB; {available} MiB are available")
     limits = rpc.Limits(pending_bytes=BUDGET)
-    options = rpc.RpcOptions(timeout=600.0, limits=limits)
+    options = rpc.RpcOptions(timeout=600.0, limits=limits, local=local)
     with Cluster(1 + PUSHERS, processes=True, options=options, limit=600.0) as cluster:
         for pusher in range(1, 1 + PUSHERS):
             cluster.call(pusher, flood_code.pushes, "worker0", 1, SIZE)
         before = cluster.call(0, flood_code.begin)
         sums = cluster.run(push_from_all)
-        resident, admitted, came = cluster.call(0, flood_code.peak)
+        resident, own, admitted, came = cluster.call(0, flood_code.peak)
         assert sums[1:] == [[SIZE // 4096] * (PUSHES // PUSHERS)] * PUSHERS
         assert came == PUSHES
         assert admitted <= BUDGET
-        assert resident - before <= BUDGET + OVERHEAD, f"admitted at most: {admitted}"
+        held = own if local else resident
+        assert held - before <= BUDGET + OVERHEAD, f"admitted at most: {admitted}"
 
 
 def push_from_all() -> list[int]:

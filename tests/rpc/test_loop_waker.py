@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from telegrad import rpc
 from telegrad.rpc.future import Future
-from telegrad.rpc.loop_waker import _LoopWaker, waker_of
+from telegrad.rpc.loop_waker import LoopWakers, _LoopWaker
 from tests.rpc.plain_futures import start
 
 
@@ -28,10 +29,24 @@ class CountingLoop(asyncio.SelectorEventLoop):
         return super().call_soon_threadsafe(*args, **options)
 
 
+class Agent:
+    """As much of an agent as a task that awaits asks for."""
+
+    forked = ended = False
+
+    def __init__(self) -> None:
+        self.loop_wakers = LoopWakers()
+
+    def submit(self, run: Callable[[], None]) -> None:
+        run()
+
+
 @pytest.fixture
 def loop() -> Any:
+    agent: Any = Agent()
     loop = CountingLoop()
-    yield loop
+    with rpc.use_agent(agent):
+        yield loop
     loop.close()
 
 
@@ -53,6 +68,25 @@ def test_what_is_completed_together_wakes_the_loop_once(loop: CountingLoop) -> N
 
     assert loop.run_until_complete(wait()) == list(range(100))
     assert loop.calls == 1
+
+
+def test_without_an_agent_each_task_is_woken_by_itself() -> None:
+    futures: list[Future[int]] = [Future() for _ in range(20)]
+
+    async def wait() -> list[int]:
+        tasks = [asyncio.ensure_future(value(future)) for future in futures]
+        await asyncio.sleep(0)
+        start(complete)
+        return await asyncio.gather(*tasks)
+
+    def complete() -> None:
+        for future in futures:
+            future.set_result(1)
+
+    async def value(future: Future[int]) -> int:
+        return await future
+
+    assert asyncio.run(wait()) == [1] * 20
 
 
 def test_what_is_completed_on_the_loop_itself_takes_no_call_into_it(loop: CountingLoop) -> None:
@@ -193,9 +227,9 @@ def test_an_interrupt_before_the_loop_was_called_leaves_others_their_turn(
 
 
 def test_no_loop_is_kept_alive() -> None:
-    loop = asyncio.new_event_loop()
+    wakers, loop = LoopWakers(), asyncio.new_event_loop()
     arrived = loop.create_future()
-    waker_of(loop, arrived)()
+    wakers.wake(arrived)
     loop.run_until_complete(arrived)
     loop.close()
     gone = weakref.ref(loop)

@@ -39,6 +39,7 @@ def test_defaults() -> None:
         ({"port": "0-10"}, ValueError, "1 to 65535"),
         ({"port": range(65530, 65540)}, ValueError, "1 to 65535"),
         ({"listen": 0}, TypeError, "True or False"),
+        ({"cuda_ipc": 1}, TypeError, "RpcOptions.cuda_ipc must be True or False"),
         ({"listen": False, "port": 5}, ValueError, "listen=False opens no TCP port"),
         ({"listen": False, "bind": "::1"}, ValueError, "bind='::1' has no meaning"),
         ({"bind": "unix", "port": 5}, ValueError, "bind='unix' opens no TCP port"),

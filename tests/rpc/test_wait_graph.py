@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from telegrad import rpc
-from telegrad.rpc.blocking import Arrival, Wait, comes_from
+from telegrad.rpc.blocking import Wait, comes_from
 from telegrad.rpc.interceptor import CallRecord
+from telegrad.rpc.loop_waker import Arrival
 from telegrad.rpc.served_call import ServedCall
 from telegrad.rpc.wait_graph import MAX_COMBINATIONS, served_id, ways
 from telegrad.rpc.wait_tasks import Stamps, behind, limited, wait_of

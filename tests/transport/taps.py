@@ -6,7 +6,13 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from telegrad import pb
-from telegrad.transport import Carrier, CarrierClosedError, Listener, Transport
+from telegrad.transport import (
+    Carrier,
+    CarrierClosedError,
+    Listener,
+    Transport,
+    shared_loop_thread,
+)
 
 HANDSHAKE_MESSAGES = 2  # a hello and a proof: what a dialler sends before all else
 
@@ -39,6 +45,19 @@ class Tap(Transport):
     async def dial(self, endpoint: str) -> Carrier:
         return TappedCarrier(await self.inner.dial(endpoint), self)
 
+    def go_on(self, purpose: str, more: int | None = None) -> None:
+        """Lets so many more messages leave of what is held, or all; from any thread."""
+
+        async def move() -> None:
+            if more is None:
+                del self.hold[purpose]
+            else:
+                self.hold[purpose] += more
+            for carrier in self.carriers[purpose]:
+                carrier.moved.set()
+
+        shared_loop_thread().run(move())
+
 
 class TappedCarrier(Carrier):
     def __init__(self, inner: Carrier, tap: Tap) -> None:
@@ -47,6 +66,7 @@ class TappedCarrier(Carrier):
         self.purpose = ""
         self.sent = 0
         self.closed = asyncio.Event()
+        self.moved = asyncio.Event()  # what was held may go on, or never will
 
     @property
     def description(self) -> str:
@@ -60,12 +80,14 @@ class TappedCarrier(Carrier):
                 await self.close()
                 raise CarrierClosedError("refused by the test")
         self.sent += 1
-        left = self.tap.hold.get(self.purpose)
-        if left is not None and self.sent > HANDSHAKE_MESSAGES:
-            if left == 0:
-                await self.closed.wait()
+        while self.sent > HANDSHAKE_MESSAGES and self.purpose in self.tap.hold:
+            if self.tap.hold[self.purpose]:
+                self.tap.hold[self.purpose] -= 1
+                break
+            self.moved.clear()
+            await self.moved.wait()
+            if self.closed.is_set():
                 raise CarrierClosedError("held by the test until it was closed")
-            self.tap.hold[self.purpose] = left - 1
         await self._count()
         await self.inner.send(message)
 
@@ -76,6 +98,7 @@ class TappedCarrier(Carrier):
 
     async def close(self) -> None:
         self.closed.set()
+        self.moved.set()
         await self.inner.close()
 
     async def _count(self) -> None:

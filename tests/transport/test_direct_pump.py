@@ -75,9 +75,14 @@ class Frames:
 
 
 class Ends:
-    """A pump, and the bare other end of its stream."""
+    """A pump, and the bare other end of its stream.
 
-    def __init__(self) -> None:
+    Args:
+        spin: Seconds for which who waits looks before it sleeps.
+    """
+
+    def __init__(self, spin: float = 0.0) -> None:
+        self.spin = spin
         one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self.loop = LoopThread("pump-test").acquire()
         self.frames, self.gate = Frames(), Gate()
@@ -87,7 +92,7 @@ class Ends:
         self.on_loop(lambda: self.pump.start(b""))
 
     def make(self, end: socket.socket) -> DirectPump:
-        return DirectPump(LocalSocket(end), self.frames, self.loop, self.handles, 0.0)
+        return DirectPump(LocalSocket(end), self.frames, self.loop, self.handles, self.spin)
 
     def on_loop(self, function: Callable[[], T]) -> T:
         async def call() -> T:

@@ -63,6 +63,27 @@ def test_what_does_not_fit_is_kept() -> None:
     other.end()
 
 
+def test_small_messages_that_the_socket_has_no_room_for_are_kept() -> None:
+    one, other = pair()
+    sent: list[bytes] = []
+    while True:
+        sent.append(len(sent).to_bytes(4, "big") * 300)
+        if not one.put(sent[-1]):
+            break
+    got = []
+    while (message := other.take()) is not None:
+        got.append(message)
+    assert got == sent[: len(got)]
+    while not one.flush():
+        got += [] if (message := other.take()) is None else [message]
+    assert one.put(b"the last")
+    while (message := other.take()) is not None:
+        got.append(message)
+    assert got == [*sent, b"the last"]
+    one.end()
+    other.end()
+
+
 def test_each_role_is_one_thread_s() -> None:
     one, other = pair()
     assert one.begin_reading()

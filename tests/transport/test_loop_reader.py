@@ -3,27 +3,77 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import selectors
 import socket
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from telegrad.testing import leaks
+from telegrad.transport import loop_reader
 from tests.transport.test_direct_pump import Ends
 from tests.transport.workers import SECONDS
 
 OWN = "pump-test"
 
 
+def made(spin: float) -> Iterator[Ends]:
+    with leaks.no_leaked_descriptors():
+        ends = Ends(spin)
+        try:
+            yield ends
+        finally:
+            ends.close()
+
+
 @pytest.fixture
 def ends() -> Iterator[Ends]:
-    with leaks.no_leaked_descriptors():
-        made = Ends()
-        try:
-            yield made
-        finally:
-            made.close()
+    yield from made(0.0)
+
+
+@pytest.fixture
+def looking() -> Iterator[Ends]:
+    """Ends whose waits are all short: seconds are much for what is sent in the same process."""
+    yield from made(SECONDS)
+
+
+class Sleeps(asyncio.SelectorEventLoop):
+    """Counts its turns, and the times when it slept rather than look.
+
+    Attributes:
+        turns: With either.
+        slept: How often.
+        on_sleep: What it does before it sleeps.
+    """
+
+    def __init__(self) -> None:
+        self.turns = self.slept = 0
+        self.on_sleep: Callable[[], None] = lambda: None
+        selector = selectors.DefaultSelector()
+        super().__init__(selector)
+        self._select = selector.select
+        selector.select = self._count  # type: ignore[method-assign]
+
+    def _count(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self.turns += 1
+        if timeout is None or timeout > 0:
+            self.slept += 1
+            self.on_sleep()
+        return self._select(timeout)
+
+
+def run_counting(run: Callable[[Sleeps], Coroutine[Any, Any, None]]) -> None:
+    """Runs a coroutine on a loop that counts."""
+    loop = Sleeps()
+    try:
+        loop.run_until_complete(asyncio.wait_for(run(loop), SECONDS))
+    finally:
+        loop.close()
 
 
 async def came(ends: Ends) -> tuple[bytes, str]:
@@ -157,3 +207,127 @@ def test_a_stream_that_ends_lets_go_of_the_loop(ends: Ends) -> None:
             asyncio.get_running_loop().remove_reader(one.fileno())
 
     asyncio.run(run())
+
+
+async def taken(ends: Ends, message: bytes) -> None:
+    """Awaits a message on this loop, as a coroutine awaits a reply."""
+    arrived = asyncio.get_running_loop().create_future()
+    ends.frames.on_take = lambda _: arrived.set_result(None)
+    end = begin(ends)
+    asyncio.get_running_loop().call_soon(ends.send, message)
+    try:
+        await arrived
+    finally:
+        end()
+
+
+def test_it_looks_once_a_wait_was_short(looking: Ends) -> None:
+    async def run(loop: Sleeps) -> None:
+        await taken(looking, b"a")
+        loop.turns = loop.slept = 0
+        for _ in range(10):
+            await taken(looking, b"b")
+        assert not loop.slept
+        assert loop.turns <= 10 * 4  # sent, looked at, read, gone on
+
+    run_counting(run)
+
+
+def test_it_looks_for_nothing_while_nothing_is_awaited(looking: Ends) -> None:
+    async def run(loop: Sleeps) -> None:
+        await taken(looking, b"a")
+        await taken(looking, b"b")
+        loop.turns = loop.slept = 0
+        await asyncio.sleep(0.01)
+        assert loop.slept
+        assert loop.turns < 10
+
+    run_counting(run)
+
+
+def test_other_callbacks_have_their_turn_while_it_looks(looking: Ends) -> None:
+    async def run(loop: Sleeps) -> None:
+        await taken(looking, b"a")
+        end = begin(looking)
+        one, other = socket.socketpair()
+        with one, other:
+            loop.slept = 0
+            one.setblocking(False)
+            loop.call_later(0.001, other.send, b"x")
+            assert await loop.sock_recv(one, 1) == b"x"
+            assert not loop.slept  # a timer and a socket, in turns of their own
+        end()
+
+    run_counting(run)
+
+
+def test_it_sleeps_when_the_window_is_over(looking: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run(loop: Sleeps) -> None:
+        await taken(looking, b"a")
+        now = time.monotonic
+        end = begin(looking)
+        await asyncio.sleep(0)
+        with monkeypatch.context() as patch:
+            later = SimpleNamespace(monotonic=lambda: now() + SECONDS)
+            patch.setattr(loop_reader, "time", later)
+            loop.slept = 0
+            loop.on_sleep = lambda: looking.send(b"b")  # what wakes it
+            arrived = loop.create_future()
+            looking.frames.on_take = lambda _: arrived.set_result(None)
+            await arrived
+        assert loop.slept == 1
+        loop.on_sleep = lambda: None
+        end()
+
+    run_counting(run)
+
+
+def test_it_never_looks_where_nobody_may(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = []
+    monkeypatch.setattr(os, "sched_yield", lambda: looked.append(1))
+
+    async def run(loop: Sleeps) -> None:
+        loop.on_sleep = lambda: ends.send(b"a")
+        for _ in range(3):
+            end = begin(ends)
+            arrived = loop.create_future()
+            ends.frames.on_take = lambda _: arrived.set_result(None)  # noqa: B023
+            await arrived
+            end()
+        assert loop.slept == 3
+
+    run_counting(run)
+    assert not looked
+
+
+def test_a_stream_that_ends_while_it_looks_ends_that(looking: Ends) -> None:
+    async def run(loop: Sleeps) -> None:
+        await taken(looking, b"a")
+        end = begin(looking)
+        await asyncio.to_thread(looking.on_loop, lambda: looking.pump.let_go(None))
+        await asyncio.sleep(0)
+        loop.turns = loop.slept = 0
+        await asyncio.sleep(0.01)
+        assert loop.slept
+        assert loop.turns < 10
+        end()
+
+    run_counting(run)
+
+
+def test_a_loop_that_ended_while_it_looked_is_replaced(looking: Ends) -> None:
+    async def leave(loop: Sleeps) -> None:
+        await taken(looking, b"a")
+        begin(looking)
+
+    async def run(loop: Sleeps) -> None:
+        for _ in range(2):
+            await taken(looking, b"a")
+
+    run_counting(leave)
+    run_counting(run)
+    looking.frames.on_take = lambda _: None
+    while not looking.frames.came.empty():
+        looking.frames.came.get()
+    looking.send(b"b")
+    assert looking.frames.came.get(timeout=SECONDS)[1].name == OWN

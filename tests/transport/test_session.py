@@ -12,6 +12,7 @@ from telegrad.errors import DecodeError, EncodeError
 from telegrad.transport.session import ENVELOPES_PER_RECEIPT, MAX_MESSAGE_BYTES, Session
 from telegrad.transport.tags import TAG_BYTES
 from telegrad.wire import (
+    BLOCK_BYTES,
     DEFAULT_LIMITS,
     PIECE_BYTES,
     DecodeLimits,
@@ -26,6 +27,7 @@ from telegrad.wire import (
 )
 
 BIG = PIECE_BYTES + 70_000
+STRIDES = [PIECE_BYTES, 21 * BLOCK_BYTES, 4 * BLOCK_BYTES]
 Copy: TypeAlias = tuple[Piece, memoryview]
 
 
@@ -62,10 +64,10 @@ def put(b: Session, piece: Piece, place: memoryview) -> list[Envelope]:
     return b.finish(piece.number)
 
 
-def pieces_of(a: Session) -> list[Piece]:
+def pieces_of(a: Session, most: int = PIECE_BYTES) -> list[Piece]:
     """All that waits for lanes, in the order in which they would send it."""
     pieces = []
-    while (piece := a.next_piece()) is not None:
+    while (piece := a.next_piece(most)) is not None:
         pieces.append(piece)
     return pieces
 
@@ -145,6 +147,19 @@ def test_big_ones_take_turns() -> None:
     carry(a, b)
     order = [piece.number for piece in pieces_of(a)]
     assert order == [1, 2, 3, 1, 3, *[1] * 62]
+
+
+def test_pieces_are_no_bigger_than_a_lane_wants_them() -> None:
+    """And what is left of one is next in its envelope's turn."""
+    a, b = connected()
+    for call in (1, 2):
+        a.post(envelope(call, BIG))
+    carry(a, b)
+    stride = 40 * BLOCK_BYTES
+    found = [(each.number, each.offset, len(each.data)) for each in pieces_of(a, stride)]
+    rest = PIECE_BYTES - stride
+    places = [(0, stride), (stride, rest), (PIECE_BYTES, BIG - PIECE_BYTES)]
+    assert found == [(number, *place) for place in places for number in (1, 2)]
 
 
 def test_what_has_a_receipt_is_cut_no_further() -> None:
@@ -372,9 +387,9 @@ class Promise(RuleBasedStateMachine):
             self.hand_over(side, self.ends[side].received(frame))
 
     @precondition(lambda self: self.up)
-    @rule(side=side, lane=lane)
-    def load(self, side: int, lane: int) -> None:
-        piece = self.ends[side].next_piece()
+    @rule(side=side, lane=lane, most=st.sampled_from(STRIDES))
+    def load(self, side: int, lane: int, most: int) -> None:
+        piece = self.ends[side].next_piece(most)
         assert piece is None or self.up
         if piece is not None:
             self.lanes[side][lane].append(piece)
@@ -451,7 +466,7 @@ class Promise(RuleBasedStateMachine):
                 while self.wires[side]:
                     self.receive(1 - side)
                 for lane in (0, 1):
-                    self.load(side, lane)
+                    self.load(side, lane, PIECE_BYTES)
                     self.unload(1 - side, lane, False)
                 while self.copying[side]:
                     self.copy(side, 0)
@@ -481,7 +496,7 @@ def test_pieces_in_any_order_over_broken_streams(data: st.DataObject, sizes: lis
     got: list[Envelope] = []
     for last in (False, False, True):
         got += carry(a, b)
-        pieces = pieces_of(a)
+        pieces = pieces_of(a, data.draw(st.sampled_from(STRIDES)))
         come = data.draw(st.permutations(pieces + pieces[: 0 if last else 2]))
         if not last:
             come = come[: data.draw(st.integers(0, len(come)))]

@@ -37,11 +37,11 @@ def place(block: Block[bytes]) -> tuple[int, int, int]:
 
 def test_the_block_that_was_used_last_is_next() -> None:
     books, account = ledger(), Account[bytes]()
-    first, second = taken(books, account, 100 * KIB), taken(books, account, 100 * KIB)
+    first, second = taken(books, account, 20 * KIB), taken(books, account, 20 * KIB)
     assert (first.slab, first.offset, second.offset) == (second.slab, 0, SMALLEST_BLOCK)
     books.released(first, 1.0)
     books.released(second, 2.0)
-    assert taken(books, account, 2**17) is second
+    assert taken(books, account, SMALLEST_BLOCK) is second
 
 
 def test_a_block_is_free_when_both_ends_have_let_go() -> None:

@@ -199,6 +199,7 @@ class FakeGpuArray:
 
     def __init__(self, host: Any) -> None:
         self.host = host
+        self.dtype, self.shape, self.nbytes = host.dtype, host.shape, host.nbytes
 
     def get(self) -> Any:
         return self.host

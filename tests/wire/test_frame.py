@@ -30,6 +30,7 @@ from telegrad.wire import (
     read_chunk,
     unpack_frame,
 )
+from telegrad.wire.lending import pack_lending
 
 numbers = st.integers(1, 2**64 - 1)
 times = st.floats(0, 1e9)
@@ -140,8 +141,10 @@ def test_a_piece_of_what_is_lent_is_not_wanted() -> None:
     ],
 )
 def test_what_was_not_announced_cannot_be_lent(lent: dict[int, dict[int, Lent]]) -> None:
-    with pytest.raises(DecodeError, match="no buffer that an envelope of this frame announces"):
-        unpack_frame(pack_frame(lends(Lending(lent=lent))))
+    packed = pb.Frame.FromString(pack_frame(lends(Lending())))
+    pack_lending(packed.lending, Lending(lent=lent))
+    with pytest.raises(DecodeError, match="no part that an envelope of this frame announces"):
+        unpack_frame(packed.SerializeToString())
 
 
 def test_lists_of_different_lengths_say_nothing() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 from contextlib import suppress
+from random import Random
 from typing import Any
 
 import msgpack
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from telegrad.errors import DecodeError, RemoteError
 from telegrad.wire import (
+    BLOCK_BYTES,
     PIECE_BYTES,
     Assembly,
     Envelope,
@@ -117,7 +119,7 @@ def test_mutated_chunks(data: bytes) -> None:
     with suppress(DecodeError):
         sequence, piece = read_chunk(data)
         assert sequence >= 0
-        assert piece.offset % PIECE_BYTES == 0
+        assert piece.offset % BLOCK_BYTES == 0
         Assembly(Envelope("k", number=1, buffers=[b""]), {2: PIECE_BYTES + 3}).claim(piece.span)
 
 
@@ -307,6 +309,42 @@ def test_pieces_that_do_not_fit() -> None:
             assembly().claim(piece.span)
     with pytest.raises(DecodeError, match="impossible"):
         Assembly(Envelope("k"), {2: 2**60})
+
+
+@given(st.randoms(use_true_random=False))
+def test_pieces_may_be_cut_anew(random: Random) -> None:
+    """On the grid of 16 KiB, and overlap: all is there when each block is, and not before."""
+    size = random.randint(1, 6) * BLOCK_BYTES + random.choice([0, 5])
+    content = np.random.default_rng(size).bytes(size)
+    assembly = Assembly(Envelope("k", number=1, buffers=[b""]), {2: size})
+    blocks = -(-size // BLOCK_BYTES)
+    missing, claims = set(range(blocks)), list[tuple[Piece, memoryview]]()
+    while missing or claims:
+        if claims and random.random() < 0.5:
+            piece, place = claims.pop(random.randrange(len(claims)))
+            if random.random() < 0.5:
+                place[:] = piece.data
+                missing -= _block_numbers(piece)
+                done = assembly.placed(piece.span)
+            else:
+                done = assembly.given_back()
+            assert done == assembly.complete == (not missing and not claims)
+            assert assembly.left == len(missing)
+            continue
+        first = random.randrange(blocks)
+        end = random.randint(first + 1, blocks)
+        stretch = content[first * BLOCK_BYTES : end * BLOCK_BYTES]
+        piece = Piece(1, 2, first * BLOCK_BYTES, stretch)
+        claimed = assembly.claim(piece.span)
+        assert (claimed is None) == missing.isdisjoint(range(first, end))
+        if claimed is not None:
+            claims.append((piece, claimed))
+    assert bytes(assembly.join().buffers[0]) == content
+
+
+def _block_numbers(piece: Piece) -> set[int]:
+    first = piece.offset // BLOCK_BYTES
+    return set(range(first, first + -(-len(piece.data) // BLOCK_BYTES)))
 
 
 def test_a_piece_that_comes_again_is_ignored() -> None:

@@ -113,6 +113,12 @@ def frames() -> list[Json]:
             [Envelope("a.b", buffers=[b"ab", big], number=1)],
             lending=Lending([(4, 2**24)], {1: {3: Lent(300, 4, 2**17, len(big))}}, [8, 9], [2]),
         ),
+        "a big document lies in shared memory, and a loan is given back": Frame(
+            [Envelope("a.b", document=big, buffers=[big], number=1)],
+            lending=Lending(
+                lent={1: {0: Lent(301, 4, 0, len(big)), 2: Lent(7, 0, 0, len(big))}},
+            ),
+        ),
     }
     packed = {name: pack_frame(frame) for name, frame in many.items()}
     return [

@@ -1,0 +1,357 @@
+"""Whoever waits for calls to workers of its host reads their replies itself, however it waits."""
+
+from __future__ import annotations
+
+import pytest
+
+from telegrad.rpc.options import MAX_SPIN
+from telegrad.transport.spin import longest_spin
+from tests.conftest import Programs
+
+CALLS = 50
+
+HEAD = """
+import asyncio, collections, os, selectors, signal, sys, threading, time
+from telegrad import rpc
+from telegrad.errors import CallCancelledError, CallTimeoutError, WorkerLostError
+from telegrad.rpc.calling import Calling
+from telegrad.transport.loop_reader import LoopReader
+
+LoopReader.tick = lambda self: None  # a loop that the machine holds up is not to be given up
+gates = collections.defaultdict(rpc.Future)
+readers = []
+
+async def held(key, value):
+    await gates[key]
+    return value
+
+def release(key):
+    gates[key].set_result(None)
+
+def nothing():
+    return None
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def note(self, peer, envelope, real=Calling.on_reply):
+    readers.append(threading.current_thread().name)
+    return real(self, peer, envelope)
+
+Calling.on_reply = note
+agent = rpc.init_rpc(options=rpc.RpcOptions(spin=SPIN))
+PEERS = range(1, agent.world_size)
+MAIN = ["MainThread"]
+
+def calls(key, times=12):
+    return [rpc.rpc_async(peer, held, (key, n)) for n in range(times) for peer in PEERS]
+
+came_to_read = []
+
+def comes_to_read(is_waiting):
+    '''Waits until the main thread reads; it never does where another one did when it began.'''
+    until = time.monotonic() + 5
+    while not is_waiting() and time.monotonic() < until: pass
+    came_to_read.append(is_waiting())
+
+def read_here(replies):
+    return not came_to_read[0] or set(readers[:replies]) == set(MAIN)
+
+def in_thread(key, is_waiting, after=release):
+    '''Has another thread let the replies come, once this one reads.'''
+    came_to_read.clear()
+    def run():
+        comes_to_read(is_waiting)
+        for peer in PEERS: rpc.rpc_async(peer, after, (key,) if after is release else ())
+    readers.clear()
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+def pump():
+    (connection,) = agent._exchange._connections.values()
+    return connection._traffic.pump
+
+def drives():
+    return pump()._driver == threading.main_thread().ident
+
+def leads():
+    handles = agent._exchange._terms.handles
+    return handles._leader == threading.main_thread().ident and handles._polling
+
+def on_loop(key, after=release):
+    '''Lets the replies come, once the loop that runs here reads.'''
+    def run():
+        readers.clear()
+        for peer in PEERS: rpc.rpc_async(peer, after, (key,) if after is release else ())
+    asyncio.get_running_loop().call_soon(run)
+
+if agent.rank == 0:
+    for peer in PEERS: rpc.rpc_sync(peer, nothing)
+"""
+
+ONE = {
+    "wait_all": """
+    futures = calls("a")
+    thread = in_thread("a", drives)
+    assert rpc.wait_all(futures) == list(range(12))
+    assert read_here(12), readers
+    thread.join()
+    """,
+    "collect_all": """
+    futures = calls("a")
+    thread = in_thread("a", drives)
+    assert [each.value() for each in rpc.collect_all(futures).wait()] == list(range(12))
+    assert read_here(12), readers
+    thread.join()
+    """,
+    "gather": """
+    future = rpc.gather([(1, held, ("a", n)) for n in range(12)])
+    thread = in_thread("a", drives)
+    assert future.wait() == list(range(12))
+    assert read_here(12), readers
+    thread.join()
+    """,
+    "first_n": """
+    future = rpc.first_n(calls("a"), 3)
+    thread = in_thread("a", drives)
+    assert len(future.wait()) == 3  # the others come when nobody waits
+    assert read_here(1), readers
+    thread.join()
+    """,
+    "then": """
+    (future,) = calls("a", 1)
+    last = future.then(lambda done: done.value() + 1).then(lambda done: done.value() + 1)
+    thread = in_thread("a", drives)
+    assert last.wait() == 2
+    assert read_here(1), readers
+    thread.join()
+    """,
+    "as_completed": """
+    futures = calls("a")
+    thread = in_thread("a", drives)
+    assert sorted(each.value() for each in rpc.as_completed(futures)) == list(range(12))
+    assert read_here(1), readers
+    thread.join()
+    """,
+    "wait_all beside what another thread completes": """
+    plain = rpc.Future()
+    futures = [*calls("a", 2), plain]
+    def complete():
+        comes_to_read(drives)
+        plain.set_result("plain")
+    thread = in_thread("a", drives)
+    other = threading.Thread(target=complete)
+    other.start()
+    assert rpc.wait_all(futures) == [0, 1, "plain"]
+    thread.join(), other.join()
+    """,
+    "wait_all ends with its time": """
+    futures = calls("a")
+    try:
+        rpc.wait_all(futures, timeout=0.05)
+    except CallTimeoutError as error:
+        assert "12 of 12" in str(error), error
+    else:
+        raise AssertionError
+    rpc.rpc_sync(1, release, ("a",))
+    assert rpc.wait_all(futures) == list(range(12))
+    """,
+    "wait_all ends when one is cancelled": """
+    futures = calls("a")
+    def cancel():
+        comes_to_read(drives)
+        futures[3].cancel()
+    thread = threading.Thread(target=cancel)
+    thread.start()
+    try:
+        rpc.wait_all(futures)
+    except CallCancelledError:
+        thread.join()
+    else:
+        raise AssertionError
+    rpc.rpc_sync(1, release, ("a",))
+    """,
+    "wait_all in a loop of the user's": """
+    async def main():
+        futures = calls("a")
+        thread = in_thread("a", drives)
+        assert rpc.wait_all(futures) == list(range(12))
+        thread.join()
+        assert read_here(12), readers
+    asyncio.run(main())
+    """,
+    "an awaited gather": """
+    async def main():
+        future = rpc.gather([(1, held, ("a", n)) for n in range(12)])
+        on_loop("a")
+        assert await future == list(range(12))
+        assert set(readers[:12]) == set(MAIN), readers
+    asyncio.run(main())
+    """,
+    "an asynchronous as_completed": """
+    async def main():
+        futures = calls("a")
+        on_loop("a")
+        assert sorted([each.value() async for each in rpc.as_completed(futures)]) == list(range(12))
+        assert MAIN[0] in readers, readers
+    asyncio.run(main())
+    """,
+    "an awaited call that is cancelled, and the next": """
+    async def main():
+        (future,) = calls("a", 1)
+        task = asyncio.ensure_future(future)
+        await asyncio.sleep(0)
+        task.cancel()
+        try:
+            await task
+        except asyncio.CancelledError:
+            pass
+        assert pump()._reader._awaiting == 0
+        on_loop("a")
+        assert await future == 0
+        assert readers[0] == MAIN[0], readers
+    asyncio.run(main())
+    """,
+}
+
+MANY = {
+    "wait_all": """
+    futures = calls("a")
+    thread = in_thread("a", leads)
+    assert sorted(rpc.wait_all(futures)) == sorted(list(range(12)) * len(PEERS))
+    assert read_here(24), readers
+    thread.join()
+    assert not leads()
+    assert rpc.wait_all(calls("a", 2)) == [0, 0, 1, 1]
+    """,
+    "gather": """
+    future = rpc.gather([(peer, held, ("a", n)) for n in range(12) for peer in PEERS])
+    thread = in_thread("a", leads)
+    assert sorted(future.wait()) == sorted(list(range(12)) * len(PEERS))
+    assert read_here(24), readers
+    thread.join()
+    """,
+    "an awaited gather": """
+    async def main():
+        future = rpc.gather([(peer, held, ("a", n)) for n in range(12) for peer in PEERS])
+        on_loop("a")
+        assert sorted(await future) == sorted(list(range(12)) * len(PEERS))
+        assert set(readers[:24]) == set(MAIN), readers
+    asyncio.run(main())
+    """,
+}
+
+DEAD = {
+    "wait_all ends when the peer dies": """
+    futures = calls("a")
+    thread = in_thread("a", drives, die)
+    try:
+        rpc.wait_all(futures)
+    except WorkerLostError:
+        thread.join()
+    else:
+        raise AssertionError
+    """,
+    "an awaited gather ends when the peer dies": """
+    async def main():
+        future = rpc.gather([(1, held, ("a", n)) for n in range(12)])
+        on_loop("a", die)
+        try:
+            await future
+        except WorkerLostError:
+            return
+        raise AssertionError
+    asyncio.run(main())
+    """,
+}
+
+COUNTS = """
+    class Loop(asyncio.SelectorEventLoop):
+        def __init__(self):
+            self.turns = self.slept = self.changes = 0
+            selector = selectors.DefaultSelector()
+            super().__init__(selector)
+            real = selector.select
+            def select(timeout=None):
+                self.turns += 1
+                self.slept += timeout is None or timeout > 0
+                return real(timeout)
+            selector.select = select
+        def _add_reader(self, *args):
+            self.changes += 1
+            return super()._add_reader(*args)
+        def _remove_reader(self, *args):
+            self.changes += 1
+            return super()._remove_reader(*args)
+    functions = 0
+    def count(frame, event, argument):
+        global functions
+        functions += event == "call"
+    async def main():
+        loop = asyncio.get_running_loop()
+        for _ in range(10):
+            await rpc.rpc_async(1, nothing)
+        loop.turns = loop.slept = loop.changes = 0
+        sys.setprofile(count)
+        for _ in range(CALLS):
+            await rpc.rpc_async(1, nothing)
+        sys.setprofile(None)
+        print(loop.turns / CALLS, loop.slept / CALLS, loop.changes, functions / CALLS, flush=True)
+    with asyncio.Runner(loop_factory=Loop) as runner:
+        runner.run(main())
+"""
+
+
+# Python functions of one awaited call that its loop sleeps for, turns of the loop, and heartbeats
+# included; it was some 180.
+MOST_FUNCTIONS = 155
+
+
+def run(
+    programs: Programs, body: str, workers: int, *, spin: float = 0.0, deadly: bool = False
+) -> str:
+    """Runs a program whose rank 0 does what `body` says; returns what that wrote."""
+    source = HEAD.replace("SPIN", str(spin)) + body + "\nrpc.shutdown()\n"
+    caller, *others = programs.ranks(programs.script(source), workers)
+    written = caller.wait()
+    for each in others:
+        each.wait(code=-9 if deadly else 0)
+    return written
+
+
+@pytest.mark.parametrize("name", ONE)
+def test_of_one_worker(programs: Programs, name: str) -> None:
+    run(programs, ONE[name], 2)
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_of_several_workers(programs: Programs, name: str) -> None:
+    run(programs, MANY[name], 3)
+
+
+@pytest.mark.parametrize("name", DEAD)
+def test_of_one_that_dies(programs: Programs, name: str) -> None:
+    run(programs, DEAD[name], 2, deadly=True)
+
+
+def counted(programs: Programs, *, spin: float) -> tuple[float, float, float, float]:
+    """Returns what an awaited call takes: turns of its loop, sleeps, watches, functions."""
+    body = COUNTS.replace("CALLS", str(CALLS))
+    turns, slept, changes, functions = map(float, run(programs, body, 2, spin=spin).split())
+    return turns, slept, changes, functions
+
+
+def test_an_awaited_call_at_rest_does_not_sleep(programs: Programs) -> None:
+    if not longest_spin(1.0):
+        pytest.skip("looking needs two processors")
+    _, slept, changes, _ = counted(programs, spin=MAX_SPIN)
+    assert slept <= 0.1, slept  # where the machine holds the callee up
+    assert changes <= 0.2 * CALLS, changes  # the loop watches on from call to call
+
+
+def test_an_awaited_call_where_nobody_may_look(programs: Programs) -> None:
+    turns, slept, _, functions = counted(programs, spin=0.0)
+    assert slept <= 1.1, slept
+    assert turns <= 3.2, turns
+    assert functions <= MOST_FUNCTIONS, functions
