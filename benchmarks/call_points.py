@@ -74,7 +74,7 @@ PATH: Final = (
     Point(CALLEE, "find a thread, leave the sockets", "rpc.serving:Serving._serve", "begin"),
     Point(CALLEE, "may it be called", OPEN, "begin"),
     Point(CALLEE, "decode the request", OPEN, "end"),
-    Point(CALLEE, "read the arguments", "rpc.serving:Serving.run", "begin"),
+    Point(CALLEE, "read the arguments", "rpc.serving:Serving._outcome", "begin"),
     Point(CALLEE, "run, settle", SEAL, "begin"),
     Point(CALLEE, "encode the reply", SEAL, "end"),
     Point(CALLEE, "reply", POST, "begin"),
@@ -87,11 +87,9 @@ PATH: Final = (
     Point(CALLER, "wire, wake-up of who reads", POLL, "end", over="local"),
     Point(CALLER, "read", TAKE, "begin"),
     Point(CALLER, "check the tag, unpack the frame", INBOX, "begin"),
-    Point(CALLER, "find the call, end its deadline", "rpc.future:Future.try_set_thunk", "begin"),
-    Point(CALLER, "complete the future", "rpc.future:Future.try_set_thunk", "end", overlaps=True),
+    Point(CALLER, "find the call, end its deadline", "rpc.future:Future.try_set_result", "begin"),
+    Point(CALLER, "complete the future", "rpc.future:Future.try_set_result", "end", overlaps=True),
     Point(CALLER, "wake-up of the caller", "rpc.future:Future.value", "begin"),
-    Point(CALLER, "take the reply", OPEN, "begin"),
-    Point(CALLER, "decode the reply", OPEN, "end"),
 )
 LAST: Final = "return"
 

@@ -82,7 +82,10 @@ class Row:
     scale: float = 1.0
 
 
-IDLE = ("call", "calls", "awaited", "awaited at once", "echo 1 MiB", "echo 64 MiB", "references")
+IDLE = (
+    *("call", "calls", "awaited", "awaited at once"),
+    *("echo 1 MiB", "echo 64 MiB", "other 64 MiB", "references"),
+)
 BETWEEN = ("call", "calls", "echo 64 MiB")
 
 PARTS: Final[dict[str, Part]] = {
@@ -142,6 +145,7 @@ ROWS: Final[tuple[Row, ...]] = (
     ),
     Row("echo 1 MiB, ms", "calls", TWO, ("idle", "echo 1 MiB", "p50"), Bar("torch", 0.5), 1e3),
     Row("echo 64 MiB, ms", "calls", TWO, ("idle", "echo 64 MiB", "p50"), Bar("torch", 0.25), 1e3),
+    Row("64 MiB, and others back, ms", "calls", TWO, ("idle", "other 64 MiB", "p50"), scale=1e3),
     Row(
         "1,000 references made and fetched, ms",
         "calls",

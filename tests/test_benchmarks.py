@@ -95,7 +95,13 @@ def test_make_profile_runs_and_says_where_a_call_spends_its_time(
     few = ["--transport", transport, "--calls", "100"]
     output = programs.run(["python", "benchmarks/call_profile.py", *few])
     assert f"An empty call over `{transport}`: " in output
-    for row in ("encode the request", "decode the request", "run", "encode the reply", "return"):
+    for row in (
+        "encode the request",
+        "decode the request",
+        "run, settle",
+        "encode the reply",
+        "return",
+    ):
         assert f" | {row} | " in output
     assert "| caller | all of these | " in output
     assert "telegrad-loop | " in output

@@ -20,7 +20,18 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Caller", "Plan", "drive", "echo", "make", "measure", "nothing", "report", "set_busy"]
+__all__ = [
+    "Caller",
+    "Plan",
+    "drive",
+    "echo",
+    "make",
+    "measure",
+    "nothing",
+    "other",
+    "report",
+    "set_busy",
+]
 
 T = TypeVar("T")
 Figures = dict[str, float]
@@ -41,6 +52,7 @@ FIGURES = (
     "awaited at once",
     *(f"echo {size}" for size in SIZES),
     "reference",
+    "other 64 MiB",
     "references",
 )
 
@@ -59,6 +71,9 @@ class Caller(Protocol):
 
     async def echo(self, array: npt.NDArray[np.float32]) -> Any:
         """Sends an array to callee 0 and returns what comes back."""
+
+    async def other(self, array: npt.NDArray[np.float32]) -> Any:
+        """Sends an array to callee 0 and returns one of the callee's own, as big, that stays there."""
 
     async def awaited(self, callee: int) -> None:
         """Has a callee do nothing and awaits that, on the caller's own event loop."""
@@ -86,6 +101,16 @@ def nothing() -> None:
 def echo(value: T) -> T:
     """Returns what it is given."""
     return value
+
+
+_others: dict[int, Any] = {}  # of the callee's process, by their sizes
+
+
+def other(value: Any) -> Any:
+    """Returns what has the same numbers, made at the first call of its size and kept."""
+    if len(value) not in _others:
+        _others[len(value)] = value * 1
+    return _others[len(value)]
 
 
 def make() -> Made:
@@ -208,7 +233,9 @@ async def _figure(caller: Caller, figure: str, told: Plan) -> Figures:
         return await _latency(caller.reference, told.seconds)
     if figure == "references":
         return await _references(caller, told.seconds)
-    return await _echo(caller, SIZES[figure.removeprefix("echo ")], told.seconds)
+    if figure.startswith("other "):
+        return await _echo(caller.other, SIZES[figure.removeprefix("other ")], told.seconds)
+    return await _echo(caller.echo, SIZES[figure.removeprefix("echo ")], told.seconds)
 
 
 async def _one_by_one(
@@ -244,12 +271,14 @@ async def _on_a_loop(measured: Callable[[], Coroutine[Any, Any, Figures]]) -> Fi
     return await measured()
 
 
-async def _echo(caller: Caller, size: int, seconds: float) -> Figures:
+async def _echo(
+    call: Callable[[npt.NDArray[np.float32]], Awaitable[Any]], size: int, seconds: float
+) -> Figures:
     array = np.random.default_rng(0).random(size // 4, dtype=np.float32)
-    back = await caller.echo(array)
+    back = await call(array)
     if not np.array_equal(np.asarray(back), array):
         raise RuntimeError(f"an array of {size} bytes came back changed")
-    return await _latency(lambda: caller.echo(array), seconds)
+    return await _latency(lambda: call(array), seconds)
 
 
 async def _references(caller: Caller, seconds: float) -> Figures:

@@ -25,6 +25,10 @@ class Callee(Actor):  # type: ignore[misc]
         """Returns what it is given."""
         return measure.echo(array)
 
+    def other(self, array: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Returns as much of its own."""
+        return measure.other(array)
+
     @endpoint
     def set_busy(self, on: bool) -> None:
         """Starts or stops what computes beside the calls."""
@@ -63,6 +67,10 @@ class Caller:
     async def echo(self, array: npt.NDArray[np.float32]) -> Any:
         """See measure.Caller."""
         return self._callees[0].echo.call_one(array).get()
+
+    async def other(self, array: npt.NDArray[np.float32]) -> Any:
+        """See measure.Caller."""
+        return self._callees[0].other.call_one(array).get()
 
     async def reference(self) -> measure.Made:
         """See measure.Caller."""

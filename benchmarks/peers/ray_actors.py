@@ -24,6 +24,10 @@ class Callee:
         """Returns what it is given."""
         return measure.echo(array)
 
+    def other(self, array: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Returns as much of its own."""
+        return measure.other(array)
+
     def make(self) -> list[Any]:
         """Returns a reference to a value that stays here; in a list, or Ray would resolve it."""
         return [ray.put(measure.make())]
@@ -59,6 +63,10 @@ class Caller:
     async def echo(self, array: npt.NDArray[np.float32]) -> Any:
         """See measure.Caller; what comes back is a read-only view of shared memory."""
         return ray.get(self._callees[0].echo.remote(array))
+
+    async def other(self, array: npt.NDArray[np.float32]) -> Any:
+        """See measure.Caller."""
+        return ray.get(self._callees[0].other.remote(array))
 
     async def reference(self) -> measure.Made:
         """See measure.Caller."""

@@ -40,6 +40,10 @@ class Caller:
         """See measure.Caller."""
         return rpc.rpc_sync(1, measure.echo, (array,))
 
+    async def other(self, array: npt.NDArray[np.float32]) -> Any:
+        """See measure.Caller."""
+        return rpc.rpc_sync(1, measure.other, (array,))
+
     async def reference(self) -> measure.Made:
         """See measure.Caller."""
         return rpc.remote(1, measure.make).to_here()

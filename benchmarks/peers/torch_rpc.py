@@ -39,6 +39,10 @@ class Caller:
         """See measure.Caller; a tensor travels beside the pickle, an array would be in it."""
         return rpc.rpc_sync(1, measure.echo, (torch.from_numpy(array),))
 
+    async def other(self, array: npt.NDArray[np.float32]) -> Any:
+        """See measure.Caller."""
+        return rpc.rpc_sync(1, measure.other, (torch.from_numpy(array),))
+
     async def reference(self) -> measure.Made:
         """See measure.Caller."""
         value: measure.Made = rpc.remote(1, measure.make).to_here()

@@ -24,6 +24,10 @@ class Callee(xoscar.Actor):  # type: ignore[misc]
         """Returns what it is given."""
         return measure.echo(array)
 
+    async def other(self, array: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Returns as much of its own."""
+        return measure.other(array)
+
     async def set_busy(self, on: bool) -> None:
         """Starts or stops what computes beside the calls."""
         measure.set_busy(on)
@@ -62,6 +66,10 @@ class Caller:
     async def echo(self, array: npt.NDArray[np.float32]) -> Any:
         """See measure.Caller."""
         return await self._callees[0].echo(array)
+
+    async def other(self, array: npt.NDArray[np.float32]) -> Any:
+        """See measure.Caller."""
+        return await self._callees[0].other(array)
 
     async def reference(self) -> measure.Made:
         """See measure.Caller."""
