@@ -61,7 +61,8 @@ WAITS_FOR_NOBODY = {
         parallel.LossScale parallel.StepFailure parallel.StepResult""",
     "a part of an agent, for the packages above": """
         rpc.Interceptor rpc.JobEvents rpc.Membership rpc.MembershipEvents rpc.OpenExchange rpc.RRefCalls
-        rpc.RRefServing rpc.DoctorProbe rpc.ServedCall rpc.WaitProbes rpc.attach_parts rpc.call_off_joins rpc.joining
+        rpc.RRefServing rpc.DoctorProbe rpc.Driven rpc.ServedCall rpc.WaitProbes rpc.attach_parts rpc.call_off_joins
+        rpc.joining
         rpc.refuse_second rpc.clear_process_agent rpc.connection_limits rpc.current_agent rpc.current_served_call
         rpc.find_agent rpc.fresh_copy rpc.keep_newest rpc.new_future rpc.on_own_loop rpc.process_agent rpc.seconds rpc.Shield
         rpc.set_process_agent rpc.use_agent rpc.watched

@@ -150,8 +150,8 @@ def test_pain_23_small_calls_wait_behind_big_ones(monkeypatch: pytest.MonkeyPatc
     half, rest = threading.Event(), threading.Event()
     send = Lane._send
 
-    async def send_and_stop(self: Lane, chunk: bytes) -> None:
-        await send(self, chunk)
+    async def send_and_stop(self: Lane, chunk: bytes, offset: int) -> None:
+        await send(self, chunk, offset)
         half.set()
         await asyncio.get_running_loop().run_in_executor(None, rest.wait, LIMIT)
 
