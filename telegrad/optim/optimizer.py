@@ -158,9 +158,12 @@ class Optimizer(ABC):
             ValueError: A gradient has another shape or is on another device; no parameter was
                 stepped.
         """
-        options = {id(group): self._options(group) for group in self.param_groups}
-        for parameter, gradient in self._own(gradients):
-            self._apply_one(parameter, gradient, options[id(self._group_of[parameter])])
+        known: Group | None = None
+        for parameter, gradient in self._own(gradients):  # group by group
+            group = self._group_of[parameter]
+            if group is not known:
+                known, options = group, self._options(group)
+            self._apply_one(parameter, gradient, options)
 
     def _own(self, gradients: Mapping[Tensor, Gradient]) -> list[tuple[Tensor, Any]]:
         """Returns the parameters that `gradients` has, each with its array, which fits."""

@@ -256,7 +256,7 @@ class MessageCodec:
             kind, 0, reply, math.inf, 0, encoded.document, externals, headers, buffers
         )
         if prepared is not None or len(encoded.document) > LENT_BYTES:
-            envelope = self.memory(peer).stage(envelope)
+            envelope = (to_settle or self.memory(peer)).stage(envelope)
         return Sealed(envelope, partial(_undelivered, chain, message), to_settle)
 
     @staticmethod

@@ -460,9 +460,13 @@ class Serving:
         self._reply(call, self._seal_failure(call, error))
 
     def _reply(self, call: ServedCall, sealed: Sealed) -> None:
-        sealed.envelope.call = call.number
         if sealed.memory is not None:
-            sealed.memory.settle(sealed.envelope)
+            try:
+                sealed.memory.settle(sealed.envelope)
+            except BaseException as error:  # at the top of a remote handler: no memory for a copy
+                sealed.take_back()
+                sealed = self._seal_failure(call, error)
+        sealed.envelope.call = call.number
         try:
             self._post(call.caller, sealed.envelope)
         except (WorkerLostError, UnknownWorkerError):

@@ -296,13 +296,15 @@ class Connection:
         Args:
             farewell: A last message for it.
         """
+        if (stream := self._traffic.stream) is not None and stream.slabs is not None:
+            # First: what a reader has in its hands now, and nobody takes any more, comes once more, as
+            # pieces of memory that must not be used for something else meanwhile.
+            stream.slabs.close()
         stream, pump = self._traffic.closed()
         if stream is None or pump is None:
             return
         stream.lanes.let_go()
         pump.let_go((lambda: stream.frames.seal(farewell)) if farewell else None)
-        if stream.slabs is not None:
-            stream.slabs.close()
 
     def tick(self, now: float) -> None:
         """Beats and judges; called by the exchange several times per beat."""

@@ -141,9 +141,11 @@ class HandleSet:
 
     def lead_for(self, gate: Gate, seconds: float) -> None:
         """Leads until the gate is open, and no longer; at once over where another thread leads."""
-        self.lead(gate, seconds)
-        if self._leader == threading.get_ident():
-            self.leave()
+        try:
+            self.lead(gate, seconds)
+        finally:
+            if self._leader == threading.get_ident():
+                self.leave()
 
     def moved(self, size: int) -> None:
         """Hears that big parts of so many bytes went, or came, for which a wait may last longer."""
@@ -170,8 +172,13 @@ class HandleSet:
         if self._deferred:
             with self._lock:
                 deferred, self._deferred = self._deferred, []
-            for write in deferred:
-                write()
+            writes = iter(deferred)
+            try:
+                for write in writes:
+                    write()
+            finally:  # one failed: the others have their streams' turns
+                for write in writes:
+                    self._loop.call_soon(write)
 
     def _begin(self) -> select.epoll | None:
         me = threading.get_ident()

@@ -100,9 +100,11 @@ class LoopReader:
     def _read(self) -> None:
         self._reads += 1
         self._spin.learn(time.monotonic() - self._began)
-        with Shield():
-            self._stream.read()
-        self._begin_wait()
+        try:
+            with Shield():
+                self._stream.read()
+        finally:
+            self._begin_wait()
 
     def moved(self, size: int) -> None:
         """Hears that big parts of so many bytes went, or came, for which a wait may last longer."""

@@ -185,7 +185,8 @@ class Loans:
             watch = self._exporters[id(holders[0])]
             lent: Lent = watch.what
             slab = self._mapped.get(lent.slab)
-            if slab is None:
+            # A hostile peer may have dropped that slab, and named a smaller one by its number.
+            if slab is None or lent.offset + lent.size > len(slab):
                 return None
             holders.clear()
             if (exporter := watch()) is not None:

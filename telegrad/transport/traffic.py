@@ -100,23 +100,30 @@ class Traffic:
         stream.messages_taken += 1
         stream.bytes_taken += len(message)
         frame = unpack_frame(stream.frames.open(message), self._limits)
-        if frame.lending is not None:
-            _take_lent(stream, frame)
-        beat, session = frame.heartbeat, self.session
-        with self.lock:
-            if self.stream is not stream:
-                return
-            news = session.news
-            complete = session.received(frame)
-            if session.news == news:
-                self._idle_frames.take(news)
-            if beat is not None and self._life is not None:
-                self._life.heard(beat, self._terms.clock())
-                self._beat_due |= self._life.owes
-            if frame.lending is not None and stream.slabs is not None:
-                self._return_due |= stream.slabs.due
-            due = session.pending or self._beat_due or self._return_due
-            pump = self.turn() if due and frame.goodbye is None else None
+        session, beat = self.session, frame.heartbeat
+        try:
+            if frame.lending is not None:
+                _take_lent(stream, frame)
+            with self.lock:
+                if self.stream is not stream:
+                    return
+                news = session.news
+                complete = session.received(frame)
+                if session.news == news:
+                    self._idle_frames.take(news)
+                if beat is not None and self._life is not None:
+                    self._life.heard(beat, self._terms.clock())
+                    self._beat_due |= self._life.owes
+                if frame.lending is not None and stream.slabs is not None:
+                    self._return_due |= stream.slabs.due
+                due = session.pending or self._beat_due or self._return_due
+                pump = self.turn() if due and frame.goodbye is None else None
+        except BaseException:
+            if (
+                stream.slabs is not None
+            ):  # what the frame holds will come again, from the same memory
+                stream.slabs.close()
+            raise
         stream.frames_taken += 1
         if frame.awaited:
             self._on_loop(stream.lanes.announced)

@@ -141,8 +141,10 @@ class Assembly:
 
     def _is_lent(self, part: int) -> bool:
         """Whether a part came in shared memory; on another stream it may come once more."""
+        if part < 2:
+            return bool((self.envelope.document, self.envelope.externals)[part])
         buffers = self.envelope.buffers
-        return 0 <= part - 2 < len(buffers) and isinstance(buffers[part - 2], memoryview)
+        return part - 2 < len(buffers) and isinstance(buffers[part - 2], memoryview)
 
     def _take_memory(self, piece: Span, size: int) -> memoryview:
         try:  # np.empty touches no page before its bytes arrive; bytearray(n) would

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, final
 
 from telegrad.wire.definers import is_at_home
-from telegrad.wire.lookup import bases, instance_dict, namespace
+from telegrad.wire.lookup import bases, instance_dict, is_class, namespace
 
 __all__ = ["KnownMethods"]
 
@@ -62,6 +62,8 @@ class KnownMethods:
 
     def add(self, value: object, name: str) -> None:
         """Keeps a method that may be called on an object, if it is one that can be known again."""
+        if name == "__call__" or is_class(value):
+            return  # judged by what the object says of itself, or in the class that it is
         cls = type(value)
         if type(cls) is not type or "<locals>" in cls.__qualname__ or len(self._known) >= MOST:
             return

@@ -112,3 +112,12 @@ def test_they_say_what_they_are() -> None:
     x.requires_grad_(False)
     with pytest.raises(ValueError, match=r"parameter 1 is no leaf .* needs no gradient; pass \[p "):
         optim.SGD([y, x])
+
+
+def test_a_group_that_was_replaced_changes_nothing() -> None:
+    """Parameters stay with the group that they were added in, whatever stands in the list."""
+    x = leaf(1.0)
+    optimizer = optim.SGD([x], lr=0.25)
+    optimizer.param_groups[0] = {**optimizer.param_groups[0], "lr": 0.5}
+    optimizer.apply({x: np.ones(1)})
+    assert x.item() == 0.75

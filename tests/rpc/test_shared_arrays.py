@@ -10,6 +10,7 @@ import pytest
 from telegrad import rpc
 from telegrad.errors import WorkerLostError
 from telegrad.testing import Cluster
+from telegrad.transport.slab_answers import Answering
 from tests.rpc import shared_code
 
 SIZE = 2**20
@@ -103,3 +104,18 @@ def test_one_message_for_several_workers_is_nobody_else_s() -> None:
 
 def _gathered(calls: list[object]) -> object:
     return rpc.gather(calls).wait()  # type: ignore[arg-type]
+
+
+def test_no_memory_for_the_copy_of_a_reply_is_the_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is copied after the function has returned, when it is known that something has it still."""
+
+    def settle(self: Answering, envelope: object) -> None:
+        raise MemoryError("none left")
+
+    monkeypatch.setattr(Answering, "settle", settle)
+    with Cluster(2) as cluster:
+        with pytest.raises(MemoryError, match="none left"):
+            cluster.call(0, rpc.rpc_sync, "worker1", shared_code.echo, (np.zeros(SIZE),))
+        assert cluster.call(1, rpc.statistics).calls_served == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -192,3 +193,15 @@ def test_nothing_is_made_before_there_is_a_socket() -> None:
         handles.lead(Gate(), SECONDS)
         handles.leave()
         loop.release()
+
+
+def test_ctrl_c_ends_the_role_of_who_led_for_itself(world: World) -> None:
+    class Interrupted(Gate):
+        def is_open(self) -> bool:
+            signal.raise_signal(signal.SIGINT)
+            return False
+
+    with pytest.raises(KeyboardInterrupt):
+        world.set.lead_for(Interrupted(), SECONDS)
+    world.send(0, b"after")
+    assert world.next() == (b"after", LOOP)

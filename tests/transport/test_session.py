@@ -19,6 +19,7 @@ from telegrad.wire import (
     Envelope,
     Frame,
     Goodbye,
+    Lent,
     Piece,
     chunk_header,
     pack_frame,
@@ -215,6 +216,23 @@ def test_an_envelope_that_is_announced_in_two_ways_is_handed_over_once() -> None
     assert b.received(Frame(envelopes=[Envelope("test.message", 1, number=1)])) == []
     got = [one for piece in pieces_of(a) for one in take(b, piece)]
     assert [one.number for one in got] == [1]
+
+
+def test_a_document_that_was_lent_may_come_again_in_pieces() -> None:
+    """A part beside it goes by lanes, and the stream breaks while that is under way."""
+    a, b = connected()
+    document, big = bytes(200_000), bytes(BIG)
+    staged = {0: memoryview(bytearray(document))}
+    a.post(Envelope("k", 1, False, math.inf, 0, document, b"", {}, [big], staged=staged))
+    frame = unpack_frame(pack_frame(a.next_write(lend=lambda _: {0: Lent(1, 1, 0, len(document))})))
+    frame.envelopes[0].document = document  # as who reads what was lent does
+    assert b.received(frame) == []
+    for session in (a, b):
+        session.connection_lost()
+        session.connection_made(0)
+    assert carry(a, b) == []
+    complete = [each for piece in pieces_of(a) for each in take(b, piece)]
+    assert [(each.document, bytes(each.buffers[0])) for each in complete] == [(document, big)]
 
 
 def test_a_loss_lets_go_of_pieces_and_assemblies() -> None:

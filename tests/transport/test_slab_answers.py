@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -10,10 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from telegrad.arrays import SharedMemory
 from telegrad.errors import DecodeError
 from telegrad.transport.local_socket import LocalSocket
+from telegrad.transport.slab_answers import Answering
+from telegrad.transport.slab_ledger import Bounds
+from telegrad.transport.slab_loans import Loans
 from telegrad.transport.slabs import SlabPool, SlabStream
-from telegrad.wire import Envelope, Frame, Lending, Lent
+from telegrad.wire import NO_MEMORY, Envelope, Frame, Lending, Lent
 from telegrad.wire.copies import bytes_of
 from tests.transport.test_slabs import (
     SIZE,
@@ -173,3 +178,24 @@ def test_what_cannot_be_given_back() -> None:
     stream.close()
     for end in ends:
         end.end()
+
+
+def test_a_number_that_is_used_again_for_a_smaller_slab() -> None:
+    """Only a hostile peer drops a slab of which something is lent: nothing of the new one is given."""
+    slabs = [SharedMemory.make(size) for size in (2**20, 2**12)]
+    descriptors = [os.dup(slab.descriptor) for slab in slabs]
+    loans = Loans(lambda: descriptors.pop(0), lambda lent: memoryview(b""), Bounds())
+    envelope = Envelope("k", 1, buffers=[b""], number=1)
+    lending = Lending([(5, 2**20)], {1: {2: Lent(1, 5, 0, 2**19)}})
+    loans.take(Frame([envelope], lending=lending))
+    loans.take(Frame([], lending=Lending(dropped=[5])))
+    loans.take(Frame([], lending=Lending([(5, 2**12)])))
+    array = np.frombuffer(envelope.buffers[0], np.uint8)
+    envelope.buffers = ()
+    answering = Answering(NO_MEMORY, loans)
+    kept = answering.keep(array)
+    assert kept is not None
+    reply = Envelope("r", 1, reply=True, buffers=[kept])
+    del array, kept
+    answering.settle(reply)
+    assert bytes(reply.buffers[0]) == bytes(2**19)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from abc import ABC
+from collections.abc import Callable, Mapping
+from functools import update_wrapper
 from typing import Any
 
 import pytest
@@ -51,6 +53,23 @@ def judged(policy: CallablePolicy, value: Any, name: str) -> None:
     """As a call does: by name, then what was found."""
     policy.check_method(value, name)
     policy.check_found(value, name, getattr(value, name))
+
+
+class Registering(ABC):  # noqa: B024 - its metaclass has a method of Python's
+    pass
+
+
+class Wrapper:
+    def __init__(self, function: Callable[[], Any]) -> None:
+        update_wrapper(self, function)
+        self.function = function
+
+    def __call__(self) -> Any:
+        return self.function()
+
+
+def ours() -> int:
+    return 1
 
 
 @pytest.fixture
@@ -138,3 +157,17 @@ def test_a_policy_of_ones_own_is_asked_each_time() -> None:
     for _ in range(3):
         judged(own, Thing(), "method")
     assert len(asked) >= 3
+
+
+def test_a_method_of_a_metaclass_is_judged_by_the_class_that_has_it(policy: CallablePolicy) -> None:
+    for _ in range(2):
+        for value in (Registering, Mapping):
+            with pytest.raises(CallRefusedError, match=r"\.register"):
+                judged(policy, value, "register")
+
+
+def test_a_callable_object_is_judged_by_what_it_says_of_itself(policy: CallablePolicy) -> None:
+    for _ in range(2):
+        with pytest.raises(CallRefusedError, match=r"posix\.getpid"):
+            judged(policy, Wrapper(os.getpid), "__call__")
+        judged(policy, Wrapper(ours), "__call__")
