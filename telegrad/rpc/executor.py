@@ -101,9 +101,7 @@ class Executor:
         self._threads = 0
         self._idle = 0  # threads in queue.get(), or on their way to it; the one that leads is too
         self._blocked = 0  # threads inside a wait of telegrad's
-        self._unclaimed = (
-            0  # pieces of work for which no thread was woken: one that runs takes them
-        )
+        self._unclaimed = 0  # work for which no thread was woken: one that runs takes it
         self._slow = 0  # pieces of work that took long lately, less those that did not
         self._pacing = False  # whether it is looked at each millisecond how the unclaimed goes on
         self._taken = 0
@@ -331,22 +329,23 @@ class Executor:
                 if not more:
                     self._threads -= 1
                     return None
-                return self._pop()
+                work = self._pop()
+                leave = self._ends_stay()
+            if leave:
+                self._leave()
+            return work
 
     def _take_unclaimed(self) -> _Work | None:
         """Returns a piece of work that nobody was woken for, if there is one."""
         if not self._unclaimed:
             return None
-        leader = self._leader
         with self._lock:
             if not self._unclaimed:
                 return None
             self._unclaimed -= 1
             self._idle -= 1
-            leave = leader.stays and not self._unclaimed  # others take over with the last piece
-            if leave:
-                leader.stays = False
             work = self._pop()
+            leave = self._ends_stay()
         if leave:
             self._leave()
         return work
@@ -373,10 +372,8 @@ class Executor:
                 self._unclaimed -= 1
                 leader.turns += stayed
                 work = self._pop()
-            # Others take over with the last piece; or have, while this thread looked.
-            leave = (leader.stays and not self._unclaimed) or (stayed and not leader.stays)
-            if leave:
-                leader.stays = False
+            # Or others have taken over while this thread looked.
+            leave = self._ends_stay() or (stayed and not leader.stays)
             ends = work is None and self._is_surplus()
             leave |= ends and leader.let_go()
         if leave:
@@ -402,9 +399,23 @@ class Executor:
         self._taken += 1
         if self._nested and not (self._roots and self._is_turn_of_roots()):
             self._in_a_row += 1
-            return self._nested.popleft()
-        self._in_a_row = 0
-        return self._roots.popleft()
+            work = self._nested.popleft()
+        else:
+            self._in_a_row = 0
+            work = self._roots.popleft()
+        # Who was woken for work that another has done meanwhile does some that nobody was woken for.
+        self._unclaimed = min(self._unclaimed, self._pending)
+        return work
+
+    def _ends_stay(self) -> bool:
+        """Tells whether a leader that works is to leave the sockets; holds the lock.
+
+        Others take over with the last piece of work that nobody was woken for.
+        """
+        leave = self._leader.stays and not self._unclaimed
+        if leave:
+            self._leader.stays = False
+        return leave
 
     def _is_called(self) -> bool:
         """Leads, if nobody does, until there is work; whether that is this thread's.

@@ -374,6 +374,28 @@ def test_a_wait_of_ours_lets_others_take_over(deadlines: Deadlines) -> None:
     executor.close()
 
 
+def test_a_thread_that_was_woken_for_what_another_did_takes_what_nobody_was_woken_for(
+    deadlines: Deadlines,
+) -> None:
+    deadlines.close()  # nothing ticks: nobody is woken for what waits
+    executor = make(deadlines, 2)
+    executor._slow = executor_module.SLOW_FROM  # each piece of work gets a thread
+    both = threading.Barrier(2)
+    for future in [run(executor, both.wait, 10) for _ in range(2)]:
+        future.wait(10)
+    executor._slow = 0
+    gate = threading.Event()
+    first = held(executor, gate)
+    second = run(executor, lambda: None)  # left to the thread that runs
+    executor._queue.put(True)  # for work that is done by now
+    second.wait(10)
+    gate.set()
+    first.wait(10)
+    assert {run(executor, lambda: 3).wait(10) for _ in range(10)} == {3}
+    assert executor._unclaimed == 0
+    executor.close()
+
+
 def test_the_leader_ends_with_the_pool(deadlines: Deadlines) -> None:
     executor, _ = leading(deadlines, 2)
     executor.close()
