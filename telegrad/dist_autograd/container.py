@@ -16,7 +16,7 @@ import itertools
 import threading
 from collections import deque
 from contextlib import suppress
-from typing import final
+from typing import NamedTuple, final
 
 from telegrad.autograd import Gradient, Tensor
 from telegrad.dist_autograd.context import Context
@@ -39,6 +39,23 @@ __all__ = ["Container"]
 
 # So long a release waits for a message that goes there anyway: the next step's, as a rule.
 RIDE_SECONDS = 0.1
+
+
+class _Dropped(NamedTuple):
+    """A context that was taken out.
+
+    Attributes:
+        context: It.
+        touched: The peers to tell.
+        passes: Those to abort.
+        kept: What nothing needs any more. It is a user's, who may be told of its end: let go of it
+            where no lock is held.
+    """
+
+    context: Context
+    touched: set[WorkerInfo]
+    passes: list[PassRunner]
+    kept: object
 
 
 @final
@@ -162,7 +179,8 @@ class Container:
 
     def ending(self, pass_id: PassId) -> PassRunner | None:
         """Returns a pass of a context that was released while it ran, until it has ended."""
-        return self._ending.get(pass_id)
+        with self._lock:  # who drops its context has put it there when it is let go
+            return self._ending.get(pass_id)
 
     def gradients(self, context_id: ContextId) -> dict[Tensor, Gradient]:
         """Returns the gradients of this worker's leaves; see `Context.gradients`.
@@ -220,27 +238,25 @@ class Container:
                 self._released.rise(creator, lowest)
                 # Those whose own release did not come this way.
                 over = [each for each in self._contexts if each in self._released]
-                dropped += [self._drop(each) for each in over]
-        for context in dropped:
-            if context is not None:
-                self._close(context, lowest, told_by, to_all=to_all)
+                dropped += [self._drop(known) for known in over]
+        for each in dropped:
+            if each is not None:
+                self._close(each, lowest, told_by, to_all=to_all)
 
     def on_lost(self, worker: WorkerInfo, error: WorkerLostError) -> None:
         """Hears that a worker is lost: its contexts are over, its passes are aborted."""
         with self._lock:
             self._released.lose(worker.incarnation)
-            contexts = list(self._contexts.values())
+            over = [each for each in self._contexts if creator_of(each) == worker.incarnation]
             self._for_all, lowest = self._created, self._lowest()
-            ending = list(self._ending.values())
-        for runner in ending:
+            runners = self._runners()
+        for runner in runners:
             runner.lose(worker, error)
-        for context in contexts:
-            for runner in context.passes():
-                runner.lose(worker, error)
-            if creator_of(context.id) == worker.incarnation:
-                with self._lock:
-                    self._drop(context.id)
-                self._close(context, None, worker, error)  # all hear of the loss themselves
+        for context_id in over:
+            with self._lock:
+                dropped = self._drop(context_id)
+            if dropped is not None:
+                self._close(dropped, None, worker, error)  # all hear of the loss themselves
         if lowest > 1:
             released = make_context_id(self.agent.info.incarnation, lowest - 1)
             self._tell(set(self.agent.workers()), ReleaseMessage(released, lowest))
@@ -248,20 +264,29 @@ class Container:
     def _give_up(self, error: BaseException) -> None:
         """This worker leaves at once, or was evicted: its passes go on without it."""
         with self._lock:
-            runners = list(self._ending.values())
-            contexts = list(self._contexts.values())
-        for runner in [*runners, *(each for context in contexts for each in context.passes())]:
+            runners = self._runners()
+        for runner in runners:
             if runner.waiting:
                 self.agent.submit(runner.give_up, error)
 
-    def _drop(self, context_id: ContextId) -> Context | None:
-        """Takes a context out; its passes are known until they have heard all that they wait for."""
+    def _runners(self) -> list[PassRunner]:
+        """Returns all passes; under the lock, so that none is on its way into `_ending`."""
+        going_on = [each for context in self._contexts.values() for each in context.passes()]
+        return [*self._ending.values(), *going_on]
+
+    def _drop(self, context_id: ContextId) -> _Dropped | None:
+        """Takes a context out; its passes are known until they have heard all that they wait for.
+
+        Under the lock: a pass that is added meanwhile is among these, or is refused.
+        """
         context = self._contexts.pop(context_id, None)
-        going_on = [] if context is None else [each for each in context.passes() if each.waiting]
-        if going_on or self._ending:
-            kept = {id_: each for id_, each in self._ending.items() if each.waiting}
-            self._ending = kept | {each.id: each for each in going_on}
-        return context
+        if context is None:
+            return None
+        touched, passes, recorded = context.release()
+        ending, going_on = self._ending, {each.id: each for each in passes if each.waiting}
+        if going_on or ending:
+            self._ending = {id_: each for id_, each in ending.items() if each.waiting} | going_on
+        return _Dropped(context, touched, passes, (recorded, ending))
 
     def _lowest(self) -> int:
         own = self.agent.info.incarnation
@@ -270,15 +295,15 @@ class Container:
 
     def _close(
         self,
-        context: Context,
+        dropped: _Dropped,
         lowest: int | None,
         told_by: WorkerInfo | None,
         cause: BaseException | None = None,
         *,
         to_all: bool = False,
     ) -> None:
-        touched, passes = context.release()
-        for runner in passes:
+        context, touched = dropped.context, dropped.touched
+        for runner in dropped.passes:
             if runner.running:
                 runner.abort_if_running(cause or ContextError(self.absence(context.id)))
         if lowest is None:

@@ -148,11 +148,15 @@ class Context:
         """Returns where the passes that ended here keep their gradients."""
         return [runner.gradients for runner in self.passes() if runner.done]
 
-    def release(self) -> tuple[set[WorkerInfo], list[PassRunner]]:
-        """Drops everything; returns the peers to tell and the passes to abort."""
+    def release(self) -> tuple[set[WorkerInfo], list[PassRunner], Functions]:
+        """Drops everything; returns the peers to tell, the passes to abort, and what was recorded.
+
+        That is a user's, who may be told of its end: let go of it where no lock is held.
+        """
         with self._lock:
             self._released = True
             touched, passes = self._touched, list(self._passes.values())
+            recorded = Functions(self._sends, self._receives)
             self._sends, self._receives = {}, {}
             self._touched, self._passes = set(), {}
-        return touched, passes
+        return touched, passes, recorded

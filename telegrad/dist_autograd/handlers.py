@@ -17,7 +17,7 @@ from telegrad.dist_autograd.messages import (
     PassId,
     PassMessage,
     ReleaseMessage,
-    read_head,
+    read_head_alone,
 )
 from telegrad.dist_autograd.pass_runner import PassRunner
 from telegrad.dist_autograd.released import ContextId
@@ -60,9 +60,7 @@ class Handlers:
             try:
                 return handle(peer, envelope)
             except DecodeError as error:
-                self._agent.tell_garbage(peer, envelope, error)
-                if envelope.call:
-                    self._agent.reply_error(peer, envelope, error)
+                self._tell_garbage(peer, envelope, error)
             return None
 
         def handler(peer: WorkerInfo, envelope: Envelope) -> None:
@@ -70,18 +68,23 @@ class Handlers:
 
         return handler
 
+    def _tell_garbage(self, peer: WorkerInfo, envelope: Envelope, error: DecodeError) -> None:
+        self._agent.tell_garbage(peer, envelope, error)
+        if envelope.call:
+            self._agent.reply_error(peer, envelope, error)
+
     def _runner(self, context_id: ContextId, pass_id: PassId) -> PassRunner | None:
         context = self._container.enter(context_id)
         return None if context is None else self._container.runner(context, pass_id)
 
     def _hear(self, peer: WorkerInfo, envelope: Envelope) -> PassRunner | None:
-        body = self._agent.read(envelope, land=self._agent.codec.devices.land(peer))
-        context_id, pass_id, _ = read_head(body)
         try:
+            body = self._agent.read(envelope, land=self._agent.codec.devices.land(peer))
             message = PassMessage.from_wire(body)
         except DecodeError as error:
-            self._fail(peer, context_id, pass_id, error)
-            raise
+            self._tell_garbage(peer, envelope, error)
+            return self._unreadable(peer, envelope, error)
+        context_id, pass_id = message.context_id, message.pass_id
         runner = self._runner(context_id, pass_id)
         if runner is None and message.begun:
             runner = self._container.ending(pass_id)
@@ -90,6 +93,26 @@ class Handlers:
         elif message.mode is not None:
             absent = ContextError(self._container.absence(context_id))
             self._fail(peer, context_id, pass_id, absent)
+        return runner
+
+    def _unreadable(
+        self, peer: WorkerInfo, envelope: Envelope, error: DecodeError
+    ) -> PassRunner | None:
+        """Has the pass fail that a message is about: at who sent it, and at this worker."""
+        try:
+            context_id, pass_id = read_head_alone(envelope.document)
+        except DecodeError:
+            return None  # nobody knows which
+        context = self._container.get(context_id)
+        runner = None if context is None else context.find_pass(pass_id)
+        if runner is None:
+            runner = self._container.ending(pass_id)
+        if runner is not None:
+            # It may have been the last that the sender had to say, its reply among it. So this
+            # worker waits for that no more, but for the sender to hear of the abort.
+            runner.abort(error)
+            runner.hear(peer, PassMessage(context_id, pass_id, begun=True))
+        self._fail(peer, context_id, pass_id, error)
         return runner
 
     def _fail(

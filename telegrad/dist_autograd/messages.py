@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, final
 
 from telegrad.autograd import Gradients, Tensor
 from telegrad.dist_autograd.released import ContextId, read_context_id, write_context_id
-from telegrad.errors import DecodeError, EncodeError, RemoteError
+from telegrad.errors import DecodeError, RemoteError
 from telegrad.types import WorkerInfo
 from telegrad.wire import decode_exception, encode_exception
+from telegrad.wire import read_head as read_fields_before
 
 __all__ = [
     "ABORT",
@@ -32,6 +34,7 @@ __all__ = [
     "note_origin",
     "read_cause",
     "read_head",
+    "read_head_alone",
 ]
 
 PASS = "autograd.pass"
@@ -209,16 +212,27 @@ def note_origin(cause: BaseException, worker: str, context_id: ContextId) -> Non
 
 
 def describe_cause(cause: BaseException) -> dict[str, object]:
-    """Returns why a pass is aborted as plain values."""
+    """Returns why a pass is aborted as plain values.
+
+    It never fails, whatever the exception's own class does: others wait to be told.
+    """
     described: object = None
     if isinstance(cause, Exception):
         try:
             described = encode_exception(cause)
-        except EncodeError:
-            described = None  # it has attributes that cannot travel: its words do
+        except Exception:
+            described = None  # something of it cannot travel: its words do
     name = f"{type(cause).__module__}:{type(cause).__qualname__}"
-    notes = [str(note) for note in getattr(cause, "__notes__", ())]
-    return {"error": described, "type": name, "message": str(cause), "notes": notes}
+    notes = getattr(cause, "__notes__", None)
+    words = [_words(note) for note in notes] if isinstance(notes, list) else []
+    return {"error": described, "type": name, "message": _words(cause), "notes": words}
+
+
+def _words(value: object) -> str:
+    try:
+        return str(value)
+    except Exception:  # the user's __str__
+        return type(value).__qualname__
 
 
 def read_cause(body: object) -> BaseException:
@@ -250,6 +264,15 @@ def read_head(body: object) -> tuple[ContextId, PassId, Mapping[str, Any]]:
             case [_, _, str(name), int(rank), int(incarnation), int(count)] as head:
                 context_id = read_context_id(head[:2])
                 return context_id, PassId(name, rank, incarnation, count), body
+    raise DecodeError("a message of a backward pass names none")
+
+
+def read_head_alone(document: bytes) -> tuple[ContextId, PassId]:
+    """Returns which context and pass a message is about that cannot be read; raises DecodeError."""
+    for following in ("begin", "answers", "nones", "begun"):  # whichever stands behind it
+        with suppress(DecodeError):
+            context_id, pass_id, _ = read_head(read_fields_before(document, following))
+            return context_id, pass_id
     raise DecodeError("a message of a backward pass names none")
 
 

@@ -401,10 +401,11 @@ class PassRunner:
                     self._say(action)
 
     def _feed(self, key: FunctionKey, gradients: Gradients | None) -> None:
-        assert self._functions is not None
-        if self._task is not None:
-            self._task.feed(self._functions.sends[key], gradients)
-            self._fed = True
+        functions, task = self._functions, self._task
+        if functions is None or task is None:
+            return  # aborted meanwhile, perhaps by what was done right before this
+        task.feed(functions.sends[key], gradients)
+        self._fed = True
 
     def _drop(self, cause: BaseException) -> None:
         if self._task is not None:

@@ -17,9 +17,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
-from telegrad.errors import CallTimeoutError, WorkerLostError
+from telegrad.errors import (
+    BlockingCallError,
+    CallTimeoutError,
+    WaitCycleError,
+    WorkerLostError,
+)
 from telegrad.parallel.owner_optimizer import OwnerOptimizer, StepRequest
-from telegrad.rpc import Future, RRef, current_agent, fresh_copy
+from telegrad.rpc import Future, RRef, current_agent, fresh_copy, remote_traceback
 from telegrad.types import WorkerInfo
 
 __all__ = ["Owner", "Owners", "StepFailure", "StepResult", "left_until", "step_failure"]
@@ -263,5 +268,9 @@ def _outcome(call: Any) -> tuple[Any, Exception | None, bool]:
         return None, call, False
     try:
         return call.wait(math.inf), None, True  # each of them ends in time
+    except (BlockingCallError, WaitCycleError) as error:
+        if remote_traceback(error) is None:
+            raise  # of this very wait: it says nothing of the owner
+        return None, error, True
     except Exception as error:
         return None, error, True

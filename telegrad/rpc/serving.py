@@ -21,12 +21,7 @@ from functools import partial
 from types import FunctionType
 from typing import Any, TypeAlias, final
 
-from telegrad.errors import (
-    EncodeError,
-    PoolExhaustedError,
-    UnknownWorkerError,
-    WorkerLostError,
-)
+from telegrad.errors import EncodeError, PoolExhaustedError, UnknownWorkerError, WorkerLostError
 from telegrad.rpc.admission_callee import CalleeAdmission
 from telegrad.rpc.admission_caller import ASK, WITHDRAW
 from telegrad.rpc.blocking import comes_from, enter_task_run

@@ -9,18 +9,25 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from telegrad import dist_autograd, rpc
 from telegrad.autograd import Tensor, tensor
+from telegrad.dist_autograd.container import Container
 from telegrad.dist_autograd.context import Context, Functions, ambient_context
+from telegrad.dist_autograd.functions import SendFunction
 from telegrad.dist_autograd.interceptor import NAME, AutogradInterceptor
+from telegrad.dist_autograd.messages import PassId
+from telegrad.dist_autograd.pass_runner import PassRunner
 from telegrad.dist_autograd.released import write_context_id
+from telegrad.errors import ContextError, WorkerLostError
 from telegrad.rpc import CallRecord, Message
 from telegrad.testing import Cluster, FaultPlan
 from telegrad.testing.leaks import wait_until_gone
+from telegrad.types import WorkerInfo
 
 
 @pytest.fixture
@@ -253,6 +260,111 @@ def test_a_release_that_a_lost_worker_does_not_hand_on(opener: Opener) -> None:
         wait_until_gone("the first", lambda: ["2"] if cluster.call(2, open_contexts) == 2 else [])
         second.set()
         none_left(cluster)
+
+
+# -- a release beside what else goes on -----------------------------------------------------------
+
+
+def pass_during_a_release() -> None:
+    mine = container()
+    refused: list[int] = []
+    close = Container._close
+
+    def closing(self: Container, dropped: Any, *rest: Any, **named: Any) -> None:
+        with pytest.raises(ContextError):
+            self.new_pass(context)  # of a thread that had found the context before
+        refused.append(context.id)
+        close(self, dropped, *rest, **named)
+
+    with pytest.MonkeyPatch.context() as patch, dist_autograd.context() as context_id:
+        context = mine.find(context_id)
+        patch.setattr(Container, "_close", closing)
+        mine.release(context_id)
+    assert refused == [context_id]
+
+
+def test_no_pass_is_added_to_a_context_that_was_taken_out(cluster: Cluster) -> None:
+    """It was in no table, so that no reply of a peer found it."""
+    cluster.call(0, pass_during_a_release)
+
+
+class Listening:
+    """In the place of a pass that waits for others."""
+
+    id, running, waiting = PassId("worker0", 0, 1, 7), False, True
+
+    def __init__(self) -> None:
+        self.told: SimpleQueue[str] = SimpleQueue()
+
+    def lose(self, peer: WorkerInfo, error: BaseException) -> None:
+        self.told.put("lose")
+
+    def give_up(self, error: BaseException) -> None:
+        self.told.put("give_up")
+
+
+def told_during_a_release(verb: str) -> None:
+    mine, listening, releasing = container(), Listening(), threading.Event()
+    passes = Context.passes
+    error = WorkerLostError("it is lost", worker="lost")
+
+    def release() -> None:
+        mine.release(context_id)
+        releasing.set()
+
+    def passes_late(self: Context) -> list[PassRunner]:
+        if self.id == context_id and not others:
+            others.append(threading.Thread(target=release))
+            others[0].start()
+            releasing.wait(0.2)  # it comes to nothing where the release is made to wait
+        return passes(self)
+
+    others: list[threading.Thread] = []
+    context_id = mine.create()
+    mine.find(context_id).add_pass(cast("PassRunner", listening))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Context, "passes", passes_late)
+        if verb == "lose":
+            mine.on_lost(WorkerInfo("lost", 9, 99), error)
+        else:
+            mine._give_up(error)
+        others[0].join(20.0)
+    assert listening.told.get(timeout=20.0) == verb
+    listening.waiting = False
+
+
+@pytest.mark.parametrize("verb", ["lose", "give_up"])
+def test_every_pass_is_told_while_its_context_is_released(cluster: Cluster, verb: str) -> None:
+    cluster.call(0, told_during_a_release, verb)
+
+
+class Heirloom:
+    """Is told of its end, and then asks for what the container guards."""
+
+    peer, message = WorkerInfo("worker1", 1, 1), 3
+
+    def __init__(self, ended: list[bool], mine: Container) -> None:
+        self.ended, self.mine = ended, mine
+
+    def __del__(self) -> None:
+        asked = threading.Thread(target=self.mine.create)  # not the test itself would hang
+        asked.daemon = True
+        asked.start()
+        asked.join(5.0)
+        self.ended.append(asked.is_alive())
+
+
+def heirlooms() -> list[bool]:
+    mine = container()
+    stuck: list[bool] = []
+    context_id = mine.create()
+    mine.find(context_id).record_send(cast("SendFunction", Heirloom(stuck, mine)))
+    mine.release(context_id)
+    return stuck
+
+
+def test_what_a_context_kept_ends_under_no_lock(cluster: Cluster) -> None:
+    assert cluster.call(0, heirlooms) == [False]
 
 
 # -- the interceptor by itself -------------------------------------------------------------------

@@ -11,15 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from telegrad import dist_autograd, rpc, tensor
+from telegrad.dist_autograd import messages
 from telegrad.dist_autograd.messages import (
+    PASS,
     AbortMessage,
     PassId,
     PassMessage,
     PassMode,
     ReleaseMessage,
 )
+from telegrad.dist_autograd.pass_protocol import Drop, End, Feed
 from telegrad.dist_autograd.released import make_context_id
-from telegrad.errors import DecodeError, EncodeError
+from telegrad.errors import DecodeError, EncodeError, RemoteError
+from telegrad.rpc import agent_seams
 from telegrad.testing import Cluster
 from telegrad.types import WorkerInfo
 from telegrad.wire import read_body, write_body
@@ -75,6 +79,29 @@ def test_garbage(fields: dict[str, Any]) -> None:
         PassMessage.from_wire({"pass": HEAD, **fields})
 
 
+class Mute(Exception):
+    """Cannot be put in words."""
+
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+
+def no_description(error: BaseException) -> object:
+    raise AttributeError("of the user's class")
+
+
+def test_a_cause_without_words_travels(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert type(travelled(AbortMessage(CONTEXT, PASS_ID, Mute())).cause) is Mute
+    noted = ValueError("why")
+    noted.__notes__ = ["a note", Mute()]  # type: ignore[list-item]
+    assert str(travelled(AbortMessage(CONTEXT, PASS_ID, noted)).cause) == "why"
+    monkeypatch.setattr(messages, "encode_exception", no_description)
+    heard = travelled(PassMessage(CONTEXT, PASS_ID, begun=True, cause=Mute())).cause
+    assert isinstance(heard, RemoteError)
+    assert str(heard) == "Mute: Mute"
+    assert travelled(AbortMessage(CONTEXT, PASS_ID, noted)).cause.__notes__ == ["a note", "Mute"]
+
+
 # -- in the middle of a pass -------------------------------------------------------------------
 
 
@@ -96,6 +123,12 @@ def backward() -> None:
             dist_autograd.backward(context_id, [y.sum()], timeout=30.0)
         finally:
             assert dist_autograd.get_gradients(context_id) == {}
+            assert not rpc.rpc_sync("worker1", is_running, (context_id,))
+
+
+def is_running(context_id: int) -> bool:
+    container = rpc.current_agent().attached(dist_autograd.Container)
+    return any(runner.running for runner in container.find(context_id).passes())
 
 
 def test_a_message_that_cannot_be_read_ends_its_pass(
@@ -110,6 +143,56 @@ def test_a_message_that_cannot_be_read_ends_its_pass(
     monkeypatch.setattr(PassMessage, "to_wire", to_wire)
     with pytest.raises(DecodeError, match="message ids"):
         cluster.call(0, backward)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("sender", ["worker0", "worker1"])
+def test_a_last_message_that_cannot_be_read_ends_its_pass(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, sender: str
+) -> None:
+    """Its sender is done and has no more to say: the reader waits for its reply no more."""
+    genuine = PassMessage.to_wire
+
+    def to_wire(message: PassMessage) -> dict[str, object]:
+        body = genuine(message)
+        last = message.begun and rpc.current_agent().name == sender
+        return {**body, "nones": "garbage"} if last else body
+
+    monkeypatch.setattr(PassMessage, "to_wire", to_wire)
+    with pytest.raises(DecodeError, match="message ids"):
+        cluster.call(0, backward)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("reader", ["worker0", "worker1"])
+def test_gradients_that_cannot_be_had_end_the_pass(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, reader: str
+) -> None:
+    """As memory of a GPU that this worker cannot open: then the whole message cannot be read."""
+    genuine = read_body
+
+    def read(envelope: Any, **options: Any) -> object:
+        if envelope.kind == PASS and envelope.externals and rpc.current_agent().name == reader:
+            raise DecodeError("external 0: the memory is not to be had")
+        return genuine(envelope, **options)
+
+    monkeypatch.setattr(agent_seams, "read_body", read)
+    with pytest.raises(DecodeError, match="not to be had"):
+        cluster.call(0, backward)
+
+
+def fed_after_it_was_dropped() -> None:
+    container = rpc.current_agent().attached(dist_autograd.Container)
+    with dist_autograd.context() as context_id:
+        runner = container.new_pass(container.find(context_id))
+        cause, info = ValueError("why"), rpc.get_worker_info()
+        runner._perform([Drop(cause), Feed((info, 1), None), End(cause)])
+        with pytest.raises(ValueError, match="why"):
+            runner.ended.wait(5.0)
+
+
+def test_what_is_to_be_fed_after_an_abort_stops_nothing(cluster: Cluster) -> None:
+    cluster.call(0, fed_after_it_was_dropped)
 
 
 @pytest.mark.parametrize("sender", ["worker0", "worker1"])

@@ -13,16 +13,24 @@ import numpy as np
 import pytest
 
 from telegrad import dist_autograd, optim, rpc
-from telegrad.errors import CallCancelledError, CallTimeoutError, WorkerLostError
+from telegrad.errors import (
+    BlockingCallError,
+    CallCancelledError,
+    CallTimeoutError,
+    WaitCycleError,
+    WorkerLostError,
+)
 from telegrad.optim import Optimizer, State
 from telegrad.parallel import (
     DistributedOptimizer,
     StepFailure,
     StepResult,
+    owners,
     step_failure,
 )
 from telegrad.parallel.owner_optimizer import GroupPart, OwnerOptimizer, StepRequest
-from telegrad.rpc import RpcOptions
+from telegrad.rpc import Future, RpcOptions
+from telegrad.rpc.remote_failure import describe_failure, rebuild_failure
 from telegrad.testing import Cluster
 from telegrad.types import Array
 from tests.parallel.trained_parts import (
@@ -245,6 +253,24 @@ def test_nobody_steps_where_the_norm_is_not_known(cluster: Cluster) -> None:
     cluster.call(0, make_clipped)
     cluster.kill(3)
     assert cluster.call(0, measured_with_a_lost_owner) == StepFailure()
+
+
+def outcome_of_a_wait(error: Exception) -> tuple[Any, Exception | None, bool]:
+    call: Future[Any] = Future()
+    call.set_exception(error)
+    return owners._outcome(call)
+
+
+@pytest.mark.parametrize("kind", [WaitCycleError, BlockingCallError])
+def test_what_ends_the_wait_itself_says_nothing_of_the_owner(kind: type[Exception]) -> None:
+    """The step was sent, and may yet be taken: "failed" would be wrong."""
+    with pytest.raises(kind, match="this very wait"):
+        outcome_of_a_wait(kind("this very wait"))
+    theirs = rebuild_failure(describe_failure(kind("in the owner's step"), "worker3"))
+    assert isinstance(theirs, kind)
+    _, error, sent = outcome_of_a_wait(theirs)
+    assert type(error) is kind
+    assert sent
 
 
 # -- trainers that are lost, late, or cancelled ---------------------------------------------------
