@@ -25,6 +25,7 @@ class Callee(Actor):  # type: ignore[misc]
         """Returns what it is given."""
         return measure.echo(array)
 
+    @endpoint
     def other(self, array: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Returns as much of its own."""
         return measure.other(array)
