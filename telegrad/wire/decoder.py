@@ -265,11 +265,6 @@ def _decode_registered(items: list[Any]) -> object:
 # -- where it went wrong -----------------------------------------------------------------------
 
 
-@final
-class _Tagged(list[Any]):
-    """A leaf or a compound as it stands in the document."""
-
-
 def _located(error: Exception, document: bytes, reader: _Document) -> DecodeError:
     """Says where; reads the document again, slowly, as paths are not kept while all is well."""
     words = str(error) if isinstance(error, DecodeError) else f"{type(error).__name__}: {error}"

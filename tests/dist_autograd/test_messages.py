@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -134,15 +134,20 @@ def is_running(context_id: int) -> bool:
 def test_a_message_that_cannot_be_read_ends_its_pass(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    spoil(monkeypatch, lambda message: message.mode is not None)
+    with pytest.raises(DecodeError, match="message ids"):
+        cluster.call(0, backward)
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, which: Callable[[PassMessage], bool]) -> None:
+    """Has some messages of passes leave as what nobody can read."""
     genuine = PassMessage.to_wire
 
     def to_wire(message: PassMessage) -> dict[str, object]:
         body = genuine(message)
-        return {**body, "nones": "garbage"} if message.mode is not None else body
+        return {**body, "nones": "garbage"} if which(message) else body
 
     monkeypatch.setattr(PassMessage, "to_wire", to_wire)
-    with pytest.raises(DecodeError, match="message ids"):
-        cluster.call(0, backward)
 
 
 @pytest.mark.timeout(20)
@@ -151,14 +156,7 @@ def test_a_last_message_that_cannot_be_read_ends_its_pass(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, sender: str
 ) -> None:
     """Its sender is done and has no more to say: the reader waits for its reply no more."""
-    genuine = PassMessage.to_wire
-
-    def to_wire(message: PassMessage) -> dict[str, object]:
-        body = genuine(message)
-        last = message.begun and rpc.current_agent().name == sender
-        return {**body, "nones": "garbage"} if last else body
-
-    monkeypatch.setattr(PassMessage, "to_wire", to_wire)
+    spoil(monkeypatch, lambda message: message.begun and rpc.current_agent().name == sender)
     with pytest.raises(DecodeError, match="message ids"):
         cluster.call(0, backward)
 
