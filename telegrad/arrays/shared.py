@@ -115,7 +115,7 @@ def _seals() -> int:
 def shared_empty(shape: Shape | int, dtype: DTypeLike = np.float64) -> np.ndarray[Any, Any]:
     """Makes an array that workers of this host get without a copy; its items are zero.
 
-    Where it, or a contiguous part of it, is sent to a worker of the same host and has more than 16 KiB,
+    Where it, or a contiguous part of it, is sent to a worker of the same host and has more than 64 KiB,
     the worker's array is the same memory: each of both sees what the other one writes, from the call on
     and for as long as both have it; who waits for whom is the program's affair. Everyone else gets a
     copy, as of any array: workers of other hosts, those reached otherwise than over the local transport,

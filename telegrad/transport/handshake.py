@@ -26,22 +26,16 @@ from __future__ import annotations
 import enum
 import hmac
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from typing import Final, TypeAlias, final
+from typing import Final, final
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 
 from telegrad import pb
 from telegrad.transport.base import Carrier
 from telegrad.transport.bulk_seal import lane_secret
-from telegrad.transport.tags import (
-    STREAM_ID_BYTES,
-    FrameTags,
-    PlainFrames,
-    stream_id,
-    stream_keys,
-)
+from telegrad.transport.tags import STREAM_ID_BYTES, UNTAGGED, Frames, make_frames, stream_id
 from telegrad.types import WorkerInfo
 
 __all__ = [
@@ -49,7 +43,6 @@ __all__ = [
     "MAX_HANDSHAKE_BYTES",
     "AcceptHandshake",
     "DialHandshake",
-    "Frames",
     "Identity",
     "Reason",
     "RefusedError",
@@ -61,8 +54,6 @@ __all__ = [
 OLDEST_VERSION = NEWEST_VERSION = 1
 CONTROL, BULK = "control", "bulk"
 MAX_HANDSHAKE_BYTES = 16 * 1024  # all that a stream gets before it has proved itself
-
-Frames: TypeAlias = FrameTags | PlainFrames
 
 
 class Reason(enum.IntEnum):
@@ -140,6 +131,14 @@ class Underlay:
     def of(cls, carrier: Carrier, certified: Callable[[str], str] = itself) -> Underlay:
         """Returns what a carrier proves."""
         return cls(carrier.binding, carrier.peer_names, certified, carrier.told)
+
+    def protects(self, capabilities: Collection[str]) -> bool:
+        """Tells whether frames need no tags: TLS protects them, or both ends know that nobody can.
+
+        Args:
+            capabilities: What the other end is able to.
+        """
+        return bool(self.binding) or (UNTAGGED in self.told and UNTAGGED in capabilities)
 
     def tells(self, identity: Identity) -> Identity:
         """Returns an identity with what this end is able to on this connection."""
@@ -255,11 +254,9 @@ class DialHandshake:
         return _bound(self._underlay.binding, self.transcript)
 
     def frames(self) -> Frames:
-        """Returns what seals and opens the frames of this stream; TLS does so better."""
-        if self._token is None or self._underlay.binding:
-            return PlainFrames()
-        to_listener, to_dialler = stream_keys(self._token, self.transcript)
-        return FrameTags(sending=to_listener, receiving=to_dialler)
+        """Returns what seals and opens the frames of this stream."""
+        token = None if self._underlay.protects(self.capabilities) else self._token
+        return make_frames(token, self.transcript, dialled=True)
 
 
 @final
@@ -350,11 +347,9 @@ class AcceptHandshake:
         return _bound(self._underlay.binding, self.transcript)
 
     def frames(self) -> Frames:
-        """Returns what seals and opens the frames of this stream; TLS does so better."""
-        if self._token is None or self._underlay.binding:
-            return PlainFrames()
-        to_listener, to_dialler = stream_keys(self._token, self.transcript)
-        return FrameTags(sending=to_dialler, receiving=to_listener)
+        """Returns what seals and opens the frames of this stream."""
+        token = None if self._underlay.protects(self.capabilities) else self._token
+        return make_frames(token, self.transcript, dialled=False)
 
 
 def refusal(error: RefusedError) -> bytes:

@@ -23,6 +23,7 @@ from telegrad.transport.base import Carrier, CarrierClosedError, Direct, Listene
 from telegrad.transport.device_slabs import told_of
 from telegrad.transport.local_socket import LocalSocket
 from telegrad.transport.slabs import SLABS
+from telegrad.transport.tags import UNTAGGED
 from telegrad.transport.unix_socket import (
     check_directory,
     make_path,
@@ -99,7 +100,7 @@ class LocalTransport(Transport):
     def __init__(self, directory: str | None = None, *, gpus: Sequence[str] = ()) -> None:
         self._parent = parent_of("unix" if directory is None else f"unix://{directory}")
         self._prefix = f"{LOCAL_SCHEME}://{_host()}/"
-        self._told = (SLABS, *told_of(gpus)) if can_share() else ()
+        self._told = (UNTAGGED, *((SLABS, *told_of(gpus)) if can_share() else ()))
 
     @property
     def scheme(self) -> str:

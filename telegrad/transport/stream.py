@@ -9,9 +9,8 @@ from typing import final
 from telegrad.transport.audit import PEER_CUT_OFF, Audit
 from telegrad.transport.base import Carrier, CarrierClosedError
 from telegrad.transport.bulk_lanes import Lanes
-from telegrad.transport.handshake import Frames
 from telegrad.transport.slabs import SlabStream
-from telegrad.transport.tags import BadTagError
+from telegrad.transport.tags import BadTagError, Frames
 from telegrad.types import WorkerInfo
 
 __all__ = ["Stream", "StreamFrames"]

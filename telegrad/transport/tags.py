@@ -9,16 +9,29 @@ The key belongs to one direction of one stream; the counter is not sent: a frame
 out, repeated, moved or made up fails. The chunks of bulk lanes carry no tag: a lane proves itself
 when it is opened, and after that array bytes are as safe as the network is. Only TLS protects
 against somebody who reads along, or alters what lanes carry.
+
+Frames are plain where something better protects them: TLS, or the kernel, which says of a Unix socket
+that both ends are this user's. Both ends have to know that of their carrier, and to say so (`UNTAGGED`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from typing import final
+from typing import Final, TypeAlias, final
 
-__all__ = ["STREAM_ID_BYTES", "BadTagError", "FrameTags", "PlainFrames", "stream_id", "stream_keys"]
+__all__ = [
+    "STREAM_ID_BYTES",
+    "UNTAGGED",
+    "BadTagError",
+    "FrameTags",
+    "Frames",
+    "PlainFrames",
+    "make_frames",
+    "stream_id",
+]
 
+UNTAGGED: Final = "untagged"
 TAG_BYTES = 16  # 2**-128 per guess, and one guess closes the stream
 STREAM_ID_BYTES = 32
 
@@ -29,7 +42,7 @@ class BadTagError(ConnectionError):
 
 @final
 class PlainFrames:
-    """Frames without tags, for a job that runs `insecure`."""
+    """Frames without tags: of a job that runs `insecure`, under TLS, over a Unix socket."""
 
     def seal(self, payload: bytes) -> bytes:
         """Returns what to send."""
@@ -77,17 +90,24 @@ class FrameTags:
         return payload
 
 
-def stream_keys(token: bytes, transcript: bytes) -> tuple[bytes, bytes]:
-    """Returns the keys of a stream: dialler to listener, listener to dialler.
+Frames: TypeAlias = FrameTags | PlainFrames
+
+
+def make_frames(token: bytes | None, transcript: bytes, *, dialled: bool) -> Frames:
+    """Returns what seals and opens the frames of one stream.
 
     Args:
-        token: The job's token.
+        token: The job's; None where frames carry no tags.
         transcript: Both hellos in full; their nonces make the keys this stream's own.
+        dialled: Whether this side dialled.
     """
-    return (
-        hmac.digest(token, b"telegrad key|dialler|" + transcript, "sha256"),
-        hmac.digest(token, b"telegrad key|listener|" + transcript, "sha256"),
-    )
+    if token is None:
+        return PlainFrames()
+    to_listener = hmac.digest(token, b"telegrad key|dialler|" + transcript, "sha256")
+    to_dialler = hmac.digest(token, b"telegrad key|listener|" + transcript, "sha256")
+    if dialled:
+        return FrameTags(sending=to_listener, receiving=to_dialler)
+    return FrameTags(sending=to_dialler, receiving=to_listener)
 
 
 def stream_id(token: bytes | None, transcript: bytes) -> bytes:

@@ -122,7 +122,7 @@ if agent.rank == 0:
         copied = told[0]["copied"]
         assert CALLS * size < copied < CALLS * (size + 200), copied
         check("document " + what, told, copied, warm=True)
-    text = "x" * 20_000  # less than what comes in pieces elsewhere
+    text = "x" * 70_000
     assert rpc.rpc_sync(1, echo, (text,)) == text
     mine, other = ends(length, text)
     check("text", mine, mine[0]["copied"])

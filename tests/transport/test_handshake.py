@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from telegrad import pb
@@ -12,7 +14,7 @@ from telegrad.transport.handshake import (
     Underlay,
     refusal,
 )
-from telegrad.transport.tags import BadTagError, FrameTags, PlainFrames
+from telegrad.transport.tags import UNTAGGED, BadTagError, FrameTags, PlainFrames
 from telegrad.types import WorkerInfo
 
 TOKEN = b"a token that only the tests use"
@@ -220,6 +222,21 @@ def test_under_tls_frames_carry_no_tags() -> None:
     shake(dial, accept)
     assert isinstance(dial.frames(), PlainFrames)
     assert isinstance(accept.frames(), PlainFrames)
+
+
+@pytest.mark.parametrize(("dialler", "listener"), list(itertools.product([True, False], repeat=2)))
+def test_frames_carry_no_tags_where_both_ends_know_of_their_carrier_that_they_need_none(
+    *, dialler: bool, listener: bool
+) -> None:
+    """One end that claims it gets nothing by that: the other one goes by its own carrier."""
+    dial, accept = bound(
+        *[Underlay(told=(UNTAGGED,) if knows else ()) for knows in (dialler, listener)]
+    )
+    shake(dial, accept)
+    kind = PlainFrames if dialler and listener else FrameTags
+    assert isinstance(dial.frames(), kind)
+    assert isinstance(accept.frames(), kind)
+    assert accept.frames().open(dial.frames().seal(b"a frame")) == b"a frame"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from telegrad import pb
 from telegrad.transport.handshake import (
     AcceptHandshake,
     DialHandshake,
-    Frames,
     Identity,
     Reason,
     RefusedError,
@@ -24,6 +23,7 @@ from telegrad.transport.handshake import (
     refusal,
 )
 from telegrad.transport.session import Session
+from telegrad.transport.tags import Frames
 from telegrad.types import WorkerInfo
 from telegrad.wire import (
     Envelope,
