@@ -91,7 +91,7 @@ class RpcOptions:
     device_maps: Mapping[WorkerName, DeviceMap] = field(default_factory=dict)
     cuda_ipc: bool = False  # on no GPU was it ever run
     limits: Limits = field(default_factory=Limits)  # only a flood meets them
-    spin: float = 0.0003  # a short call back and forth; sleeping and waking alone takes 0.07 ms
+    spin: float = 0.001  # a call with a layer's arrays and gradients; 2 ms were no better
     switch_interval: float = 0.0005  # with a busy thread a reply takes 3.2 ms, at Python's 5 ms 11
 
     def __post_init__(self) -> None:

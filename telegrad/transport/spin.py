@@ -19,6 +19,7 @@ __all__ = ["Spin", "longest_spin"]
 
 Number = TypeVar("Number", int, float)
 
+WANTED_SECONDS = 0.0002  # between two looks: another thread had the processor, or the interpreter
 LEAST = 1 / 8  # of the longest time: below that nothing is looked for
 # What a wait may last longer for each byte that either end has copied meanwhile: 1 MiB takes 60 to 150 us,
 # twice that where it is not in the caches. For more than 8 MiB, a wake-up makes no difference.
@@ -79,15 +80,17 @@ class Spin:
             poll: Of an `epoll` or a `poll` object.
             timeout: In its unit.
         """
-        began = time.monotonic()
+        began = looked = time.monotonic()
         if self.window:
             until = began + self.window + self.extra
             while True:
                 if ready := poll(0):
                     self.extra = 0.0
                     return ready
-                if time.monotonic() >= until:
+                now = time.monotonic()
+                if now >= until or now - looked > WANTED_SECONDS:
                     break
+                looked = now
                 os.sched_yield()
         ready = poll(timeout)
         self.learn(time.monotonic() - began)

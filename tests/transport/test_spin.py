@@ -20,7 +20,12 @@ class World:
         self.comes = 0.0
         self.looked = self.slept = 0
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(os, "sched_yield", lambda: None)
+        self.others_take = 0.0  # seconds, while this thread lets others have the processor
+        monkeypatch.setattr(os, "sched_yield", self.let_others)
+        monkeypatch.setattr("telegrad.transport.spin.WANTED_SECONDS", 1.5)
+
+    def let_others(self) -> None:
+        self.now += self.others_take
 
     def poll(self, timeout: float) -> list[tuple[int, int]]:
         if timeout == 0:
@@ -53,6 +58,16 @@ def test_it_gives_that_up_when_waits_are_long(monkeypatch: pytest.MonkeyPatch) -
     assert looked == [8, 4, 2, 1, 0, 0]
     assert world.wait(spin, 1) == (0, 1)
     assert world.wait(spin, 1) == (1, 0)
+
+
+def test_it_sleeps_where_others_want_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, spin = World(monkeypatch), Spin(10)
+    world.wait(spin, 5)
+    world.others_take = 1.0
+    assert world.wait(spin, 8) == (2, 1)
+    assert world.wait(spin, 1) == (1, 0)
+    world.others_take = 0.0
+    assert world.wait(spin, 8) == (8, 0)
 
 
 def test_a_wait_that_ends_for_nothing_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
