@@ -133,6 +133,7 @@ class DeviceSlabs:
         self._ledgers: dict[int, Ledger[DeviceMemory]] = {}
         self._retired: list[tuple[float, DeviceMemory]] = []  # since when
         self._freed: queue.SimpleQueue[tuple[int, Block[DeviceMemory]]] = queue.SimpleQueue()
+        self._unsaid: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
 
     def open(
         self, told: Sequence[str], capabilities: Sequence[str], take: Take
@@ -188,7 +189,7 @@ class DeviceSlabs:
             self._retired = [each for each in self._retired if each[0] > then]
             for ledger in self._ledgers.values():
                 gone += [slab.memory for slab in ledger.trim(now)]
-        if gone or self.mappings.idle:
+        if gone or self.mappings.idle or not self._unsaid.empty():
             letting_go = threading.Thread(target=self._let_go, args=(gone,), name="telegrad-gpu")
             letting_go.daemon = True
             letting_go.start()
@@ -200,10 +201,20 @@ class DeviceSlabs:
             gone, self._retired = self._retired, []
         gone.clear()
         self.mappings.close_idle(0.0)
+        self._speak()
+
+    def say(self, level: int, words: str) -> None:
+        """Has something logged soon: who holds a lock calls no handlers, which may block."""
+        self._unsaid.put((level, words))
+
+    def _speak(self) -> None:
+        while not self._unsaid.empty():
+            logger.log(*self._unsaid.get())
 
     def _let_go(self, gone: list[DeviceMemory]) -> None:
         gone.clear()  # which frees it
         self.mappings.close_idle()
+        self._speak()
 
     def _drain(self) -> None:
         while not self._freed.empty():
@@ -273,7 +284,7 @@ class DeviceStream:
             if self._open:
                 self._holds[_address(hold.octets)] = hold
             else:  # the stream ended meanwhile
-                _take_back(hold)
+                self._take_back(hold)
         return shadow
 
     def tried(self, hold: Hold, mode: Mode) -> None:
@@ -284,18 +295,16 @@ class DeviceStream:
         with self._lock:
             self._works[hold.number] = mode is Mode.OPENED
         if mode is Mode.REFUSED:
-            logger.info(
-                "a worker of this host cannot open memory of GPU %d: arrays go by host memory (its log "
-                "says why)",
-                hold.number,
-            )
+            words = "arrays go by host memory (its log says why)"
+            words = f"a worker of this host cannot open memory of GPU {hold.number}: {words}"
+            self._slabs.say(logging.INFO, words)
 
     def settle(self, buffer: memoryview) -> None:
         """Hears that a buffer is not lent: if it is a shadow, the bytes go as any others."""
         with self._lock:
             hold = self._holds.get(_address(np.frombuffer(buffer, np.uint8)))
             if hold is not None:
-                _take_back(hold)
+                self._take_back(hold)
 
     def free(self, hold: Hold) -> None:
         """Hears that a shadow is free; any thread."""
@@ -313,7 +322,7 @@ class DeviceStream:
         with self._lock:  # which keeps memory of the host from being taken for something else
             self._open = False
             for hold in self._holds.values():
-                _take_back(hold)
+                self._take_back(hold)
                 if hold.block is not None:
                     self._slabs.free(hold.number, hold.block)
                     hold.block = None
@@ -321,20 +330,20 @@ class DeviceStream:
         for number, account in self._accounts.items():
             self._slabs.close(number, account)
 
-
-def _take_back(hold: Hold) -> None:
-    """Has a shadow hold the bytes themselves."""
-    there, block = mode_of(hold.octets) is Mode.THERE, hold.block
-    if block is None:
-        return
-    try:
-        if there:
-            block.slab.memory.read(block.offset, hold.octets[:-SHADOW_BYTES])
-    except Exception as error:  # whatever CUDA says
-        logger.warning("an array on GPU %d is lost on its way: %s", hold.number, error)
-        set_mode(hold.octets, Mode.GONE)
-    else:
-        set_mode(hold.octets, Mode.HERE)
+    def _take_back(self, hold: Hold) -> None:
+        """Has a shadow hold the bytes themselves."""
+        there, block = mode_of(hold.octets) is Mode.THERE, hold.block
+        if block is None:
+            return
+        try:
+            if there:
+                block.slab.memory.read(block.offset, hold.octets[:-SHADOW_BYTES])
+        except Exception as error:  # whatever CUDA says
+            words = f"an array on GPU {hold.number} is lost on its way: {error}"
+            self._slabs.say(logging.WARNING, words)
+            set_mode(hold.octets, Mode.GONE)
+        else:
+            set_mode(hold.octets, Mode.HERE)
 
 
 def _address(octets: np.ndarray[Any, Any]) -> int:

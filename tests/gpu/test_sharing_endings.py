@@ -270,4 +270,5 @@ def test_a_gpu_that_fails_as_the_stream_breaks(
         os.kill(process, signal.SIGCONT)
     with pytest.raises(DecodeError, match="shares on a GPU, which failed"):
         future.wait()
+    wait_until("it is said", lambda: bool(said_here))  # at a tick: no lock is held then
     assert said_here == ["an array on GPU 0 is lost on its way: cudaErrorECCUncorrectable"]
