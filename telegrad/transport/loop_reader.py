@@ -24,7 +24,7 @@ from typing import Protocol, final
 
 from telegrad.transport.interrupts import Shield
 from telegrad.transport.loop import handing_context
-from telegrad.transport.spin import Spin
+from telegrad.transport.spin import WANTED_SECONDS, Spin
 
 __all__ = ["LoopReader", "Shared"]
 
@@ -139,13 +139,14 @@ class LoopReader:
             self._look()
 
     def _look(self) -> None:
-        poll = self._poll.poll
+        poll, began = self._poll.poll, time.monotonic()
         for _ in range(LOOKS):
             if poll(0):
                 self._read()
                 return
             os.sched_yield()
-        if time.monotonic() < self._until:
+        now = time.monotonic()
+        if now < self._until and now - began < WANTED_SECONDS:
             if self._watched:
                 self._unwatch()
             self._come_soon()

@@ -15,11 +15,12 @@ import time
 from collections.abc import Callable
 from typing import TypeVar, final
 
-__all__ = ["Spin", "longest_spin"]
+__all__ = ["WANTED_SECONDS", "Spin", "longest_spin"]
 
 Number = TypeVar("Number", int, float)
 
-WANTED_SECONDS = 0.0002  # between two looks: another thread had the processor, or the interpreter
+# Between looks that are given to others: then another thread had the processor, or the interpreter, for itself.
+WANTED_SECONDS = 0.0002
 LEAST = 1 / 8  # of the longest time: below that nothing is looked for
 # What a wait may last longer for each byte that either end has copied meanwhile: 1 MiB takes 60 to 150 us,
 # twice that where it is not in the caches. For more than 8 MiB, a wake-up makes no difference.

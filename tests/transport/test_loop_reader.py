@@ -37,8 +37,12 @@ def ends() -> Iterator[Ends]:
 
 
 @pytest.fixture
-def looking() -> Iterator[Ends]:
-    """Ends whose waits are all short: seconds are much for what is sent in the same process."""
+def looking(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ends]:
+    """Ends whose waits are all short: seconds are much for what is sent in the same process.
+
+    Nobody else wants the processor, whatever runs beside these tests.
+    """
+    monkeypatch.setattr(loop_reader, "WANTED_SECONDS", SECONDS)
     yield from made(SECONDS)
 
 
@@ -275,6 +279,26 @@ def test_it_sleeps_when_the_window_is_over(looking: Ends, monkeypatch: pytest.Mo
             arrived = loop.create_future()
             looking.frames.on_take = lambda _: arrived.set_result(None)
             await arrived
+        assert loop.slept == 1
+        loop.on_sleep = lambda: None
+        end()
+
+    run_counting(run)
+
+
+def test_it_sleeps_once_others_want_the_processor(
+    looking: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_reader, "WANTED_SECONDS", 0.0)  # as if they always did
+
+    async def run(loop: Sleeps) -> None:
+        await taken(looking, b"a")
+        end = begin(looking)
+        loop.slept = 0
+        loop.on_sleep = lambda: looking.send(b"b")  # what wakes it
+        arrived = loop.create_future()
+        looking.frames.on_take = lambda _: arrived.set_result(None)
+        await arrived
         assert loop.slept == 1
         loop.on_sleep = lambda: None
         end()
