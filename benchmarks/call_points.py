@@ -51,7 +51,7 @@ class Point(NamedTuple):
 SEAL, OPEN = "rpc.codec:MessageCodec.seal", "rpc.codec:MessageCodec.open"
 POST, NEXT = "transport.connection:Connection.post", "transport.traffic:Traffic.next_message"
 TAKE, INBOX = "transport.traffic:Traffic.take", "rpc.inbox:Inbox.on_envelope"
-PUT, BEGIN = "transport.local_socket:LocalSocket.put", "transport.grpc_writes:Writes.begin"
+PUT, BEGIN = "transport.direct_socket:DirectSocket.put", "transport.grpc_writes:Writes.begin"
 POLL = "transport.spin:Spin.poll"
 
 PATH: Final = (

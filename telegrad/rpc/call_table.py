@@ -41,6 +41,7 @@ class PendingCall(Driven):
         window: The one that it has a place in; None before it enters one.
         deadline: Its entry in the heap; None while that is far off.
         given_up: Whether it expired or was cancelled; the reply is still expected, and dropped.
+        withdraw: Hears its number when its future was cancelled, which then calls this.
     """
 
     peer: WorkerInfo
@@ -56,6 +57,12 @@ class PendingCall(Driven):
     window: Window | None = None
     deadline: Deadline | None = None
     given_up: bool = False
+    withdraw: Callable[[int], None] | None = None
+
+    def __call__(self) -> None:
+        """Its future was cancelled."""
+        if self.withdraw is not None:
+            self.withdraw(self.number)
 
     @property
     def elapsed(self) -> float:

@@ -127,6 +127,7 @@ class Calling:
         self._post = post
         self._timeout = timeout
         self._reads: Reads | None = None
+        self._withdraw = self._cancel  # bound once
         self._table = CallTable()
         self._admission = CallerAdmission(limits, post, self._post_late)
         self._unread: SimpleQueue[_Unread] = SimpleQueue()
@@ -284,7 +285,8 @@ class Calling:
         """
         envelope = sealed.envelope
         call.number = envelope.call = self._table.draw()
-        call.future.stands_for(call, partial(self._cancel, call.number))  # not the call: a circle
+        call.withdraw = self._withdraw
+        call.future.stands_for(call, call)  # a circle, until the future is completed
         envelope.time_left = call.limit
         if call.limit > SOON_SECONDS:
             self._table.add(call, call.started + call.limit)

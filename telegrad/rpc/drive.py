@@ -103,5 +103,6 @@ def _behind(source: object) -> Sequence[Driven]:
         elif isinstance(place, tuple | Wait) and id(place) not in seen:
             seen.add(id(place))
             several = place.futures if isinstance(place, Wait) else place
-            places += [each._source for each in several if not each.done()]
+            # One that is done has none; neither has one that no message completes.
+            places += [source for each in several if (source := each._source) is not None]
     return tuple(found.values())

@@ -55,9 +55,7 @@ STALLED_SECONDS = 0.02
 # While work takes less than this one thread does it, piece by piece: waking others, who would wait
 # for each other at the interpreter's lock, takes longer.
 QUICK_SECONDS = 200e-6
-SLOW_FROM = (
-    4  # more slow pieces than quick ones lately: a few are held up by the system now and then
-)
+SLOW_FROM = 4  # more slow pieces than quick ones lately: the system holds up a few now and then
 PACE_SECONDS = 0.001  # after which others are woken if that one thread has not come back
 
 _logger = logging.getLogger(__name__)
@@ -305,10 +303,9 @@ class Executor:
             stuck = leader_stuck and self._taken == taken
             leave = self._leader.stays and leader_stuck
             call = self._wake_for_all() if stuck else _nothing
-            self._pacing = self._unclaimed > 0
-            again = self._pacing
             if leave:
                 self._leader.stays = False
+            again = self._pacing = self._unclaimed > 0 or self._leader.stays
         if leave:
             self._leave()
         call()
@@ -373,7 +370,7 @@ class Executor:
                 leader.turns += stayed
                 work = self._pop()
             # Or others have taken over while this thread looked.
-            leave = self._ends_stay() or (stayed and not leader.stays)
+            leave = self._ends_stay() if leader.stays else stayed
             ends = work is None and self._is_surplus()
             leave |= ends and leader.let_go()
         if leave:
@@ -404,15 +401,13 @@ class Executor:
             self._in_a_row = 0
             work = self._roots.popleft()
         # Who was woken for work that another has done meanwhile does some that nobody was woken for.
-        self._unclaimed = min(self._unclaimed, self._pending)
+        if self._unclaimed > (left := len(self._nested) + len(self._roots)):
+            self._unclaimed = left
         return work
 
     def _ends_stay(self) -> bool:
-        """Tells whether a leader that works is to leave the sockets; holds the lock.
-
-        Others take over with the last piece of work that nobody was woken for.
-        """
-        leave = self._leader.stays and not self._unclaimed
+        """Whether a leader that works is to leave the sockets, as work is slow. Holds the lock."""
+        leave = self._leader.stays and not self._unclaimed and self._slow >= SLOW_FROM
         if leave:
             self._leader.stays = False
         return leave
@@ -421,13 +416,18 @@ class Executor:
         """Leads, if nobody does, until there is work; whether that is this thread's.
 
         When more has come than one piece it goes on to lead while it does all that, if that is
-        quick; before it does what may take long it leaves the sockets to the loop.
+        quick, and after it; before it does what may take long it leaves the sockets to the loop.
         """
         leader = self._leader
         with self._lock:
-            if leader.is_taken() or self._pending or self._closed:
-                return False
-            leader.begin()
+            leads = not (leader.is_taken() or self._pending or self._closed)
+            leave = not leads and leader.let_go()
+            if leads:
+                leader.begin()
+        if leave:
+            self._leave()
+        if not leads:
+            return False
         try:
             self._lead(leader, math.inf)
         finally:

@@ -86,8 +86,8 @@ class Future(Generic[T]):
         self._reports: Reports | None = None
         self._resolved: threading.Event | None = None
         self._source: object = None  # what will complete it; see `blocking`
-        self._wakers: list[Waker] = []
-        self._callbacks: list[Callable[[], None]] = []
+        self._wakers: list[Waker] | tuple[()] = ()  # nearly all have one of either, or none
+        self._callbacks: list[Callable[[], None]] | tuple[()] = ()
         self._dispatch = dispatch
         self._on_cancel: Callable[[], object] | None = None  # set while it is pending
         self._words, self._about = words, about
@@ -324,7 +324,9 @@ class Future(Generic[T]):
             if self._state == _PENDING:
                 if self._wakers:
                     self._wakers = without_stale(self._wakers)
-                self._wakers.append(waker)
+                    self._wakers.append(waker)
+                else:
+                    self._wakers = [waker]
                 return
         waker()
 
@@ -347,7 +349,8 @@ class Future(Generic[T]):
 
     def _forget(self, waker: Callable[[], None]) -> None:
         with self._lock, contextlib.suppress(ValueError):
-            self._wakers.remove(waker)
+            if self._wakers:
+                self._wakers.remove(waker)
 
     def _block(self, limit: float) -> None:
         started = time.monotonic()
@@ -374,8 +377,8 @@ class Future(Generic[T]):
             self._source = None  # so may this
             self._value, self._error, self._thunk, self._fails = value, error, thunk, fails
             self._state = state
-            wakers, self._wakers = self._wakers, []
-            callbacks, self._callbacks = self._callbacks, []
+            wakers, self._wakers = self._wakers, ()
+            callbacks, self._callbacks = self._callbacks, ()
         if cancelled and on_cancel is not None:
             on_cancel()  # first: a callback may run for long
         if error is not None and self._unread is not None and self._reports is None:
@@ -430,7 +433,10 @@ class Future(Generic[T]):
 
         with self._lock:
             if self._state == _PENDING:
-                self._callbacks.append(callback)
+                if self._callbacks:
+                    self._callbacks.append(callback)
+                else:
+                    self._callbacks = [callback]
                 return
         self._run(callback)
 

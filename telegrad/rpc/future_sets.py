@@ -87,9 +87,13 @@ def wait_all(futures: Iterable[Future[T]], timeout: float | None = None) -> list
         )
     gate = Gate()
     countdown = _Countdown(len(waited), gate)
-    told = [partial(countdown.tell, future) for future in waited]
-    for future, tell in zip(waited, told, strict=True):
-        future.call_when_done(tell)
+    told: list[tuple[Future[T], Waker]] = []  # of many that are waited for some are done by now
+    for future in waited:
+        if future.done():
+            countdown.tell(future)
+        else:
+            told.append((future, partial(countdown.tell, future)))
+            future.call_when_done(told[-1][1])
     started, late = time.monotonic(), False
     try:
         drive = drive_of(tuple(waited))
@@ -100,9 +104,10 @@ def wait_all(futures: Iterable[Future[T]], timeout: float | None = None) -> list
             countdown.failed.value()
         return [future.value() for future in waited]
     except BaseException:
-        for future, tell in zip(waited, told, strict=True):
+        for future, tell in told:
             future._forget(tell)
-            if not late:
+        if not late:
+            for future in waited:
                 future.hand_on()  # one error stands for all
         raise
 

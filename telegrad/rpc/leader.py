@@ -52,7 +52,8 @@ class Leader:
 
     def begin(self) -> None:
         """This thread waits."""
-        self.thread, self.waits, self.called = threading.get_ident(), True, False
+        self.thread, self.waits = threading.get_ident(), True
+        self.called = self.stays = False
 
     def end(self) -> bool:
         """It waits no more; tells whether it was called."""

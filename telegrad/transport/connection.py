@@ -9,12 +9,11 @@
                   └── Pump ── Stream: carrier + tags ── + ── Lanes
 
 Pumps move frames: two tasks on the loop, or, where the carrier lets them, the threads that post and
-wait (`direct_pump`). The writer's turn is given once for whatever is posted until the writer has
-found nothing to do. Streams come from `reach` (this side dialled) or from the Exchange (the peer did) through `adopt`; they
-end through `detach`, after which nothing of them is read any more: only then may the number of
-the last envelope held be told to the peer. (A copy that is under way then may still complete an
-envelope; the peer announces it again, and it is known.) A lane that breaks, or stands still while
-the peer lives, ends its stream; the next one carries what is left.
+wait (`direct_pump`). The writer's turn is given once for whatever is posted until the writer has found
+nothing to do. Streams come from `reach` (this side dialled) or from the Exchange (the peer did) through
+`adopt`; they end through `detach`, after which nothing of them is read: only then may the number of the
+last envelope held be told to the peer. (A copy under way may still complete an envelope, which the peer
+announces again.) A lane that breaks, or stands still while the peer lives, ends its stream.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from telegrad.errors import DecodeError, WorkerLostError
 from telegrad.transport.base import CarrierClosedError
 from telegrad.transport.bulk_cargo import Cargo
 from telegrad.transport.bulk_lanes import Lanes, Way
-from telegrad.transport.direct_pump import DirectPump
+from telegrad.transport.direct_pump import GATHERED, DirectPump
 from telegrad.transport.loss import Loss, without_carrier
 from telegrad.transport.pump import Gate, Pump, TaskPump
 from telegrad.transport.session import SessionStatistics
@@ -53,8 +52,7 @@ MOST_BROKEN_SOCKETS = 5
 # Seconds that lanes may stand still while the peer lives, if that is more than `lost_after`: at 512
 # kbit/s two chunks of 1 MiB take half of it, and to dial again on a link that is full takes long.
 LEAST_PATIENCE = 60.0
-# Lanes that stood still get twice the time on the next stream, up to so often.
-MOST_PATIENCE = 16
+MOST_PATIENCE = 16  # times that: lanes that stood still get twice the time on the next stream
 
 
 @final
@@ -81,7 +79,7 @@ class Connection:
         self._fruitless = 0  # carriers in a row that brought no frame
         self._fruitless_lanes = 0  # streams in a row whose lanes broke and had moved no chunk
         self._patience = max(terms.lost_after, LEAST_PATIENCE)  # with lanes that move nothing
-        self._broken_sockets = 0  # lanes over sockets of their own that broke
+        self._broken_sockets = 0  # streams and lanes over sockets of their own that broke
         self._peer_done = False  # it said goodbye, and waits for what is still under way here
         self._lost = False  # and the floor above knows
         self._cargo = Cargo(
@@ -108,11 +106,15 @@ class Connection:
         with self._session_lock:
             if self._loss is not None or self._left:
                 raise self._refusal()
-            self._session.post(envelope, self._terms.clock())
+            number = self._session.post(envelope, self._terms.clock())
             pump = None if rides or self._traffic.waits else self._traffic.turn()
-            unread = self._session.replies_unread
-        if pump is not None:
+            unread, direct = self._session.replies_unread, self._traffic.direct
+        if pump is not None and direct is not None:
+            direct.wake(request=envelope.call > 0 and not envelope.reply)
+        elif pump is not None:
             pump.wake()
+        elif direct is not None and direct.gathers and not number % GATHERED:
+            direct.hurry()
         if unread > self._most_unread:
             error = DecodeError(f"it takes no replies ({unread} wait for it)")
             self._terms.loop.call_soon(self._broke_on_loop, error)
@@ -173,8 +175,7 @@ class Connection:
             fenced: Whether it had given up this worker first.
         """
         with self._session_lock:
-            known = self._loss
-            if self._left or not (known is None or known.unreachable):
+            if self._left or (self._loss is not None and not self._loss.unreachable):
                 return
             self._loss = Loss(reason, self._traffic.silence(), left, fenced)
         self._terms.loop.call_soon(self._lost_on_loop)
@@ -196,8 +197,7 @@ class Connection:
 
     def drive(self, gate: Gate, seconds: float) -> None:
         """Reads in the calling thread until a gate is open or the time is over; or not at all."""
-        pump = self._traffic.pump
-        if pump is not None:
+        if (pump := self._traffic.pump) is not None:
             pump.drive(gate, seconds)
 
     def drive_on(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None] | None:
@@ -269,7 +269,7 @@ class Connection:
             raise
         self._peer_done = False
         self.carriers += 1
-        self._terms.counters.connections += 1
+        self._terms.counters.connections += stream.carrier.blocking is None  # else it has moved
         logger.info("connected to %s by %s", self.peer.name, stream.carrier.description)
         pump.start(stream.preamble)
 
@@ -281,30 +281,30 @@ class Connection:
             take=partial(self._traffic.take, stream),
             failed=partial(self.failed, stream),
         )
-        direct = stream.carrier.direct
-        if direct is not None:
-            terms = self._terms
-            pump = DirectPump(direct, frames, terms.loop, terms.handles, terms.spin)
-            if stream.slabs is not None:
-                stream.slabs.on_moved(pump.moved)
-            return pump
-        return TaskPump(stream.carrier, frames, self._terms.loop, self._terms.spawn)
+        terms, direct = self._terms, stream.carrier.direct
+        if direct is None:
+            return TaskPump(stream.carrier, frames, terms.loop, terms.spawn)
+        pump = DirectPump(direct, frames, terms.loop, terms.handles, terms.spin)
+        if stream.slabs is not None:
+            stream.slabs.on_moved(pump.moved)
+        return pump
 
     def detach(self, farewell: bytes = b"") -> None:
-        """Lets go of the present carrier: nothing that it brings is read any more.
+        """Lets go of the present carrier, with a last message for it, and reads nothing of it any more."""
+        self.set_aside()(farewell)
 
-        Args:
-            farewell: A last message for it.
-        """
+    def set_aside(self) -> Callable[[bytes], None]:
+        """Reads nothing more of the present carrier; returns what lets go of it; see `detach`."""
         if (stream := self._traffic.stream) is not None and stream.slabs is not None:
             # First: what a reader has in its hands now, and nobody takes any more, comes once more, as
             # pieces of memory that must not be used for something else meanwhile.
             stream.slabs.close()
         stream, pump = self._traffic.closed()
         if stream is None or pump is None:
-            return
+            return lambda farewell: None
         stream.lanes.let_go()
-        pump.let_go((lambda: stream.frames.seal(farewell)) if farewell else None)
+        seal = stream.frames.seal
+        return lambda farewell: pump.let_go(partial(seal, farewell) if farewell else None)
 
     def tick(self, now: float) -> None:
         """Beats and judges; called by the exchange several times per beat."""
@@ -373,8 +373,7 @@ class Connection:
         return loss.error(self.peer)
 
     def _lost_on_loop(self) -> None:
-        error = self.loss
-        if error is None or self.ended.is_set():
+        if (error := self.loss) is None or self.ended.is_set():
             return
         self.end()
         self._lost = True
@@ -400,14 +399,20 @@ class Connection:
             self._broke_on_loop(error)
         elif isinstance(error, Exception):
             stream.record_cut_off(self._terms.audit, self.peer, error)
+            if stream.carrier.blocking is not None:
+                self.socket_broke()
             self._broken(stream, error)
+
+    def socket_broke(self) -> None:
+        """Hears that a stream over a socket of its own broke, or never came up."""
+        self._broken_sockets += 1
 
     def _deliver(self, complete: Sequence[Envelope]) -> None:
         """Hands envelopes over: here what any thread may take, all others on the loop."""
-        terms = self._terms
+        terms, peer, on_envelope = self._terms, self.peer, self._terms.receiver.on_envelope
         for envelope in complete:
             if envelope.reply or envelope.kind in terms.anywhere or terms.loop.is_loop_thread():
-                terms.receiver.on_envelope(self.peer, envelope)
+                on_envelope(peer, envelope)
             else:
                 terms.loop.call_soon(self._deliver_late, envelope)
 
@@ -418,11 +423,8 @@ class Connection:
     def _hand_over(self, complete: Sequence[Envelope]) -> None:
         """Takes envelopes that came by lanes, and has the receipt written that is due for them."""
         self._deliver(complete)
-        with self._session_lock:
-            due = self._session.pending and self.stream is not None
-            pump = self._traffic.turn() if due else None
-        if pump is not None:
-            pump.wake()
+        if self.stream is not None:
+            self.flush()
 
     def _cargo_lost(self, error: BaseException) -> None:
         words = f"an envelope from it could not be put together: {error!r}"

@@ -21,7 +21,7 @@ from typing import final
 from telegrad.arrays import can_share, gpu_identities
 from telegrad.transport.base import Carrier, CarrierClosedError, Direct, Listener, Transport
 from telegrad.transport.device_slabs import told_of
-from telegrad.transport.local_socket import LocalSocket
+from telegrad.transport.direct_socket import DirectSocket
 from telegrad.transport.slabs import SLABS
 from telegrad.transport.tags import UNTAGGED
 from telegrad.transport.unix_socket import (
@@ -139,7 +139,7 @@ class LocalTransport(Transport):
             raise
         except OSError as error:
             raise ConnectionError(f"{endpoint} cannot be reached: {error}") from error
-        return _LocalCarrier(LocalSocket(connected), endpoint, self._told)
+        return _LocalCarrier(DirectSocket(connected), endpoint, self._told)
 
 
 def _host() -> str:
@@ -239,7 +239,7 @@ class _LocalListener(Listener):
             logger.warning("another user dialled %s", self._path)
             connected.close()
             return
-        below, description = LocalSocket(connected), f"{LOCAL_SCHEME} {self._path}"
+        below, description = DirectSocket(connected), f"{LOCAL_SCHEME} {self._path}"
         carrier = _LocalCarrier(below, description, self._told)
         task = self._loop.create_task(self._run(carrier))
         self._accepting.add(task)
@@ -253,7 +253,7 @@ class _LocalListener(Listener):
 class _LocalCarrier(Carrier):
     """A stream over a Unix socket; by the loop, or directly."""
 
-    def __init__(self, below: LocalSocket, description: str, told: tuple[str, ...]) -> None:
+    def __init__(self, below: DirectSocket, description: str, told: tuple[str, ...]) -> None:
         self._below = below
         self._description = description
         self._told = told
@@ -298,7 +298,7 @@ class _LocalCarrier(Carrier):
 
 
 async def _ready(
-    below: LocalSocket, watch: Callable[..., object], unwatch: Callable[[int], object]
+    below: DirectSocket, watch: Callable[..., object], unwatch: Callable[[int], object]
 ) -> None:
     """Waits until a loop finds a socket ready."""
     ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()

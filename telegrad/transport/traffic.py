@@ -13,6 +13,7 @@ from typing import TypeVarTuple, final
 
 from telegrad.errors import DecodeError
 from telegrad.transport.bulk_lanes import Lanes
+from telegrad.transport.direct_pump import DirectPump
 from telegrad.transport.idle_frames import IdleFrames
 from telegrad.transport.liveness import Liveness
 from telegrad.transport.pump import Pump
@@ -35,6 +36,8 @@ class Traffic:
         lock: Guards the session and all that is here; never held across a wait.
         session: The session.
         stream: The carrier that is up now; set on the loop.
+        pump: What moves its messages.
+        direct: The same, where threads do.
         waits: Whether the turn is taken: there may be something to write.
 
     Args:
@@ -55,6 +58,7 @@ class Traffic:
         self.session = Session(terms.limits.received, terms.slabs.spare.take)
         self.stream: Stream | None = None
         self.pump: Pump | None = None
+        self.direct: DirectPump | None = None
         self._terms = terms
         self._limits = terms.limits.received
         self._ended = Moved()  # by the streams before this one
@@ -200,12 +204,13 @@ class Traffic:
             self._return_due = False
             self._chunks = 0, 0
             self.stream, self.pump = stream, pump
+            self.direct = pump if isinstance(pump, DirectPump) else None
 
     def closed(self) -> tuple[Stream | None, Pump | None]:
         """Lets go of the stream: nothing that it brings is taken any more. Returns what it was."""
         with self.lock:
             stream, self.stream = self.stream, None
-            pump, self.pump = self.pump, None
+            pump, self.pump, self.direct = self.pump, None, None
             if stream is not None:
                 self._ended += _moved_by(stream)
                 self.session.connection_lost()

@@ -14,7 +14,7 @@ import asyncio
 from collections import Counter
 import numpy as np
 from telegrad import collectives, rpc
-from telegrad.transport.local_socket import LocalSocket
+from telegrad.transport.direct_socket import DirectSocket
 from telegrad.transport.session import Session
 from telegrad.transport.slab_ledger import Ledger
 
@@ -40,7 +40,7 @@ def cut(_, session, *rest):
     counts["cut"] += len(session.cutting)
 
 counted(np, "copyto", copied)
-counted(LocalSocket, "put", put)
+counted(DirectSocket, "put", put)
 counted(Session, "_cut", cut)
 def taken(block, *rest):
     blocks[(block.slab.number, block.offset)] += 1

@@ -303,6 +303,33 @@ def test_what_comes_at_once_is_done_by_one_thread_while_it_is_quick(
     executor.close()
 
 
+def test_who_leads_reads_again_after_quick_work_and_leaves_nothing_to_the_loop(
+    deadlines: Deadlines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor_module, "QUICK_SECONDS", 10.0)
+    deadlines.close()
+    executor, reading = leading(deadlines, 4)
+    while reading.left.acquire(blocking=False):
+        pass
+    done: queue.Queue[int] = queue.Queue()
+    reading.incoming.put([lambda: done.put(threading.get_ident())] * 30)
+    assert len({done.get(timeout=10) for _ in range(30)}) == 1
+    assert reading.leads.wait(10)
+    assert not reading.left.acquire(blocking=False)
+    executor.close()
+
+
+def test_others_take_over_when_the_last_of_many_takes_long(deadlines: Deadlines) -> None:
+    """What it waits for may come where this thread has read."""
+    executor, reading = leading(deadlines, 4)
+    while reading.left.acquire(blocking=False):
+        pass
+    last: queue.Queue[bool] = queue.Queue()
+    reading.incoming.put([int, int, lambda: last.put(reading.left.acquire(timeout=10))])
+    assert last.get(timeout=20)
+    executor.close()
+
+
 def test_work_that_is_not_quick_gets_threads_at_once(
     deadlines: Deadlines, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -152,7 +152,7 @@ rpc.shutdown(graceful=agent.rank == 1 or not DIES)
 
 
 @pytest.mark.parametrize("body", BODIES)
-def test_over_a_local_socket(programs: Programs, body: str) -> None:
+def test_over_a_direct_socket(programs: Programs, body: str) -> None:
     dies = "dies" in body
     source = f"DIES = {dies}\n{HEAD}{BODIES[body]}{TAIL}"
     caller, callee = programs.ranks(programs.script(source), 2)

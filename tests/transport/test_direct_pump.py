@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import signal
@@ -16,8 +17,8 @@ from telegrad.testing import leaks
 from telegrad.transport import LoopThread, hands_over
 from telegrad.transport.base import CarrierClosedError
 from telegrad.transport.direct_pump import DirectPump
+from telegrad.transport.direct_socket import DirectSocket
 from telegrad.transport.handle_set import HandleSet
-from telegrad.transport.local_socket import LocalSocket
 from tests.transport.workers import SECONDS
 
 T = TypeVar("T")
@@ -86,13 +87,13 @@ class Ends:
         one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self.loop = LoopThread("pump-test").acquire()
         self.frames, self.gate = Frames(), Gate()
-        self.other = LocalSocket(other)
+        self.other = DirectSocket(other)
         self.handles = HandleSet(self.loop, 0.0)
         self.pump = self.on_loop(lambda: self.make(one))
         self.on_loop(lambda: self.pump.start(b""))
 
     def make(self, end: socket.socket) -> DirectPump:
-        return DirectPump(LocalSocket(end), self.frames, self.loop, self.handles, self.spin)
+        return DirectPump(DirectSocket(end), self.frames, self.loop, self.handles, self.spin)
 
     def on_loop(self, function: Callable[[], T]) -> T:
         async def call() -> T:
@@ -161,7 +162,7 @@ def test_what_was_read_behind_the_own_reply_is_handed_over_too(ends: Ends) -> No
 def test_one_that_waits_may_read_before_the_loop_does(ends: Ends) -> None:
     """The connection shows its pump before it starts that; a caller may be as quick."""
     one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    bare = LocalSocket(other)
+    bare = DirectSocket(other)
     pump = ends.on_loop(lambda: ends.make(one))
     assert bare.put(b"early")
     ends.frames.on_take = lambda message: ends.gate.open()
@@ -230,6 +231,76 @@ def test_the_thread_that_posts_writes(ends: Ends) -> None:
     ends.frames.to_go.put(b"b")
     ends.pump.wake()
     assert [ends.other.take(), ends.other.take()] == [b"a", b"b"]
+
+
+def gather(ends: Ends) -> None:
+    """Posts in a row until what is posted is gathered."""
+    while not ends.pump.gathers:
+        ends.pump._last_write = math.inf
+        ends.pump.wake(request=True)
+
+
+def test_many_requests_in_a_row_leave_with_one_of_them(ends: Ends) -> None:
+    held = threading.Event()
+    ends.loop.call_soon(held.wait, SECONDS)  # so that it does not look
+    gather(ends)
+    ends.frames.to_go.put(b"a")
+    assert ends.other.take() is None
+    ends.pump.hurry()
+    ends.frames.to_go.put(b"b")
+    ends.pump.hurry()  # whose turn it is not
+    assert [ends.other.take(), ends.other.take()] == [b"a", None]
+    held.set()
+
+
+def test_who_waits_writes_what_is_gathered_first(ends: Ends) -> None:
+    held = threading.Event()
+    ends.loop.call_soon(held.wait, SECONDS)
+    gather(ends)
+    ends.frames.to_go.put(b"a")
+    driver = drive(ends)
+    assert ends.other.take() == b"a"
+    held.set()
+    ends.gate.open()
+    driver.join(SECONDS)
+
+
+def test_the_loop_writes_what_is_gathered_and_reads_until_no_more_is(ends: Ends) -> None:
+    gather(ends)
+    ends.frames.to_go.put(b"a")
+    ends.send(b"b")
+    assert ends.frames.came.get(timeout=SECONDS)[0] == b"b"
+    leaks.wait_until_gone("gathering", lambda: [1] * ends.pump.gathers, SECONDS)
+    assert ends.other.take() == b"a"
+    ends.send(b"c")  # it watches the socket again
+    assert ends.frames.came.get(timeout=SECONDS)[0] == b"c"
+
+
+def test_who_has_read_leaves_the_socket_to_others_that_wait(ends: Ends) -> None:
+    """They do not wait for the loop to look, a millisecond later."""
+    held = threading.Event()
+    ends.loop.call_soon(held.wait, SECONDS)
+    gather(ends)
+    assert ends.pump._out == 1
+    driver = drive(ends)
+    ends.gate.open()
+    driver.join(SECONDS)
+    assert ends.pump._out == 0
+    held.set()
+
+
+def test_a_stream_that_is_let_go_gathers_no_more(ends: Ends) -> None:
+    gather(ends)
+    ends.on_loop(lambda: ends.pump.let_go(None))
+    leaks.wait_until_gone("gathering", lambda: [1] * ends.pump.gathers, SECONDS)
+    ends.pump.hurry()
+
+
+def test_replies_are_not_gathered(ends: Ends) -> None:
+    for _ in range(100):
+        ends.pump._last_write = math.inf
+        ends.pump.wake()
+    assert not ends.pump.gathers
 
 
 def test_what_the_socket_has_no_room_for_the_loop_sends(ends: Ends) -> None:

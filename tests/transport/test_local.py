@@ -14,15 +14,15 @@ import pytest
 
 from telegrad.transport import Carrier, CarrierClosedError, LocalTransport, find_local
 from telegrad.transport import local_transport as module
-from telegrad.transport.local_socket import LocalSocket
+from telegrad.transport.direct_socket import DirectSocket
 from tests.transport.workers import SECONDS, Floor, floor_of
 
 T = TypeVar("T")
 
 
-def pair() -> tuple[LocalSocket, LocalSocket]:
+def pair() -> tuple[DirectSocket, DirectSocket]:
     one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    return LocalSocket(one), LocalSocket(other)
+    return DirectSocket(one), DirectSocket(other)
 
 
 def run(body: Callable[[], Awaitable[T]]) -> T:
@@ -118,7 +118,7 @@ def test_the_other_end_is_told() -> None:
     one.put(b"last")
     one.end()
     assert other.take() == b"last"
-    with pytest.raises(CarrierClosedError, match="closed the local stream"):
+    with pytest.raises(CarrierClosedError, match="closed the socket"):
         other.take()
     with pytest.raises(CarrierClosedError, match="ended"):
         other.put(b"x" * 2**20)

@@ -13,7 +13,7 @@ import pytest
 
 from telegrad.arrays import SharedMemory
 from telegrad.errors import DecodeError
-from telegrad.transport.local_socket import LocalSocket
+from telegrad.transport.direct_socket import DirectSocket
 from telegrad.transport.slab_answers import Answering
 from telegrad.transport.slab_ledger import Bounds
 from telegrad.transport.slab_loans import Loans
@@ -154,7 +154,7 @@ def test_a_stream_that_breaks_before_it_is_sent(local: Floor) -> None:
 
 def test_what_cannot_be_given_back() -> None:
     one, other = socket.socketpair()
-    ends = LocalSocket(one), LocalSocket(other)
+    ends = DirectSocket(one), DirectSocket(other)
     stream = SlabStream(SlabPool(lambda: 0.0), ends[0])
     memory = stream.take(SIZE)
     assert memory is not None

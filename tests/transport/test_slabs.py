@@ -17,7 +17,7 @@ import pytest
 from telegrad.arrays import SharedMemory, shared_empty
 from telegrad.errors import DecodeError
 from telegrad.transport import Exchange
-from telegrad.transport.local_socket import MOST_DESCRIPTORS, LocalSocket
+from telegrad.transport.direct_socket import MOST_DESCRIPTORS, DirectSocket
 from telegrad.transport.slab_handles import MOST_HANDLES
 from telegrad.transport.slab_ledger import Account, Bounds
 from telegrad.transport.slab_loans import MOST_SLABS, Loans
@@ -283,7 +283,7 @@ def break_stream(worker: Worker, peer: Worker) -> None:
     stream = connection.stream
     assert stream is not None
     below = stream.carrier.direct
-    assert isinstance(below, LocalSocket)
+    assert isinstance(below, DirectSocket)
     with contextlib.suppress(OSError):  # the other end was first
         below._socket.shutdown(socket.SHUT_RDWR)
 
@@ -544,7 +544,7 @@ def test_slabs_without_descriptors_or_too_many(wire: Wire) -> None:
 
 def test_what_was_not_lent_cannot_be_given_back() -> None:
     one, other = socket.socketpair()
-    ends = LocalSocket(one), LocalSocket(other)
+    ends = DirectSocket(one), DirectSocket(other)
     stream = SlabStream(SlabPool(lambda: 0.0), ends[0])
     with pytest.raises(DecodeError, match="loan 1 is given back"):
         stream.read(Frame(lending=Lending(returned=[1])))
@@ -555,7 +555,7 @@ def test_what_was_not_lent_cannot_be_given_back() -> None:
 
 def test_descriptors_are_there_before_their_message() -> None:
     before = descriptors()
-    one, other = map(LocalSocket, socket.socketpair())
+    one, other = map(DirectSocket, socket.socketpair())
     memory = [SharedMemory.make(4096) for _ in range(3)]
     one.put(b"first")
     for each in memory[:2]:
@@ -587,7 +587,7 @@ def test_descriptors_are_there_before_their_message() -> None:
 def test_a_flood_of_descriptors_ends_the_stream(asked: bool) -> None:
     """More than any message asks for; none of them stays open, nor of those that were cut off."""
     before = descriptors()
-    one, other = map(LocalSocket, socket.socketpair())
+    one, other = map(DirectSocket, socket.socketpair())
     null = os.open("/dev/null", os.O_RDONLY)
     rights = [null] * (MOST_DESCRIPTORS // 2 + 1 if asked else MOST_DESCRIPTORS + 1)
     for _ in range(2):

@@ -1,11 +1,12 @@
-"""A stream of messages over a Unix socket, which any thread may use without a loop.
+"""A stream of messages over a Unix or TCP socket, which any thread may use without a loop.
 
 Two roles, each held by one thread (or task) at a time: the writer's and the reader's. Nothing here
 waits. What does not fit into the socket is kept, and `flush` sends it. To end the stream the socket
 is shut down, at both ends and for whoever polls it; the descriptor is closed when both roles are
 free: no thread ever uses one that stands for something else by now.
 
-Descriptors travel beside messages, and are there before the message beside which they were sent.
+Over Unix sockets descriptors travel beside messages, and are there before the message beside which
+they were sent.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from telegrad.errors import DecodeError
 from telegrad.transport.base import CarrierClosedError
 from telegrad.transport.message_buffer import MessageBuffer, header_of
 
-__all__ = ["LocalSocket"]
+__all__ = ["DirectSocket"]
 
 # At once, of one peer, that no message has asked for yet. The kernel takes 253 in one go.
 MOST_DESCRIPTORS = 128
@@ -35,8 +36,8 @@ CLOSE_ON_EXEC, CUT_SHORT = int(socket.MSG_CMSG_CLOEXEC), int(socket.MSG_CTRUNC)
 
 
 @final
-class LocalSocket:
-    """One connected Unix socket.
+class DirectSocket:
+    """One connected socket.
 
     Args:
         connected: The socket; this object closes it.
@@ -103,7 +104,7 @@ class LocalSocket:
         except BlockingIOError:
             sent = 0
         except OSError as error:
-            raise CarrierClosedError(f"the local stream ended: {error}") from error
+            raise CarrierClosedError(f"the socket's stream ended: {error}") from error
         if sent == len(data):
             return True
         self._unsent.append(memoryview(data)[sent:])
@@ -132,7 +133,7 @@ class LocalSocket:
             except BlockingIOError:
                 return False
             except OSError as error:
-                raise CarrierClosedError(f"the local stream ended: {error}") from error
+                raise CarrierClosedError(f"the socket's stream ended: {error}") from error
             self._drop(sent)
         return True
 
@@ -151,11 +152,11 @@ class LocalSocket:
             except BlockingIOError:
                 return None
             except OSError as error:
-                raise CarrierClosedError(f"the local stream ended: {error}") from error
+                raise CarrierClosedError(f"the socket's stream ended: {error}") from error
             if beside or flags & CUT_SHORT:
                 self._keep(beside, cut=bool(flags & CUT_SHORT))
             if not size:
-                raise CarrierClosedError("the other end closed the local stream")
+                raise CarrierClosedError("the other end closed the socket")
             self._incoming.filled(size)
         return message
 
