@@ -66,17 +66,18 @@ class Message:
 class Interceptor(ABC):
     """For the library: adds to what is sent and rebuilds from what arrives; blocks nowhere.
 
-    Most messages carry nothing beside their document: no externals and no headers. One that has
-    nothing to do with such a message may say so, and is not shown it (`hears_all`, `speaks`).
+    Most messages carry nothing beside their document but arrays of NumPy: no other externals and no
+    headers. One that has nothing to do with such a message may say so, and is not shown it
+    (`hears_all`, `speaks`).
 
     Attributes:
-        hears_all: Whether `incoming` is to see messages without externals and headers.
+        hears_all: Whether `incoming` is to see messages without headers and externals but arrays.
     """
 
     hears_all = True
 
     def speaks(self, call: CallRecord, *, reply: bool) -> bool:
-        """Tells whether `outgoing` is to see a message without externals.
+        """Tells whether `outgoing` is to see a message without externals, or with arrays alone.
 
         Args:
             call: This end's record of the call.

@@ -25,7 +25,10 @@ class Memory(Protocol):
     """What this process shares with another one."""
 
     def take(self, size: int) -> memoryview | None:
-        """Returns so many bytes, for one buffer that goes there; None where there are none."""
+        """Returns so many bytes, for one buffer that goes there; None where there are none.
+
+        That is so of `LENT_BYTES` and less.
+        """
 
     def lends(self, memory: SharedMemory) -> bool:
         """Tells whether arrays that were made in some memory go there as they are."""
@@ -96,6 +99,8 @@ def bytes_of(
         memory: Where it is made, if there is any. An array that was made in shared memory is not
             copied where that is known; nor is one that the memory keeps.
     """
+    if array.nbytes <= LENT_BYTES and array.nbytes < BIG_BYTES and array.dtype.names is None:
+        return array.tobytes(order)  # for so little there is no memory
     in_order = array.flags.c_contiguous if order == "C" else array.flags.f_contiguous
     if in_order and memory is not NO_MEMORY and array.nbytes > LENT_BYTES:
         below = shared_below(array)

@@ -76,7 +76,10 @@ def decode(
     reader = _Document(externals, functions, nesting, limits, allowance)
     try:
         # without the bytes of a marker there is no compound, and no array needs to be looked at
-        array = reader.array if _MARKER_BYTES in document else None
+        marked = (
+            _MARKER_BYTES[0] in document and _MARKER_BYTES in document
+        )  # a byte is found at once
+        array = reader.array if marked else None
         if len(document) > limits.elements or allowance is not None:
             value = _unpack_counted(document, reader, array)
         else:

@@ -1,7 +1,8 @@
 """Values to documents.
 
-A container of plain elements goes to msgpack as it is; only what is not plain is looked at item by
-item and replaced by its tagged form. Externals are lifted in first-seen order, by identity.
+A container of plain elements and externals goes to msgpack as it is, which asks for a reference where
+it meets an external; only what holds anything else is looked at item by item and replaced by its
+tagged form. Externals are lifted in first-seen order, by identity.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ import dataclasses
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
-from typing import Any, TypeAlias, final
+from typing import Any, Final, TypeAlias, final
 
 import msgpack
 import numpy as np
@@ -26,6 +27,8 @@ from telegrad.wire.exceptions import pack_exception
 from telegrad.wire.external import PACKER_BYTES, describe
 from telegrad.wire.function_ref import name_of
 from telegrad.wire.registry import (
+    AT_ONCE,
+    PLAIN,
     RegisteredType,
     external_type,
     is_external,
@@ -42,9 +45,9 @@ MAX_NESTING = 4  # exceptions in the arguments of exceptions
 _NOTHING = msgpack.packb(None)  # the value of many calls
 
 _Encoder: TypeAlias = Callable[[Conversion, Any], object]
+_Kinds: TypeAlias = set[type] | frozenset[type]
 
-_PLAIN = frozenset({type(None), bool, int, float, str})
-_PLAIN_OR_BYTES = _PLAIN | {bytes}
+_BYTES = frozenset({bytes})
 _STR = frozenset({str})
 _LEAVES: dict[type, _Encoder] = builtin_types.LEAF_ENCODERS | array_types.LEAF_ENCODERS
 
@@ -82,15 +85,23 @@ def encode(value: object, *, name: str | None = "value", nesting: int = 0) -> En
         >>> encode({"lr": 0.1}).document
         b'\x81\xa2lr\xcb?\xb9\x99\x99\x99\x99\x99\x9a'
     """
-    kind = type(value)
-    externals: list[object] = []
     if value is None:
-        return Encoded(_NOTHING, externals)
+        return Encoded(_NOTHING, [])
+    kind = type(value)
     try:
-        if not (kind in _PLAIN or (kind in _WHOLE and _WHOLE[kind](value))):
-            encoder = _ValueEncoder(nesting, externals, is_body=name is None)
-            value = encoder.rebuilt(value, kind)
-        return Encoded(_packed(value), externals)
+        if kind in PLAIN:
+            return Encoded(_packed(value, _big_int), [])
+        if kind in AT_ONCE:
+            array_types.check_dtype(value)
+            return Encoded(_ONE_EXTERNAL, [value])
+        if kind in _WHOLE and _WHOLE[kind](value, AT_ONCE):
+            externals: list[object] = []
+            try:
+                return Encoded(_packed(value, partial(_lift, externals, {})), externals)
+            except Refused:
+                pass  # the long way finds out where
+        encoder = _ValueEncoder(nesting, is_body=name is None)
+        return Encoded(_packed(encoder.rebuilt(value, kind), _big_int), encoder.externals)
     except Refused as refused:
         path = _path(refused.steps, name)
         raise EncodeError(f"{path} cannot travel: {refused}", path=path) from refused.__cause__
@@ -99,14 +110,31 @@ def encode(value: object, *, name: str | None = "value", nesting: int = 0) -> En
         raise EncodeError(f"{path} cannot travel: {error}", path=path) from error
 
 
-def _packed(value: object) -> bytes:
-    """Packs what is plain by now; nearly all strings are text, for which nothing is looked up."""
+def _packed(value: object, other: Callable[[Any], object]) -> bytes:
+    """Packs what is plain, `other` the rest; nearly all strings are text, for which nothing is looked up."""
     try:
-        packed: bytes = msgpack.Packer(default=_big_int, buf_size=PACKER_BYTES).pack(value)
+        packed: bytes = msgpack.Packer(default=other, buf_size=PACKER_BYTES).pack(value)
     except UnicodeEncodeError:
-        packer = msgpack.Packer(default=_big_int, unicode_errors="surrogatepass")
+        packer = msgpack.Packer(default=other, unicode_errors="surrogatepass")
         packed = packer.pack(value)
     return packed
+
+
+def _lift(externals: list[object], indexes: dict[int, int], value: Any) -> object:
+    """Puts an object beside the document, once, and returns the reference to it.
+
+    Args:
+        externals: What is there; filled in first-seen order.
+        indexes: Where, by the id of each.
+        value: An external, or an integer that msgpack does not know.
+    """
+    if type(value) is int:
+        return builtin_types.big_int(value)
+    array_types.check_dtype(value)
+    index = indexes.setdefault(id(value), len(externals))
+    if index == len(externals):
+        externals.append(value)  # keeps it alive, so that its id stays its own
+    return _reference(index)
 
 
 def encode_exception(error: BaseException) -> dict[str, object]:
@@ -117,7 +145,7 @@ def encode_exception(error: BaseException) -> dict[str, object]:
     Returns:
         What `decode_exception` takes.
     """
-    return pack_exception(error, _ValueEncoder(0, []).part)
+    return pack_exception(error, _ValueEncoder(0).part)
 
 
 def _big_int(value: object) -> object:
@@ -141,23 +169,26 @@ def _reference(index: int) -> object:
     return msgpack.ExtType(Tag.EXTERNAL, index.to_bytes(4, "big"))
 
 
+_ONE_EXTERNAL: Final = msgpack.packb(_reference(0))  # the value of many calls, too
+
+
 @final
 class _ValueEncoder:
     """One document in the making."""
 
-    __slots__ = ("_externals", "_indexes", "_is_body", "_nesting", "_open")
+    __slots__ = ("_is_body", "_nesting", "_open", "externals", "lift")
 
-    def __init__(self, nesting: int, externals: list[object], *, is_body: bool = False) -> None:
+    def __init__(self, nesting: int, *, is_body: bool = False) -> None:
         self._nesting = nesting
         self._is_body = is_body  # what is in it are arguments
-        self._externals = externals  # filled in first-seen order
-        self._indexes: dict[int, int] = {}
+        self.externals: list[object] = []
+        self.lift = partial(_lift, self.externals, {})
         self._open: set[int] = set()
 
     def convert(self, value: Any) -> object:
         """Returns the packable form of a value."""
         kind = type(value)
-        if kind in _PLAIN or (kind in _WHOLE and (not value or _WHOLE[kind](value))):
+        if kind in PLAIN or (kind in _WHOLE and (not value or _WHOLE[kind](value))):
             return value
         return self.rebuilt(value, kind)
 
@@ -179,7 +210,7 @@ class _ValueEncoder:
         try:
             for value in values:
                 kind = type(value)
-                if kind in _PLAIN or (kind in _WHOLE and (not value or _WHOLE[kind](value))):
+                if kind in PLAIN or (kind in _WHOLE and (not value or _WHOLE[kind](value))):
                     converted.append(value)
                 else:
                     converted.append(self.rebuilt(value, kind))
@@ -195,7 +226,7 @@ class _ValueEncoder:
         try:
             for key, value in values.items():
                 kind = type(value)
-                if kind in _PLAIN or (kind in _WHOLE and (not value or _WHOLE[kind](value))):
+                if kind in PLAIN or (kind in _WHOLE and (not value or _WHOLE[kind](value))):
                     converted[key] = value
                 else:
                     converted[key] = self.rebuilt(value, kind)
@@ -203,14 +234,6 @@ class _ValueEncoder:
             refused.steps.append(f"[{key!r}]")
             raise
         return converted
-
-    def lift(self, value: object) -> object:
-        """Puts an object beside the document and returns the reference to it."""
-        externals = self._externals
-        index = self._indexes.setdefault(id(value), len(externals))
-        if index == len(externals):
-            externals.append(value)  # keeps it alive, so that its id stays its own
-        return _reference(index)
 
     def _inside(self, value: Any, encoder: _Encoder) -> object:
         key = id(value)
@@ -297,44 +320,46 @@ def _encode_function(conversion: Conversion, value: Any) -> object:
         raise Refused(str(error)) from error
 
 
-def _is_plain_list(value: list[Any]) -> bool:
+def _is_plain_list(value: list[Any], plain: _Kinds = PLAIN) -> bool:
     """Whether msgpack may have it whole; a list of lists, or of records, is seen at one go."""
-    if _PLAIN.issuperset(map(type, value)):
+    if plain.issuperset(map(type, value)):
         return True
     kinds = set(map(type, value))
     if kinds == {list}:
-        return _PLAIN.issuperset(map(type, chain.from_iterable(value)))
+        return plain.issuperset(map(type, chain.from_iterable(value)))
     if kinds == {dict}:
         items = chain.from_iterable(map(dict.values, value))
-        keys = set(map(type, chain.from_iterable(value)))
-        return keys <= {str} and _PLAIN.issuperset(map(type, items))
-    return kinds <= _PLAIN_OR_BYTES and _are_plain(value)
+        keys = map(type, chain.from_iterable(value))
+        return _STR.issuperset(keys) and plain.issuperset(map(type, items))
+    return _are_plain(value, plain)
 
 
-def _is_plain_dict(value: dict[Any, Any]) -> bool:
+def _is_plain_dict(value: dict[Any, Any], plain: _Kinds = PLAIN) -> bool:
     """Whether msgpack may have it whole; one of such lists and dicts, as a call is, included."""
     if not _STR.issuperset(map(type, value)):
         return False
-    if _PLAIN.issuperset(map(type, value.values())):
+    if plain.issuperset(map(type, value.values())):
         return True
     for each in value.values():
         kind = type(each)
         if kind is list:
-            flat = not each or _are_plain(each)
+            flat = not each or _are_plain(each, plain)
         elif kind is dict:
-            flat = not each or (_are_plain(each.values()) and _STR.issuperset(map(type, each)))
+            flat = not each or (
+                _are_plain(each.values(), plain) and _STR.issuperset(map(type, each))
+            )
         else:
-            flat = kind in _PLAIN or (kind is bytes and len(each) < array_types.BESIDE_BYTES)
+            flat = kind in plain or (kind is bytes and len(each) < array_types.BESIDE_BYTES)
         if not flat:
             return False
     return True
 
 
-def _are_plain(values: Collection[Any]) -> bool:
+def _are_plain(values: Collection[Any], plain: _Kinds) -> bool:
     """Whether msgpack may have them all: plain ones, and bytes that need no place of their own."""
-    if _PLAIN.issuperset(map(type, values)):
+    if plain.issuperset(map(type, values)):
         return True
-    return _PLAIN_OR_BYTES.issuperset(map(type, values)) and all(
+    return (plain | _BYTES).issuperset(map(type, values)) and all(
         type(value) is not bytes or len(value) < array_types.BESIDE_BYTES for value in values
     )
 
@@ -350,7 +375,7 @@ def _convert_dict(conversion: Conversion, value: dict[Any, Any]) -> object:
 
 
 # A container that is plain goes to msgpack whole; any other is one of the compounds.
-_WHOLE: dict[type, Callable[[Any], bool]] = {list: _is_plain_list, dict: _is_plain_dict}
+_WHOLE: dict[type, Callable[..., bool]] = {list: _is_plain_list, dict: _is_plain_dict}
 _COMPOUNDS: dict[type, _Encoder] = builtin_types.COMPOUND_ENCODERS | {
     list: _convert_list,
     dict: _convert_dict,

@@ -111,6 +111,14 @@ def size_of(part: Buffer) -> int:
     return part.nbytes if isinstance(part, memoryview) else len(part)
 
 
+def _total(buffers: Sequence[Buffer]) -> int:
+    """Returns the size of buffers together in bytes."""
+    total = 0
+    for buffer in buffers:
+        total += len(buffer) if type(buffer) is bytes else size_of(buffer)
+    return total
+
+
 def inline_parts(envelope: Envelope) -> list[bool]:
     """Says for each part whether it travels in the envelope; the others come as pieces."""
     return _inline(_sizes(envelope))
@@ -143,12 +151,16 @@ def measure(envelope: Envelope, limits: DecodeLimits = DEFAULT_LIMITS) -> tuple[
     fields = ENVELOPE_BYTES
     if envelope.headers:
         fields += sum([len(name) + len(value) for name, value in envelope.headers.items()])
-    if not envelope.buffers:  # most have none
-        texts = len(envelope.document) + len(envelope.externals)
-        if texts <= INLINE_BYTES:
-            return fields + texts, True
+    total, buffers = len(envelope.document) + len(envelope.externals), envelope.buffers
+    if not buffers:  # most have none
+        if total <= INLINE_BYTES:
+            return fields + total, True
+    else:
+        total += _total(buffers)
+        if total <= min(INLINE_BYTES, limits.document_bytes, limits.message_bytes):
+            return fields + _PART_OVERHEAD * len(buffers) + total, True
     sizes = _sizes(envelope)
-    if (total := sum(sizes)) > limits.message_bytes:
+    if total > limits.message_bytes:
         raise EncodeError(
             f"an envelope of kind {envelope.kind!r} is too big (bytes: {total}, at most "
             f"{limits.message_bytes}); send less in one call, or raise Limits.message_bytes at both "
@@ -162,7 +174,7 @@ def measure(envelope: Envelope, limits: DecodeLimits = DEFAULT_LIMITS) -> tuple[
         )
     inline = _inline(sizes)
     within = sum([size for size, fits in zip(sizes, inline, strict=True) if fits])
-    return fields + _PART_OVERHEAD * len(envelope.buffers) + within, all(inline)
+    return fields + _PART_OVERHEAD * len(buffers) + within, all(inline)
 
 
 def pack_frame(frame: Frame) -> bytes:
@@ -198,17 +210,26 @@ def _pack_envelope(packed: pb.Envelope, envelope: Envelope, lent: Collection[int
     if envelope.headers:
         for name, value in envelope.headers.items():
             packed.headers[name] = value
-    document, externals = envelope.document, envelope.externals
-    if lent or envelope.buffers or len(document) + len(externals) > INLINE_BYTES:
+    document, externals, buffers = envelope.document, envelope.externals, envelope.buffers
+    size = len(document) + len(externals)
+    if buffers:
+        size += _total(buffers)
+    if lent or size > INLINE_BYTES:
         _pack_parts(packed, envelope, lent)
         return
     packed.document = document
     if externals:
         packed.externals = externals
+    if buffers:
+        sizes, places = packed.buffer_sizes, packed.buffers
+        for buffer in buffers:  # they are few: one by one takes half as long as at once
+            octets = bytes(buffer)
+            sizes.append(len(octets))
+            places.append(octets)
 
 
 def _pack_parts(packed: pb.Envelope, envelope: Envelope, lent: Collection[int]) -> None:
-    """Sets the parts of an envelope that has buffers, big ones, or some that are lent."""
+    """Sets the parts of an envelope of which some are big, or lent."""
     sizes = _sizes(envelope)
     inline = [fits and part not in lent for part, fits in enumerate(_inline(sizes))]
     if inline[0]:
@@ -303,13 +324,15 @@ def _unpack_envelope(
     if not 0.0 <= time_left < math.inf:
         raise DecodeError(f"an envelope of kind {kind!r} with {time_left} s left")
     number, document, externals = packed.number, packed.document, packed.externals
-    buffers = packed.buffers
     headers = packed.headers  # its truth is five times cheaper than its iteration, as buffers' is
+    buffers: list[Buffer] = []
     if packed.buffer_sizes or packed.document_size or packed.externals_size:
-        texts = [(document, packed.document_size), (externals, packed.externals_size)]
-        if parts := _announced(kind, texts, packed.buffer_sizes, buffers, limits):
+        sizes, octets = packed.buffer_sizes[:], packed.buffers[:]
+        texts = (document, packed.document_size), (externals, packed.externals_size)
+        if parts := _announced(kind, texts, sizes, octets, limits):
             awaited[number] = parts
-    elif buffers:
+        buffers.extend(map(bytearray, octets))
+    elif packed.buffers:
         raise DecodeError(f"an envelope of kind {kind!r} with buffers that it does not announce")
     return Envelope(
         kind,
@@ -319,8 +342,8 @@ def _unpack_envelope(
         packed.depth,
         document,
         externals,
-        dict(headers) if headers else {},
-        [bytearray(buffer) for buffer in buffers] if buffers else [],
+        {name: headers[name] for name in headers} if headers else {},
+        buffers,
         number,
     )
 
@@ -334,6 +357,8 @@ def _announced(
 ) -> dict[int, int]:
     """Returns the parts that are still to come, with their sizes, after checking what is here."""
     awaited: dict[int, int] = {}
+    if list(map(len, buffers)) == sizes and not (texts[0][1] or texts[1][1]):
+        return awaited  # all is here
     for part, (text, size) in enumerate(texts):
         if size and text:
             raise DecodeError(f"an envelope of kind {kind!r} has part {part} and announces it too")

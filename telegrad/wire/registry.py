@@ -10,8 +10,8 @@ import inspect
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import FunctionType
-from typing import Any, TypeVar, final
+from types import FunctionType, NoneType
+from typing import Any, Final, TypeVar, final
 
 from telegrad.errors import DuplicateNameError
 from telegrad.wire.copies import Memory
@@ -19,6 +19,8 @@ from telegrad.wire.envelope import Buffer
 from telegrad.wire.placement import Land
 
 __all__ = [
+    "AT_ONCE",
+    "PLAIN",
     "ExternalType",
     "RegisteredType",
     "external_type",
@@ -47,7 +49,7 @@ class ExternalType:
             calls or returns, once per destination, and copies what may change afterwards, into the
             memory that it is given if there is any.
         rebuild: The way back, with what moves arrays to a GPU, for `rebuild_held`. The buffers are
-            writable and belong to it.
+            writable and belong to it. The description may be other messages', too: it changes nothing there.
     """
 
     tag: str
@@ -72,6 +74,10 @@ class RegisteredType:
     decode: Callable[[Any], object]
 
 
+PLAIN: Final = frozenset({NoneType, bool, int, float, str})  # what a packer writes as it is
+# And what it writes as a reference, where it meets one: the external types, of exactly these classes.
+AT_ONCE: Final[set[type]] = set(PLAIN)
+
 _EXTERNALS: dict[type, ExternalType] = {}
 _EXTERNALS_BY_TAG: dict[str, ExternalType] = {}
 _REFUSALS: dict[type, tuple[str, str]] = {}  # of a value, of an argument
@@ -89,6 +95,7 @@ def register_external(external: ExternalType) -> None:
     if known is not None and known.cls is not external.cls:
         raise ValueError(f"the external tag {external.tag!r} belongs to {known.cls.__qualname__}")
     _EXTERNALS[external.cls] = external
+    AT_ONCE.add(external.cls)
     _EXTERNALS_BY_TAG[external.tag] = external
 
 

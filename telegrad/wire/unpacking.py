@@ -15,12 +15,23 @@ import msgpack
 from telegrad.errors import DecodeError
 from telegrad.wire.limits import DecodeLimits
 
-__all__ = ["too_many_elements", "unpack"]
+__all__ = ["is_small", "too_many_elements", "unpack"]
 
 MSGPACK_DEPTH: Final = 1024  # levels that msgpack's own reader takes
 # Bytes. Below, what lying lengths can reserve is too little to matter, and nothing is so deep that
 # the default limit would tell.
 UNCHECKED_SIZE: Final = 256
+_AS_DATETIMES: Final = 3  # telegrad writes its own timestamps, other languages what they have
+
+
+def is_small(size: int, limits: DecodeLimits) -> bool:
+    """Tells whether a document of so many bytes is within the limits, whatever is in it."""
+    return (
+        size <= UNCHECKED_SIZE
+        and size <= limits.depth
+        and size <= limits.elements
+        and size <= limits.document_bytes
+    )
 
 
 def _check(document: bytes, limits: DecodeLimits) -> None:
@@ -72,13 +83,16 @@ def unpack(
         Exception: Whatever msgpack makes of garbage, and whatever the hooks raise.
     """
     size = len(document)
-    if (
-        size > UNCHECKED_SIZE
-        or size > limits.depth
-        or size > limits.elements
-        or size > limits.document_bytes
-    ):
-        _check(document, limits)
+    if is_small(size, limits):
+        return msgpack.unpackb(
+            document,
+            ext_hook=extension,
+            list_hook=array,
+            object_hook=mapping,
+            unicode_errors="surrogatepass",
+            timestamp=_AS_DATETIMES,
+        )
+    _check(document, limits)
     items = -1 if size <= limits.elements else limits.elements  # -1: as the bytes that are there
     try:
         return msgpack.unpackb(
@@ -87,7 +101,7 @@ def unpack(
             list_hook=array,
             object_hook=mapping,
             unicode_errors="surrogatepass",
-            timestamp=3,  # as datetimes; telegrad writes its own, other languages what they have
+            timestamp=_AS_DATETIMES,
             max_array_len=items,
             max_map_len=items,
         )

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
-from telegrad.errors import EncodeError
+import telegrad.dist_autograd  # noqa: F401 - teaches the codec Tensors
+from telegrad.autograd import Tensor
+from telegrad.errors import DecodeError, EncodeError
 from telegrad.rpc.codec import MessageCodec, Sealed
 from telegrad.rpc.interceptor import CallRecord, Interceptor, Message
 from telegrad.types import WorkerInfo
@@ -45,6 +48,62 @@ def seal(value: Any, heard: list[str], second: object = None) -> Sealed:
     for name, outcome in (("a", None), ("b", second), ("c", None)):
         codec.add(Heard(name, heard, outcome))
     return codec.seal(PEER, "kind", CallRecord("f"), value, reply=True)
+
+
+class Quiet(Heard):
+    """Has nothing to do with messages that carry arrays alone."""
+
+    hears_all = False
+
+    def speaks(self, call: CallRecord, *, reply: bool) -> bool:
+        return False
+
+    def incoming(self, message: Message) -> None:
+        self._heard.append(f"{self._name} in")
+        if isinstance(self._outcome, Exception):
+            raise self._outcome
+
+
+ARRAY = np.arange(3.0)
+MANY = np.arange(30_000.0)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(ARRAY, False), ([ARRAY, MANY, ARRAY], False), (1, False), ([ARRAY, Tensor(ARRAY)], True)],
+    ids=["array", "arrays", "number", "tensor"],
+)
+def test_arrays_are_nothing_to_who_says_so(value: Any, shown: bool) -> None:
+    heard: list[str] = []
+    codec = MessageCodec(lambda peer, kind, name: None)
+    codec.add(Quiet("a", heard))
+    sealed = codec.seal(PEER, "kind", CallRecord("f"), value, reply=True)
+    arrived = codec.open(PEER, CallRecord("f"), sealed.envelope)
+    sealed.take_back()
+    assert heard == (["a out", "a in", "a back"] if shown else [])
+    assert repr(arrived) == repr(value)
+
+
+def test_who_speaks_sees_arrays_and_so_do_all() -> None:
+    heard: list[str] = []
+    codec = MessageCodec(lambda peer, kind, name: None)
+    for each in (Quiet("a", heard), Heard("b", heard)):
+        codec.add(each)
+    codec.seal(PEER, "kind", CallRecord("f"), ARRAY, reply=True).take_back()
+    assert heard == ["a out", "b out", "a back", "b back"]
+
+
+@pytest.mark.parametrize("built", [False, True])
+def test_who_is_shown_no_arrays_hears_of_those_that_nobody_reads(built: bool) -> None:
+    heard: list[str] = []
+    codec = MessageCodec(lambda peer, kind, name: None)
+    envelope = codec.seal(PEER, "kind", CallRecord("f"), Tensor(ARRAY), reply=True).envelope
+    codec.add(Quiet("a", heard, ValueError("in vain")))
+    if not built:
+        envelope.buffers = []
+    with pytest.raises(ValueError if built else DecodeError):
+        codec.open(PEER, CallRecord("f"), envelope)
+    assert heard == (["a in", "a back"] if built else ["a back"])
 
 
 def test_who_has_not_seen_a_message_does_not_hear_that_it_failed() -> None:

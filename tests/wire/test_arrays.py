@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
+import msgpack
 import numpy as np
 import pytest
 import scipy.sparse
@@ -16,7 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from telegrad.errors import DecodeError, EncodeError
-from telegrad.wire import copies, describe, encode, rebuild
+from telegrad.wire import DecodeLimits, array_types, copies, describe, encode, rebuild
+from telegrad.wire.array_types import rebuild_array
 from tests.wire.samples import Pair, round_trip
 
 dtypes = (
@@ -43,6 +45,42 @@ def big_bytes(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(copies, "BIG_BYTES", request.param)
         yield
+
+
+@pytest.mark.parametrize("shape", [[True], [1.0], ["1"], [[1]], [None], [-1], [2], [1, 1.0]])
+def test_a_shape_that_equals_one_that_was_read_is_read_for_itself(shape: list[Any]) -> None:
+    octets = bytearray(8)
+    for _ in range(2):
+        (array,) = rebuild(msgpack.packb([["array", ["<f8", "C", 1], 1]]), [octets])
+        assert_same(array, np.zeros(1))
+        with pytest.raises(DecodeError):
+            rebuild_array(["<f8", "C", *shape], [octets])
+        with pytest.raises(DecodeError, match="external 0"):
+            rebuild(msgpack.packb([["array", ["<f8", "C", *shape], 1]]), [octets])
+
+
+def test_a_description_that_was_read_is_read_again_for_other_buffers() -> None:
+    metadata, _ = describe([np.zeros(3), np.zeros((2, 2), order="F")])
+    assert_same(rebuild(metadata, [bytearray(24), bytearray(32)])[1], np.zeros((2, 2)))
+    for buffers in ([], [bytearray(24)], [bytearray(24), bytearray(31)], [bytearray(24)] * 3):
+        with pytest.raises(DecodeError):
+            rebuild(metadata, buffers)
+    first, second = (
+        list(map(np.asarray, rebuild(metadata, [bytearray(24), bytes(32)]))) for _ in range(2)
+    )
+    assert not any(np.shares_memory(a, b) for a, b in zip(first, second, strict=True))
+    assert first[1].flags.f_contiguous
+
+
+def test_limits_hold_for_a_description_that_was_read() -> None:
+    metadata, buffers = describe([np.zeros(3)])
+    rebuild(metadata, [bytearray(each) for each in buffers])
+    with pytest.raises(DecodeError, match="document_bytes"):
+        rebuild(metadata, buffers, limits=DecodeLimits(document_bytes=8))
+    with pytest.raises(DecodeError, match="elements"):
+        rebuild(metadata, buffers, limits=DecodeLimits(elements=2))
+    with pytest.raises(DecodeError, match=r"Limits.depth"):
+        rebuild(metadata, buffers, limits=DecodeLimits(depth=2))
 
 
 @pytest.mark.usefixtures("big_bytes")
@@ -241,3 +279,17 @@ def test_a_sparse_array_with_foreign_indices_is_refused() -> None:
 
     with pytest.raises(DecodeError):
         decode(encoded.document, externals)
+
+
+def test_nothing_of_what_a_stranger_says_is_kept_that_is_long() -> None:
+    """A dtype of another name, a shape or an order are short, or no description."""
+    kept = array_types._kept_form.cache_info().currsize
+    for i in range(3):
+        metas: list[list[Any]] = [
+            ["<f8", f"C{i}" + 10_000 * "x", 1], ["<f8", b"C" * 1000 + bytes([i]), 1],
+            [f"<f8{i}" + 10_000 * "x", "C", 1], ["<f8", "C", *[1] * 1000, i],
+        ]  # fmt: skip
+        for meta in metas:
+            with pytest.raises(DecodeError):
+                rebuild(msgpack.packb([["array", meta, 1]]), [bytearray(8)])
+    assert array_types._kept_form.cache_info().currsize == kept

@@ -309,6 +309,15 @@ def test_announcements_are_bounded() -> None:
     unpack_frame(pack_frame(Frame([Envelope("a", buffers=[bytes(4 * MIB)])])), limits)
 
 
+def test_small_parts_have_limits_too() -> None:
+    large = Envelope("a", document=bytes(60), externals=bytes(20), buffers=[bytes(50), bytes(50)])
+    assert measure(large, DecodeLimits(document_bytes=60, message_bytes=180))[1]
+    with pytest.raises(EncodeError, match=r"bytes: 180, at most 179.*message_bytes"):
+        measure(large, DecodeLimits(document_bytes=60, message_bytes=179))
+    with pytest.raises(EncodeError, match=r"bytes: 60, at most 59.*document_bytes"):
+        measure(large, DecodeLimits(document_bytes=59, message_bytes=180))
+
+
 def test_two_envelopes_of_one_number() -> None:
     one = Envelope("a", document=bytes(70_000), number=5)
     other = Envelope("b", buffers=[b"x", bytes(70_000)], number=5)

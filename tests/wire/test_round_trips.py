@@ -8,8 +8,10 @@ import itertools
 import operator
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
+from unittest.mock import patch
 from zoneinfo import ZoneInfo
 
 import ml_dtypes
@@ -21,10 +23,67 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from telegrad.wire import copies, decode, describe, encode, rebuild
+from telegrad.errors import EncodeError
+from telegrad.wire import copies, decode, describe, encode, encoder, rebuild
+from telegrad.wire.registry import PLAIN
 from tests.wire.samples import Access, Bits, Color, Pair, Point, Slotted, double, round_trip
 from tests.wire.test_arrays import assert_same, dtypes, shapes
 from tests.wire.test_values import same, values
+
+# -- at once, and item by item ---------------------------------------------------------------------
+
+BESIDE = [np.arange(3.0), np.arange(3.0), np.zeros(2, [("a", "i1")]), np.array(["a"])]
+plain = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.binary()
+    | st.sampled_from(["\ud800", 2**64, -(2**70)])
+)
+few = st.sampled_from(BESIDE) | plain
+bodies = st.recursive(
+    few | st.tuples(few),
+    lambda inner: (
+        st.lists(few)
+        | st.lists(inner)
+        | st.dictionaries(st.text(max_size=2) | st.integers(), inner)
+        | st.fixed_dictionaries({"func": st.text(), "args": st.lists(few), "kwargs": st.just({})})
+    ),
+    max_leaves=10,
+)
+
+
+def item_by_item() -> AbstractContextManager[object]:
+    return patch.multiple(encoder, _WHOLE={}, AT_ONCE=PLAIN)
+
+
+@given(bodies)
+def test_externals_are_lifted_at_once_as_they_are_item_by_item(body: Any) -> None:
+    at_once = encode(body)
+    with item_by_item():
+        one_by_one = encode(body)
+    assert one_by_one.document == at_once.document
+    assert list(map(id, one_by_one.externals)) == list(map(id, at_once.externals))
+
+
+@pytest.mark.parametrize("body", [[0, [None]], {"args": [0, 1]}, [{"a": 1}, {"b": 0}], 0])
+def test_what_cannot_be_lifted_at_once_is_named_by_its_path(body: Any) -> None:
+    def with_objects(value: Any) -> Any:
+        if isinstance(value, list):
+            return [with_objects(each) for each in value]
+        if isinstance(value, dict):
+            return {key: with_objects(each) for key, each in value.items()}
+        return np.array([None]) if value == 0 else BESIDE[0]
+
+    refused = []
+    for way in (nullcontext(), item_by_item()):
+        with way, pytest.raises(EncodeError, match="Python objects") as caught:
+            encode(with_objects(body))
+        refused.append((str(caught.value), caught.value.path))
+    assert refused[0] == refused[1]
+
 
 # -- every dtype in every layout ------------------------------------------------------------------
 
