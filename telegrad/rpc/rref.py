@@ -71,8 +71,10 @@ class RRef(Counted, Generic[T]):
             RuntimeError: The RRef was released.
             Exception: What the creation of the value raised, of its own type.
         """
-        self._check_may_block("to_here", "`await rref`")
-        return self._fetch(timeout).wait()
+        reference = self.reference
+        if on_own_loop():
+            self._check_may_block("to_here", "`await rref`")
+        return cast("T", reference.registry.agent.attached(RRefCalls).fetched(reference, timeout))
 
     def local_value(self) -> T:
         """Returns the object itself; only on its owner.
@@ -132,7 +134,9 @@ class RRef(Counted, Generic[T]):
         Args:
             timeout: Seconds above 0 for each call; None for the default, `math.inf` for no limit.
         """
-        return cast("T", SyncProxy(self._calls(), self.reference, timeout))
+        reference = self.reference
+        calls = reference.registry.agent.attached(RRefCalls)
+        return cast("T", SyncProxy(calls, reference, timeout))
 
     def rpc_async(self, timeout: float | None = None) -> AsyncProxy:
         """Returns a stand-in whose methods give a Future: `r.rpc_async().m(x).wait()`.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 from telegrad.errors import CallRefusedError, DecodeError
-from telegrad.rpc.rref_ids import RRefId
+from telegrad.rpc.rref_ids import RRefId, rref_id
 from telegrad.rpc.user_call import ARGUMENTS
 
 if TYPE_CHECKING:
@@ -32,11 +32,13 @@ class AdmittedMethod:
         rref: Of which value.
         name: Its name.
         judged: Whether this caller may call it on this value; False where that is not known yet.
+        value: The value itself, where that is known.
     """
 
     rref: RRefId
     name: str
     judged: bool
+    value: object = None
 
     def arguments(self, payload: object) -> tuple[list[Any], dict[str, Any]]:
         """Returns the arguments that came with it.
@@ -69,13 +71,14 @@ def admit_method(
     name, rref = head.get("method"), read_rref(registry, head.get("rref"))
     if not isinstance(name, str):
         raise DecodeError("the body of a method call is not {rref, method, args, kwargs}")
-    if name != "__call__":
+    if name[:1] == "_" and name != "__call__":
         check_public(registry, caller, name)
     value = registry.value(rref)
-    if value is None or not value.done() or value.exception() is not None:
+    if value is None or not value.done() or value.failed:
         return AdmittedMethod(rref, name, judged=False)
-    registry.agent.check_method(value.value(), name, caller)
-    return AdmittedMethod(rref, name, judged=True)
+    found = value.value()
+    registry.agent.check_method(found, name, caller)
+    return AdmittedMethod(rref, name, judged=True, value=found)
 
 
 def check_public(registry: RRefRegistry, caller: WorkerInfo, name: str) -> None:
@@ -101,7 +104,7 @@ def read_rref(registry: RRefRegistry, ids: object) -> RRefId:
     """
     if not (isinstance(ids, list) and len(ids) == 3 and _INTEGERS.issuperset(map(type, ids))):
         raise DecodeError("the body of a request names no RRef")
-    rref = RRefId(*ids)
+    rref = rref_id(ids)
     if rref.owner != registry.me.incarnation:
         raise DecodeError(f"{rref} is not owned by {registry.me.name!r}")
     return rref

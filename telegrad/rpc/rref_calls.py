@@ -12,26 +12,29 @@ str) comes with the news that it is there, and its creator fetches it without a 
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 from telegrad.errors import CallTimeoutError, WorkerLostError
 from telegrad.rpc.ambient import check_process
 from telegrad.rpc.blocking import comes_from
-from telegrad.rpc.fresh import fresh_copy, without_frames
+from telegrad.rpc.fresh import fresh_copy
 from telegrad.rpc.future import Future, new_future
 from telegrad.rpc.interceptor import CallRecord
+from telegrad.rpc.rref_asked import Asked
 from telegrad.rpc.rref_futures import follow
 from telegrad.rpc.rref_ids import ForkId, RRefId
 from telegrad.rpc.rref_methods import Method
 from telegrad.rpc.rref_reference import Reference, name_of_class, released_error
 from telegrad.rpc.rref_registry import RRefRegistry
+from telegrad.rpc.rref_user import ForkState
 from telegrad.rpc.served_call import inherited
 from telegrad.rpc.timeouts import seconds
-from telegrad.rpc.unread import origin_here, watch_from
-from telegrad.rpc.user_call import call_payload
+from telegrad.rpc.unread import origin_here
+from telegrad.rpc.user_call import call_message
+from telegrad.wire import Encoded
 
 if TYPE_CHECKING:
     from telegrad.types import WorkerInfo
@@ -43,6 +46,8 @@ REMOTE = "rpc.remote"
 FETCH = "rref.fetch"
 CALL = "rref.call"
 READ = "rref.read"
+
+_HAS_VALUE = (ForkState.CONFIRMED, ForkState.PENDING)  # as far as is known of a fork
 
 
 @final
@@ -60,10 +65,13 @@ class RRefCalls:
 
     Args:
         registry: The agent's RRefs.
+
+    Attributes:
+        registry: These.
     """
 
     def __init__(self, registry: RRefRegistry) -> None:
-        self._registry = registry
+        self.registry = registry
         self._agent = registry.agent
 
     def create(
@@ -75,7 +83,7 @@ class RRefCalls:
         timeout: float | None,
     ) -> Reference:
         """Asks `to` to call a function and keep what it returns."""
-        name, payload = call_payload(func, args, kwargs)
+        name, payload = call_message(func, args, kwargs)
         reference = self._create(to, name, payload, timeout)
         if isinstance(func, type) and not reference.type_name:
             reference.type_name = name_of_class(func)  # before the owner says so
@@ -84,7 +92,7 @@ class RRefCalls:
     def create_by_method(self, method: Method, timeout: float | None) -> Reference:
         """Asks an owner to run a method of a value and keep what it returns."""
         source = method.reference
-        used, failure = self.use(source), self._registry.failure(source)
+        used, failure = self.use(source), self.registry.failure(source)
         return self._create(
             source.owner, method.label, method.payload(), timeout, used=used, failure=failure
         )
@@ -98,9 +106,20 @@ class RRefCalls:
         payload = {"rref": list(reference.rref)}
         return self.send(reference, FETCH, payload, "RRef.to_here", timeout)
 
+    def fetched(self, reference: Reference, timeout: float | None) -> Any:
+        """Waits for what `fetch` returns."""
+        if reference.fork is None or reference.constant is not None:
+            return self.fetch(reference, timeout).wait()
+        payload = {"rref": list(reference.rref)}
+        return self.ask(reference, FETCH, payload, "RRef.to_here", timeout)
+
     def call(self, method: Method, timeout: float | None) -> Future[Any]:
         """Runs a method of a value where that lives."""
         return self.send(method.reference, CALL, method.payload(), method.label, timeout)
+
+    def called(self, method: Method, timeout: float | None) -> Any:
+        """Waits for what `call` returns."""
+        return self.ask(method.reference, CALL, method.payload(), method.label, timeout)
 
     def read(self, reference: Reference, name: str, timeout: float | None) -> Future[Any]:
         """Returns a future of [whether it is a method, the attribute of this name if it is none]."""
@@ -116,10 +135,10 @@ class RRefCalls:
         """Returns a value that came with the news that it is there."""
         if (constant := reference.constant) is None:
             return None
-        self._registry.check_open()
+        self.registry.check_open()
         if reference.released:
             raise released_error(reference)
-        failure = self._registry.failure(reference)
+        failure = self.registry.failure(reference)
         known = new_future(self._agent.submit, "RRef.to_here")
         if failure is None:
             known.try_set_result(constant[0])
@@ -131,22 +150,21 @@ class RRefCalls:
         self,
         to: WorkerInfo,
         name: str,
-        payload: dict[str, Any],
+        payload: dict[str, Any] | Encoded,
         timeout: float | None,
         used: ForkId | None = None,
         failure: BaseException | None = None,
     ) -> Reference:
-        registry = self._registry
-        reference = registry.own_later() if to == registry.me else registry.create(to)
+        registry = self.registry
+        at_home = to.incarnation == registry.me.incarnation
+        reference = registry.own_later() if at_home else registry.create(to)
         origin = origin_here()
         reference.whence = origin or reference.whence
         rref, fork = reference.rref, reference.fork
-        untold = new_future(self._agent.submit, f"rpc.remote of {name} on {to.name!r}")
-        reference.untold = watch_from(self._agent, untold, origin)
+        asked = reference.asked = Asked(self, reference, name, origin, used)
         if failure is not None:
             self.unuse(used)
-            untold.try_set_exception(without_frames(fresh_copy(failure)))
-            self._creation_failed(rref, fork, failure, delivered=False)
+            asked.fail(failure, delivered=False)
             return reference
         try:
             record = CallRecord(name, {NAME: Creation(rref, fork)})
@@ -157,39 +175,20 @@ class RRefCalls:
             self.unuse(used)
             # Nobody sees this reference; keeping the error would keep the caller's frames alive.
             unsent = RuntimeError(f"the creation by {name} could not be sent")
-            self._creation_failed(rref, fork, unsent, delivered=False)
+            self.creation_failed(rref, fork, unsent, delivered=False)
             raise
-        reference.creation = future
-        watched = weakref.ref(reference)
-
-        def fails(done: Future[Any]) -> None:
-            error = done.exception()
-            if error is None:
-                return
-            kept = watched()
-            if kept is not None:
-                kept.creation = None
-            # Its frames would keep this reference, and so it would never be told.
-            untold.try_set_exception(without_frames(fresh_copy(error)))
-            self._creation_failed(rref, fork, self.of_owner(to, error))
-
-        def ended() -> None:  # decodes nothing: it may be on a loop
-            self.unuse(used)
-            if future.failed:
-                future.add_done_callback(fails)
-            elif fork is not None:
-                registry.created(fork)
-
-        future.call_when_done(ended)
+        asked.future = reference.creation = future
+        future.call_when_done(asked)
         return reference
 
-    def _creation_failed(
+    def creation_failed(
         self, rref: RRefId, fork: ForkId | None, error: BaseException, *, delivered: bool = True
     ) -> None:
+        """Hears that a creation failed that was asked for here."""
         if fork is None:
-            self._registry.settle(rref, None, error)
+            self.registry.settle(rref, None, error)
         else:
-            self._registry.creation_failed(fork, error, delivered=delivered)
+            self.registry.creation_failed(fork, error, delivered=delivered)
 
     def send(
         self,
@@ -219,7 +218,7 @@ class RRefCalls:
         """
         used = self.use(reference)
         outcome = new_future(self._agent.submit, f"{function} at {reference.owner.name!r}")
-        failure = self._registry.failure(reference)
+        failure = self.registry.failure(reference)
         if failure is not None:
             self.unuse(used)
             outcome.set_exception(failure)
@@ -240,14 +239,8 @@ class RRefCalls:
         def value() -> Any:
             try:
                 return reply.value()
-            except WorkerLostError as error:
-                told = self.of_owner(reference.owner, error)
-                if told is error:
-                    raise
-                raise told from error
-            except LookupError:
-                if creation is not None and creation.failed:
-                    creation.value()  # why there is nothing: the owner only knows that there is not
+            except (WorkerLostError, LookupError) as error:
+                self._explain(error, reference.owner, creation)
                 raise
 
         creation = reference.creation
@@ -263,6 +256,66 @@ class RRefCalls:
             # Nothing may ever be created: whoever waits for the value hears when that is known.
             self.fail_with(creation, reference.owner, outcome.try_set_exception)
         return outcome
+
+    def ask(
+        self,
+        reference: Reference,
+        kind: str,
+        payload: Mapping[str, object],
+        function: str,
+        timeout: float | None,
+    ) -> Any:
+        """Waits for what `send` returns; without a future of its own, which nobody else would see.
+
+        Raises:
+            Exception: What `send` raises, or its future.
+        """
+        creation, fork, registry = reference.creation, reference.fork, self.registry
+        if fork is None or (creation is not None and not creation.done()):
+            return self.send(reference, kind, payload, function, timeout).wait()
+        state = None if reference.released else registry.use(fork)
+        if state not in _HAS_VALUE:
+            if state is not None:
+                registry.unuse(fork)  # `send` knows what is the matter
+            return self.send(reference, kind, payload, function, timeout).wait()
+        if reference.asked is not None:
+            reference.hears()
+        reply: Future[Any] | None = None
+        try:
+            reply = self._agent.send(
+                reference.owner,
+                kind,
+                payload,
+                function=function,
+                timeout=timeout,
+                at_once=kind == FETCH,
+            )
+            value = reply.wait()
+        except BaseException as error:
+            if reply is None:
+                registry.unuse(fork)
+                raise
+            reply.call_when_done(partial(registry.unuse, fork))  # it is not done after Ctrl-C
+            if isinstance(error, (WorkerLostError, LookupError)):
+                self._explain(error, reference.owner, creation)
+            raise
+        registry.unuse(fork)
+        return value
+
+    def _explain(
+        self, error: BaseException, owner: WorkerInfo, creation: Future[Any] | None
+    ) -> None:
+        """Raises what says more than the error that a reply failed with, if anything does."""
+        if not isinstance(error, WorkerLostError):
+            if creation is not None and creation.failed:
+                creation.value()  # why there is nothing: the owner only knows that there is not
+            return
+        told = self.of_owner(owner, error)
+        try:
+            if told is not error:
+                raise told from error
+        finally:
+            del told  # its traceback holds this frame
 
     def fail_with(
         self, creation: Future[Any], owner: WorkerInfo, fail: Callable[[BaseException], object]
@@ -283,7 +336,7 @@ class RRefCalls:
     def of_owner(self, owner: WorkerInfo, error: BaseException) -> BaseException:
         """Says of a lost worker that it was the owner, where it was."""
         if isinstance(error, WorkerLostError) and error.incarnation == owner.incarnation:
-            return self._registry.owner_lost(owner, error)
+            return self.registry.owner_lost(owner, error)
         return error
 
     def _own_value(self, reference: Reference, timeout: float | None) -> Future[Any]:
@@ -315,9 +368,9 @@ class RRefCalls:
     def _value(self, reference: Reference) -> Future[Any]:
         if reference.released:
             raise released_error(reference)
-        value = self._registry.value(reference.rref)
+        value = self.registry.value(reference.rref)
         if value is None:
-            raise self._registry.gone(reference.rref)
+            raise self.registry.gone(reference.rref)
         reference.hears()
         return value
 
@@ -328,10 +381,11 @@ class RRefCalls:
             NotInitializedError: The agent was shut down.
             RuntimeError: The reference was released.
         """
-        self._registry.check_open()
         if reference.fork is None:
+            self.registry.check_open()
             self._value(reference)
-        elif reference.released or not self._registry.use(reference.fork):
+        elif reference.released or not self.registry.use(reference.fork):
+            self.registry.check_open()
             raise released_error(reference)
         reference.hears()
         return reference.fork
@@ -339,4 +393,4 @@ class RRefCalls:
     def unuse(self, used: ForkId | None) -> None:
         """Hears that the call is over for which `use` kept a fork."""
         if used is not None:
-            self._registry.unuse(used)
+            self.registry.unuse(used)

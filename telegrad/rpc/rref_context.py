@@ -15,7 +15,7 @@ from telegrad.errors import DecodeError, WorkerLostError
 from telegrad.rpc.interceptor import CallRecord, Interceptor, Message
 from telegrad.rpc.rref_calls import NAME, Creation, RRefCalls
 from telegrad.rpc.rref_confirmation import when_confirmed
-from telegrad.rpc.rref_ids import ForkId, RRefId
+from telegrad.rpc.rref_ids import ForkId, RRefId, fork_id, rref_id
 from telegrad.rpc.rref_leaks import Leaks
 from telegrad.rpc.rref_mail import (
     CHILD_ACCEPT,
@@ -87,7 +87,7 @@ class RRefInterceptor(Interceptor):
 
     def speaks(self, call: CallRecord, *, reply: bool) -> bool:
         """Tells whether a request creates a value; other RRefs are externals."""
-        return NAME in call.state and not reply
+        return not reply and NAME in call.state
 
     @property
     def name(self) -> str:
@@ -124,10 +124,14 @@ class RRefInterceptor(Interceptor):
             _check_no_traveller(externals)
             return
         header = _header(message)
+        creation = _creation(header)
+        if creation is not None:
+            rref = _said_by(message.peer, creation.rref, "creator")
+            registry.creation_arrived(rref, creation.fork, message.peer)
+            message.call.state[NAME] = creation
+        if not externals and "forks" not in header:
+            return
         arrived: list[Reference] = []
-        for rref, fork in _creation(header):
-            registry.creation_arrived(_said_by(message.peer, rref, "creator"), fork, message.peer)
-            message.call.state[NAME] = Creation(rref, fork)
         for place, arrival in _arrivals(header):
             reference = registry.arrive(arrival, message.peer)
             if reference is None:
@@ -180,15 +184,16 @@ class RRefInterceptor(Interceptor):
                 registry.take_back(arrival.rref, arrival.fork)
             else:
                 registry.refuse(arrival, peer)
-        for rref, fork in _creation(header):
-            if fork is None:
-                continue  # asked for and served here: the caller's future tells
-            if rref.creator == me:
-                registry.creation_failed(fork, None, delivered=False)
-            elif rref.creator == peer.incarnation:
-                registry.creation_arrived(rref, fork, peer)
-                not_run = LookupError("the request to create it was not run")
-                registry.settle(rref, None, cause or not_run)
+        creation = _creation(header)
+        if creation is None or creation.fork is None:
+            return  # what is asked for and served here: the caller's future tells
+        rref, fork = creation.rref, creation.fork
+        if rref.creator == me:
+            registry.creation_failed(fork, None, delivered=False)
+        elif rref.creator == peer.incarnation:
+            registry.creation_arrived(rref, fork, peer)
+            not_run = LookupError("the request to create it was not run")
+            registry.settle(rref, None, cause or not_run)
 
 
 class _Traveller:
@@ -246,7 +251,10 @@ def _register_handlers(agent: Agent, registry: RRefRegistry) -> None:
         if len(body) % 2:
             raise DecodeError(f"the body of {envelope.kind} is not pairs of RRef and fork")
         pairs = [(_rref_id(body[i]), _fork_id(body[i + 1])) for i in range(0, len(body), 2)]
-        registry.users_deleted([(rref, _said_by(peer, fork, "child")) for rref, fork in pairs])
+        for _, fork in pairs:
+            if fork.child != peer.incarnation:
+                _said_by(peer, fork, "child")
+        registry.users_deleted(pairs)
 
     def creation_abandon(peer: WorkerInfo, envelope: Envelope) -> None:
         (rref,) = _body(agent, envelope, 1)
@@ -291,36 +299,34 @@ def _arrivals(header: dict[str, object]) -> Iterator[tuple[object, Arrival]]:
         yield place, Arrival(_rref_id(rref), _fork_id(fork), where, type_name, failed is True)
 
 
-def _creation(header: dict[str, object]) -> Iterator[tuple[RRefId, ForkId | None]]:
+def _creation(header: dict[str, object]) -> Creation | None:
     creation = header.get("creation")
     if creation is None:
-        return
+        return None
     if not isinstance(creation, list):
         raise DecodeError("the creation in the header of RRefs is no list")
-    yield _rref_id(creation[:3]), _fork_id(creation[3:]) if len(creation) > 3 else None
+    return Creation(_rref_id(creation[:3]), _fork_id(creation[3:]) if len(creation) > 3 else None)
 
 
 def _rref_id(value: object) -> RRefId:
-    return RRefId(*_integers(value, 3))
+    if type(value) is list and len(value) == 3 and _INTEGERS.issuperset(map(type, value)):
+        return rref_id(value)
+    raise DecodeError("an RRef's id is not a list of 3 integers")
 
 
 def _fork_id(value: object) -> ForkId:
-    return ForkId(*_integers(value, 4))
+    if type(value) is list and len(value) == 4 and _INTEGERS.issuperset(map(type, value)):
+        return fork_id(value)
+    raise DecodeError("an RRef's id is not a list of 4 integers")
 
 
 def _worker(value: object) -> WorkerInfo:
     if not isinstance(value, list) or len(value) != 3 or not isinstance(value[0], str):
         raise DecodeError("an RRef's owner is not [name, rank, incarnation]")
-    rank, incarnation = _integers(value[1:], 2)
+    rank, incarnation = value[1:]
+    if type(rank) is not int or type(incarnation) is not int:
+        raise DecodeError("an RRef's owner is not [name, rank, incarnation]")
     return WorkerInfo(value[0], rank, incarnation)
-
-
-def _integers(value: object, count: int) -> list[int]:
-    if not isinstance(value, list) or len(value) != count:
-        raise DecodeError(f"an RRef's id is not a list of {count} integers")
-    if not _INTEGERS.issuperset(map(type, value)):
-        raise DecodeError(f"an RRef's id is not a list of {count} integers")
-    return value
 
 
 def _checked(place: object, externals: list[object]) -> int:

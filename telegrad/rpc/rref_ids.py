@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final, NamedTuple
 
-__all__ = ["ForkId", "NumberSet", "RRefId"]
+__all__ = ["ForkId", "NumberSet", "RRefId", "fork_id", "rref_id"]
 
 
 class RRefId(NamedTuple):
@@ -39,6 +41,11 @@ class ForkId(NamedTuple):
     number: int
 
 
+# What `RRefId(*numbers)` makes, in a third of its time: each reference takes seven on its way.
+rref_id: Final[Callable[[Iterable[int]], RRefId]] = partial(tuple.__new__, RRefId)
+fork_id: Final[Callable[[Iterable[int]], ForkId]] = partial(tuple.__new__, ForkId)
+
+
 class NumberSet:
     """A set of natural numbers that only grows, kept as runs: its size is the number of gaps.
 
@@ -64,6 +71,17 @@ class NumberSet:
     def __contains__(self, number: int) -> bool:
         at = bisect_right(self._starts, number) - 1
         return at >= 0 and number < self._ends[at]
+
+    def take(self, number: int) -> bool:
+        """Adds a number; tells whether it was not there."""
+        ends = self._ends
+        if ends and number == ends[-1]:  # most come in order
+            ends[-1] = number + 1
+            return True
+        if number in self:
+            return False
+        self.add(number)
+        return True
 
     def add(self, number: int) -> bool:
         """Adds a number, if it is not there already; tells whether there is one run more for it."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
-from telegrad.rpc.rref_reference import name_of_type
-from telegrad.rpc.user_call import UserCall
+from telegrad.rpc.rref_reference import name_of_class
+from telegrad.rpc.user_call import UserCall, mode_of
 
 if TYPE_CHECKING:
     from telegrad.rpc.rref_reference import Reference
@@ -58,7 +58,7 @@ def call_method(
     name, found = find_method(value, method)
     if callable(found):
         check(value, found)
-        return UserCall.of(found, args, kwargs, name)
+        return UserCall(found, args, kwargs, mode_of(found), name)
     if method == "__call__":
         cls = type(value).__qualname__
         article = "an" if cls[:1].lower() in "aeiou" else "a"
@@ -76,7 +76,7 @@ def find_method(value: object, method: str) -> tuple[str, object]:
     Raises:
         AttributeError: The value has none of this name.
     """
-    name = f"{name_of_type(value)}.{method}"
+    name = f"{name_of_class(type(value))}.{method}"
     return name, value if method == "__call__" else getattr(value, method)
 
 

@@ -78,10 +78,11 @@ class OwnerTable:
 
     def create(self, rref: RRefId, fork: ForkId, creator: WorkerInfo) -> bool:
         """Takes a creation request; returns whether it is a new one, whose function is to run."""
-        if rref.number in self._created[rref.creator]:  # G3
+        if not self._created[rref.creator].take(rref.number):  # G3
             return False
-        self._created[rref.creator].add(rref.number)
-        owned = self._owned.setdefault(rref, _Owned())
+        owned = self._owned.get(rref)
+        if owned is None:
+            owned = self._owned[rref] = _Owned()
         owned.creating = True
         owned.creator = creator
         owned.asked_by = fork
@@ -94,9 +95,10 @@ class OwnerTable:
         if owned is None:
             return []
         owned.creating = False
-        owned.failed = owned.failed or failed
-        told = self.tell(rref) if failed else []
-        return told + self._free_if_unused(rref)
+        if not failed:
+            return [] if owned.forks else self._free_if_unused(rref)
+        owned.failed = True
+        return self.tell(rref) + self._free_if_unused(rref)
 
     def failed(self, rref: RRefId) -> bool:
         """Whether the creation of a value failed."""
@@ -172,18 +174,15 @@ class OwnerTable:
 
     def user_delete(self, rref: RRefId, fork: ForkId) -> list[Effect]:
         """Ends a fork (G1)."""
-        self._counted[fork.parent, fork.child].add(fork.number)  # even if it was never counted: G3
         owned = self._owned.get(rref)
         if owned is None or owned.forks.pop(fork, None) is None:
+            self._counted[fork.parent, fork.child].add(fork.number)  # it never will be: G3
             return []
         return self._free_if_unused(rref)
 
     def abandon(self, rref: RRefId) -> list[Effect]:
         """Hears that a creation will never arrive."""
-        if rref.number in self._created[rref.creator]:
-            return []
-        self._created[rref.creator].add(rref.number)
-        return self._orphan(rref)
+        return self._orphan(rref) if self._created[rref.creator].take(rref.number) else []
 
     def lost(self, peer: WorkerInfo) -> list[Effect]:
         """Hears that a worker is lost: its creations come no more; its forks stay for now (G4)."""
@@ -216,9 +215,7 @@ class OwnerTable:
         return rref.creator in self._lost or rref.number in self._created[rref.creator]
 
     def _count(self, owned: _Owned, fork: ForkId, child: WorkerInfo) -> None:
-        counted = self._counted[fork.parent, fork.child]
-        if fork.number not in counted:  # G3
-            counted.add(fork.number)
+        if self._counted[fork.parent, fork.child].take(fork.number):  # G3
             owned.forks[fork] = child
 
     def _orphan(self, rref: RRefId) -> list[Effect]:

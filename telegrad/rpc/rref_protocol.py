@@ -74,8 +74,10 @@ __all__ = [
 
 # Messages ------------------------------------------------------------------------------------
 
+# Nobody writes into one; they are not frozen, since such take three times as long to make.
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class ForkRequest:
     """Child to owner: count this fork of mine."""
 
@@ -83,7 +85,7 @@ class ForkRequest:
     fork: ForkId
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ForkConfirm:
     """Owner to child: the fork is counted; or the value is gone and it never will be.
 
@@ -95,14 +97,14 @@ class ForkConfirm:
     failed: bool = False  # the creation of the value
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ChildAccept:
     """Child (or the owner, for a fork that came home) to parent: the pin may go."""
 
     fork: ForkId
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class UserDelete:
     """User to owner: this fork is no more."""
 
@@ -110,7 +112,7 @@ class UserDelete:
     fork: ForkId
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CreationAbandon:
     """Creator to owner: the creation of this RRef was never sent and never will be."""
 
@@ -123,7 +125,7 @@ ProtocolMessage: TypeAlias = ForkRequest | ForkConfirm | ChildAccept | UserDelet
 # Effects -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Send:
     """Post this message; if the peer is lost by now, drop it."""
 
@@ -131,21 +133,21 @@ class Send:
     message: ProtocolMessage
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Freed:
     """Nobody refers to this value any longer; drop it."""
 
     rref: RRefId
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Orphaned:
     """This value was expected, and its creation will never arrive; fail whoever waits for it."""
 
     rref: RRefId
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Settled:
     """This fork is no longer PENDING."""
 

@@ -58,7 +58,8 @@ class Target:
     __slots__ = ("calls", "reference", "timeout")
 
     def __init__(self, calls: RRefCalls, reference: Reference, timeout: float | None) -> None:
-        seconds(timeout, 0.0)  # refuses 0, negatives and bools before any call
+        if timeout is not None:
+            seconds(timeout, 0.0)  # refuses 0, negatives and bools before any call
         self.calls = calls
         self.reference = reference
         self.timeout = timeout
@@ -67,7 +68,7 @@ class Target:
         return Method(self.reference, name, args, kwargs)
 
     def knows_method(self, name: str) -> bool:
-        """Tells whether a name is known to be a method, without a message."""
+        """Tells whether a public name is known to be a method, without a message."""
         reference = self.reference
         if name not in reference.methods:
             if not _has_method(reference.type_name, name):
@@ -99,7 +100,7 @@ class UncalledMethod(Generic[R]):
 
     Args:
         target: Whose method.
-        name: Its name, public.
+        name: Its name, which `public` has let pass.
         run: Calls it.
         spent: Seconds that it took to learn that it is one; the first call has as much less.
     """
@@ -108,7 +109,7 @@ class UncalledMethod(Generic[R]):
 
     def __init__(self, target: Target, name: str, run: Run[R], spent: float = 0.0) -> None:
         self._target = target
-        self._name = _public(name)
+        self._name = name
         self._run = run
         self._spent = spent
 
@@ -132,11 +133,11 @@ class SyncProxy(NoSpecialMethods):
     __slots__ = ("_target",)
 
     def __init__(self, calls: RRefCalls, reference: Reference, timeout: float | None) -> None:
-        self._target = Target(calls, reference, timeout)
+        object.__setattr__(self, "_target", Target(calls, reference, timeout))  # past our own
 
     def __getattr__(self, name: str) -> Any:
         target = self._target
-        if target.knows_method(_public(name)):
+        if name in target.reference.methods or target.knows_method(public(name)):
             return UncalledMethod(target, name, self._run)
         self._check_may_block(name)
         is_method, value, spent = target.read(name)
@@ -149,9 +150,11 @@ class SyncProxy(NoSpecialMethods):
     def _run(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], spent: float = 0.0
     ) -> Any:
-        self._check_may_block(name)
+        if on_own_loop():
+            self._check_may_block(name)
         target = self._target
-        return target.calls.call(target.method(name, args, kwargs), target.left(spent)).wait()
+        timeout = target.left(spent) if spent else target.timeout
+        return target.calls.called(Method(target.reference, name, args, kwargs), timeout)
 
     @staticmethod
     def _check_may_block(name: str) -> None:
@@ -173,7 +176,7 @@ class AsyncProxy(NoSpecialMethods):
         self._target = Target(calls, reference, timeout)
 
     def __getattr__(self, name: str) -> Callable[..., Future[Any]]:
-        return UncalledMethod(self._target, name, self._run)
+        return UncalledMethod(self._target, public(name), self._run)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Future[Any]:
         """Calls the value itself."""
@@ -204,7 +207,7 @@ class RemoteProxy(NoSpecialMethods, Generic[R]):
         self._make = make
 
     def __getattr__(self, name: str) -> Callable[..., R]:
-        return UncalledMethod(self._target, name, self._run)
+        return UncalledMethod(self._target, public(name), self._run)
 
     def __call__(self, *args: Any, **kwargs: Any) -> R:
         """Calls the value itself."""
@@ -218,7 +221,7 @@ class RemoteProxy(NoSpecialMethods, Generic[R]):
         return self._make(target.calls.create_by_method(method, target.left(spent)))
 
 
-def _public(name: str) -> str:
+def public(name: str) -> str:
     """Returns a name that may be asked for.
 
     Raises:

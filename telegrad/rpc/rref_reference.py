@@ -11,6 +11,7 @@ from telegrad.errors import OwnerLostError
 if TYPE_CHECKING:
     from telegrad.errors import WorkerLostError
     from telegrad.rpc.future import Future
+    from telegrad.rpc.rref_asked import Asked
     from telegrad.rpc.rref_ids import ForkId, RRefId
     from telegrad.rpc.rref_registry import RRefRegistry
     from telegrad.types import WorkerInfo
@@ -44,25 +45,26 @@ class Reference:
         fork: This user's fork; None on the owner.
         owner: Who holds the value.
         creation: The future of its creation where that was asked for here; None once it was read.
-        untold: What tells the log that the creation failed, once nobody else can hear of it.
+        asked: What hears how its creation has ended, until somebody uses this; see `rref_asked`.
         made: When, on the monotonic clock.
         methods: Names that are known to be methods of the value.
         whence: Where the program got it, for the report of what is never let go; shown by `str`.
+        released: Whether it was let go, on purpose or as garbage.
     """
 
     __slots__ = (
         "__weakref__",
         "_constant",
-        "_let_go",
         "_type_name",
+        "asked",
         "creation",
         "fork",
         "made",
         "methods",
         "owner",
         "registry",
+        "released",
         "rref",
-        "untold",
         "whence",
     )
 
@@ -74,7 +76,7 @@ class Reference:
         owner: WorkerInfo,
         type_name: str = "",
     ) -> None:
-        self._let_go = False
+        self.released = False  # first: what follows may be interrupted, and be let go all the same
         self.registry = registry
         self.rref = rref
         self.fork = fork
@@ -82,20 +84,16 @@ class Reference:
         self._type_name = type_name
         self._constant: tuple[object] | None = None
         self.creation: Future[Any] | None = None
-        self.untold: Future[Any] | None = None
+        self.asked: Asked | None = None
         self.made = time.monotonic()
         self.methods: frozenset[str] = frozenset()
         self.whence: object = "an argument of a call"
 
     @property
-    def released(self) -> bool:
-        """Whether it was let go on purpose."""
-        return self._let_go
-
-    @property
     def type_name(self) -> str:
         """The class of the value as `module.qualname` where known, else ""."""
-        self._read_creation()
+        if self.creation is not None:
+            self._read_creation()
         return self._type_name
 
     @type_name.setter
@@ -105,7 +103,8 @@ class Reference:
     @property
     def constant(self) -> tuple[object] | None:
         """The value, where it came with the news that it is there."""
-        self._read_creation()
+        if self.creation is not None:
+            self._read_creation()
         return self._constant
 
     def _read_creation(self) -> None:
@@ -125,9 +124,9 @@ class Reference:
 
     def hears(self) -> None:
         """Says that somebody uses it, who is told where its creation failed."""
-        untold, self.untold = self.untold, None
-        if untold is not None:
-            untold.hand_on()
+        asked, self.asked = self.asked, None
+        if asked is not None:
+            asked.hear()
 
     def release(self) -> None:
         """Lets go; idempotent."""
@@ -135,12 +134,11 @@ class Reference:
         self.registry.drain()
 
     def _note(self) -> None:
-        if not self._let_go:
-            self._let_go = True
+        if not self.released:
+            self.released = True
             self.registry.garbage.put(self.rref if self.fork is None else self.fork)
 
-    def __del__(self) -> None:
-        self._note()
+    __del__ = _note
 
 
 class Counted:

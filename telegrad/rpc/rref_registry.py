@@ -34,6 +34,7 @@ from telegrad.rpc.rref_reference import (
     owner_lost_error,
     released_error,
 )
+from telegrad.rpc.rref_tick import Tick
 from telegrad.rpc.rref_user import ForkState, UserTable
 from telegrad.transport import hands_over
 
@@ -45,9 +46,6 @@ if TYPE_CHECKING:
 __all__ = ["RRefRegistry"]
 
 Released: TypeAlias = RRefId | ForkId
-
-# Garbage is counted by the next event; where there is none, by a tick this many seconds later.
-DRAIN_SECONDS = 0.1
 
 
 @final
@@ -73,7 +71,7 @@ class RRefRegistry:
         self._failures: dict[ForkId, BaseException] = {}
         self._waiting: defaultdict[ForkId, list[Callable[[], None]]] = defaultdict(list)
         self._lost: dict[WorkerInfo, WorkerLostError] = {}
-        self._ticking = False
+        self._tick = Tick(agent, self._lock, self.settle_up, self._is_left)
         self._closed = False
 
     @property
@@ -117,18 +115,22 @@ class RRefRegistry:
 
     def own_later(self, *, creating: bool = True) -> Reference:
         """Enters a value that this worker will have; `settle` completes it."""
-        self._begin()
+        self.check_open()
+        self.drain()
         with self._lock:
             rref = self._owners.new(creating=creating)
             self._values[rref] = self._new_value(rref)
+        self._tick.start()
         return Reference(self, rref, None, self.me)
 
-    def create(self, owner: WorkerInfo, type_name: str = "") -> Reference:
+    def create(self, owner: WorkerInfo) -> Reference:
         """Names a value that another worker is about to be asked to create."""
-        self._begin()
+        self.check_open()
+        self.drain()
         with self._lock:
             rref, fork = self._users.create(owner)
-        return Reference(self, rref, fork, owner, type_name)
+        self._tick.start()
+        return Reference(self, rref, fork, owner)
 
     def value(self, rref: RRefId) -> Future[Any] | None:
         """Returns the future of a value that is owned here; None when it is gone."""
@@ -197,14 +199,20 @@ class RRefRegistry:
             self._waiting[fork].append(waiter)
             return True
 
-    def use(self, fork: ForkId) -> bool:
-        """Keeps a fork until `unuse`; False when it has left."""
+    def use(self, fork: ForkId) -> ForkState | None:
+        """Keeps a fork until `unuse`, and says what is known of it; None when it has left.
+
+        Raises:
+            NotInitializedError: The agent was shut down.
+        """
+        if self._closed:
+            raise self._shut_down()
         with self._lock:
             return self._users.use(fork)
 
     def unuse(self, fork: ForkId) -> None:
         """Ends one `use`."""
-        self._event(lambda: self._users.unuse(fork))
+        self._event(self._users.unuse, fork)
 
     # Creation.
 
@@ -221,21 +229,24 @@ class RRefRegistry:
     def settle(self, rref: RRefId, value: object, error: BaseException | None = None) -> None:
         """Completes a value that is owned here."""
         future = self._values.get(rref)
-        fails = error is not None and future is not None and not future.done()
-        if future is not None and error is None:
-            future.try_set_result(value)
+        if error is None:
+            if future is not None:
+                future.try_set_result(value)
+            self._event(self._owners.settle, rref)
+            return
+        fails = future is not None and not future.done()
         # Its users hear that it failed before whoever waits for it: messages keep their order.
         self._event(lambda: self._owners.settle(rref, failed=fails))
-        if future is not None and error is not None:
+        if future is not None:
             future.try_set_exception(error)
 
     def tell_failed(self, rref: RRefId, whom: WorkerInfo) -> None:
         """Tells a user, if so, that the creation failed; it may have been told too early."""
-        self._event(lambda: self._owners.tell(rref, whom))
+        self._event(self._owners.tell, rref, whom)
 
     def created(self, fork: ForkId) -> None:
         """Hears that a creation succeeded at its owner."""
-        self._event(lambda: self._users.created(fork))
+        self._event(self._users.created, fork)
 
     def creation_failed(
         self, fork: ForkId, error: BaseException | None, *, delivered: bool = True
@@ -273,13 +284,14 @@ class RRefRegistry:
     def take_back(self, rref: RRefId, fork: ForkId) -> None:
         """Hears that a fork made here was not handed over."""
         if fork.owner == self.me.incarnation:
-            self._event(lambda: self._owners.undelivered(rref, fork))
+            self._event(self._owners.undelivered, rref, fork)
         else:
-            self._event(lambda: self._users.undelivered(fork))
+            self._event(self._users.undelivered, fork)
 
     def arrive(self, arrival: Arrival, parent: WorkerInfo) -> Reference | None:
         """Takes an RRef that came from `parent`; None when its value is gone."""
-        self._begin()
+        self.check_open()
+        self.drain()
         rref, fork, owner = arrival.rref, arrival.fork, arrival.owner
         here: list[Reference] = []
 
@@ -294,15 +306,16 @@ class RRefRegistry:
             return effects
 
         self._event(event)
+        self._tick.start()
         return here[0] if here else None
 
     def refuse(self, arrival: Arrival, parent: WorkerInfo) -> None:
         """Gives back an RRef that came in a message that nobody will decode."""
         rref, fork, owner = arrival.rref, arrival.fork, arrival.owner
         if owner == self.me:
-            self._event(lambda: self._owners.refused(rref, fork, parent))
+            self._event(self._owners.refused, rref, fork, parent)
         else:
-            self._event(lambda: self._users.refused(rref, fork, owner, parent))
+            self._event(self._users.refused, rref, fork, owner, parent)
 
     # Events of the protocol and of the job.
 
@@ -333,7 +346,7 @@ class RRefRegistry:
 
     def abandoned(self, rref: RRefId) -> None:
         """Takes a CreationAbandon."""
-        self._event(lambda: self._owners.abandon(rref))
+        self._event(self._owners.abandon, rref)
 
     def lose(self, peer: WorkerInfo, error: WorkerLostError) -> None:
         """Hears that a worker is lost; `expire` follows one bound later."""
@@ -346,7 +359,7 @@ class RRefRegistry:
         """Hears that an owner can never be asked to count: its values are of no use here."""
         with self._lock:
             self._lost.setdefault(owner, error)
-        self._event(lambda: self._users.lost(owner))
+        self._event(self._users.lost, owner)
 
     def expire(self, peer: WorkerInfo) -> None:
         """Releases what a lost worker held, and what is pinned for it."""
@@ -403,35 +416,21 @@ class RRefRegistry:
         if self._closed:
             raise self._shut_down()
 
-    def _begin(self) -> None:
-        self.check_open()
-        self.drain()
-        self._start_tick()
+    def _is_left(self) -> bool:
+        left = len(self._owners) + len(self._users) + self._mail.waits
+        return left > 0 and not self._closed
 
-    def _start_tick(self) -> None:
+    def _event(self, event: Callable[..., Sequence[Effect]], *args: Any) -> None:
         with self._lock:
-            start, self._ticking = not self._ticking, True
-        if start:
-            self.agent.after(DRAIN_SECONDS, self._tick)
-
-    def _tick(self) -> None:
-        try:
-            self.settle_up()
-        finally:
-            with self._lock:  # until here `_begin` starts no second one
-                left = len(self._owners) or len(self._users) or self._mail.waits
-                again = bool(left) and not self._closed
-                self._ticking = again
-        if again:
-            self.agent.after(DRAIN_SECONDS, self._tick)
-
-    def _event(self, event: Callable[[], Sequence[Effect]]) -> None:
-        with self._lock:
-            effects = event()
-            outcome = self._take(effects) if effects or self._failures or self._leaving else None
+            effects = event(*args)
+            looks = self._waiting or self._failures or self._leaving
+            # Nearly always nothing is asked for: Settled is nothing, where nobody waits for it.
+            quiet = not effects or (len(effects) == 1 and type(effects[0]) is Settled)
+            outcome = self._take(effects) if looks or not quiet else None
         if outcome is not None:
             self._carry_out(outcome)
-        self.drain()
+        if not self.garbage.empty():
+            self.drain()
 
     def _collected(self) -> list[Effect]:
         effects: list[Effect] = []
@@ -466,7 +465,7 @@ class RRefRegistry:
         if outcome.sends:
             self._mail.post(outcome.sends)
             if self._mail.waits:
-                self._start_tick()
+                self._tick.start()
         outcome.tell()
         if outcome.freed and hands_over() and outcome.runs_code:
             self.agent.submit(self._forget, outcome.freed)
@@ -496,5 +495,5 @@ class RRefRegistry:
         return Reference(self, rref, None, self.me)
 
     def _new_value(self, rref: RRefId) -> Future[Any]:
-        label = f"the value of RRef {rref.creator}.{rref.number} at {self.me.name!r}"
-        return new_future(self.agent.submit, label)
+        about = rref.creator, rref.number, self.me.name
+        return new_future(self.agent.submit, "the value of RRef %d.%d at %r", *about)

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, final
 
 from telegrad.errors import DecodeError
+from telegrad.rpc.bare_calls import called_by
 from telegrad.rpc.blocking import comes_from
 from telegrad.rpc.fresh import fresh_copy
 from telegrad.rpc.future import Future, new_future
@@ -29,6 +30,7 @@ from telegrad.rpc.user_call import (
     Prepare,
     UserCall,
     admit_function,
+    mode_of,
     read_arguments,
 )
 from telegrad.types import WorkerInfo
@@ -43,36 +45,60 @@ class _Creation:
 
     Args:
         registry: The owner's.
-        rref: Names the value.
-        user_call: Makes it.
+        call: Makes it.
+        rref: Names the value; None where the request will say so whose call this runs in.
     """
 
-    __slots__ = ("_registry", "_rref", "_user_call")
+    __slots__ = ("_call", "_registry", "_rref")
 
-    def __init__(self, registry: RRefRegistry, rref: RRefId, user_call: UserCall) -> None:
+    def __init__(
+        self, registry: RRefRegistry, call: Callable[[], object], rref: RRefId | None = None
+    ) -> None:
         self._registry = registry
+        self._call = call
         self._rref = rref
-        self._user_call = user_call
 
     def make(self) -> object:
-        """Calls the function here; returns what is said of its value."""
+        """Calls the function here; returns what is said of its value.
+
+        Raises:
+            DecodeError: The request does not say what is created, and it was not known.
+        """
+        rref = self._rref = self._rref or _created_by_this_call(self._registry)
         try:
-            value = self._user_call()
+            value = self._call()
         except BaseException as error:  # around the user's function
-            self._registry.settle(self._rref, None, error)
+            self._registry.settle(rref, None, error)
             raise
-        self._registry.settle(self._rref, value)
+        self._registry.settle(rref, value)
         return word_of(value)
 
     def keep(self, done: Future[Any]) -> object:
         """Takes what the function has come to; returns what is said of its value."""
-        error = done.exception()
+        error, rref = done.exception(), self._rref
+        assert rref is not None
         if error is not None:
-            self._registry.settle(self._rref, None, error)
+            self._registry.settle(rref, None, error)
             return failed(error)
         value = done.value()
-        self._registry.settle(self._rref, value)
+        self._registry.settle(rref, value)
         return word_of(value)
+
+
+def _created_by_this_call(registry: RRefRegistry) -> RRefId:
+    """Returns which value the call that is served is to make, and notes that it does.
+
+    Raises:
+        DecodeError: Its request does not say so.
+    """
+    served = current_served_call()
+    creation = None if served is None else served.record.state.get(NAME)
+    if not isinstance(creation, Creation):
+        raise DecodeError("the header of a creation does not say what it creates")
+    value = registry.value(creation.rref)
+    if value is not None:
+        comes_from(value, served)
+    return creation.rref
 
 
 @final
@@ -120,9 +146,11 @@ class RRefServing:
         def check(value: object, found: object) -> None:
             self._agent.check_found(value, method.name, found, caller)
 
+        if method.judged:
+            return run(method.value, method.name, args, kwargs, check)
+
         def method_call(found: object) -> UserCall:
-            if not method.judged:
-                self._agent.check_method(found, method.name, caller)
+            self._agent.check_method(found, method.name, caller)
             return run(found, method.name, args, kwargs, check)
 
         return self._on_value(method.rref, method.name, method_call)
@@ -190,10 +218,8 @@ class RRefServing:
         return UserCall(fetched, mode=CallMode.FUTURE, name="RRef.to_here")
 
     def _admit_call(self, caller: WorkerInfo, document: bytes) -> Prepare:
-        return self._prepare_method(self.admit(caller, document))
-
-    def _prepare_method(self, method: AdmittedMethod) -> Prepare:
-        return lambda caller, payload: self.on_method(caller, payload, method, call_method)
+        method = admit_method(self._registry, caller, read_head(document, ARGUMENTS))
+        return partial(self.on_method, method=method, run=call_method)
 
     def _prepare_read(self, caller: WorkerInfo, payload: object) -> UserCall:
         name = payload.get("name") if isinstance(payload, dict) else None
@@ -208,35 +234,33 @@ class RRefServing:
 
         return self.on_value(payload, name, read_call)
 
-    def _admit_creation(self, caller: WorkerInfo, document: bytes) -> Prepare:
+    def _admit_creation(self, caller: WorkerInfo, document: bytes) -> Prepare | UserCall:
+        if (ref := called_by(document)) is not None:
+            func = self._agent.resolve(ref.name, script=ref.script, caller=caller)
+            if mode_of(func) is CallMode.PLAIN:
+                return UserCall(_Creation(self._registry, func).make, (), {}, name=ref.name)
         head = read_head(document, ARGUMENTS)
         if "method" in head:
-            prepare = self._prepare_method(admit_method(self._registry, caller, head))
+            admitted = admit_method(self._registry, caller, head)
+            prepare: Prepare = partial(self.on_method, method=admitted, run=call_method)
             return partial(self._prepare_creation, prepare)
         name, func = admit_function(self._agent.resolve, caller, head)
 
         def prepare_function(_: WorkerInfo, payload: object) -> UserCall:
-            return UserCall.of(func, *read_arguments(payload, name), name)
+            return UserCall(func, *read_arguments(payload, name), mode_of(func), name)
 
         return partial(self._prepare_creation, prepare_function)
 
     def _prepare_creation(self, prepare: Prepare, caller: WorkerInfo, payload: object) -> UserCall:
-        served = current_served_call()
-        creation = None if served is None else served.record.state.get(NAME)
-        if not isinstance(creation, Creation):
-            raise DecodeError("the header of a creation does not say what it creates")
-        rref = creation.rref
         registry, agent = self._registry, self._agent
-        value = registry.value(rref)
-        if value is not None:
-            comes_from(value, served)
+        rref = _created_by_this_call(registry)
         try:
             user_call = prepare(caller, payload)
         except BaseException as error:  # in a remote handler: who waits for the value hears of it
             registry.settle(rref, None, fresh_copy(error))
             raise
 
-        making = _Creation(registry, rref, user_call)
+        making = _Creation(registry, user_call, rref)
         if user_call.mode is CallMode.PLAIN:
             return UserCall(making.make, name=user_call.name)
         return UserCall(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, final
 from telegrad.rpc.rref_admission import AdmittedMethod
 from telegrad.rpc.rref_calls import RRefCalls
 from telegrad.rpc.rref_methods import CheckFound, Method, find_method
-from telegrad.rpc.rref_proxy import Target, UncalledMethod
+from telegrad.rpc.rref_proxy import Target, UncalledMethod, public
 from telegrad.rpc.rref_registry import RRefRegistry
 from telegrad.rpc.rref_serving import RRefServing
 from telegrad.rpc.rref_special import NoSpecialMethods
@@ -47,7 +47,7 @@ class StreamProxy(NoSpecialMethods):
         self._target = Target(calls, reference, timeout)
 
     def __getattr__(self, name: str) -> Callable[..., Stream[Any]]:
-        return UncalledMethod(self._target, name, self._run)
+        return UncalledMethod(self._target, public(name), self._run)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Stream[Any]:
         """Calls the value itself."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import final
 
-from telegrad.rpc.rref_ids import ForkId, NumberSet, RRefId
+from telegrad.rpc.rref_ids import ForkId, NumberSet, RRefId, fork_id, rref_id
 from telegrad.rpc.rref_protocol import (
     ChildAccept,
     CreationAbandon,
@@ -80,11 +80,13 @@ class UserTable:
 
     def create(self, owner: WorkerInfo) -> tuple[RRefId, ForkId]:
         """Names a new RRef that `owner` is about to be asked to create, and this worker's fork."""
-        number = self._next_rref[owner.incarnation]
-        self._next_rref[owner.incarnation] = number + 1
-        rref = RRefId(owner.incarnation, self._me.incarnation, number)
-        fork = self._new_fork(owner.incarnation, self._me.incarnation)
-        self._forks[fork] = _Fork(rref, owner, None, self._first_state(owner))
+        there, here = owner.incarnation, self._me.incarnation
+        number = self._next_rref[there]
+        self._next_rref[there] = number + 1
+        rref = rref_id((there, here, number))
+        fork = self._new_fork(there, here)
+        state = ForkState.LOST if there in self._lost else ForkState.PENDING
+        self._forks[fork] = _Fork(rref, owner, None, state)
         return rref, fork
 
     def created(self, fork: ForkId) -> list[Effect]:
@@ -200,13 +202,13 @@ class UserTable:
         """Takes back a fork from `make_fork` that was not handed over (G6)."""
         return self.child_accept(child)
 
-    def use(self, fork: ForkId) -> bool:
-        """Keeps a fork for a call that names it, until `unuse`; False when it has left."""
+    def use(self, fork: ForkId) -> ForkState | None:
+        """Keeps a fork for a call that names it, until `unuse`; None when it has left."""
         entry = self._forks.get(fork)
         if entry is None or not (entry.handle or entry.uses):
-            return False
+            return None
         entry.uses += 1
-        return True
+        return entry.state
 
     def unuse(self, fork: ForkId) -> list[Effect]:
         """Ends one `use`."""
@@ -214,7 +216,7 @@ class UserTable:
         if entry is None:
             return []
         entry.uses = max(0, entry.uses - 1)
-        return self._leave_if_let_go(fork)
+        return [] if entry.handle else self._leave_if_let_go(fork)
 
     def release(self, fork: ForkId) -> list[Effect]:
         """Hears that the handle is gone; the fork leaves as soon as it is let go."""
@@ -248,20 +250,13 @@ class UserTable:
                 del self._arrived[owner, parent]
         return [effect for child in pins for effect in self.child_accept(child)]
 
-    def _first_state(self, owner: WorkerInfo) -> ForkState:
-        return ForkState.LOST if owner.incarnation in self._lost else ForkState.PENDING
-
     def _new_fork(self, owner: int, child: int) -> ForkId:
         number = self._next_fork[owner, child]
         self._next_fork[owner, child] = number + 1
-        return ForkId(owner, self._me.incarnation, child, number)
+        return fork_id((owner, self._me.incarnation, child, number))
 
     def _is_first(self, fork: ForkId) -> bool:
-        seen = self._arrived[fork.owner, fork.parent]
-        if fork.number in seen:  # G3
-            return False
-        seen.add(fork.number)
-        return True
+        return self._arrived[fork.owner, fork.parent].take(fork.number)  # G3
 
     def _settle(self, fork: ForkId, state: ForkState) -> list[Effect]:
         entry = self._forks.get(fork)
@@ -276,7 +271,7 @@ class UserTable:
             if entry.parent is not None:
                 effects.append(Send(entry.parent, ChildAccept(fork)))  # G2, G5
             effects.append(Settled(fork))
-        return effects + self._leave_if_let_go(fork)
+        return effects if entry.handle else effects + self._leave_if_let_go(fork)
 
     def _leave_if_let_go(self, fork: ForkId) -> list[Effect]:
         entry = self._forks[fork]

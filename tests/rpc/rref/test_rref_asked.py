@@ -1,0 +1,157 @@
+"""The caller's end of one RRef without workers: when its fork is kept, and what the log is told."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from telegrad.errors import OwnerLostError, WorkerLostError
+from telegrad.rpc import Future
+from telegrad.rpc.future import new_future
+from telegrad.rpc.options import RpcOptions
+from telegrad.rpc.rref_calls import RRefCalls
+from telegrad.rpc.rref_protocol import Send, UserDelete
+from telegrad.rpc.rref_reference import Reference
+from telegrad.rpc.rref_registry import RRefRegistry
+from telegrad.rpc.unread import Report, UnreadErrors
+from telegrad.types import WorkerInfo
+
+if TYPE_CHECKING:
+    from telegrad.rpc import Agent
+    from telegrad.rpc.rref_mail import RRefMail
+
+OWNER = WorkerInfo("w1", 1, 2)
+
+
+class Alone:
+    """What an agent is for RRefs, with nobody who answers; and what sends their messages."""
+
+    info = WorkerInfo("w0", 0, 1)
+    options = RpcOptions()
+    waits = False
+
+    def __init__(self) -> None:
+        self.replies: list[Future[Any]] = []
+        self.posted: list[Send] = []
+        self.unread = UnreadErrors(self.after, self.submit)
+        self.registry = RRefRegistry(cast("Agent", self), cast("RRefMail", self))
+        self.calls = RRefCalls(self.registry)
+
+    def send(self, *_: object, **__: object) -> Future[Any]:
+        self.replies.append(new_future(None, "a reply"))
+        return self.replies[-1]
+
+    def post(self, sends: list[Send]) -> None:
+        self.posted += sends
+
+    def after(self, delay: float, callback: Callable[[], None]) -> None:
+        pass
+
+    def submit(self, func: Callable[..., Any], *args: Any) -> None:
+        func(*args)
+
+    def attached(self, cls: type) -> object:
+        return self.unread
+
+    def eviction(self) -> None:
+        return None
+
+    def create(self) -> Reference:
+        return self.calls.create(OWNER, len, ("",), None, None)
+
+    def created(self) -> Reference:
+        reference = self.create()
+        self.replies[0].set_result("a.Class")
+        return reference
+
+    def told(self) -> list[Report]:
+        gc.collect()
+        return [self.unread.reports.get() for _ in range(self.unread.reports.qsize())]
+
+    def deleted(self) -> list[UserDelete]:
+        self.registry.drain()
+        return [each.message for each in self.posted if isinstance(each.message, UserDelete)]
+
+
+def interrupt(future: Future[Any], timeout: float | None = None) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("answer", [7, KeyError("x")])
+def test_what_ctrl_c_ended_keeps_the_fork_until_its_reply(
+    monkeypatch: pytest.MonkeyPatch, answer: object
+) -> None:
+    alone = Alone()
+    reference = alone.created()
+    with monkeypatch.context() as patch:
+        patch.setattr(Future, "wait", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            alone.calls.fetched(reference, None)
+    reference.release()
+    assert alone.deleted() == []
+    if isinstance(answer, Exception):
+        alone.replies[1].set_exception(answer)
+    else:
+        alone.replies[1].set_result(answer)
+    assert len(alone.deleted()) == 1
+
+
+def test_whose_reply_comes_lets_go_before_it_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A release while another thread waits: the fork leaves with the reply."""
+    alone = Alone()
+    reference = alone.created()
+
+    def answered(future: Future[Any], timeout: float | None = None) -> int:
+        reference.release()
+        assert alone.deleted() == []
+        future.set_result(7)
+        return 7
+
+    monkeypatch.setattr(Future, "wait", answered)
+    assert alone.calls.fetched(reference, None) == 7
+    assert len(alone.deleted()) == 1
+    with pytest.raises(RuntimeError, match="was released"):
+        alone.calls.fetched(reference, None)
+
+
+def test_a_lost_owner_is_called_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = Alone()
+    reference = alone.created()
+
+    def lost(future: Future[Any], timeout: float | None = None) -> None:
+        raise WorkerLostError("gone", worker="w1", incarnation=2, last_seen=0.0, reason="gone")
+
+    monkeypatch.setattr(Future, "wait", lost)
+    with pytest.raises(OwnerLostError) as caught:
+        alone.calls.fetched(reference, None)
+    assert type(caught.value.__cause__) is WorkerLostError
+
+
+def test_the_log_is_told_when_the_reference_and_its_creation_have_ended() -> None:
+    for first in ("reference", "creation"):
+        alone = Alone()
+        made = [alone.create()]
+        if first == "reference":
+            made.clear()
+        assert alone.told() == []
+        alone.replies.pop().set_exception(ValueError("x"))
+        if first == "creation":
+            assert alone.told() == []
+            made.clear()
+        (report,) = alone.told()
+        assert "rpc.remote of builtins:len on 'w1'" in report.label
+
+
+def test_the_log_is_not_told_of_what_somebody_hears() -> None:
+    for first in ("reference", "creation"):
+        alone = Alone()
+        made = [alone.create()]
+        made[0].hears()
+        if first == "reference":
+            made.clear()
+        alone.replies.pop().set_exception(ValueError("x"))
+        made.clear()
+        assert alone.told() == []
