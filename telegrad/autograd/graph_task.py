@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence, Set
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
@@ -82,7 +82,11 @@ class GraphTask:
         self._create_graph = create_graph
         self._sink = sink
         self._captures = frozenset(captures or ())
-        starts = dict.fromkeys([*[node for (node, _), _ in roots], *sources])
+        starts: dict[Node, None] = {}
+        for edge, _ in roots:
+            starts[edge[0]] = None
+        for source in sources:
+            starts[source] = None
         self._waiting, last = _count_edges(starts)
         # The nodes of captures, and sinks: all others of this task's graph lead on to one of these.
         self._targets = None if captures is None else {node for node, _ in captures}
@@ -105,7 +109,10 @@ class GraphTask:
                 self._ignored.add(source)
         for edge, gradient in roots:
             self._add(edge, gradient)
-        self._ready = [node for node in starts if self._waiting.get(node) == 0]
+        self._ready: list[Node] = []
+        for node in starts:
+            if self._waiting.get(node) == 0:
+                self._ready.append(node)
         self._inbox: SimpleQueue[tuple[Node, Gradients | None]] = SimpleQueue()
         self._lock = threading.Lock()  # guards _unfed and _ignored
         self._running = threading.Lock()  # held by the thread that runs
@@ -173,120 +180,122 @@ class GraphTask:
             Exception: What a rule, a hook, `accumulate` or `sink` raised, in the thread that
                 ran it; the task has then stopped as by `abort`.
         """
+        inbox = self._inbox
         while self._running.acquire(blocking=False):
             try:
                 self._work()
+            except BaseException:
+                self._stopped = True
+                raise
             finally:
                 self._running.release()
             # A feeder that found the lock taken has queued before this line: look again.
-            if self._stopped or self._inbox.empty():
+            if self._stopped or inbox.empty():
                 break
-        return self.done
+        return self._remaining == 0
+
+    def _work(self) -> None:
+        inbox, before = self._inbox, set_mode(self._create_graph)
+        try:
+            while not self._stopped and (self._ready or (not inbox.empty() and self._take_fed())):
+                self._process_ready()
+        finally:
+            ENABLED.reset(before)
 
     def abort(self) -> None:
         """Stops before the next node; frees nothing, runs nothing more. Legal at any time."""
         self._stopped = True
 
-    def _work(self) -> None:
-        before = set_mode(self._create_graph)
-        try:
-            while not self._stopped and (self._ready or self._take_fed()):
-                self._process(self._ready.pop())
-        except BaseException:
-            self._stopped = True
-            raise
-        finally:
-            ENABLED.reset(before)
-
     def _take_fed(self) -> bool:
-        while not self._ready:
-            try:
-                node, gradients = self._inbox.get_nowait()
-            except Empty:
+        ready, inbox = self._ready, self._inbox
+        while not ready:
+            if inbox.empty():
                 return False
+            node, gradients = inbox.get_nowait()  # by who runs alone: what was there is there
             for output, gradient in enumerate(gradients or ()):
                 if gradient is not None:
                     self._add((node, output), gradient)
-            self._arrived(node)
+            self._waiting[node] = count = self._waiting[node] - 1
+            if not count:
+                ready.append(node)
         return True
 
-    def _process(self, node: Node) -> None:
+    def _process_ready(self) -> None:
         # Once for each operation: nothing is called here that most of them do not need.
-        waiting, buffers = self._waiting, self._buffers
-        buffer = buffers.pop(node, None)
-        self._remaining -= 1
-        edges = node.edges
-        if not edges and node.is_end:
-            self._end(node, buffer)
-            return
-        results: Gradients | None = None
-        if buffer is not None:
-            gradients = tuple(buffer)
-            if node._hooks is not None:
-                gradients = _call_prehooks(node, gradients, retain=self._targets is None)
-            targets = self._targets
-            if targets is None or node not in targets or self._capture(node, gradients):
-                results = node.backward(gradients)
-                if node._hooks is not None or len(results) != len(edges):
-                    results = _call_hooks(node, results, gradients)
-                if not self._retain_graph:
-                    node.release()
-        for i, edge in enumerate(edges):
-            if edge is None:
-                continue
-            child, output = edge
-            count = waiting.get(child)
-            if count is None:
-                continue
-            result = results[i] if results is not None else None
-            if result is not None:
-                held = buffers.get(child)
-                if held is None:
-                    held = buffers[child] = [None] * child.num_outputs
-                present = held[output]
-                held[output] = result if present is None else _sum(present, result)
-            waiting[child] = count - 1
-            if count == 1:
-                self._ready.append(child)
+        ready, waiting, buffers = self._ready, self._waiting, self._buffers
+        targets, release = self._targets, not self._retain_graph
+        while ready and not self._stopped:
+            node = ready.pop()
+            buffer = buffers.pop(node, None)
+            edges = node.edges
+            results: Gradients | None = None
+            if not edges and node.is_end:
+                self._end(node, buffer)
+            elif buffer is not None:
+                gradients = tuple(buffer)
+                if node._hooks is not None:
+                    gradients = _call_prehooks(node, gradients, retain=targets is None)
+                if targets is None or node not in targets or self._capture(node, gradients):
+                    results = node.backward(gradients)
+                    if node._hooks is not None or len(results) != len(edges):
+                        results = _call_hooks(node, results, gradients)
+                    if release:
+                        node.release()
+                gradients = ()
+            for i, edge in enumerate(edges):
+                if edge is None:
+                    continue
+                child, output = edge
+                count = waiting.get(child)
+                if count is None:
+                    continue
+                result = results[i] if results is not None else None
+                if result is not None:
+                    held = buffers.get(child)
+                    if held is None:
+                        held = buffers[child] = [None] * child.num_outputs
+                    if held[output] is None:
+                        held[output] = result
+                    else:
+                        _add_to(held, output, result)
+                    result = None  # what a leaf is given, nobody else may hold
+                waiting[child] = count - 1
+                if count == 1:
+                    ready.append(child)
+            # Not before: who finds this done must find its leaves and sinks called.
+            self._remaining -= 1
 
     def _end(self, node: Node, buffer: list[Gradient | None] | None) -> None:
         local = self._targets is None
         if type(node) is AccumulateGrad:
             if buffer is None:
                 return
-            leaf = node.tensor._leaf
+            tensor = node.tensor
+            leaf = tensor._leaf
             if leaf is not None and leaf.hooks is not None:
                 buffer = list(_call_prehooks(node, tuple(buffer), retain=local))
-            if local:
-                self._deliver(node.tensor, buffer)
-            elif buffer[0] is not None and (node, 0) in self._captures:
-                self.captured[node, 0] = fit_leaf(node.tensor, buffer[0])
+            if buffer[0] is None:
+                return
+            if not local:
+                if (node, 0) in self._captures:
+                    self.captured[node, 0] = fit_leaf(tensor, buffer[0])
+                return
+            self._accumulate(tensor, _own_of_leaf(tensor, buffer))
+            leaf = tensor._leaf
+            if leaf is not None and leaf.post_accumulate is not None:
+                for hook in leaf.post_accumulate:
+                    hook(tensor, self._accumulate)
         else:
-            if buffer is not None and node.hooks is not None:
+            if buffer is not None and node._hooks is not None:
                 buffer = list(_call_prehooks(node, tuple(buffer), retain=local))
-            if buffer is not None and not local:
-                self._capture(node, tuple(buffer))
-            if isinstance(node, Sink):
-                self._sink_of(node, None if buffer is None else tuple(buffer))
-
-    def _sink_of(self, node: Sink, gradients: Gradients | None) -> None:
-        if self._sink is not None:
-            self._sink(node, gradients)
-        if gradients is not None and node.hooks is not None:
-            _call_hooks(node, (), gradients)
-
-    def _deliver(self, tensor: Tensor, buffer: list[Gradient | None]) -> None:
-        sole, gradient = is_sole(buffer), buffer[0]
-        if gradient is None:
-            return
-        fitting = fit_leaf(tensor, gradient)
-        if fitting is gradient and not sole and is_array(gradient):
-            fitting = namespace(gradient).array(gradient)
-        self._accumulate(tensor, fitting)
-        leaf = tensor._leaf
-        if leaf is not None and leaf.post_accumulate is not None:
-            for hook in leaf.post_accumulate:
-                hook(tensor, self._accumulate)
+            gradients = None if buffer is None else tuple(buffer)
+            if gradients is not None and not local:
+                self._capture(node, gradients)
+            sink: Any = node  # which alone is an end, beside a leaf
+            if self._sink is not None:
+                self._sink(sink, gradients)
+                if gradients is not None and node._hooks is not None:
+                    _call_hooks(node, (), gradients)
 
     def _capture(self, node: Node, gradients: Gradients) -> bool:
         """Keeps what is wanted of a node; returns whether more is wanted beyond it."""
@@ -306,13 +315,10 @@ class GraphTask:
         buffer = self._buffers.get(node)
         if buffer is None:
             buffer = self._buffers[node] = [None] * node.num_outputs
-        present = buffer[output]
-        buffer[output] = gradient if present is None else _sum(present, gradient)
-
-    def _arrived(self, node: Node) -> None:
-        self._waiting[node] -= 1
-        if self._waiting[node] == 0:
-            self._ready.append(node)
+        if buffer[output] is None:
+            buffer[output] = gradient
+        else:
+            _add_to(buffer, output, gradient)
 
     def _refuse_sinks(self, last: Iterable[Node]) -> None:
         for node in last:
@@ -337,6 +343,25 @@ def fit_leaf(tensor: Tensor, gradient: Gradient) -> Gradient:
     return gradient if gradient.dtype == array.dtype else gradient.astype(array.dtype)
 
 
+def _own_of_leaf(tensor: Tensor, held: list[Any]) -> Gradient:
+    """Returns what fits a leaf of `held[0]`; of an array that others may hold, a copy."""
+    array = tensor._value.array
+    if (
+        type(held[0]) is np.ndarray
+        and getrefcount(held[0]) == _SOLE
+        and held[0].base is None
+        and held[0].dtype is array.dtype
+        and held[0].shape == array.shape
+        and held[0].flags.writeable
+    ):
+        return held[0]  # as most are: nothing needs to be asked
+    sole, gradient = is_sole(held), held[0]
+    fitting = fit_leaf(tensor, gradient)
+    if fitting is gradient and not sole and is_array(gradient):
+        fitting = namespace(gradient).array(gradient)
+    return fitting
+
+
 def is_sole(held: list[Any]) -> bool:
     """Tells whether the NumPy array `held[0]` is all of its memory, and `held` alone has it.
 
@@ -355,11 +380,23 @@ def is_sole(held: list[Any]) -> bool:
     )
 
 
-def _sum(left: Any, right: Any) -> Gradient:
-    # Never in place: a rule may have handed one array to several edges.
-    total: Any = left + right
-    result: Gradient = np.asarray(total) if isinstance(total, np.generic) else total
-    return result
+def _add_to(held: list[Any], output: int, gradient: Any) -> None:
+    """Adds a gradient to the one that is there; in place only if nobody else may hold that.
+
+    A rule may have handed one array to several edges.
+    """
+    if (
+        type(held[output]) is type(gradient) is np.ndarray
+        and getrefcount(held[output]) == _SOLE
+        and held[output].base is None
+        and held[output].dtype is gradient.dtype
+        and held[output].shape == gradient.shape
+        and held[output].flags.writeable
+    ):
+        held[output] += gradient
+        return
+    total: Any = held[output] + gradient
+    held[output] = np.asarray(total) if isinstance(total, np.generic) else total
 
 
 def _count_edges(starts: Iterable[Node]) -> tuple[dict[Node, int], list[Node]]:

@@ -25,16 +25,17 @@ class Leaf:
         lock: Held while `grad` or the array is replaced, which may run operations.
         hooks: What is called around its node; None where nothing is.
         post_accumulate: What is called after a gradient was added; None where nothing is.
+        held: Its node, while a graph has one; ask `node`.
     """
 
-    __slots__ = ("_node", "_node_lock", "hooks", "lock", "post_accumulate")
+    __slots__ = ("_node_lock", "held", "hooks", "lock", "post_accumulate")
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.hooks: NodeHooks | None = None
         self.post_accumulate: HookList[Callable[[Tensor, Accumulate], None]] | None = None
-        self._node_lock = threading.Lock()  # guards _node, and the making of post_accumulate
-        self._node: weakref.ref[AccumulateGrad] | None = None
+        self._node_lock = threading.Lock()  # guards `held`, and the making of post_accumulate
+        self.held: weakref.ref[AccumulateGrad] | None = None
 
     def make_post_accumulate(self) -> HookList[Callable[[Tensor, Accumulate], None]]:
         """Returns `post_accumulate`, made now if there was none."""
@@ -45,14 +46,14 @@ class Leaf:
 
     def node(self, tensor: Tensor) -> AccumulateGrad:
         """Returns the node of `tensor`, whose leaf this is: one and the same while a graph has it."""
-        held = self._node
+        held = self.held
         node = None if held is None else held()
         if node is not None:
             return node
         with self._node_lock:  # two threads that record with one leaf must agree on its node
-            held = self._node
+            held = self.held
             node = None if held is None else held()
             if node is None:
                 node = AccumulateGrad(tensor)
-                self._node = weakref.ref(node)
+                self.held = weakref.ref(node)
             return node

@@ -147,16 +147,24 @@ class Sink(Node):
     that it reaches, with None for `gradients` where no gradient came at all. A task that was
     given none refuses to start.
 
-    Attributes:
-        refusal: What a local backward that meets it says; it tells the user what to write.
+    Args:
+        num_outputs: How many gradients come to it.
+        refusal: See the property.
     """
 
-    __slots__ = ("refusal",)
+    __slots__ = ("_refusal",)
     is_end: ClassVar[bool] = True
 
-    def __init__(self, num_outputs: int = 1, *, refusal: str) -> None:
-        super().__init__((), num_outputs=num_outputs)
-        self.refusal = refusal
+    def __init__(self, num_outputs: int = 1, *, refusal: str = "") -> None:
+        self.edges = ()
+        self.num_outputs = num_outputs
+        self._hooks = None
+        self._refusal = refusal
+
+    @property
+    def refusal(self) -> str:
+        """What a local backward that meets it says; it tells the user what to write."""
+        return self._refusal
 
     def backward(self, gradients: Gradients) -> Gradients:
         """Never runs: a graph task calls its `sink` instead.

@@ -170,7 +170,8 @@ class Operation:
                 arrays[i] = value.array
                 edge = x._edge
                 if edge is None and x._requires_grad:
-                    edge = (x._leaf.node(x), 0)  # type: ignore[union-attr]  # who needs one has it
+                    leaf: Any = x._leaf  # who needs a gradient has it
+                    edge = ((leaf.held and leaf.held()) or leaf.node(x), 0)
                 if edge is not None:
                     edges[i] = edge
                     mask |= 1 << i

@@ -65,6 +65,8 @@ class Reductions:
         where: Any = True,
     ) -> Tensor:
         """Returns the mean over `axis`; over everything if it is None."""
+        if axis is None and dtype is out is None and not keepdims and where is True:
+            return call(np.mean, self)
         return call(np.mean, self, **_over(axis, out, keepdims, where), **without_none(dtype=dtype))
 
     def var(

@@ -35,11 +35,7 @@ from telegrad.autograd.in_place import InPlaceOperators
 from telegrad.autograd.interchange import Interchange
 from telegrad.autograd.leaf import Leaf
 from telegrad.autograd.node import Edge, Gradient, Node
-from telegrad.autograd.operators import (
-    ComparisonOperators,
-    Operators,
-    iterate,
-)
+from telegrad.autograd.operators import ComparisonOperators, Operators, iterate
 from telegrad.autograd.representation import formatted, represented
 from telegrad.autograd.row_sparse import is_row_sparse
 from telegrad.autograd.value import Value
@@ -186,7 +182,8 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods, Int
         """
         if self._edge is not None or not self._requires_grad:
             return self._edge
-        return ((self._leaf or self._make_leaf()).node(self), 0)
+        leaf = self._leaf or self._make_leaf()
+        return ((leaf.held and leaf.held()) or leaf.node(self), 0)
 
     def root(self, gradient: object = None, *, create_graph: bool = False) -> tuple[Edge, Gradient]:
         """Returns what a graph task needs to start here.
@@ -214,7 +211,8 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods, Int
                     "the root of a backward is complex, and gradients are of real numbers; take "
                     "its real part or its absolute value, or pass its gradient"
                 )
-            ones: Array = namespace(array).ones_like(array)
+            ones: Array = np.empty_like(array)
+            ones.fill(1)  # `ones_like` takes four times as long
             if not create_graph:
                 return edge, ones
             gradient = ones
@@ -275,7 +273,11 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods, Int
         before keep their values.
         """
         with (self._leaf or self._make_leaf()).lock:
-            self.data = function(self._value.array)
+            old, new = self._value.array, function(self._value.array)
+            if type(new) is np.ndarray and new.dtype is old.dtype and new is not old:
+                self._value = Value(new)  # as most are: nothing else need be looked at
+            else:
+                self.data = new
 
     def change_rows(self, function: Callable[[Array], None]) -> None:
         """Has `function(array)` write into the array, atomically among such changes.
@@ -460,10 +462,11 @@ def attach(
         memory: The Value of the array's memory, if another Tensor has it already.
         is_view: Whether the array is part of another Tensor's memory.
     """
-    made = Tensor.__new__(Tensor)
-    exact = array if is_array(array) else as_array(array)
-    edge = None if node is None else (node, output)
-    made._set_up(Value(exact, memory), edge, is_view=is_view)
+    made = holding(array if type(array) is np.ndarray or is_array(array) else as_array(array))
+    if memory is not None:
+        made._value.counter = memory.counter or memory
+    made._edge = None if node is None else (node, output)
+    made._is_view = is_view
     return made
 
 

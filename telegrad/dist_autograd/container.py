@@ -107,6 +107,9 @@ class Container:
         """Returns a context of which a message says that it is open; None if it is released."""
         if self._told:
             self.work_off()
+        context = self._contexts.get(context_id)  # as a rule; who releases it may come at any time
+        if context is not None:
+            return context
         with self._lock:
             context = self._contexts.get(context_id)
             if context is not None:
@@ -163,16 +166,17 @@ class Container:
         Raises:
             ContextError: The context was released meanwhile.
         """
-        runner = self.runner(context, PassId.of(self.agent.info, next(self._next_pass)))
+        pass_id = PassId.of(self.agent.info, next(self._next_pass))
+        runner = self._new_runner(context, pass_id)
         if runner is None:
             raise ContextError(self.absence(context.id))
         return runner
 
     def runner(self, context: Context, pass_id: PassId) -> PassRunner | None:
         """Returns this worker's part of a pass; None when the context is released."""
-        known = context.find_pass(pass_id)
-        if known is not None:
-            return known
+        return context.find_pass(pass_id) or self._new_runner(context, pass_id)
+
+    def _new_runner(self, context: Context, pass_id: PassId) -> PassRunner | None:
         return context.add_pass(
             PassRunner(self.agent, context, pass_id, self.new_message, self.desk)
         )
@@ -289,9 +293,9 @@ class Container:
         return _Dropped(context, touched, passes, (recorded, ending))
 
     def _lowest(self) -> int:
-        own = self.agent.info.incarnation
-        numbers = [number_of(each) for each in self._contexts if creator_of(each) == own]
-        return min(numbers, default=self._created + 1)
+        first = make_context_id(self.agent.info.incarnation, 0)
+        own = range(first, first + self._created + 1)
+        return min([each for each in self._contexts if each in own], default=own.stop) - first
 
     def _close(
         self,
@@ -308,13 +312,18 @@ class Container:
                 runner.abort_if_running(cause or ContextError(self.absence(context.id)))
         if lowest is None:
             return
-        if to_all or any(self.agent.lost(peer) is not None for peer in touched):
+        for peer in touched:
+            to_all = to_all or self.agent.lost(peer) is not None
+        if to_all:
             touched = {*touched, *self.agent.workers()}
         self._tell(touched - {told_by}, ReleaseMessage(context.id, lowest))
 
     def _tell(self, peers: set[WorkerInfo], message: ReleaseMessage) -> None:
+        others = peers - {self.agent.info}
+        if not others:
+            return
         body = message.to_wire()
-        for peer in peers - {self.agent.info}:
+        for peer in others:
             with suppress(WorkerLostError, UnknownWorkerError):
                 self.agent.post(peer, RELEASE, body, rides=True)
                 self._riding.add(peer)

@@ -43,8 +43,9 @@ class SendFunction(Node):
         message: int,
         devices: Sequence[str],
     ) -> None:
-        inputs = tuple(edges)
-        super().__init__(inputs, num_outputs=len(inputs))
+        self.edges = tuple(edges)
+        self.num_outputs = len(self.edges)
+        self._hooks = None
         self.context_id = context_id
         self.peer = peer
         self.message = message
@@ -55,12 +56,13 @@ class SendFunction(Node):
         tensors: Collection[Tensor], *, context_id: int, peer: WorkerInfo, message: int
     ) -> SendFunction:
         """Returns what stands above tensors that were sent in one message, in this order."""
+        edges: list[Edge | None] = []
+        devices: list[str] = []
+        for each in tensors:
+            edges.append(each.edge)
+            devices.append(each.device)
         return SendFunction(
-            [each.edge for each in tensors],
-            context_id=context_id,
-            peer=peer,
-            message=message,
-            devices=[each.device for each in tensors],
+            edges, context_id=context_id, peer=peer, message=message, devices=devices
         )
 
     @property
@@ -70,13 +72,16 @@ class SendFunction(Node):
 
     def backward(self, gradients: Gradients) -> Gradients:
         """Hands each slot's gradient to the Tensor that was sent in it."""
-        slots = zip(gradients, self.devices, self.edges, strict=True)
-        return tuple([None if g is None else _on(g, device, edge) for g, device, edge in slots])
+        placed: list[Gradient | None] = []
+        for gradient, device, edge in zip(gradients, self.devices, self.edges, strict=True):
+            if gradient is None or (type(gradient) is np.ndarray and device == CPU):
+                placed.append(gradient)  # as nearly all
+            else:
+                placed.append(_on(gradient, device, edge))
+        return tuple(placed)
 
 
 def _on(gradient: Gradient, device: str, edge: Edge | None) -> Gradient:
-    if type(gradient) is np.ndarray and device == CPU:
-        return gradient  # most of them
     if is_row_sparse(gradient):
         # Rows stay rows on their way to a leaf, or on to another worker; rules get arrays.
         moved = gradient.to(device)
@@ -99,17 +104,19 @@ class RecvFunction(Sink):
     __slots__ = ("context_id", "message", "peer")
 
     def __init__(self, slots: int, *, context_id: int, peer: WorkerInfo, message: int) -> None:
-        super().__init__(
-            slots,
-            refusal=(
-                f"the graph goes on at worker {peer.name!r}, from which a value was received in "
-                f"autograd context {context_id}; a local backward() ends at this worker, so call "
-                "dist_autograd.backward(context_id, [loss])"
-            ),
-        )
+        super().__init__(slots)
         self.context_id = context_id
         self.peer = peer
         self.message = message
+
+    @property
+    def refusal(self) -> str:
+        """What a local backward that meets it says."""
+        return (
+            f"the graph goes on at worker {self.peer.name!r}, from which a value was received in "
+            f"autograd context {self.context_id}; a local backward() ends at this worker, so call "
+            "dist_autograd.backward(context_id, [loss])"
+        )
 
     @property
     def name(self) -> str:

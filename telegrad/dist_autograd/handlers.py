@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import final
+from typing import TypeAlias, final
 
 from telegrad.dist_autograd.container import Container
 from telegrad.dist_autograd.desk import Work
@@ -27,6 +27,8 @@ from telegrad.wire import Envelope
 
 __all__ = ["Handlers"]
 
+Handle: TypeAlias = Callable[[WorkerInfo, Envelope], PassRunner | None]
+
 
 @final
 class Handlers:
@@ -42,20 +44,15 @@ class Handlers:
 
     def register(self) -> None:
         """Registers them on the agent."""
-        for kind, handle in (
-            (PASS, self._hear),
-            (ABORT, self._abort),
+        put, later = self._container.desk.put, self._container.later
+        for kind, handle, hand_on in (
+            (PASS, self._hear, put),
+            (ABORT, self._guarded(self._abort), put),
+            (RELEASE, self._guarded(self._release), later),
         ):
-            handler = self._handed_on(handle, self._container.desk.put)
-            self._agent.register_handler(kind, handler, anywhere=True)
-        released = self._handed_on(self._release, self._container.later)
-        self._agent.register_handler(RELEASE, released, anywhere=True)
+            self._agent.register_handler(kind, _handed_on(handle, hand_on), anywhere=True)
 
-    def _handed_on(
-        self,
-        handle: Callable[[WorkerInfo, Envelope], PassRunner | None],
-        put: Callable[[Work], None],
-    ) -> Callable[[WorkerInfo, Envelope], None]:
+    def _guarded(self, handle: Handle) -> Handle:
         def guarded(peer: WorkerInfo, envelope: Envelope) -> PassRunner | None:
             try:
                 return handle(peer, envelope)
@@ -63,19 +60,12 @@ class Handlers:
                 self._tell_garbage(peer, envelope, error)
             return None
 
-        def handler(peer: WorkerInfo, envelope: Envelope) -> None:
-            put(partial(guarded, peer, envelope))
-
-        return handler
+        return guarded
 
     def _tell_garbage(self, peer: WorkerInfo, envelope: Envelope, error: DecodeError) -> None:
         self._agent.tell_garbage(peer, envelope, error)
         if envelope.call:
             self._agent.reply_error(peer, envelope, error)
-
-    def _runner(self, context_id: ContextId, pass_id: PassId) -> PassRunner | None:
-        context = self._container.enter(context_id)
-        return None if context is None else self._container.runner(context, pass_id)
 
     def _hear(self, peer: WorkerInfo, envelope: Envelope) -> PassRunner | None:
         try:
@@ -85,7 +75,8 @@ class Handlers:
             self._tell_garbage(peer, envelope, error)
             return self._unreadable(peer, envelope, error)
         context_id, pass_id = message.context_id, message.pass_id
-        runner = self._runner(context_id, pass_id)
+        context = self._container.enter(context_id)
+        runner = None if context is None else self._container.runner(context, pass_id)
         if runner is None and message.begun:
             runner = self._container.ending(pass_id)
         if runner is not None:
@@ -125,7 +116,8 @@ class Handlers:
 
     def _abort(self, peer: WorkerInfo, envelope: Envelope) -> PassRunner | None:
         message = AbortMessage.from_wire(self._agent.read(envelope))
-        runner = self._runner(message.context_id, message.pass_id)
+        context = self._container.enter(message.context_id)
+        runner = None if context is None else self._container.runner(context, message.pass_id)
         if runner is None:
             self._agent.reply(peer, envelope)
         else:
@@ -135,3 +127,12 @@ class Handlers:
     def _release(self, peer: WorkerInfo, envelope: Envelope) -> None:
         message = ReleaseMessage.from_wire(self._agent.read(envelope))
         self._container.release(message.context_id, peer, message.lowest)
+
+
+def _handed_on(
+    handle: Handle, put: Callable[[Work], None]
+) -> Callable[[WorkerInfo, Envelope], None]:
+    def handler(peer: WorkerInfo, envelope: Envelope) -> None:
+        put(partial(handle, peer, envelope))
+
+    return handler

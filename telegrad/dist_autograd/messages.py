@@ -118,12 +118,16 @@ class PassMessage:
 
     def to_wire(self) -> dict[str, object]:
         """Returns it as plain values and arrays, with what there is of it."""
-        body: dict[str, object] = {"pass": _head(self.context_id, self.pass_id)}
+        body: dict[str, object] = {"pass": [*write_context_id(self.context_id), *self.pass_id]}
         if self.mode is not None:
             body["begin"] = [self.mode.retain, self.mode.create, self.mode.keep, *self.claims]
         if self.gradients:
-            body["answers"] = [each for n, slots in self.gradients for each in (n, len(slots))]
-            body["gradients"] = [gradient for _, slots in self.gradients for gradient in slots]
+            answers: list[int] = []
+            flat: list[object] = []
+            for number, slots in self.gradients:
+                answers += (number, len(slots))
+                flat += slots
+            body["answers"], body["gradients"] = answers, flat
         if self.nones:
             body["nones"] = self.nones
         if self.begun:
@@ -174,7 +178,7 @@ class AbortMessage:
 
     def to_wire(self) -> dict[str, object]:
         """Returns it as plain values."""
-        head = _head(self.context_id, self.pass_id)
+        head = [*write_context_id(self.context_id), *self.pass_id]
         return {"pass": head, "cause": describe_cause(self.cause)}
 
     @staticmethod
@@ -251,10 +255,6 @@ def read_cause(body: object) -> BaseException:
     for note in body.get("notes") or ():
         error.add_note(str(note))
     return error
-
-
-def _head(context_id: ContextId, pass_id: PassId) -> list[object]:
-    return [*write_context_id(context_id), *pass_id]
 
 
 def read_head(body: object) -> tuple[ContextId, PassId, Mapping[str, Any]]:

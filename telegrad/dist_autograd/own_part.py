@@ -39,7 +39,8 @@ class OwnPart(Driven):
         self._runner = runner
         self._desk = desk
         self._taken: deque[Work] = deque()
-        self._news: Future[Any] = new_future(None, "news of a pass")
+        # Completed by the next message; made to be waited for.
+        self._news: Future[Any] | None = None
         self.peer = agent.info  # it may be any; who waits for this alone asks `drive`
 
     def take(self, work: Work) -> None:
@@ -60,17 +61,18 @@ class OwnPart(Driven):
         """
         ended, ends = self._runner.ended, time.monotonic() + limit
         ended.call_when_done(self._wake)
+        waiting, me = self._desk.waiting, get_ident()
         self._do(start)
-        while True:
-            self._news = new_future(self._agent.submit, "the end of a pass")
-            self._news.stands_for(self, _nothing)
-            if ended.done():
+        while not ended.done():
+            news = self._news = new_future(self._agent.submit, "the end of a pass")
+            news.stands_for(self, _nothing)
+            if ended.done():  # before it could have told of it
                 return
-            self._desk.waiting[get_ident()] = self
+            waiting[me] = self
             try:
-                self._news.wait(max(ends - time.monotonic(), LEAST_SECONDS))
+                news.wait(max(ends - time.monotonic(), LEAST_SECONDS))
             finally:
-                del self._desk.waiting[get_ident()]
+                del waiting[me]
                 if self._taken:
                     self._do(partial(self._desk.work_through, self._taken, self._runner))
 
@@ -87,7 +89,8 @@ class OwnPart(Driven):
             self._agent.new_context().run(work)
 
     def _wake(self) -> None:
-        self._news.try_set_result(None)
+        if self._news is not None:
+            self._news.try_set_result(None)
 
 
 def _nothing() -> None:

@@ -38,13 +38,18 @@ class PassGradients(GradientTarget):
 
         So a hook may write into what `get` returns, as it may into `tensor.grad`.
         """
-        home = None if type(gradient) is np.ndarray else tensor.device
+        plain = type(gradient) is np.ndarray  # as most, and of the graph task's own
         with self._lock:
-            if not self._cleared:
-                present = self._held.get(tensor)
-                added = gradient if home is None else moved_to(gradient, home)
+            if self._cleared:
+                return
+            present = self._held.get(tensor)
+            if plain:
+                self._held[tensor] = gradient if present is None else sum_of(present, gradient)
+            else:
+                home = tensor.device
+                added = moved_to(gradient, home)
                 held = _copy(added) if present is None else sum_of(present, added)
-                self._held[tensor] = held if home is None else moved_to(held, home)
+                self._held[tensor] = moved_to(held, home)
 
     def get(self, tensor: Tensor) -> Tensor | None:
         """Returns what is kept for `tensor`; a RowSparse as it is."""

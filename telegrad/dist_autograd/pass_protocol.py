@@ -35,9 +35,11 @@ Nothing here knows a clock, a thread or a socket. Events of one machine come one
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeAlias, TypeVar, final
+from itertools import repeat
+from types import MappingProxyType
+from typing import Final, Generic, TypeAlias, TypeVar, final
 
 from telegrad.errors import AutogradError
 from telegrad.types import WorkerInfo
@@ -75,13 +77,20 @@ class Cut:
         lost: Peers known to be lost, each with the error to raise for it.
     """
 
-    sends: Mapping[WorkerInfo, tuple[int, ...]]
+    sends: Mapping[WorkerInfo, Sequence[int]]
     receives: frozenset[FunctionKey]
     reached: frozenset[FunctionKey]
     lost: Mapping[WorkerInfo, BaseException] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+_NOTHING: Final = Cut(MappingProxyType({}), frozenset(), frozenset(), MappingProxyType({}))
+
+
+# What is to be done. Several are made for each message, and frozen ones take three times as long.
+
+
+@final
+@dataclass(slots=True)
 class Begin:
     """To a peer: the pass began; these sends of mine to you are claims. Expects a reply."""
 
@@ -89,7 +98,8 @@ class Begin:
     claims: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@final
+@dataclass(slots=True)
 class Reply:
     """To a peer: the reply to its begin; with a cause when the pass was aborted here."""
 
@@ -98,7 +108,8 @@ class Reply:
     cause: BaseException | None
 
 
-@dataclass(frozen=True, slots=True)
+@final
+@dataclass(slots=True)
 class Answer(Generic[G]):
     """To a peer: answers to sends of its own, gradients by message id and a list of nones."""
 
@@ -107,7 +118,8 @@ class Answer(Generic[G]):
     nones: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@final
+@dataclass(slots=True)
 class Abort:
     """To a peer: the pass is over, with this cause; a request. To the starter: it should be."""
 
@@ -115,7 +127,8 @@ class Abort:
     cause: BaseException
 
 
-@dataclass(frozen=True, slots=True)
+@final
+@dataclass(slots=True)
 class Confirm:
     """To a peer: the reply to its abort."""
 
@@ -123,7 +136,8 @@ class Confirm:
     request: object
 
 
-@dataclass(frozen=True, slots=True)
+@final
+@dataclass(slots=True)
 class Feed(Generic[G]):
     """To the local graph: a send function's answer; `gradient` is None when it is none."""
 
@@ -131,14 +145,16 @@ class Feed(Generic[G]):
     gradient: G | None
 
 
-@dataclass(frozen=True, slots=True)
+@final
+@dataclass(slots=True)
 class Drop:
     """To the local graph: stop, and take this pass' gradients away."""
 
     cause: BaseException
 
 
-@dataclass(frozen=True, slots=True)
+@final
+@dataclass(slots=True)
 class End:
     """To the caller of backward at the starter: the pass ended; without a cause it succeeded."""
 
@@ -173,9 +189,10 @@ class PassProtocol(Generic[G]):
     def __init__(self, me: WorkerInfo, starter: WorkerInfo) -> None:
         self.me = me
         self.starter = starter
+        self._starts = me == starter
         self.phase = Phase.IDLE
         self.cause: BaseException | None = None
-        self._cut = Cut({}, frozenset(), frozenset())
+        self._cut = _NOTHING
         self._parent: tuple[WorkerInfo, object] | None = None
         self._ended = False  # the first begin was replied to; at the starter: End was given out
         self._finished = False  # the local graph has nothing left to do
@@ -183,8 +200,10 @@ class PassProtocol(Generic[G]):
         self._unanswered: set[FunctionKey] = set()  # my sends that wait for their answer
         self._unbegun: set[WorkerInfo] = set()  # peers whose reply to my begin is missing
         self._engaged: set[WorkerInfo] = set()  # peers that began with me, or I with them
-        self._resolved: dict[FunctionKey, bool] = {}  # my receives: True when it was a gradient
-        self._claimed: set[FunctionKey] = set()  # claims on receives that are not resolved yet
+        # My receives that are reached: those not resolved yet, True for one with a claim on it; and
+        # the resolved ones, True for one that a gradient came to.
+        self._open: dict[FunctionKey, bool] = {}
+        self._resolved: dict[FunctionKey, bool] = {}
         self._gone: set[WorkerInfo] = set()
         self._told: set[WorkerInfo] = set()  # who was sent an abort
         self._unconfirmed: set[WorkerInfo] = set()  # who has not replied to it
@@ -219,28 +238,32 @@ class PassProtocol(Generic[G]):
         assert self.phase is Phase.IDLE, "a cut is fixed once"
         out: list[Action[G]] = []
         self.phase = Phase.ACTIVE
-        self._cut = cut
-        if self.starter in cut.lost:
+        self._cut, lost = cut, cut.lost
+        self._open = dict.fromkeys(cut.reached, False)
+        if lost and self.starter in lost:
             self._abort(cut.lost[self.starter], None, out)
             self._settle(out)
             return out
-        peers = dict.fromkeys(cut.sends) | dict.fromkeys(peer for peer, _ in cut.receives)
-        for peer in peers:
-            ids = cut.sends.get(peer, ())
-            if peer in cut.lost:  # it answers none: what it held is not in its cut, it has none
+        peers = dict(cut.sends)
+        for peer, _ in cut.receives:
+            peers.setdefault(peer, ())
+        for peer, ids in peers.items():
+            if lost and peer in lost:  # it answers none: what it held is not in its cut
                 out += [Feed((peer, number), None) for number in ids]
             else:
-                self._unanswered.update((peer, number) for number in ids)
+                for number in ids:
+                    self._unanswered.add((peer, number))
                 self._unbegun.add(peer)
                 self._engaged.add(peer)
                 out.append(Begin(peer, tuple(ids)))
         early, self._early = self._early, []
         for peer, gradients, nones in early:
-            if peer in cut.lost:  # it had begun: lost in the middle
-                self._abort(cut.lost[peer], None, out)
+            if peer in lost:  # it had begun: lost in the middle
+                self._abort(lost[peer], None, out)
             else:
                 self._take(peer, gradients, nones, out)
-        self._settle(out)
+        if not self._unbegun:
+            self._settle(out)
         return out
 
     def begin(self, peer: WorkerInfo, claims: Iterable[int], request: object) -> list[Action[G]]:
@@ -251,14 +274,21 @@ class PassProtocol(Generic[G]):
         if self.phase is Phase.ABORTED:
             out.append(Reply(peer, request, self.cause))
             return out
-        if self._parent is None and self.me != self.starter:
+        if self._parent is None and not self._starts:
             self._parent = (peer, request)
         else:
             out.append(Reply(peer, request, None))
-        nones = [number for number in claims if self._claim((peer, number))]
+        nones: list[int] = []
+        for number in claims:
+            key = (peer, number)
+            if key in self._open:
+                self._open[key] = True
+            elif not self._resolved.get(key):  # not in the cut, nothing in it leads there, or none
+                nones.append(number)  # (a gradient was sent when it was resolved)
         if nones:
             out.append(Answer(peer, (), tuple(nones)))
-        self._settle(out)
+        if not self._unbegun:
+            self._settle(out)
         return out
 
     def answer(
@@ -270,7 +300,8 @@ class PassProtocol(Generic[G]):
             self._early.append((peer, tuple(gradients), tuple(nones)))
         elif self.phase is not Phase.ABORTED:
             self._take(peer, gradients, nones, out)
-            self._settle(out)
+            if not self._unbegun:
+                self._settle(out)
         return out
 
     def resolve(self, answers: Iterable[tuple[FunctionKey, G | None]]) -> list[Action[G]]:
@@ -280,30 +311,31 @@ class PassProtocol(Generic[G]):
         for key, gradient in answers:
             if self.phase is Phase.ABORTED:
                 break
-            assert key in self._cut.reached, "only what is reached is resolved by the graph"
-            assert key not in self._resolved, "a receive is resolved once"
+            claimed = self._open.pop(key, None)
+            assert claimed is not None, "the graph resolves only what is reached, and each once"
             self._resolved[key] = gradient is not None
             peer, number = key
             if gradient is None:
-                if key in self._claimed:
+                if claimed:
                     nones.setdefault(peer, []).append(number)
-            elif peer in self._cut.lost:
+            elif self._cut.lost and peer in self._cut.lost:
                 self._abort(self._cut.lost[peer], None, out)
             else:  # eager: the claim may still be on its way
                 out.append(Answer(peer, ((number, gradient),), ()))
-            self._claimed.discard(key)
-        if self.phase is not Phase.ABORTED:
+        if nones and self.phase is not Phase.ABORTED:
             out += [Answer(peer, (), tuple(numbers)) for peer, numbers in nones.items()]
-        self._settle(out)
+        if not self._unbegun:
+            self._settle(out)
         return out
 
     def finished(self) -> list[Action[G]]:
         """The local graph ran dry for good: every send was fed, every receive resolved."""
         out: list[Action[G]] = []
         if self.phase is Phase.ACTIVE:
-            assert not self._cut.reached - self._resolved.keys(), "a receive was left unresolved"
+            assert not self._open, "a receive was left unresolved"
             self._finished = True
-            self._settle(out)
+            if not self._unbegun:
+                self._settle(out)
         return out
 
     def begun(self, peer: WorkerInfo, cause: BaseException | None = None) -> list[Action[G]]:
@@ -323,7 +355,7 @@ class PassProtocol(Generic[G]):
         self._unconfirmed.discard(peer)
         if peer == self.starter or (self.phase is Phase.ACTIVE and peer in self._engaged):
             self._abort(cause, peer, out)
-        elif self.phase is Phase.DONE and peer in self._engaged and self.me != self.starter:
+        elif self.phase is Phase.DONE and peer in self._engaged and not self._starts:
             # This part is over, the pass perhaps not, and nobody else may know this worker:
             # the starter decides, and says so if it aborted.
             self._tell(self.starter, cause, out)
@@ -348,7 +380,7 @@ class PassProtocol(Generic[G]):
         peer = None if source is None else source[0]
         aborted_before = self.phase is Phase.ABORTED
         self._abort(cause, peer, out)
-        if self.me == self.starter and peer is not None and self.phase is Phase.ABORTED:
+        if self._starts and peer is not None and self.phase is Phase.ABORTED:
             assert self.cause is not None
             self._tell(peer, self.cause, out)  # it may only have reported a loss
         if at_once:
@@ -358,7 +390,7 @@ class PassProtocol(Generic[G]):
             # The starter's own aborts are waited for by the starter alone: who only reported a
             # loss waits for its confirmation and would else be waited for in turn.
             aborts = self.phase is Phase.ABORTED and not aborted_before
-            if self.me == self.starter or not aborts:
+            if self._starts or not aborts:
                 out.append(Confirm(*source))
             else:
                 self._aborter = source
@@ -374,15 +406,6 @@ class PassProtocol(Generic[G]):
 
     # Transitions.
 
-    def _claim(self, key: FunctionKey) -> bool:
-        """Takes a claim; returns whether it is answered with none at once."""
-        if key not in self._cut.reached:
-            return True  # not in the cut, or nothing in it leads there
-        if key in self._resolved:
-            return not self._resolved[key]  # a gradient was sent when it was resolved
-        self._claimed.add(key)
-        return False
-
     def _take(
         self,
         peer: WorkerInfo,
@@ -390,11 +413,12 @@ class PassProtocol(Generic[G]):
         nones: Iterable[int],
         out: list[Action[G]],
     ) -> None:
-        answers: list[tuple[int, G | None]] = [*gradients, *((number, None) for number in nones)]
+        answers: list[tuple[int, G | None]] = [*gradients, *zip(nones, repeat(None))]
         for number, gradient in answers:
             key = (peer, number)
-            if key in self._unanswered:
-                self._unanswered.discard(key)
+            waiting = len(self._unanswered)
+            self._unanswered.discard(key)
+            if len(self._unanswered) < waiting:
                 out.append(Feed(key, gradient))
             elif gradient is not None:
                 self._abort(
@@ -407,13 +431,13 @@ class PassProtocol(Generic[G]):
                 )
 
     def _abort(self, cause: BaseException, source: WorkerInfo | None, out: list[Action[G]]) -> None:
-        if self.phase is Phase.ABORTED or (self.phase is Phase.DONE and self.me == self.starter):
+        if self.phase is Phase.ABORTED or (self.phase is Phase.DONE and self._starts):
             return
         self.phase = Phase.ABORTED
         self.cause = cause
         self._early.clear()
         self._unanswered.clear()
-        self._claimed.clear()
+        self._open.clear()
         out.append(Drop(cause))
         audience = self._engaged | {self.starter}
         if self._parent is not None:
@@ -430,7 +454,11 @@ class PassProtocol(Generic[G]):
             out.append(Abort(peer, cause))
 
     def _settle(self, out: list[Action[G]]) -> None:
-        """Gives out the one reply, or the end, when nothing is waited for any more."""
+        """Gives out the one reply, or the end, when nothing is waited for any more.
+
+        Nothing comes of it while a reply to a begin is missing, so many do not ask it then; who hears
+        of aborts does.
+        """
         if self._aborter is not None and not self._unconfirmed:
             out.append(Confirm(*self._aborter))
             self._aborter = None
@@ -439,7 +467,7 @@ class PassProtocol(Generic[G]):
         if self.phase is Phase.ACTIVE and self._finished and not self._unanswered:
             self.phase = Phase.DONE
         if self.phase is Phase.DONE or self.phase is Phase.ABORTED:
-            if self.me == self.starter:
+            if self._starts:
                 out.append(End(self.cause))
             elif self._parent is not None:
                 out.append(Reply(*self._parent, self.cause))

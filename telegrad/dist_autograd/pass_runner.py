@@ -99,7 +99,8 @@ class PassRunner:
         desk: Desk,
     ) -> None:
         self.id = pass_id
-        self._starter = pass_id.starter
+        starts = pass_id.incarnation == agent.info.incarnation
+        self._starter = agent.info if starts else pass_id.starter
         self.gradients = PassGradients(context.ended_passes)
         self.ended: Future[None] = new_future(agent.submit, f"backward of context {context.id}")
         self._agent = agent
@@ -128,7 +129,8 @@ class PassRunner:
     @property
     def running(self) -> bool:
         """Whether this worker's part of the pass has not ended yet."""
-        return self._protocol.phase in (Phase.IDLE, Phase.ACTIVE)
+        phase = self._protocol.phase
+        return phase is Phase.ACTIVE or phase is Phase.IDLE
 
     @property
     def waiting(self) -> bool:
@@ -167,9 +169,11 @@ class PassRunner:
 
     def work(self) -> None:
         """Works on the graph until it is dry, and says what there is to say by then."""
-        self._run_graph()
+        if self._fed:
+            self._run_graph()
         while self._outgoing and self._queue(self._say_all):
-            self._run_graph()  # another thread's event may have been handled there
+            if self._fed:
+                self._run_graph()  # another thread's event may have been handled there
 
     @property
     def peer(self) -> WorkerInfo | None:
@@ -220,19 +224,18 @@ class PassRunner:
         while working.acquire(blocking=False):
             try:
                 while events:
-                    self._react(events.popleft())
+                    react = events.popleft()
+                    try:
+                        if actions := react():
+                            self._perform(actions)
+                    except BaseException as error:  # it must end the pass, not leave it hanging
+                        self._perform(self._failed(error))
             finally:
                 working.release()
             # Who found the lock taken has queued before this line: look again.
             if not events:
                 return True
         return False
-
-    def _react(self, event: Event) -> None:
-        try:
-            self._perform(event())
-        except BaseException as error:  # a fault here must end the pass, not leave it hanging
-            self._perform(self._failed(error))
 
     def _failed(self, error: BaseException) -> list[Action[Gradients]]:
         note_origin(error, self._agent.name, self._context.id)
@@ -267,11 +270,15 @@ class PassRunner:
             if self._outgoing and task.remaining > SMALL_GRAPH:
                 self._queue(self._say_all)
             try:
-                task.run()
+                done = task.run()
             except BaseException as error:  # SystemExit too: a rule, a hook or a sink raised
                 self._queue(partial(self._failed, self._or_mismatch(task, error)))
                 return
-            self._queue(self._ran)
+            # What is done has called its sinks before: their gradients, and nones, are there.
+            if self._nones:
+                self._queue(self._ran)
+            elif done:
+                self._queue(self._graph_done)
 
     def _or_mismatch(self, task: GraphTask, error: BaseException) -> BaseException:
         """Returns an error, or what is behind it: contexts that share a graph free it for each other."""
@@ -348,8 +355,12 @@ class PassRunner:
             self._queue(partial(self._protocol.resolve, [(key, gradients)]))
 
     def _lost(self, peers: set[WorkerInfo]) -> dict[WorkerInfo, WorkerLostError]:
-        errors = {peer: self._agent.lost(peer) for peer in peers if peer != self._agent.info}
-        return {peer: error for peer, error in errors.items() if error is not None}
+        lost, agent = {}, self._agent
+        for peer in peers:
+            error = agent.lost(peer) if peer.incarnation != agent.info.incarnation else None
+            if error is not None:
+                lost[peer] = error
+        return lost
 
     def _start(self, roots: Sequence[Root]) -> list[Action[Gradients]]:
         return [] if self._protocol.entered else self._enter(roots)  # it was aborted before
@@ -369,14 +380,14 @@ class PassRunner:
         sends: dict[WorkerInfo, list[int]] = {}
         for peer, number in functions.sends:
             sends.setdefault(peer, []).append(number)
-        reached = [key for key, node in functions.receives.items() if task.reaches(node)]
-        cut = Cut(
-            {peer: tuple(numbers) for peer, numbers in sends.items()},
-            frozenset(functions.receives),
-            frozenset(reached),
-            self._lost({self._starter, *sends, *(peer for peer, _ in functions.receives)}),
-        )
-        return self._protocol.enter(cut)
+        receives, peers = frozenset(functions.receives), {self._starter, *sends}
+        unreached: list[FunctionKey] = []
+        for key, node in functions.receives.items():
+            peers.add(key[0])
+            if not task.reaches(node):
+                unreached.append(key)
+        reached = receives.difference(unreached)
+        return self._protocol.enter(Cut(sends, receives, reached, self._lost(peers)))
 
     # Actions.
 
@@ -384,7 +395,11 @@ class PassRunner:
         for action in actions:
             match action:
                 case protocol.Feed(key, gradient):
-                    self._feed(key, gradient)
+                    functions, task = self._functions, self._task
+                    if functions is not None and task is not None:
+                        task.feed(functions.sends[key], gradient)
+                        self._fed = True
+                    # Else aborted meanwhile, perhaps by what was done right before this.
                 case protocol.Drop(cause):
                     self._drop(cause)
                 case protocol.End(cause):
@@ -399,13 +414,6 @@ class PassRunner:
                     self._agent.reply(peer, request)
                 case _:
                     self._say(action)
-
-    def _feed(self, key: FunctionKey, gradients: Gradients | None) -> None:
-        functions, task = self._functions, self._task
-        if functions is None or task is None:
-            return  # aborted meanwhile, perhaps by what was done right before this
-        task.feed(functions.sends[key], gradients)
-        self._fed = True
 
     def _drop(self, cause: BaseException) -> None:
         if self._task is not None:

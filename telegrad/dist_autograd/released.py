@@ -27,6 +27,7 @@ ContextId: TypeAlias = int
 
 # A trainer that opens a million contexts a second takes twelve days to run out of these.
 _NUMBER_BITS = 40
+_NUMBERS = (1 << _NUMBER_BITS) - 1
 
 
 def make_context_id(incarnation: int, number: int) -> ContextId:
@@ -46,7 +47,7 @@ def creator_of(context_id: ContextId) -> int:
 
 def number_of(context_id: ContextId) -> int:
     """Returns the number that the creator gave a context."""
-    return context_id & ((1 << _NUMBER_BITS) - 1)
+    return context_id & _NUMBERS
 
 
 def check_context_id(context_id: object) -> ContextId:
@@ -65,7 +66,7 @@ def check_context_id(context_id: object) -> ContextId:
 
 def write_context_id(context_id: ContextId) -> list[int]:
     """Returns what of a context id travels: an integer of more than 64 bits takes its time."""
-    return [context_id >> _NUMBER_BITS, context_id & ((1 << _NUMBER_BITS) - 1)]
+    return [context_id >> _NUMBER_BITS, context_id & _NUMBERS]
 
 
 def read_context_id(value: object) -> ContextId:
@@ -80,8 +81,8 @@ def read_context_id(value: object) -> ContextId:
     """
     if isinstance(value, list) and len(value) == 2:
         creator, number = value
-        if type(creator) is type(number) is int and creator >= 0 <= number < 1 << _NUMBER_BITS:
-            return make_context_id(creator, number)
+        if type(creator) is type(number) is int and creator >= 0 <= number <= _NUMBERS:
+            return (creator << _NUMBER_BITS) | number
     raise DecodeError(f"{value!r} is not the id of an autograd context")
 
 
@@ -95,7 +96,7 @@ class ReleasedContexts:
         self._lost: dict[int, None] = {}
 
     def __contains__(self, context_id: ContextId) -> bool:
-        creator, number = creator_of(context_id), number_of(context_id)
+        creator, number = context_id >> _NUMBER_BITS, context_id & _NUMBERS
         return (
             creator in self._lost
             or number < self._lowest.get(creator, 0)
@@ -108,8 +109,8 @@ class ReleasedContexts:
 
     def add(self, context_id: ContextId) -> None:
         """Notes that one context is over."""
-        creator, number = creator_of(context_id), number_of(context_id)
         if context_id not in self:
+            creator, number = context_id >> _NUMBER_BITS, context_id & _NUMBERS
             self._released.setdefault(creator, set()).add(number)
 
     def rise(self, creator: int, lowest: int) -> None:

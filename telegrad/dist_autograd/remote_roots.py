@@ -62,12 +62,15 @@ def find_roots(
         OwnerLostError: An owner is lost.
         CallTimeoutError: Not all are there in time.
     """
+    elsewhere = False
     for i, root in enumerate(roots):
         if isinstance(root, Tensor):  # before anyone else is asked for anything
             check_root(root, f"roots[{i}]", given=gradients[i] is not None)
+        else:
+            elsewhere = True
     me = container.agent.info
     asked: dict[int, Future[Any]] = {}
-    if not all(isinstance(root, Tensor) for root in roots):
+    if elsewhere:
         asked = _ask_all(container, context, roots, gradients, limit)
     found = []
     for i, (root, gradient) in enumerate(zip(roots, gradients, strict=True)):

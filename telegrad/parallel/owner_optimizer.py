@@ -233,7 +233,7 @@ class OwnerOptimizer:
         with self._lock:
             for i, given in options.items():
                 group = self._groups[i]
-                if any(group[name] != value for name, value in given.items()):
+                if not given.items() <= group.items():
                     self._optimizer.check({**group, **given})
                     group.update(given)
 

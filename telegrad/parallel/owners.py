@@ -192,9 +192,12 @@ class Owners:
         def arguments(owner: Owner) -> Sequence[Any]:
             return (request.plain(owner.groups),)
 
-        outcomes = self._outcomes(method, arguments, timeout)
-        self._raise_first(outcomes, self._failure(outcomes) if steps else StepFailure())
-        return [value for value, _, _ in outcomes]
+        values = []
+        for value, error, _ in (outcomes := self._outcomes(method, arguments, timeout)):
+            if error is not None:
+                self._raise_first(outcomes, self._failure(outcomes) if steps else StepFailure())
+            values.append(value)
+        return values
 
     def _outcomes(
         self,

@@ -289,6 +289,22 @@ def test_an_error_stops_the_task() -> None:
     assert record.leaves == {}
 
 
+@pytest.mark.parametrize("end", ["leaf", "sink"])
+def test_it_is_not_done_before_its_last_end_has_been_told(end: str) -> None:
+    """Another thread, that finds it done, says so to others: what ends there must be there."""
+    seen: list[bool] = []
+    source = Source(leaf() if end == "leaf" else received(Sink(refusal="no")))
+    task = GraphTask(
+        [],
+        accumulate=lambda *_: seen.append(task.done),
+        sink=lambda *_: seen.append(task.done),
+        sources=[source],
+    )
+    task.feed(source, (ONE,))
+    assert task.run()
+    assert seen == [False]
+
+
 def test_abort_runs_and_frees_nothing_more() -> None:
     x = leaf()
     y = (x * x).sum()

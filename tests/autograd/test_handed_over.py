@@ -147,3 +147,50 @@ def test_what_grad_returns_is_not_what_the_graph_keeps() -> None:
         (found,) = grad(picked, x, retain_graph=True)
         found.data[...] = 7.0
     assert factor.tolist() == [2.0] * 3
+
+
+def with_two_uses(make: Callable[[], Any]) -> tuple[Tensor, list[Any]]:
+    """The gradient of what is used twice, and the arrays that its two uses gave."""
+    made: list[Any] = []
+
+    def noted() -> Any:
+        array = make()
+        made.append(weakref.ref(array))
+        return array
+
+    x = tensor(np.zeros((2, 3)), requires_grad=True)
+    between = x * 1.0
+    found: list[Tensor] = []
+    between.register_hook(found.append)
+    (Made.apply(between, noted) + Made.apply(between, noted)).backward()
+    return found[0], made
+
+
+def test_what_nobody_else_has_is_added_to_in_place() -> None:
+    total, (first, second) = with_two_uses(lambda: np.ones((2, 3)))
+    assert total.data is first()
+    assert second() is None
+    assert total.tolist() == [[2.0] * 3] * 2
+
+
+def read_only() -> Any:
+    array = np.ones((2, 3))
+    array.flags.writeable = False
+    return array
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: kept(np.ones((2, 3))),
+        lambda: kept(np.ones((3, 2))).T,
+        lambda: np.broadcast_to(np.ones(3), (2, 3)),
+        read_only,
+    ],
+)
+def test_what_others_may_have_is_added_to_in_an_array_of_its_own(make: Any) -> None:
+    total, (first, second) = with_two_uses(make)
+    assert total.data is not first()
+    assert total.data is not second()
+    assert total.tolist() == [[2.0] * 3] * 2
+    assert all((array == 1.0).all() for array in HELD)

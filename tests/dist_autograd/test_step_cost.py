@@ -22,8 +22,9 @@ from telegrad.testing import Cluster
 PACKAGE = "/telegrad/"
 STEPS = 12
 # Two calls with a Tensor each way, backward through both, a step of SGD; of two workers together. It
-# was 3,300 when each call judged its method anew, and a message of a pass was two envelopes.
-MOST = 2350
+# was 3,300 when each call judged its method anew, and a message of a pass was two envelopes; and 2,350
+# when each gradient that crossed passed a dozen small functions at either end.
+MOST = 1750
 
 
 class Layer:

@@ -28,9 +28,14 @@ def axes_of(axis: Any, ndim: int) -> tuple[int, ...]:
 
 def kept(x: Any, shape: Shape, axis: Any) -> Any:
     """Gives a reduced value its reduced axes back, with length 1."""
-    axes = axes_of(axis, len(shape))
-    to = tuple([1 if k in axes else n for k, n in enumerate(shape)])
-    return x if x.shape == to else reshape(x, to=to)
+    if axis is None:
+        to: Shape = (1,) * len(shape)
+    else:
+        axes = axes_of(axis, len(shape))
+        to = tuple([1 if k in axes else n for k, n in enumerate(shape)])
+    if x.shape == to:
+        return x
+    return x.reshape(to) if type(x) is np.ndarray else reshape(x, to=to)
 
 
 def spread(g: Any, shape: Shape, axis: Any) -> Any:
@@ -40,7 +45,7 @@ def spread(g: Any, shape: Shape, axis: Any) -> Any:
         repeated = np.empty(shape, g.dtype)
         repeated[...] = g
         return repeated
-    return broadcast_to(g, to=shape)
+    return np.broadcast_to(g, shape) if type(g) is np.ndarray else broadcast_to(g, to=shape)
 
 
 def masked(g: Any, where: Any) -> Any:
@@ -50,6 +55,8 @@ def masked(g: Any, where: Any) -> Any:
 
 def count(shape: Shape, axis: Any, where: Any = None) -> Any:
     """Returns how many items each result is made of: a number, with `where` an array."""
+    if axis is None and (where is None or where is True):
+        return math.prod(shape)
     if where is None or where is True:
         return math.prod([shape[k] for k in axes_of(axis, len(shape))])
     return broadcast_to(where, to=shape).sum(axis=axis, keepdims=True)
