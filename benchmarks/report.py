@@ -67,14 +67,17 @@ def _cells(found: Found, row: Row, peers: Sequence[str]) -> list[str]:
     ratio = ratio_of(found, row)
     if ratio is None:
         return [*cells, NONE, str(row.bar)]
-    met = "" if row.bar.met(ratio) else ", missed"
-    return [*cells, f"{ratio:.2f} x {row.bar.peer}", f"{row.bar}{met}"]
+    ratios, met = f"{ratio:.2f}", "" if row.bar.met(ratio) else ", missed"
+    if (by_sockets := ratio_of(found, row, "telegrad-sockets")) is not None:
+        ratios += f", with `bulk_port` {by_sockets:.2f}"
+        met = ", met with `bulk_port`" if met and row.bar.met(by_sockets) else met
+    return [*cells, f"{ratios} x {row.bar.peer}", f"{row.bar}{met}"]
 
 
-def ratio_of(found: Found, row: Row) -> float | None:
+def ratio_of(found: Found, row: Row, ours_is: str = "telegrad") -> float | None:
     """Returns telegrad's figure over that of the peer that a row's bar names."""
     assert row.bar is not None
-    ours = found.get("telegrad", {}).get(row.plan, ())
+    ours = found.get(ours_is, {}).get(row.plan, ())
     theirs = found.get(row.bar.peer, {}).get(row.plan, ())
     return median_of_ratios(ours, theirs, *row.where)
 

@@ -46,9 +46,9 @@ class RpcOptions:
             from which the coordinator is reached.
         port: Port to listen on, a range of which the first free one is taken (`range(29500, 29600)`
             or "29500-29599"), or 0 for any. Who hosts the coordinator listens on its port alone.
-        bulk_port: Port for big arrays past gRPC, beside `port`, 0 for any; None for none. Faster between
-            hosts; used between workers that both say it (docs/performance.md). As well encrypted as
-            the rest is; not together with `tls`.
+        bulk_port: Port for calls and big arrays past gRPC, beside `port`, 0 for any; None for none. Much
+            faster between hosts; used between workers that both say it (docs/performance.md). As well
+            encrypted as the rest is; not together with `tls`.
         listen: False for a worker that can only connect out: it dials all others, and is called by
             those that listen. Two such workers cannot call each other.
         local: Whether the workers of this user on this host are reached past gRPC, over a Unix socket,
@@ -68,7 +68,7 @@ class RpcOptions:
         cuda_ipc: Whether arrays of GPUs go to workers of this host by memory of the GPU that both open,
             where both say so and it can be had, in place of host memory (docs/gpu.md).
         limits: How many calls, and how many bytes of them, are under way before root calls wait.
-        spin: Seconds for which a thread, or an event loop, that waits for a worker of this host looks
+        spin: Seconds for which a thread, or an event loop, that waits for a worker past gRPC looks
             for its message again and again before it sleeps, where that paid in the last waits; 0 for never.
         switch_interval: The interpreter's thread switch interval while an agent runs, seconds.
     """

@@ -10,7 +10,7 @@ from telegrad.errors import DecodeError
 from telegrad.transport.answer import cut_off, receive_small
 from telegrad.transport.audit import CONNECTION_ADMITTED, CONNECTION_REFUSED
 from telegrad.transport.base import Carrier, CarrierClosedError
-from telegrad.transport.bulk_lanes import Way
+from telegrad.transport.bulk_lanes import Way, check_path
 from telegrad.transport.connection import Connection
 from telegrad.transport.guest_list import GuestList
 from telegrad.transport.handshake import (
@@ -20,6 +20,7 @@ from telegrad.transport.handshake import (
     Underlay,
     refusal,
 )
+from telegrad.transport.moving import moved_stream
 from telegrad.transport.shared_port import LedOnError
 from telegrad.transport.stream import Stream
 from telegrad.transport.terms import Terms
@@ -131,6 +132,9 @@ class Door:
             self._on_refused(claimed, error.words)
             raise
         self._unproved.proved(carrier)  # it may have to wait at the door, among its likes
+        if handshake.moves:
+            self._move(carrier, claimed, handshake, peer_received)
+            return
         if handshake.lane_of:
             self._take_lane(carrier, claimed, handshake)
             return
@@ -162,15 +166,35 @@ class Door:
             address=carrier.description,
             transport=carrier.description.partition(" ")[0].partition(":")[0],
             certificate=None if proved is None else sorted(proved),
-            lane=bool(handshake.lane_of),
+            lane=bool(handshake.lane_of) and not handshake.moves,
             **fields,
         )
 
     def _take_lane(self, carrier: Carrier, peer: WorkerInfo, handshake: AcceptHandshake) -> None:
         """Gives a lane to the stream that it names, which must be the one with that peer."""
+        _, stream = self._named(carrier, peer, handshake)
+        welcome = handshake.welcome(0, resumes=False)
+        stream.lanes.take(carrier, handshake.transcript, preamble=welcome)
+
+    def _move(
+        self, carrier: Carrier, peer: WorkerInfo, handshake: AcceptHandshake, peer_received: int
+    ) -> None:
+        """Gives a socket the place of the stream that it names."""
+        connection, stream = self._named(carrier, peer, handshake)
+        way = stream.lanes.way
+        check_path(way, self._terms, carrier)
+        connection.detach()  # before the number of the last envelope held is told
+        preamble = handshake.welcome(connection.received_number, resumes=True)
+        moved = moved_stream(connection, way, carrier, handshake, preamble=preamble)
+        connection.adopt(moved, peer_received)
+
+    def _named(
+        self, carrier: Carrier, peer: WorkerInfo, handshake: AcceptHandshake
+    ) -> tuple[Connection, Stream]:
+        """Returns the stream to which a lane, or a socket in its place, belongs."""
         connection = self._find(peer, False)
         stream = None if connection is None else connection.stream
-        if stream is None or not stream.lanes.accepts(handshake.lane_of):
+        if connection is None or stream is None or not stream.lanes.accepts(handshake.lane_of):
             raise RefusedError(
                 Reason.UNKNOWN_STREAM,
                 f"{self._info.name} has no stream from {peer.name} that takes this lane",
@@ -178,8 +202,9 @@ class Door:
         if carrier.blocking is not None and not stream.lanes.takes_sockets:
             broken = f"too many sockets between {self._info.name} and {peer.name} broke"
             raise RefusedError(Reason.NOT_ADMITTED, broken)
-        welcome = handshake.welcome(0, resumes=False)
-        stream.lanes.take(carrier, handshake.transcript, preamble=welcome)
+        if handshake.moves and (carrier.blocking is None or stream.carrier.blocking is not None):
+            raise RefusedError(Reason.MALFORMED, "streams move from gRPC to sockets alone")
+        return connection, stream
 
     async def _admitted(self, peer: WorkerInfo, *, knows_session: bool) -> Connection:
         if (peer.name, peer.incarnation) == (self._info.name, self._info.incarnation):

@@ -42,7 +42,12 @@ async def receive_small(terms: Terms, carrier: Carrier) -> bytes:
 
 
 async def ask(
-    terms: Terms, endpoint: str, expected: WorkerInfo | None, *, lane_of: bytes = b""
+    terms: Terms,
+    endpoint: str,
+    expected: WorkerInfo | None,
+    *,
+    lane_of: bytes = b"",
+    moves: bool = False,
 ) -> Answer:
     """Dials an endpoint and exchanges hellos.
 
@@ -51,6 +56,7 @@ async def ask(
         endpoint: Where somebody listens.
         expected: Who has to answer; None for whoever does.
         lane_of: For a lane: the id of its stream.
+        moves: Whether it is no lane, but takes the place of that stream.
 
     Raises:
         ConnectionRefusedError: Nobody listens there.
@@ -68,6 +74,7 @@ async def ask(
         terms.token,
         expected=expected,
         lane_of=lane_of,
+        moves=moves,
         underlay=Underlay.of(carrier, terms.certified),
     )
     cut = cut_off(terms, carrier)

@@ -111,6 +111,13 @@ class Blocking(Protocol):
             CarrierClosedError: The carrier is broken.
         """
 
+    def begin_direct(self) -> None:
+        """Leaves the loop as a stream of messages: the carrier's `direct` moves them from now on.
+
+        Raises:
+            CarrierClosedError: The carrier is broken.
+        """
+
     def put(self, *parts: Buffer) -> None:
         """Sends bytes; blocks until the system has taken all of them.
 
@@ -290,6 +297,11 @@ class Transport(ABC):
     def told(self) -> tuple[str, ...]:
         """What a listener says of it in its hello, once it listens."""
         return ()
+
+    @property
+    def takes_frames(self) -> bool:
+        """Whether streams of other transports may move to its carriers."""
+        return False
 
     def named(self, info: WorkerInfo) -> Transport:
         """Returns the transport with which this worker listens; itself, unless doors are shared.

@@ -21,13 +21,13 @@ from telegrad.transport.bulk_lane import Lane
 from telegrad.transport.bulk_pace import Pace
 from telegrad.transport.bulk_seal import can_seal, make_seal
 from telegrad.transport.bulk_socket_lane import SocketLane
-from telegrad.transport.bulk_sockets import BULK_SCHEME, bulk_endpoint
+from telegrad.transport.bulk_sockets import BULK_SCHEME, MOVES_TOLD, bulk_endpoint
 from telegrad.transport.bulk_standstill import Standstill
 from telegrad.transport.handshake import Reason, RefusedError
 from telegrad.transport.terms import Terms
 from telegrad.types import WorkerInfo
 
-__all__ = ["LANES", "Lanes", "Way"]
+__all__ = ["LANES", "Lanes", "Way", "check_path"]
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +48,7 @@ class Way:
         endpoint: Where this side dialled it, and dials its lanes; empty when the peer did, and does.
         bulk_endpoint: Where a lane over a socket of its own is dialled; empty where there is none.
         sockets: Whether such lanes are taken from the peer.
+        moves: Whether the listener takes frames over such a socket.
     """
 
     stream_id: bytes
@@ -55,13 +56,19 @@ class Way:
     endpoint: str = ""
     bulk_endpoint: str = ""
     sockets: bool = True
+    moves: bool = False
 
     @classmethod
     def dialled(cls, answer: Answer) -> Way:
         """Returns that of a stream that this side dialled."""
         shake, endpoint = answer.handshake, answer.endpoint
         socket = bulk_endpoint(endpoint, shake.capabilities)
-        return cls(shake.stream_id(), shake.lane_secret(), endpoint, socket)
+        moves = MOVES_TOLD in shake.capabilities
+        return cls(shake.stream_id(), shake.lane_secret(), endpoint, socket, moves=moves)
+
+    def moved(self, stream_id: bytes, secret: bytes) -> Way:
+        """Returns that of a stream that has taken the place of this one."""
+        return replace(self, stream_id=stream_id, secret=secret, moves=False)
 
     def without_socket(self) -> Way:
         """Returns the same, for lanes over gRPC."""
@@ -99,9 +106,14 @@ class Lanes:
         self._standstill = Standstill(terms.clock(), patience=patience)
         self._pace = Pace(terms.clock())
         self._lanes: list[Lane | SocketLane] = []
-        self._dialling = False
+        self._held = self._wanted = self._dialling = False
         self._at_socket = False  # dials a socket, or has
         self._open = True
+
+    @property
+    def way(self) -> Way:
+        """What they know of the control stream."""
+        return self._way
 
     @property
     def dialled(self) -> bool:
@@ -181,6 +193,17 @@ class Lanes:
             self._lanes.append(self._in_threads(carrier, carrier.blocking, transcript, preamble))
         self._terms.counters.lanes += 1
 
+    def hold(self) -> Callable[[], None]:
+        """Dials nothing, as the stream is about to move; returns what has them dial after all."""
+        self._held = True
+
+        def release() -> None:
+            self._held = False
+            if self._wanted:
+                self._want()
+
+        return release
+
     def let_go(self) -> None:
         """Ends all lanes, those on their way as well. Idempotent."""
         if not self._open:
@@ -192,7 +215,8 @@ class Lanes:
 
     def _want(self) -> None:
         """Dials, on the first call and where that is this side's to do."""
-        if self._open and self.dialled and not self._dialling:
+        self._wanted = True
+        if self._open and self.dialled and not self._dialling and not self._held:
             self._dialling = True
             self._terms.spawn(self._dial())
 
@@ -263,7 +287,7 @@ class Lanes:
         answer = await ask(terms, endpoint, self._peer, lane_of=self._way.stream_id)
         cut = cut_off(terms, answer.carrier)
         try:
-            self._check_path(answer.carrier)
+            check_path(self._way, terms, answer.carrier)
             await answer.carrier.send(answer.handshake.prove(0, resumes=False))
             answer.handshake.takes_welcome(await receive_small(terms, answer.carrier))
         except BaseException as error:
@@ -274,20 +298,6 @@ class Lanes:
             cut.cancel()
         return answer
 
-    def _check_path(self, carrier: Carrier) -> None:
-        """Checks that nothing plain leaves this machine, unless the job is insecure.
-
-        Raises:
-            CarrierClosedError: It would.
-        """
-        below = carrier.blocking
-        if below is None or self._terms.token is None:
-            return
-        if self._way.secret and not can_seal:
-            raise CarrierClosedError("pip install 'telegrad[tls]': its bytes have to be encrypted")
-        if not self._way.secret and not below.is_loopback:
-            raise CarrierClosedError("it is on another machine, and the stream is not encrypted")
-
     async def _run(self, task: Coroutine[Any, Any, None]) -> None:
         try:
             await task
@@ -297,3 +307,18 @@ class Lanes:
     def _break(self, error: Exception) -> None:
         if self._open:
             self._on_broken(self, error)
+
+
+def check_path(way: Way, terms: Terms, carrier: Carrier) -> None:
+    """Checks that nothing plain leaves this machine by a socket, unless the job is insecure.
+
+    Raises:
+        CarrierClosedError: It would.
+    """
+    below = carrier.blocking
+    if below is None or terms.token is None:
+        return
+    if way.secret and not can_seal:
+        raise CarrierClosedError("pip install 'telegrad[tls]': its bytes have to be encrypted")
+    if not way.secret and not below.is_loopback:
+        raise CarrierClosedError("it is on another machine, and the stream is not encrypted")

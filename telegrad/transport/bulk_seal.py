@@ -19,6 +19,7 @@ import hmac
 from typing import Final, final
 
 from telegrad.transport.base import CarrierClosedError
+from telegrad.transport.tags import BadTagError
 from telegrad.wire import Buffer
 
 try:
@@ -29,7 +30,15 @@ except ImportError:  # telegrad[tls] is not installed
 else:
     can_seal = True
 
-__all__ = ["TAG_BYTES", "Seal", "can_seal", "lane_secret", "make_seal"]
+__all__ = [
+    "TAG_BYTES",
+    "Seal",
+    "SealedFrames",
+    "can_seal",
+    "lane_secret",
+    "make_seal",
+    "moved_secret",
+]
 
 TAG_BYTES: Final = 16
 NONCE_BYTES: Final = 12
@@ -62,6 +71,48 @@ class Seal:
             return self._receiving.decrypt(_nonce(sequence), sealed, bytes(header))
         except InvalidTag as error:
             raise CarrierClosedError(f"chunk {sequence} carries a wrong tag") from error
+
+
+@final
+class SealedFrames:
+    """The frames of a stream that has moved to a socket: encrypted, each with its tag.
+
+    Args:
+        seal: Of this stream alone.
+    """
+
+    def __init__(self, seal: Seal) -> None:
+        self._seal = seal
+        self._sent = self._received = 0
+
+    def seal(self, payload: bytes) -> bytes:
+        """Returns what to send; by who has the writer's turn."""
+        sealed = self._seal.seal(self._sent, b"", payload)
+        self._sent += 1
+        return sealed
+
+    def open(self, message: bytes) -> bytes:
+        """Returns what was sent; by whoever reads.
+
+        Raises:
+            BadTagError: Somebody else wrote it, or not at this place.
+        """
+        try:
+            payload = self._seal.open(self._received, b"", message)
+        except CarrierClosedError as error:
+            raise BadTagError(f"frame {self._received} carries a wrong tag") from error
+        self._received += 1
+        return payload
+
+
+def moved_secret(secret: bytes, transcript: bytes) -> bytes:
+    """Returns what the ends of a stream share for its lanes that has taken another one's place.
+
+    Args:
+        secret: What they shared there; empty where it was plain.
+        transcript: Both hellos of its own handshake in full.
+    """
+    return secret and hmac.digest(secret, b"telegrad lanes|" + transcript, "sha256")
 
 
 def lane_secret(token: bytes | None, binding: bytes, transcript: bytes) -> bytes:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import final
 
 from telegrad.transport.base import Carrier, CarrierClosedError
+from telegrad.transport.direct_socket import DirectSocket
 from telegrad.transport.grpc_options import is_loopback
 from telegrad.transport.handshake import MAX_HANDSHAKE_BYTES
 from telegrad.transport.message_buffer import header_of
@@ -41,6 +42,7 @@ class BulkSocket(Carrier):
         self._socket = connected
         self._description = description
         self._is_loopback = is_loopback(str(connected.getpeername()[0]))
+        self._direct: DirectSocket | None = None
         self._users_lock = threading.Lock()  # guards the next two
         self._users = 0
         self._closed = False
@@ -59,6 +61,11 @@ class BulkSocket(Carrier):
     def blocking(self) -> BulkSocket:
         """Itself."""
         return self
+
+    @property
+    def direct(self) -> DirectSocket | None:
+        """What moves its messages, once it is a stream and no lane."""
+        return self._direct
 
     # On the loop, before it has proved itself.
 
@@ -97,6 +104,11 @@ class BulkSocket(Carrier):
         with self._used():
             self._socket.setblocking(True)
 
+    def begin_direct(self) -> None:
+        """Leaves the loop: from now on `direct` moves its messages, and closes the descriptor."""
+        with self._used():
+            self._direct = DirectSocket(self._socket)
+
     def put(self, *parts: Buffer) -> None:
         """Sends bytes; blocks until the system has taken all of them.
 
@@ -127,6 +139,9 @@ class BulkSocket(Carrier):
 
     def end(self) -> None:
         """Ends it at both ends, and wakes who waits for it; idempotent, never raises."""
+        if self._direct is not None:
+            self._direct.end()
+            return
         with self._users_lock:
             if not self._closed:
                 self._closed = True

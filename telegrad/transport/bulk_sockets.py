@@ -2,7 +2,7 @@
 
 Who listens says its port in its hello (`bulk-port=41233` among the capabilities), which the proof
 covers; who dialled the control stream dials that port at the same host. Nothing is published, and
-nothing but a lane is taken: no control stream runs over such a socket.
+nothing is taken but a lane of a stream, or what takes the place of one (`moving`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from telegrad.transport.bulk_socket import BulkSocket
 from telegrad.transport.grpc_dialer import connect
 from telegrad.transport.grpc_options import SCHEME, TLS_SCHEME, join_address, split_address
 
-__all__ = ["BULK_SCHEME", "BulkSockets", "bulk_endpoint"]
+__all__ = ["BULK_SCHEME", "MOVES_TOLD", "BulkSockets", "bulk_endpoint"]
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +26,7 @@ Accept: TypeAlias = Callable[[Carrier], Awaitable[None]]
 
 BULK_SCHEME: Final = "bulk"
 PORT_TOLD: Final = "bulk-port="
+MOVES_TOLD: Final = "bulk-frames"
 HIGHEST_PORT: Final = 65535
 BACKLOG = 128  # that wait in the kernel until the loop takes them
 PAUSE_SECONDS = 0.1  # before the next is taken, when one could not be
@@ -61,10 +62,12 @@ class BulkSockets(Transport):
         port: Where it listens; 0 lets the kernel choose.
         bind: Returns the address to listen on, as a number; None for nowhere. Asked once, when the
             exchange begins to listen.
+        frames: Whether streams move to them, and not their lanes alone.
     """
 
-    def __init__(self, port: int, bind: Callable[[], str | None]) -> None:
+    def __init__(self, port: int, bind: Callable[[], str | None], *, frames: bool = True) -> None:
         self._port = port
+        self._frames = frames
         self._bind = bind
         self._told: tuple[str, ...] = ()
 
@@ -75,8 +78,13 @@ class BulkSockets(Transport):
 
     @property
     def told(self) -> tuple[str, ...]:
-        """The port, once there is one."""
+        """The port, once there is one, and whether frames may come there."""
         return self._told
+
+    @property
+    def takes_frames(self) -> bool:
+        """Whether streams move there."""
+        return self._frames
 
     async def listen(self, accept: Accept) -> Listener:
         """Opens the port.
@@ -101,7 +109,8 @@ class BulkSockets(Transport):
                 f"cannot listen on {bind}:{self._port} ({error.strerror}); another process may use "
                 "the port: name a free one in RpcOptions.bulk_port, or 0 to let the kernel choose",
             ) from error
-        self._told = (f"{PORT_TOLD}{opened.getsockname()[1]}",)
+        port = f"{PORT_TOLD}{opened.getsockname()[1]}"
+        self._told = (port, MOVES_TOLD) if self._frames else (port,)
         return _BulkListener(opened, accept)
 
     async def dial(self, endpoint: str) -> Carrier:

@@ -464,8 +464,7 @@ class Exchange:
             await asyncio.sleep(CROSSED_SECONDS)  # the peer's own dial is on the way
 
     async def _open(self, connection: Connection, answer: Answer) -> None:
-        loss = connection.loss
-        if loss is not None or connection.stream is not None:
+        if (loss := connection.loss) is not None or connection.stream is not None:
             self._tasks.spawn(answer.carrier.close())
             if loss is not None:
                 raise loss
@@ -473,6 +472,7 @@ class Exchange:
         if not connection.endpoints:
             connection.set_endpoints((answer.endpoint,))
         await Reach(connection, self._terms).prove(answer)
+        self._reach(connection)  # has it move
 
     async def _close(self, connections: list[Connection], timeout: float, reason: str) -> None:
         loop = asyncio.get_running_loop()

@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 OLDEST_VERSION = NEWEST_VERSION = 1
-CONTROL, BULK = "control", "bulk"
+CONTROL, BULK, MOVED = "control", "bulk", "moved"
 MAX_HANDSHAKE_BYTES = 16 * 1024  # all that a stream gets before it has proved itself
 
 
@@ -179,6 +179,7 @@ class DialHandshake:
         expected: Whom it wants to reach; None for whoever answers.
         nonce: 32 random bytes.
         lane_of: For a lane: the id of the stream that it belongs to.
+        moves: Whether it is no lane, but takes the place of that stream.
         underlay: What the connection has proved.
     """
 
@@ -190,13 +191,14 @@ class DialHandshake:
         expected: WorkerInfo | None = None,
         nonce: bytes | None = None,
         lane_of: bytes = b"",
+        moves: bool = False,
         underlay: Underlay | None = None,
     ) -> None:
         self._identity = identity
         self._token = token
         self._underlay = Underlay() if underlay is None else underlay
         self._expected = expected
-        self._purpose = BULK if lane_of else CONTROL
+        self._purpose = (MOVED if moves else BULK) if lane_of else CONTROL
         told = self._underlay.tells(identity)
         self._hello = _hello(told, nonce, expected, self._purpose, lane_of)
         self.capabilities: tuple[str, ...] = ()
@@ -265,8 +267,8 @@ class AcceptHandshake:
 
     Attributes:
         claimed: Who the dialler says it is; None before a hello was read.
-        lane_of: Once a hello was taken: the id of the stream that a lane says it belongs to;
-            empty for a control stream.
+        lane_of: Once a hello was taken: the id of the stream that a lane says it belongs to, or
+            whose place it takes; empty for any other control stream.
         capabilities: Once a hello was taken: what the dialler is able to.
         transcript: Once a hello was taken: both in full.
     """
@@ -299,7 +301,7 @@ class AcceptHandshake:
         body = _body(message, b"H")
         hello = _parse_hello(body)
         self.claimed = claimed = _info(hello)
-        if len(hello.stream) != (STREAM_ID_BYTES if hello.purpose == BULK else 0):
+        if len(hello.stream) != (0 if hello.purpose == CONTROL else STREAM_ID_BYTES):
             raise RefusedError(Reason.MALFORMED, f"a {hello.purpose} hello with a wrong stream id")
         _check_versions(hello)
         _check_job(hello, self._identity)
@@ -313,6 +315,11 @@ class AcceptHandshake:
         self.capabilities = tuple(hello.capabilities)
         self.transcript = _transcript(body, self._hello)
         return claimed
+
+    @property
+    def moves(self) -> bool:
+        """Whether it is to take the place of the stream that it names."""
+        return self._purpose == MOVED
 
     def answer(self) -> bytes:
         """Returns this side's hello."""
@@ -405,7 +412,7 @@ def _parse(into: pb.Hello | pb.Proof | pb.Welcome | pb.Refusal, body: bytes) -> 
 def _parse_hello(body: bytes) -> pb.Hello:
     hello = pb.Hello()
     _parse(hello, body)
-    if hello.purpose not in (CONTROL, BULK) or len(hello.nonce) < 16 or not hello.name:
+    if hello.purpose not in (CONTROL, BULK, MOVED) or len(hello.nonce) < 16 or not hello.name:
         raise RefusedError(Reason.MALFORMED, "a hello without a known purpose, nonce or name")
     return hello
 

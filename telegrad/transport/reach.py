@@ -27,6 +27,7 @@ from telegrad.transport.base import CarrierClosedError
 from telegrad.transport.bulk_lanes import Way
 from telegrad.transport.connection import Connection
 from telegrad.transport.handshake import Reason, RefusedError
+from telegrad.transport.moving import move
 from telegrad.transport.stream import Stream
 from telegrad.transport.terms import Terms
 
@@ -41,7 +42,7 @@ LONGEST_UNANNOUNCED = 6
 
 @final
 class Reach:
-    """Gets one connection its carrier; on the loop.
+    """Gets one connection its carrier, and moves it where both ends want that; on the loop.
 
     Args:
         connection: Whose; it says when a carrier is wanted no more.
@@ -60,13 +61,16 @@ class Reach:
         return self._hellos > 0
 
     async def run(self) -> None:
-        """Dials until there is a carrier, from whichever side, or there can be none."""
-        pause = FIRST_PAUSE_SECONDS
-        while self._connection.wants_carrier:
-            if await self._round():
+        """Dials until there is a carrier, from whichever side, or there can be none; has it move."""
+        connection, pause = self._connection, FIRST_PAUSE_SECONDS
+        while True:
+            while connection.wants_carrier and not await self._round():
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            if (stream := connection.stream) is not None and stream.dialled:
+                await move(connection, self._terms, stream)
+            if not connection.wants_carrier:
                 return
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     async def _round(self) -> bool:
         """Tries every endpoint once; returns whether that decided the matter."""

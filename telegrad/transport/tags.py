@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from typing import Final, TypeAlias, final
+from typing import Final, Protocol, final
 
 __all__ = [
     "STREAM_ID_BYTES",
@@ -38,6 +38,20 @@ STREAM_ID_BYTES = 32
 
 class BadTagError(ConnectionError):
     """A frame was not written by the peer, or not at this place; never reaches users."""
+
+
+class Frames(Protocol):
+    """What protects the frames of one stream."""
+
+    def seal(self, payload: bytes) -> bytes:
+        """Returns what to send."""
+
+    def open(self, message: bytes) -> bytes:
+        """Returns what was sent.
+
+        Raises:
+            BadTagError: Somebody else wrote it, or not at this place.
+        """
 
 
 @final
@@ -88,9 +102,6 @@ class FrameTags:
             raise BadTagError(f"frame {self._received} carries a wrong tag")
         self._received += 1
         return payload
-
-
-Frames: TypeAlias = FrameTags | PlainFrames
 
 
 def make_frames(token: bytes | None, transcript: bytes, *, dialled: bool) -> Frames:

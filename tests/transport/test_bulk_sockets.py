@@ -77,7 +77,7 @@ def sealed() -> Iterator[Floor]:
 
 
 def port_of(worker: Worker) -> int:
-    (told,) = worker.exchange._terms.transports["bulk"].told
+    told, *_ = worker.exchange._terms.transports["bulk"].told
     return int(told.partition("=")[2])
 
 

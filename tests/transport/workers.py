@@ -205,7 +205,8 @@ class Floor:
 
     Args:
         kind: "inproc", "local", "grpc", "self-signed" or "mutual", the last two over gRPC with TLS;
-            "sockets" or "sealed sockets", which are "grpc" and "self-signed" with sockets for lanes.
+            "sockets" or "sealed sockets", which are "grpc" and "self-signed" with sockets for lanes;
+            "moved sockets" or "sealed moved sockets", whose streams move to them, too.
         authority: Of the one certificate that the workers of "mutual" share.
     """
 
@@ -234,13 +235,13 @@ class Floor:
         if self.kind == "mutual":
             assert self._authority is not None
             return self._authority.tls(*NAMES)
-        return self_signed_tls() if self.kind in ("self-signed", "sealed sockets") else None
+        return self_signed_tls() if self.kind.startswith(("self-signed", "sealed")) else None
 
     def sockets(self) -> list[Transport]:
         """Returns what opens and dials sockets for lanes, for one worker, where this floor does."""
         if not self.kind.endswith("sockets"):
             return []
-        return [BulkSockets(0, lambda: "127.0.0.1")]
+        return [BulkSockets(0, lambda: "127.0.0.1", frames="moved" in self.kind)]
 
     def worker(
         self,
