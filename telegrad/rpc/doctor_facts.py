@@ -133,7 +133,8 @@ class Reach:
             does not listen, or nobody could be asked.
         words: Why, for people.
         endpoints: Where the other listens, as far as the dialler knows.
-        transport: What carries the session now: `grpc`, `grpcs`, `unix`, `inproc`; "" for nothing.
+        transport: What carries the session now: `grpc`, `grpcs`, `bulk`, `bulks`, `local`, `unix`,
+            `inproc`; "" for nothing.
         opened: Whether the dialler has opened that.
         endpoint: The other end of it.
         certificate: The names that the other's certificate proves; None where none was asked for.
@@ -233,7 +234,8 @@ class DoctorPair:
         one: The worker with the lower rank.
         other: The one with the higher.
         same_host: Whether both are on one machine.
-        transport: `grpc`, `grpcs` (encrypted), `unix`, `inproc`; "" where nothing carries them.
+        transport: `grpc`, `bulk` (past gRPC), these with an `s` if encrypted, `local`, `unix`, `inproc`;
+            "" where nothing carries them.
         why: Why that one, in words.
         endpoint: What was dialled for it.
         opened_by: Who dialled.

@@ -399,12 +399,13 @@ def _detours(
     rows = [
         pair
         for pair in pairs
-        if pair.transport in ("grpc", "grpcs") and not is_loopback_endpoint(pair.endpoint)
+        if pair.transport in ("grpc", "grpcs", "bulk", "bulks")
+        and not is_loopback_endpoint(pair.endpoint)
     ]
     certified = any(pair.reach.certificate is not None for pair in pairs)
     if rows and not certified:
         first = rows[0]
-        encrypted = " and is encrypted" if first.transport == "grpcs" else ""
+        encrypted = " and is encrypted" if first.transport in ("grpcs", "bulks") else ""
         yield DoctorProblem(
             "detour",
             tuple(dict.fromkeys(name for pair in rows for name in (pair.one, pair.other))),

@@ -59,7 +59,9 @@ def _why(carried: Reach, dialler: DoctorWorker, listener: DoctorWorker) -> str:
                 f"encrypted, since {listener.name!r} listens beyond loopback; with certificates that "
                 "workers made at their start"
             )
-        case "grpc" if listener.insecure:
+        case "bulks":
+            why = "both have bulk_port, past gRPC; encrypted with keys of the session over gRPC before"
+        case "grpc" | "bulk" if listener.insecure:
             why = "insecure=True: nothing is encrypted"
         case _:
             why = "plain, since loopback does not leave the machine"

@@ -11,6 +11,7 @@ from telegrad.transport.answer import cut_off, receive_small
 from telegrad.transport.audit import CONNECTION_ADMITTED, CONNECTION_REFUSED
 from telegrad.transport.base import Carrier, CarrierClosedError
 from telegrad.transport.bulk_lanes import Way, check_path
+from telegrad.transport.bulk_sockets import BULK_SCHEME
 from telegrad.transport.connection import Connection
 from telegrad.transport.guest_list import GuestList
 from telegrad.transport.handshake import (
@@ -184,9 +185,13 @@ class Door:
         way = stream.lanes.way
         check_path(way, self._terms, carrier)
         connection.detach()  # before the number of the last envelope held is told
-        preamble = handshake.welcome(connection.received_number, resumes=True)
-        moved = moved_stream(connection, way, carrier, handshake, preamble=preamble)
-        connection.adopt(moved, peer_received)
+        try:
+            preamble = handshake.welcome(connection.received_number, resumes=True)
+            moved = moved_stream(connection, way, carrier, handshake, preamble=preamble)
+            connection.adopt(moved, peer_received)
+        except BaseException:
+            connection.reach_on_loop()
+            raise
 
     def _named(
         self, carrier: Carrier, peer: WorkerInfo, handshake: AcceptHandshake
@@ -202,8 +207,12 @@ class Door:
         if carrier.blocking is not None and not stream.lanes.takes_sockets:
             broken = f"too many sockets between {self._info.name} and {peer.name} broke"
             raise RefusedError(Reason.NOT_ADMITTED, broken)
-        if handshake.moves and (carrier.blocking is None or stream.carrier.blocking is not None):
-            raise RefusedError(Reason.MALFORMED, "streams move from gRPC to sockets alone")
+        sockets = self._terms.transports.get(BULK_SCHEME)
+        takes = carrier.blocking is not None and sockets is not None and sockets.takes_frames
+        if handshake.moves and (not takes or stream.carrier.blocking is not None):
+            raise RefusedError(
+                Reason.MALFORMED, "streams move from gRPC to sockets for frames alone"
+            )
         return connection, stream
 
     async def _admitted(self, peer: WorkerInfo, *, knows_session: bool) -> Connection:

@@ -68,7 +68,7 @@ async def ask(
     if transport is None:
         known = ", ".join(sorted(terms.transports))
         raise ConnectionError(f"{endpoint} needs a transport {scheme!r}; this worker has {known}")
-    carrier = await _dialled(terms, transport, endpoint, expected, lane=bool(lane_of))
+    carrier = await _dialled(terms, transport, endpoint, expected, lane=bool(lane_of) and not moves)
     handshake = DialHandshake(
         terms.identity,
         terms.token,
@@ -83,7 +83,7 @@ async def ask(
         peer = handshake.takes_answer(await receive_small(terms, carrier))
     except BaseException as error:
         terms.spawn(carrier.close())
-        record_refusal(terms, error, endpoint, expected, lane=bool(lane_of))
+        record_refusal(terms, error, endpoint, expected, lane=bool(lane_of) and not moves)
         raise
     finally:
         cut.cancel()

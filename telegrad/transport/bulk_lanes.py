@@ -86,6 +86,9 @@ class Lanes:
         cargo: What is loaded and unloaded.
         patience: Seconds without progress after which lanes stand still.
         on_broken: Hears once that a lane broke; has to let all of them go.
+
+    Attributes:
+        held: Whether the stream is about to move to a socket (`moving`), so that no lanes are dialled.
     """
 
     def __init__(
@@ -106,7 +109,9 @@ class Lanes:
         self._standstill = Standstill(terms.clock(), patience=patience)
         self._pace = Pace(terms.clock())
         self._lanes: list[Lane | SocketLane] = []
-        self._held = self._wanted = self._dialling = False
+        sockets = terms.transports.get(BULK_SCHEME) if way.moves and way.bulk_endpoint else None
+        self.held = sockets is not None and sockets.takes_frames
+        self._wanted = self._dialling = False
         self._at_socket = False  # dials a socket, or has
         self._open = True
 
@@ -193,16 +198,11 @@ class Lanes:
             self._lanes.append(self._in_threads(carrier, carrier.blocking, transcript, preamble))
         self._terms.counters.lanes += 1
 
-    def hold(self) -> Callable[[], None]:
-        """Dials nothing, as the stream is about to move; returns what has them dial after all."""
-        self._held = True
-
-        def release() -> None:
-            self._held = False
-            if self._wanted:
-                self._want()
-
-        return release
+    def release(self) -> None:
+        """Hears that the stream stays where it is: lanes are dialled as soon as they are wanted."""
+        self.held = False
+        if self._wanted:
+            self._want()
 
     def let_go(self) -> None:
         """Ends all lanes, those on their way as well. Idempotent."""
@@ -216,7 +216,7 @@ class Lanes:
     def _want(self) -> None:
         """Dials, on the first call and where that is this side's to do."""
         self._wanted = True
-        if self._open and self.dialled and not self._dialling and not self._held:
+        if self._open and self.dialled and not self._dialling and not self.held:
             self._dialling = True
             self._terms.spawn(self._dial())
 

@@ -1,4 +1,6 @@
-"""A TCP socket for a lane: on the loop while it proves itself, then moved by threads that block.
+"""A TCP socket past gRPC: on the loop while it proves itself, then moved by threads.
+
+A lane has two that block (`put`, `fill`); a stream whoever posts or waits (`direct_socket`).
 
     message = size (4 bytes) | that many bytes
 

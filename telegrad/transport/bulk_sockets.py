@@ -119,7 +119,12 @@ class BulkSockets(Transport):
         if scheme != BULK_SCHEME:
             raise ConnectionError(f"{endpoint!r} is no endpoint of lanes")
         host, port = split_address(f"{SCHEME}://{address}")
-        return BulkSocket(await connect(endpoint, host, port), endpoint)
+        connected = await connect(endpoint, host, port)
+        try:
+            return BulkSocket(connected, endpoint)
+        except OSError as error:  # it has gone again
+            connected.close()
+            raise ConnectionError(f"{endpoint} hangs up at once: {error}") from error
 
 
 @final

@@ -46,8 +46,7 @@ logger = logging.getLogger(__name__)
 # Carriers that come up and break before they bring one frame: an honest network does not do that
 # ten times in a row, and dialling for ever would keep a processor busy.
 FRUITLESS_CARRIERS = 10
-# Lanes over sockets of their own that broke while their stream lived: something in between does not
-# like them, or alters what they carry. From then on lanes go over gRPC.
+# Sockets that broke: something in between does not like them, or alters what they carry.
 MOST_BROKEN_SOCKETS = 5
 # Seconds that lanes may stand still while the peer lives, if that is more than `lost_after`: at 512
 # kbit/s two chunks of 1 MiB take half of it, and to dial again on a link that is full takes long.
@@ -113,7 +112,7 @@ class Connection:
             direct.wake(request=envelope.call > 0 and not envelope.reply)
         elif pump is not None:
             pump.wake()
-        elif direct is not None and direct.gathers and not number % GATHERED:
+        elif direct is not None and direct.gathers and (envelope.reply or not number % GATHERED):
             direct.hurry()
         if unread > self._most_unread:
             error = DecodeError(f"it takes no replies ({unread} wait for it)")
@@ -132,7 +131,7 @@ class Connection:
             self._endpoints = tuple(endpoints)
             waiting = self._traffic.waits
         if waiting:  # what was posted before found nobody to dial
-            self._terms.loop.call_soon(self.reach_on_loop)
+            self.dial()
 
     def dial(self) -> None:
         """Has the peer dialled, whether or not there is something to send."""
@@ -281,8 +280,8 @@ class Connection:
             take=partial(self._traffic.take, stream),
             failed=partial(self.failed, stream),
         )
-        terms, direct = self._terms, stream.carrier.direct
-        if direct is None:
+        terms = self._terms
+        if (direct := stream.carrier.direct) is None:
             return TaskPump(stream.carrier, frames, terms.loop, terms.spawn)
         pump = DirectPump(direct, frames, terms.loop, terms.handles, terms.spin)
         if stream.slabs is not None:
@@ -296,15 +295,15 @@ class Connection:
     def set_aside(self) -> Callable[[bytes], None]:
         """Reads nothing more of the present carrier; returns what lets go of it; see `detach`."""
         if (stream := self._traffic.stream) is not None and stream.slabs is not None:
-            # First: what a reader has in its hands now, and nobody takes any more, comes once more, as
-            # pieces of memory that must not be used for something else meanwhile.
+            # First: what a reader has in its hands comes once more, as pieces of memory used for nothing else.
             stream.slabs.close()
         stream, pump = self._traffic.closed()
         if stream is None or pump is None:
             return lambda farewell: None
         stream.lanes.let_go()
-        seal = stream.frames.seal
-        return lambda farewell: pump.let_go(partial(seal, farewell) if farewell else None)
+        return lambda farewell: pump.let_go(
+            partial(stream.frames.seal, farewell) if farewell else None
+        )
 
     def tick(self, now: float) -> None:
         """Beats and judges; called by the exchange several times per beat."""
@@ -317,7 +316,7 @@ class Connection:
         elif judging and stream is not None and stream.lanes.stand_still(now):
             most = MOST_PATIENCE * max(self._terms.lost_after, LEAST_PATIENCE)
             self._patience = min(2 * self._patience, most)
-            self._broken_sockets += MOST_BROKEN_SOCKETS * stream.lanes.by_socket
+            self.socket_broke(MOST_BROKEN_SOCKETS * stream.lanes.by_socket)
             self._broken(stream, CarrierClosedError("its lanes stand still"))
 
     def spare_on_loop(self, seconds: float) -> None:
@@ -403,9 +402,12 @@ class Connection:
                 self.socket_broke()
             self._broken(stream, error)
 
-    def socket_broke(self) -> None:
-        """Hears that a stream over a socket of its own broke, or never came up."""
-        self._broken_sockets += 1
+    def socket_broke(self, times: int = 1) -> None:
+        """Hears that a stream, or a lane, over a socket of its own broke, or did not come up."""
+        had, self._broken_sockets = self._broken_sockets, self._broken_sockets + times
+        if had < MOST_BROKEN_SOCKETS <= self._broken_sockets:  # below: a handler may block
+            words = "too many sockets to %s broke: all goes over gRPC from now on"
+            self._terms.bulk.run(logger.warning, words, self.peer.name)
 
     def _deliver(self, complete: Sequence[Envelope]) -> None:
         """Hands envelopes over: here what any thread may take, all others on the loop."""
@@ -470,7 +472,7 @@ class Connection:
         with self._session_lock:
             done = self._session.goodbye_written
         self._fruitless_lanes = 0 if lanes.moved else self._fruitless_lanes + 1
-        self._broken_sockets += lanes.by_socket
+        self.socket_broke(int(lanes.by_socket))
         if isinstance(error, DecodeError):
             self._broke_on_loop(error)
         elif done:

@@ -5,7 +5,7 @@
     read    whoever watches all sockets of the exchange: its leader, or the loop (`handle_set`); a
             caller that waits for a reply takes the socket out of those, and reads itself (`drive`)
     gather  what is posted by a thread that posts one request after the other leaves with every
-            thirty-second, when it waits for a reply, or when the loop looks, each millisecond. The
+            thirty-second, when somebody waits, or when the loop looks, each millisecond. The
             socket is not watched until then, and read when the loop looks: who posts is held up at the
             interpreter's lock seldom
 
@@ -131,8 +131,15 @@ class DirectPump(Pump):
 
     def hurry(self) -> None:
         """Writes what is gathered, if nobody does; from any thread."""
-        if self._kept_turn.acquire(blocking=False):
-            self._write_many()
+        with Shield():
+            if self._kept_turn.acquire(blocking=False):
+                self._write_many()
+
+    def end_gathering(self) -> None:
+        """Writes what is gathered, and has the socket watched: somebody begins to read all of them."""
+        with Shield(), self._fds_lock:
+            self._give_back()
+        self.hurry()
 
     def let_go(self, farewell: Callable[[], bytes] | None) -> None:
         """Ends the stream, behind a last message if the socket has room for it. Idempotent."""
@@ -270,6 +277,12 @@ class DirectPump(Pump):
         if not self._out and self._open and self._watched:
             self._handles.resume(self._descriptor)
 
+    def _give_back(self) -> None:
+        """Has the socket watched that was not while somebody posts. Holds the lock."""
+        if self._out_for_posts:
+            self._out_for_posts = False
+            self._resume()
+
     def _wake_driver(self) -> None:
         """Wakes the thread that drives, if its gate was opened by another."""
         with self._fds_lock:
@@ -348,7 +361,8 @@ class DirectPump(Pump):
                 self._pause()
             if not self.gathers:
                 self.gathers = True
-                self._loop.call_soon(self._look)
+                self._handles.gathering.add(self)
+                handing_context().run(self._loop.call_soon, self._look)
             self._gathered += 1
             self._kept_turn.release()
 
@@ -359,9 +373,8 @@ class DirectPump(Pump):
             self._seen = self._gathered
             if over:  # first: who keeps the turn from now on has the loop look again
                 self.gathers = False
-                if self._out_for_posts:
-                    self._out_for_posts = False
-                    self._resume()
+                self._handles.gathering.discard(self)
+                self._give_back()
         self.hurry()
         if not over:
             self.read()

@@ -374,7 +374,7 @@ class Exchange:
         return None if connection is None else connection.drive_on(loop)
 
     def drive_all(self, gate: Gate, seconds: float) -> None:
-        """Has the calling thread read what comes from all workers of this host while it waits.
+        """Has the calling thread read what comes from all workers past gRPC while it waits.
 
         Args:
             gate: Where it waits.
@@ -385,7 +385,7 @@ class Exchange:
         self._terms.handles.lead_for(gate, seconds)
 
     def lead(self, gate: Gate, seconds: float) -> None:
-        """Has the calling thread read what comes from all workers of this host until a gate opens.
+        """Has the calling thread read what comes from all workers past gRPC until a gate opens.
 
         It leads on until `stop_leading`. Returns early, with the gate shut, where another thread does, or
         none can.

@@ -39,6 +39,13 @@ class Handle(Protocol):
         """Reads what is there, unless somebody else does; pauses itself when it has failed."""
 
 
+class Gathering(Protocol):
+    """Keeps what is posted for a while, and its socket from being watched."""
+
+    def end_gathering(self) -> None:
+        """Writes that, and has the socket watched."""
+
+
 @final
 class HandleSet:
     """The sockets of one exchange.
@@ -46,6 +53,9 @@ class HandleSet:
     Args:
         loop: Who reads when nobody leads.
         spin: Seconds for which the leader looks before it sleeps.
+
+    Attributes:
+        gathering: Whose sockets are not watched, as somebody posts.
     """
 
     def __init__(self, loop: LoopThread, spin: float) -> None:
@@ -53,6 +63,7 @@ class HandleSet:
         self._spin = Spin(spin)
         self._context: contextvars.Context = handing_context()  # in which the leader reads
         self._handles: dict[int, Handle] = {}
+        self.gathering: set[Gathering] = set()
         self._lock = threading.Lock()  # guards the next six
         self._leader = NOBODY
         self._polling = False  # or the leader does something else, and may be replaced
@@ -141,6 +152,8 @@ class HandleSet:
 
     def lead_for(self, gate: Gate, seconds: float) -> None:
         """Leads until the gate is open, and no longer; at once over where another thread leads."""
+        for each in tuple(self.gathering):
+            each.end_gathering()
         try:
             self.lead(gate, seconds)
         finally:

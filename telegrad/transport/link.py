@@ -17,6 +17,7 @@ from typing import Final, final
 from telegrad.errors import DecodeError
 from telegrad.transport.answer import ask
 from telegrad.transport.base import CarrierClosedError
+from telegrad.transport.bulk_seal import SealedFrames
 from telegrad.transport.connection import Connection
 from telegrad.transport.exchange import Exchange
 from telegrad.transport.handshake import Reason, RefusedError
@@ -48,7 +49,7 @@ class Link:
     Attributes:
         description: Where the other end is.
         dialled: Whether this side opened it.
-        encrypted: Whether it is TLS.
+        encrypted: Whether its frames are: by TLS, or as sealed ones on a socket past gRPC.
         peer_names: Whom the peer's certificate is for; None where none was asked for.
     """
 
@@ -59,7 +60,7 @@ class Link:
 
     @property
     def transport(self) -> str:
-        """The scheme: `grpc`, `grpcs`, `unix`, `inproc`.
+        """The scheme: `grpc`, `grpcs`, `bulk` or `bulks` (past gRPC), `local`, `unix`, `inproc`.
 
         >>> Link("grpcs ipv4:10.0.0.5:40231", False, True, None).transport
         'grpcs'
@@ -67,7 +68,7 @@ class Link:
         scheme = self.description.partition(" ")[0].partition(":")[0]
         if "unix:" in self.description:
             return "unix"
-        return "grpcs" if self.encrypted else scheme
+        return scheme.removesuffix("s") + "s" if self.encrypted else scheme
 
     @classmethod
     def of(cls, connection: Connection) -> Link | None:
@@ -79,7 +80,7 @@ class Link:
         return cls(
             stream.carrier.description,
             stream.dialled,
-            bool(stream.carrier.binding),
+            bool(stream.carrier.binding) or isinstance(stream.frames, SealedFrames),
             None if names is None else tuple(sorted(names)),
         )
 

@@ -14,6 +14,7 @@ with tags. A socket that cannot be had leaves the stream where it is, one that b
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 from telegrad.errors import DecodeError
@@ -21,7 +22,6 @@ from telegrad.transport.answer import Answer, ask, cut_off, receive_small, recor
 from telegrad.transport.base import Carrier, CarrierClosedError
 from telegrad.transport.bulk_lanes import Way, check_path
 from telegrad.transport.bulk_seal import SealedFrames, make_seal, moved_secret
-from telegrad.transport.bulk_sockets import BULK_SCHEME
 from telegrad.transport.connection import Connection
 from telegrad.transport.handshake import AcceptHandshake, DialHandshake
 from telegrad.transport.stream import Stream
@@ -31,30 +31,42 @@ __all__ = ["move", "moved_stream"]
 
 logger = logging.getLogger(__name__)
 
+LOOK_SECONDS = 0.05  # while a socket does not answer: whether the stream is there still
+
 
 async def move(connection: Connection, terms: Terms, stream: Stream) -> None:
-    """Moves a stream that this side dialled, where both ends want that; else does nothing.
+    """Moves a stream that this side dialled and both ends want to move, if that is possible.
 
     Args:
         connection: Whose.
         terms: What all connections share.
-        stream: That is up.
+        stream: That is up; its lanes are held until that is decided.
     """
-    way, sockets = stream.lanes.way, terms.transports.get(BULK_SCHEME)
-    if not (way.moves and way.bulk_endpoint and sockets is not None and sockets.takes_frames):
-        return
-    release = stream.lanes.hold()
     try:
-        answer = await ask(
-            terms, way.bulk_endpoint, connection.peer, lane_of=way.stream_id, moves=True
-        )
-        await _take_its_place(connection, terms, stream, answer)
+        answer = await _asked(connection, terms, stream)
+        if answer is not None:
+            await _take_its_place(connection, terms, stream, answer)
     except (ConnectionError, DecodeError) as error:
         if connection.stream is stream:
-            name = connection.peer.name
-            words = f"calls go to {name} over gRPC, not {way.bulk_endpoint}: {error}"
+            name, where = connection.peer.name, stream.lanes.way.bulk_endpoint
+            words = f"calls go to {name} over gRPC, not {where}: {error}"
             terms.bulk.run(logger.warning, words)  # a handler may block
-            release()
+    finally:
+        stream.lanes.release()
+
+
+async def _asked(connection: Connection, terms: Terms, stream: Stream) -> Answer | None:
+    """Returns who listens at the socket; None once the stream is over, which is dialled anew then."""
+    way = stream.lanes.way
+    asking = asyncio.ensure_future(
+        ask(terms, way.bulk_endpoint, connection.peer, lane_of=way.stream_id, moves=True)
+    )
+    try:
+        while connection.stream is stream and not asking.done():
+            await asyncio.wait({asking}, timeout=LOOK_SECONDS)
+        return asking.result() if asking.done() else None
+    finally:
+        asking.cancel()
 
 
 async def _take_its_place(
@@ -70,13 +82,15 @@ async def _take_its_place(
         try:
             await carrier.send(shake.prove(connection.received_number, resumes=True))
             peer_received = shake.takes_welcome(await receive_small(terms, carrier))
+        except BaseException:
+            connection.socket_broke()
+            raise
         finally:
             let_go(b"")  # not before the peer knows why: it would dial
         if not connection.wants_carrier:
             raise CarrierClosedError("the peer was faster")
         connection.adopt(moved_stream(connection, way, carrier, shake), peer_received)
     except BaseException as error:
-        connection.socket_broke()
         terms.spawn(carrier.close())
         record_refusal(terms, error, answer.endpoint, answer.peer)
         raise

@@ -67,9 +67,9 @@ class Reach:
             while connection.wants_carrier and not await self._round():
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
-            if (stream := connection.stream) is not None and stream.dialled:
+            if (stream := connection.stream) is not None and stream.lanes.held:
                 await move(connection, self._terms, stream)
-            if not connection.wants_carrier:
+            elif not connection.wants_carrier:
                 return
 
     async def _round(self) -> bool:

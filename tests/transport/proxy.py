@@ -52,9 +52,9 @@ class Proxy:
         self._ending.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
-        with self._lock:
-            for each in self._open:
-                _shut(each)
+        self._threads[0].join()  # what it has taken is in the list now
+        for each in self._open:
+            _shut(each)
         for thread in self._threads:
             thread.join()
         for each in (*self._open, self._listener):

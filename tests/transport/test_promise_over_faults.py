@@ -38,7 +38,8 @@ MOST = 6
 
 PLANS: dict[str, dict[str, Any]] = {
     "drop": {"drop": 0.1, "most": MOST},
-    "duplicate": {"duplicate": 0.1},
+    # A chunk that comes twice ends its stream: of a hundred in a row one always would.
+    "duplicate": {"duplicate": 0.1, "most": 4 * MOST},
     "reorder": {"reorder": 0.1, "most": MOST},
     "kill": {"kill": 0.1, "most": 4 * MOST},
     "delay": {"delay": 0.3, "longest_delay": 0.005},
