@@ -299,11 +299,9 @@ class Connection:
             stream.slabs.close()
         stream, pump = self._traffic.closed()
         if stream is None or pump is None:
-            return lambda farewell: None
+            return lambda last: None
         stream.lanes.let_go()
-        return lambda farewell: pump.let_go(
-            partial(stream.frames.seal, farewell) if farewell else None
-        )
+        return lambda last: pump.let_go(partial(stream.frames.seal, last) if last else None)
 
     def tick(self, now: float) -> None:
         """Beats and judges; called by the exchange several times per beat."""
@@ -380,10 +378,10 @@ class Connection:
         self._terms.receiver.on_lost(self.peer, error)
 
     def _silence_words(self, now: float) -> str:
-        words = self._traffic.silence_words(now)
-        if self.stream is not None:
-            return words
-        return words + without_carrier(self.endpoints, self.last_failure, ever=self.carriers > 0)
+        words, ever = self._traffic.silence_words(now), self.carriers > 0
+        if self.stream is None:
+            words += without_carrier(self.endpoints, self.last_failure, ever=ever)
+        return words
 
     def written(self, stream: Stream) -> None:
         """Hears that a message has left, perhaps the last one of both sides."""
