@@ -150,6 +150,8 @@ class PassMessage:
                 case _:
                     raise DecodeError("a begin is not [retain, create, keep] and message ids")
         flat = fields.get("gradients", [])
+        if not isinstance(flat, list):
+            raise DecodeError("the gradients of a message are no list")
         if flat:
             message.gradients = _answers(_numbers(fields.get("answers")), flat)
         if "nones" in fields:
@@ -252,7 +254,8 @@ def read_cause(body: object) -> BaseException:
     error = RemoteError(
         f"{type_name.rpartition(':')[2]}: {body.get('message')}", type_name=type_name
     )
-    for note in body.get("notes") or ():
+    notes = body.get("notes")
+    for note in notes if isinstance(notes, list) else ():
         error.add_note(str(note))
     return error
 
@@ -276,9 +279,9 @@ def read_head_alone(document: bytes) -> tuple[ContextId, PassId]:
     raise DecodeError("a message of a backward pass names none")
 
 
-def _answers(counts: Sequence[int], flat: object) -> list[tuple[int, Gradients]]:
+def _answers(counts: Sequence[int], flat: list[Any]) -> list[tuple[int, Gradients]]:
     """Returns gradients by message id: how many slots each has stands behind it."""
-    if isinstance(flat, list) and not len(counts) % 2:
+    if not len(counts) % 2:
         found, start = [], 0
         for number, slots in zip(counts[::2], counts[1::2], strict=True):
             found.append((number, tuple(flat[start : start + slots])))

@@ -72,11 +72,18 @@ def test_a_reply_says_why() -> None:
      {"begin": [True, 1, True]}, {"begin": [True, True, True, "x"]}, {"nones": [None]},
      {"gradients": [1.0]}, {"gradients": [1.0], "answers": [1]}, {"gradients": 3, "answers": [1, 1]},
      {"gradients": [1.0], "answers": [1, 2]}, {"gradients": [1.0], "answers": [1, 2, 3, -1]},
+     {"gradients": 0, "function": 1, "slots": [0]}, {"gradients": None},
      {"function": 1}, {"function": 1, "slots": [0]}, {"function": "x", "slots": []}],
 )  # fmt: skip
 def test_garbage(fields: dict[str, Any]) -> None:
     with pytest.raises(DecodeError):
         PassMessage.from_wire({"pass": HEAD, **fields})
+
+
+def test_a_cause_that_nobody_can_read_is_one_all_the_same() -> None:
+    for body in (3, {}, {"type": 3, "message": [], "notes": 3}, {"error": 3, "notes": "ab"}):
+        assert isinstance(messages.read_cause(body), RemoteError)
+        assert not hasattr(messages.read_cause(body), "__notes__")
 
 
 class Mute(Exception):
