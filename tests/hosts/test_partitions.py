@@ -175,6 +175,9 @@ def test_a_host_that_is_cut_off_from_all_is_lost_and_the_others_go_on(
         leaks.wait_until_gone(
             "flows", lambda: [] if all_failed(job, lost) else [f"of {lost}"], within=40.0
         )
+        if victim == 0:  # one that had not, when it is reached again, would be evicted by it
+            for failure in job.run(traffic.loss_of_coordinator, on=[one, other]).values():
+                assert "the coordinator is lost" in failure.message, failure
         for r in others:
             heal(hosts, victim, r)
         if victim != 0:

@@ -25,6 +25,7 @@ from telegrad import collectives as dist
 from telegrad import dist_autograd, rpc
 from telegrad.autograd import Tensor
 from telegrad.errors import EvictedError, WorkerLostError
+from telegrad.rendezvous import JoinedJob
 from telegrad.types import Array
 from tests.faults.outcome import Failure, failure_of
 from tests.faults.remote_code import LIMIT, who
@@ -262,6 +263,12 @@ def wait_until_evicted() -> Failure:
                 return found
         pause.wait(0.1)
     raise AssertionError("nobody told this worker that it is evicted")
+
+
+def loss_of_coordinator() -> Failure:
+    """Waits until this worker has lost its coordinator; returns what says so."""
+    store = rpc.current_agent().attached(JoinedJob).store
+    return failure_of(lambda: store.get("set by nobody", LIMIT))
 
 
 def calls(to: str) -> Failure:
