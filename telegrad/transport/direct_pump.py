@@ -3,7 +3,8 @@
     write   the thread that posts has the writer's turn, and writes; what the socket has no room for
             the loop sends, with the turn
     read    whoever watches all sockets of the exchange: its leader, or the loop (`handle_set`); a
-            caller that waits for a reply takes the socket out of those, and reads itself (`drive`)
+            caller that waits for a reply takes the socket out of those, and reads itself (`drive`),
+            unless what comes is requests: to hand them over takes a wake-up each
     gather  what is posted by a thread that posts one request after the other leaves with every
             thirty-second, when somebody waits, or when the loop looks, each millisecond. The
             socket is not watched until then, and read when the loop looks: who posts is held up at the
@@ -25,7 +26,7 @@ from collections.abc import Callable
 from typing import final
 
 from telegrad.transport.base import CarrierClosedError, Direct
-from telegrad.transport.handle_set import LONGEST_POLL, NOBODY, HandleSet
+from telegrad.transport.handle_set import LONGEST_POLL, MOST_REQUESTS, NOBODY, HandleSet
 from telegrad.transport.interrupts import Shield
 from telegrad.transport.loop import LoopThread, handing_context
 from telegrad.transport.loop_reader import LoopReader
@@ -226,11 +227,11 @@ class DirectPump(Pump):
 
     def _read_until(self, gate: Gate, deadline: float, shield: Shield) -> None:
         direct = self._direct
-        ready = direct.holds_more
-        while not gate.is_open():
+        ready, requests = direct.holds_more, 0
+        while not gate.is_open() and requests < MOST_REQUESTS:
             if ready:
                 if (message := direct.take()) is not None:
-                    self._context.run(self._frames.take, message)
+                    requests += self._context.run(self._frames.take, message)
                 ready = message is not None and direct.holds_more
                 continue
             left = deadline - time.monotonic()
@@ -295,29 +296,34 @@ class DirectPump(Pump):
                 os.close(self._event)
                 self._event = -1
 
-    def read(self) -> None:
-        """Reads what is there, unless somebody else does; on the loop, or in the thread that leads."""
-        direct, take = self._direct, self._frames.take
+    def read(self) -> int:
+        """Reads what is there, unless somebody else does; on the loop, or in the thread that leads.
+
+        Returns:
+            How many messages brought requests.
+        """
+        direct, take, requests = self._direct, self._frames.take, 0
         if not self._open or not direct.begin_reading():
-            return
+            return 0
         try:
             for _ in range(BATCH):
                 if (message := direct.take()) is None:
-                    return
-                take(message)
+                    return requests
+                requests += take(message)
                 if not direct.holds_more:
-                    return  # if there is more, whoever polls next is told
+                    return requests  # if there is more, whoever polls next is told
         except READ_ERRORS as error:
             self._fail(error)
-            return
+            return requests
         except BaseException as error:  # a message may be lost, and with it this stream
             self._fail(CarrierClosedError(repr(error)))
             if not isinstance(error, Exception):  # raised by a signal handler
                 raise
-            return
+            return requests
         finally:
             direct.end_reading()
         self._loop.call_soon(self.read)  # the rest may be in the buffer, which no poll sees
+        return requests
 
     def _fail(self, error: Exception) -> None:
         """Ends the stream on the loop; in the reader's role, so that the descriptor is open still."""

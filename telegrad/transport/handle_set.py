@@ -4,6 +4,9 @@
        │               └── an epoll around it ── the loop, while nobody leads
        └── a thread that waits for one peer takes that one out meanwhile (`pause`)
 
+A thread that waits for replies leaves the sockets once it has read several requests: others do
+those, and to hand one over takes a wake-up of a thread, which who leads does not need.
+
 The leader reads and hands over; what it has read for itself to do it does after that, and before it
 does what may take long it leaves the sockets to the loop (Schmidt et al., "Leader/Followers", PLoP
 2000; here the loop follows).
@@ -14,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import math
 import os
 import select
 import threading
@@ -30,13 +34,18 @@ __all__ = ["Handle", "HandleSet"]
 
 NOBODY = 0  # no thread has this number
 LONGEST_POLL = 3600.0  # seconds; the kernel counts milliseconds in an int
+MOST_REQUESTS = 4  # that a thread reads in one wait for replies
 
 
 class Handle(Protocol):
     """What reads one socket."""
 
-    def read(self) -> None:
-        """Reads what is there, unless somebody else does; pauses itself when it has failed."""
+    def read(self) -> int:
+        """Reads what is there, unless somebody else does; pauses itself when it has failed.
+
+        Returns:
+            How many messages brought requests.
+        """
 
 
 class Gathering(Protocol):
@@ -120,12 +129,13 @@ class HandleSet:
                 except FileExistsError:
                     pass
 
-    def lead(self, gate: Gate, seconds: float) -> None:
+    def lead(self, gate: Gate, seconds: float, most: float = math.inf) -> None:
         """Reads whatever comes until the gate is open, and leads on until `leave`.
 
         Args:
             gate: Where this thread waits.
             seconds: How long it would; 0 reads what is there, whether or not the gate is open.
+            most: Messages with requests, after which it returns as well.
 
         Returns at once where another thread leads, or there is nothing to read from.
         """
@@ -140,22 +150,23 @@ class HandleSet:
                     return
                 deadline = time.monotonic() + seconds
                 gate.wake_with(self._wake)
-                while not gate.is_open() and self._around is not None:
+                requests = 0
+                while not gate.is_open() and requests < most and self._around is not None:
                     left = deadline - time.monotonic()
                     if left <= 0:
                         return
                     ready = shield.wait(self._spin.poll, sockets.poll, min(left, LONGEST_POLL))
-                    self._context.run(self._read, ready)
+                    requests += self._context.run(self._read, ready)
         finally:
             gate.wake_with(None)
             self._end(sockets)
 
     def lead_for(self, gate: Gate, seconds: float) -> None:
-        """Leads until the gate is open, and no longer; at once over where another thread leads."""
+        """Leads until the gate is open, or others do better; at once over where another thread leads."""
         for each in tuple(self.gathering):
             each.end_gathering()
         try:
-            self.lead(gate, seconds)
+            self.lead(gate, seconds, MOST_REQUESTS)
         finally:
             if self._leader == threading.get_ident():
                 self.leave()
@@ -216,13 +227,15 @@ class HandleSet:
             if self._polling and self._leader != threading.get_ident():
                 os.eventfd_write(self._event, 1)
 
-    def _read(self, ready: list[tuple[int, int]]) -> None:
+    def _read(self, ready: list[tuple[int, int]]) -> int:
+        requests = 0
         for descriptor, _ in ready:
             if descriptor == self._event:
                 with contextlib.suppress(BlockingIOError):  # another was as quick
                     os.eventfd_read(descriptor)
             elif (handle := self._handles.get(descriptor)) is not None:
-                handle.read()
+                requests += handle.read()
+        return requests
 
     def _readable(self) -> None:
         """Reads what is there; on the loop."""

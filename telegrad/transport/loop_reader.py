@@ -3,7 +3,8 @@
 The reply is then handed over in the thread that waits for it, with no hop from telegrad's loop. The
 socket is watched through a descriptor of this object's own, since only the loop itself may stop
 watching. A loop that does not come back while something is there (user code blocks it) is given up by
-the next tick: telegrad's loop watches again, too.
+the next tick: telegrad's loop watches again, too. When several requests have come, which others do,
+it leaves the socket to them until the next reply is awaited.
 
 While a wait is likely to be short (`spin`) the loop does not sleep, nor is it asked to watch: a
 callback looks at the socket and comes again in the next turn, between the other callbacks.
@@ -22,6 +23,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol, final
 
+from telegrad.transport.handle_set import MOST_REQUESTS
 from telegrad.transport.interrupts import Shield
 from telegrad.transport.loop import handing_context
 from telegrad.transport.spin import WANTED_SECONDS, Spin
@@ -36,8 +38,8 @@ LOOKS = 8
 class Shared(Protocol):
     """A stream that this reads, besides others."""
 
-    def read(self) -> None:
-        """Reads what is there."""
+    def read(self) -> int:
+        """Reads what is there; returns how many messages brought requests."""
 
     def take_out(self) -> None:
         """Has telegrad's threads watch it no more."""
@@ -69,6 +71,7 @@ class LoopReader:
         self._out = False  # telegrad's threads do not watch it
         self._spin = Spin(spin)  # this and what follows: on the loop alone
         self._awaiting = 0
+        self._requests = 0  # messages that brought some, since a reply began to be awaited
         self._watched = False
         self._coming = False  # in the next turn
         self._poll = select.poll()
@@ -88,6 +91,7 @@ class LoopReader:
                 self._out = True
                 self._stream.take_out()
         self._awaiting += 1
+        self._requests = 0
         self._begin_wait()
         return self._end
 
@@ -102,9 +106,17 @@ class LoopReader:
         self._spin.learn(time.monotonic() - self._began)
         try:
             with Shield():
-                self._stream.read()
+                self._requests += self._stream.read()
         finally:
-            self._begin_wait()
+            if self._leaves():
+                self._put_back()
+                self._unwatch()
+            else:
+                self._begin_wait()
+
+    def _leaves(self) -> bool:
+        """Whether others do better to read."""
+        return self._requests >= MOST_REQUESTS
 
     def moved(self, size: int) -> None:
         """Hears that big parts of so many bytes went, or came, for which a wait may last longer."""
@@ -133,7 +145,7 @@ class LoopReader:
 
     def _come(self) -> None:
         self._coming = False
-        if not self._awaiting or self._closed:
+        if not self._awaiting or self._closed or self._leaves():
             self._unwatch()
         elif self._spin.window:
             self._look()

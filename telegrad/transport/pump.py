@@ -58,8 +58,8 @@ class Frames(Protocol):
     def written(self) -> None:
         """Hears that a message has left; perhaps only before the next one, unless `ending`."""
 
-    def take(self, message: bytes) -> None:
-        """Takes a message that came. In one thread at a time.
+    def take(self, message: bytes) -> bool:
+        """Takes a message that came; tells whether it brought a request. In one thread at a time.
 
         Raises:
             BadTagError: The peer did not write it, or not at this place.

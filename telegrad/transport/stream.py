@@ -84,5 +84,5 @@ class StreamFrames:
     next_message: Callable[[], bytes | None]
     ending: Callable[[], bool]
     written: Callable[[], None]
-    take: Callable[[bytes], None]
+    take: Callable[[bytes], bool]
     failed: Callable[[BaseException], None]

@@ -94,8 +94,11 @@ class Traffic:
 
     # Of a stream: in the thread that reads it, or has the turn.
 
-    def take(self, stream: Stream, message: bytes) -> None:
+    def take(self, stream: Stream, message: bytes) -> bool:
         """Takes a message of a stream, unless that was let go meanwhile.
+
+        Returns:
+            Whether it brought a request, and no reply behind that.
 
         Raises:
             BadTagError: Its tag is wrong.
@@ -110,7 +113,7 @@ class Traffic:
                 _take_lent(stream, frame)
             with self.lock:
                 if self.stream is not stream:
-                    return
+                    return False
                 news = session.news
                 complete = session.received(frame)
                 if session.news == news:
@@ -139,6 +142,7 @@ class Traffic:
             self._on_loop(self._goodbye, stream, frame.goodbye)
         if pump is not None:
             pump.wake()
+        return bool(complete) and not complete[-1].reply
 
     def next_message(self, stream: Stream) -> bytes | None:
         """Returns what to write next on a stream; with None the turn is over."""

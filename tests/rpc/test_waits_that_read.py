@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import pytest
 
 from telegrad.rpc.options import MAX_SPIN
+from telegrad.transport.handle_set import MOST_REQUESTS
 from telegrad.transport.spin import longest_spin
 from tests.conftest import Programs
 
@@ -15,12 +18,13 @@ import asyncio, collections, os, selectors, signal, sys, threading, time
 from telegrad import rpc
 from telegrad.errors import CallCancelledError, CallTimeoutError, WorkerLostError
 from telegrad.rpc.calling import Calling
+from telegrad.rpc.inbox import Inbox
 from telegrad.transport import loop_reader
 from telegrad.transport.loop_reader import LoopReader
 
 LoopReader.tick = lambda self: None  # a loop that the machine holds up is not to be given up
 gates = collections.defaultdict(rpc.Future)
-readers = []
+readers, requests = [], []
 
 async def held(key, value):
     await gates[key]
@@ -32,6 +36,9 @@ def release(key):
 def nothing():
     return None
 
+def call_back(times):
+    for _ in range(times): rpc.rpc_sync(0, nothing)
+
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -40,6 +47,12 @@ def note(self, peer, envelope, real=Calling.on_reply):
     return real(self, peer, envelope)
 
 Calling.on_reply = note
+
+def note_any(self, peer, envelope, real=Inbox.on_envelope):
+    if not envelope.reply: requests.append(threading.current_thread().name)
+    return real(self, peer, envelope)
+
+Inbox.on_envelope = note_any
 loop_reader.WANTED_SECONDS = float("inf")  # whatever runs beside the tests
 agent = rpc.init_rpc(options=rpc.RpcOptions(spin=SPIN))
 PEERS = range(1, agent.world_size)
@@ -217,6 +230,16 @@ ONE = {
     """,
 }
 
+CALLED_BACK = {
+    "waits": "[each.wait() for each in futures()]",
+    "waits for all": "rpc.wait_all(futures())",
+    "awaits": """
+    async def main():
+        await rpc.gather([(peer, call_back, (50,)) for peer in PEERS])
+    asyncio.run(main())
+    """,
+}
+
 MANY = {
     "wait_all": """
     futures = calls("a")
@@ -325,6 +348,28 @@ def run(
 @pytest.mark.parametrize("name", ONE)
 def test_of_one_worker(programs: Programs, name: str) -> None:
     run(programs, ONE[name], 2)
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("name", CALLED_BACK)
+def test_calls_that_come_while_one_waits_are_read_by_those_who_run_them(
+    programs: Programs, name: str, workers: int
+) -> None:
+    body = """
+    def futures():
+        return [rpc.rpc_async(peer, call_back, (50,)) for peer in PEERS]
+    requests.clear()
+    """
+    ends = """
+    mine = requests.count(MAIN[0])
+    assert len(requests) >= 50 * len(PEERS), requests
+    assert mine <= MOST_REQUESTS * len(PEERS), mine
+    print(mine, flush=True)
+    """
+    ends = ends.replace("MOST_REQUESTS", str(MOST_REQUESTS))
+    parts = (textwrap.dedent(each).strip() for each in (body, CALLED_BACK[name], ends))
+    body = textwrap.indent("\n".join(parts), "    ")
+    run(programs, f"if agent.rank == 0:\n{body}\n", workers)
 
 
 @pytest.mark.parametrize("name", MANY)

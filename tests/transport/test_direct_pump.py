@@ -18,7 +18,7 @@ from telegrad.transport import LoopThread, hands_over
 from telegrad.transport.base import CarrierClosedError
 from telegrad.transport.direct_pump import DirectPump
 from telegrad.transport.direct_socket import DirectSocket
-from telegrad.transport.handle_set import HandleSet
+from telegrad.transport.handle_set import MOST_REQUESTS, HandleSet
 from tests.transport.workers import SECONDS
 
 T = TypeVar("T")
@@ -66,10 +66,11 @@ class Frames:
     def written(self) -> None:
         pass
 
-    def take(self, message: bytes) -> None:
+    def take(self, message: bytes) -> bool:
         self.handing.append(hands_over())
         self.on_take(message)
         self.came.put((message, threading.current_thread()))
+        return message.startswith(b"request")
 
     def failed(self, error: BaseException) -> None:
         self.failures.put(error)
@@ -146,6 +147,20 @@ def test_who_waits_reads_and_the_loop_goes_on_after_that(ends: Ends) -> None:
     assert [thread is driver for _, thread in got] == [True, True, False]
     assert all(ends.frames.handing)
     assert not hands_over()
+
+
+def test_who_waits_leaves_requests_to_others(ends: Ends) -> None:
+    driver = drive(ends)
+    for i in range(MOST_REQUESTS - 1):
+        ends.send(b"request %d" % i)
+        ends.send(b"reply %d" % i)
+    ends.send(b"request, the last one that it reads")
+    driver.join(SECONDS)
+    assert not driver.is_alive()
+    assert not ends.gate.is_open()
+    ends.send(b"mine")
+    readers = [ends.frames.came.get(timeout=SECONDS)[1] for _ in range(2 * MOST_REQUESTS)]
+    assert [reader is driver for reader in readers] == [True] * (2 * MOST_REQUESTS - 1) + [False]
 
 
 def test_what_was_read_behind_the_own_reply_is_handed_over_too(ends: Ends) -> None:

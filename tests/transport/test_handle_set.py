@@ -14,7 +14,7 @@ import pytest
 
 from telegrad.testing import leaks
 from telegrad.transport import LoopThread
-from telegrad.transport.handle_set import HandleSet
+from telegrad.transport.handle_set import MOST_REQUESTS, HandleSet
 from tests.transport.test_direct_pump import Gate
 from tests.transport.workers import SECONDS
 
@@ -32,13 +32,14 @@ class Handle:
         self.came = came
         self.on_read: Callable[[], None] = lambda: None
 
-    def read(self) -> None:
+    def read(self) -> int:
         try:
             data = self.end.recv(100)
         except BlockingIOError:
-            return
+            return 0
         self.on_read()
         self.came.put((data, threading.current_thread().name))
+        return int(data.startswith(b"request"))
 
 
 class World:
@@ -111,6 +112,23 @@ def test_the_leader_reads_them_all(world: World) -> None:
     world.gate.open()
     leader.join(SECONDS)
     assert not leader.is_alive()
+
+
+@pytest.mark.parametrize("for_replies", [True, False], ids=["for replies", "for work"])
+def test_who_waits_for_replies_leaves_requests_to_others(world: World, for_replies: bool) -> None:
+    lead = world.set.lead_for if for_replies else world.set.lead
+    reader = threading.Thread(target=lead, args=(world.gate, SECONDS), name="reader")
+    reader.start()
+    assert world.gate.driven.wait(SECONDS)
+    for i in range(MOST_REQUESTS + 1):
+        world.send(i % 2, b"request")
+        who = "reader" if i < MOST_REQUESTS or not for_replies else LOOP
+        assert world.next() == (b"request", who)
+        if i == MOST_REQUESTS - 1 and for_replies:
+            reader.join(SECONDS)
+    assert reader.is_alive() is not for_replies
+    world.gate.open()
+    reader.join(SECONDS)
 
 
 def test_it_leads_on_until_it_leaves(world: World) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from telegrad.testing import leaks
 from telegrad.transport import loop_reader
+from telegrad.transport.handle_set import MOST_REQUESTS
 from tests.transport.test_direct_pump import Ends
 from tests.transport.workers import SECONDS
 
@@ -121,6 +122,32 @@ def test_it_reads_for_several(ends: Ends) -> None:
     asyncio.run(run())
     ends.send(b"c")
     assert ends.frames.came.get(timeout=SECONDS)[1].name == OWN
+
+
+def check_leaving(ends: Ends) -> None:
+    async def run() -> None:
+        end = begin(ends)
+        for _ in range(MOST_REQUESTS):
+            ends.send(b"request")
+            assert await came(ends) == (b"request", "MainThread")
+        for _ in range(2):
+            ends.send(b"request")
+            assert await came(ends) == (b"request", OWN)
+        another = begin(ends)
+        ends.send(b"reply")
+        assert await came(ends) == (b"reply", "MainThread")
+        end()
+        another()
+
+    asyncio.run(run())
+
+
+def test_it_leaves_requests_to_others_until_the_next_reply_is_awaited(ends: Ends) -> None:
+    check_leaving(ends)
+
+
+def test_it_leaves_them_to_others_where_it_looks(looking: Ends) -> None:
+    check_leaving(looking)
 
 
 def test_one_loop_at_a_time(ends: Ends) -> None:

@@ -114,9 +114,10 @@ class Posted:
     def written(self) -> None:
         self.left += 1
 
-    def take(self, message: bytes) -> None:
+    def take(self, message: bytes) -> bool:
         self.came.put(message)
         self.react(message)
+        return False
 
     def failed(self, error: BaseException) -> None:
         self.failures.put(error)
