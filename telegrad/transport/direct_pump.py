@@ -38,8 +38,8 @@ __all__ = ["GATHERED", "DirectPump"]
 BATCH = 64  # messages that are read of one stream before others have their turn
 # A thread that posts again so soon posts many: it leaves them to the loop, which writes them as one.
 BURST_SECONDS = 50e-6
-# So many in a row of that kind, and what is posted is gathered: who sends three calls and does not wait
-# for their replies has them written as before.
+# So many requests in a row of that kind, and what is posted is gathered: who sends three calls and does
+# not wait for their replies has each written at once. A wake-up of the loop takes longer than a write.
 BURSTS = 4
 # At 15 us a request half a millisecond: the other end has something to do while more is gathered.
 GATHERED = 32
@@ -110,7 +110,7 @@ class DirectPump(Pump):
         self._loop.call_soon(self.read)
 
     def wake(self, *, request: bool = False) -> None:
-        """Writes, here; one of many in a row is left to who leads, or the loop, or is gathered.
+        """Writes, here; of many in a row replies are left to who leads, or the loop, requests gathered.
 
         Args:
             request: Whether who posts is going to wait for a reply, most likely.
@@ -125,10 +125,12 @@ class DirectPump(Pump):
         self._bursts += 1
         if self._handles.defer(self._write_many):
             return
-        if request and self._bursts >= BURSTS:
-            self._keep_turn()
-        else:
+        if not request:
             self._loop.call_soon(self._write_many)
+        elif self._bursts < BURSTS:
+            self._write()
+        else:
+            self._keep_turn()
 
     def hurry(self) -> None:
         """Writes what is gathered, if nobody does; from any thread."""
@@ -377,13 +379,15 @@ class DirectPump(Pump):
         with self._fds_lock:
             over = not self._open or self._gathered == self._seen
             self._seen = self._gathered
+            reads = self._out == self._out_for_posts  # or somebody does who waits
             if over:  # first: who keeps the turn from now on has the loop look again
                 self.gathers = False
                 self._handles.gathering.discard(self)
                 self._give_back()
         self.hurry()
         if not over:
-            self.read()
+            if reads:
+                self.read()
             self._loop.loop.call_later(LOOK_SECONDS, self._look)
 
     def _drain(self) -> None:

@@ -16,7 +16,7 @@ import pytest
 from telegrad.testing import leaks
 from telegrad.transport import LoopThread, hands_over
 from telegrad.transport.base import CarrierClosedError
-from telegrad.transport.direct_pump import DirectPump
+from telegrad.transport.direct_pump import BURSTS, DirectPump
 from telegrad.transport.direct_socket import DirectSocket
 from telegrad.transport.handle_set import MOST_REQUESTS, HandleSet
 from tests.transport.workers import SECONDS
@@ -253,6 +253,18 @@ def gather(ends: Ends) -> None:
     while not ends.pump.gathers:
         ends.pump._last_write = math.inf
         ends.pump.wake(request=True)
+
+
+def test_the_first_requests_in_a_row_are_written_by_who_posts_them(ends: Ends) -> None:
+    held = threading.Event()
+    ends.loop.call_soon(held.wait, SECONDS)
+    for i in range(BURSTS):
+        ends.frames.to_go.put(b"%d" % i)
+        ends.pump.wake(request=True)
+        ends.pump._last_write = math.inf
+        assert ends.other.take() == b"%d" % i
+    assert not ends.pump.gathers
+    held.set()
 
 
 def test_many_requests_in_a_row_leave_with_one_of_them(ends: Ends) -> None:

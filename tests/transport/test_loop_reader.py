@@ -17,7 +17,7 @@ import pytest
 from telegrad.testing import leaks
 from telegrad.transport import loop_reader
 from telegrad.transport.handle_set import MOST_REQUESTS
-from tests.transport.test_direct_pump import Ends
+from tests.transport.test_direct_pump import Ends, gather
 from tests.transport.workers import SECONDS
 
 OWN = "pump-test"
@@ -122,6 +122,23 @@ def test_it_reads_for_several(ends: Ends) -> None:
     asyncio.run(run())
     ends.send(b"c")
     assert ends.frames.came.get(timeout=SECONDS)[1].name == OWN
+
+
+def test_telegrads_loop_leaves_it_to_this_one_while_requests_are_gathered(ends: Ends) -> None:
+    def look() -> None:
+        ends.pump._seen = -1  # as if more had been gathered since it looked last
+        ends.pump._look()
+
+    async def run() -> None:
+        gather(ends)
+        end = begin(ends)
+        ends.send(b"a")
+        ends.on_loop(look)
+        assert ends.frames.came.empty()
+        assert await came(ends) == (b"a", "MainThread")
+        end()
+
+    asyncio.run(run())
 
 
 def check_leaving(ends: Ends) -> None:
