@@ -230,7 +230,7 @@ class DirectPump(Pump):
     def _read_until(self, gate: Gate, deadline: float, shield: Shield) -> None:
         direct = self._direct
         ready, requests = direct.holds_more, 0
-        while not gate.is_open() and requests < MOST_REQUESTS:
+        while not gate.is_open() and (requests < MOST_REQUESTS or self._is_out_for_others()):
             if ready:
                 if (message := direct.take()) is not None:
                     requests += self._context.run(self._frames.take, message)
@@ -245,6 +245,13 @@ class DirectPump(Pump):
                     os.eventfd_read(descriptor)
                 else:
                     ready = True
+
+    def _is_out_for_others(self) -> bool:
+        """Whether nobody watches the socket when this thread leaves: a loop of the user's has it, too.
+
+        That may be the loop that this very thread runs, and holds up.
+        """
+        return self._out > 1 + self._out_for_posts
 
     def _begin_drive(self) -> bool:
         if not self._direct.begin_reading():
@@ -379,7 +386,8 @@ class DirectPump(Pump):
         with self._fds_lock:
             over = not self._open or self._gathered == self._seen
             self._seen = self._gathered
-            reads = self._out == self._out_for_posts  # or somebody does who waits
+            # Or somebody does who waits; a loop of the user's that is held up is given up by the tick.
+            reads = self._out == self._out_for_posts
             if over:  # first: who keeps the turn from now on has the loop look again
                 self.gathers = False
                 self._handles.gathering.discard(self)

@@ -104,15 +104,15 @@ class LoopReader:
     def _read(self) -> None:
         self._reads += 1
         self._spin.learn(time.monotonic() - self._began)
-        try:
-            with Shield():
+        with Shield():
+            try:
                 self._requests += self._stream.read()
-        finally:
-            if self._leaves():
-                self._put_back()
-                self._unwatch()
-            else:
-                self._begin_wait()
+            finally:
+                if self._leaves():
+                    self._put_back()
+                    self._unwatch()
+                else:
+                    self._begin_wait()
 
     def _leaves(self) -> bool:
         """Whether others do better to read."""

@@ -167,6 +167,24 @@ def test_it_leaves_them_to_others_where_it_looks(looking: Ends) -> None:
     check_leaving(looking)
 
 
+def test_a_thread_that_holds_its_own_loop_up_reads_on(ends: Ends) -> None:
+    """While it blocks nobody else would: its loop has the socket."""
+
+    async def run() -> None:
+        end = begin(ends)
+        ends.frames.on_take = lambda message: ends.gate.open() if message == b"mine" else None
+        for _ in range(MOST_REQUESTS + 1):
+            ends.send(b"request")
+        ends.send(b"mine")
+        ends.pump.drive(ends.gate, SECONDS)
+        assert ends.gate.is_open()
+        end()
+
+    asyncio.run(run())
+    readers = {ends.frames.came.get(timeout=SECONDS)[1].name for _ in range(MOST_REQUESTS + 2)}
+    assert readers == {"MainThread"}
+
+
 def test_one_loop_at_a_time(ends: Ends) -> None:
     async def run() -> None:
         end = begin(ends)
