@@ -1,8 +1,9 @@
 """What a thread, or an event loop, reads while it waits for futures: that which completes them.
 
-Messages of workers past gRPC (of this host, or by `bulk_port`) need no other thread to be read: whoever waits for a reply reads it
-(`transport.direct_pump`, `transport.loop_reader`). Which worker's, the sources of futures tell that
-the library notes with `comes_from`. Where several workers are to answer, all sockets are read.
+Messages of workers past gRPC (of this host, or by `bulk_port`) need no other thread to be read:
+whoever waits for a reply reads it (`transport.direct_pump`, `transport.loop_reader`), until it has
+read several requests, which others do. Which worker's, the sources of futures tell that the library
+notes with `comes_from`. Where several workers are to answer, all sockets are read.
 """
 
 from __future__ import annotations

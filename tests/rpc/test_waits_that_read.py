@@ -364,7 +364,6 @@ def test_calls_that_come_while_one_waits_are_read_by_those_who_run_them(
     mine = requests.count(MAIN[0])
     assert len(requests) >= 50 * len(PEERS), requests
     assert mine <= MOST_REQUESTS * len(PEERS), mine
-    print(mine, flush=True)
     """
     ends = ends.replace("MOST_REQUESTS", str(MOST_REQUESTS))
     parts = (textwrap.dedent(each).strip() for each in (body, CALLED_BACK[name], ends))
