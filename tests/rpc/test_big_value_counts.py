@@ -20,7 +20,7 @@ from telegrad.transport.slab_ledger import Ledger
 
 MIB = 2**20
 CALLS = 20
-counts, blocks, kept = Counter(), Counter(), []
+counts, blocks, kept = Counter(), [], []
 
 def counted(owner, name, note):
     inside = getattr(owner, name)
@@ -43,7 +43,7 @@ counted(np, "copyto", copied)
 counted(DirectSocket, "put", put)
 counted(Session, "_cut", cut)
 def taken(block, *rest):
-    blocks[(block.slab.number, block.offset)] += 1
+    blocks.append((block.slab.number, block.offset))
 
 counted(Ledger, "take", taken)
 
@@ -51,7 +51,8 @@ def begin():
     counts.clear(), blocks.clear(), kept.clear()
 
 def end():
-    return dict(counts), sorted(blocks.values())
+    turns = sum(one != other for one, other in zip(blocks, blocks[1:]))
+    return dict(counts), turns
 
 def echo(value):
     return value
@@ -85,13 +86,14 @@ def ends(func, value, times=CALLS):
     return end(), rpc.rpc_sync(1, end)
 
 def check(what, told, copied, *, warm=False, socket=2000):
-    counts, blocks = told
-    print(what, counts, blocks, flush=True)
+    counts, turns = told
+    print(what, counts, turns, flush=True)
     assert counts.get("copied", 0) == copied, (what, counts)
     assert counts.get("cut", 0) == 0, (what, counts)
     assert counts["socket"] / CALLS < socket, (what, counts)
-    # One that turns to the other block each time has cold caches.
-    assert not warm or blocks[-1] > 0.6 * CALLS, (what, blocks)
+    # One that turns to another block each time has cold caches. It does now and then: where the thread
+    # that has sent a call still stands in the system call when the reply has been used already.
+    assert not warm or turns < CALLS // 2, (what, turns)
 
 @CASE
 rpc.shutdown()
