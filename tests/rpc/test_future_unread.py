@@ -7,6 +7,7 @@ import gc
 import inspect
 import logging
 import re
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -83,9 +84,16 @@ def until_done(future: Future[Any]) -> None:
     wait_until_gone("call", lambda: [] if future.done() else [future], within=20.0)
 
 
-def until_created(rref: rpc.RRef[Any]) -> None:
+def until_failed(rref: rpc.RRef[Any]) -> None:
     """Waits without using it."""
-    wait_until_gone("creation", lambda: ["it"] * ("being" in repr(rref)), within=20.0)
+    wait_until_gone("hope", lambda: ["it"] * ("failed, " not in repr(rref)), within=20.0)
+
+
+def until_ended(stream: rpc.Stream[Any]) -> None:
+    """Waits until its end is here, without reading it; no call is pending a moment before that."""
+    ended = threading.Event()
+    stream._reader.call_when_ended(ended.set)
+    assert ended.wait(20.0)
 
 
 def made_here(offset: int = 0) -> str:
@@ -148,7 +156,7 @@ def test_an_rref_whose_value_could_not_be_made(log: Log, to: str) -> None:
         assert "CustomError('unread')" in text
         assert text.count("\n") == 0
         rref = rpc.remote(to, remote_code.fail, ("unread",))
-        until_created(rref)
+        until_failed(rref)
         assert log.told() == ""
         rref.remote().method()  # it hears of the failure, and is not heard in turn
         del rref
@@ -193,7 +201,7 @@ def test_a_stream_that_failed_and_was_dropped(log: Log) -> None:
             here = made_here(-1)
             if begun:
                 assert next(dropped) == 1
-            log.settle()
+            until_ended(dropped)
             assert log.told() == ""
             del dropped
             gc.collect()
@@ -203,7 +211,7 @@ def test_a_stream_that_failed_and_was_dropped(log: Log) -> None:
             assert here in text
             assert "CustomError('unread')" in text
         rref = rpc.remote("w1", remote_code.fail, ("unread",))
-        until_created(rref)
+        until_failed(rref)
         rref.rpc_stream().method()  # known to fail before it is asked for
         assert "the stream of" in log.wait()
 
