@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import types
+import uuid
 import warnings
 import weakref
 from collections.abc import Callable
@@ -62,7 +63,12 @@ async def blocks_its_loop(to: str) -> str:
 
 
 async def waits_on_its_loop(to: str) -> str:
-    return rpc.rpc_async(to, who).wait()
+    name = str(uuid.uuid4())
+    future = rpc.rpc_async(to, remote_code.hold, (name,))  # not done before it is waited for
+    try:
+        return future.wait()
+    finally:
+        rpc.rpc_async(to, remote_code.release, (name,))
 
 
 def _private() -> str:

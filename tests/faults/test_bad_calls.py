@@ -101,7 +101,7 @@ EXPECTED: dict[str, tuple[type[BaseException], tuple[str, ...]]] = {
         BlockingCallError,
         ("rpc_sync of who", "nothing was sent", "write `await rpc.rpc_async(...)`", THERE),
     ),
-    "wait in async def": (BlockingCallError, ("who on 'worker0'", "write `await future`", THERE)),
+    "wait in async def": (BlockingCallError, ("hold on 'worker0'", "write `await future`", THERE)),
     "loss.backward()": (
         AutogradError,
         ("goes on at worker 'worker1'", "dist_autograd.backward(context_id, [loss])"),
