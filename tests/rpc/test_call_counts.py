@@ -8,6 +8,9 @@ from __future__ import annotations
 from tests.conftest import Programs
 
 CALLS = 40
+# A thread that the machine holds up leaves the sockets to others, which adds to what is counted, and
+# nothing takes from it: the least of several counts is what the calls themselves cost.
+BATCHES = 6
 
 SOURCE = """
 import sys, threading, time
@@ -15,7 +18,7 @@ from collections import Counter
 import numpy as np
 from telegrad import rpc
 
-CALLS = @CALLS
+CALLS, BATCHES = @CALLS
 SYSTEM = {  # C functions of Python's that enter the kernel, or may
     "socket.sendmsg", "socket.recv_into", "socket.recvmsg_into", "socket.recvmsg", "socket.send",
     "epoll.poll", "epoll.register", "epoll.unregister", "epoll.modify", "poll.poll",
@@ -50,7 +53,15 @@ def begin():
 def end():
     global counting
     counting = False
-    return [sum(functions.values()), dict(system), sum(turns.values())]
+    print(dict(system), flush=True)
+    return sum(functions.values()), sum(system.values()), sum(turns.values())
+
+def batch(func, args):
+    rpc.rpc_sync(1, begin)
+    begin()
+    for _ in range(CALLS):
+        rpc.rpc_sync(1, func, args)
+    return end(), rpc.rpc_sync(1, end)
 
 threading.setprofile(count)
 agent = rpc.init_rpc(options=rpc.RpcOptions(spin=0))
@@ -60,17 +71,13 @@ if agent.rank == 0:
     sys.setprofile(count)
     for name, func, args in [("empty", nothing, ()), ("array", twice, (np.arange(8.0),))]:
         rpc.rpc_sync(1, func, args)
-        rpc.rpc_sync(1, begin)
-        begin()
-        for _ in range(CALLS):
-            rpc.rpc_sync(1, func, args)
-        mine, theirs = end(), rpc.rpc_sync(1, end)
-        for side, (calls, names, loops) in [("caller", mine), ("callee", theirs)]:
-            print(name, side, "functions", calls / CALLS, "loop", loops / CALLS, names, flush=True)
-            assert calls / CALLS <= LIMITS[name, side][0], (name, side, calls / CALLS)
-            assert sum(names.values()) / CALLS <= LIMITS[name, side][1], (name, side, names)
+        for side, batches in zip(("caller", "callee"), zip(*[batch(func, args) for _ in range(BATCHES)])):
+            print(name, side, batches, flush=True)
+            calls, entries, loops = [min(each) / CALLS for each in zip(*batches)]
+            assert calls <= LIMITS[name, side][0], (name, side, calls)
+            assert entries <= LIMITS[name, side][1], (name, side, entries)
             # A reply that is there before its caller waits is read by the caller's loop.
-            assert loops / CALLS <= (1.0 if side == "caller" else 0.5), (name, side, loops)
+            assert loops <= (1.0 if side == "caller" else 0.5), (name, side, loops)
     print("counted", flush=True)
 rpc.shutdown()
 """
@@ -86,7 +93,7 @@ LIMITS = {
 
 
 def test_a_call_at_rest(programs: Programs) -> None:
-    source = f"LIMITS = {LIMITS}\n" + SOURCE.replace("@CALLS", str(CALLS))
+    source = f"LIMITS = {LIMITS}\n" + SOURCE.replace("@CALLS", f"{CALLS}, {BATCHES}")
     caller, callee = programs.ranks(programs.script(source), 2)
     assert "counted" in caller.wait()
     callee.wait()

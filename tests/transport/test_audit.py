@@ -30,7 +30,7 @@ from telegrad.transport.handshake import DialHandshake, Identity
 from telegrad.types import WorkerInfo
 from tests.audit_log import AuditLog, audit_log_of_all
 from tests.transport.test_strangers import on_loop, until_closed
-from tests.transport.workers import TOKEN, Floor, ManualClock, Worker, floor_of
+from tests.transport.workers import SECONDS, TOKEN, Floor, ManualClock, Worker, floor_of
 
 BIG = 1 << 20  # travels on a lane
 
@@ -131,7 +131,7 @@ def test_one_a_second_is_told_after_a_flood(
     refuse(audit, BURST + 1)
     clock.now += 3.0
     refuse(audit, 10)
-    audit.close()
+    audit.close(SECONDS)
     assert len(log.found(CONNECTION_REFUSED)) == BURST + 3 + 1
     assert log.found(CONNECTION_REFUSED, suppressed=8)
 
@@ -140,7 +140,7 @@ def test_a_caller_floods_for_itself_alone(log: AuditLog, audit: Audit) -> None:
     for _ in range(2 * BURST):
         audit.record(CALL_REFUSED, caller="w1", reason="NOT_ALLOWED")
     audit.record(CALL_REFUSED, caller="w2", reason="NOT_ALLOWED")
-    audit.close()
+    audit.close(SECONDS)
     assert log.found(CALL_REFUSED, caller="w1", suppressed=BURST)
     assert len(log.found(CALL_REFUSED, caller="w2")) == 1
 
@@ -181,7 +181,7 @@ def test_close_hands_over_what_is_recorded_and_ends_the_thread(log: AuditLog, au
     refuse(audit, BURST + 5)
     thread = audit._thread
     assert thread is not None
-    audit.close()
+    audit.close(SECONDS)
     assert not thread.is_alive()
     assert len(log.found(CONNECTION_REFUSED)) == BURST + 1
     refuse(audit)
@@ -222,7 +222,7 @@ def test_where_nobody_has_set_up_logging_people_read_words(
     audit = Audit("host")
     audit.record(DIAL_REFUSED, reason="AUTHENTICATION", words="another token")
     refuse(audit, peer="mallory", address="grpc ipv4:10.0.0.9:4", words="another token")
-    audit.close()
+    audit.close(SECONDS)
     (told,) = caplog.messages
     assert told == (
         "connection.refused: peer 'mallory', address 'grpc ipv4:10.0.0.9:4': another token"
@@ -327,7 +327,8 @@ def test_strangers(
     assert told["address"]
 
 
-def test_a_flood_of_strangers_fills_no_disk(log: AuditLog) -> None:
+def test_a_flood_of_strangers_fills_no_disk(log: AuditLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Audit.close, "__defaults__", (SECONDS,))  # the floor's end tells the rest
     strangers = 3 * BURST
     with floor_of("inproc") as floor:  # so many connections at once are too much for a busy kernel
         host = floor.worker("host")

@@ -29,7 +29,7 @@ from tests.transport.test_slabs import (
     meet,
     none_mapped,
 )
-from tests.transport.workers import Floor, Worker, floor_of, wait_until
+from tests.transport.workers import SECONDS, Floor, Worker, floor_of, wait_until
 
 
 @pytest.fixture
@@ -43,9 +43,14 @@ def address(buffer: Any) -> int:
     return there
 
 
+async def nothing() -> None:
+    pass
+
+
 def arrived(worker: Worker) -> list[Any]:
-    """Returns the array that came as all of one envelope, and lets go of that."""
+    """Returns the array that came as all of one envelope, which nothing else refers to then."""
     (envelope,) = worker.recorder.wait_envelopes(1)
+    worker.exchange._loop.run(nothing(), SECONDS)  # the turn that has handed it over has ended
     (buffer,) = envelope.buffers
     worker.recorder.envelopes.clear()
     return [np.frombuffer(buffer, np.uint8)]
