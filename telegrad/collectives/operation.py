@@ -124,7 +124,7 @@ class Operation(Link, Generic[T]):
         """Tells whether it has said that it is blocked, and waits for a worker to enter it."""
         rank = self.group.rank_of(worker)
         with self.group.state_lock:
-            return self._told_blocked and rank in self._missing()
+            return self._stands and self._told_blocked and rank in self._missing()
 
     async def run(self) -> T:
         """Waits for its turn, runs the algorithm, and waits until all is sent."""
@@ -256,6 +256,11 @@ class Operation(Link, Generic[T]):
             return [self.call.partner]
         return [r for r in range(self.size) if r != self.rank]
 
+    @property
+    def _stands(self) -> bool:
+        """Whether it goes on only when something arrives, and not as soon as its thread runs again."""
+        return self._awaited is not None
+
     def _missing(self) -> list[int]:
         return [r for r in self._others() if r not in self.slot.heard]
 
@@ -267,7 +272,7 @@ class Operation(Link, Generic[T]):
             if self.over:
                 return
             due = self._clock.due()
-            blocked = self.group.cross_waits.blocked_in() is self
+            blocked = self._stands and self.group.cross_waits.blocked_in() is self
             tell = due is Due.TELL and not (self._told_entered and self._told_blocked >= blocked)
             self._told_entered |= tell
             self._told_blocked |= tell and blocked

@@ -8,7 +8,7 @@ CROSS_WAITS = """
 import threading
 import numpy as np
 from telegrad import collectives as dist
-from telegrad.collectives import Groups, clock
+from telegrad.collectives import Groups, clock, process_group
 from telegrad.errors import CallTimeoutError, CollectiveMismatchError
 from telegrad.rpc import current_agent
 
@@ -44,7 +44,31 @@ def both_receive():
         dist.barrier(group)
 
 
-for case in (two_groups, started_and_awaited, one_receives, both_receive):
+class Late:
+    # The thread of an operation that has failed comes to run when the others wait in what is next.
+    def __init__(self, steps, group):
+        self.steps, self.throw, self.group = steps, steps.throw, group
+
+    def send(self, value):
+        cross_waits = current_agent().attached(Groups)._cross_waits
+        others = world.members[1:]
+        while self.group.failed and not world.failed and not all(map(cross_waits.told, others)):
+            threading.Event().wait(0.01)
+        return self.steps.send(value)
+
+
+def one_runs_late():
+    a, b = dist.new_group([0, 1, 2]), dist.new_group([0, 1, 2])
+    real = process_group.run_here
+    if rank == 0:
+        process_group.run_here = lambda steps: real(Late(steps, a))
+    try:
+        dist.all_reduce(ONE.copy(), group=a if rank == 0 else b)
+    finally:
+        process_group.run_here = real
+
+
+for case in (two_groups, started_and_awaited, one_receives, both_receive, one_runs_late):
     try:
         case()
     except CollectiveMismatchError as error:
@@ -87,6 +111,7 @@ def test_ranks_that_wait_for_each_other_are_told(programs: Programs) -> None:
         assert f"but rank 1 ('worker1') {WAITS} {REDUCE}" in said["one_receives"]
         assert "rank 0 ('worker0') waits in recv(" in said["both_receive"]
         assert "but rank 1 ('worker1') waits in recv(" in said["both_receive"]
+        assert f"rank 0 ('worker0') {WAITS} {REDUCE}" in said["one_runs_late"]
         assert "took longer than 1 s: not entered by rank" in said["deadline"]
         for r in (1, 2):
             assert f"rank {r} ('worker{r}'), which {WAITS} {REDUCE}" in said["deadline"]
