@@ -9,12 +9,14 @@ from typing import Any
 from unittest import mock
 
 from telegrad.rpc.executor import Executor
+from telegrad.rpc.wait_probe import WaitProbes
 from telegrad.transport import Exchange
 
 __all__ = ["Work", "counted"]
 
-# On a machine with too much to do, a wait may be so long that the workers ask each other about it.
+# On a machine with too much to do, a wait may be so long that the workers look at it, and ask each other.
 KINDS = ("reply", "rpc", "rref", "autograd")
+OF_WAITS = "rpc.wait"
 
 
 class Work:
@@ -38,13 +40,14 @@ def counted() -> Iterator[Work]:
 
     def counted_post(exchange: Exchange, peer: Any, envelope: Any, **how: Any) -> None:
         kind = "reply" if envelope.reply else envelope.kind
-        if kind.partition(".")[0] in KINDS:
+        if kind.partition(".")[0] in KINDS and not kind.startswith(OF_WAITS):
             work.envelopes[f"{exchange.info.name} {kind}"] += 1
         post(exchange, peer, envelope, **how)
 
-    def counted_enter(executor: Executor, *rest: Any) -> None:
-        work.hops[executor._name] += 1
-        enter(executor, *rest)
+    def counted_enter(executor: Executor, queue: Any, given: Any) -> None:
+        function = given[1]
+        work.hops[executor._name] += getattr(function, "__func__", None) is not WaitProbes._look
+        enter(executor, queue, given)
 
     with (
         mock.patch.object(Exchange, "post", counted_post),

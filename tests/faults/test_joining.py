@@ -122,7 +122,7 @@ import logging, os
 from telegrad import rpc
 from tests.faults.outcome import failure_of, report
 logging.basicConfig(level=logging.INFO, format="%(message)s")
-options = rpc.RpcOptions(init_timeout=4.0, lost_after=2.0)
+options = rpc.RpcOptions(init_timeout=20.0, lost_after=2.0)
 report("waited", failure_of(lambda: rpc.init_rpc(options=options)))
 """
 
@@ -131,7 +131,9 @@ report("waited", failure_of(lambda: rpc.init_rpc(options=options)))
 def test_the_coordinator_is_killed_while_others_wait(programs: Programs, run: int) -> None:
     env = {"WORLD_SIZE": "3", "MASTER_PORT": str(unused_port())}
     script = programs.script(WAITS)
-    first, second = (start_rank(programs, script, rank, **env) for rank in (0, 1))
+    first = start_rank(programs, script, 0, **env)
+    first.wait_for("1/3 joined")
+    second = start_rank(programs, script, 1, **env)
     second.wait_for("2/3 joined")
     first.kill()
     failure = failure_in(read_report(second.wait()), "waited")
@@ -145,9 +147,7 @@ def test_the_coordinator_is_killed_while_others_wait(programs: Programs, run: in
 
 @pytest.mark.parametrize("token", ["", "short"])
 def test_a_token_that_anybody_could_guess(programs: Programs, token: str) -> None:
-    script = programs.script(
-        WAITS.replace("init_timeout=4.0", f"init_timeout=4.0, token={token!r}")
-    )
+    script = programs.script(WAITS.replace("lost_after=2.0", f"lost_after=2.0, token={token!r}"))
     env = {"WORLD_SIZE": "2", "MASTER_PORT": str(unused_port())}
     failure = failure_in(read_report(start_rank(programs, script, 0, **env).wait()), "waited")
     assert "token" in failure.message, failure
