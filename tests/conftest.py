@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -242,15 +243,24 @@ def programs(tmp_path: Path) -> Iterator[Programs]:
         started.close()
 
 
+LEAST_PORT, MOST_PORTS = 10_000, 20_000
+
+
 def unused_port() -> int:
-    """Returns a port that the kernel chose and nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+    """Returns a port that nobody listens on, and that the kernel gives nobody who asks for any.
+
+    Until a program of the test binds it, others dial and listen a thousand times.
+    """
+    low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    ports = range(LEAST_PORT, low)[:MOST_PORTS] or (0,)  # 0: the kernel gives all, and chooses
+    while True:
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", secrets.choice(ports)))
+            port: int = probe.getsockname()[1]
+            return port
 
 
 @pytest.fixture
 def port() -> int:
-    """A port that the kernel chose and nobody listens on."""
+    """A port that nobody listens on."""
     return unused_port()
