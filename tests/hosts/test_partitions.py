@@ -178,6 +178,8 @@ def test_a_host_that_is_cut_off_from_all_is_lost_and_the_others_go_on(
         if victim == 0:  # one that had not, when it is reached again, would be evicted by it
             for failure in job.run(traffic.loss_of_coordinator, on=[one, other]).values():
                 assert "the coordinator is lost" in failure.message, failure
+        else:  # a coordinator that had not would be the one that was given up
+            job.run(traffic.wait_until_dropped, lost, on=[NAMES[0]])
         for r in others:
             heal(hosts, victim, r)
         if victim != 0:

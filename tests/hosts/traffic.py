@@ -26,6 +26,7 @@ from telegrad import dist_autograd, rpc
 from telegrad.autograd import Tensor
 from telegrad.errors import EvictedError, WorkerLostError
 from telegrad.rendezvous import JoinedJob
+from telegrad.testing import leaks
 from telegrad.types import Array
 from tests.faults.outcome import Failure, failure_of
 from tests.faults.remote_code import LIMIT, who
@@ -263,6 +264,17 @@ def wait_until_evicted() -> Failure:
                 return found
         pause.wait(0.1)
     raise AssertionError("nobody told this worker that it is evicted")
+
+
+def wait_until_dropped(name: str) -> None:
+    """Waits until the coordinator, which runs here, has given up a worker."""
+    coordinator = rpc.current_agent().attached(JoinedJob).coordinator
+    assert coordinator is not None
+
+    def left() -> list[str]:
+        return [each.info.name for each in coordinator.members if each.info.name == name]
+
+    leaks.wait_until_gone("member", left, within=LIMIT)
 
 
 def loss_of_coordinator() -> Failure:
