@@ -50,6 +50,7 @@ class Between:
             task = asyncio.current_task()
             assert task is not None
             passing.add(task)
+            task.add_done_callback(passing.discard)
             with contextlib.suppress(OSError, asyncio.CancelledError):
                 await self._pass(reader, writer)
             writer.transport.abort()
@@ -57,11 +58,15 @@ class Between:
         server = await asyncio.start_server(accept, sock=self._listening, ssl=self._server)
         await self._done.wait()
         server.close()
-        for task in passing:
-            task.cancel()
-        await asyncio.gather(*passing)
-        for _ in range(5):  # transports are closed in the turns after their abort
+        calm = 0  # turns; transports are closed after their abort, and some are accepted yet
+        while calm < 5:
+            calm += 1
             await asyncio.sleep(0)
+            if passing:
+                for task in passing:
+                    task.cancel()
+                await asyncio.wait(passing)
+                calm = 0
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         ahead, back = await self._connected()
