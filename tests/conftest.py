@@ -244,6 +244,7 @@ def programs(tmp_path: Path) -> Iterator[Programs]:
 
 
 LEAST_PORT, MOST_PORTS = 10_000, 20_000
+MOST_PROBES = 1000
 
 
 def unused_port() -> int:
@@ -253,11 +254,12 @@ def unused_port() -> int:
     """
     low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     ports = range(LEAST_PORT, low)[:MOST_PORTS] or (0,)  # 0: the kernel gives all, and chooses
-    while True:
+    for _ in range(MOST_PROBES):
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", secrets.choice(ports)))
             port: int = probe.getsockname()[1]
             return port
+    raise OSError(f"{MOST_PROBES} ports that were tried are all in use")
 
 
 @pytest.fixture
