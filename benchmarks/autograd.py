@@ -29,21 +29,20 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import statistics
-import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, final
+from types import MappingProxyType
+from typing import Any
 
 from machine import machine, python_of, say
+from programs import PEERS, Repeater, rotated
 
-PEERS = Path(__file__).resolve().parent / "peers"
 sys.path.insert(0, str(PEERS))
 
-import small_functions  # noqa: E402  what the peers have
-import steps  # noqa: E402
+import small_functions  # what the peers have
+import steps
 
 NAMES = ("telegrad", "torch", "autograd", "numpy")
 CASES = (
@@ -53,51 +52,17 @@ CASES = (
 MEMORY = ("perceptron", "attention_step", "attention_step_without_weights")
 CHAIN_OPERATIONS = 2000
 TOLERANCE = dict.fromkeys(("perceptron", *steps.NETWORKS), 1e-3)  # float32
-ENVIRONMENT = {
-    "PYTHONPATH": str(PEERS),
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-}
 # Where peak memory is measured: what is freed is not resident any more.
 EXACT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "65536", "NUMPY_MADVISE_HUGEPAGE": "0"}
 Found = dict[str, dict[str, Any]]
 
 
-@final
-class Peer:
-    """A peer's program, which repeats what it is asked to."""
-
-    def __init__(self, name: str, *, exact_memory: bool = False) -> None:
-        self.name = name
-        self._process = subprocess.Popen(
-            [python_of("telegrad" if name == "numpy" else name), PEERS / f"{name}_gradients.py"],
-            env={**os.environ, **ENVIRONMENT, **(EXACT_MEMORY if exact_memory else {})},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def ask(self, **request: Any) -> dict[str, Any]:
-        """Returns its answer; an error where it has gone."""
-        questions, answers = self._process.stdin, self._process.stdout
-        assert questions is not None
-        assert answers is not None
-        try:
-            questions.write(json.dumps(request) + "\n")
-            questions.flush()
-            line = answers.readline()
-        except BrokenPipeError:
-            line = ""
-        answer: dict[str, Any] = json.loads(line) if line else {"error": "its process has ended"}
-        return answer
-
-    def close(self) -> None:
-        """Ends it."""
-        self._process.communicate()
+def started(name: str, more: Mapping[str, str] = MappingProxyType({})) -> Repeater:
+    """Starts a peer's program."""
+    return Repeater(name, f"{name}_gradients.py", more=more)
 
 
-def measure(peers: Sequence[Peer], case: str, rounds: int, seconds: float) -> dict[str, Any]:
+def measure(peers: Sequence[Repeater], case: str, rounds: int, seconds: float) -> dict[str, Any]:
     """Returns the seconds of one repetition, for each round and peer, of those that have the case."""
     answers = {peer.name: peer.ask(case=case) for peer in peers}
     errors = {
@@ -122,7 +87,7 @@ def measure(peers: Sequence[Peer], case: str, rounds: int, seconds: float) -> di
 
 def peak_memory(name: str, case: str) -> int:
     """Returns the bytes that a case keeps resident at most, in a process of its own."""
-    peer = Peer(name, exact_memory=True)
+    peer = started(name, EXACT_MEMORY)
     try:
         found: int = peer.ask(case=case, memory=True)["bytes"]
     finally:
@@ -146,12 +111,6 @@ def differing(values: dict[str, list[list[float]]], tolerance: float) -> Iterato
         others = [each for other, each in values.items() if other != name]
         if others and 2 * sum(near(own, each) for each in others) < len(others):
             yield name
-
-
-def rotated(peers: Sequence[Peer], r: int) -> list[Peer]:
-    """Returns the peers, beginning with another one each round."""
-    shift = r % max(1, len(peers))
-    return [*peers[shift:], *peers[:shift]]
 
 
 def lines(found: Found, names: Sequence[str]) -> Iterator[str]:
@@ -193,10 +152,10 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="where the figures of every round go")
     told = parser.parse_args()
     here = machine()
-    for name in [name for name in told.peers if name != "numpy" and not python_of(name).exists()]:
+    for name in [name for name in told.peers if not python_of(name).exists()]:
         say(f"{name} is left out: {python_of(name)} is not there; `make bench-autograd` makes it")
         told.peers.remove(name)
-    peers = [Peer(name) for name in told.peers]
+    peers = [started(name) for name in told.peers]
     found: Found = {}
     try:
         for case in told.cases:

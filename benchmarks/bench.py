@@ -1,9 +1,10 @@
 """Measures telegrad beside its peers: calls, gradients, jobs, hosts, growth; the README's table.
 
     make bench                                           # makes the peers' environments, then this
-    python benchmarks/bench.py [--only calls step jobs hosts growth] [--peers telegrad torch ...]
+    python benchmarks/bench.py [--only calls step jobs mlp hosts growth] [--peers telegrad torch ...]
                                [--rounds 3] [--seconds 1] [--quick] [--cores 2]
                                [--minutes 16] [--json FILE] [--write]
+    python benchmarks/bench.py --render docs/bench.json   # the documents' tables anew, nothing measured
 
 Each peer runs in a process tree of its own, from its own environment, and all trees on the same cores.
 A round runs every peer once and begins with another one than the round before; figures are medians
@@ -31,7 +32,7 @@ from typing import Any
 from hosts import VARIANTS, CannotError, two_hosts
 from machine import ROOT, python_of, say
 from parts import GROWTH, GROWTH_MOST, PARTS, Part
-from programs import pin, run
+from programs import pin, repeat, run
 from report import growth_lines, replace, summary
 from rounds import Found, Report, about, errors, measure, present, version_of
 
@@ -64,7 +65,7 @@ def measured(part: Part, peers: list[str], told: argparse.Namespace, until: floa
         with two_hosts() as start:
             return run_all_rounds(programs, part.plans, start=start)
     if not part.grows:
-        return run_all_rounds(programs, part.plans)
+        return run_all_rounds(programs, part.plans, start=repeat if part.repeats else run)
     found: Found = {peer: {} for peer in programs}
     for n, plan in zip(GROWTH, part.plans, strict=True):
         some = {peer: each for peer, each in programs.items() if n <= GROWTH_MOST.get(peer, n)}
@@ -136,11 +137,12 @@ def write(result: dict[str, Any], path: Path) -> None:
         drawn = run("plots", "plots.py", [str(path.resolve()), str(DOCS)])
     if "error" in drawn:
         say(f"no plots: {drawn['error']}")
-    pictures = {
-        name: ["", f"![{words}]({file})"]
-        for name, file, words in PLOTS
-        if file in drawn.get("drawn", ())
-    }
+    render(result, drawn.get("drawn", ()))
+
+
+def render(result: dict[str, Any], drawn: Sequence[str]) -> None:
+    """Puts the tables into the documents, and the names of the plots that were drawn."""
+    pictures = {name: ["", f"![{words}]({file})"] for name, file, words in PLOTS if file in drawn}
     replace(ROOT / "README.md", "figures", summary(result))
     figures = [*summary(result), *pictures.get("figures", ())]
     replace(DOCS / "performance.md", "figures", figures)
@@ -162,6 +164,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, default=ROOT / "bench-all.json")
     parser.add_argument("--minutes", type=float, default=16.0, help="then only first rounds begin")
     parser.add_argument("--write", action="store_true", help="README.md, docs/, plots")
+    parser.add_argument("--render", type=Path, metavar="JSON", help="writes the tables of this run")
     told = parser.parse_args(arguments)
     usual = QUICK if told.quick else {"rounds": 3, "seconds": 1.0}
     told.rounds = usual["rounds"] if told.rounds is None else told.rounds
@@ -176,6 +179,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     """Runs the command."""
     told = parse()
+    if told.render:
+        there = [file for _, file, _ in PLOTS if (DOCS / file).exists()]
+        render(json.loads(told.render.read_text()), there)
+        return
     pin(told.cores)
     began = time.monotonic()
     result = run_all(told)

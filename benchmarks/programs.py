@@ -5,18 +5,23 @@ from __future__ import annotations
 import json
 import os
 import signal
+import statistics
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeVar, final
 
 from machine import python_of
 
-__all__ = ["ENVIRONMENT", "PEERS", "outcome", "pin", "rotated", "run"]
+__all__ = ["ENVIRONMENT", "PEERS", "Repeater", "outcome", "pin", "repeat", "rotated", "run"]
+
+T = TypeVar("T")
 
 PEERS = Path(__file__).resolve().parent / "peers"
 # One program's limit: the figures of two states, the start, and slow peers on slow machines.
 PROGRAM_SECONDS = 300.0
+SAMPLES = 5  # of a case that is repeated
 ENVIRONMENT = {
     "PYTHONPATH": str(PEERS),  # processes that a peer starts import its program
     "OMP_NUM_THREADS": "1",
@@ -61,6 +66,78 @@ def outcome(status: int, output: str, errors: str) -> dict[str, Any]:
     return reported
 
 
+@final
+class Repeater:
+    """A program of peers/repetitions.py, which repeats the cases that it is asked for.
+
+    Args:
+        name: Whose.
+        program: Its program.
+        more: Variables of its environment beside the usual ones.
+    """
+
+    def __init__(
+        self, name: str, program: str, *, more: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        self.name = name
+        self._process = subprocess.Popen(
+            [python_of(name), PEERS / program],
+            env={**os.environ, **ENVIRONMENT, **more},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        """Returns its answer; an error where it has gone."""
+        questions, answers = self._process.stdin, self._process.stdout
+        assert questions is not None
+        assert answers is not None
+        try:
+            questions.write(json.dumps(request) + "\n")
+            questions.flush()
+            line = answers.readline()
+        except BrokenPipeError:
+            line = ""
+        answer: dict[str, Any] = json.loads(line) if line else {"error": "its process has ended"}
+        return answer
+
+    def close(self) -> None:
+        """Ends it."""
+        self._process.communicate()
+
+
+def repeat(peer: str, program: str, arguments: Sequence[str]) -> dict[str, Any]:
+    """Has a `Repeater` repeat one case; returns a report as `run` does.
+
+    Args:
+        peer: Whose.
+        program: Its program.
+        arguments: The case, "--seconds", and for how long it is repeated.
+    """
+    case, _, seconds = arguments
+    repeater = Repeater(peer, program)
+
+    def answer(key: str, **request: Any) -> Any:
+        answered = repeater.ask(**request)
+        if key not in answered:
+            raise LookupError(answered["error"])
+        return answered[key]
+
+    try:
+        version = answer("version", case="")  # the answer to a case that it has not
+        values = answer("values", case=case)
+        once = answer("seconds", case=case, number=SAMPLES) / SAMPLES
+        number = max(1, round(float(seconds) / SAMPLES / once))
+        taken = [answer("seconds", case=case, number=number) / number for _ in range(SAMPLES)]
+    except LookupError as error:
+        return {"error": str(error)}
+    finally:
+        repeater.close()
+    figure = {"p50": 1e6 * statistics.median(taken), "values": [x for some in values for x in some]}
+    return {"version": version, "figures": {case: figure}}
+
+
 def pin(cores: int) -> None:
     """Has this process, and all that it starts from now on, run on the first so many cores.
 
@@ -70,7 +147,7 @@ def pin(cores: int) -> None:
     os.sched_setaffinity(0, allowed[:cores])
 
 
-def rotated(peers: Sequence[str], round_number: int) -> list[str]:
+def rotated(peers: Sequence[T], round_number: int) -> list[T]:
     """Returns the peers, beginning with another one each round."""
-    shift = round_number % len(peers)
+    shift = round_number % max(1, len(peers))
     return [*peers[shift:], *peers[:shift]]

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from machine import machine, python_of, say
+from machine import HERE, machine, python_of, say
 from programs import rotated, run
 
 __all__ = [
@@ -82,7 +82,7 @@ def present(peers: Sequence[str], target: str) -> tuple[list[str], dict[str, str
 def _why_missing(peer: str, target: str) -> str:
     """Returns why a peer cannot be run; nothing where it can."""
     place = python_of(peer).parents[1]
-    if peer == "telegrad" or (place / ".installed").exists():
+    if peer in HERE or (place / ".installed").exists():
         return ""
     log = place / "install.log"
     said = log.read_text(errors="replace").splitlines() if log.exists() else []

@@ -42,10 +42,12 @@ def test_every_row_has_a_program_for_each_of_its_peers(load: Load) -> None:
         assert bench.parse(["--only", row.part]).only == [row.part]
         part = parts.PARTS[row.part]
         arguments = dict(part.plans)[row.plan]
-        assert {"telegrad", *([row.bar.peer] if row.bar else [])} <= part.programs.keys()
+        assert {"telegrad", *([row.gate.peer] if row.gate else [])} <= part.programs.keys()
         if row.where[0] == "idle":
             assert row.where[1] in arguments[arguments.index("--idle") :]
             assert row.where[1] in measure.FIGURES
+    shown = [name for names in load("report").TABLES for name in names]
+    assert sorted(shown) == sorted({row.part for row in parts.ROWS})
     for part in parts.PARTS.values():
         for program in part.programs.values():
             assert (BENCHMARKS / "peers" / program).exists()
@@ -69,7 +71,7 @@ def test_make_bench_installs_every_peer_at_a_pinned_version(load: Load) -> None:
         if "peers.sh" in line and "plots" in line
     )
     peers = {peer for part in load("parts").PARTS.values() for peer in part.programs}
-    for peer in (peers - {"telegrad", *load("hosts").VARIANTS}) | {"plots"}:
+    for peer in (peers - {*load("machine").HERE, *load("hosts").VARIANTS}) | {"plots"}:
         assert f" {peer}" in line
         wanted = (BENCHMARKS / "peers" / f"{peer}.txt").read_text().splitlines()
         assert all("==" in each for each in wanted if not each.startswith("#"))
@@ -109,6 +111,27 @@ def test_what_a_program_that_has_ended_comes_to(
     assert load("programs").outcome(status, output, errors) == found
 
 
+def test_a_case_that_is_repeated_makes_a_report(load: Load) -> None:
+    programs = load("programs")
+    seconds = ["--seconds", "0.001"]
+    reported = programs.repeat("numpy", "numpy_gradients.py", ["perceptron", *seconds])
+    assert reported["version"]
+    assert reported["figures"]["perceptron"]["p50"] > 0
+    assert reported["figures"]["perceptron"]["values"]
+    reported = programs.repeat("numpy", "numpy_gradients.py", ["no such case", *seconds])
+    assert reported == {"error": "this peer has no such case"}
+
+
+@pytest.mark.parametrize(("least", "kept", "worst"), [(False, 1.0, 1.32), (True, 1.3, 1.08)])
+def test_a_gate_that_is_missed_may_get_a_tenth_worse(
+    load: Load, least: bool, kept: float, worst: float
+) -> None:
+    gate = load("parts").Gate("torch", kept, least=least)
+    assert gate.met(kept)
+    assert not gate.met(1.2)
+    assert gate.bound(1.2) == pytest.approx(worst)
+
+
 # -- the tables ----------------------------------------------------------------------------------------
 
 
@@ -120,11 +143,11 @@ def test_a_figure_is_shown_with_three_digits(load: Load, value: float | None, sh
     assert load("report").number(value) == shown
 
 
-def test_a_row_has_medians_the_median_of_ratios_and_what_was_wanted(load: Load) -> None:
+def test_a_row_has_medians_the_median_of_ratios_and_its_gate(load: Load) -> None:
     parts, writer = load("parts"), load("report")
-    least = parts.Bar("torch", 2, least=True)
+    least = parts.Gate("torch", 2, least=True, note="median of five runs")
     rows = [
-        parts.Row("call, us", "calls", "plan", ("idle", "call", "p50"), parts.Bar("torch", 0.5)),
+        parts.Row("call, us", "calls", "plan", ("idle", "call", "p50"), parts.Gate("torch", 0.5)),
         parts.Row("the same, ms", "calls", "plan", ("idle", "call", "p50"), least, 1e3),
         parts.Row("shown alone", "calls", "plan", ("idle", "call", "p99")),
         parts.Row("of another part", "jobs", "plan", ("idle", "call", "p99")),
@@ -135,10 +158,11 @@ def test_a_row_has_medians_the_median_of_ratios_and_what_was_wanted(load: Load) 
         "ray": {"plan": [{"error": "broke"}]},
     }
     assert list(writer.table({"calls": found}, rows)) == [
-        "|  | telegrad 1.0 | torch (TensorPipe) 1.0 | Ray | telegrad's is | wanted |",
+        "|  | telegrad 1.0 | torch (TensorPipe) 1.0 | Ray | telegrad's is | gate |",
         "|---|--:|--:|--:|--:|---|",
         "| call, us | 90.0 | 300 | – | 0.30 x torch | at most 0.5 x torch |",
-        "| the same, ms | 0.09 | 0.30 | – | 0.30 x torch | at least 2 x torch, missed |",
+        "| the same, ms | 0.09 | 0.30 | – | 0.30 x torch "
+        "| at least 2 x torch (median of five runs); missed (0.300), no worse than 0.27 |",
         "| shown alone | 180 | 600 | – | – | – |",
     ]
 
@@ -236,7 +260,7 @@ def test_tables_and_plots_go_into_the_documents(
     parts = {"calls": found, "growth": {"telegrad": {"2 workers": [report()]}}}
     result = {"words": "today", "missing": {}, "skipped": {}, "parts": parts}
     bench.write(result, tmp_path / "bench.json")
-    row = "| empty `rpc_sync`, p50, us | 12.0 | – | at most 0.35 x torch |"
+    row = "| empty `rpc_sync`, p50, us | 12.0 | – | at most 0.33 x torch (median of five runs) |"
     readme = (tmp_path / "README.md").read_text()
     assert row in readme
     assert "bench.png" not in readme
@@ -245,6 +269,24 @@ def test_tables_and_plots_go_into_the_documents(
     assert "(bench.png)" in performance
     assert "(bench-growth.png)" not in performance  # it was not drawn
     assert "| workers | telegrad: calls/s |" in performance
+
+
+def test_tables_are_rendered_from_the_json_alone(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, docs = load("bench"), tmp_path / "docs"
+    docs.mkdir()
+    for document in (README, PERFORMANCE):
+        (tmp_path / document.relative_to(ROOT)).write_text(document.read_text())
+    for _, plot, _ in bench.PLOTS:
+        if f"({plot})" in PERFORMANCE.read_text():
+            (docs / plot).touch()
+    monkeypatch.setattr(bench, "ROOT", tmp_path)
+    monkeypatch.setattr(bench, "DOCS", docs)
+    monkeypatch.setattr("sys.argv", ["bench.py", "--render", str(ROOT / "docs" / "bench.json")])
+    bench.main()
+    assert (tmp_path / "README.md").read_text() == README.read_text()
+    assert (docs / "performance.md").read_text() == PERFORMANCE.read_text()
 
 
 def test_a_peer_that_is_not_installed_is_said_with_pips_reason(

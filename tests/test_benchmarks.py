@@ -76,14 +76,14 @@ CHAINS = (("chain of 2", "chain"), ("chain of 3", "chain"))
 @pytest.mark.timeout(180)  # a dozen processes, which import NumPy and gRPC
 def test_make_bench_runs_and_writes_what_it_found(programs: Programs, tmp_path: Path) -> None:
     path = tmp_path / "found.json"
-    few = ["--quick", "--peers", "telegrad", "--only", "calls", "step", "jobs", "growth"]
+    few = ["--quick", "--peers", "telegrad", "--only", "calls", "step", "jobs", "mlp", "growth"]
     output = programs.run(["python", "benchmarks/bench.py", *few, "--json", path], limit=150.0)
     parts = json.loads(path.read_text())["parts"]
-    assert list(parts) == ["calls", "step", "jobs", "growth"]
+    assert list(parts) == ["calls", "step", "jobs", "mlp", "growth"]
     assert list(parts["growth"]["telegrad"]) == ["2 workers", "4 workers"]
     assert parts["calls"]["telegrad"]["2 workers"][0]["transport"]
     rows = [line for line in output.splitlines() if line.startswith("| ")]
-    assert sum("| – | at " in row for row in rows) == 11  # torch was not asked for
+    assert sum("| – | at " in row for row in rows) == 12  # torch was not asked for
     assert not any("| – | – | at " in row for row in rows)
 
 

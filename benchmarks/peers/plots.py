@@ -31,6 +31,7 @@ COLOURS = {
     "ray": "#edae49",
     "dask": "#8d6a9f",
     "monarch": "#7f7f7f",
+    "numpy": "#4d77cf",
 }
 COLUMNS = 3
 PANEL = (4.2, 1.9)  # inches
