@@ -14,11 +14,13 @@ PYTEST = -m pytest -n $(WORKERS) --dist worksteal
 GPU_ARGS ?=
 BENCH_ARGS ?=
 PROFILE_ARGS ?=
+# The commit that make bench-quick compares this tree with.
+BASE ?= HEAD
 GOLDEN_ARGS ?=
 FUZZ_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo polyglot test test-long test-uvloop test-floors fuzz lint types unit protos protos-check size gpu bench profile bench-rpc bench-autograd bench-dist-autograd golden lock clean demo-env env
+.PHONY: help demo polyglot test test-long test-uvloop test-floors fuzz lint types unit protos protos-check size gpu bench bench-quick profile bench-rpc bench-autograd bench-dist-autograd golden lock clean demo-env env
 
 help: ## says what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name what; do \
@@ -76,6 +78,9 @@ gpu: ## the tests of tests/gpu and the kernels' times, on this machine's GPU
 bench: env ## all benchmarks beside their peers, in under 20 minutes; the README's table, plots
 	@sh scripts/peers.sh $(VENV) torch xoscar ray dask monarch plots
 	$(BIN)/python benchmarks/bench.py --json docs/bench.json --write $(BENCH_ARGS)
+
+bench-quick: demo-env ## this tree beside a commit, no peers, in three minutes: BASE=a61bff9
+	@$(BIN)/python benchmarks/quick.py --base $(BASE) $(BENCH_ARGS)
 
 profile: env ## where the microseconds of a call go: PROFILE_ARGS='--transport grpc'
 	$(BIN)/python benchmarks/call_profile.py $(PROFILE_ARGS)

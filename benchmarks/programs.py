@@ -32,11 +32,34 @@ ENVIRONMENT = {
 }
 
 
-def run(peer: str, program: str, arguments: Sequence[str]) -> dict[str, Any]:
-    """Runs a peer's program to its end; returns what it reported, or what went wrong."""
+def environment(tree: Path | None = None) -> dict[str, str]:
+    """Returns the environment of a program; its telegrad is the one of a tree, if there is one."""
+    found = {**os.environ, **ENVIRONMENT}
+    if tree:
+        found["PYTHONPATH"] = f"{programs_of(tree)}{os.pathsep}{tree}"
+    return found
+
+
+def programs_of(tree: Path | None = None) -> Path:
+    """Returns where the programs of a tree are; without one, those of this one."""
+    return tree / "benchmarks" / "peers" if tree else PEERS
+
+
+def run(
+    peer: str, program: str, arguments: Sequence[str], *, tree: Path | None = None
+) -> dict[str, Any]:
+    """Runs a peer's program to its end; returns what it reported, or what went wrong.
+
+    Args:
+        peer: Whose.
+        program: Its program.
+        arguments: The program's.
+        tree: Whose programs and whose telegrad are run; None for this tree's programs, and the
+            telegrad that is installed.
+    """
     process = subprocess.Popen(
-        [python_of(peer), PEERS / program, *arguments],
-        env={**os.environ, **ENVIRONMENT},
+        [python_of(peer), programs_of(tree) / program, *arguments],
+        env=environment(tree),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -74,15 +97,21 @@ class Repeater:
         name: Whose.
         program: Its program.
         more: Variables of its environment beside the usual ones.
+        tree: As `run` takes it.
     """
 
     def __init__(
-        self, name: str, program: str, *, more: Mapping[str, str] = MappingProxyType({})
+        self,
+        name: str,
+        program: str,
+        *,
+        more: Mapping[str, str] = MappingProxyType({}),
+        tree: Path | None = None,
     ) -> None:
         self.name = name
         self._process = subprocess.Popen(
-            [python_of(name), PEERS / program],
-            env={**os.environ, **ENVIRONMENT, **more},
+            [python_of(name), programs_of(tree) / program],
+            env={**environment(tree), **more},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -107,16 +136,19 @@ class Repeater:
         self._process.communicate()
 
 
-def repeat(peer: str, program: str, arguments: Sequence[str]) -> dict[str, Any]:
+def repeat(
+    peer: str, program: str, arguments: Sequence[str], *, tree: Path | None = None
+) -> dict[str, Any]:
     """Has a `Repeater` repeat one case; returns a report as `run` does.
 
     Args:
         peer: Whose.
         program: Its program.
         arguments: The case, "--seconds", and for how long it is repeated.
+        tree: As `run` takes it.
     """
     case, _, seconds = arguments
-    repeater = Repeater(peer, program)
+    repeater = Repeater(peer, program, tree=tree)
 
     def answer(key: str, **request: Any) -> Any:
         answered = repeater.ask(**request)

@@ -9,7 +9,18 @@ from typing import Any
 from parts import GROWTH, ROWS, Row
 from rounds import Found, median_of, median_of_ratios, version_of
 
-__all__ = ["NAMES", "TABLES", "growth_lines", "marked", "number", "replace", "summary", "table"]
+__all__ = [
+    "NAMES",
+    "NONE",
+    "TABLES",
+    "cell",
+    "growth_lines",
+    "marked",
+    "number",
+    "replace",
+    "summary",
+    "table",
+]
 
 NAMES = {
     "telegrad": "telegrad",
@@ -60,10 +71,7 @@ def _version(parts: Mapping[str, Found], peer: str) -> str:
 
 
 def _cells(found: Found, row: Row, peers: Sequence[str]) -> list[str]:
-    cells = []
-    for peer in peers:
-        value = median_of(found.get(peer, {}).get(row.plan, ()), *row.where)
-        cells.append(number(None if value is None else value / row.scale))
+    cells = [cell(found, row, peer) for peer in peers]
     if row.gate is None:
         return [*cells, NONE, NONE]
     ratio = ratio_of(found, row)
@@ -75,6 +83,12 @@ def _cells(found: Found, row: Row, peers: Sequence[str]) -> list[str]:
     if (by_sockets := ratio_of(found, row, "telegrad-sockets")) is not None:
         ratios += f", with `bulk_port` {by_sockets:.2f}"
     return [*cells, f"{ratios} x {row.gate.peer}", f"{row.gate}{missed}"]
+
+
+def cell(found: Found, row: Row, peer: str) -> str:
+    """Returns a peer's figure of a row, in the row's unit."""
+    value = median_of(found.get(peer, {}).get(row.plan, ()), *row.where)
+    return number(None if value is None else value / row.scale)
 
 
 def ratio_of(found: Found, row: Row, ours_is: str = "telegrad") -> float | None:

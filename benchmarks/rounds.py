@@ -20,6 +20,7 @@ __all__ = [
     "median_of",
     "median_of_ratios",
     "present",
+    "ratios_of",
     "value_of",
     "version_of",
 ]
@@ -121,9 +122,14 @@ def median_of(reports: Sequence[Report], *where: str) -> float | None:
 
 def median_of_ratios(ours: Sequence[Report], theirs: Sequence[Report], *where: str) -> float | None:
     """Returns the median of our figure over theirs, round by round: what slows one round is in both."""
-    pairs = [(value_of(a, *where), value_of(b, *where)) for a, b in zip(ours, theirs, strict=False)]
-    ratios = [a / b for a, b in pairs if a is not None and b]
+    ratios = ratios_of(ours, theirs, *where)
     return statistics.median(ratios) if ratios else None
+
+
+def ratios_of(ours: Sequence[Report], theirs: Sequence[Report], *where: str) -> list[float]:
+    """Returns our figure over theirs for each round that has both."""
+    pairs = [(value_of(a, *where), value_of(b, *where)) for a, b in zip(ours, theirs, strict=False)]
+    return [a / b for a, b in pairs if a is not None and b]
 
 
 def version_of(reports: Mapping[str, Sequence[Report]]) -> str:

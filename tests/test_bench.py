@@ -210,6 +210,55 @@ def test_the_documents_have_the_marks_of_every_table(load: Load) -> None:
             assert text.index(begin) < text.index(end)
 
 
+# -- beside a commit --------------------------------------------------------------------------------------
+
+
+def test_a_row_that_is_more_than_a_tenth_slower_is_marked(load: Load) -> None:
+    quick, parts = load("quick"), load("parts")
+    plan, jobs = "2 workers", "3 workers"
+    found = {
+        "calls": {
+            quick.BASE: {plan: [call(100.0), call(80.0), call(100.0)]},
+            quick.NOW: {plan: [call(90.0), call(96.0), call(130.0)]},
+        },
+        "jobs": {
+            quick.BASE: {jobs: [report(batch={"per_second": 1000.0})]},
+            quick.NOW: {jobs: [report(batch={"per_second": 950.0})]},
+        },
+    }
+    lines = list(quick.lines(found, "abc1234"))
+    assert lines[0] == "|  | abc1234 | now | ratio | lowest to highest |  |"
+    assert "| empty `rpc_sync`, p50, us | 100 | 96.0 | 1.20 | 0.90 to 1.30 | slower |" in lines
+    assert "| batched updates, images/s | 1,000 | 950 | 0.95 | 0.95 to 0.95 |  |" in lines
+    assert "| echo 1 MiB, ms | – | – | – | – | not measured |" in lines
+    rows = {row.label: row for row in parts.ROWS}
+    assert quick.slower(rows["batched updates, images/s"], 0.89)
+    assert not quick.slower(rows["batched updates, images/s"], 1.5)
+    assert not quick.slower(rows["echo 1 MiB, ms"], 1.09)
+
+
+def test_each_tree_runs_its_own_programs_on_its_own_package(load: Load, tmp_path: Path) -> None:
+    quick, run = load("quick"), load("programs").run
+    trees = {quick.BASE: tmp_path / "base", quick.NOW: tmp_path / "now"}
+    for place in trees.values():
+        (place / "telegrad").mkdir(parents=True)
+        (place / "telegrad" / "__init__.py").touch()
+        (place / "benchmarks" / "peers").mkdir(parents=True)
+        program = place / "benchmarks" / "peers" / "where.py"
+        program.write_text("import json, telegrad\nprint(json.dumps({'at': telegrad.__file__}))\n")
+    ran = [quick.run_one(trees, run, name, "where.py", []) for name in trees]
+    assert ran == [{"at": str(place / "telegrad" / "__init__.py")} for place in trees.values()]
+
+
+def test_what_can_be_compared_needs_no_peer_and_no_second_host(load: Load) -> None:
+    told = load("quick").parse([])
+    assert told.only == ["calls", "step", "jobs", "mlp"]
+    assert told.base == "HEAD"
+    assert not told.fail
+    with pytest.raises(SystemExit):
+        load("quick").parse(["--only", "hosts"])
+
+
 # -- the whole run ---------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Programs
+from tests.conftest import ROOT, Programs
 
 
 @pytest.mark.long
@@ -85,6 +85,17 @@ def test_make_bench_runs_and_writes_what_it_found(programs: Programs, tmp_path: 
     rows = [line for line in output.splitlines() if line.startswith("| ")]
     assert sum("| – | at " in row for row in rows) == 12  # torch was not asked for
     assert not any("| – | – | at " in row for row in rows)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(180)  # a dozen processes, which import NumPy and gRPC
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="compares with a commit")
+def test_make_bench_quick_runs_and_compares_with_a_commit(programs: Programs) -> None:
+    few = ["--rounds", "1", "--seconds", "0.05"]
+    output = programs.run(["python", "benchmarks/quick.py", *few], limit=150.0)
+    rows = [line for line in output.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) == 14
+    assert not any("not measured" in row for row in rows)
 
 
 @pytest.mark.long
