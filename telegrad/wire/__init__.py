@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from telegrad.wire.assembly import Assembly
 from telegrad.wire.body import read_body, write_body
-from telegrad.wire.callable_policy import CallablePolicy, Decide
-from telegrad.wire.copies import NO_MEMORY, Memory, copy_of
 from telegrad.wire.decoder import decode, decode_exception
+from telegrad.wire.document import DEFAULT_LIMITS, SMALL_LIMITS, DecodeLimits, read_head
 from telegrad.wire.encoder import Encoded, encode, encode_exception
 from telegrad.wire.envelope import Buffer, Envelope
 from telegrad.wire.exceptions import add_note
-from telegrad.wire.exposure import expose
 from telegrad.wire.external import (
     describe,
     describe_held,
@@ -30,15 +27,23 @@ from telegrad.wire.frame import (
     pack_frame,
     unpack_frame,
 )
-from telegrad.wire.function_ref import FunctionRef, name_of
-from telegrad.wire.head import read_head
 from telegrad.wire.lending import FIRST_BUFFER, LENT_BYTES, Lending, Lent
-from telegrad.wire.limits import DEFAULT_LIMITS, SMALL_LIMITS, DecodeLimits
-from telegrad.wire.lookup import import_missing_with
-from telegrad.wire.piece import (
+from telegrad.wire.memory import (
+    NO_MEMORY,
+    SHADOW_BYTES,
+    Memory,
+    Mode,
+    copy_of,
+    mode_of,
+    set_mode,
+    write_place,
+)
+from telegrad.wire.names import FunctionRef, import_missing_with, name_of
+from telegrad.wire.pieces import (
     BLOCK_BYTES,
     CHUNK_HEADER_BYTES,
     PIECE_BYTES,
+    Assembly,
     Piece,
     Span,
     chunk_header,
@@ -46,24 +51,23 @@ from telegrad.wire.piece import (
     read_chunk,
     read_chunk_header,
 )
-from telegrad.wire.placement import (
+from telegrad.wire.policy.exposure import expose
+from telegrad.wire.policy.policy import CallablePolicy, Decide
+from telegrad.wire.policy.project import Project
+from telegrad.wire.registry import (
     HOST,
     MOST_GPUS,
     DeviceMap,
+    ExternalType,
     Land,
     Place,
     first_gpu,
     land,
     place_by,
-)
-from telegrad.wire.project import Project
-from telegrad.wire.registry import (
-    ExternalType,
     register_external,
     register_refusal,
     register_type,
 )
-from telegrad.wire.shadow import SHADOW_BYTES, Mode, mode_of, set_mode, write_place
 
 __all__ = [
     "BLOCK_BYTES",

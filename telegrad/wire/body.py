@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from telegrad.wire.copies import NO_MEMORY, Memory
 from telegrad.wire.decoder import decode
+from telegrad.wire.document import DEFAULT_LIMITS, DecodeLimits
 from telegrad.wire.encoder import encode
 from telegrad.wire.envelope import Buffer, Envelope
 from telegrad.wire.external import describe, rebuild
-from telegrad.wire.limits import DEFAULT_LIMITS, DecodeLimits
-from telegrad.wire.placement import Land, Place, first_gpu, land
+from telegrad.wire.memory import NO_MEMORY, Memory
+from telegrad.wire.registry import Land, Place, first_gpu, land
 
 __all__ = ["read_body", "write_body"]
 

@@ -14,16 +14,12 @@ from typing import Any, TypeAlias, final
 import msgpack
 
 from telegrad.errors import CallRefusedError, DecodeError, FunctionNotFoundError
-from telegrad.wire import array_types, builtin_types, class_types, sparse_types
-from telegrad.wire.allowance import Allowance
-from telegrad.wire.callable_policy import CallablePolicy
-from telegrad.wire.conversion import Reading
+from telegrad.wire.document import DEFAULT_LIMITS, Allowance, DecodeLimits, Reading, Tag, unpack
 from telegrad.wire.exceptions import unpack_exception
 from telegrad.wire.external import rebuild
-from telegrad.wire.limits import DEFAULT_LIMITS, DecodeLimits
+from telegrad.wire.policy.policy import CallablePolicy
 from telegrad.wire.registry import registered_type_by_name
-from telegrad.wire.tags import Tag
-from telegrad.wire.unpacking import unpack
+from telegrad.wire.values import array_types, builtin_types, class_types
 
 __all__ = ["decode", "decode_exception"]
 
@@ -142,7 +138,7 @@ _COMPOUNDS: dict[Tag, Callable[[Reading, list[Any]], object]] = {
     **builtin_types.COMPOUND_DECODERS,
     **array_types.COMPOUND_DECODERS,
     **class_types.COMPOUND_DECODERS,
-    **sparse_types.COMPOUND_DECODERS,
+    **array_types.SPARSE_DECODERS,
     Tag.EXCEPTION: lambda reading, items: reading.exception(items),
     Tag.REGISTERED: lambda reading, items: _decode_registered(items),
 }

@@ -20,12 +20,11 @@ import numpy as np
 
 from telegrad.arrays import is_cupy
 from telegrad.errors import EncodeError
-from telegrad.wire import array_types, builtin_types, class_types, sparse_types
-from telegrad.wire.advice import advice_for
-from telegrad.wire.conversion import MARKERS, Conversion, Refused
+from telegrad.wire.document import MARKERS, Conversion, Refused, Tag
 from telegrad.wire.exceptions import pack_exception
 from telegrad.wire.external import PACKER_BYTES, describe
-from telegrad.wire.function_ref import name_of
+from telegrad.wire.names import bases, name_of
+from telegrad.wire.policy.project import Project
 from telegrad.wire.registry import (
     AT_ONCE,
     PLAIN,
@@ -35,9 +34,56 @@ from telegrad.wire.registry import (
     refusal_of,
     registered_type,
 )
-from telegrad.wire.tags import Tag
+from telegrad.wire.values import array_types, builtin_types, class_types
 
-__all__ = ["MAX_DEPTH", "Encoded", "encode", "encode_exception"]
+__all__ = [
+    "MAX_DEPTH",
+    "Encoded",
+    "advice_for",
+    "encode",
+    "encode_exception",
+]
+
+
+# -- what to write instead of a value of a class that the codec does not know --------------------
+
+# By the module's first part and the class' name: what many send first.
+_KNOWN = {
+    ("builtins", "memoryview"): "send bytes(view)",
+    ("pandas", "DataFrame"): "send df.to_dict('list')",
+    ("pandas", "Series"): "send series.to_numpy()",
+    ("pandas", "Index"): "send index.to_numpy()",
+    ("pandas", "Timestamp"): "send timestamp.to_pydatetime()",
+    ("PIL", "Image"): "send numpy.asarray(image)",
+}
+
+
+def advice_for(kind: type) -> str:
+    """Returns what to do with a value of this class, which cannot travel as it is.
+
+    Args:
+        kind: The class; one that is not the user's own cannot be made a dataclass by them.
+
+    Returns:
+        Words that follow the name of the class.
+    """
+    name = kind.__qualname__
+    known = _KNOWN.get((kind.__module__.partition(".")[0], name))
+    register = f"rpc.register_type({name}, encode=..., decode=...)"
+    if known is not None:
+        return known if kind.__module__ == "builtins" else f"{known}, or register it: {register}"
+    if kind.__module__ == "builtins":
+        return "send what it holds as lists, dicts, numbers, text or arrays"
+    if _is_derived_from_builtin(kind) or not Project().has(kind.__module__):
+        return f"register it, in a module that both ends import: {register}"
+    return f"make it a dataclass, or register it: {register}"
+
+
+def _is_derived_from_builtin(kind: type) -> bool:
+    return any(base.__module__ == "builtins" for base in bases(kind) if base is not object)
+
+
+# ------------------------------------------------------------------------------------------------
 
 MAX_DEPTH = 128  # levels of containers; Python's own recursion limit is never near
 MAX_REFERENCES = 1024  # to externals that are kept made: 0.1 us in place of 0.6
@@ -298,8 +344,8 @@ def _encoder_of(value: object, kind: type) -> _Encoder:
         return class_types.encode_named_tuple
     if dataclasses.is_dataclass(kind):
         return class_types.encode_dataclass
-    if sparse_types.is_sparse(value):
-        return sparse_types.encode_sparse
+    if array_types.is_sparse(value):
+        return array_types.encode_sparse
     if callable(value):
         return _encode_function
     if isinstance(value, Iterator | AsyncIterator):

@@ -15,8 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from telegrad.errors import DecodeError, RemoteError
-from telegrad.wire.class_types import has_finaliser, instance_of, slots_of
-from telegrad.wire.lookup import (
+from telegrad.wire.names import (
     bases,
     class_name,
     find_class,
@@ -25,6 +24,7 @@ from telegrad.wire.lookup import (
     own_attributes,
     wire_module,
 )
+from telegrad.wire.values.class_types import has_finaliser, instance_of, slots_of
 
 __all__ = ["add_note", "pack_exception", "unpack_exception"]
 

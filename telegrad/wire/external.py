@@ -4,32 +4,95 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import msgpack
 import numpy as np
 
-from telegrad.arrays import is_cupy
+from telegrad.arrays import is_cupy, octets_from_gpu, to_host
 from telegrad.errors import DecodeError, EncodeError
-from telegrad.wire.array_types import describe_array, rebuild_array
-from telegrad.wire.conversion import Refused
-from telegrad.wire.copies import NO_MEMORY, Memory
+from telegrad.wire.document import DEFAULT_LIMITS, DecodeLimits, Refused, is_small, unpack
 from telegrad.wire.envelope import Buffer
-from telegrad.wire.gpu_arrays import describe_gpu_array, rebuild_gpu_array
-from telegrad.wire.limits import DEFAULT_LIMITS, DecodeLimits
-from telegrad.wire.placement import Gpu, Land, Place, first_gpu, gpu_number, land
-from telegrad.wire.registry import external_type, external_type_by_tag
-from telegrad.wire.unpacking import is_small, unpack
+from telegrad.wire.memory import NO_MEMORY, SHADOW_BYTES, Memory, Shadow
+from telegrad.wire.registry import (
+    Gpu,
+    Land,
+    Place,
+    external_type,
+    external_type_by_tag,
+    first_gpu,
+    gpu_number,
+    land,
+)
+from telegrad.wire.values.array_types import (
+    describe_array,
+    describe_own_array,
+    encode_dtype,
+    rebuild_array,
+)
 
 __all__ = [
     "PACKER_BYTES",
     "describe",
+    "describe_gpu_array",
     "describe_held",
     "describe_lines",
     "pack_lines",
     "rebuild",
+    "rebuild_gpu_array",
     "rebuild_held",
 ]
+
+
+# -- cuPy's arrays on the wire: by way of host memory, or as shadows of what lies on a shared GPU --
+
+SHADOW: Final = "shadow"
+
+
+def describe_gpu_array(array: Any, memory: Memory) -> tuple[Gpu, object, Sequence[Buffer]]:
+    """Copies an array of a GPU, once: on the GPU where the receiver shares that, else to the host.
+
+    Args:
+        array: CuPy's.
+        memory: What the receiver shares.
+
+    Returns:
+        What stands where the tag will, the meta, and one buffer.
+    """
+    meta = [encode_dtype(array.dtype), "C", *array.shape]
+    shadow = memory.shadow(array)
+    if shadow is not None:
+        return Gpu.of(array, shared=True), [SHADOW, meta], [shadow]
+    room = memory.take(array.nbytes)
+    if room is None:
+        host = np.asarray(to_host(array), order="C")
+        return (Gpu.of(array), *describe_own_array(host))
+    octets_from_gpu(np.frombuffer(room, np.uint8), array)
+    return Gpu.of(array), meta, [room]
+
+
+def rebuild_gpu_array(meta: Any, buffers: Sequence[Buffer], land: Land, number: int) -> Any:
+    """Rebuilds what `describe_gpu_array` described.
+
+    Args:
+        meta: That was returned, or anything.
+        buffers: Likewise.
+        land: Moves it where it is to live.
+        number: Of that GPU, or HOST.
+
+    Raises:
+        DecodeError: They are something else.
+    """
+    if type(meta) is not list or len(meta) != 2 or meta[0] != SHADOW:
+        return land(rebuild_array(meta, buffers), number)
+    view = memoryview(buffers[0]).cast("B") if len(buffers) == 1 else memoryview(b"")
+    if view.nbytes < SHADOW_BYTES:
+        raise DecodeError(f"no shadow of an array of a GPU: {view.nbytes} bytes")
+    room = rebuild_array(meta[1], [view[:-SHADOW_BYTES]], as_is=True)
+    return land(Shadow(np.frombuffer(view, np.uint8), room), number)
+
+
+# ------------------------------------------------------------------------------------------------
 
 # Bytes that a packer begins with: what it takes for itself, 256 KiB, the system gives and takes back
 # each time, which may cost three times what packing a call does.

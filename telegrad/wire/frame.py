@@ -1,7 +1,7 @@
 """Frames to bytes and back: what one write on a control stream holds.
 
 An envelope has parts: 0 its document, 1 its externals, 2 and up its buffers. Small parts travel
-in-line; the others are only announced, and come as pieces on bulk lanes (`telegrad.wire.piece`).
+in-line; the others are only announced, and come as pieces on bulk lanes (`telegrad.wire.pieces`).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from google.protobuf.message import DecodeError as ProtobufError
 
 from telegrad import pb
 from telegrad.errors import DecodeError, EncodeError
+from telegrad.wire.document import DEFAULT_LIMITS, DecodeLimits
 from telegrad.wire.envelope import Buffer, Envelope
 from telegrad.wire.lending import Lending, pack_lending, unpack_lending
-from telegrad.wire.limits import DEFAULT_LIMITS, DecodeLimits
 
 __all__ = [
     "ENVELOPE_BYTES",

@@ -21,9 +21,8 @@ from telegrad.transport.handshake import Reason
 from telegrad.transport.idle_frames import MOST_IDLE_FRAMES
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, Frame, encode, encode_exception
-from telegrad.wire.conversion import MARKERS
+from telegrad.wire.document import MARKERS, Tag
 from telegrad.wire.frame import MAX_ENVELOPES
-from telegrad.wire.tags import Tag
 from tests.break_in import remote_code
 from tests.break_in.conftest import LIMITS, TOKEN, Victim
 from tests.break_in.members import SECONDS, joined

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgpack
 
-from telegrad.wire.tags import Tag
+from telegrad.wire.document import Tag
 from tests.fuzz.parts import join, split
 
 __all__ = ["inputs"]

@@ -12,7 +12,7 @@ import pytest
 from safetensors import numpy as safetensors_numpy
 
 from telegrad import nn, optim, state_files, tensor
-from telegrad.wire.allowed_functions import ALLOWED_PACKAGES
+from telegrad.wire.policy.allowed import ALLOWED_PACKAGES
 
 
 class Net(nn.Module):

@@ -18,7 +18,9 @@ from telegrad.rpc.rref_ids import RRefId
 from telegrad.rpc.user_call import UserCall, admit_call
 from telegrad.transport.audit import CALL_REFUSED
 from telegrad.types import WorkerInfo
-from telegrad.wire import class_types, encode, lookup, read_head
+from telegrad.wire import encode, read_head
+from telegrad.wire import names as lookup
+from telegrad.wire.values import class_types
 from tests.audit_log import AuditLog, audit_log_of_all
 from tests.rpc import callable_code as code
 from tests.rpc import remote_code

@@ -24,7 +24,8 @@ from telegrad.rpc.future import Future
 from telegrad.testing import Cluster
 from telegrad.testing.leaks import wait_until_gone
 from telegrad.transport import LoopThread, on_own_loop
-from telegrad.wire import array_types, encode, external
+from telegrad.wire import encode, external
+from telegrad.wire.values import array_types
 from tests.rpc import remote_code
 from tests.rpc.conftest import Job
 

@@ -19,7 +19,7 @@ from telegrad.transport.slab_ledger import Bounds
 from telegrad.transport.slab_loans import Loans
 from telegrad.transport.slabs import SlabPool, SlabStream
 from telegrad.wire import NO_MEMORY, Envelope, Frame, Lending, Lent
-from telegrad.wire.copies import bytes_of
+from telegrad.wire.memory import bytes_of
 from tests.transport.test_slabs import (
     SIZE,
     account_of,

@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from telegrad.errors import DecodeError, EncodeError
-from telegrad.wire import DecodeLimits, array_types, copies, describe, encode, rebuild
-from telegrad.wire.array_types import rebuild_array
+from telegrad.wire import DecodeLimits, describe, encode, rebuild
+from telegrad.wire import memory as copies
+from telegrad.wire.values import array_types
+from telegrad.wire.values.array_types import rebuild_array
 from tests.wire.samples import Pair, round_trip
 
 dtypes = (

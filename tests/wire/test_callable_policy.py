@@ -18,7 +18,7 @@ import pytest
 from telegrad.errors import CallRefusedError, FunctionNotFoundError
 from telegrad.types import WorkerInfo
 from telegrad.wire import CallablePolicy, expose
-from telegrad.wire.allowed_functions import ALLOWED_NAMES, ALLOWED_PACKAGES
+from telegrad.wire.policy.allowed import ALLOWED_NAMES, ALLOWED_PACKAGES
 from tests.wire import policy_samples as mine
 
 P = "tests.wire.policy_samples"
@@ -227,7 +227,7 @@ def test_what_a_name_in_a_project_leads_to(path: str, project: str, exposed: str
         "telegrad.rpc:init_rpc",
         "telegrad.rpc:rpc_sync",
         "telegrad.wire:CallablePolicy",
-        "telegrad.wire.lookup:import_missing_with",
+        "telegrad.wire.names:import_missing_with",
         "telegrad.nnx:run",
         "telegrad.nn.module:np.load",
     ],

@@ -23,7 +23,7 @@ import pytest
 from telegrad.errors import CallRefusedError, EncodeError, FunctionNotFoundError
 from telegrad.types import WorkerInfo
 from telegrad.wire import CallablePolicy, FunctionRef, expose, import_missing_with, name_of
-from telegrad.wire.allowed_functions import ALLOWED_NAMES
+from telegrad.wire.policy.allowed import ALLOWED_NAMES
 from tests.wire import samples
 
 S = "tests.wire.samples"

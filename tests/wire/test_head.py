@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from telegrad.errors import DecodeError
-from telegrad.wire import encode, head, read_head
+from telegrad.wire import document as head
+from telegrad.wire import encode, read_head
 
 END = "args"
 KEY = msgpack.packb(END)

@@ -37,8 +37,7 @@ from telegrad.wire import (
     rebuild,
     unpack_frame,
 )
-from telegrad.wire.conversion import MARKERS
-from telegrad.wire.tags import Tag
+from telegrad.wire.document import MARKERS, Tag
 from tests.wire.samples import Access, Color, OddError, Pair, Point, double
 
 SAMPLE = {

@@ -12,7 +12,7 @@ import pytest
 
 from telegrad.errors import CallRefusedError
 from telegrad.wire import CallablePolicy
-from telegrad.wire.known_methods import KnownMethods
+from telegrad.wire.policy.policy import KnownMethods
 
 
 class Base:

@@ -29,18 +29,18 @@ from telegrad.wire import (
     unpack_frame,
     write_body,
 )
-from telegrad.wire.allowance import (
+from telegrad.wire.document import (
     COPIES,
     FEW_KEYS,
+    MARKERS,
     SECONDS_AT_LEAST,
     SECONDS_PER_KEY,
     Allowance,
+    Tag,
 )
-from telegrad.wire.class_types import MOST_COMBINATIONS
-from telegrad.wire.conversion import MARKERS
 from telegrad.wire.encoder import MAX_DEPTH
 from telegrad.wire.frame import MAX_ENVELOPES
-from telegrad.wire.tags import Tag
+from telegrad.wire.values.class_types import MOST_COMBINATIONS
 from tests.wire.samples import Bits
 
 PRIME = 2**61 - 1  # every multiple of it has the hash 0
@@ -180,7 +180,7 @@ def test_many_honest_keys(container: Any) -> None:
     "tag", [Tag.SET, Tag.FROZENSET, Tag.DICT, Tag.ORDERED_DICT, Tag.COUNTER, Tag.DEFAULT_DICT]
 )
 def test_keys_that_collide_are_given_up(tag: Tag, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("telegrad.wire.allowance.SECONDS_AT_LEAST", 0.01)
+    monkeypatch.setattr("telegrad.wire.document.SECONDS_AT_LEAST", 0.01)
     numbers = [k * PRIME for k in range(8, 20_008)]
     assert len(set(map(hash, numbers))) == 1
     items: list[Any] = [

@@ -24,7 +24,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from telegrad.errors import EncodeError
-from telegrad.wire import copies, decode, describe, encode, encoder, rebuild
+from telegrad.wire import decode, describe, encode, encoder, rebuild
+from telegrad.wire import memory as copies
 from telegrad.wire.registry import PLAIN
 from tests.wire.samples import Access, Bits, Color, Pair, Point, Slotted, double, round_trip
 from tests.wire.test_arrays import assert_same, dtypes, shapes

@@ -31,9 +31,8 @@ from telegrad.wire import (
     encode_exception,
     rebuild,
 )
-from telegrad.wire.conversion import MARKERS
-from telegrad.wire.hashing import code_of
-from telegrad.wire.tags import Tag
+from telegrad.wire.document import MARKERS, Tag
+from telegrad.wire.values.builtin_types import code_of
 from tests.wire import with_code as code
 from tests.wire.samples import Access, Bits, Color, Level, Pair, Point, Slotted, Word, round_trip
 from tests.wire.with_code import RAN

@@ -24,9 +24,9 @@ from hypothesis import strategies as st
 
 from telegrad.errors import DecodeError, EncodeError
 from telegrad.types import WorkerInfo
-from telegrad.wire import array_types, decode, encode, encoder, register_refusal, register_type
-from telegrad.wire.conversion import MARKERS
-from telegrad.wire.tags import Tag
+from telegrad.wire import decode, encode, encoder, register_refusal, register_type
+from telegrad.wire.document import MARKERS, Tag
+from telegrad.wire.values import array_types
 from tests.wire.samples import (
     Access,
     Bits,

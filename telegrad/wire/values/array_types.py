@@ -14,18 +14,18 @@ import msgpack
 import numpy as np
 
 from telegrad.errors import DecodeError
-from telegrad.wire.conversion import MARKERS, Conversion, Reading, Refused
-from telegrad.wire.copies import NO_MEMORY, Memory, bytes_of, copy_of
+from telegrad.wire.document import MARKERS, Conversion, Reading, Refused, Tag
 from telegrad.wire.envelope import Buffer
-from telegrad.wire.lookup import is_exactly
-from telegrad.wire.placement import Land
-from telegrad.wire.registry import ExternalType, register_external
-from telegrad.wire.tags import Tag
+from telegrad.wire.memory import NO_MEMORY, Memory, bytes_of, copy_of
+from telegrad.wire.names import is_exactly
+from telegrad.wire.registry import ExternalType, Land, register_external
+from telegrad.wire.values.builtin_types import integers
 
 __all__ = [
     "BESIDE_BYTES",
     "COMPOUND_DECODERS",
     "LEAF_ENCODERS",
+    "SPARSE_DECODERS",
     "check_dtype",
     "decode_dtype",
     "describe_array",
@@ -33,9 +33,12 @@ __all__ = [
     "encode_dtype",
     "encode_dtype_value",
     "encode_scalar",
+    "encode_sparse",
+    "is_sparse",
     "rebuild_array",
     "refusal_of",
 ]
+
 
 MAX_DIMENSIONS = 64  # NumPy's own limit
 MAX_DTYPE_DEPTH = 32  # levels of structured dtypes in each other
@@ -345,4 +348,73 @@ COMPOUND_DECODERS: dict[Tag, Callable[[Reading, list[Any]], object]] = {
     Tag.DTYPE: _decode_dtype_value,
     Tag.BIG_BYTES: lambda reading, items: bytes(_octets(reading, items).data),
     Tag.BIG_BYTEARRAY: lambda reading, items: bytearray(_octets(reading, items).data),
+}
+
+
+# -- scipy.sparse arrays and matrices on the wire; scipy is used where it is imported already ----
+
+_PARTS = {
+    "csr": ("data", "indices", "indptr"),
+    "csc": ("data", "indices", "indptr"),
+    "bsr": ("data", "indices", "indptr"),
+    "dia": ("data", "offsets"),
+}
+
+
+def is_sparse(value: object) -> bool:
+    """Whether it is an array or a matrix of scipy.sparse."""
+    module = sys.modules.get("scipy.sparse")
+    return module is not None and bool(module.issparse(value))
+
+
+def encode_sparse(conversion: Conversion, value: Any) -> object:
+    """Encodes it as class, shape and parts; the parts are externals."""
+    name, layout = type(value).__name__, value.format
+    if layout not in (*_PARTS, "coo") or name not in (f"{layout}_array", f"{layout}_matrix"):
+        raise Refused(f"a sparse {name}; send array.tocsr() or array.tocoo()")
+    if layout == "coo":
+        steps = (".data", *(f".coords[{i}]" for i in range(len(value.coords))))
+        parts = [value.data, *value.coords]
+    else:
+        steps = tuple(f".{part}" for part in _PARTS[layout])
+        parts = [getattr(value, part) for part in _PARTS[layout]]
+    shape = [int(n) for n in value.shape]
+    return [MARKERS[Tag.SPARSE], name, shape, *conversion.items(parts, steps.__getitem__)]
+
+
+def _decode_sparse(reading: Reading, items: list[Any]) -> object:
+    name, dimensions, *parts = items
+    if type(name) is not str:
+        raise DecodeError("a sparse array without a name")
+    layout, _, kind = name.partition("_")
+    if layout not in (*_PARTS, "coo") or kind not in ("array", "matrix"):
+        raise DecodeError(f"not a sparse array: {name[:100]!r}")
+    if type(dimensions) is not list or any(type(part) is not np.ndarray for part in parts):
+        raise DecodeError(f"a {name} whose parts are no arrays")
+    module = sys.modules.get("scipy.sparse")
+    if module is None:
+        raise DecodeError(f"a {name} arrived and scipy.sparse is not imported here")
+    if any(part.dtype.kind not in "iu" for part in parts[1:]):
+        raise DecodeError(f"a {name} whose indices are no integers")
+    shape = tuple(integers(dimensions, len(dimensions)))
+    reading.allowance.looks(parts)
+    if layout == "coo":
+        data, *coords = parts
+        array = getattr(module, name)((data, tuple(coords)), shape=shape)
+        built = [array.data, *array.coords]
+    elif len(parts) != len(_PARTS[layout]):
+        raise DecodeError(f"a {name} of {len(parts)} parts")
+    else:
+        array = getattr(module, name)(tuple(parts), shape=shape)
+        built = [getattr(array, part) for part in _PARTS[layout]]
+    if layout not in ("coo", "dia"):
+        array.check_format(full_check=True)  # indices out of bounds would read foreign memory
+    for new, part in zip(built, parts, strict=False):
+        if not np.may_share_memory(new, part):  # scipy makes indices as narrow as it can
+            reading.allowance.copies(new)
+    return array
+
+
+SPARSE_DECODERS: dict[Tag, Callable[[Reading, list[Any]], object]] = {
+    Tag.SPARSE: _decode_sparse,
 }

@@ -12,41 +12,188 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, TypeAlias, final
 
+from telegrad.errors import CallRefusedError, FunctionNotFoundError
 from telegrad.types import WorkerInfo
-from telegrad.wire.allowed_functions import (
+from telegrad.wire.names import (
+    MAIN_NAMES,
+    Found,
+    FunctionRef,
+    attribute,
+    bases,
+    find,
+    instance_dict,
+    is_class,
+    main_script,
+    module_namespace,
+    module_of,
+    namespace,
+    own_attributes,
+    split,
+    wire_module,
+)
+from telegrad.wire.policy.allowed import (
     ALLOWED_NAMES,
     ALLOWED_PACKAGES,
     REFUSED_METHODS,
     VALUE_MODULES,
 )
-from telegrad.wire.callable_request import CallableRequest
-from telegrad.wire.definers import (
+from telegrad.wire.policy.exposure import (
     defined,
     definers,
     dotted,
     home_of,
     is_at_home,
+    is_marked,
     is_method,
 )
-from telegrad.wire.exposure import is_marked
-from telegrad.wire.function_ref import FunctionRef
-from telegrad.wire.known_methods import KnownMethods
-from telegrad.wire.lookup import (
-    MAIN_NAMES,
-    Found,
-    attribute,
-    bases,
-    find,
-    is_class,
-    module_namespace,
-    module_of,
-    own_attributes,
-    split,
-    wire_module,
-)
-from telegrad.wire.project import Project, is_foreign_name
+from telegrad.wire.policy.project import Project, is_foreign_name
 
-__all__ = ["CallablePolicy", "Decide"]
+__all__ = [
+    "CallablePolicy",
+    "CallableRequest",
+    "Decide",
+    "KnownMethods",
+]
+
+
+# -- who asks for which function of whom, and the errors that say it is not given ----------------
+
+_SOMEBODY = WorkerInfo("", -1, 0)  # who asks where nobody says who does
+
+
+@final
+class CallableRequest:
+    """Who asks for what, to be named in errors.
+
+    Args:
+        ref: What is asked for.
+        caller: Who asks.
+        worker: Who is asked.
+
+    Attributes:
+        ref: What is asked for.
+        caller: Who asks.
+    """
+
+    __slots__ = ("_worker", "caller", "ref")
+
+    def __init__(self, ref: FunctionRef, caller: WorkerInfo | None, worker: str) -> None:
+        self.ref = ref
+        self.caller = _SOMEBODY if caller is None else caller
+        self._worker = f"worker {worker!r}" if worker else "this worker"
+
+    def refused(self, why: str) -> CallRefusedError:
+        """Returns the error for what may not be had."""
+        name = repr(self.ref.name)[:500]
+        return CallRefusedError(f"{self._worker} does not let {self._who} have {name}: {why}")
+
+    def not_found(self) -> FunctionNotFoundError:
+        """Returns the error for what is not there."""
+        module, _, path = self.ref.name.partition(":")
+        if module in MAIN_NAMES:
+            return self._not_in_script(path)
+        if module_of(module) is None:
+            return FunctionNotFoundError(
+                f"{self._worker} has not imported {module!r}, so it has no {path!r} for"
+                f" {self._who}; import {module} in its script ({main_script()})"
+            )
+        return FunctionNotFoundError(
+            f"{self._worker} has no {path!r} in its module {module!r}, which {self._who} has;"
+            " do both run the same version?"
+        )
+
+    def _not_in_script(self, path: str) -> FunctionNotFoundError:
+        own, script = main_script(), self.ref.script
+        if script == own:
+            return FunctionNotFoundError(
+                f"{self._worker} has no {path!r} in its script ({own}), which is also that of"
+                f" {self._who}; define it at the top level, before init_rpc and not only"
+                " on some ranks"
+            )
+        return FunctionNotFoundError(
+            f"{self._worker} has no {path!r} in its script ({own}); the script of"
+            f" {self._who} is {script or 'another one, or this one started otherwise'}."
+            " All workers run the same script, or import what they call from a module"
+        )
+
+    @property
+    def _who(self) -> str:
+        return f"the caller {self.caller.name!r}" if self.caller.name else "the caller"
+
+
+# -- methods that were judged once and may be called: most are called again, on objects of one class --
+#
+# What was judged is a function in the body of a class. It holds as long as an object's class leads to
+# that very function under that name, and nothing of the object's own stands before it; what is found
+# under the name is called unasked only where it is that function, bound to that object.
+
+_BASES = type.__dict__["__mro__"].__get__
+MOST = 1000  # more are judged each time; a program has so many only if it makes classes by and by
+
+
+class _KnownMethod(NamedTuple):
+    function: types.FunctionType
+    order: tuple[type, ...]  # of the class, with all its bases
+    before: tuple[Mapping[str, Any], ...]  # the bodies that are asked before the definer's
+    body: Mapping[str, Any]
+    own: Callable[[object], Mapping[str, Any]] | None  # an object's own dictionary
+
+
+@final
+class KnownMethods:
+    """The methods that one policy has judged well. From any thread."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[type, str], _KnownMethod] = {}
+
+    def has(self, value: object, name: str) -> bool:
+        """Whether what an object's class calls by a name was judged well; runs nothing of a user's."""
+        cls = type(value)
+        if type(cls) is not type:  # another metaclass may say what is equal to its classes
+            return False
+        known = self._known.get((cls, name))
+        if known is None or _BASES(cls) is not known.order:
+            return False
+        for body in known.before:
+            if name in body:
+                return False
+        return known.body.get(name) is known.function and (
+            known.own is None or name not in known.own(value)
+        )
+
+    def is_found(self, value: object, name: str, found: object) -> bool:
+        """Whether an attribute gave what was judged, bound to the object, and nothing else."""
+        if type(found) is not types.MethodType or found.__self__ is not value:
+            return False
+        cls = type(value)
+        known = self._known.get((cls, name)) if type(cls) is type else None
+        return known is not None and found.__func__ is known.function
+
+    def add(self, value: object, name: str) -> None:
+        """Keeps a method that may be called on an object, if it is one that can be known again."""
+        if name == "__call__" or is_class(value):
+            return  # judged by what the object says of itself, or in the class that it is
+        cls = type(value)
+        if type(cls) is not type or "<locals>" in cls.__qualname__ or len(self._known) >= MOST:
+            return
+        order = bases(cls)
+        before: list[Mapping[str, Any]] = []
+        for base in order:
+            body = namespace(base)
+            if name in body:
+                function = body[name]
+                if type(function) is types.FunctionType and is_at_home(function, base):
+                    own = instance_dict(cls)
+                    known = _KnownMethod(function, order, tuple(before), body, own)
+                    if own is None or name not in own(value):
+                        self._known[cls, name] = known
+                return
+            before.append(body)
+
+
+# ------------------------------------------------------------------------------------------------
 
 MODES = ("project", "exposed", "importable")
 
@@ -67,7 +214,7 @@ class CallablePolicy:
     Args:
         mode: `"project"`: what is defined in `__main__`, or in modules that this process has
             imported from outside the standard library, site-packages and telegrad; and the
-            functions of `telegrad.wire.allowed_functions`. `"exposed"`: nothing else.
+            functions of `telegrad.wire.policy.allowed`. `"exposed"`: nothing else.
             `"importable"`: anything; that is remote code execution for whoever holds the token.
         patterns: Under `"project"`, further dotted names: `"mypkg.*"`, `"math.sqrt"`.
         decide: Decides instead of all that, of what is marked too: it is called with who asks, the

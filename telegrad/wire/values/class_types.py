@@ -17,8 +17,8 @@ from itertools import chain
 from typing import Any
 
 from telegrad.errors import DecodeError
-from telegrad.wire.conversion import MARKERS, Conversion, Reading, Refused
-from telegrad.wire.lookup import (
+from telegrad.wire.document import MARKERS, Conversion, Reading, Refused, Tag
+from telegrad.wire.names import (
     bases,
     class_name,
     find_class,
@@ -28,7 +28,6 @@ from telegrad.wire.lookup import (
     own_dict,
 )
 from telegrad.wire.registry import registered_type_by_name
-from telegrad.wire.tags import Tag
 
 __all__ = [
     "COMPOUND_DECODERS",

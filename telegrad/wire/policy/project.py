@@ -9,11 +9,11 @@ import sysconfig
 from pathlib import Path
 from typing import final
 
-from telegrad.wire.lookup import MAIN_NAMES, module_namespace, module_of
+from telegrad.wire.names import MAIN_NAMES, module_namespace, module_of
 
 __all__ = ["Project", "is_foreign_name"]
 
-_OWN = Path(__file__).resolve().parent.parent
+_OWN = Path(__file__).resolve().parents[2]
 
 
 @final

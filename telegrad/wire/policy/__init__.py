@@ -1,0 +1,1 @@
+"""Which functions another worker may call by name."""

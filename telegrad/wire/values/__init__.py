@@ -1,0 +1,1 @@
+"""The types of values that travel: Python's own, classes, and arrays."""
