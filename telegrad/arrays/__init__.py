@@ -1,20 +1,21 @@
 """NumPy and CuPy arrays behind one face; CuPy need not be installed."""
 
 from telegrad.arrays.backend import as_array, is_array, is_cupy, is_floating, is_inexact, namespace
-from telegrad.arrays.copy_into import copy_into
 from telegrad.arrays.device import (
     CPU,
     array_beside,
     array_from_dlpack,
     check_devices,
+    copy_into,
     copy_to_device,
     device_name,
     device_of,
+    host_copy,
     octets_from_gpu,
     to_device,
+    to_host,
 )
 from telegrad.arrays.device_memory import DeviceMemory, Mappings, SharedPlace, gpu_identities
-from telegrad.arrays.host_copy import host_copy, to_host
 from telegrad.arrays.shared import SharedMemory, can_share, shared_below, shared_empty
 from telegrad.arrays.sparse import is_sparse, sparse_product, sparse_product_asks
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from telegrad.arrays.backend import as_array, is_array, is_cupy
+from telegrad.arrays.backend import as_array, is_array, is_cupy, namespace
 from telegrad.arrays.staging import STAGED_BYTES, fill_from_gpu, fill_gpu
 from telegrad.types import Array
 
@@ -16,12 +16,16 @@ __all__ = [
     "array_beside",
     "array_from_dlpack",
     "check_devices",
+    "copy_into",
     "copy_to_device",
     "device_name",
     "device_of",
+    "host_copy",
     "octets_from_gpu",
     "to_device",
+    "to_host",
 ]
+
 
 _GPU_KINDS: Final = (2, 13)
 """Of DLPack's device types: CUDA memory, and CUDA managed memory."""
@@ -204,3 +208,50 @@ def _import_cupy(device: str) -> Any:
             f"device {device!r} needs CuPy, which is not installed; "
             "pip install 'telegrad[cuda13x]' (or [cuda12x])"
         ) from error
+
+
+# -- array contents in host memory, for sockets, files and printing ------------------------------
+
+
+def to_host(array: Array) -> Array:
+    """Returns `array` as a NumPy array; itself where it already is one, else a copy."""
+    return to_device(array, CPU)
+
+
+def host_copy(array: Array) -> Array:
+    """Returns a fresh, writable, C-contiguous NumPy array with the values of `array`.
+
+    A CuPy array is copied once, in the current stream, which is waited for.
+
+    >>> source = np.zeros((2, 3)).T
+    >>> copied = host_copy(source)
+    >>> copied.flags.c_contiguous, np.shares_memory(copied, source)
+    (True, False)
+    """
+    if is_cupy(array):
+        return np.ascontiguousarray(to_host(array)).reshape(array.shape)
+    return np.array(array, order="C", copy=True)
+
+
+# -- values of the host into an array that is there already, wherever that lives -----------------
+
+
+def copy_into(target: Array, values: Array) -> None:
+    """Writes the values of a NumPy array into `target`, of the same shape and dtype.
+
+    They are there when this returns: any thread and any CUDA stream may read them.
+
+    >>> import numpy as np
+    >>> target = np.zeros(2)
+    >>> copy_into(target, np.ones(2))
+    >>> target
+    array([1., 1.])
+    """
+    if not is_cupy(target):
+        target[...] = values
+        return
+    cupy = namespace(target)
+    there: Any = target
+    with there.device:
+        there[...] = cupy.asarray(values)
+        cupy.cuda.get_current_stream().synchronize()
