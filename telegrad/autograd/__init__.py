@@ -7,7 +7,6 @@ from importlib import import_module as _import_module
 from typing import TYPE_CHECKING
 
 from telegrad.autograd import extend, ops
-from telegrad.autograd.creation import as_tensor, from_dlpack, tensor
 from telegrad.autograd.differentiate import (
     Wanted,
     grad,
@@ -15,27 +14,36 @@ from telegrad.autograd.differentiate import (
     own_gradient,
     tensors_in,
 )
-from telegrad.autograd.engine import backward
-from telegrad.autograd.function import Function, FunctionContext
-from telegrad.autograd.grad_mode import GradMode, enable_grad, is_grad_enabled, no_grad
 from telegrad.autograd.gradcheck import gradcheck, gradgradcheck
-from telegrad.autograd.gradient_target import (
+from telegrad.autograd.graph.engine import (
     Completion,
     GradientTarget,
     LocalGradients,
     PassEnd,
+    backward,
 )
-from telegrad.autograd.graph_task import Accumulate, GraphTask
-from telegrad.autograd.hooks import HookList, RemovableHandle
-from telegrad.autograd.node import AccumulateGrad, Edge, Gradient, Gradients, Node, Sink
-from telegrad.autograd.operation import Operation
-from telegrad.autograd.row_sparse import RowSparse, is_row_sparse
-from telegrad.autograd.tensor import Tensor, attach, place_under
+from telegrad.autograd.graph.function import Function, FunctionContext
+from telegrad.autograd.graph.grad_mode import GradMode, enable_grad, is_grad_enabled, no_grad
+from telegrad.autograd.graph.graph_task import Accumulate, GraphTask
+from telegrad.autograd.graph.node import (
+    AccumulateGrad,
+    Edge,
+    Gradient,
+    Gradients,
+    HookList,
+    Node,
+    RemovableHandle,
+    Sink,
+)
+from telegrad.autograd.graph.operation import Operation
+from telegrad.autograd.tensor.creation import as_tensor, from_dlpack, tensor
+from telegrad.autograd.tensor.row_sparse import RowSparse, is_row_sparse
+from telegrad.autograd.tensor.tensor import Tensor, attach, place_under
 
 if TYPE_CHECKING:
-    from telegrad.autograd.anomaly import detect_anomaly
-    from telegrad.autograd.checkpointing import checkpoint
     from telegrad.autograd.generator import SeededGenerator, current_generator, manual_seed
+    from telegrad.autograd.graph.anomaly import detect_anomaly
+    from telegrad.autograd.recompute import checkpoint
     from telegrad.autograd.transforms import hessian, hvp, jacobian, jvp, value_and_grad, vjp
 
 __all__ = [
@@ -92,11 +100,11 @@ __all__ = [
 ]
 
 _LATER = {
-    "checkpoint": "telegrad.autograd.checkpointing",
+    "checkpoint": "telegrad.autograd.recompute",
     "SeededGenerator": "telegrad.autograd.generator",
     "current_generator": "telegrad.autograd.generator",
     "manual_seed": "telegrad.autograd.generator",
-    "detect_anomaly": "telegrad.autograd.anomaly",
+    "detect_anomaly": "telegrad.autograd.graph.anomaly",
     **dict.fromkeys(
         ("hessian", "hvp", "jacobian", "jvp", "value_and_grad", "vjp"),
         "telegrad.autograd.transforms",

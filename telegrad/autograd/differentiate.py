@@ -2,21 +2,116 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping, Sequence
-from typing import Any, Literal, final, overload
+import copy
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from typing import Any, Literal, TypeAlias, final, overload
 
 import numpy as np
 
 from telegrad.arrays import namespace
-from telegrad.autograd.grad_mode import enable_grad
-from telegrad.autograd.graph_task import GraphTask, is_sole
-from telegrad.autograd.node import Edge, Gradient
-from telegrad.autograd.row_sparse import is_row_sparse
-from telegrad.autograd.tensor import Tensor, holding
-from telegrad.autograd.trees import Rebuild, flatten, is_branch
+from telegrad.autograd.graph.grad_mode import enable_grad
+from telegrad.autograd.graph.graph_task import GraphTask, is_sole
+from telegrad.autograd.graph.node import Edge, Gradient
+from telegrad.autograd.tensor.row_sparse import is_row_sparse
+from telegrad.autograd.tensor.tensor import Tensor, holding
 from telegrad.errors import AutogradError
 
-__all__ = ["Wanted", "grad", "gradients_of_roots", "own_gradient", "tensors_in"]
+__all__ = [
+    "Rebuild",
+    "Wanted",
+    "flatten",
+    "grad",
+    "gradients_of_roots",
+    "is_branch",
+    "own_gradient",
+    "tensors_in",
+    "tree_map",
+]
+
+
+# -- trees: dicts, lists, tuples, named tuples and dataclasses, nested, with anything as leaves --
+
+Rebuild: TypeAlias = "Callable[[Iterable[Any]], Any]"
+"""Makes a tree of the same structure, with other leaves in the same order."""
+
+
+def flatten(tree: Any) -> tuple[list[Any], Rebuild]:
+    """Returns the leaves of `tree`, and what builds such a tree of others.
+
+    Branches are dicts, lists, tuples, named tuples and instances of dataclasses; None has no
+    leaves. Dicts keep the order of their keys. A dataclass is built again without its `__init__`.
+
+    >>> leaves, rebuild = flatten({"a": 1, "b": (2, [3, None])})
+    >>> leaves, rebuild([4, 5, 6])
+    ([1, 2, 3], {'a': 4, 'b': (5, [6, None])})
+    """
+    leaves = list(_leaves(tree))
+
+    def rebuild(others: Iterable[Any]) -> Any:
+        remaining = iter(others)
+        return _map(lambda _: next(remaining), tree)
+
+    return leaves, rebuild
+
+
+def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
+    """Returns `tree` with `function(leaf)` in the place of each leaf.
+
+    >>> tree_map(lambda x: x + 1, {"a": 1, "b": [2, 3]})
+    {'a': 2, 'b': [3, 4]}
+    """
+    return _map(function, tree)
+
+
+def is_branch(tree: Any) -> bool:
+    """Tells whether `tree` is no leaf."""
+    return (
+        tree is None
+        or isinstance(tree, (dict, list, tuple))
+        or (dataclasses.is_dataclass(tree) and not isinstance(tree, type))
+    )
+
+
+def _children(tree: Any) -> list[Any]:
+    if tree is None:
+        return []
+    if isinstance(tree, dict):
+        return list(tree.values())
+    if isinstance(tree, (list, tuple)):
+        return list(tree)
+    return [getattr(tree, each.name) for each in dataclasses.fields(tree)]
+
+
+def _leaves(tree: Any) -> Iterator[Any]:
+    if not is_branch(tree):
+        yield tree
+        return
+    for child in _children(tree):
+        yield from _leaves(child)
+
+
+def _map(function: Callable[[Any], Any], tree: Any) -> Any:
+    if not is_branch(tree):
+        return function(tree)
+    children = [_map(function, child) for child in _children(tree)]
+    if tree is None:
+        return None
+    if isinstance(tree, dict):
+        copied = copy.copy(tree)  # its kind with what that knows, such as a default factory
+        copied.update(zip(tree, children, strict=True))
+        return copied
+    if isinstance(tree, (list, tuple)):
+        kind: Any = type(tree)
+        named = isinstance(tree, tuple) and kind is not tuple
+        return kind(*children) if named else kind(children)
+    made = object.__new__(type(tree))
+    for each, child in zip(dataclasses.fields(tree), children, strict=True):
+        object.__setattr__(made, each.name, child)  # frozen ones too
+    return made
+
+
+# ------------------------------------------------------------------------------------------------
 
 
 @overload

@@ -17,9 +17,9 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from telegrad.autograd.dispatch import TABLE, Tier, refuse_out
-from telegrad.autograd.operation import Operation
-from telegrad.autograd.plain import constant, has_tensor
+from telegrad.autograd.graph.dispatch import TABLE, Tier, refuse_out
+from telegrad.autograd.graph.operation import Operation
+from telegrad.autograd.graph.plain import constant, has_tensor
 
 __all__ = [
     "Operation",

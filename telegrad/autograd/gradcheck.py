@@ -9,9 +9,9 @@ import numpy as np
 
 from telegrad.arrays import namespace, to_host
 from telegrad.autograd.differentiate import grad
-from telegrad.autograd.grad_mode import no_grad
-from telegrad.autograd.row_sparse import is_row_sparse
-from telegrad.autograd.tensor import Tensor
+from telegrad.autograd.graph.grad_mode import no_grad
+from telegrad.autograd.tensor.row_sparse import is_row_sparse
+from telegrad.autograd.tensor.tensor import Tensor
 from telegrad.errors import AutogradError
 
 __all__ = ["gradcheck", "gradgradcheck"]

@@ -24,10 +24,9 @@ import numpy as np
 
 from telegrad.arrays import is_array, is_inexact, namespace
 from telegrad.autograd import ops
-from telegrad.autograd.differentiate import grad
-from telegrad.autograd.grad_mode import enable_grad
-from telegrad.autograd.tensor import Tensor
-from telegrad.autograd.trees import flatten, tree_map
+from telegrad.autograd.differentiate import flatten, grad, tree_map
+from telegrad.autograd.graph.grad_mode import enable_grad
+from telegrad.autograd.tensor.tensor import Tensor
 from telegrad.errors import AutogradError
 
 __all__ = ["hessian", "hvp", "jacobian", "jvp", "value_and_grad", "vjp"]

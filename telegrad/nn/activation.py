@@ -63,7 +63,7 @@ def relu6(x: Tensor | Array) -> Tensor:
 
 def leaky_relu(x: Tensor | Array, negative_slope: float = 0.01) -> Tensor:
     """Returns `x`, what is negative times `negative_slope`."""
-    return as_tensor(rules.activation.leaky_relu(x, slope=negative_slope))
+    return as_tensor(rules.layers.leaky_relu(x, slope=negative_slope))
 
 
 def elu(x: Tensor | Array, alpha: float = 1.0) -> Tensor:
@@ -78,7 +78,7 @@ def elu(x: Tensor | Array, alpha: float = 1.0) -> Tensor:
     """
     if alpha < 0:
         raise ValueError(f"alpha must not be negative, it is {alpha}")
-    return as_tensor(rules.activation.elu(x, alpha=alpha))
+    return as_tensor(rules.layers.elu(x, alpha=alpha))
 
 
 def selu(x: Tensor | Array) -> Tensor:
@@ -86,7 +86,7 @@ def selu(x: Tensor | Array) -> Tensor:
 
     G. Klambauer et al., "Self-normalizing neural networks" (2017).
     """
-    return as_tensor(rules.activation.elu(x, alpha=_SELU_ALPHA, scale=_SELU_SCALE))
+    return as_tensor(rules.layers.elu(x, alpha=_SELU_ALPHA, scale=_SELU_SCALE))
 
 
 def gelu(x: Tensor | Array, approximate: str = "none") -> Tensor:
@@ -108,17 +108,17 @@ def gelu(x: Tensor | Array, approximate: str = "none") -> Tensor:
     """
     if approximate not in ("none", "tanh"):
         raise ValueError(f"approximate is 'none' or 'tanh', not {approximate!r}")
-    return as_tensor(rules.activation.gelu(x, approximate=approximate))
+    return as_tensor(rules.layers.gelu(x, approximate=approximate))
 
 
 def silu(x: Tensor | Array) -> Tensor:
     """Returns `x * sigmoid(x)`, also called swish."""
-    return as_tensor(rules.activation.silu(x))
+    return as_tensor(rules.layers.silu(x))
 
 
 def mish(x: Tensor | Array) -> Tensor:
     """Returns `x * tanh(softplus(x))`. D. Misra, "Mish" (2020)."""
-    return as_tensor(x * ops.tanh(rules.activation.softplus(x)))
+    return as_tensor(x * ops.tanh(rules.layers.softplus(x)))
 
 
 def sigmoid(x: Tensor | Array) -> Tensor:
@@ -128,7 +128,7 @@ def sigmoid(x: Tensor | Array) -> Tensor:
 
 def logsigmoid(x: Tensor | Array) -> Tensor:
     """Returns the logarithm of `sigmoid(x)`, exact also where that is tiny."""
-    return as_tensor(-rules.activation.softplus(-x))
+    return as_tensor(-rules.layers.softplus(-x))
 
 
 def tanh(x: Tensor | Array) -> Tensor:
@@ -142,7 +142,7 @@ def softplus(x: Tensor | Array, beta: float = 1.0, threshold: float = 20.0) -> T
     It never overflows; an infinite `threshold` means none, 2e-9 away from that of 20.
     """
     scaled = x if beta == 1.0 else x * beta
-    smooth = rules.activation.softplus(scaled)
+    smooth = rules.layers.softplus(scaled)
     smooth = smooth if beta == 1.0 else smooth / beta
     return as_tensor(ops.where(scaled > threshold, x, smooth))
 
@@ -160,7 +160,7 @@ def hardtanh(x: Tensor | Array, min_val: float = -1.0, max_val: float = 1.0) -> 
     """
     if not min_val < max_val:
         raise ValueError(f"min_val must be less than max_val; got {min_val} and {max_val}")
-    return as_tensor(rules.activation.hardtanh(x, low=min_val, high=max_val))
+    return as_tensor(rules.layers.hardtanh(x, low=min_val, high=max_val))
 
 
 def softmax(x: Tensor | Array, dim: int = -1) -> Tensor:

@@ -84,9 +84,9 @@ def attend(
     if scale is None:
         scale = 1 / math.sqrt(query.shape[-1])
     if not dropout_p and not isinstance(bias, Tensor):
-        return rules.attention.attention(query, key, value, bias, scale, weights=weights)
+        return rules.sequences.attention(query, key, value, bias, scale, weights=weights)
     drop = (lambda w: dropout(w, dropout_p)) if dropout_p else None
-    return rules.attention.attention_by_parts(query, key, value, bias, scale, drop)
+    return rules.sequences.attention_by_parts(query, key, value, bias, scale, drop)
 
 
 def masked_bias(mask: Any, like: Any, *, allowed: bool) -> Any:

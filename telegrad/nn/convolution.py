@@ -52,9 +52,7 @@ def conv2d(
     _check_shapes(x, weight, bias, groups)
     size = (weight.shape[2], weight.shape[3])
     windows = of_convolution(size, stride, padding, dilation)
-    return as_tensor(
-        rules.convolution_2d.conv2d(x, weight, bias=bias, windows=windows, groups=groups)
-    )
+    return as_tensor(rules.layers.conv2d(x, weight, bias=bias, windows=windows, groups=groups))
 
 
 def _check_shapes(x: Any, weight: Any, bias: Any, groups: int) -> None:

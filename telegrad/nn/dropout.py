@@ -47,7 +47,7 @@ def dropout(
     if xp is not np:
         source = xp.random.default_rng(int(source.integers(2**62)))
     kept = source.random(array.shape, dtype=np.float32) >= p
-    return as_tensor(rules.activation.masked_scale(x, kept, scale=1 / (1 - p) if p < 1 else 0.0))
+    return as_tensor(rules.layers.masked_scale(x, kept, scale=1 / (1 - p) if p < 1 else 0.0))
 
 
 class Dropout(Module):

@@ -34,7 +34,7 @@ def embedding(
         TypeError: `indices` are no integers.
         IndexError: One of them names no row.
     """
-    found = rules.embedding.embedding(weight, indices, padding_idx=padding_idx, sparse=sparse)
+    found = rules.layers.embedding(weight, indices, padding_idx=padding_idx, sparse=sparse)
     return found if isinstance(found, Tensor) else Tensor(found)
 
 

@@ -31,7 +31,7 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Tensor:
     if len(shape) != 2 or not x.ndim or (bias is not None and bias.shape != shape[:1]):
         broadcast: Tensor = x @ weight.T
         return broadcast if bias is None else broadcast + bias
-    product: Tensor = rules.linear.linear(x, weight, bias)
+    product: Tensor = rules.layers.linear(x, weight, bias)
     return product
 
 

@@ -56,7 +56,7 @@ def huber_loss(
     """
     if not delta > 0:
         raise ValueError(f"delta must be positive, not {delta}")
-    return _reduced(rules.losses.huber(_difference(x, target), delta=delta), reduction)
+    return _reduced(rules.layers.huber(_difference(x, target), delta=delta), reduction)
 
 
 def smooth_l1_loss(
@@ -71,7 +71,7 @@ def smooth_l1_loss(
         raise ValueError(f"beta must not be negative, it is {beta}")
     if beta == 0:
         return l1_loss(x, target, reduction=reduction)
-    return _reduced(rules.losses.huber(_difference(x, target), delta=beta) / beta, reduction)
+    return _reduced(rules.layers.huber(_difference(x, target), delta=beta) / beta, reduction)
 
 
 def binary_cross_entropy(
@@ -89,7 +89,7 @@ def binary_cross_entropy(
         weight: What each item is multiplied by; broadcast.
         reduction: See above.
     """
-    losses = rules.losses.binary_cross_entropy(x, _matching(target, x))
+    losses = rules.layers.binary_cross_entropy(x, _matching(target, x))
     return _reduced(losses if weight is None else losses * _cast(weight, x), reduction)
 
 
@@ -112,10 +112,10 @@ def binary_cross_entropy_with_logits(
     """
     target = _matching(target, x)
     if pos_weight is None:
-        losses = rules.losses.cross_entropy_of_logits(x, target)
+        losses = rules.layers.cross_entropy_of_logits(x, target)
     else:
         weights = (_cast(pos_weight, x) - 1) * target + 1
-        losses = (1 - target) * x + weights * rules.activation.softplus(-x)
+        losses = (1 - target) * x + weights * rules.layers.softplus(-x)
     return _reduced(losses if weight is None else losses * _cast(weight, x), reduction)
 
 
@@ -166,7 +166,7 @@ def nll_loss(
         reduction: See `cross_entropy`.
     """
     found = _labelled(x, target, weight, ignore_index)
-    losses = -rules.losses.picked(found.scores, found.labels)
+    losses = -rules.layers.picked(found.scores, found.labels)
     return _over_labels(losses, found, reduction)
 
 
@@ -218,7 +218,7 @@ def cross_entropy(
     even: Any = (logarithms if weight is None else logarithms * _cast(weight, x)).sum(-1)
     if found.counted is not None:
         even = ops.where(found.counted, even, 0.0)
-    losses = -(1 - label_smoothing) * rules.losses.picked(logarithms, found.labels)
+    losses = -(1 - label_smoothing) * rules.layers.picked(logarithms, found.labels)
     return _over_labels(losses, found, reduction, -label_smoothing / x.shape[found.axis] * even)
 
 

@@ -145,7 +145,7 @@ class MultiheadAttention(Module):
         weights: Any
         if same and self._one_weight and not (dropout or isinstance(bias, Tensor)):
             scale = 1 / math.sqrt(self.embed_dim // self.num_heads)
-            read, weights = rules.attention.attention_packed(
+            read, weights = rules.sequences.attention_packed(
                 self._packed(query, by_batch=by_batch), bias, scale, weights=need_weights
             )
         else:

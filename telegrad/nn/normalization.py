@@ -88,9 +88,7 @@ def _over_last(
         if part is not None and part.shape != shape:
             raise ValueError(f"{name} has shape {part.shape}, {shape} needed")
     return as_tensor(
-        rules.normalization.normalize(
-            x, weight=weight, bias=bias, over=over, eps=eps, centred=centred
-        )[0]
+        rules.layers.normalize(x, weight=weight, bias=bias, over=over, eps=eps, centred=centred)[0]
     )
 
 
@@ -144,7 +142,7 @@ def batch_norm(
         raise ValueError(
             f"training needs more than one value for each channel; the shape is {x.shape}"
         )
-    y, _, _, mean, variance = rules.normalization.normalize(
+    y, _, _, mean, variance = rules.layers.normalize(
         x, weight=weight, bias=bias, over=None, eps=eps
     )
     _approach(running_mean, mean, momentum, 1.0)
@@ -160,7 +158,7 @@ def _by_running(x: Any, mean: Any, variance: Any, weight: Any, bias: Any, eps: f
     shift = -mean * scale
     if bias is not None:
         shift = shift + bias
-    return as_tensor(rules.normalization.affine(x, scale, shift))
+    return as_tensor(rules.layers.affine(x, scale, shift))
 
 
 def _approach(running: Tensor | None, found: Any, momentum: float, factor: float) -> None:

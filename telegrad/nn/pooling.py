@@ -49,7 +49,7 @@ def max_pool2d(
     """
     windows = of_pooling(kernel_size, stride, padding, dilation)
     _check_axes(x)
-    return as_tensor(rules.pooling.max_pool2d(x, windows=windows)[0])
+    return as_tensor(rules.layers.max_pool2d(x, windows=windows)[0])
 
 
 def avg_pool2d(
@@ -75,7 +75,7 @@ def avg_pool2d(
     windows = of_pooling(kernel_size, stride, padding)
     _check_axes(x)
     counted = count_include_pad
-    return as_tensor(rules.pooling.mean_pool2d(x, windows=windows, count_padding=counted))
+    return as_tensor(rules.layers.mean_pool2d(x, windows=windows, count_padding=counted))
 
 
 def adaptive_avg_pool2d(x: Tensor | Array, output_size: Any) -> Tensor:

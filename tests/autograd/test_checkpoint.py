@@ -14,7 +14,7 @@ import pytest
 import telegrad as tg
 from telegrad import nn
 from telegrad.autograd import Function, GraphTask, Tensor, current_generator, no_grad, tensor
-from telegrad.autograd.operation import Operation
+from telegrad.autograd.graph.operation import Operation
 from telegrad.errors import AutogradError
 
 RNG = np.random.default_rng(3)

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from telegrad.autograd import Tensor, gradcheck, gradgradcheck, tensor
-from telegrad.autograd.rules import contraction, einsum
+from telegrad.autograd.rules import products as contraction
+from telegrad.autograd.rules import products as einsum
 from telegrad.types import Shape
 
 LABELS = "aBcd"

@@ -167,7 +167,7 @@ def test_a_kernel_for_each_array_library(monkeypatch: pytest.MonkeyPatch) -> Non
     )
     assert twice(np.ones(2)).tolist() == [2.0, 2.0]
     elsewhere = SimpleNamespace(__name__="cupy")
-    monkeypatch.setattr("telegrad.autograd.operation.namespace", lambda *_: elsewhere)
+    monkeypatch.setattr("telegrad.autograd.graph.operation.namespace", lambda *_: elsewhere)
     used = extend.primitive(
         "used", lambda a: 1 / 0, "a", kernels={"cupy": lambda a: a + a}, a=lambda g: g + g
     )

@@ -13,8 +13,8 @@ import pytest
 
 import telegrad.numpy as tnp
 from telegrad.autograd import extend, no_grad, tensor
-from telegrad.autograd.dispatch import TABLE
 from telegrad.autograd.extend import Operation, Tier
+from telegrad.autograd.graph.dispatch import TABLE
 from telegrad.errors import AutogradError
 from tests.autograd.samples.tables import SAMPLES
 

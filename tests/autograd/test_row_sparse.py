@@ -29,7 +29,7 @@ from telegrad.autograd import (
 from telegrad.errors import AutogradError
 from tests.gpu.stand_in import stand_in
 
-embedding = rules.embedding.embedding
+embedding = rules.layers.embedding
 
 
 def numbers(*shape: int, seed: int = 0) -> Any:

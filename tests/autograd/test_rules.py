@@ -16,9 +16,9 @@ import pytest
 
 from telegrad.arrays import is_inexact, sparse_product, to_device
 from telegrad.autograd import Tensor, extend, gradcheck, gradgradcheck
-from telegrad.autograd.dispatch import TABLE
 from telegrad.autograd.extend import Operation, Tier
-from telegrad.autograd.fitting import sum_over_broadcast
+from telegrad.autograd.graph.dispatch import TABLE
+from telegrad.autograd.graph.plan import sum_over_broadcast
 from tests.autograd.samples.sample import Sample
 from tests.autograd.samples.special import WITHOUT_PROTOCOL
 from tests.autograd.samples.tables import SAMPLES

@@ -11,7 +11,7 @@ import pytest
 
 import telegrad as tg
 from telegrad.autograd import Tensor, gradcheck, no_grad, tensor
-from telegrad.autograd.trees import flatten, tree_map
+from telegrad.autograd.differentiate import flatten, tree_map
 from telegrad.errors import AutogradError
 
 A = np.array([[1.0, 2.0, 0.5], [-1.0, 0.25, 3.0]])

@@ -295,7 +295,7 @@ def test_a_hook_may_write_into_the_gradient_that_is_kept(cluster: Cluster) -> No
 
 
 def some_rows(table: Tensor) -> Tensor:
-    rows: Tensor = rules.embedding.embedding(table, [1, 3, 1], sparse=True)
+    rows: Tensor = rules.layers.embedding(table, [1, 3, 1], sparse=True)
     return rows
 
 

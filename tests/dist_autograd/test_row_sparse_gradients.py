@@ -27,7 +27,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def look_up(table: Any, rows: list[int]) -> Any:
-    return rules.embedding.embedding(table, rows, sparse=True)
+    return rules.layers.embedding(table, rows, sparse=True)
 
 
 def pass_on(table: Tensor, to: str, rows: list[int]) -> Any:

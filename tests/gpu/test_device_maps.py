@@ -133,7 +133,7 @@ def tripled(x: Tensor) -> Tensor:
 
 
 def rows_of(table: Tensor) -> Tensor:
-    return cast("Tensor", rules.embedding.embedding(table, [1, 1], sparse=True))
+    return cast("Tensor", rules.layers.embedding(table, [1, 1], sparse=True))
 
 
 def gradients() -> list[str]:

@@ -124,7 +124,7 @@ def rows_of_a_table(xp: Any) -> None:
 
 
 def look_up(table: Any) -> Any:
-    return rules.embedding.embedding(table, [1, 3, 1], sparse=True)
+    return rules.layers.embedding(table, [1, 3, 1], sparse=True)
 
 
 def test_gradients_of_some_rows(cluster: Cluster, xp: Any) -> None:

@@ -55,7 +55,7 @@ def arguments(kind: str, steps: int, batch: int) -> tuple[Any, Any, list[Any]]:
 
 def run(kind: str, x: Any, states: Any, weights: Any, **options: Any) -> Any:
     count = 2 if kind == "lstm" else 1
-    return rules.recurrent.recurrence(kind, x, tuple(states[:count]), *weights, **options)
+    return rules.sequences.recurrence(kind, x, tuple(states[:count]), *weights, **options)
 
 
 @pytest.mark.parametrize("kind", KINDS)

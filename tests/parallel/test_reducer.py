@@ -170,7 +170,7 @@ def test_two_backwards_add_up() -> None:
 def test_gradients_of_some_rows_are_averaged_as_arrays() -> None:
     _, ranks = make()
     for rank in ranks:
-        rows = rules.embedding.embedding(rank.parameters[0], [1, 1], sparse=True)
+        rows = rules.layers.embedding(rank.parameters[0], [1, 1], sparse=True)
         begin((rows * float(rank.group.rank)).sum(), LocalGradients())
     for rank in ranks:
         found = rank.parameters[0].grad

@@ -237,7 +237,7 @@ def test_autograd_neither_loads_nor_needs_scipy() -> None:
         "assert 'scipy' not in sys.modules\n"
         "sys.modules['scipy'] = None\n"
         "from telegrad.autograd import rules\n"
-        "rules.embedding.embedding(x, [0], sparse=True).sum().backward()\n"
+        "rules.layers.embedding(x, [0], sparse=True).sum().backward()\n"
         "try:\n    tg.scipy\n"
         "except ImportError as error: assert \"pip install 'telegrad[scipy]'\" in str(error)\n"
         "else: raise SystemExit('no error')\n"

@@ -3,52 +3,54 @@
 Arrays alone give an array; with a Tensor among them the result is a Tensor, and recorded.
 """
 
-from telegrad.autograd.ops import constant
-from telegrad.autograd.ops.arithmetic import (
-    add,
-    clip,
-    divide,
-    maximum,
-    minimum,
-    multiply,
-    power,
-    subtract,
-    where,
-)
 from telegrad.autograd.ops.elementwise import (
     absolute,
+    add,
+    clip,
     copy,
     cos,
+    divide,
     exp,
     expm1,
     log,
     log1p,
+    maximum,
+    minimum,
+    multiply,
     negative,
     positive,
+    power,
     relu,
     sigmoid,
     sign,
     sin,
     sqrt,
     square,
+    subtract,
     tanh,
+    where,
 )
-from telegrad.autograd.ops.indexing import getitem, put, scatter
 from telegrad.autograd.ops.layout import expand_dims, ravel, squeeze
-from telegrad.autograd.ops.linear_algebra import matmul
-from telegrad.autograd.ops.loss import (
+from telegrad.autograd.ops.reduction import (
     cross_entropy,
     cross_entropy_gradient,
     log_softmax,
+    matmul,
+    mean,
+    reduce_max,
+    reduce_min,
+    reduce_sum,
     softmax,
 )
-from telegrad.autograd.ops.reduction import mean, reduce_max, reduce_min, reduce_sum
 from telegrad.autograd.ops.shape import (
     astype,
     broadcast_to,
     concatenate,
+    getitem,
     move,
+    put,
     reshape,
+    scatter,
     stack,
     swapaxes,
     transpose,
@@ -61,7 +63,6 @@ __all__ = [
     "broadcast_to",
     "clip",
     "concatenate",
-    "constant",
     "copy",
     "cos",
     "cross_entropy",

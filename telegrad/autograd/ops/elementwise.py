@@ -6,21 +6,32 @@ from typing import Any, Final
 
 import numpy as np
 
-from telegrad.arrays import namespace
-from telegrad.autograd.extend import Operation, numpy_function, primitive
+from telegrad.arrays import is_array, namespace
+from telegrad.autograd.extend import Operation, composed, constants, numpy_function, primitive
+from telegrad.autograd.tensor.creation import as_tensor
+from telegrad.autograd.tensor.tensor import Tensor
 from telegrad.types import Array
 
 __all__ = [
     "absolute",
+    "add",
+    "base_slope",
+    "clip",
     "conjugate",
     "copy",
     "cos",
+    "divide",
     "exp",
     "expm1",
+    "exponent_slope",
     "log",
     "log1p",
+    "maximum",
+    "minimum",
+    "multiply",
     "negative",
     "positive",
+    "power",
     "real",
     "relu",
     "sigmoid",
@@ -28,7 +39,9 @@ __all__ = [
     "sin",
     "sqrt",
     "square",
+    "subtract",
     "tanh",
+    "where",
 ]
 
 
@@ -85,3 +98,102 @@ real       = numpy_function(np.real,       "val", view=True, complex_rule="own",
 sigmoid    = primitive("sigmoid", _sigmoid, "a", a=lambda g, y: g * y * (1 - y))
 relu       = primitive("relu",    _relu,    "a", a=lambda g, y: g * (y > 0))
 # fmt: on
+
+
+# -- elementwise functions of several arguments that operators, modules and rules use, with rules --
+
+
+def _where(condition: Any, a: Any, b: Any) -> Array:
+    xp = namespace(condition, a, b)
+    chosen: Array = xp.where(condition if is_array(condition) else xp.asarray(condition), a, b)
+    return chosen
+
+
+def _clip(a: Any, *, low: Any, high: Any) -> Array:
+    clipped: Array = namespace(a).clip(a, low, high)
+    return clipped
+
+
+def _inside(a: Any, low: Any, high: Any) -> Any:
+    above = True if low is None else a >= low
+    below = True if high is None else a <= high
+    return (a == a) & above & below
+
+
+def base_slope(a: Any, b: Any) -> Any:
+    """Returns the slope of `a ** b` in `a`."""
+    # b * a ** (b - 1), and 0 rather than 0 * inf where b is 0.
+    b = b.item() if isinstance(b, np.generic) else b
+    if isinstance(b, (int, float)):
+        return b * a ** (b - 1) if b != 0 else 0.0
+    return b * a ** where(b == 0, 1.0, b - 1)
+
+
+def exponent_slope(y: Any, a: Any) -> Any:
+    """Returns the slope of `y = a ** b` in `b`."""
+    # y * log(a), and 0 where a is not positive: the power is then defined at single b only.
+    if y.dtype.kind == "c":
+        return y * log(where(a == 0, 1.0, a) + 0j)
+    return y * log(where(a > 0, a, 1.0))
+
+
+def _share(g: Any, a: Any, b: Any) -> Any:
+    # All of g where a wins, half of it where both are equal.
+    return where(a > b, g, where(a == b, g * 0.5, 0.0))
+
+
+where: Operation  # declared, as rules name what stands below
+
+# fmt: off
+add          = numpy_function(np.add,          "x1 x2", complex_rule=_H, x1=lambda g: g,          x2=lambda g: g)
+subtract     = numpy_function(np.subtract,     "x1 x2", complex_rule=_H, x1=lambda g: g,          x2=lambda g: -g)
+multiply     = numpy_function(np.multiply,     "x1 x2", complex_rule=_H, x1=lambda g, x2: g * x2, x2=lambda g, x1: g * x1)
+divide       = numpy_function(np.divide,       "x1 x2", complex_rule=_H, x1=lambda g, x2: g / x2, x2=lambda g, y, x2: -g * y / x2)
+power        = numpy_function(np.power,        "x1 x2", complex_rule=_H, x1=lambda g, x1, x2: g * base_slope(x1, x2),
+                                                                         x2=lambda g, y, x1: g * exponent_slope(y, x1))
+maximum      = numpy_function(np.maximum,      "x1 x2", x1=lambda g, x1, x2: _share(g, x1, x2), x2=lambda g, x1, x2: _share(g, x2, x1))
+minimum      = numpy_function(np.minimum,      "x1 x2", x1=lambda g, x1, x2: _share(g, x2, x1), x2=lambda g, x1, x2: _share(g, x1, x2))
+where        = primitive("where", _where, "condition a b", complex_rule=_H, a=lambda g, condition: where(condition, g, 0.0),
+                                                                            b=lambda g, condition: where(condition, 0.0, g))
+clip         = primitive("clip",  _clip,  "a", options={"low": None, "high": None}, a=lambda g, a, low, high: where(_inside(a, low, high), g, 0.0))
+# fmt: on
+
+
+@composed(np.clip)
+def _clip_of_numpy(
+    a: Any,
+    a_min: Any = None,
+    a_max: Any = None,
+    out: None = None,
+    *,
+    min: Any = None,  # noqa: A002  NumPy's name
+    max: Any = None,  # noqa: A002
+) -> Any:
+    """Stands in for `np.clip`; a bound that needs a gradient gets what is clipped to it."""
+    if not (a_min is a_max is None or min is max is None):
+        raise ValueError("clip takes min and max, or a_min and a_max, not some of both")
+    low, high = (a_min if min is None else min), (a_max if max is None else max)
+    if not any(isinstance(bound, Tensor) and bound.requires_grad for bound in (low, high)):
+        low, high = (x.data if isinstance(x, Tensor) else x for x in (low, high))
+        return clip(as_tensor(a), low=low, high=high)
+    above = a if low is None else np.maximum(a, low)
+    return above if high is None else np.minimum(above, high)
+
+
+@composed(np.where)
+def _where_of_numpy(condition: Any, x: Any = None, y: Any = None, /) -> Any:
+    """Stands in for `np.where`; of one argument, it is `np.nonzero`."""
+    if x is None and y is None:
+        return np.nonzero(condition)
+    return where(condition, x, y)
+
+
+# -- functions whose derivative is zero wherever it exists and that operators and methods are ----
+#
+# All others are in `telegrad.autograd.rules.elementwise`.
+
+constants(
+    np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal,
+    np.bitwise_and, np.bitwise_or, np.bitwise_xor, np.invert,
+    np.isnan, np.floor, np.argmax, np.argmin, np.any, np.all,
+)  # fmt: skip

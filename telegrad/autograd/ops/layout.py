@@ -21,11 +21,11 @@ from telegrad.arrays import (
     namespace,
     to_device,
 )
-from telegrad.autograd.dispatch import TABLE
 from telegrad.autograd.extend import composed
+from telegrad.autograd.graph.dispatch import TABLE
+from telegrad.autograd.graph.plain import constant
 from telegrad.autograd.ops import shape as shaping
-from telegrad.autograd.plain import constant
-from telegrad.autograd.tensor import Tensor
+from telegrad.autograd.tensor.tensor import Tensor
 from telegrad.types import DTypeLike, Shape
 
 __all__ = [

@@ -5,15 +5,37 @@ Extrema: items that are equal share the gradient equally.
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import numpy as np
 
-from telegrad.autograd.extend import numpy_function
-from telegrad.autograd.ops.axes import count, kept, masked, shared, spread, to_winners
+from telegrad import kernels
+from telegrad.autograd.extend import Operation, numpy_function, primitive
+from telegrad.autograd.ops.shape import (
+    count,
+    kept,
+    masked,
+    reshape,
+    shared,
+    spread,
+    swapaxes,
+    to_winners,
+)
+from telegrad.autograd.tensor.tensor import Tensor
 from telegrad.types import Shape
 
-__all__ = ["mean", "reduce_max", "reduce_min", "reduce_sum"]
+__all__ = [
+    "cross_entropy",
+    "cross_entropy_gradient",
+    "log_softmax",
+    "matmul",
+    "mean",
+    "reduce_max",
+    "reduce_min",
+    "reduce_sum",
+    "softmax",
+]
 
 
 def _average(g: Any, shape: Shape, axis: Any, where: Any) -> Any:
@@ -40,4 +62,84 @@ mean       = numpy_function(np.mean, "a", arrays="where", options=_TYPED, comple
                             a=_average)
 reduce_max = numpy_function(np.max,  "a", arrays="where", options=_BOUNDED, a=to_winners)
 reduce_min = numpy_function(np.min,  "a", arrays="where", options=_BOUNDED, a=to_winners)
+# fmt: on
+
+
+# -- matrix products, with their gradient rules --------------------------------------------------
+
+# `a @ b` with a vector on the left is a row, on the right a column, and the product has lost that
+# axis. The rules put it back, multiply matrices, and leave batch axes to the node, which sums.
+
+
+def _row(a: Any) -> Any:
+    return reshape(a, to=(1, *a.shape)) if a.ndim == 1 else a
+
+
+def _column(b: Any) -> Any:
+    return reshape(b, to=(*b.shape, 1)) if b.ndim == 1 else b
+
+
+def _matrix(g: Any, a: Any, b: Any) -> Any:
+    shape = g.shape
+    if b.ndim == 1:
+        shape = (*shape, 1)
+    if a.ndim == 1:
+        shape = (*shape[:-1], 1, shape[-1])
+    return reshape(g, to=shape)
+
+
+def _turned(a: Any) -> Any:
+    return swapaxes(a, axis1=-1, axis2=-2)
+
+
+def _left(g: Any, x1: Any, x2: Any) -> Any:
+    if x1.ndim == x2.ndim == 2:
+        return g @ x2.T
+    return _matrix(g, x1, x2) @ _turned(_column(x2))
+
+
+def _right(g: Any, x1: Any, x2: Any) -> Any:
+    if x1.ndim == x2.ndim == 2:
+        return x1.T @ g
+    product = _turned(_row(x1)) @ _matrix(g, x1, x2)
+    return reshape(product, to=product.shape[:-1]) if x2.ndim == 1 else product
+
+
+# fmt: off
+matmul = numpy_function(np.matmul, "x1 x2", complex_rule="holomorphic", x1=_left, x2=_right)
+# fmt: on
+
+
+# -- softmax and cross entropy over the last axis, on the kernels, with their gradient rules -----
+
+
+def _cross_entropy(a: Any, labels: Any, *, mean: bool = False, checked: bool = False) -> Any:
+    losses = kernels.cross_entropy(a, labels, checked=checked)
+    return losses.mean() if mean else losses
+
+
+def _turn(g: Any, y: Any) -> Any:
+    """The gradient of logits whose softmax is `y`."""
+    return y * (g - reduce_sum(g * y, axis=-1, keepdims=True))
+
+
+def _distance(a: Any, labels: Any) -> Any:
+    """How far the softmax is from being right: softmax minus one-hot."""
+    plain = labels.data if isinstance(labels, Tensor) else labels
+    return softmax(a) - kernels.one_hot(plain, classes=a.shape[-1], dtype=a.dtype)
+
+
+cross_entropy_gradient: Operation  # declared, as the rule of cross_entropy names it
+_LOSS: Final = {"mean": False, "checked": False}
+
+# fmt: off
+softmax       = primitive("softmax",     kernels.softmax,     "a", a=_turn)
+log_softmax   = primitive("log_softmax", kernels.log_softmax, "a",
+                          a=lambda g, a: g - softmax(a) * reduce_sum(g, axis=-1, keepdims=True))
+cross_entropy = primitive("cross_entropy", _cross_entropy, "a labels", options=_LOSS,
+                          a=lambda g, a, labels, mean: cross_entropy_gradient(g / math.prod(a.shape[:-1]) if mean else g, a, labels))
+cross_entropy_gradient = primitive(
+    "cross_entropy_gradient", kernels.cross_entropy_gradient, "b a labels",
+    b=lambda g, a, labels: reduce_sum(g * _distance(a, labels), axis=-1),
+    a=lambda g, b, a: _turn(g * b[..., None], softmax(a)))
 # fmt: on

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 
-from telegrad.autograd.extend import Operation, numpy_function
-from telegrad.autograd.ops import sign, sqrt
-
-__all__: list[str] = []
+from telegrad.arrays import namespace
+from telegrad.autograd.extend import Operation, composed, constants, numpy_function, primitive
+from telegrad.autograd.ops import broadcast_to, getitem, put, sign, sqrt, stack, where
+from telegrad.autograd.ops.elementwise import base_slope, exponent_slope
+from telegrad.autograd.rules.joining import alike
+from telegrad.autograd.rules.selection import chosen, in_range, plain
+from telegrad.autograd.tensor.creation import as_tensor
+from telegrad.types import Array
 
 _LN2: Final = float(np.log(2.0))
 _LN10: Final = float(np.log(10.0))
@@ -50,4 +55,203 @@ radians    = numpy_function(np.radians,    "x", x=lambda g: g / _RADIAN)
 deg2rad    = numpy_function(np.deg2rad,    "x", x=lambda g: g / _RADIAN)
 sinc       = numpy_function(np.sinc,       "x", complex_rule=_H, x=lambda g, x: g * _sinc_slope(x))
 imag       = numpy_function(np.imag,       "val", view=True, complex_rule="own", val=lambda g, val: g * (1j if val.dtype.kind == "c" else 0.0))
+# fmt: on
+
+
+# -- elementwise functions of several arguments, which broadcast, each with its gradient rules ---
+
+
+def _present(g: Any, a: Any, b: Any, wins: Any) -> Any:
+    # As _share, but what is no number loses against what is one.
+    return where(b != b, g, where(wins, g, where(a == b, g * 0.5, 0.0)))
+
+
+def _over(x: Any, length: Any) -> Any:
+    """Returns `x / length`, 0 at length 0."""
+    return x / where(length == 0, 1.0, length)
+
+
+def _turned(x: Any, x1: Any, x2: Any) -> Any:
+    # x / (x1^2 + x2^2) without the squares, which overflow, and vanish, where lengths do not.
+    length = np.hypot(x1, x2)
+    return _over(_over(x, length), length)
+
+
+def _of_sum(x: Any, y: Any) -> Any:
+    """Returns the logarithm of which part of exp(y) exp(x) is; of nothing, none is a part."""
+    return x - where(y == -np.inf, 0.0, y)
+
+
+# fmt: off
+float_power  = numpy_function(np.float_power,  "x1 x2", complex_rule=_H, x1=lambda g, x1, x2: g * base_slope(x1, x2),
+                                                                         x2=lambda g, y, x1: g * exponent_slope(y, x1))
+remainder    = numpy_function(np.remainder,    "x1 x2", x1=lambda g: g, x2=lambda g, x1, x2: -g * np.floor_divide(x1, x2))
+fmod         = numpy_function(np.fmod,         "x1 x2", x1=lambda g: g, x2=lambda g, x1, x2: -g * np.trunc(x1 / x2))
+fmax         = numpy_function(np.fmax,         "x1 x2", x1=lambda g, x1, x2: _present(g, x1, x2, x1 > x2), x2=lambda g, x1, x2: _present(g, x2, x1, x2 > x1))
+fmin         = numpy_function(np.fmin,         "x1 x2", x1=lambda g, x1, x2: _present(g, x1, x2, x1 < x2), x2=lambda g, x1, x2: _present(g, x2, x1, x2 < x1))
+hypot        = numpy_function(np.hypot,        "x1 x2", x1=lambda g, y, x1: g * _over(x1, y), x2=lambda g, y, x2: g * _over(x2, y))
+arctan2      = numpy_function(np.arctan2,      "x1 x2", x1=lambda g, x1, x2: g * _turned(x2, x1, x2),
+                                                        x2=lambda g, x1, x2: -g * _turned(x1, x1, x2))
+logaddexp    = numpy_function(np.logaddexp,    "x1 x2", x1=lambda g, y, x1: g * np.exp(_of_sum(x1, y)),  x2=lambda g, y, x2: g * np.exp(_of_sum(x2, y)))
+logaddexp2   = numpy_function(np.logaddexp2,   "x1 x2", x1=lambda g, y, x1: g * np.exp2(_of_sum(x1, y)), x2=lambda g, y, x2: g * np.exp2(_of_sum(x2, y)))
+copysign     = numpy_function(np.copysign,     "x1 x2", x1=lambda g, y, x1: g * (np.sign(y) * np.sign(x1)), x2=lambda g: g * 0)
+heaviside    = numpy_function(np.heaviside,    "x1 x2", x1=lambda g: g * 0, x2=lambda g, x1: where(x1 == 0, g, 0.0))
+ldexp        = numpy_function(np.ldexp,        "x1 x2", x1=lambda g, x2: np.ldexp(g, x2))
+modf         = numpy_function(np.modf,         "x", outputs="fraction whole", x=lambda g: g[0])
+frexp        = numpy_function(np.frexp,        "x", outputs="mantissa exponent", x=lambda g, exponent: None if g[0] is None else np.ldexp(g[0], -exponent))
+divmod_      = numpy_function(np.divmod,       "x1 x2", outputs="quotient remainder", x1=lambda g: g[1],
+                                                        x2=lambda g, quotient: None if g[1] is None else -g[1] * quotient)
+# fmt: on
+
+
+# -- functions about complex numbers that are no ufuncs, each with its gradient rule -------------
+
+
+def _of_angle(g: Any, z: Any, deg: bool) -> Any:
+    # The angle grows across z, the slower the farther out; it jumps at 0, where this gives 0.
+    if z.dtype.kind != "c":
+        return g * 0
+    across = where(z == 0, 0.0, 1j / np.conjugate(where(z == 0, 1.0, z)))
+    return g * across * (180.0 / np.pi) if deg else g * across
+
+
+# fmt: off
+angle = numpy_function(np.angle, "z", options={"deg": False}, complex_rule="own", z=_of_angle)
+# fmt: on
+
+
+@composed(np.real_if_close)
+def _real_if_close(a: Any, tol: Any = 100) -> Any:
+    return np.real(a) if np.real_if_close(a.data, tol).dtype.kind != "c" else a
+
+
+# -- numPy's functions whose derivative is zero wherever it exists: computed, never recorded -----
+
+constants(
+    np.logical_and, np.logical_or, np.logical_xor, np.logical_not,
+    np.bitwise_count,
+    np.left_shift, np.right_shift, np.gcd, np.lcm,
+    np.isinf, np.isfinite, np.isnat, np.isposinf, np.isneginf, np.signbit,
+    np.iscomplex, np.isreal, np.iscomplexobj, np.isrealobj,
+    np.ceil, np.rint, np.trunc, np.fix, np.round, np.around, np.floor_divide,
+    np.spacing,
+    np.isclose, np.allclose, np.array_equal, np.array_equiv,
+    np.nanargmax, np.nanargmin, np.argsort, np.argpartition, np.argwhere,
+    np.lexsort, np.searchsorted, np.digitize, np.isin,
+    np.count_nonzero, np.nonzero, np.flatnonzero,
+    np.shape, np.ndim, np.size,
+    np.zeros_like, np.ones_like, np.empty_like,
+    np.array2string, np.array_repr, np.array_str,
+    np.result_type, np.can_cast, np.min_scalar_type, np.common_type,
+    np.may_share_memory, np.shares_memory,
+)  # fmt: skip
+
+
+# -- `np.i0`, the modified Bessel function of order 0, and its derivatives -----------------------
+#
+# The k-th derivative is a mean over a circle, which as a sum over equal steps is exact to rounding
+# as soon as there are enough of them (M. Abramowitz and I. A. Stegun, "Handbook of mathematical
+# functions" (1964), 9.6.16):
+#
+#     i0^(k)(x) = mean of exp(x cos(t)) cos(t)^k over t
+
+# Of 256 steps the first quarter; the sum is short by i256(x), which for x = 713, from where on i0
+# is infinite, is 1e-20 of it. Four quarters have the same cosines but for the sign.
+_COSINES: Final = np.cos((np.arange(64) + 0.5) * (np.pi / 128))
+
+
+def _slope(x: Any, *, order: int = 1) -> Array:
+    xp = namespace(x)
+    exact = xp.asarray(x, dtype=np.result_type(x.dtype, np.float64))
+    total = xp.zeros_like(exact)
+    for cosine in _COSINES.tolist():
+        up, down = xp.exp(exact * cosine), xp.exp(exact * -cosine)
+        total += cosine**order * (up + down if order % 2 == 0 else up - down)
+    slope: Array = (total / 128).astype(x.dtype)
+    return slope
+
+
+slope: Operation  # declared, as its rule names it
+
+# fmt: off
+slope = primitive("i0_slope", _slope, "x", options={"order": 1}, x=lambda g, x, order: g * slope(x, order=order + 1))
+i0    = numpy_function(np.i0, "x", x=lambda g, x: g * slope(x, order=1))
+# fmt: on
+
+
+# -- functions that take each item from one of several places, with their rules ------------------
+
+
+@composed(np.choose)
+def _choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Any:
+    first, *parts = alike((a, *choices))
+    count = len(parts)
+    numbers = in_range(first.data, count, mode)
+    if ((numbers < 0) | (numbers >= count)).any():
+        raise ValueError(f"a number of a choice is not from 0 to {count - 1}")
+    shape = np.broadcast_shapes(numbers.shape, *[x.shape for x in parts])
+    pile = stack(*[broadcast_to(x, to=shape) for x in parts], axis=0)
+    places = broadcast_to(numbers, to=shape)[None].astype(np.intp)
+    return getitem(chosen(pile, places, axis=0), index=0)
+
+
+@composed(np.select)
+def _select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
+    if len(condlist) != len(choicelist) or not len(condlist):
+        raise ValueError(
+            f"select needs as many choices as conditions, and one at least: {len(choicelist)} and "
+            f"{len(condlist)} were given"
+        )
+    result = default
+    for condition, choice in zip(reversed(condlist), reversed(choicelist), strict=True):
+        if plain(condition, choice).dtype != np.bool_:
+            raise TypeError("a condition of select must be of bool")
+        result = where(condition, choice, result)
+    return as_tensor(result)
+
+
+def _several(conditions: Any, ndim: int) -> bool:
+    """Tells whether these are conditions, or one, as NumPy does."""
+    if isinstance(conditions, (list, tuple)):
+        return np.ndim(conditions[0]) > 0 or ndim == 0
+    return np.ndim(conditions) > (1 if ndim else 0)
+
+
+@composed(np.piecewise)
+def _piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: Any) -> Any:
+    x = as_tensor(x)
+    several = _several(condlist, x.ndim)
+    conditions = [plain(c, x).astype(np.bool_) for c in (condlist if several else [condlist])]
+    if len(funclist) == len(conditions) + 1:
+        given = conditions[0]
+        for condition in conditions[1:]:
+            given = given | condition
+        conditions.append(~given)
+    if len(funclist) != len(conditions):
+        raise ValueError(
+            f"piecewise needs as many functions as conditions, or one more: {len(funclist)} and "
+            f"{len(conditions)} were given"
+        )
+    result: Any = namespace(x.data).zeros_like(x.data)
+    for condition, function in zip(conditions, funclist, strict=True):
+        value = function
+        if callable(function):
+            part = getitem(x, index=condition)
+            if not part.size:
+                continue
+            value = function(part, *args, **kw)
+        result = put(result, value, index=condition)
+    return as_tensor(result)
+
+
+def _finite(g: Any, x: Any) -> Any:
+    if x.dtype.kind != "c":
+        return where(np.isfinite(x), g, 0.0)
+    real = where(np.isfinite(np.real(x)), np.real(g), 0.0)
+    return real + 1j * where(np.isfinite(np.imag(x)), np.imag(g), 0.0)
+
+
+# fmt: off
+nan_to_num = numpy_function(np.nan_to_num, "x", options={"nan": 0.0, "posinf": None, "neginf": None}, complex_rule="own",
+                            x=_finite)
 # fmt: on

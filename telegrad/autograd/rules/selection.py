@@ -9,12 +9,11 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
 from telegrad.arrays import array_beside, is_array, namespace
-from telegrad.autograd.creation import as_tensor
 from telegrad.autograd.extend import Operation, composed, numpy_function, primitive
 from telegrad.autograd.ops import getitem, put, ravel, reshape, scatter
-from telegrad.autograd.ops.indexing import read
-from telegrad.autograd.ops.shape import along
-from telegrad.autograd.tensor import Tensor
+from telegrad.autograd.ops.shape import along, read
+from telegrad.autograd.tensor.creation import as_tensor
+from telegrad.autograd.tensor.tensor import Tensor
 from telegrad.types import Array, Shape
 
 __all__ = ["chosen", "in_range", "plain", "take", "zeros_beside"]

@@ -15,13 +15,13 @@ import numpy as np
 from scipy import special
 
 from telegrad.arrays import namespace
-from telegrad.autograd.dispatch import TABLE
 from telegrad.autograd.extend import Operation, primitive
+from telegrad.autograd.graph.dispatch import TABLE
+from telegrad.autograd.graph.plain import has_tensor
 from telegrad.autograd.ops import exp, log, sign
 from telegrad.autograd.ops import log_softmax as log_softmax_of_last
 from telegrad.autograd.ops import softmax as softmax_of_last
-from telegrad.autograd.ops.axes import kept
-from telegrad.autograd.plain import has_tensor
+from telegrad.autograd.ops.shape import kept
 from telegrad.kernels import special_function
 
 __all__: list[str] = []

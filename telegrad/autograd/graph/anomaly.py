@@ -1,0 +1,126 @@
+"""`detect_anomaly`: which line of the forward made a NaN, there or in its gradient."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from collections.abc import Sequence
+from contextlib import ContextDecorator, ExitStack
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final, NamedTuple, final
+
+from telegrad.arrays import is_array, is_inexact, namespace
+from telegrad.autograd.graph.grad_mode import Watcher, watched_by, watchers
+from telegrad.autograd.graph.node import Node
+from telegrad.autograd.tensor.row_sparse import is_row_sparse
+from telegrad.autograd.tensor.tensor import Tensor
+from telegrad.errors import AutogradError
+
+__all__ = ["detect_anomaly"]
+
+_OURS: Final = str(Path(__file__).resolve().parents[2])
+_CALLERS: Final = 3  # lines above the one that is named: enough to tell one layer from another
+
+
+@final
+class detect_anomaly(ContextDecorator):
+    """Inside, an operation that makes a NaN of numbers raises, and says where it was called.
+
+    In the forward at once; in a backward, there or later, when the rule of an operation that was
+    recorded inside makes it. What comes in as NaN may stay one. Each operation is then looked at
+    and remembers its line: steps of small arrays take two to three times as long, of big ones a tenth
+    more. Each thread has its own.
+
+    Args:
+        forward: Whether the forward is looked at too, and not its gradients alone.
+
+    >>> from telegrad.autograd import tensor
+    >>> import numpy as np
+    >>> x = tensor([0.0, 1.0], requires_grad=True)
+    >>> with detect_anomaly(), np.errstate(all="ignore"):  # doctest: +ELLIPSIS
+    ...     (np.sqrt(x) * 0.0).sum().backward()
+    Traceback (most recent call last):
+    ...
+    telegrad.errors.AutogradError: the backward of 'sqrt' made a NaN, in the gradient of argument 0...
+    """
+
+    def __init__(self, *, forward: bool = True) -> None:
+        self._forward = forward
+        self._blocks: list[ExitStack] = []
+
+    def _recreate_cm(self) -> detect_anomaly:
+        return detect_anomaly(forward=self._forward)  # a decorated function may run in threads
+
+    def __enter__(self) -> None:
+        with ExitStack() as stack:
+            stack.enter_context(watched_by(*watchers(), _Lines(self._forward)))
+            self._blocks.append(stack.pop_all())
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._blocks.pop().close()
+
+
+class _Line(NamedTuple):
+    file: str
+    number: int
+    function: str
+
+
+@final
+class _Lines(Watcher):
+    """Notes for each node where it was recorded."""
+
+    def __init__(self, forward: bool) -> None:
+        self._forward = forward
+
+    def recorded(self, node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """Looks at the results, and has the node check its gradients."""
+        lines = _lines(sys._getframe(1))
+        if self._forward and any(map(_has_nan, outputs)) and not any(map(_has_nan, inputs)):
+            raise AutogradError(f"{node.name!r} made a NaN; it was called at\n{_shown(lines)}")
+        if node.hooks is None or node.hooks.origin is None:
+            node.make_hooks().origin = _Origin(lines)
+
+
+@final
+class _Origin:
+    """Checks the gradients that one node gives."""
+
+    def __init__(self, lines: Sequence[_Line]) -> None:
+        self._lines = lines
+
+    def __call__(self, name: str, given: Sequence[Any], results: Sequence[Any]) -> None:
+        bad = [i for i, gradient in enumerate(results) if _has_nan(gradient)]
+        if bad and not any(map(_has_nan, given)):
+            raise AutogradError(
+                f"the backward of {name!r} made a NaN, in the gradient of argument "
+                f"{', '.join(map(str, bad))}; the forward called it at\n{_shown(self._lines)}"
+            )
+
+
+def _has_nan(x: Any) -> bool:
+    array = x.data if isinstance(x, Tensor) else x.values if is_row_sparse(x) else x
+    if not is_array(array):
+        return bool(array != array) if isinstance(array, (float, complex)) else False
+    return is_inexact(array.dtype) and bool(namespace(array).isnan(array).any())
+
+
+def _lines(frame: FrameType | None) -> list[_Line]:
+    """Returns the lines outside telegrad that lead here, the last one first."""
+    found: list[_Line] = []
+    while frame is not None and len(found) <= _CALLERS:
+        code = frame.f_code
+        if not code.co_filename.startswith(_OURS):
+            found.append(_Line(code.co_filename, frame.f_lineno, code.co_name))
+        frame = frame.f_back
+    return found
+
+
+def _shown(lines: Sequence[_Line]) -> str:
+    shown = []
+    for file, number, function in lines:
+        text = linecache.getline(file, number).strip()
+        shown.append(f'  File "{file}", line {number}, in {function}')
+        shown += [f"    {text}"] if text else []
+    return "\n".join(shown)

@@ -1,0 +1,497 @@
+"""One run backwards through the graph, which gradients may enter from outside and later.
+
+A task counts, for each node that it reaches, the edges that lead there; a node is ready when all
+of them have brought their gradient *or none*. That none is passed on like a gradient is what
+makes the count come out whatever way the gradients take:
+
+    source fed (g, None) ──► A ──g──► C     C waits for two, gets g and none: runs with g
+                              └none─► D     D gets nothing but none: its rule does not run,
+                                             nothing is freed, none goes on
+                                      sink   gets `sink(node, None)`: it can tell the other side
+
+Counts, buffers and results belong to the task: several may run through the same nodes. Ready
+nodes are kept as a stack, so gradients of leaves come out as early as possible.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence, Set
+from queue import SimpleQueue
+from sys import getrefcount
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
+
+import numpy as np
+
+from telegrad.arrays import is_array, namespace
+from telegrad.autograd.graph.grad_mode import ENABLED, set_mode
+from telegrad.autograd.graph.node import AccumulateGrad, Edge, Gradient, Gradients, Node, Sink
+from telegrad.errors import AutogradError
+
+if TYPE_CHECKING:
+    from telegrad.autograd.tensor.tensor import Tensor
+
+__all__ = ["Accumulate", "GraphTask"]
+
+Accumulate: TypeAlias = "Callable[[Tensor, Gradient], None]"
+"""Adds a gradient to what is kept for a leaf: `tensor.grad`, or a context's own table."""
+
+_SOLE: Final = 2
+"""What `getrefcount` says of what one list, or array, alone holds: that, and its own argument."""
+
+
+@final
+class GraphTask:
+    """Carries gradients from roots and sources to leaves and sinks.
+
+    Nothing runs before `run`. `feed` and `run` may be called from any thread, `accumulate` and
+    `sink` are called in whichever thread is running, one at a time.
+
+    Args:
+        roots: Where gradients start, known now.
+        accumulate: Called with each leaf that a real gradient reaches, exactly once, with the
+            whole gradient, in the leaf's shape and dtype. It may keep the array: nobody else
+            holds that, or looks at its memory.
+        sources: Nodes whose output gradients come later, each by exactly one `feed`.
+        retain_graph: Keeps what the rules saved. Else each node that a real gradient went
+            through is released.
+        create_graph: Records the rules. Roots and fed gradients are then Tensors.
+        sink: Called with each `Sink` reached, exactly once. None: a sink is an error.
+        captures: If given, only what leads to these is run, nothing is accumulated, and their
+            gradients are found in `captured`. With `sink`, what leads to sinks is run too: beyond
+            one of them there may be a way back to a source.
+
+    Raises:
+        AutogradError: A sink is reached and `sink` is None; no rule has run.
+    """
+
+    def __init__(
+        self,
+        roots: Sequence[tuple[Edge, Gradient]],
+        *,
+        accumulate: Accumulate,
+        sources: Sequence[Node] = (),
+        retain_graph: bool = False,
+        create_graph: bool = False,
+        sink: Callable[[Sink, Gradients | None], None] | None = None,
+        captures: Sequence[Edge] | None = None,
+    ) -> None:
+        self.captured: dict[Edge, Gradient] = {}
+        self._accumulate = accumulate
+        self._retain_graph = retain_graph
+        self._create_graph = create_graph
+        self._sink = sink
+        self._captures = frozenset(captures or ())
+        starts: dict[Node, None] = {}
+        for edge, _ in roots:
+            starts[edge[0]] = None
+        for source in sources:
+            starts[source] = None
+        self._waiting, last = _count_edges(starts)
+        # The nodes of captures, and sinks: all others of this task's graph lead on to one of these.
+        self._targets = None if captures is None else {node for node, _ in captures}
+        if self._targets is not None:
+            if sink is not None:
+                self._targets.update([node for node in last if isinstance(node, Sink)])
+            if not self._targets.issuperset(last):
+                self._waiting = _leading_to(self._targets, self._waiting)
+        self._remaining = len(self._waiting)
+        if sink is None:
+            self._refuse_sinks(last)
+        self._buffers: dict[Node, list[Gradient | None]] = {}
+        self._unfed: set[Node] = set()
+        self._ignored: set[Node] = set()
+        for source in sources:
+            if source in self._waiting:
+                self._waiting[source] += 1
+                self._unfed.add(source)
+            else:
+                self._ignored.add(source)
+        for edge, gradient in roots:
+            self._add(edge, gradient)
+        self._ready: list[Node] = []
+        for node in starts:
+            if self._waiting.get(node) == 0:
+                self._ready.append(node)
+        self._inbox: SimpleQueue[tuple[Node, Gradients | None]] = SimpleQueue()
+        self._lock = threading.Lock()  # guards _unfed and _ignored
+        self._running = threading.Lock()  # held by the thread that runs
+        self._stopped = False
+
+    @property
+    def done(self) -> bool:
+        """Whether everything reachable was processed."""
+        return self._remaining == 0
+
+    @property
+    def remaining(self) -> int:
+        """How many nodes were not processed yet."""
+        return self._remaining
+
+    @property
+    def dry(self) -> bool:
+        """Whether nothing can be processed now beside the node that is."""
+        return not self._ready and self._inbox.empty()
+
+    @property
+    def reachable(self) -> frozenset[Node]:
+        """The nodes of this task's graph: what leads from roots and sources to leaves and sinks."""
+        return frozenset(self._waiting)
+
+    def reaches(self, node: Node) -> bool:
+        """Tells whether this task's graph contains `node`."""
+        return node in self._waiting
+
+    def feed(self, node: Node, gradients: Gradients | None) -> None:
+        """Hands over the gradients of a source's outputs; only queues them, see `run`.
+
+        Args:
+            node: One of `sources`, not fed before.
+            gradients: One per output of `node`, or None where no gradient came for any.
+
+        Raises:
+            AutogradError: `node` is no source or was fed before, or the count is wrong.
+        """
+        if gradients is not None and len(gradients) != node.num_outputs:
+            raise AutogradError(
+                f"{node.name} has {node.num_outputs} outputs and was fed {len(gradients)} gradients"
+            )
+        with self._lock:
+            if node in self._ignored:
+                self._ignored.remove(node)
+                return
+            if node not in self._unfed:
+                raise AutogradError(
+                    f"{node.name} is no source of this graph task, or was fed twice"
+                )
+            self._unfed.remove(node)
+        self._inbox.put((node, gradients))
+
+    def run(self) -> bool:
+        """Works until dry: until done, or until only what was not fed yet is missing.
+
+        One thread at a time runs; another that calls this returns at once, and the runner
+        takes what that one had fed. So each feeder calls `run` after `feed`, and none waits.
+
+        Returns:
+            Whether everything reachable was processed. Several threads may see True.
+
+        Raises:
+            Exception: What a rule, a hook, `accumulate` or `sink` raised, in the thread that
+                ran it; the task has then stopped as by `abort`.
+        """
+        inbox = self._inbox
+        while self._running.acquire(blocking=False):
+            try:
+                self._work()
+            except BaseException:
+                self._stopped = True
+                raise
+            finally:
+                self._running.release()
+            # A feeder that found the lock taken has queued before this line: look again.
+            if self._stopped or inbox.empty():
+                break
+        return self._remaining == 0
+
+    def _work(self) -> None:
+        inbox, before = self._inbox, set_mode(self._create_graph)
+        try:
+            while not self._stopped and (self._ready or (not inbox.empty() and self._take_fed())):
+                self._process_ready()
+        finally:
+            ENABLED.reset(before)
+
+    def abort(self) -> None:
+        """Stops before the next node; frees nothing, runs nothing more. Legal at any time."""
+        self._stopped = True
+
+    def _take_fed(self) -> bool:
+        ready, inbox = self._ready, self._inbox
+        while not ready:
+            if inbox.empty():
+                return False
+            node, gradients = inbox.get_nowait()  # by who runs alone: what was there is there
+            for output, gradient in enumerate(gradients or ()):
+                if gradient is not None:
+                    self._add((node, output), gradient)
+            self._waiting[node] = count = self._waiting[node] - 1
+            if not count:
+                ready.append(node)
+        return True
+
+    def _process_ready(self) -> None:
+        # Once for each operation: nothing is called here that most of them do not need.
+        ready, waiting, buffers = self._ready, self._waiting, self._buffers
+        targets, release = self._targets, not self._retain_graph
+        while ready and not self._stopped:
+            node = ready.pop()
+            buffer = buffers.pop(node, None)
+            edges = node.edges
+            results: Gradients | None = None
+            if not edges and node.is_end:
+                self._end(node, buffer)
+            elif buffer is not None:
+                gradients = tuple(buffer)
+                if node._hooks is not None:
+                    gradients = _call_prehooks(node, gradients, retain=targets is None)
+                if targets is None or node not in targets or self._capture(node, gradients):
+                    results = node.backward(gradients)
+                    if node._hooks is not None or len(results) != len(edges):
+                        results = _call_hooks(node, results, gradients)
+                    if release:
+                        node.release()
+                gradients = ()
+            for i, edge in enumerate(edges):
+                if edge is None:
+                    continue
+                child, output = edge
+                count = waiting.get(child)
+                if count is None:
+                    continue
+                result = results[i] if results is not None else None
+                if result is not None:
+                    held = buffers.get(child)
+                    if held is None:
+                        held = buffers[child] = [None] * child.num_outputs
+                    if held[output] is None:
+                        held[output] = result
+                    else:
+                        _add_to(held, output, result)
+                    result = None  # what a leaf is given, nobody else may hold
+                waiting[child] = count - 1
+                if count == 1:
+                    ready.append(child)
+            # Not before: who finds this done must find its leaves and sinks called.
+            self._remaining -= 1
+
+    def _end(self, node: Node, buffer: list[Gradient | None] | None) -> None:
+        local = self._targets is None
+        if type(node) is AccumulateGrad:
+            if buffer is None:
+                return
+            tensor = node.tensor
+            leaf = tensor._leaf
+            if leaf is not None and leaf.hooks is not None:
+                buffer = list(_call_prehooks(node, tuple(buffer), retain=local))
+            if buffer[0] is None:
+                return
+            if not local:
+                if (node, 0) in self._captures:
+                    self.captured[node, 0] = fit_leaf(tensor, buffer[0])
+                return
+            self._accumulate(tensor, _own_of_leaf(tensor, buffer))
+            leaf = tensor._leaf
+            if leaf is not None and leaf.post_accumulate is not None:
+                for hook in leaf.post_accumulate:
+                    hook(tensor, self._accumulate)
+        else:
+            if buffer is not None and node._hooks is not None:
+                buffer = list(_call_prehooks(node, tuple(buffer), retain=local))
+            gradients = None if buffer is None else tuple(buffer)
+            if gradients is not None and not local:
+                self._capture(node, gradients)
+            sink: Any = node  # which alone is an end, beside a leaf
+            if self._sink is not None:
+                self._sink(sink, gradients)
+                if gradients is not None and node._hooks is not None:
+                    _call_hooks(node, (), gradients)
+
+    def _capture(self, node: Node, gradients: Gradients) -> bool:
+        """Keeps what is wanted of a node; returns whether more is wanted beyond it."""
+        for output, gradient in enumerate(gradients):
+            captured = (node, output)
+            if gradient is not None and captured in self._captures:
+                self.captured[captured] = gradient
+        for edge in node.edges:  # noqa: SIM110  a generator takes longer, for leaves most of all
+            if edge is not None and edge[0] in self._waiting:
+                return True
+        return False
+
+    def _add(self, edge: Edge, gradient: Gradient) -> None:
+        node, output = edge
+        if node not in self._waiting:
+            return
+        buffer = self._buffers.get(node)
+        if buffer is None:
+            buffer = self._buffers[node] = [None] * node.num_outputs
+        if buffer[output] is None:
+            buffer[output] = gradient
+        else:
+            _add_to(buffer, output, gradient)
+
+    def _refuse_sinks(self, last: Iterable[Node]) -> None:
+        for node in last:
+            # Leaves first: to find that one is of no other abstract class takes ten times as long.
+            if isinstance(node, AccumulateGrad) or node not in self._waiting:
+                continue
+            if isinstance(node, Sink):
+                raise AutogradError(node.refusal)
+
+
+def fit_leaf(tensor: Tensor, gradient: Gradient) -> Gradient:
+    """Returns `gradient` in the dtype of the leaf `tensor`.
+
+    Raises:
+        AutogradError: Its shape is not the leaf's.
+    """
+    array = tensor._value.array
+    if gradient.shape != array.shape:
+        raise AutogradError(
+            f"a gradient of shape {gradient.shape} reached a leaf of shape {array.shape}"
+        )
+    return gradient if gradient.dtype == array.dtype else gradient.astype(array.dtype)
+
+
+def _own_of_leaf(tensor: Tensor, held: list[Any]) -> Gradient:
+    """Returns what fits a leaf of `held[0]`; of an array that others may hold, a copy."""
+    array = tensor._value.array
+    if (
+        type(held[0]) is np.ndarray
+        and getrefcount(held[0]) == _SOLE
+        and held[0].base is None
+        and held[0].dtype is array.dtype
+        and held[0].shape == array.shape
+        and held[0].flags.writeable
+    ):
+        return held[0]  # as most are: nothing needs to be asked
+    sole, gradient = is_sole(held), held[0]
+    fitting = fit_leaf(tensor, gradient)
+    if fitting is gradient and not sole and is_array(gradient):
+        fitting = namespace(gradient).array(gradient)
+    return fitting
+
+
+def is_sole(held: list[Any]) -> bool:
+    """Tells whether the NumPy array `held[0]` is all of its memory, and `held` alone has it.
+
+    Not asked of other arrays: what a library without such counts has lent them cannot be seen.
+    """
+    if type(held[0]) is not np.ndarray or getrefcount(held[0]) != _SOLE:
+        return False
+    if held[0].base is None:
+        return bool(held[0].flags.writeable)
+    return (
+        type(held[0].base) is np.ndarray
+        and getrefcount(held[0].base) == _SOLE
+        and held[0].base.base is None
+        and held[0].base.nbytes == held[0].nbytes
+        and bool(held[0].flags.writeable)
+    )
+
+
+def _add_to(held: list[Any], output: int, gradient: Any) -> None:
+    """Adds a gradient to the one that is there; in place only if nobody else may hold that.
+
+    A rule may have handed one array to several edges.
+    """
+    if (
+        type(held[output]) is type(gradient) is np.ndarray
+        and getrefcount(held[output]) == _SOLE
+        and held[output].base is None
+        and held[output].dtype is gradient.dtype
+        and held[output].shape == gradient.shape
+        and held[output].flags.writeable
+    ):
+        held[output] += gradient
+        return
+    total: Any = held[output] + gradient
+    held[output] = np.asarray(total) if isinstance(total, np.generic) else total
+
+
+def _count_edges(starts: Iterable[Node]) -> tuple[dict[Node, int], list[Node]]:
+    """Returns the nodes that are reached, with how many edges lead to each, and the last of them.
+
+    The last are those from which no edge leads on.
+    """
+    counts = dict.fromkeys(starts, 0)
+    pending = list(counts)
+    last = []
+    while pending:
+        node = pending.pop()
+        ends = True
+        for edge in node.edges:
+            if edge is not None:
+                ends = False
+                child = edge[0]
+                count = counts.get(child)
+                if count is None:
+                    counts[child] = 1
+                    pending.append(child)
+                else:
+                    counts[child] = count + 1
+        if ends:
+            last.append(node)
+    return counts, last
+
+
+def _leading_to(targets: Set[Node], found: dict[Node, int]) -> dict[Node, int]:
+    parents: dict[Node, list[Node]] = {}
+    for node in found:
+        for edge in node.edges:
+            if edge is not None:
+                known = parents.get(edge[0])
+                if known is None:
+                    parents[edge[0]] = [node]
+                else:
+                    known.append(node)
+    needed = {node for node in targets if node in found}
+    pending = list(needed)
+    while pending:
+        for parent in parents.get(pending.pop(), ()):
+            if parent not in needed:
+                needed.add(parent)
+                pending.append(parent)
+    return {
+        node: sum(parent in needed for parent in parents.get(node, ()))
+        for node in found
+        if node in needed
+    }
+
+
+def _call_prehooks(node: Node, gradients: Gradients, *, retain: bool) -> Gradients:
+    hooks = node.hooks
+    if hooks is None:
+        return gradients
+    changed = list(gradients)
+    for output, hook in hooks.outputs:
+        if changed[output] is not None:
+            replaced = hook(changed[output])
+            if replaced is not None:
+                (changed[output],) = _in_place_of((changed[output],), (replaced,), node)
+    for output, keep in hooks.retained if retain else ():
+        if changed[output] is not None:
+            keep(changed[output])
+    gradients = tuple(changed)
+    for before in hooks.before:
+        replaced = before(gradients)
+        gradients = gradients if replaced is None else _in_place_of(gradients, replaced, node)
+    return gradients
+
+
+def _call_hooks(node: Node, results: Gradients, gradients: Gradients) -> Gradients:
+    results = _checked(results, len(node.edges), node)
+    hooks = node.hooks
+    if hooks is not None and hooks.origin is not None:
+        hooks.origin(node.name, gradients, results)
+    for hook in hooks.after if hooks is not None else ():
+        replaced = hook(results, gradients)
+        results = results if replaced is None else _in_place_of(results, replaced, node)
+    return results
+
+
+def _in_place_of(given: Gradients, replaced: Gradients, node: Node) -> Gradients:
+    """Returns what a hook has made of gradients, if it is of their shapes."""
+    for old, new in zip(given, _checked(replaced, len(given), node), strict=True):
+        if old is not None and new is not None and np.shape(new) != old.shape:
+            raise AutogradError(
+                f"a hook of {node.name} returned a gradient of shape {np.shape(new)} in the place "
+                f"of one of shape {old.shape}"
+            )
+    return tuple(replaced)
+
+
+def _checked(gradients: Gradients, count: int, node: Node) -> Gradients:
+    if len(gradients) != count:
+        raise AutogradError(f"{node.name} returned {len(gradients)} gradients, {count} are needed")
+    return tuple(gradients)

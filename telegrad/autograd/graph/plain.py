@@ -1,0 +1,137 @@
+"""NumPy functions on Tensors without being recorded.
+
+has a rule                               recorded (`operation`)
+is constant in between (`np.argmax`)     computed, the result needs no gradient
+neither, but nothing needs a gradient    computed
+neither, and a gradient is needed        AutogradError: never cut off silently
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import wraps
+from typing import Any, Final
+
+import numpy as np
+
+from telegrad.arrays import is_array
+from telegrad.autograd.graph.dispatch import PLAIN, TABLE, refuse_out
+from telegrad.autograd.graph.grad_mode import is_grad_enabled
+from telegrad.autograd.graph.parameters import positional_names
+from telegrad.autograd.tensor.tensor import Tensor
+from telegrad.errors import AutogradError
+
+__all__ = ["call_plain", "constant", "has_tensor"]
+
+_WRITES: Final = {
+    np.copyto: "dst",
+    np.fill_diagonal: "a",
+    np.place: "arr",
+    np.put: "a",
+    np.put_along_axis: "arr",
+    np.putmask: "a",
+}
+"""What NumPy's functions that write into an argument call it; it is their first one."""
+
+
+def constant(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns `function` for Tensors and arrays; its derivative is zero wherever it has one.
+
+    Results that are arrays are Tensors where an argument is one.
+    """
+    place = function.nin if isinstance(function, np.ufunc) else None
+
+    @wraps(function)
+    def evaluate(*args: Any, **kwargs: Any) -> Any:
+        nonlocal place
+        tensors = has_tensor((args, kwargs))
+        if tensors:
+            refuse_out(function, kwargs.get("out"))
+            if len(args) > 1:
+                place = _place_of_out(function) if place is None else place
+                refuse_out(function, args[place] if len(args) > place else None)
+        result = function(*_unwrap(args), **_unwrap(kwargs))
+        return _wrap(result) if tensors else result
+
+    return evaluate
+
+
+def _place_of_out(function: Callable[..., Any]) -> int:
+    names = positional_names(function)
+    return names.index("out") if "out" in names else sys.maxsize
+
+
+@TABLE.register(PLAIN)
+def call_plain(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Calls a function that has no rule, if that cuts nothing off.
+
+    Raises:
+        AutogradError: An argument needs a gradient.
+        TypeError: It would write into a Tensor.
+    """
+    name = _name(function)
+    if isinstance(_written(function, args, kwargs), Tensor):
+        raise TypeError(
+            f"{name} does not write into a tensor; assign to a part of it (t[index] = value)"
+        )
+    needing = [x for x in _flatten((args, kwargs)) if isinstance(x, Tensor) and x.requires_grad]
+    if needing and is_grad_enabled():
+        raise AutogradError(
+            f"{name} has no gradient rule (tier 3 of docs/numpy.md), and an argument needs a "
+            "gradient; use operations that have one, write one (docs/extend.md), or pass t.detach()"
+        )
+    return constant(function)(*args, **kwargs)
+
+
+def _name(function: Any) -> str:
+    """Returns what users call it: `np.roots`, `np.linalg.f`, `np.add.reduce`."""
+    owner, name = getattr(function, "__self__", None), getattr(function, "__name__", str(function))
+    if isinstance(owner, np.ufunc):
+        return f"{_name(owner)}.{name}"
+    if isinstance(function, np.ufunc):  # SciPy's do not say where they are from
+        return f"np.{name}" if getattr(np, name, None) is function else name
+    return f"{function.__module__}.{name}".replace("numpy", "np", 1)
+
+
+def _written(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Returns the argument that a function writes into, None for those that write into none."""
+    name = _WRITES.get(function)
+    if name is None and function.__name__ == "at" and isinstance(function.__self__, np.ufunc):
+        name = "a"
+    return None if name is None else args[0] if args else kwargs.get(name)
+
+
+def has_tensor(tree: Any) -> bool:
+    """Tells whether a Tensor is in `tree`: lists, tuples and dicts."""
+    # Not by `_flatten`: every call of a composed function comes here, mostly with a Tensor first.
+    if isinstance(tree, Tensor):
+        return True
+    if isinstance(tree, (list, tuple)):
+        return any(map(has_tensor, tree))
+    return isinstance(tree, dict) and any(map(has_tensor, tree.values()))
+
+
+def _flatten(tree: Any) -> Iterator[Any]:
+    if isinstance(tree, (list, tuple)):
+        for part in tree:
+            yield from _flatten(part)
+    elif isinstance(tree, dict):
+        yield from _flatten(list(tree.values()))
+    else:
+        yield tree
+
+
+def _unwrap(tree: Any) -> Any:
+    if type(tree) in (list, tuple):
+        return type(tree)(_unwrap(part) for part in tree)
+    if type(tree) is dict:
+        return {key: _unwrap(part) for key, part in tree.items()}
+    return tree.data if isinstance(tree, Tensor) else tree
+
+
+def _wrap(result: Any) -> Any:
+    if isinstance(result, (tuple, list)):
+        parts = [_wrap(part) for part in result]
+        return type(result)(*parts) if type(result) not in (tuple, list) else type(result)(parts)
+    return Tensor(result) if is_array(result) or isinstance(result, np.generic) else result

@@ -1,0 +1,173 @@
+"""`Plan`: what one recorded call keeps, and which rules its backward runs.
+
+Worked out once for each operation and each choice of inputs that need a gradient:
+
+    multiply(a, b), both need one     keeps b and a; runs the rules of a and of b
+    multiply(a, b), only a does       keeps b; runs the rule of a
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple, TypeAlias, final
+
+import numpy as np
+
+from telegrad.arrays import as_array
+from telegrad.autograd.graph.dispatch import call
+from telegrad.autograd.graph.node import Edge
+from telegrad.autograd.tensor.row_sparse import is_row_sparse
+from telegrad.autograd.tensor.tensor import Tensor
+from telegrad.errors import AutogradError
+from telegrad.types import Array, Shape
+
+__all__ = [
+    "Need",
+    "Plan",
+    "Rule",
+    "RuleOfInput",
+    "compile_rule",
+    "fit",
+    "sum_over_broadcast",
+]
+
+
+class Rule(NamedTuple):
+    """The gradient of one argument.
+
+    Attributes:
+        function: Called with the gradient and then with what `needs` names.
+        needs: Arguments, outputs, options, `shape`, `shapes`, `i`.
+    """
+
+    function: Callable[..., Any]
+    needs: tuple[str, ...]
+
+
+Need: TypeAlias = "int | str"
+"""A number of what is saved, or the name of what is not."""
+
+
+Pick: TypeAlias = "Callable[[list[Any]], Sequence[Any]]"
+"""What takes some of what was saved out of the list of all."""
+
+
+RuleOfInput: TypeAlias = "tuple[int, Callable[..., Any], tuple[Need, ...], int | None, Pick | None]"
+"""A rule that a backward runs: the input whose gradient it gives, the rule, what that gets after the
+gradient. Where this is one that is saved, its number; where it is several, what takes them out of all
+that is; else None. A plain tuple, as each node takes it apart."""
+
+
+def compile_rule(function: Callable[..., Any], known: set[str]) -> Rule:
+    """Returns the rule `function`, whose parameters say what it needs.
+
+    Raises:
+        ValueError: It needs what its operation has not.
+    """
+    code = function.__code__
+    needs = code.co_varnames[1 : code.co_argcount]
+    if not known.issuperset(needs):
+        raise ValueError(f"a rule needs what its operation has not: {set(needs) - known}")
+    return Rule(function, needs)
+
+
+@final
+class Plan:
+    """What to save and which rules to run.
+
+    Args:
+        names: What each input is.
+        outputs: What each output is.
+        rules: The rule by name.
+        mask: Bit i is set where input i needs a gradient; each such input has a rule.
+
+    Attributes:
+        saved: Inputs by their number; output k as -1 - k.
+        saved_names: What messages call them.
+        rules: One per input that needs a gradient.
+    """
+
+    __slots__ = ("rules", "saved", "saved_names")
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        outputs: Sequence[str],
+        rules: Mapping[str, Rule],
+        mask: int,
+    ) -> None:
+        differentiated = [i for i in range(len(names)) if mask >> i & 1]
+        places = {name: i for i, name in enumerate(names)}
+        places |= {name: -1 - k for k, name in enumerate(outputs)}
+        needed = {need for i in differentiated for need in rules[names[i]].needs}
+        kept = [name for name in places if name in needed]
+        numbers = {name: number for number, name in enumerate(kept)}
+        self.saved = tuple(places[name] for name in kept)
+        self.saved_names = tuple(kept)
+        self.rules: tuple[RuleOfInput, ...] = tuple(
+            (i, rule.function, needs, *_places(needs))
+            for i in differentiated
+            for rule in [rules[names[i]]]
+            for needs in [tuple(numbers.get(need, need) for need in rule.needs)]
+        )
+
+
+def _places(needs: tuple[Need, ...]) -> tuple[int | None, Pick | None]:
+    numbers = [need for need in needs if isinstance(need, int)]
+    if not needs or len(numbers) < len(needs):
+        return None, None
+    return (numbers[0], None) if len(numbers) == 1 else (None, itemgetter(*numbers))
+
+
+# -- `fit`: a gradient in the shape and dtype of what it is the gradient of ----------------------
+
+
+def fit(gradient: Any, shape: Shape, dtype: np.dtype[Any], edge: Edge | None = None) -> Any:
+    """Returns `gradient` summed over what was broadcast, in `dtype`.
+
+    Of a complex gradient of a real number the real part is taken.
+
+    Args:
+        gradient: What a rule gave.
+        shape: That of the input that it is the gradient of.
+        dtype: That of the input.
+        edge: Where it goes. A RowSparse stays one if that is a leaf, or another worker's graph;
+            rules get arrays.
+
+    Raises:
+        AutogradError: It does not have such a shape.
+    """
+    if is_row_sparse(gradient):
+        if gradient.shape == shape and edge is not None and edge[0].is_end:
+            return gradient.astype(dtype, copy=False)
+        gradient = gradient.to_dense()
+    recorded = isinstance(gradient, Tensor)
+    if not recorded:
+        gradient = as_array(gradient)
+    if gradient.shape != shape:
+        by = sum_over_broadcast
+        gradient = call(by, gradient, to=shape) if recorded else by(gradient, to=shape)
+    if gradient.dtype != dtype:
+        if gradient.dtype.kind == "c" and dtype.kind != "c":
+            gradient = call(np.real, gradient) if recorded else gradient.real
+        gradient = gradient.astype(dtype)
+    return gradient
+
+
+def sum_over_broadcast(a: Array, *, to: Shape) -> Array:
+    """Returns `a` summed over the axes that broadcasting shape `to` to its own has added.
+
+    Raises:
+        AutogradError: `to` does not broadcast to that shape.
+    """
+    extra = a.ndim - len(to)
+    kept = a.shape[extra:] if extra >= 0 else ()
+    if kept == to and extra:  # no axis of length 1 was stretched: a bias
+        added: Array = a.sum(axis=tuple(range(extra)))
+        return as_array(added)
+    if extra < 0 or any(k not in (1, n) for k, n in zip(to, kept, strict=True)):
+        raise AutogradError(f"a gradient of shape {a.shape} does not fit an input of shape {to}")
+    axes = [extra + k for k, n in enumerate(to) if n == 1]
+    total: Array = a.sum(axis=(*range(extra), *axes))
+    return as_array(total).reshape(to)

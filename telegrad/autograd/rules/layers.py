@@ -1,0 +1,524 @@
+"""Functions of one argument between the layers of a network, each with its gradient rule.
+
+At a kink the slope is that of the side where it is zero, or of the left; PyTorch's choice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from telegrad import kernels
+from telegrad.arrays import array_beside, namespace
+from telegrad.autograd.differentiate import grad
+from telegrad.autograd.extend import Operation, primitive
+from telegrad.autograd.graph.grad_mode import enable_grad
+from telegrad.autograd.ops import (
+    clip,
+    exp,
+    log,
+    maximum,
+    reduce_sum,
+    reshape,
+    scatter,
+    sigmoid,
+    tanh,
+    where,
+)
+from telegrad.autograd.tensor.row_sparse import RowSparse
+from telegrad.autograd.tensor.tensor import Tensor
+from telegrad.types import Array, Shape
+
+__all__ = [
+    "affine",
+    "binary_cross_entropy",
+    "conv2d",
+    "conv2d_input",
+    "conv2d_weight",
+    "cross_entropy_of_logits",
+    "elu",
+    "embedding",
+    "gelu",
+    "hardtanh",
+    "huber",
+    "leaky_relu",
+    "linear",
+    "masked_scale",
+    "max_pool2d",
+    "mean_pool2d",
+    "normalize",
+    "picked",
+    "recorded_gradients",
+    "silu",
+    "softplus",
+]
+
+
+_PEAK: Final = 1 / math.sqrt(2 * math.pi)
+_SCALE: Final = math.sqrt(2 / math.pi)
+_CUBE: Final = 0.044715
+
+
+def _leaky_relu(a: Any, *, slope: float = 0.01) -> Array:
+    made: Array = namespace(a).where(a > 0, a, a * slope)
+    return made
+
+
+def _elu(a: Any, *, alpha: float = 1.0, scale: float = 1.0) -> Array:
+    xp = namespace(a)
+    made: Any = xp.expm1(xp.minimum(a, 0))
+    made *= alpha
+    made += xp.maximum(a, 0)
+    if scale != 1.0:
+        made *= scale
+    return made  # type: ignore[no-any-return]
+
+
+def _hardtanh(a: Any, *, low: float = -1.0, high: float = 1.0) -> Array:
+    made: Array = namespace(a).clip(a, low, high)
+    return made
+
+
+def _softplus(a: Any) -> Array:
+    # max(a, 0) + log(1 + exp(-|a|)): never overflows.
+    xp = namespace(a)
+    made: Any = xp.asarray(xp.exp(-xp.abs(a)))
+    xp.log1p(made, out=made)
+    made += xp.maximum(a, 0)
+    return made  # type: ignore[no-any-return]
+
+
+def _silu(a: Any) -> Array:
+    # a / (1 + exp(-a)) with exponentials of negative numbers only: never overflows.
+    xp = namespace(a)
+    made: Any = xp.asarray(xp.exp(-xp.abs(a)))
+    made += 1
+    xp.divide(a, made, out=made)
+    made *= xp.exp(xp.minimum(a, 0))
+    return made  # type: ignore[no-any-return]
+
+
+def _silu_slope(s: Any, a: Any) -> Any:
+    return s * (1 + a * (1 - s))
+
+
+def _bend(x: Any, approximate: str) -> Any:
+    """The second derivative of GELU."""
+    square = x * x
+    if approximate != "tanh":
+        return exp(square * -0.5) * (2 - square) * _PEAK
+    t = tanh(x * (1 + square * _CUBE) * _SCALE)
+    slope = (1 + square * (3 * _CUBE)) * _SCALE
+    curve = x * (6 * _CUBE * _SCALE)
+    return (1 - t * t) * (slope + 0.5 * x * (curve - 2 * t * slope * slope))
+
+
+def _gelu_slope(b: Any, x: Any, *, approximate: str = "none") -> Array:
+    made: Any = kernels.gelu_slope(x, approximate=approximate)
+    made *= b
+    return made  # type: ignore[no-any-return]
+
+
+def _masked_scale(a: Any, mask: Any, *, scale: float = 1.0) -> Array:
+    made: Any = a * mask
+    made *= scale
+    return made  # type: ignore[no-any-return]
+
+
+gelu_slope: Operation  # declared, as rules name what stands below
+masked_scale: Operation
+_FORM: Final = {"approximate": "none"}
+
+# fmt: off
+leaky_relu   = primitive("leaky_relu",   _leaky_relu,   "a", options={"slope": 0.01}, a=lambda g, a, slope: where(a > 0, g, g * slope))
+elu          = primitive("elu",          _elu,          "a", options={"alpha": 1.0, "scale": 1.0},
+                         a=lambda g, y, alpha, scale: where(y > 0, g * scale, g * (y + alpha * scale)))
+hardtanh     = primitive("hardtanh",     _hardtanh,     "a", options={"low": -1.0, "high": 1.0}, a=lambda g, a, low, high: g * ((a > low) & (a < high)))
+softplus     = primitive("softplus",     _softplus,     "a", a=lambda g, a: g * sigmoid(a))
+silu         = primitive("silu",         _silu,         "a", a=lambda g, a: g * _silu_slope(sigmoid(a), a))
+gelu         = primitive("gelu",         kernels.gelu,  "x", options=_FORM, x=lambda g, x, approximate: gelu_slope(g, x, approximate=approximate))
+gelu_slope   = primitive("gelu_slope",   _gelu_slope,   "b x", options=_FORM, b=lambda g, x, approximate: gelu_slope(g, x, approximate=approximate),
+                                                                              x=lambda g, b, x, approximate: g * b * _bend(x, approximate))
+masked_scale = primitive("masked_scale", _masked_scale, "a mask", options={"scale": 1.0}, a=lambda g, mask, scale: masked_scale(g, mask, scale=scale))
+# fmt: on
+
+
+# -- what a linear layer computes, as one operation: all leading axes together, in one matrix product --
+#
+# Written as `x @ weight.T + bias`, the gradients of batches of matrices would be products one by one,
+# added up afterwards, and that of the weight would come transposed, which optimizers then read
+# against the grain.
+
+
+def _linear(x: Any, weight: Any, bias: Any) -> Any:
+    y = (x if x.ndim == 2 else _rows(x)) @ weight.T
+    if bias is not None and bias.dtype == y.dtype:
+        y += bias
+    elif bias is not None:
+        y = y + bias
+    return y if x.ndim == 2 else y.reshape(*x.shape[:-1], len(weight))
+
+
+def _rows(a: Any) -> Any:
+    """`a` as a matrix, its last axis kept."""
+    return a if a.ndim == 2 else reshape(a, to=(math.prod(a.shape[:-1]), a.shape[-1]))
+
+
+def _of_x(g: Any, weight: Any) -> Any:
+    if g.ndim == 2:
+        return g @ weight
+    return reshape(_rows(g) @ weight, to=(*g.shape[:-1], weight.shape[1]))
+
+
+def _of_weight(g: Any, x: Any) -> Any:
+    return g.T @ x if g.ndim == 2 else _rows(g).T @ _rows(x)
+
+
+# fmt: off
+# x: (..., m), weight: (n, m), bias: (n,) or None; `x @ weight.T + bias`, of shape (..., n).
+linear = primitive("linear", _linear, "x weight bias", complex_rule="holomorphic",
+                   x=_of_x,
+                   weight=_of_weight,
+                   bias=lambda g: (g if g.ndim == 2 else _rows(g)).sum(0))
+# fmt: on
+
+
+# -- what losses are computed with, each with its gradient rule ----------------------------------
+
+# PyTorch's: the least logarithm of a probability, which is that of 0, and the least p * (1 - p).
+_LEAST_LOG: Final = -100.0
+_LEAST_PROBABILITY: Final = float(np.exp(_LEAST_LOG))
+_LEAST_VARIANCE: Final = 1e-12
+
+
+def _least(number: float, p: Any) -> float:
+    """Returns `number`, or the least positive one of the dtype of `p` where it has none so small."""
+    exact = p.dtype.type
+    return float(max(exact(number), np.nextafter(exact(0), exact(1))))
+
+
+def _binary_cross_entropy(p: Any, t: Any) -> Array:
+    xp = namespace(p, t)
+    with np.errstate(divide="ignore"):
+        yes, no = xp.log(p), xp.log1p(-p)
+    losses: Array = -(t * xp.maximum(yes, _LEAST_LOG) + (1 - t) * xp.maximum(no, _LEAST_LOG))
+    return losses
+
+
+def _log_odds(p: Any) -> Any:
+    least = _least(_LEAST_PROBABILITY, p)
+    return log(maximum(p, least)) - log(maximum(1 - p, least))
+
+
+def _of_logits(x: Any, t: Any) -> Array:
+    # max(x, 0) - x t + log(1 + exp(-|x|)): nothing overflows, and no small loss is a difference.
+    xp = namespace(x, t)
+    losses: Array = xp.log1p(xp.exp(-xp.abs(x))) + (xp.maximum(x, 0) - x * t)
+    return losses
+
+
+def _huber(z: Any, *, delta: float = 1.0) -> Array:
+    xp = namespace(z)
+    size = xp.abs(z)
+    near = xp.minimum(size, delta)
+    losses: Any = near * -0.5
+    losses += size
+    losses *= near
+    return losses  # type: ignore[no-any-return]
+
+
+def _picked(a: Any, labels: Any) -> Array:
+    chosen: Any = namespace(a).take_along_axis(a, labels[..., None], axis=-1)
+    return chosen[..., 0]  # type: ignore[no-any-return]
+
+
+def _returned(g: Any, labels: Any, classes: int) -> Any:
+    plain = labels.data if isinstance(labels, Tensor) else labels
+    return g[..., None] * kernels.one_hot(plain, classes=classes, dtype=g.dtype)
+
+
+# fmt: off
+binary_cross_entropy = primitive("binary_cross_entropy", _binary_cross_entropy, "p t",
+                                 p=lambda g, p, t: g * (p - t) / maximum(p * (1 - p), _least(_LEAST_VARIANCE, p)),
+                                 t=lambda g, p: -g * _log_odds(p))
+cross_entropy_of_logits = primitive("binary_cross_entropy_with_logits", _of_logits, "x t",
+                                    x=lambda g, x, t: g * (sigmoid(x) - t), t=lambda g, x: -g * x)
+huber                = primitive("huber",  _huber,  "z", options={"delta": 1.0}, z=lambda g, z, delta: g * clip(z, low=-delta, high=delta))
+# `a[..., label]` for each label, along the last axis.
+picked               = primitive("picked", _picked, "a labels", a=lambda g, labels, shape: _returned(g, labels, shape[-1]))
+# fmt: on
+
+
+# -- normalisation to mean 0 and variance 1, with a weight and a bias: one function for all layers --
+#
+# The formulas are those of J. L. Ba, J. R. Kiros and G. E. Hinton, "Layer normalization" (2016). On
+# arrays each gradient is a kernel; what is to be recorded is written with functions that have rules.
+
+_OPTIONS: Final = {"over": 1, "eps": 1e-5, "centred": True}
+
+
+def _axes(ndim: int, over: int | None) -> tuple[int, ...]:
+    if over is None:
+        return (0, *range(2, ndim))
+    return tuple(range(ndim - over, ndim))
+
+
+def _beside(part: Any, ndim: int, over: int | None) -> Any:
+    """A weight in the shape that broadcasts against what it scales."""
+    return reshape(part, to=(-1, *[1] * (ndim - 2))) if over is None else part
+
+
+def _input(g: Any, standard: Any, scale: Any, weight: Any, over: Any, centred: Any) -> Any:
+    of_y, of_standard, of_scale = g[:3]
+    first = not any(isinstance(x, Tensor) for x in (of_y, standard, weight))
+    if first and of_standard is None and of_scale is None:
+        return kernels.normalize_input(of_y, standard, scale, weight, over=over, centred=centred)
+    axes = _axes(standard.ndim, over)
+    count = math.prod(standard.shape[axis] for axis in axes)
+    found = []
+    if of_y is not None:
+        found.append(of_y if weight is None else of_y * _beside(weight, standard.ndim, over))
+    if of_standard is not None:
+        found.append(of_standard)
+    total: Any = None
+    if found:
+        upstream = found[0] if len(found) == 1 else found[0] + found[1]
+        along = reduce_sum(upstream * standard, axis=axes, keepdims=True) / count
+        total = upstream - standard * along
+        if centred:
+            total = total - reduce_sum(upstream, axis=axes, keepdims=True) / count
+        total = total * scale
+    if of_scale is not None:
+        turned = -of_scale * scale * scale * standard / count
+        total = turned if total is None else total + turned
+    return total
+
+
+def _weight(g: Any, standard: Any, over: Any) -> Any:
+    if g[0] is None:
+        return None
+    if isinstance(g[0], Tensor) or isinstance(standard, Tensor):
+        return _bias(g[0] * standard, over)
+    return kernels.normalize_weight(g[0], standard, over=over)
+
+
+def _bias(g: Any, over: Any) -> Any:
+    if g is None:
+        return None
+    return reduce_sum(g, axis=_axes(g.ndim, over) if over is None else tuple(range(g.ndim - over)))
+
+
+def _affine(x: Any, weight: Any, bias: Any) -> Any:
+    y: Any = x * weight.reshape(-1, *[1] * (x.ndim - 2))
+    y += bias.reshape(-1, *[1] * (x.ndim - 2))
+    return y
+
+
+# fmt: off
+normalize = primitive("normalize", kernels.normalize, "x", arrays="weight bias", outputs="y standard scale mean variance", options=_OPTIONS,
+                      x=lambda g, standard, scale, weight, over, centred: _input(g, standard, scale, weight, over, centred),
+                      weight=lambda g, standard, over: _weight(g, standard, over),
+                      bias=lambda g, over: _bias(g[0], over))
+# One number per channel, the second axis: `x * weight + bias`.
+affine    = primitive("affine", _affine, "x weight bias",
+                      x=lambda g, x, weight: g * _beside(weight, x.ndim, None),
+                      weight=lambda g, x: _bias(g * x, None),
+                      bias=lambda g: _bias(g, None))
+# fmt: on
+
+
+# -- rows of a table, chosen by integers; their gradient is dense, or `RowSparse` where asked for --
+
+
+def _rows_of(weight: Any, *, indices: Any, padding_idx: Any, sparse: bool) -> Array:
+    rows: Array = weight[indices]
+    return rows
+
+
+def _kept(g: Any, indices: Array, padding_idx: int | None) -> Any:
+    """`g` with zeros where `indices` name the row that is not trained."""
+    if padding_idx is None:
+        return g
+    present = (indices != padding_idx).reshape(*indices.shape, *(1,) * (g.ndim - indices.ndim))
+    return g * present
+
+
+def _of_rows(g: Any, indices: Array, shape: Shape, padding_idx: int | None, sparse: bool) -> Any:
+    g = _kept(g, indices, padding_idx)
+    if not sparse or isinstance(g, Tensor):
+        return scatter(g, index=indices, into=shape)
+    rows = indices.ravel()
+    values = g.reshape(rows.size, *shape[1:])
+    if padding_idx is not None:
+        kept = rows != padding_idx
+        rows, values = rows[kept], values[kept]
+    return RowSparse(rows, values, shape)
+
+
+# fmt: off
+_choose: Operation = primitive(
+    "embedding", _rows_of, "weight", complex_rule="own", options={"indices": (), "padding_idx": None, "sparse": False},
+    weight=lambda g, shape, indices, padding_idx, sparse: _of_rows(g, indices, shape, padding_idx, sparse))
+# fmt: on
+
+
+def embedding(
+    weight: Any, indices: Any, *, padding_idx: int | None = None, sparse: bool = False
+) -> Any:
+    """Returns the rows of `weight` that `indices` name.
+
+    Args:
+        weight: An array or Tensor with at least one axis, the table.
+        indices: Integers from 0, of any shape: an array, a Tensor, a list.
+        padding_idx: A row that gets no gradient.
+        sparse: Makes the gradient of a leaf a `RowSparse`, as long as that is not recorded
+            (`create_graph`). One that goes on to an operation is an array.
+
+    Returns:
+        Shape `(*indices.shape, *weight.shape[1:])`, in the dtype of `weight`.
+
+    Raises:
+        TypeError: `indices` are no integers.
+        IndexError: One of them names no row. On a GPU that is not looked for.
+
+    >>> from telegrad.autograd import tensor
+    >>> table = tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+    >>> embedding(table, [1, 1, 0], sparse=True).sum().backward()
+    >>> table.grad
+    RowSparse(rows=[1 1 0], shape=(2, 2), dtype=float64)
+    """
+    chosen = _checked(indices, weight.data if isinstance(weight, Tensor) else weight)
+    if padding_idx is not None and padding_idx < 0:
+        padding_idx += len(weight)
+    if not isinstance(weight, Tensor):
+        return _rows_of(weight, indices=chosen, padding_idx=padding_idx, sparse=sparse)
+    with weight.steady():
+        return _choose(weight, indices=chosen, padding_idx=padding_idx, sparse=sparse)
+
+
+def _checked(indices: Any, table: Array) -> Array:
+    """Returns a copy of `indices`, for the gradient needs them as they are now."""
+    given = indices.data if isinstance(indices, Tensor) else indices
+    given = array_beside(given, table)
+    if given.dtype.kind not in "iu" and given.size:
+        raise TypeError(f"rows are named by integers, not by {given.dtype}")
+    chosen: Array = namespace(given).array(given, dtype=np.int64)
+    if namespace(chosen) is np and chosen.size:
+        low, high = int(chosen.min()), int(chosen.max())
+        if low < 0 or high >= len(table):
+            raise IndexError(
+                f"rows from {low} to {high} of a table with rows from 0 to {len(table) - 1}"
+            )
+    return chosen
+
+
+# -- pooling over windows of the last two axes ---------------------------------------------------
+#
+# The largest item of a window is one of its places, which is constant in between: from there on all
+# is linear, and each function's gradient is its transpose.
+
+_LAID: Final = {"windows": None}
+_SHAPED: Final = {**_LAID, "shape_of": ()}
+_COUNTED: Final = {**_LAID, "count_padding": True}
+_BOTH: Final = {**_COUNTED, "shape_of": ()}
+
+
+def _spread_places(gradient: Any, places: Any, *, windows: Any, shape_of: Any) -> Any:
+    return kernels.spread_places(gradient, places, windows=windows, shape=shape_of)
+
+
+def _spread_means(gradient: Any, *, shape_of: Any, **others: Any) -> Any:
+    return kernels.spread_means(gradient, shape=shape_of, **others)
+
+
+pick_places: Operation  # declared, as rules name what stands below
+spread_places: Operation
+spread_means: Operation
+
+# fmt: off
+max_pool2d    = primitive("max_pool2d",    kernels.max_pool2d,  "x", outputs="largest places", options=_LAID,
+                          x=lambda g, places, windows, shape: spread_places(g[0], places, windows=windows, shape_of=shape))
+spread_places = primitive("spread_places", _spread_places,      "b places", options=_SHAPED,
+                          b=lambda g, places, windows: pick_places(g, places, windows=windows))
+pick_places   = primitive("pick_places",   kernels.pick_places, "x places", options=_LAID,
+                          x=lambda g, places, windows, shape: spread_places(g, places, windows=windows, shape_of=shape))
+mean_pool2d   = primitive("mean_pool2d",   kernels.mean_pool2d, "x", options=_COUNTED,
+                          x=lambda g, windows, count_padding, shape: spread_means(g, windows=windows, count_padding=count_padding, shape_of=shape))
+spread_means  = primitive("spread_means",  _spread_means,       "b", options=_BOTH,
+                          b=lambda g, windows, count_padding: mean_pool2d(g, windows=windows, count_padding=count_padding))
+# fmt: on
+
+
+# -- convolution over the last two axes: three functions, each in both arguments linear ----------
+#
+# The gradients of each are the other two, so derivatives of any order come of these rules.
+
+_CONV_LAID: Final = {"windows": None, "groups": 1}
+_CONV_SHAPED: Final = {**_CONV_LAID, "shape_of": ()}
+
+
+def _conv_input(gradient: Any, weight: Any, *, shape_of: Any, **laid: Any) -> Any:
+    return kernels.conv2d_input(gradient, weight, shape=shape_of, **laid)
+
+
+def _conv_weight(gradient: Any, x: Any, *, shape_of: Any, **laid: Any) -> Any:
+    return kernels.conv2d_weight(gradient, x, shape=shape_of, **laid)
+
+
+conv2d_input: Operation  # declared, as the rules name each other
+conv2d_weight: Operation
+
+# fmt: off
+conv2d        = primitive("conv2d",        kernels.conv2d, "x weight", arrays="bias", options=_CONV_LAID,
+                          x=lambda g, weight, windows, groups, shape: conv2d_input(g, weight, windows=windows, groups=groups, shape_of=shape),
+                          weight=lambda g, x, windows, groups, shape: conv2d_weight(g, x, windows=windows, groups=groups, shape_of=shape),
+                          bias=lambda g: reduce_sum(g, axis=(0, 2, 3)))
+conv2d_input  = primitive("conv2d_input",  _conv_input,         "b weight", options=_CONV_SHAPED,
+                          b=lambda g, weight, windows, groups: conv2d(g, weight, windows=windows, groups=groups),
+                          weight=lambda g, b, windows, groups, shape: conv2d_weight(b, g, windows=windows, groups=groups, shape_of=shape))
+conv2d_weight = primitive("conv2d_weight", _conv_weight,        "b x",      options=_CONV_SHAPED,
+                          b=lambda g, x, windows, groups: conv2d(x, g, windows=windows, groups=groups),
+                          x=lambda g, b, windows, groups, shape: conv2d_input(b, g, windows=windows, groups=groups, shape_of=shape))
+# fmt: on
+
+
+# -- gradients that can be differentiated again, of functions whose own backward cannot ----------
+
+
+def recorded_gradients(
+    body: Callable[..., Any],
+    inputs: Sequence[Any],
+    gradients: Sequence[Any],
+    needs: Sequence[bool],
+) -> list[Any]:
+    """Returns the gradients of `inputs`, recorded: `body` is computed once more.
+
+    Args:
+        body: What was computed, written with operations that have rules; gives a tuple.
+        inputs: Its arguments.
+        gradients: One per output; None where there is none.
+        needs: Which inputs need a gradient.
+
+    Returns:
+        One per input; None for what needs none or does not matter.
+    """
+    with enable_grad():
+        # Views, so that an input which depends on another one counts as an input of its own.
+        own = [x.reshape(x.shape) if isinstance(x, Tensor) else x for x in inputs]
+        outputs = body(*own)
+        pairs = [(y, g) for y, g in zip(outputs, gradients, strict=True) if g is not None]
+        wanted = [i for i, needed in enumerate(needs) if needed]
+        found = grad(
+            [y for y, _ in pairs],
+            [own[i] for i in wanted],
+            [g for _, g in pairs],
+            create_graph=True,
+            allow_unused=True,
+        )
+    results: list[Any] = [None] * len(inputs)
+    for i, g in zip(wanted, found, strict=True):
+        results[i] = g
+    return results

@@ -1,0 +1,271 @@
+"""Attention as one node with a backward of its own, and as a composition.
+
+attention           on the kernels, which keep no weights for the gradient
+attention_packed    the same of query, key and value in one array
+attention_by_parts  of operations that have rules: with dropout, with a mask that is learned, and
+                    for gradients of gradients
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import numpy as np
+
+from telegrad import kernels
+from telegrad.arrays import namespace
+from telegrad.autograd.graph.function import Function, FunctionContext
+from telegrad.autograd.ops import relu, sigmoid, stack, swapaxes
+from telegrad.autograd.rules.layers import recorded_gradients
+from telegrad.autograd.tensor.tensor import Tensor
+
+__all__ = [
+    "attention",
+    "attention_by_parts",
+    "attention_packed",
+    "recurrence",
+    "recurrence_by_steps",
+]
+
+
+def attention(
+    q: Any, k: Any, v: Any, bias: Any, scale: float, *, weights: bool = False
+) -> tuple[Any, Any]:
+    """Returns `softmax(scale * q @ k.T + bias) @ v`, and the softmax if it is asked for.
+
+    A row that is masked as a whole reads zero.
+
+    Args:
+        q: Shape (..., queries, length).
+        k: Shape (..., keys, length), with the same leading axes.
+        v: Shape (..., keys, value length), with the same leading axes.
+        bias: An array that broadcasts to (..., queries, keys), -inf where masked; None for none.
+        scale: What the scores are multiplied with.
+        weights: Whether the softmax is asked for.
+
+    Returns:
+        Shape (..., queries, value length); and shape (..., queries, keys), or None.
+    """
+    found = _Attention.apply(bias, scale, weights, q, k, v)
+    return found if weights else (found, None)
+
+
+def attention_packed(
+    packed: Any, bias: Any, scale: float, *, weights: bool = False
+) -> tuple[Any, Any]:
+    """Returns `attention` of `packed[0]`, `packed[1]` and `packed[2]`."""
+    found = _Attention.apply(bias, scale, weights, packed)
+    return found if weights else (found, None)
+
+
+def attention_by_parts(
+    q: Any,
+    k: Any,
+    v: Any,
+    bias: Any,
+    scale: float,
+    drop: Callable[[Any], Any] | None = None,
+) -> tuple[Any, Any]:
+    """Returns the same as `attention`, and the weights, shape (..., queries, keys).
+
+    Args:
+        q: See `attention`.
+        k: See `attention`.
+        v: See `attention`.
+        bias: See `attention`; may need a gradient.
+        scale: See `attention`.
+        drop: Applied to the weights.
+    """
+    scores = (q * scale) @ swapaxes(k, axis1=-1, axis2=-2)
+    if bias is not None:
+        scores = scores + bias
+    plain = scores.data if isinstance(scores, Tensor) else scores
+    xp = namespace(plain)
+    top = plain.max(axis=-1, keepdims=True)
+    weights = np.exp(scores - xp.where(xp.isfinite(top), top, 0))
+    total = weights.sum(axis=-1, keepdims=True)
+    weights = weights / (total + (total == 0))
+    if drop is not None:
+        weights = drop(weights)
+    return weights @ v, weights
+
+
+@final
+class _Attention(Function):
+    """Of three inputs, or of one that holds all three."""
+
+    @staticmethod
+    def forward(ctx: FunctionContext, *args: Any) -> Any:
+        bias, scale, wanted, *inputs = args
+        q, k, v = _three(inputs)
+        weights = None
+        if wanted:
+            weights = namespace(q).empty((*q.shape[:-1], k.shape[-2]), dtype=q.dtype)
+        result, logarithms = kernels.attention_forward(q, k, v, bias, scale, weights)
+        ctx.scale = scale  # type: ignore[attr-defined]
+        ctx.save_for_backward(result, logarithms, bias, *inputs)
+        return (result, weights) if wanted else result
+
+    @staticmethod
+    def backward(ctx: FunctionContext, *gradients: Any) -> Any:
+        result, logarithms, bias, *inputs = ctx.saved_values
+        scale = ctx.scale  # type: ignore[attr-defined]
+        if any(isinstance(g, Tensor) for g in gradients):
+
+            def body(*inputs: Any) -> Any:
+                return attention_by_parts(*_three(inputs), bias, scale)[: len(gradients)]
+
+            found = recorded_gradients(body, inputs, gradients, ctx.needs_input_grad[3:])
+            return (None, None, None, *found)
+        xp = namespace(result)
+        g = xp.zeros_like(result) if gradients[0] is None else gradients[0]
+        out = [xp.empty_like(x) for x in inputs]
+        kernels.attention_backward(
+            g, result, logarithms, _three(inputs), bias, scale, _three(out), *gradients[1:]
+        )
+        return (None, None, None, *out)
+
+
+def _three(inputs: Sequence[Any]) -> tuple[Any, Any, Any]:
+    q, k, v = inputs[0] if len(inputs) == 1 else inputs
+    return q, k, v
+
+
+# -- recurrent layers over a sequence: one node with a backward of its own -----------------------
+#
+# recurrence          on the kernels; its backward computes with arrays
+# recurrence_by_steps the same, of operations that have rules; for gradients of gradients
+
+
+def recurrence(
+    kind: str,
+    x: Any,
+    states: tuple[Any, ...],
+    w_ih: Any,
+    w_hh: Any,
+    b_ih: Any = None,
+    b_hh: Any = None,
+    *,
+    reverse: bool = False,
+) -> tuple[Any, ...]:
+    """Returns what one recurrent layer computes of a sequence.
+
+    Args:
+        kind: `rnn_tanh`, `rnn_relu`, `gru` or `lstm`.
+        x: Shape (steps, batch, inputs), with at least one step.
+        states: The first h, and c of an LSTM; shape (batch, hidden).
+        w_ih: Shape (gates * hidden, inputs).
+        w_hh: Shape (gates * hidden, hidden).
+        b_ih: Shape (gates * hidden,), or None.
+        b_hh: As `b_ih`.
+        reverse: Whether it goes from the last step to the first.
+
+    Returns:
+        h of all steps, shape (steps, batch, hidden), and the last states.
+    """
+    c = states[1] if len(states) > 1 else None
+    outputs: tuple[Any, ...] = _Recurrence.apply(
+        kind, reverse, x, states[0], c, w_ih, w_hh, b_ih, b_hh
+    )
+    return outputs
+
+
+def recurrence_by_steps(
+    kind: str,
+    x: Any,
+    states: tuple[Any, ...],
+    w_ih: Any,
+    w_hh: Any,
+    b_ih: Any = None,
+    b_hh: Any = None,
+    *,
+    reverse: bool = False,
+) -> tuple[Any, ...]:
+    """Returns the same as `recurrence`, computed by an operation for each sum and product."""
+    steps = []
+    for t in range(len(x)):
+        inputs = x[len(x) - 1 - t if reverse else t] @ w_ih.T
+        products = states[0] @ w_hh.T
+        if b_ih is not None:
+            inputs, products = inputs + b_ih, products + b_hh
+        states = _STEPS[kind](inputs, products, states)
+        steps.append(states[0])
+    return (stack(*(steps[::-1] if reverse else steps), axis=0), *states)
+
+
+def _lstm_step(inputs: Any, products: Any, states: tuple[Any, ...]) -> tuple[Any, ...]:
+    i, f, g, o = _parts(inputs + products, 4)
+    c = sigmoid(f) * states[1] + sigmoid(i) * np.tanh(g)
+    return sigmoid(o) * np.tanh(c), c
+
+
+def _gru_step(inputs: Any, products: Any, states: tuple[Any, ...]) -> tuple[Any, ...]:
+    (r, z, n), (with_r, with_z, with_n) = _parts(inputs, 3), _parts(products, 3)
+    r, z = sigmoid(r + with_r), sigmoid(z + with_z)
+    n = np.tanh(n + r * with_n)
+    return (n + z * (states[0] - n),)
+
+
+def _parts(a: Any, count: int) -> list[Any]:
+    hidden = a.shape[-1] // count
+    return [a[..., k * hidden : (k + 1) * hidden] for k in range(count)]
+
+
+# fmt: off
+_STEPS = {
+    "rnn_tanh": lambda inputs, products, states: (np.tanh(inputs + products),),
+    "rnn_relu": lambda inputs, products, states: (relu(inputs + products),),
+    "gru":      _gru_step,
+    "lstm":     _lstm_step,
+}
+# fmt: on
+
+
+@final
+class _Recurrence(Function):
+    """`recurrence`, with all that is no option as a positional argument."""
+
+    @staticmethod
+    def forward(ctx: FunctionContext, *args: Any) -> Any:
+        kind, reverse, x, h, c, *weights = args
+        states = (h,) if c is None else (h, c)
+        y, last, kept = kernels.recurrence_forward(
+            kind, x[::-1] if reverse else x, states, *weights
+        )
+        y = y[::-1] if reverse else y
+        ctx.kind, ctx.reverse = kind, reverse  # type: ignore[attr-defined]
+        ctx.save_for_backward(y, x, h, c, *weights, *kept)
+        return (y, *last)
+
+    @staticmethod
+    def backward(ctx: FunctionContext, *gradients: Any) -> Any:
+        kind, reverse = ctx.kind, ctx.reverse  # type: ignore[attr-defined]
+        y, x, h, c, w_ih, w_hh, b_ih, b_hh, *kept = ctx.saved_values
+        if any(isinstance(g, Tensor) for g in gradients):
+
+            def body(x: Any, h: Any, c: Any, *weights: Any) -> Any:
+                states = (h,) if c is None else (h, c)
+                return recurrence_by_steps(kind, x, states, *weights, reverse=reverse)
+
+            inputs = (x, h, c, w_ih, w_hh, b_ih, b_hh)
+            needs = ctx.needs_input_grad[2:]
+            return (None, None, *recorded_gradients(body, inputs, gradients, needs))
+        states = (h,) if c is None else (h, c)
+        g_y, *others = gradients
+        if reverse:
+            y, x, g_y = y[::-1], x[::-1], None if g_y is None else g_y[::-1]
+        of_x, of_first, of_weights = kernels.recurrence_backward(
+            kind,
+            tuple(kept),
+            y,
+            x,
+            states,
+            (w_ih, w_hh),
+            (g_y, *others),
+            needs_x=ctx.needs_input_grad[2],
+        )
+        if reverse and of_x is not None:
+            of_x = of_x[::-1]
+        of_c = of_first[1] if c is not None else None
+        return (None, None, of_x, of_first[0], of_c, *of_weights)

@@ -1,0 +1,1 @@
+"""The Tensor: its operators, methods, creation and interchange with other libraries."""

@@ -1,0 +1,405 @@
+"""NumPy's array methods on Tensors, each by way of the NumPy function of that name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from telegrad.arrays import to_device
+from telegrad.autograd.graph.dispatch import call, dispatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from telegrad.autograd.tensor.tensor import Tensor
+    from telegrad.types import DTypeLike
+
+__all__ = [
+    "ArrayMethods",
+    "Reductions",
+    "without_none",
+]
+
+
+# -- numPy's array methods that reduce axes or add up along them, on Tensors ---------------------
+
+Axis: TypeAlias = "int | tuple[int, ...] | None"
+
+
+class Reductions:
+    """Sums, extrema, moments; recorded, but for indices and truth values.
+
+    The parameters are NumPy's; `out` is one of them, and refused.
+    """
+
+    __slots__ = ()
+
+    def sum(
+        self,
+        axis: Axis = None,
+        dtype: DTypeLike | None = None,
+        out: None = None,
+        *,
+        keepdims: bool = False,
+        initial: Any = None,
+        where: Any = True,
+    ) -> Tensor:
+        """Returns the sum over `axis`; over everything if it is None."""
+        if axis is None and dtype is out is initial is None and not keepdims and where is True:
+            return call(np.sum, self)
+        over = _over(axis, out, keepdims, where)
+        return call(np.sum, self, **over, **without_none(dtype=dtype, initial=initial))
+
+    def prod(
+        self,
+        axis: Axis = None,
+        dtype: DTypeLike | None = None,
+        out: None = None,
+        *,
+        keepdims: bool = False,
+        initial: Any = None,
+        where: Any = True,
+    ) -> Tensor:
+        """Returns the product over `axis`; over everything if it is None."""
+        over = _over(axis, out, keepdims, where)
+        return call(np.prod, self, **over, **without_none(dtype=dtype, initial=initial))
+
+    def mean(
+        self,
+        axis: Axis = None,
+        dtype: DTypeLike | None = None,
+        out: None = None,
+        *,
+        keepdims: bool = False,
+        where: Any = True,
+    ) -> Tensor:
+        """Returns the mean over `axis`; over everything if it is None."""
+        if axis is None and dtype is out is None and not keepdims and where is True:
+            return call(np.mean, self)
+        return call(np.mean, self, **_over(axis, out, keepdims, where), **without_none(dtype=dtype))
+
+    def var(
+        self,
+        axis: Axis = None,
+        dtype: DTypeLike | None = None,
+        out: None = None,
+        ddof: float = 0,
+        *,
+        keepdims: bool = False,
+        where: Any = True,
+        correction: float | None = None,
+    ) -> Tensor:
+        """Returns the variance over `axis`, divided by the number of items less `ddof`."""
+        others = without_none(dtype=dtype, ddof=ddof or None, correction=correction)
+        return call(np.var, self, **_over(axis, out, keepdims, where), **others)
+
+    def std(
+        self,
+        axis: Axis = None,
+        dtype: DTypeLike | None = None,
+        out: None = None,
+        ddof: float = 0,
+        *,
+        keepdims: bool = False,
+        where: Any = True,
+        correction: float | None = None,
+    ) -> Tensor:
+        """Returns the standard deviation over `axis`; its gradient is 0 where it is 0."""
+        others = without_none(dtype=dtype, ddof=ddof or None, correction=correction)
+        return call(np.std, self, **_over(axis, out, keepdims, where), **others)
+
+    def max(
+        self,
+        axis: Axis = None,
+        out: None = None,
+        *,
+        keepdims: bool = False,
+        initial: Any = None,
+        where: Any = True,
+    ) -> Tensor:
+        """Returns the largest item; where several are, they share its gradient equally."""
+        return call(
+            np.max, self, **_over(axis, out, keepdims, where), **without_none(initial=initial)
+        )
+
+    def min(
+        self,
+        axis: Axis = None,
+        out: None = None,
+        *,
+        keepdims: bool = False,
+        initial: Any = None,
+        where: Any = True,
+    ) -> Tensor:
+        """Returns the smallest item; where several are, they share its gradient equally."""
+        return call(
+            np.min, self, **_over(axis, out, keepdims, where), **without_none(initial=initial)
+        )
+
+    def argmax(
+        self, axis: int | None = None, out: None = None, *, keepdims: bool = False
+    ) -> Tensor:
+        """Returns the index of the largest item; an integer Tensor, never recorded."""
+        return call(np.argmax, self, **_over(axis, out, keepdims, True))
+
+    def argmin(
+        self, axis: int | None = None, out: None = None, *, keepdims: bool = False
+    ) -> Tensor:
+        """Returns the index of the smallest item; an integer Tensor, never recorded."""
+        return call(np.argmin, self, **_over(axis, out, keepdims, True))
+
+    def any(
+        self, axis: Axis = None, out: None = None, keepdims: bool = False, *, where: Any = True
+    ) -> Tensor:
+        """Returns whether an item is true; never recorded."""
+        return call(np.any, self, **_over(axis, out, keepdims, where))
+
+    def all(
+        self, axis: Axis = None, out: None = None, keepdims: bool = False, *, where: Any = True
+    ) -> Tensor:
+        """Returns whether all items are true; never recorded."""
+        return call(np.all, self, **_over(axis, out, keepdims, where))
+
+    def cumsum(
+        self, axis: int | None = None, dtype: DTypeLike | None = None, out: None = None
+    ) -> Tensor:
+        """Returns the sums so far along `axis`; of all items in a row if it is None."""
+        return call(np.cumsum, self, **without_none(axis=axis, dtype=dtype, out=out))
+
+    def cumprod(
+        self, axis: int | None = None, dtype: DTypeLike | None = None, out: None = None
+    ) -> Tensor:
+        """Returns the products so far along `axis`; of all items in a row if it is None."""
+        return call(np.cumprod, self, **without_none(axis=axis, dtype=dtype, out=out))
+
+
+def _over(axis: Axis, out: None, keepdims: bool, where: Any) -> dict[str, Any]:
+    """Returns what was given of what most reductions take."""
+    given = without_none(axis=axis, out=out, where=None if where is True else where)
+    if keepdims:
+        given["keepdims"] = True
+    return given
+
+
+def without_none(**options: Any) -> dict[str, Any]:
+    """Returns the options that are given; None is what all of them have by default."""
+    return {name: x for name, x in options.items() if x is not None}
+
+
+# ------------------------------------------------------------------------------------------------
+
+
+class ArrayMethods(Reductions):
+    """Changes of shape, of dtype and of place, and choices of items; recorded.
+
+    The parameters are NumPy's; `out`, where it is one, is refused.
+    """
+
+    __slots__ = ()
+
+    # Shape.
+
+    def reshape(self, *shape: Any, order: str = "C", copy: bool | None = None) -> Tensor:
+        """Returns the same items in another shape: `reshape(2, 3)` or `reshape((2, 3))`."""
+        to = shape[0] if len(shape) == 1 else shape
+        if order == "C" and copy is None:
+            return call(np.reshape, self, to)
+        return call(np.reshape, self, to, order=order, copy=copy)
+
+    def ravel(self, order: str = "C") -> Tensor:
+        """Returns the items in one axis; shared memory where that is possible."""
+        return call(np.ravel, self, **({} if order == "C" else {"order": order}))
+
+    def flatten(self, order: str = "C") -> Tensor:
+        """Returns the items in one axis of an array of its own."""
+        return call(np.copy, self.ravel(order))
+
+    def squeeze(self, axis: int | tuple[int, ...] | None = None) -> Tensor:
+        """Returns this without its axes of length 1, or without those named."""
+        return call(np.squeeze, self, axis=axis)
+
+    def transpose(self, *axes: Any) -> Tensor:
+        """Returns this with its axes reversed, or in the order named."""
+        return call(np.transpose, self, (axes[0] if len(axes) == 1 else axes) if axes else None)
+
+    def swapaxes(self, axis1: int, axis2: int, /) -> Tensor:
+        """Returns this with two axes exchanged."""
+        return call(np.swapaxes, self, axis1, axis2)
+
+    @property
+    def T(self) -> Tensor:
+        """This with its axes reversed."""
+        return call(np.transpose, self)
+
+    @property
+    def mT(self) -> Tensor:
+        """This with its last two axes exchanged: each matrix of a batch transposed.
+
+        Raises:
+            ValueError: There are fewer than two axes.
+        """
+        held: Any = self
+        if held.ndim < 2:
+            raise ValueError(f"a matrix transpose needs two axes, this one has {held.ndim}")
+        return call(np.swapaxes, self, -2, -1)
+
+    def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
+        """Returns the diagonals of the matrices that two axes make."""
+        return _of(np.diagonal, self, offset, axis1, axis2)
+
+    def trace(
+        self,
+        offset: int = 0,
+        axis1: int = 0,
+        axis2: int = 1,
+        dtype: DTypeLike | None = None,
+        out: None = None,
+    ) -> Tensor:
+        """Returns the sums along the diagonals."""
+        return _of(np.trace, self, offset, axis1, axis2, **without_none(dtype=dtype, out=out))
+
+    # Items.
+
+    def take(
+        self, indices: Any, axis: int | None = None, out: None = None, mode: str = "raise"
+    ) -> Tensor:
+        """Returns the items at `indices` along `axis`; of all items in a row if it is None."""
+        others = without_none(out=out, mode=None if mode == "raise" else mode)
+        return _of(np.take, self, indices, axis=axis, **others)
+
+    def compress(self, condition: Any, axis: int | None = None, out: None = None) -> Tensor:
+        """Returns the items along `axis` where `condition` is true."""
+        return _of(np.compress, condition, self, axis=axis, **without_none(out=out))
+
+    def choose(self, choices: Sequence[Any], out: None = None, mode: str = "raise") -> Tensor:
+        """Returns from each place the item of the array of `choices` that this one names there."""
+        others = without_none(out=out, mode=None if mode == "raise" else mode)
+        return _of(np.choose, self, choices, **others)
+
+    def repeat(self, repeats: Any, axis: int | None = None) -> Tensor:
+        """Returns each item `repeats` times; of all items in a row if `axis` is None."""
+        return _of(np.repeat, self, repeats, axis=axis)
+
+    def argsort(
+        self,
+        axis: int | None = -1,
+        kind: str | None = None,
+        order: None = None,
+        *,
+        stable: bool | None = None,
+    ) -> Tensor:
+        """Returns the indices that sort this; an integer Tensor, never recorded."""
+        return _of(
+            np.argsort, self, axis=axis, **without_none(kind=kind, order=order, stable=stable)
+        )
+
+    def argpartition(
+        self, kth: Any, axis: int | None = -1, kind: str = "introselect", order: None = None
+    ) -> Tensor:
+        """Returns the indices that partition this; an integer Tensor, never recorded."""
+        return _of(np.argpartition, self, kth, axis=axis, kind=kind, **without_none(order=order))
+
+    def searchsorted(self, v: Any, side: str = "left", sorter: Any = None) -> Tensor:
+        """Returns where `v` would go into this, which is sorted; never recorded."""
+        return _of(np.searchsorted, self, v, side=side, **without_none(sorter=sorter))
+
+    def nonzero(self) -> tuple[Tensor, ...]:
+        """Returns the indices of the items that are not 0, one Tensor for each axis."""
+        found: tuple[Tensor, ...] = dispatch(np.nonzero, (self,), {})
+        return found
+
+    # Elementwise.
+
+    def clip(
+        self,
+        min: Any = None,  # noqa: A002  NumPy's name
+        max: Any = None,  # noqa: A002
+        out: None = None,
+    ) -> Tensor:
+        """Returns this with what lies outside `min` and `max` replaced by them."""
+        return call(np.clip, self, min, max, **without_none(out=out))
+
+    def round(self, decimals: int = 0, out: None = None) -> Tensor:
+        """Returns this rounded, halves to even; never recorded, for it is constant in between."""
+        return _of(np.round, self, decimals, **without_none(out=out))
+
+    def conj(self) -> Tensor:
+        """Returns this with its imaginary parts negated."""
+        return _of(np.conjugate, self)
+
+    conjugate = conj
+
+    @property
+    def real(self) -> Tensor:
+        """The real parts."""
+        return _of(np.real, self)
+
+    @property
+    def imag(self) -> Tensor:
+        """The imaginary parts."""
+        return _of(np.imag, self)
+
+    def dot(self, other: Any, out: None = None) -> Tensor:
+        """Returns the dot product with `other`, NumPy's of any number of axes."""
+        return _of(np.dot, self, other, **without_none(out=out))
+
+    # Dtype, device, memory.
+
+    def astype(
+        self,
+        dtype: DTypeLike,
+        order: str = "K",
+        casting: str = "unsafe",
+        subok: bool = True,
+        copy: bool = True,
+    ) -> Tensor:
+        """Returns this in another dtype; its gradient comes back in this one.
+
+        Args:
+            dtype: The wanted one.
+            order: Only NumPy's default, as for `subok`.
+            casting: What may be lost: `unsafe`, `same_kind`, `safe`, `equiv` or `no`.
+            subok: See `order`.
+            copy: False for this one itself where it has that dtype already.
+
+        Raises:
+            TypeError: `casting` does not allow it.
+            ValueError: `order` or `subok` is another one than the default.
+        """
+        held: Any = self
+        if order != "K" or not subok:
+            raise ValueError("astype of tensors takes neither order nor subok")
+        if casting != "unsafe" and not np.can_cast(held.dtype, dtype, casting):  # type: ignore[arg-type]
+            raise TypeError(
+                f"cannot cast {held.dtype} to {np.dtype(dtype)} by the rule {casting!r}"
+            )
+        if not copy and held.dtype == np.dtype(dtype):
+            same: Tensor = held
+            return same
+        return call(np.astype, self, dtype)
+
+    def to(self, device: str) -> Tensor:
+        """Returns this on `device` (`cpu`, `cuda`, `cuda:<number>`); its gradient comes back here.
+
+        A Tensor that is there already is returned itself.
+
+        Raises:
+            ValueError: `device` is no device name.
+            RuntimeError: A GPU is asked for and CuPy is not installed.
+        """
+        return call(to_device, self, device)
+
+    def copy(self, order: str = "C") -> Tensor:
+        """Returns this in an array of its own."""
+        return call(np.copy, self, **({} if order == "C" else {"order": order}))
+
+    def clone(self) -> Tensor:
+        """Returns this in an array of its own; its gradient comes back here, as from `copy`."""
+        return call(np.copy, self)
+
+
+def _of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor:
+    """Calls what stands in for `function`, also where it has no rule and no gradient is needed."""
+    result: Tensor = dispatch(function, args, kwargs)
+    return result

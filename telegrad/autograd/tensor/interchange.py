@@ -1,0 +1,234 @@
+"""Tensors as arrays of other libraries: NumPy's protocols, DLPack, the CUDA array interface.
+
+All of them share the memory. What others write into it is not noticed by a recorded graph.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from telegrad.arrays import device_of, is_cupy, sparse_product_asks, to_device, to_host
+from telegrad.autograd.graph.grad_mode import is_grad_enabled
+from telegrad.errors import AutogradError
+from telegrad.types import Array
+
+if TYPE_CHECKING:
+    from telegrad.autograd.graph.node import Value
+    from telegrad.autograd.tensor.tensor import Tensor
+    from telegrad.types import Shape
+
+__all__ = [
+    "ArrayHolder",
+    "Interchange",
+    "formatted",
+    "represented",
+]
+
+
+# -- `ArrayHolder`: what a Tensor tells of its array ---------------------------------------------
+
+
+class ArrayHolder:
+    """Holds an array with its version, and answers for it."""
+
+    __slots__ = ("_value",)
+
+    _value: Value
+
+    @property
+    def value(self) -> Value:
+        """The array with its version, read as one."""
+        return self._value
+
+    @property
+    def shape(self) -> Shape:
+        """The lengths of its axes."""
+        return self._value.array.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of its items."""
+        return self._value.array.dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of its axes."""
+        return self._value.array.ndim
+
+    @property
+    def size(self) -> int:
+        """The number of its items."""
+        return self._value.array.size
+
+    @property
+    def device(self) -> str:
+        """Where the array lives: `cpu`, or `cuda:0`, `cuda:1`, ..."""
+        return device_of(self._value.array)
+
+    @property
+    def itemsize(self) -> int:
+        """The bytes of one item."""
+        return self._value.array.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all items."""
+        return self.size * self.itemsize
+
+    def item(self, *place: Any) -> Any:
+        """Returns one item as a Python number: the only one, or that at `place`.
+
+        Raises:
+            ValueError: No place is given and there is not exactly one.
+            IndexError: There is no such place.
+        """
+        array: Any = self._value.array
+        if place:
+            index = place[0] if len(place) == 1 else place
+            array = array[index] if isinstance(index, tuple) else array.reshape(-1)[index]
+        return array.item()
+
+    def tolist(self) -> Any:
+        """Returns the items as nested lists of Python numbers; of no axes, the number."""
+        return self._value.array.tolist()
+
+    def __len__(self) -> int:
+        return len(self._value.array)
+
+    def __bool__(self) -> bool:
+        return bool(self._value.array)
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __index__(self) -> int:
+        return operator.index(self.item())
+
+
+# ------------------------------------------------------------------------------------------------
+
+
+class Interchange(ArrayHolder):
+    """Ways out of telegrad; shut for what needs a gradient, outside `no_grad()`."""
+
+    __slots__ = ()
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether operations on it are recorded."""
+        raise NotImplementedError
+
+    def _exported(self) -> Any:
+        """Returns the array, if that cuts nothing off."""
+        if self.requires_grad and is_grad_enabled():
+            raise AutogradError(
+                "a tensor that needs a gradient does not become an array by itself, as that would "
+                "cut it off from the graph; write t.detach().numpy(), t.data, or use no_grad(); "
+                "np.stack([t, ...]) makes one tensor of several"
+            )
+        return self._value.array
+
+    def numpy(self) -> Array:
+        """Returns the values as a NumPy array; shared if they are in host memory.
+
+        Raises:
+            AutogradError: It needs a gradient, outside `no_grad()`: write `t.detach().numpy()`.
+        """
+        return to_host(self._exported())
+
+    def cupy(self) -> Array:
+        """Returns the values as a CuPy array; shared if they are on a GPU, else on the first one.
+
+        Raises:
+            AutogradError: It needs a gradient, outside `no_grad()`: write `t.detach().cupy()`.
+            RuntimeError: CuPy is not installed.
+        """
+        array: Array = self._exported()
+        return array if is_cupy(array) else to_device(array, "cuda")
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        if sparse_product_asks():
+            alone = np.empty((), dtype=object)
+            alone[()] = self
+            return alone
+        array = self.numpy()
+        if copy:
+            return np.array(array, dtype=dtype)
+        if copy is False:
+            return np.array(array, dtype=dtype, copy=False)
+        return np.asarray(array, dtype=dtype)
+
+    @property
+    def __array_interface__(self) -> Any:
+        if sparse_product_asks():
+            raise AttributeError("scipy.sparse leaves the product to Tensor")
+        array = self._host_only("__array_interface__")
+        if array.dtype.kind == "V":  # bfloat16 and its like: the interface has no name for them
+            raise AttributeError(f"__array_interface__ cannot say {array.dtype}")
+        self._exported()
+        if self.requires_grad:  # who takes it would hold this Tensor, and its graph with it
+            raise AttributeError("__array_interface__ is of what needs no gradient")
+        return array.__array_interface__
+
+    @property
+    def __cuda_array_interface__(self) -> Any:
+        if not is_cupy(self._value.array):
+            raise AttributeError("__cuda_array_interface__ is of arrays on a GPU")
+        return self._exported().__cuda_array_interface__
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._exported().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        array: Any = self._value.array
+        return array.__dlpack_device__()
+
+    def _host_only(self, name: str) -> Any:
+        array: Any = self._value.array
+        if is_cupy(array):
+            raise AttributeError(f"{name} is of arrays in host memory, this is on {self.device}")
+        return array
+
+
+# -- how a Tensor is printed ---------------------------------------------------------------------
+
+
+def represented(tensor: Tensor) -> str:
+    """Returns the values as NumPy prints them, and what of the rest is not the usual.
+
+    Of many items NumPy shows the edges (`np.printoptions`); the shape is then told.
+    """
+    text = np.array2string(to_host(tensor.data), separator=", ", prefix="tensor(")
+    if tensor.dtype not in (np.float64, np.int64, np.bool_):
+        text += f", dtype={tensor.dtype}"
+    if tensor.size > np.get_printoptions()["threshold"] or (tensor.size == 0 and tensor.ndim > 1):
+        text += f", shape={tensor.shape}"  # not all of it is shown
+    if tensor.device != "cpu":
+        text += f", device={tensor.device!r}"
+    if tensor.grad_fn is not None:
+        text += f", grad_fn={tensor.grad_fn!r}"
+    elif tensor.requires_grad:
+        text += ", requires_grad=True"
+    return f"tensor({text})"
+
+
+def formatted(tensor: Tensor, spec: str) -> str:
+    """Returns `f"{tensor:{spec}}"`: of one number that of the number.
+
+    Raises:
+        TypeError: There is a `spec`, and more than one item.
+    """
+    if not spec:
+        return str(tensor)
+    if tensor.size != 1:
+        raise TypeError(f"a format ({spec!r}) is of one number, not of shape {tensor.shape}")
+    return format(tensor.item(), spec)

@@ -1,0 +1,372 @@
+"""Python's operators on Tensors, each by way of the NumPy function that it means."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import setitem
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from telegrad.arrays import is_sparse, sparse_product
+from telegrad.autograd.graph.dispatch import ENTRIES, call, dispatch
+from telegrad.autograd.graph.grad_mode import is_grad_enabled
+from telegrad.autograd.tensor.interchange import ArrayHolder
+from telegrad.errors import AutogradError
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from telegrad.autograd.graph.node import Edge
+    from telegrad.autograd.tensor.tensor import Tensor
+
+__all__ = [
+    "ComparisonOperators",
+    "InPlaceOperators",
+    "Operators",
+    "iterate",
+]
+
+
+# Looked up in the table itself: a call between is felt in graphs of small arrays.
+_ENTRIES: Final[Mapping[object, Callable[..., Tensor]]] = ENTRIES
+
+
+class Operators:
+    """Arithmetic and indexing; recorded."""
+
+    __slots__ = ()
+
+    def __add__(self, other: Any) -> Tensor:
+        return _ENTRIES[np.add](self, other)
+
+    def __radd__(self, other: Any) -> Tensor:
+        return _ENTRIES[np.add](other, self)
+
+    def __sub__(self, other: Any) -> Tensor:
+        return _ENTRIES[np.subtract](self, other)
+
+    def __rsub__(self, other: Any) -> Tensor:
+        return _ENTRIES[np.subtract](other, self)
+
+    def __mul__(self, other: Any) -> Tensor:
+        return _ENTRIES[np.multiply](self, other)
+
+    def __rmul__(self, other: Any) -> Tensor:
+        return _ENTRIES[np.multiply](other, self)
+
+    def __truediv__(self, other: Any) -> Tensor:
+        return _ENTRIES[np.divide](self, other)
+
+    def __rtruediv__(self, other: Any) -> Tensor:
+        return _ENTRIES[np.divide](other, self)
+
+    def __floordiv__(self, other: Any) -> Tensor:
+        return _ENTRIES[np.floor_divide](self, other)
+
+    def __rfloordiv__(self, other: Any) -> Tensor:
+        return _ENTRIES[np.floor_divide](other, self)
+
+    def __mod__(self, other: Any) -> Tensor:
+        return _ENTRIES[np.remainder](self, other)
+
+    def __rmod__(self, other: Any) -> Tensor:
+        return _ENTRIES[np.remainder](other, self)
+
+    def __divmod__(self, other: Any) -> tuple[Tensor, Tensor]:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> tuple[Tensor, Tensor]:
+        return other // self, other % self
+
+    def __pow__(self, other: Any) -> Tensor:
+        return _ENTRIES[np.power](self, other)
+
+    def __rpow__(self, other: Any) -> Tensor:
+        return _ENTRIES[np.power](other, self)
+
+    def __matmul__(self, other: Any) -> Tensor:
+        if not isinstance(other, Operators) and is_sparse(other):
+            turned = _ENTRIES[np.transpose](self)  # of a vector itself
+            product = _ENTRIES[sparse_product](turned, matrix=other.T)
+            return _ENTRIES[np.transpose](product)
+        return _ENTRIES[np.matmul](self, other)
+
+    def __rmatmul__(self, other: Any) -> Tensor:
+        if is_sparse(other):
+            return _ENTRIES[sparse_product](self, matrix=other)
+        return _ENTRIES[np.matmul](other, self)
+
+    def __neg__(self) -> Tensor:
+        return _ENTRIES[np.negative](self)
+
+    def __pos__(self) -> Tensor:
+        return _ENTRIES[np.positive](self)
+
+    def __abs__(self) -> Tensor:
+        return _ENTRIES[np.absolute](self)
+
+    def __getitem__(self, index: Any) -> Tensor:
+        return _ENTRIES[operator.getitem](self, index=index)
+
+
+class ComparisonOperators:
+    """Comparison and bitwise operators, elementwise and never recorded; the hash is identity's."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
+        return _ENTRIES[np.equal](self, other)
+
+    def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
+        return _ENTRIES[np.not_equal](self, other)
+
+    def __lt__(self, other: Any) -> Tensor:
+        return _ENTRIES[np.less](self, other)
+
+    def __le__(self, other: Any) -> Tensor:
+        return _ENTRIES[np.less_equal](self, other)
+
+    def __gt__(self, other: Any) -> Tensor:
+        return _ENTRIES[np.greater](self, other)
+
+    def __ge__(self, other: Any) -> Tensor:
+        return _ENTRIES[np.greater_equal](self, other)
+
+    def __invert__(self) -> Tensor:
+        return _ENTRIES[np.invert](self)
+
+    def __and__(self, other: Any) -> Tensor:
+        return _ENTRIES[np.bitwise_and](self, other)
+
+    def __rand__(self, other: Any) -> Tensor:
+        return _ENTRIES[np.bitwise_and](other, self)
+
+    def __or__(self, other: Any) -> Tensor:
+        return _ENTRIES[np.bitwise_or](self, other)
+
+    def __ror__(self, other: Any) -> Tensor:
+        return _ENTRIES[np.bitwise_or](other, self)
+
+    def __xor__(self, other: Any) -> Tensor:
+        return _ENTRIES[np.bitwise_xor](self, other)
+
+    def __rxor__(self, other: Any) -> Tensor:
+        return _ENTRIES[np.bitwise_xor](other, self)
+
+    def __lshift__(self, other: Any) -> Tensor:
+        return _ENTRIES[np.left_shift](self, other)
+
+    def __rlshift__(self, other: Any) -> Tensor:
+        return _ENTRIES[np.left_shift](other, self)
+
+    def __rshift__(self, other: Any) -> Tensor:
+        return _ENTRIES[np.right_shift](self, other)
+
+    def __rrshift__(self, other: Any) -> Tensor:
+        return _ENTRIES[np.right_shift](other, self)
+
+    def __contains__(self, item: object) -> bool:
+        return bool((self == item).any())
+
+    def __hash__(self) -> int:
+        return object.__hash__(self)
+
+
+def iterate(tensor: Tensor) -> Iterator[Tensor]:
+    """Returns the items of `tensor` along its first axis, one after the other.
+
+    Raises:
+        TypeError: It has no axes.
+    """
+    if tensor.ndim == 0:
+        raise TypeError("a tensor without axes has no items to go through; t.item() is its number")
+    return (tensor[i] for i in range(len(tensor)))
+
+
+# -- operators that change the Tensor itself -----------------------------------------------------
+#
+# Where nothing is recorded they write into the array, as NumPy's do, and count its version. Where
+# something is, the Tensor gets the array and the place in the graph of the recorded result.
+
+
+class InPlaceOperators(ArrayHolder):
+    """`+=` and its like, and assignment to parts."""
+
+    __slots__ = ()
+
+    _edge: Edge | None  # these three are Tensor's
+    _requires_grad: bool
+    _is_view: bool
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether operations on it are recorded."""
+        raise NotImplementedError
+
+    def move_to(self, result: Tensor) -> None:
+        """Takes over the array and the place in the graph of `result`, in this dtype.
+
+        Raises:
+            AutogradError: This is a leaf that needs a gradient, or a view.
+            ValueError: `result` has another shape.
+        """
+        if self._requires_grad:
+            raise AutogradError(
+                "a leaf that needs a gradient cannot be changed in place while operations are "
+                "recorded; use no_grad(), assign t.data, or write t = t + x"
+            )
+        if self._is_view:
+            raise AutogradError(
+                "a view of another tensor cannot be changed in place while operations are "
+                "recorded, as the other one would not see it; write t = t + x, and for "
+                "t[index] += x: t[index] = t[index] + x"
+            )
+        if result.shape != self.shape:
+            raise ValueError(f"shape {self.shape} cannot hold a result of shape {result.shape}")
+        if result.dtype != self.dtype:
+            result = result.astype(self.dtype)
+        self._value = result._value
+        self._edge = result._edge  # type: ignore[misc]  # Tensor has the slot
+
+    def change(self, function: Any, *operands: Any) -> None:
+        """Makes `function(self, *operands)` the value, as `+=` does with `np.add`.
+
+        Raises:
+            AutogradError: It would have to be recorded, and this is a leaf that needs a
+                gradient, or a view.
+        """
+        if self._records(operands):
+            result = call(function, self, *operands)
+            if not np.can_cast(result.dtype, self.dtype, "same_kind"):
+                raise TypeError(
+                    f"a tensor of {self.dtype} cannot hold a result of {result.dtype} in place; "
+                    "write t = t + x instead of t += x"
+                )
+            self.move_to(result)
+            return
+        value = self._value
+        arrays = [x.value.array if isinstance(x, InPlaceOperators) else x for x in operands]
+        function(value.array, *arrays, out=value.array)
+        value.bump()
+
+    def assign(self, index: Any, value: Any) -> None:
+        """Makes `value` the part at `index`, as `t[index] = value` does.
+
+        Raises:
+            AutogradError: As for `change`.
+        """
+        if self._records((value,)):
+            self.move_to(call(setitem, self, value, index=index))
+            return
+        held = self._value
+        held.array[_unwrap(index)] = _unwrap(value)
+        held.bump()
+
+    def sort(
+        self,
+        axis: int = -1,
+        kind: str | None = None,
+        order: None = None,
+        *,
+        stable: bool | None = None,
+    ) -> None:
+        """Sorts this in place, as NumPy's method does; `np.sort(t)` gives another one.
+
+        Raises:
+            AutogradError: As for `change`.
+        """
+        given = {"kind": kind, "order": order, "stable": stable}
+        self._rearrange(np.sort, axis=axis, **{n: x for n, x in given.items() if x is not None})
+
+    def partition(self, kth: Any, axis: int = -1) -> None:
+        """Partitions this in place, as NumPy's method does; `np.partition(t)` gives another one.
+
+        Raises:
+            AutogradError: As for `change`.
+        """
+        self._rearrange(np.partition, kth=kth, axis=axis)
+
+    def fill(self, value: Any) -> None:
+        """Makes every item `value`.
+
+        Raises:
+            AutogradError: As for `change`.
+        """
+        self.assign(..., value)
+
+    def _rearrange(self, function: Any, **options: Any) -> None:
+        if self._records(()):
+            self.move_to(dispatch(function, (self,), options))
+            return
+        held = self._value
+        held.array[...] = function(held.array, **options)
+        held.bump()
+
+    def _records(self, operands: Iterable[Any]) -> bool:
+        if not is_grad_enabled():
+            return False
+        needing = (x.requires_grad for x in operands if isinstance(x, InPlaceOperators))
+        return self.requires_grad or any(needing)
+
+    def __iadd__(self, other: Any) -> Self:
+        self.change(np.add, other)
+        return self
+
+    def __isub__(self, other: Any) -> Self:
+        self.change(np.subtract, other)
+        return self
+
+    def __imul__(self, other: Any) -> Self:
+        self.change(np.multiply, other)
+        return self
+
+    def __itruediv__(self, other: Any) -> Self:
+        self.change(np.divide, other)
+        return self
+
+    def __ifloordiv__(self, other: Any) -> Self:
+        self.change(np.floor_divide, other)
+        return self
+
+    def __imod__(self, other: Any) -> Self:
+        self.change(np.remainder, other)
+        return self
+
+    def __imatmul__(self, other: Any) -> Self:
+        self.change(np.matmul, other)
+        return self
+
+    def __iand__(self, other: Any) -> Self:
+        self.change(np.bitwise_and, other)
+        return self
+
+    def __ior__(self, other: Any) -> Self:
+        self.change(np.bitwise_or, other)
+        return self
+
+    def __ixor__(self, other: Any) -> Self:
+        self.change(np.bitwise_xor, other)
+        return self
+
+    def __ilshift__(self, other: Any) -> Self:
+        self.change(np.left_shift, other)
+        return self
+
+    def __irshift__(self, other: Any) -> Self:
+        self.change(np.right_shift, other)
+        return self
+
+    def __ipow__(self, other: Any) -> Self:
+        self.change(np.power, other)
+        return self
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.assign(index, value)
+
+
+def _unwrap(index: Any) -> Any:
+    if isinstance(index, tuple):
+        return tuple(_unwrap(part) for part in index)
+    return index.value.array if isinstance(index, InPlaceOperators) else index

@@ -1,0 +1,507 @@
+"""`Tensor`: one NumPy or CuPy array and its place in the graph.
+
+What changes a Tensor, and what a graph recorded before sees of it:
+
+    t.data = other             nothing: the graph keeps the array that it was recorded with
+    t += x, t[i] = x           not recorded: the array is written into and its version counted, so
+                               a rule that saved it raises; recorded: t gets a new array and a new
+                               place in the graph, and the graph recorded before keeps the old
+    t.data[i] = x              behind our back, as with any shared memory: not noticed
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from sys import getrefcount
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import numpy as np
+
+from telegrad.arrays import (
+    array_beside,
+    as_array,
+    check_devices,
+    is_array,
+    is_inexact,
+    namespace,
+)
+from telegrad.autograd.graph.dispatch import dispatch
+from telegrad.autograd.graph.engine import backward
+from telegrad.autograd.graph.node import (
+    Edge,
+    Gradient,
+    Leaf,
+    Node,
+    NodeHooks,
+    RemovableHandle,
+    Value,
+)
+from telegrad.autograd.tensor.array_methods import ArrayMethods
+from telegrad.autograd.tensor.interchange import Interchange, formatted, represented
+from telegrad.autograd.tensor.operators import (
+    ComparisonOperators,
+    InPlaceOperators,
+    Operators,
+    iterate,
+)
+from telegrad.autograd.tensor.row_sparse import is_row_sparse
+from telegrad.errors import AutogradError
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from telegrad.autograd.graph.graph_task import Accumulate
+    from telegrad.types import Array
+
+__all__ = ["Tensor", "attach", "holding", "place_under"]
+
+T = TypeVar("T", bound="Tensor")
+_new = object.__new__
+_new_value = Value.__new__
+
+_SOLE: Final = 2
+"""What `getrefcount` says of what one attribute alone holds: that, and its own argument."""
+
+
+class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods, Interchange):
+    """One array and its place in the graph; shares the array's memory. `tensor()` copies.
+
+    Hash is by identity, `==` elementwise.
+
+    Args:
+        data: An array, or what NumPy makes one of.
+        requires_grad: Whether operations on it are recorded and `grad` is filled.
+
+    Raises:
+        AutogradError: `requires_grad` with a dtype that is neither floating-point nor complex.
+
+    Attributes:
+        grad: What backwards have added up here, for a leaf that needs a gradient; else None. A
+            `RowSparse` where `nn.Embedding(sparse=True)` alone has added.
+
+    >>> x = Tensor(np.array([1.0, 2.0]), requires_grad=True)
+    >>> (x * x).sum().backward()
+    >>> x.grad
+    tensor([2., 4.])
+    """
+
+    # `operation` reads and fills these by name: a call between would be a tenth of a small step.
+    __slots__ = ("__weakref__", "_edge", "_is_view", "_leaf", "_requires_grad", "grad")
+    __array_priority__ = 1000.0  # CuPy then leaves `array + tensor` to Tensor
+    __hash__ = object.__hash__
+
+    def __init__(self, data: object, *, requires_grad: bool = False) -> None:
+        self._value = data._value if isinstance(data, Tensor) else Value(as_array(data))
+        self._edge: Edge | None = None
+        self._requires_grad = False
+        self._is_view = False
+        self._leaf: Leaf | None = None
+        self.grad: Tensor | None = None
+        if requires_grad:
+            self.requires_grad = True
+
+    def _set_up(self, value: Value, edge: Edge | None, *, is_view: bool) -> None:
+        self._value = value
+        self._edge = edge
+        self._requires_grad = False
+        self._is_view = is_view
+        self._leaf = None
+        self.grad = None
+
+    # What it holds.
+
+    @property
+    def data(self) -> Array:
+        """The array; shared, not copied. Assigning replaces it and leaves recorded graphs alone.
+
+        Assigning the same array (as `t.data += 1` does) counts as a change in place.
+        """
+        return self._value.array
+
+    @data.setter
+    def data(self, data: object) -> None:
+        # The memory of another Tensor keeps its version: changes through that one are noticed here.
+        value = data._value if isinstance(data, Tensor) else Value(as_array(data))
+        if value.array is self._value.array:
+            self._value.bump()
+            return
+        if self._requires_grad and value.array.dtype.kind != "f":
+            _check_differentiable(value.array)
+        self._value = value
+
+    def detach(self) -> Tensor:
+        """Returns a Tensor that shares this memory and needs no gradient."""
+        detached = Tensor.__new__(Tensor)
+        detached._set_up(self._value, None, is_view=self._is_view)
+        return detached
+
+    def requires_grad_(self, wanted: bool = True) -> Self:
+        """Sets `requires_grad` and returns this.
+
+        Raises:
+            AutogradError: As for assigning `requires_grad`.
+        """
+        self.requires_grad = wanted
+        return self
+
+    # Its place in the graph.
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether operations on it are recorded. Assignable for leaves."""
+        return self._requires_grad or self._edge is not None
+
+    @requires_grad.setter
+    def requires_grad(self, wanted: bool) -> None:
+        if self._edge is not None:
+            if not wanted:
+                raise AutogradError(
+                    f"a result (of {self._edge[0].name}) cannot stop needing a gradient; "
+                    "write t.detach()"
+                )
+            return
+        if wanted:
+            _check_differentiable(self._value.array)
+            self._make_leaf()
+        self._requires_grad = bool(wanted)
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether it is no recorded result."""
+        return self._edge is None
+
+    @property
+    def grad_fn(self) -> Node | None:
+        """The node that it is an output of; None for a leaf."""
+        return None if self._edge is None else self._edge[0]
+
+    @property
+    def output(self) -> int:
+        """Which output of `grad_fn` it is."""
+        return 0 if self._edge is None else self._edge[1]
+
+    @property
+    def edge(self) -> Edge | None:
+        """Where its gradient goes: an output of `grad_fn`, or itself if it is a leaf.
+
+        None if it needs no gradient.
+        """
+        if self._edge is not None or not self._requires_grad:
+            return self._edge
+        leaf = self._leaf or self._make_leaf()
+        return ((leaf.held and leaf.held()) or leaf.node(self), 0)
+
+    def root(self, gradient: object = None, *, create_graph: bool = False) -> tuple[Edge, Gradient]:
+        """Returns what a graph task needs to start here.
+
+        Args:
+            gradient: An array or Tensor of this shape; None for a scalar means 1.
+            create_graph: Whether the gradient is to be a Tensor.
+
+        Raises:
+            AutogradError: It needs no gradient, or the gradient is missing or of another shape.
+            ValueError: The gradient is on another device.
+        """
+        edge = self.edge
+        if edge is None:
+            raise AutogradError("the root of a backward needs no gradient: nothing was recorded")
+        array = self._value.array
+        if gradient is None:
+            if array.size != 1:
+                raise AutogradError(
+                    f"the root of a backward has shape {self.shape}, not one item; "
+                    "reduce it (t.sum()) or pass its gradient"
+                )
+            if array.dtype.kind == "c":
+                raise AutogradError(
+                    "the root of a backward is complex, and gradients are of real numbers; take "
+                    "its real part or its absolute value, or pass its gradient"
+                )
+            ones: Array = np.empty_like(array)
+            ones.fill(1)  # `ones_like` takes four times as long
+            if not create_graph:
+                return edge, ones
+            gradient = ones
+        if not isinstance(gradient, Tensor):
+            gradient = Tensor(array_beside(gradient, array))
+        given = gradient
+        if given.shape != array.shape:
+            raise AutogradError(
+                f"the gradient of a root of shape {array.shape} has shape {given.shape}"
+            )
+        check_devices("a root and its gradient", array, given.data)
+        if given.dtype != array.dtype:
+            given = given.astype(array.dtype)
+        return edge, given if create_graph else given.data
+
+    def backward(
+        self,
+        gradient: Tensor | Array | None = None,
+        *,
+        retain_graph: bool = False,
+        create_graph: bool = False,
+    ) -> None:
+        """Adds the gradient of this with respect to each leaf to that leaf's `grad`.
+
+        Args:
+            gradient: Of this shape; None for a scalar means 1.
+            retain_graph: Keeps the graph for another backward.
+            create_graph: Records the backward itself; implies `retain_graph`.
+
+        Raises:
+            AutogradError: See `telegrad.autograd.backward`.
+        """
+        backward([self], [gradient], retain_graph=retain_graph, create_graph=create_graph)
+
+    def accumulate_grad(self, gradient: Gradient, *, own: bool = False) -> None:
+        """Adds `gradient`, in this shape and dtype, to `grad`; safe from several threads.
+
+        `grad` is a new Tensor each time and shares no memory with `gradient`, unless that is an
+        array which nobody else holds (`own`).
+        """
+        with (self._leaf or self._make_leaf()).lock:
+            held = self.grad
+            rows = type(gradient) is not np.ndarray and is_row_sparse(gradient)
+            if rows or (held is not None and is_row_sparse(held)):
+                self.grad = _with_rows(held, gradient)
+            elif held is not None:
+                total = held + gradient
+                self.grad = total if isinstance(gradient, Tensor) else Tensor(total.data)
+            elif isinstance(gradient, Tensor):
+                self.grad = gradient.copy()
+            else:
+                self.grad = holding(gradient if own else namespace(gradient).array(gradient))
+
+    def replace_data(self, function: Callable[[Array], Array]) -> None:
+        """Replaces the array by `function(array)`, atomically among such replacements.
+
+        `function` returns a new array and never writes into the one it is given: graphs recorded
+        before keep their values.
+        """
+        with (self._leaf or self._make_leaf()).lock:
+            old, new = self._value.array, function(self._value.array)
+            if type(new) is np.ndarray and new.dtype is old.dtype and new is not old:
+                self._value = Value(new)  # as most are: nothing else need be looked at
+            else:
+                self.data = new
+
+    def change_rows(self, function: Callable[[Array], None]) -> None:
+        """Has `function(array)` write into the array, atomically among such changes.
+
+        It is the present array if nobody else holds that (no graph, no view, no other name), and a
+        copy of it otherwise, so graphs recorded before keep their values. `embedding` reads its
+        table atomically too; who reads it otherwise meanwhile may find some rows changed and
+        others not yet.
+        """
+        with self._make_leaf().lock:
+            value_holders = getrefcount(self._value)
+            array_holders = getrefcount(self._value.array)
+            if not value_holders == array_holders == _SOLE or self._value.array.base is not None:
+                self._value = Value(self._value.array.copy())
+            function(self._value.array)
+            self._value.bump()
+
+    def steady(self) -> AbstractContextManager[object]:
+        """Returns what a block is entered with that `change_rows` in other threads waits for."""
+        return self._make_leaf().lock
+
+    def _make_leaf(self) -> Leaf:
+        if self._leaf is None:
+            self._leaf = Leaf()
+        return self._leaf
+
+    # Hooks.
+
+    def retain_grad(self) -> None:
+        """Has backwards add the gradient of this result to its `grad`, as they do for leaves.
+
+        It is that of the value that this holds now, after what its hooks have made of it.
+
+        Raises:
+            AutogradError: This needs no gradient.
+        """
+        edge = self._edge
+        if edge is None:
+            if not self._requires_grad:
+                raise AutogradError("a tensor that needs no gradient has none to retain")
+            return
+        held = weakref.ref(self)  # the node would else keep the tensor, and its array
+
+        def keep(gradient: Gradient) -> None:
+            tensor = held()
+            if tensor is not None:
+                tensor.accumulate_grad(gradient)
+
+        node, output = edge
+        retained = node.make_hooks().retained
+        if not any(output == other for other, _ in retained):
+            retained.add((output, keep))
+
+    def register_hook(self, hook: Callable[[Tensor], Tensor | Array | None]) -> RemovableHandle:
+        """Has `hook(gradient)` called with the gradient of this, once per backward.
+
+        What it returns, unless None, takes the gradient's place. It is not called when no
+        gradient comes. Under `create_graph` what it does is recorded.
+
+        Raises:
+            AutogradError: This needs no gradient.
+        """
+        edge = self.edge
+        if edge is None:
+            raise AutogradError("a hook on a tensor that needs no gradient would never be called")
+        node, output = edge
+
+        def convert(gradient: Any) -> Any:  # RowSparse stay what they are, on their way to a leaf
+            recorded = isinstance(gradient, Tensor)
+            as_it_is = recorded or is_row_sparse(gradient)
+            result: Any = hook(gradient if as_it_is else Tensor(gradient))
+            if result is None:
+                return None
+            if is_row_sparse(result):
+                if not recorded and node.is_end:
+                    return result
+                result = result.to_dense()
+            given = result if isinstance(result, Tensor) else Tensor(result)
+            return given if recorded else given.data
+
+        return node.make_hooks().outputs.add((output, convert))
+
+    def register_post_accumulate_hook(
+        self, hook: Callable[[Tensor, Accumulate], None]
+    ) -> RemovableHandle:
+        """Has `hook(tensor, target)` called after a backward has added to this leaf's gradient.
+
+        `target` is what keeps the gradient (see `GradientTarget`): `tensor.grad` for a local
+        backward, the context for a distributed one.
+
+        Raises:
+            AutogradError: This is no leaf that needs a gradient.
+        """
+        if self._edge is not None or not self._requires_grad:
+            raise AutogradError("only a leaf that needs a gradient accumulates one")
+        return self._make_leaf().make_post_accumulate().add(hook)
+
+    @property
+    def post_accumulate_hooks(self) -> Iterable[Callable[[Tensor, Accumulate], None]]:
+        """What is called after a gradient was added."""
+        leaf = self._leaf
+        return () if leaf is None or leaf.post_accumulate is None else leaf.post_accumulate
+
+    @property
+    def leaf_hooks(self) -> NodeHooks | None:
+        """The hooks of this leaf's node, which lives no longer than the graphs that it is in."""
+        return None if self._leaf is None else self._leaf.hooks
+
+    def make_leaf_hooks(self) -> NodeHooks:
+        """Returns `leaf_hooks`, made now if there were none."""
+        leaf = self._make_leaf()
+        if leaf.hooks is None:
+            leaf.hooks = NodeHooks()
+        return leaf.hooks
+
+    # Python's and NumPy's protocols.
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        return dispatch(ufunc if method == "__call__" else getattr(ufunc, method), inputs, kwargs)
+
+    def __array_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        return dispatch(func, args, kwargs)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iterate(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._edge is not None:
+            raise AutogradError(
+                f"only leaves are copied and pickled, not results (this one is of "
+                f"{self._edge[0].name}); write t.detach()"
+            )
+        attributes = getattr(self, "__dict__", None)  # those of a subclass
+        return _rebuild, (type(self), self.data, self._requires_grad, self.grad), attributes
+
+    def __repr__(self) -> str:
+        return represented(self)
+
+    def __format__(self, spec: str) -> str:
+        return formatted(self, spec)
+
+
+def holding(array: Array) -> Tensor:
+    """Returns a leaf that needs no gradient over an array of numbers; shared.
+
+    A function, as a class with `__init__` takes twice as long.
+    """
+    value = _new_value(Value)
+    value.array = array
+    value.counter = None
+    value.changes = 0
+    made = _new(Tensor)
+    made._value = value
+    made._edge = None
+    made._requires_grad = False
+    made._is_view = False
+    made._leaf = None
+    made.grad = None
+    return made
+
+
+def attach(
+    array: Array,
+    node: Node | None,
+    output: int = 0,
+    *,
+    memory: Value | None = None,
+    is_view: bool = False,
+) -> Tensor:
+    """Returns a Tensor that is one output of `node`.
+
+    Args:
+        array: Its values; shared.
+        node: What made it, or None for a leaf that needs no gradient.
+        output: Which of the node's outputs it is.
+        memory: The Value of the array's memory, if another Tensor has it already.
+        is_view: Whether the array is part of another Tensor's memory.
+    """
+    made = holding(array if type(array) is np.ndarray or is_array(array) else as_array(array))
+    if memory is not None:
+        made._value.counter = memory.counter or memory
+    made._edge = None if node is None else (node, output)
+    made._is_view = is_view
+    return made
+
+
+def place_under(tensor: Tensor, node: Node, output: int) -> None:
+    """Makes a Tensor one output of `node`: one that needs no gradient and that nobody else has."""
+    tensor._edge = (node, output)
+
+
+def _check_differentiable(array: Array) -> None:
+    if not is_inexact(array.dtype):
+        raise AutogradError(
+            f"only floating-point tensors can need a gradient, not {array.dtype}; "
+            "write t.astype(np.float32) first"
+        )
+
+
+def _with_rows(held: Any, gradient: Any) -> Any:
+    """Returns the sum of two gradients of which one at least is a RowSparse; `held` may be None."""
+    if held is None:
+        return gradient.copy()
+    if isinstance(gradient, Tensor):
+        return Tensor(held.to_dense()) + gradient
+    total = (held.data if isinstance(held, Tensor) else held) + gradient
+    return total if is_row_sparse(total) else Tensor(total)
+
+
+def _rebuild(cls: type[T], data: Array, requires_grad: bool, grad: Tensor | None) -> T:
+    made = cls(data, requires_grad=requires_grad)
+    made.grad = grad
+    return made
