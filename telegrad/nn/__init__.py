@@ -1,5 +1,6 @@
 """Modules: parameters and what is computed with them."""
 
+from telegrad.autograd import current_generator, manual_seed
 from telegrad.nn import functional, init, utils
 from telegrad.nn.activation import (
     ELU,
@@ -19,11 +20,11 @@ from telegrad.nn.activation import (
     Softsign,
     Tanh,
 )
+from telegrad.nn.attention import MultiheadAttention
 from telegrad.nn.containers import ModuleDict, ModuleList, ParameterList
-from telegrad.nn.convolution import Conv1d, Conv2d
+from telegrad.nn.convolution import AdaptiveAvgPool2d, AvgPool2d, Conv1d, Conv2d, Flatten, MaxPool2d
 from telegrad.nn.dropout import Dropout
 from telegrad.nn.embedding import Embedding
-from telegrad.nn.generator import current_generator, manual_seed
 from telegrad.nn.layers import Identity, Linear, Sequential
 from telegrad.nn.loss import (
     BCELoss,
@@ -36,11 +37,8 @@ from telegrad.nn.loss import (
     NLLLoss,
     SmoothL1Loss,
 )
-from telegrad.nn.module import Module
-from telegrad.nn.multihead_attention import MultiheadAttention
+from telegrad.nn.module import Module, Parameter
 from telegrad.nn.normalization import BatchNorm1d, BatchNorm2d, LayerNorm, RMSNorm
-from telegrad.nn.parameter import Parameter
-from telegrad.nn.pooling import AdaptiveAvgPool2d, AvgPool2d, Flatten, MaxPool2d
 from telegrad.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 from telegrad.nn.transformer import TransformerEncoderLayer
 

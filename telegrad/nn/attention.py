@@ -7,12 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from telegrad.arrays import array_beside, namespace
-from telegrad.autograd import Tensor, rules
+from telegrad.arrays import array_beside, is_floating, namespace
+from telegrad.autograd import Tensor, current_generator, rules
 from telegrad.nn.dropout import dropout
-from telegrad.types import Array
+from telegrad.nn.layers import Linear, linear
+from telegrad.nn.module import Module, Parameter
+from telegrad.types import Array, DTypeLike
 
-__all__ = ["attend", "causal_bias", "masked_bias", "scaled_dot_product_attention"]
+__all__ = [
+    "MultiheadAttention",
+    "attend",
+    "causal_bias",
+    "masked_bias",
+    "scaled_dot_product_attention",
+]
 
 
 def scaled_dot_product_attention(
@@ -138,3 +146,212 @@ def _check(query: Any, key: Any, value: Any, dropout_p: float) -> None:
         )
     if key.shape[-2] != value.shape[-2]:
         raise ValueError(f"{key.shape[-2]} keys have {value.shape[-2]} values; one each is needed")
+
+
+# -- multi-head attention: Vaswani et al., "Attention is all you need" (2017) --------------------
+
+
+class MultiheadAttention(Module):
+    """Attention in several parts of the features at once, each with projections of its own.
+
+    The projections are drawn uniformly by Glorot and Bengio (2010), biases are zero at first.
+
+    Args:
+        embed_dim: The length of queries and of the output.
+        num_heads: Into how many parts it is split; divides `embed_dim`.
+        dropout: The probability with which a weight is dropped in training.
+        bias: Whether the projections have one.
+        kdim: The length of keys; None for `embed_dim`.
+        vdim: The length of values; None for `embed_dim`.
+        batch_first: Whether inputs have the shape (batch, steps, features) and not
+            (steps, batch, features).
+        dtype: Of the parameters; floating-point.
+        rng: Where they are drawn from; None for the generator of `manual_seed`.
+
+    Raises:
+        ValueError: A number is out of its range, or `dtype` is not floating-point.
+
+    Attributes:
+        in_proj_weight: Shape (3 * embed_dim, embed_dim): of queries, keys and values. None if
+            `kdim` or `vdim` differs; there are `q_proj_weight`, `k_proj_weight` and
+            `v_proj_weight` then.
+        in_proj_bias: Shape (3 * embed_dim,), or None.
+        out_proj: Linear.
+
+    >>> x = np.ones((7, 5, 8), np.float32)
+    >>> y, weights = MultiheadAttention(8, 2)(x, x, x)
+    >>> y.shape, weights.shape
+    ((7, 5, 8), (5, 7, 7))
+    """
+
+    in_proj_weight: Parameter | None
+    in_proj_bias: Parameter | None
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        dropout: float = 0.0,
+        bias: bool = True,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = False,
+        dtype: DTypeLike = np.float32,
+        rng: np.random.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        if embed_dim <= 0 or num_heads <= 0 or embed_dim % num_heads or not 0 <= dropout <= 1:
+            raise ValueError(
+                "MultiheadAttention needs a positive embed_dim that num_heads divides and "
+                f"0 <= dropout <= 1, not {embed_dim}, {num_heads} and {dropout}"
+            )
+        if not is_floating(dtype):
+            raise ValueError(f"parameters are floating-point, not {np.dtype(dtype)}")
+        generator = current_generator() if rng is None else rng
+        self.embed_dim, self.num_heads, self.dropout = embed_dim, num_heads, dropout
+        self.kdim, self.vdim = kdim or embed_dim, vdim or embed_dim
+        self.batch_first = batch_first
+
+        def draw(rows: int, columns: int) -> Parameter:
+            bound = math.sqrt(6 / (rows + columns))
+            return Parameter(generator.uniform(-bound, bound, (rows, columns)).astype(dtype))
+
+        self._one_weight = self.kdim == self.vdim == embed_dim
+        if self._one_weight:
+            self.in_proj_weight = draw(3 * embed_dim, embed_dim)
+        else:
+            self.in_proj_weight = None
+            self.q_proj_weight = draw(embed_dim, embed_dim)
+            self.k_proj_weight = draw(embed_dim, self.kdim)
+            self.v_proj_weight = draw(embed_dim, self.vdim)
+        self.in_proj_bias = Parameter(np.zeros(3 * embed_dim, dtype)) if bias else None
+        self.out_proj = Linear(embed_dim, embed_dim, bias=bias, dtype=dtype, rng=generator)
+        if self.out_proj.bias is not None:
+            self.out_proj.bias.data = np.zeros(embed_dim, dtype)
+
+    def forward(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        *,
+        key_padding_mask: Any = None,
+        need_weights: bool = True,
+        attn_mask: Any = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Returns what is read, and the weights.
+
+        Args:
+            query: Shape (steps, batch, embed_dim), or (steps, embed_dim).
+            key: Shape (keys, batch, kdim), or (keys, kdim).
+            value: Shape (keys, batch, vdim), or (keys, vdim).
+            key_padding_mask: Shape (batch, keys), or (keys,): True for keys that nobody reads, or
+                numbers that are added to the scores.
+            need_weights: Whether the weights are asked for, which costs time and memory; the
+                second result is None if not.
+            attn_mask: Shape (steps, keys) or (batch * heads, steps, keys): True where a query does
+                not read, or numbers that are added to the scores.
+            average_attn_weights: Whether the weights are the mean over the heads.
+            is_causal: Whether a query reads only keys up to its own number; needs no mask.
+
+        Returns:
+            In the layout of `query`; and shape (batch, steps, keys), or (batch, heads, steps, keys)
+            if not averaged, without batch where the inputs have none.
+
+        Raises:
+            ValueError: The shapes do not fit.
+        """
+        self._check(query, key, value)
+        single = query.ndim == 2
+        same = query is key and key is value
+        if single:
+            query, key, value = (x.reshape(x.shape[0], 1, x.shape[1]) for x in (query, key, value))
+        by_batch = self.batch_first and not single  # else by step
+        steps, batch = query.shape[1::-1] if by_batch else query.shape[:2]
+        shape = (batch, self.num_heads, steps, key.shape[1 if by_batch else 0])
+        bias = self._bias(shape, key_padding_mask, attn_mask, is_causal=is_causal)
+        dropout = self.dropout if self.training else 0.0
+        weights: Any
+        if same and self._one_weight and not (dropout or isinstance(bias, Tensor)):
+            scale = 1 / math.sqrt(self.embed_dim // self.num_heads)
+            read, weights = rules.sequences.attention_packed(
+                self._packed(query, by_batch=by_batch), bias, scale, weights=need_weights
+            )
+        else:
+            inputs = enumerate((query, key, value))
+            q, k, v = (self._projected(i, x, by_batch=by_batch) for i, x in inputs)
+            read, weights = attend(q, k, v, bias, dropout_p=dropout, weights=need_weights)
+        read = read.transpose(0, 2, 1, 3) if by_batch else read.transpose(2, 0, 1, 3)
+        y = self.out_proj(read.reshape(steps * batch, self.embed_dim)).reshape(query.shape)
+        if not need_weights:
+            weights = None
+        elif average_attn_weights:
+            weights = weights.mean(axis=1)
+        if single:
+            return y.reshape(steps, self.embed_dim), None if weights is None else weights[0]
+        return y, weights
+
+    def _packed(self, x: Any, *, by_batch: bool) -> Any:
+        """All projections by one product: shape (3, batch, heads, steps, length)."""
+        y = linear(x, self.in_proj_weight, self.in_proj_bias)
+        length = self.embed_dim // self.num_heads
+        parts = y.reshape(*x.shape[:2], 3, self.num_heads, length)
+        return parts.transpose(2, 0, 3, 1, 4) if by_batch else parts.transpose(2, 1, 3, 0, 4)
+
+    def _projected(self, k: int, x: Any, *, by_batch: bool) -> Any:
+        """Queries (k = 0), keys (1) or values (2): shape (batch, heads, steps, length)."""
+        own = slice(k * self.embed_dim, (k + 1) * self.embed_dim)
+        if self.in_proj_weight is not None:
+            weight: Any = self.in_proj_weight[own]
+        else:
+            weight = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)[k]
+        bias = None if self.in_proj_bias is None else self.in_proj_bias[own]
+        length = self.embed_dim // self.num_heads
+        parts = linear(x, weight, bias).reshape(*x.shape[:2], self.num_heads, length)
+        return parts.transpose(0, 2, 1, 3) if by_batch else parts.transpose(1, 2, 0, 3)
+
+    def _bias(
+        self, shape: tuple[int, int, int, int], padding: Any, mask: Any, *, is_causal: bool
+    ) -> Any:
+        """The sum of all that is added to scores, over (batch, heads, steps, keys)."""
+        batch, _, steps, keys = shape
+        like = self.out_proj.weight
+        found = []
+        if padding is not None:
+            given = masked_bias(padding, like, allowed=False)
+            if given.size != batch * keys:
+                raise ValueError(
+                    f"key_padding_mask has shape {given.shape}, ({batch}, {keys}) needed"
+                )
+            found.append(given.reshape(batch, 1, 1, keys))
+        if mask is not None:
+            given = masked_bias(mask, like, allowed=False)
+            if given.shape == (batch * self.num_heads, steps, keys):
+                given = given.reshape(batch, self.num_heads, steps, keys)
+            elif given.shape != (steps, keys):
+                raise ValueError(
+                    f"attn_mask has shape {given.shape}, ({steps}, {keys}) or "
+                    f"({batch * self.num_heads}, {steps}, {keys}) needed"
+                )
+            found.append(given)
+        if is_causal:
+            found.append(causal_bias(like, steps, keys))
+        return sum(found[1:], found[0]) if found else None
+
+    def _check(self, query: Any, key: Any, value: Any) -> None:
+        lengths = (self.embed_dim, self.kdim, self.vdim)
+        shapes = query.shape, key.shape, value.shape
+        fits = len({len(shape) for shape in shapes}) == 1 and len(shapes[0]) in (2, 3)
+        if not fits or tuple(shape[-1] for shape in shapes) != lengths:
+            raise ValueError(
+                f"{self!r} needs inputs of 2 or 3 axes, the last of lengths {lengths}, not shapes "
+                f"{shapes}"
+            )
+        if shapes[1][:-1] != shapes[2][:-1]:
+            raise ValueError(f"keys of shape {shapes[1]} have values of shape {shapes[2]}")
+
+    def __repr__(self) -> str:
+        return f"MultiheadAttention({self.embed_dim}, {self.num_heads})"

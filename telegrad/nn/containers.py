@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, overload
 
-from telegrad.nn.module import Module
-from telegrad.nn.parameter import Parameter
+from telegrad.nn.module import Module, Parameter
 
 __all__ = ["ModuleDict", "ModuleList", "ParameterList"]
 

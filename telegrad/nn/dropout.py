@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from telegrad.arrays import namespace
-from telegrad.autograd import Tensor, as_tensor, rules
-from telegrad.nn.generator import current_generator
+from telegrad.autograd import Tensor, as_tensor, current_generator, rules
 from telegrad.nn.module import Module
 from telegrad.types import Array
 

@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 
 from telegrad.arrays import as_array, is_floating, namespace
-from telegrad.autograd import Tensor, rules
-from telegrad.nn.generator import current_generator
-from telegrad.nn.module import Module
-from telegrad.nn.parameter import Parameter
+from telegrad.autograd import Tensor, current_generator, rules
+from telegrad.nn.module import Module, Parameter
 from telegrad.types import DTypeLike
 
 __all__ = ["Embedding", "embedding"]

@@ -19,11 +19,11 @@ from telegrad.nn.activation import (
     tanh,
 )
 from telegrad.nn.attention import scaled_dot_product_attention
-from telegrad.nn.convolution import conv1d, conv2d
+from telegrad.nn.convolution import adaptive_avg_pool2d, avg_pool2d, conv1d, conv2d, max_pool2d
 from telegrad.nn.dropout import dropout
 from telegrad.nn.embedding import embedding
 from telegrad.nn.layers import linear
-from telegrad.nn.losses import (
+from telegrad.nn.loss import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
     cross_entropy,
@@ -35,7 +35,6 @@ from telegrad.nn.losses import (
     smooth_l1_loss,
 )
 from telegrad.nn.normalization import batch_norm, layer_norm, rms_norm
-from telegrad.nn.pooling import adaptive_avg_pool2d, avg_pool2d, max_pool2d
 
 __all__ = [
     "adaptive_avg_pool2d",

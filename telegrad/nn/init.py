@@ -17,8 +17,7 @@ from typing import TypeVar
 import numpy as np
 
 from telegrad.arrays import device_of, to_device
-from telegrad.autograd import Tensor
-from telegrad.nn.generator import current_generator
+from telegrad.autograd import Tensor, current_generator
 from telegrad.types import Array, Shape
 
 __all__ = [

@@ -9,10 +9,8 @@ from typing import Any, SupportsIndex, overload
 import numpy as np
 
 from telegrad.arrays import is_floating
-from telegrad.autograd import Tensor, as_tensor, rules
-from telegrad.nn.generator import current_generator
-from telegrad.nn.module import Module
-from telegrad.nn.parameter import Parameter
+from telegrad.autograd import Tensor, as_tensor, current_generator, rules
+from telegrad.nn.module import Module, Parameter
 from telegrad.types import DTypeLike
 
 __all__ = ["Identity", "Linear", "Sequential", "linear"]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from telegrad.autograd import Tensor, as_tensor
-from telegrad.nn import losses
+from telegrad import kernels
+from telegrad.arrays import array_beside, check_devices, is_floating
+from telegrad.autograd import Tensor, as_tensor, ops, rules
 from telegrad.nn.module import Module
 from telegrad.types import Array
 
@@ -19,7 +20,343 @@ __all__ = [
     "MSELoss",
     "NLLLoss",
     "SmoothL1Loss",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "cross_entropy",
+    "huber_loss",
+    "kl_div",
+    "l1_loss",
+    "mse_loss",
+    "nll_loss",
+    "smooth_l1_loss",
 ]
+
+
+# -- how far outputs are from targets, as functions; `nn.loss` has the modules -------------------
+#
+# `reduction` is "mean" (over all items, if nothing else is said), "sum" or "none". The mean of no
+# items is refused, where PyTorch returns NaN; shapes must be equal, where PyTorch broadcasts. A loss
+# has the dtype of the outputs `x`: targets and weights, which NumPy makes float64, are cast to it.
+
+_IGNORED = -100
+
+
+def mse_loss(x: Tensor | Array, target: Tensor | Array, *, reduction: str = "mean") -> Tensor:
+    """Returns the squared distances.
+
+    >>> import numpy as np
+    >>> mse_loss(np.array([1.0, 2.0]), np.array([1.0, 4.0])).item()
+    2.0
+    """
+    return _reduced(ops.square(_difference(x, target)), reduction)
+
+
+def l1_loss(x: Tensor | Array, target: Tensor | Array, *, reduction: str = "mean") -> Tensor:
+    """Returns the absolute distances."""
+    return _reduced(abs(_difference(x, target)), reduction)
+
+
+def huber_loss(
+    x: Tensor | Array, target: Tensor | Array, *, reduction: str = "mean", delta: float = 1.0
+) -> Tensor:
+    """Returns half the squared distances, growing as a line from the distance `delta` on.
+
+    P. J. Huber, "Robust estimation of a location parameter" (1964).
+
+    Raises:
+        ValueError: `delta` is not positive.
+    """
+    if not delta > 0:
+        raise ValueError(f"delta must be positive, not {delta}")
+    return _reduced(rules.layers.huber(_difference(x, target), delta=delta), reduction)
+
+
+def smooth_l1_loss(
+    x: Tensor | Array, target: Tensor | Array, *, reduction: str = "mean", beta: float = 1.0
+) -> Tensor:
+    """Returns `huber_loss(x, target, delta=beta) / beta`; `l1_loss` where `beta` is 0.
+
+    Raises:
+        ValueError: `beta` is negative.
+    """
+    if beta < 0:
+        raise ValueError(f"beta must not be negative, it is {beta}")
+    if beta == 0:
+        return l1_loss(x, target, reduction=reduction)
+    return _reduced(rules.layers.huber(_difference(x, target), delta=beta) / beta, reduction)
+
+
+def binary_cross_entropy(
+    x: Tensor | Array,
+    target: Tensor | Array,
+    weight: Tensor | Array | None = None,
+    *,
+    reduction: str = "mean",
+) -> Tensor:
+    """Returns `-(target * log(x) + (1 - target) * log(1 - x))`, logarithms of at least -100.
+
+    Args:
+        x: Probabilities.
+        target: Probabilities, of the same shape.
+        weight: What each item is multiplied by; broadcast.
+        reduction: See above.
+    """
+    losses = rules.layers.binary_cross_entropy(x, _matching(target, x))
+    return _reduced(losses if weight is None else losses * _cast(weight, x), reduction)
+
+
+def binary_cross_entropy_with_logits(
+    x: Tensor | Array,
+    target: Tensor | Array,
+    weight: Tensor | Array | None = None,
+    *,
+    reduction: str = "mean",
+    pos_weight: Tensor | Array | None = None,
+) -> Tensor:
+    """Returns `binary_cross_entropy(sigmoid(x), target)`, exact for `x` of any size.
+
+    Args:
+        x: Logits.
+        target: Probabilities, of the same shape.
+        weight: What each item is multiplied by; broadcast.
+        reduction: See above.
+        pos_weight: What the losses of positive targets are multiplied by; broadcast.
+    """
+    target = _matching(target, x)
+    if pos_weight is None:
+        losses = rules.layers.cross_entropy_of_logits(x, target)
+    else:
+        weights = (_cast(pos_weight, x) - 1) * target + 1
+        losses = (1 - target) * x + weights * rules.layers.softplus(-x)
+    return _reduced(losses if weight is None else losses * _cast(weight, x), reduction)
+
+
+def kl_div(
+    x: Tensor | Array,
+    target: Tensor | Array,
+    *,
+    reduction: str = "mean",
+    log_target: bool = False,
+) -> Tensor:
+    """Returns `target * (log(target) - x)`, 0 where a target is: the divergence once it is summed.
+
+    S. Kullback and R. A. Leibler, "On information and sufficiency" (1951).
+
+    Args:
+        x: Logarithms of probabilities.
+        target: Probabilities, or their logarithms, of the same shape.
+        reduction: See above; also "batchmean": the sum divided by the length of the first axis.
+        log_target: Whether `target` holds logarithms.
+    """
+    target = _matching(target, x)
+    if log_target:
+        losses = ops.exp(target) * (target - x)
+    else:
+        losses = target * (ops.log(ops.where(target > 0, target, 1.0)) - x)
+    if reduction == "batchmean":
+        if not losses.size:
+            raise ValueError("the mean of no losses is not defined; the batch is empty")
+        return as_tensor(losses.sum() / losses.shape[0])
+    return _reduced(losses, reduction)
+
+
+def nll_loss(
+    x: Tensor | Array,
+    target: Tensor | Array,
+    weight: Tensor | Array | None = None,
+    *,
+    ignore_index: int = _IGNORED,
+    reduction: str = "mean",
+) -> Tensor:
+    """Returns `-x` at the labels: `cross_entropy` of what `log_softmax` returned.
+
+    Args:
+        x: Logarithms of probabilities; see `cross_entropy` for this and all else.
+        target: Labels.
+        weight: See `cross_entropy`.
+        ignore_index: See `cross_entropy`.
+        reduction: See `cross_entropy`.
+    """
+    found = _labelled(x, target, weight, ignore_index)
+    losses = -rules.layers.picked(found.scores, found.labels)
+    return _over_labels(losses, found, reduction)
+
+
+def cross_entropy(
+    x: Tensor | Array,
+    target: Tensor | Array,
+    weight: Tensor | Array | None = None,
+    *,
+    ignore_index: int = _IGNORED,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """Returns `-log_softmax(x)` at the labels.
+
+    Args:
+        x: Logits, floating-point, of shape (n, classes, ...) or (classes,).
+        target: Labels: integers from 0 to classes - 1, of shape (n, ...) or (); or probabilities,
+            in the shape of `x`.
+        weight: What the losses of each class are multiplied by, of shape (classes,). The mean is
+            then divided by the sum of the weights of all labels.
+        ignore_index: A label that does not count.
+        reduction: See above.
+        label_smoothing: How much of each target is spread evenly over the classes (C. Szegedy et
+            al., "Rethinking the inception architecture for computer vision", 2016).
+
+    Returns:
+        A scalar in the dtype of `x`; with the reduction "none" one number per label.
+
+    Raises:
+        TypeError: The labels are no integers.
+        ValueError: A label is no class, no label counts and a mean is wanted, or shapes do not fit.
+
+    >>> import numpy as np
+    >>> round(cross_entropy(np.zeros((3, 2)), np.array([0, 1, 0])).item(), 4)
+    0.6931
+    """
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"label_smoothing is from 0 to 1, not {label_smoothing}")
+    target = target if isinstance(target, Tensor) else array_beside(target, _plain(x))
+    kind = target.dtype.kind
+    if kind not in "iu" and is_floating(target.dtype) and target.shape == x.shape:
+        return _of_probabilities(x, target, weight, reduction, label_smoothing)
+    found = _labelled(x, target, weight, ignore_index)
+    if not label_smoothing:
+        mean = reduction == "mean" and found.weights is None and found.labels.size > 0
+        losses = ops.cross_entropy(found.scores, found.labels, mean=mean, checked=True)
+        return as_tensor(losses) if mean else _over_labels(losses, found, reduction)
+    logarithms = ops.log_softmax(found.scores)
+    even: Any = (logarithms if weight is None else logarithms * _cast(weight, x)).sum(-1)
+    if found.counted is not None:
+        even = ops.where(found.counted, even, 0.0)
+    losses = -(1 - label_smoothing) * rules.layers.picked(logarithms, found.labels)
+    return _over_labels(losses, found, reduction, -label_smoothing / x.shape[found.axis] * even)
+
+
+def _of_probabilities(
+    x: Any, target: Any, weight: Any, reduction: str, label_smoothing: float
+) -> Tensor:
+    axis = min(1, x.ndim - 1)
+    classes = x.shape[axis]
+    scores, wanted = _turned(x), _turned(_cast(target, x))
+    if label_smoothing:
+        wanted = wanted * (1 - label_smoothing) + label_smoothing / classes
+    if weight is not None:
+        wanted = wanted * _cast(weight, x)
+    return _reduced(-(wanted * ops.log_softmax(scores)).sum(-1), reduction)
+
+
+class _Labelled(NamedTuple):
+    """Scores with labels that are all classes.
+
+    Attributes:
+        scores: With the classes along the last axis.
+        labels: Integers; 0 for a label that does not count.
+        weights: Of each label, 0 for one that does not count; None if all are 1. A Tensor where
+            the weights of the classes are one.
+        counted: Which labels count; None if all do.
+        axis: Where the classes were.
+    """
+
+    scores: Any
+    labels: Any
+    weights: Any
+    counted: Any
+    axis: int
+
+
+def _labelled(x: Any, target: Any, weight: Any, ignore_index: int) -> _Labelled:
+    scores = _plain(x)
+    labels = array_beside(_plain(target), scores)
+    check_devices("logits and labels", scores, labels)
+    shape = scores.shape
+    axis = min(1, len(shape) - 1)
+    if not shape or labels.shape != (*shape[:axis], *shape[axis + 1 :]):
+        raise ValueError(
+            f"logits of shape (n, classes, ...) need labels of shape (n, ...); got {shape} and "
+            f"{labels.shape}"
+        )
+    if labels.dtype.kind not in "iu":
+        raise TypeError(f"labels are integers, one per row of the logits, not {labels.dtype}")
+    classes = shape[axis]
+    counted = weights = None
+    low, high = kernels.label_range(labels)
+    if low <= ignore_index <= high:
+        counted = labels != ignore_index
+        labels = labels * counted
+        weights = counted.astype(x.dtype)
+        low, high = kernels.label_range(labels)
+    kernels.check_classes((low, high), classes)
+    if weight is not None:
+        each = _cast(weight, x)
+        check_devices("logits and weight", scores, _plain(each))
+        if each.shape != (classes,):
+            raise ValueError(f"weight has shape {each.shape}, ({classes},) needed: one per class")
+        weights = each[labels] if weights is None else each[labels] * weights
+    return _Labelled(x if len(shape) <= 2 else _turned(x), labels, weights, counted, axis)
+
+
+def _turned(x: Any) -> Any:
+    """`x` with the classes along the last axis."""
+    if x.ndim <= 2:
+        return x
+    return ops.transpose(x, axes=(0, *range(2, x.ndim), 1))
+
+
+def _over_labels(losses: Any, found: _Labelled, reduction: str, further: Any = None) -> Tensor:
+    if found.counted is not None:  # before weights: a loss that does not count may be infinite
+        losses = ops.where(found.counted, losses, 0.0)
+    if found.weights is not None:
+        losses = losses * found.weights
+    if further is not None:
+        losses = losses + further
+    if reduction != "mean" or found.weights is None:
+        return _reduced(losses, reduction)
+    average = found.weights.mean() if found.weights.size else 0.0  # sums overflow half precision
+    if not average:
+        raise ValueError("the mean of no losses is not defined; every label is ignored")
+    return as_tensor(losses.mean() / average)
+
+
+def _difference(x: Any, target: Any) -> Any:
+    return x - _matching(target, x)
+
+
+def _matching(target: Any, x: Any) -> Any:
+    target = _cast(target, x)
+    if x.shape != target.shape:
+        raise ValueError(f"outputs of shape {x.shape} and targets of shape {target.shape}")
+    return target
+
+
+def _cast(value: Any, x: Any) -> Any:
+    """`value` in the dtype of `x`; of a list an array where `x` is."""
+    if not isinstance(value, Tensor):
+        value = array_beside(value, _plain(x))
+    numbers = is_floating(value.dtype) or value.dtype.kind in "iub"
+    if value.dtype != x.dtype and is_floating(x.dtype) and numbers:
+        value = value.astype(x.dtype)
+    return value
+
+
+def _plain(x: Any) -> Any:
+    return x.data if isinstance(x, Tensor) else x
+
+
+def _reduced(losses: Any, reduction: str) -> Tensor:
+    if reduction == "none":
+        return as_tensor(losses)
+    if reduction == "sum":
+        return as_tensor(losses.sum())
+    if reduction != "mean":
+        raise ValueError(f"reduction is 'mean', 'sum' or 'none', not {reduction!r}")
+    if not losses.size:
+        raise ValueError("the mean of no losses is not defined: there are no rows")
+    return as_tensor(losses.mean())
+
+
+# ------------------------------------------------------------------------------------------------
 
 
 class _Loss(Module):
@@ -49,7 +386,7 @@ class MSELoss(_Loss):
 
     def forward(self, x: Any, target: Any) -> Tensor:
         """Returns the squared distances."""
-        return losses.mse_loss(x, target, reduction=self.reduction)
+        return mse_loss(x, target, reduction=self.reduction)
 
 
 class L1Loss(_Loss):
@@ -57,7 +394,7 @@ class L1Loss(_Loss):
 
     def forward(self, x: Any, target: Any) -> Tensor:
         """Returns the absolute distances."""
-        return losses.l1_loss(x, target, reduction=self.reduction)
+        return l1_loss(x, target, reduction=self.reduction)
 
 
 class SmoothL1Loss(_Loss):
@@ -69,7 +406,7 @@ class SmoothL1Loss(_Loss):
 
     def forward(self, x: Any, target: Any) -> Tensor:
         """Returns the distances, rounded off at 0."""
-        return losses.smooth_l1_loss(x, target, reduction=self.reduction, beta=self.beta)
+        return smooth_l1_loss(x, target, reduction=self.reduction, beta=self.beta)
 
 
 class HuberLoss(_Loss):
@@ -81,7 +418,7 @@ class HuberLoss(_Loss):
 
     def forward(self, x: Any, target: Any) -> Tensor:
         """Returns half the squared distances, lines far away."""
-        return losses.huber_loss(x, target, reduction=self.reduction, delta=self.delta)
+        return huber_loss(x, target, reduction=self.reduction, delta=self.delta)
 
 
 class BCELoss(_Loss):
@@ -95,7 +432,7 @@ class BCELoss(_Loss):
 
     def forward(self, x: Any, target: Any) -> Tensor:
         """Returns the cross entropy of probabilities."""
-        return losses.binary_cross_entropy(x, target, self.weight, reduction=self.reduction)
+        return binary_cross_entropy(x, target, self.weight, reduction=self.reduction)
 
 
 class BCEWithLogitsLoss(_Loss):
@@ -117,7 +454,7 @@ class BCEWithLogitsLoss(_Loss):
 
     def forward(self, x: Any, target: Any) -> Tensor:
         """Returns the cross entropy of logits."""
-        return losses.binary_cross_entropy_with_logits(
+        return binary_cross_entropy_with_logits(
             x, target, self.weight, reduction=self.reduction, pos_weight=self.pos_weight
         )
 
@@ -140,7 +477,7 @@ class NLLLoss(_Loss):
 
     def forward(self, x: Any, target: Any) -> Tensor:
         """Returns what is lost at the labels."""
-        return losses.nll_loss(
+        return nll_loss(
             x, target, self.weight, ignore_index=self.ignore_index, reduction=self.reduction
         )
 
@@ -171,7 +508,7 @@ class CrossEntropyLoss(_Loss):
 
     def forward(self, x: Any, target: Any) -> Tensor:
         """Returns the cross entropy of logits at labels, or with probabilities."""
-        return losses.cross_entropy(
+        return cross_entropy(
             x,
             target,
             self.weight,
@@ -192,4 +529,4 @@ class KLDivLoss(_Loss):
 
     def forward(self, x: Any, target: Any) -> Tensor:
         """Returns the divergence of `x`, logarithms, from `target`."""
-        return losses.kl_div(x, target, reduction=self.reduction, log_target=self.log_target)
+        return kl_div(x, target, reduction=self.reduction, log_target=self.log_target)

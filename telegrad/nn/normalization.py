@@ -14,8 +14,7 @@ import numpy as np
 
 from telegrad.arrays import is_floating, namespace
 from telegrad.autograd import Tensor, as_tensor, rules
-from telegrad.nn.module import Module
-from telegrad.nn.parameter import Parameter
+from telegrad.nn.module import Module, Parameter
 from telegrad.types import Array, DTypeLike
 
 __all__ = [

@@ -8,11 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from telegrad.arrays import is_floating, namespace
-from telegrad.autograd import Tensor, ops, rules
+from telegrad.autograd import Tensor, current_generator, ops, rules
 from telegrad.nn.dropout import dropout
-from telegrad.nn.generator import current_generator
-from telegrad.nn.module import Module
-from telegrad.nn.parameter import Parameter
+from telegrad.nn.module import Module, Parameter
 from telegrad.types import DTypeLike
 
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from telegrad.autograd import Tensor
+from telegrad.autograd import Tensor, current_generator
 from telegrad.nn import functional
+from telegrad.nn.attention import MultiheadAttention
 from telegrad.nn.dropout import Dropout
-from telegrad.nn.generator import current_generator
 from telegrad.nn.layers import Linear
 from telegrad.nn.module import Module
-from telegrad.nn.multihead_attention import MultiheadAttention
 from telegrad.nn.normalization import LayerNorm
 from telegrad.types import DTypeLike
 
