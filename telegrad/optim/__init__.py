@@ -1,10 +1,8 @@
 """Optimizers: pure updates of arrays, applied to parameters; and schedules of their rates."""
 
-from telegrad.optim.adagrad import Adagrad
 from telegrad.optim.adam import Adam, AdamW
 from telegrad.optim.optimizer import Group, HasGroups, Optimizer, Params, State
-from telegrad.optim.plateau import ReduceLROnPlateau
-from telegrad.optim.rmsprop import RMSprop
+from telegrad.optim.rmsprop import Adagrad, RMSprop
 from telegrad.optim.schedulers import (
     CosineAnnealingLR,
     ExponentialLR,
@@ -12,6 +10,7 @@ from telegrad.optim.schedulers import (
     LinearLR,
     MultiStepLR,
     OneCycleLR,
+    ReduceLROnPlateau,
     Scheduler,
     SequentialLR,
     StepLR,

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from telegrad.arrays import namespace
-from telegrad.optim.blocks import held_arrays, in_blocks
-from telegrad.optim.optimizer import Optimizer, Params, State
+from telegrad.optim.optimizer import Optimizer, Params, State, held_arrays, in_blocks
 from telegrad.types import Array
 
 __all__ = ["Adam", "AdamW"]

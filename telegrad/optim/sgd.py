@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from telegrad.optim.blocks import in_blocks
-from telegrad.optim.optimizer import Optimizer, Params, State
+from telegrad.optim.optimizer import Optimizer, Params, State, in_blocks
 from telegrad.types import Array
 
 __all__ = ["SGD"]

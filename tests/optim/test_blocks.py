@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from telegrad import optim, tensor
-from telegrad.optim import blocks
+from telegrad.optim import optimizer as blocks
 
 OPTIMIZERS = {
     "sgd": (optim.SGD, {"lr": 0.1}),
