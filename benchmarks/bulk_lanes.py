@@ -24,7 +24,8 @@ from typing import NamedTuple
 import numpy as np
 
 from telegrad.errors import WorkerLostError
-from telegrad.transport import BulkSockets, Exchange, GrpcTransport, bulk_lanes, self_signed_tls
+from telegrad.transport import BulkSockets, Exchange, GrpcTransport, self_signed_tls
+from telegrad.transport.bulk import lanes as bulk_lanes
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scripts import polyglot
-from telegrad.transport.certificates import make_authority, make_certificate
+from telegrad.transport.security.certificates import make_authority, make_certificate
 from tests.conftest import Programs
 
 JOINED = r"joined as node, rank 1, incarnation \d+\n"

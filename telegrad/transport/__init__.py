@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from telegrad.transport import grpc_environment  # noqa: F401  # first: before gRPC is imported
 from telegrad.transport.addresses import (
     Interface,
     address_of,
@@ -16,7 +15,6 @@ from telegrad.transport.addresses import (
     split_advertised,
     split_host,
 )
-from telegrad.transport.audit import CALL_REFUSED, Audit
 from telegrad.transport.base import (
     Carrier,
     CarrierClosedError,
@@ -25,33 +23,35 @@ from telegrad.transport.base import (
     Transport,
     WrappedCarrier,
 )
-from telegrad.transport.bulk_sockets import BulkSockets
-from telegrad.transport.certificate import Certificate, KeyPair
-from telegrad.transport.certificates import (
+from telegrad.transport.grpc import environment as grpc_environment  # noqa: F401  # first: before gRPC is imported
+from telegrad.transport.grpc.transport import GrpcTransport
+from telegrad.transport.inproc import InprocNetwork, InprocTransport
+from telegrad.transport.io.pump import Gate
+from telegrad.transport.io.spin import Shield
+from telegrad.transport.limits import ConnectionLimits
+from telegrad.transport.loop import LoopThread, hands_over, on_own_loop, shared_loop_thread
+from telegrad.transport.security.audit import CALL_REFUSED, Audit
+from telegrad.transport.security.certificate import Certificate, KeyPair
+from telegrad.transport.security.certificates import (
     make_authority,
     make_certificate,
     read_certificate,
 )
-from telegrad.transport.credentials import (
+from telegrad.transport.security.credentials import (
     find_token,
     make_token,
     read_token_file,
     write_token_file,
 )
-from telegrad.transport.exchange import Exchange
-from telegrad.transport.grpc_transport import GrpcTransport
-from telegrad.transport.guest_list import GuestList
-from telegrad.transport.inproc import InprocNetwork, InprocTransport
-from telegrad.transport.interrupts import Shield
-from telegrad.transport.limits import ConnectionLimits
-from telegrad.transport.link import Dial, Link, dial_peers, own_endpoints
-from telegrad.transport.local_transport import LocalTransport, find_local
-from telegrad.transport.loop import LoopThread, hands_over, on_own_loop, shared_loop_thread
-from telegrad.transport.pump import Gate
-from telegrad.transport.session import Session, SessionStatistics
-from telegrad.transport.shared_port import SharedPort
-from telegrad.transport.statistics import ExchangeStatistics
-from telegrad.transport.tls import Tls, TlsOptions, find_tls, load_tls, self_signed_tls
+from telegrad.transport.security.tls import Tls, TlsOptions, find_tls, load_tls, self_signed_tls
+from telegrad.transport.session.exchange import Exchange
+from telegrad.transport.session.guest_list import GuestList
+from telegrad.transport.session.link import Dial, Link, dial_peers, own_endpoints
+from telegrad.transport.session.session import Session, SessionStatistics
+from telegrad.transport.session.shared_port import SharedPort
+from telegrad.transport.session.terms import ExchangeStatistics
+from telegrad.transport.sockets.tcp import BulkSockets
+from telegrad.transport.sockets.unix import LocalTransport, find_local
 
 __all__ = [
     "CALL_REFUSED",

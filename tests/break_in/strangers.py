@@ -16,8 +16,8 @@ import grpc.aio
 
 from telegrad import pb
 from telegrad.transport import shared_loop_thread
-from telegrad.transport.handshake import DialHandshake, Identity, Reason
-from telegrad.transport.tags import FrameTags
+from telegrad.transport.security.handshake import DialHandshake, Identity, Reason
+from telegrad.transport.security.tags import FrameTags
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, Frame, decode, encode, pack_frame, unpack_frame
 

@@ -8,7 +8,8 @@ import pytest
 
 from telegrad.rendezvous import COORDINATOR_NAME
 from telegrad.rendezvous.messages import COORDINATOR_RANK, line_owner
-from telegrad.transport import Exchange, GrpcTransport, handshake
+from telegrad.transport import Exchange, GrpcTransport
+from telegrad.transport.security import handshake
 from tests.conftest import Programs
 from tests.transport.workers import TOKEN, Authority, Recorder
 

@@ -17,8 +17,8 @@ from telegrad.rendezvous import messages
 from telegrad.rendezvous.control import ControlLine
 from telegrad.rendezvous.waits import MOST_WAITED
 from telegrad.transport import GrpcTransport
-from telegrad.transport.handshake import Reason
-from telegrad.transport.idle_frames import MOST_IDLE_FRAMES
+from telegrad.transport.security.handshake import Reason
+from telegrad.transport.session.liveness import MOST_IDLE_FRAMES
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, Frame, encode, encode_exception
 from telegrad.wire.document import MARKERS, Tag

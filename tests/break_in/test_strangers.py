@@ -12,10 +12,10 @@ import grpc
 import pytest
 
 from telegrad import pb
-from telegrad.transport.grpc_health import METHOD as HEALTH
-from telegrad.transport.grpc_health import MOST_QUESTIONS
-from telegrad.transport.handshake import DialHandshake, Identity, Reason
-from telegrad.transport.session import MAX_MESSAGE_BYTES
+from telegrad.transport.grpc.health import METHOD as HEALTH
+from telegrad.transport.grpc.health import MOST_QUESTIONS
+from telegrad.transport.security.handshake import DialHandshake, Identity, Reason
+from telegrad.transport.session.session import MAX_MESSAGE_BYTES
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, Frame, pack_frame
 from tests.break_in import remote_code

@@ -13,7 +13,7 @@ __all__ = ["Stalls", "check_silence"]
 
 # A question is asked every fifth of the bound, and looked after about as often as every twentieth.
 LONGEST = 1.3
-LAG_COUNTS = 3  # as transport/liveness.py says
+LAG_COUNTS = 3  # as transport/session/liveness.py says
 ROUNDED = 0.05  # seconds: the words have one digit after the point
 PULSE = 0.05
 SLACK = 2.0  # seconds; measured are 0.1 s at most on two busy cores

@@ -17,7 +17,7 @@ import pytest
 from telegrad import pb, rpc
 from telegrad.testing import Cluster, held_references, leaks
 from telegrad.transport import Carrier, CarrierClosedError, GrpcTransport, shared_loop_thread
-from telegrad.transport.handshake import DialHandshake, Identity, Reason
+from telegrad.transport.security.handshake import DialHandshake, Identity, Reason
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, Frame, pack_frame
 from tests.break_in.members import enlisted

@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 import scipy.sparse
 
-from telegrad.transport.handshake import (
+from telegrad.transport.security.handshake import (
     AcceptHandshake,
     DialHandshake,
     Identity,

@@ -15,9 +15,14 @@ from typing import Any
 import numpy as np
 
 from telegrad.errors import DecodeError
-from telegrad.transport.handshake import AcceptHandshake, DialHandshake, Identity, RefusedError
-from telegrad.transport.session import Session
-from telegrad.transport.tags import BadTagError, FrameTags
+from telegrad.transport.security.handshake import (
+    AcceptHandshake,
+    DialHandshake,
+    Identity,
+    RefusedError,
+)
+from telegrad.transport.security.tags import BadTagError, FrameTags
+from telegrad.transport.session.session import Session
 from telegrad.types import WorkerInfo
 from telegrad.wire import (
     BLOCK_BYTES,

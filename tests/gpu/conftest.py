@@ -21,7 +21,8 @@ import pytest
 
 from telegrad import rpc
 from telegrad.launch import LocalWorkers
-from telegrad.transport import device_slabs, local_transport
+from telegrad.transport.shm import device as device_slabs
+from telegrad.transport.sockets import unix as local_transport
 from tests.gpu.sharing import OPTIONS, import_cupy_there
 from tests.gpu.stand_in import stand_in
 

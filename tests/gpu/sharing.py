@@ -15,7 +15,7 @@ import pytest
 
 from telegrad import arrays, rpc
 from telegrad.rpc.ambient import find_agent
-from telegrad.transport import device_slabs
+from telegrad.transport.shm import device as device_slabs
 from telegrad.wire import external as gpu_arrays
 from tests.gpu.comparison import host, on_gpu
 

@@ -12,9 +12,9 @@ import pytest
 
 from telegrad import arrays
 from telegrad.errors import DecodeError
-from telegrad.transport.device_slabs import DEVICE_BOUNDS, DeviceSlabs, DeviceStream, told_of
-from telegrad.transport.slab_ledger import Account
-from telegrad.transport.slabs import SlabPool
+from telegrad.transport.shm.device import DEVICE_BOUNDS, DeviceSlabs, DeviceStream, told_of
+from telegrad.transport.shm.ledger import Account
+from telegrad.transport.shm.slabs import SlabPool
 from telegrad.wire import SHADOW_BYTES, Mode, describe, mode_of, place_by, rebuild, set_mode
 from tests.gpu.stand_in_memory import allocated
 

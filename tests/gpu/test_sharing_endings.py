@@ -19,7 +19,8 @@ import pytest
 from telegrad import arrays, rpc
 from telegrad.errors import DecodeError, WorkerLostError
 from telegrad.launch import LocalWorkers
-from telegrad.transport import device_slabs, slabs
+from telegrad.transport.shm import device as device_slabs
+from telegrad.transport.shm import slabs
 from tests.gpu.comparison import host
 from tests.gpu.sharing import (
     OPTIONS,

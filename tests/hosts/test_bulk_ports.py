@@ -7,7 +7,7 @@ import pytest
 
 from telegrad import rpc
 from telegrad.rpc import current_agent
-from telegrad.transport.bulk_socket_lane import SocketLane
+from telegrad.transport.bulk.socket_lane import SocketLane
 from telegrad.types import Array
 from tests.conftest import Programs
 from tests.faults.hostile_job import HostileJob

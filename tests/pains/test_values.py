@@ -17,7 +17,7 @@ from telegrad import rpc
 from telegrad.errors import OwnerLostError
 from telegrad.testing import Cluster
 from telegrad.testing.leaks import wait_until_gone
-from telegrad.transport.bulk_lane import Lane
+from telegrad.transport.bulk.lane import Lane
 from tests.pains.remote_code import (
     LIMIT,
     echo,

@@ -16,7 +16,7 @@ from telegrad.errors import CallRefusedError, DecodeError, FunctionNotFoundError
 from telegrad.rpc.rref_admission import AdmittedMethod
 from telegrad.rpc.rref_ids import RRefId
 from telegrad.rpc.user_call import UserCall, admit_call
-from telegrad.transport.audit import CALL_REFUSED
+from telegrad.transport.security.audit import CALL_REFUSED
 from telegrad.types import WorkerInfo
 from telegrad.wire import encode, read_head
 from telegrad.wire import names as lookup

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from telegrad import rpc
-from telegrad.transport import audit
+from telegrad.transport.security import audit
 from telegrad.wire import CallablePolicy
 from tests.conftest import Programs
 

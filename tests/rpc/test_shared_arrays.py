@@ -10,7 +10,7 @@ import pytest
 from telegrad import rpc
 from telegrad.errors import WorkerLostError
 from telegrad.testing import Cluster
-from telegrad.transport.slab_answers import Answering
+from telegrad.transport.shm.answers import Answering
 from tests.rpc import shared_code
 
 SIZE = 2**20

@@ -7,8 +7,8 @@ import textwrap
 import pytest
 
 from telegrad.rpc.options import MAX_SPIN
-from telegrad.transport.handle_set import MOST_REQUESTS
-from telegrad.transport.spin import longest_spin
+from telegrad.transport.io.handle_set import MOST_REQUESTS
+from telegrad.transport.io.spin import longest_spin
 from tests.conftest import Programs
 
 CALLS = 50

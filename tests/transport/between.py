@@ -9,8 +9,8 @@ import ssl
 import threading
 from pathlib import Path
 
-from telegrad.transport.grpc_options import split_address
-from telegrad.transport.tls import trusting_context
+from telegrad.transport.grpc.options import split_address
+from telegrad.transport.security.tls import trusting_context
 
 
 class Between:

@@ -10,7 +10,7 @@ import pytest
 
 from telegrad.transport import GrpcTransport, split_advertised
 from telegrad.transport.addresses import is_local
-from telegrad.transport.grpc_options import join_address, split_address
+from telegrad.transport.grpc.options import join_address, split_address
 from tests.conftest import unused_port
 from tests.transport.between import Between
 from tests.transport.workers import Floor, floor_of

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from telegrad.testing import leaks
-from telegrad.transport.audit import (
+from telegrad.transport.security.audit import (
     BURST,
     CALL_REFUSED,
     CONNECTION_ADMITTED,
@@ -26,7 +26,7 @@ from telegrad.transport.audit import (
     Audit,
     _Meter,
 )
-from telegrad.transport.handshake import DialHandshake, Identity
+from telegrad.transport.security.handshake import DialHandshake, Identity
 from telegrad.types import WorkerInfo
 from tests.audit_log import AuditLog, audit_log_of_all
 from tests.transport.test_strangers import on_loop, until_closed
@@ -117,7 +117,7 @@ def test_a_flood_is_counted_in_one_record(log: AuditLog, audit: Audit, clock: Ma
 def test_what_was_held_back_is_told_though_nothing_follows(
     log: AuditLog, audit: Audit, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("telegrad.transport.audit.SUMMARY_SECONDS", 0.01)
+    monkeypatch.setattr("telegrad.transport.security.audit.SUMMARY_SECONDS", 0.01)
     refuse(audit, BURST)
     log.wait(CONNECTION_REFUSED, BURST)  # the thread waits for more
     refuse(audit, 3)
@@ -365,7 +365,7 @@ def test_a_slow_handler_holds_up_no_connection(floor: Floor, log: AuditLog) -> N
 def test_the_thread_ends_when_there_is_nothing_to_do(
     log: AuditLog, audit: Audit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("telegrad.transport.audit.IDLE_SECONDS", 0.01)
+    monkeypatch.setattr("telegrad.transport.security.audit.IDLE_SECONDS", 0.01)
     for count in range(1, 4):
         refuse(audit)
         log.wait(CONNECTION_REFUSED, count)
@@ -375,7 +375,7 @@ def test_the_thread_ends_when_there_is_nothing_to_do(
 def test_the_thread_ends_with_the_exchange(
     floor: Floor, log: AuditLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("telegrad.transport.audit.IDLE_SECONDS", 600.0)
+    monkeypatch.setattr("telegrad.transport.security.audit.IDLE_SECONDS", 600.0)
 
     def threads() -> list[str]:
         names = [each.name for each in threading.enumerate()]

@@ -9,15 +9,15 @@ from contextlib import ExitStack
 import pytest
 
 from telegrad.transport import GrpcTransport
-from telegrad.transport.grpc_options import (
+from telegrad.transport.grpc.options import (
     OTHER_CONNECTIONS,
     SPARE_DESCRIPTORS,
     most_connections,
     server_options,
     split_address,
 )
-from telegrad.transport.session import MAX_INLINE_BYTES, MAX_MESSAGE_BYTES, Session
-from telegrad.transport.tags import FrameTags
+from telegrad.transport.security.tags import FrameTags
+from telegrad.transport.session.session import MAX_INLINE_BYTES, MAX_MESSAGE_BYTES, Session
 from telegrad.wire import PIECE_BYTES, Envelope, Piece, chunk_header, pack_frame
 from tests.break_in.strangers import PREFACE, SETTINGS, RawStream, h2_frame
 from tests.transport.workers import SECONDS, Floor, wait_until
@@ -76,7 +76,7 @@ def test_more_connections_than_a_listener_takes(
     grpc_floor: Floor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who is there stays, what is too much is closed at once, and there is room when they are gone."""
-    monkeypatch.setattr("telegrad.transport.grpc_options.OTHER_CONNECTIONS", 2)
+    monkeypatch.setattr("telegrad.transport.grpc.options.OTHER_CONNECTIONS", 2)
     host = grpc_floor.worker("host", transport=GrpcTransport(connections=1))
     alice = grpc_floor.worker("alice").knows(host)
     alice.post(host, 1)

@@ -13,17 +13,23 @@ import numpy as np
 import pytest
 
 from telegrad.testing import leaks
-from telegrad.transport import (
-    bulk_cargo,
-    bulk_lane,
-    bulk_pace,
-    bulk_thread,
-    loopback,
-    shared_loop_thread,
+from telegrad.transport import shared_loop_thread
+from telegrad.transport.bulk import (
+    cargo as bulk_cargo,
 )
-from telegrad.transport.bulk_lanes import LANES
-from telegrad.transport.bulk_thread import BulkThread
-from telegrad.transport.connection import FRUITLESS_CARRIERS, LEAST_PATIENCE
+from telegrad.transport.bulk import (
+    lane as bulk_lane,
+)
+from telegrad.transport.bulk import (
+    pace as bulk_pace,
+)
+from telegrad.transport.bulk import (
+    thread as bulk_thread,
+)
+from telegrad.transport.bulk.lanes import LANES
+from telegrad.transport.bulk.thread import BulkThread
+from telegrad.transport.session import exchange as loopback
+from telegrad.transport.session.connection import FRUITLESS_CARRIERS, LEAST_PATIENCE
 from telegrad.types import WorkerInfo
 from telegrad.wire import BLOCK_BYTES, Envelope
 from tests.transport.taps import Tap
@@ -44,7 +50,7 @@ BULK = "telegrad-bulk"
 @pytest.fixture(autouse=True)
 def _nothing_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers of one host have lanes, too, where the system has no memory that they could share."""
-    monkeypatch.setattr("telegrad.transport.local_transport.can_share", lambda: False)
+    monkeypatch.setattr("telegrad.transport.sockets.unix.can_share", lambda: False)
 
 
 def pattern(size: int, seed: int = 0) -> bytes:

@@ -11,18 +11,23 @@ import numpy as np
 import pytest
 
 from telegrad.testing import leaks
-from telegrad.transport import (
-    BulkSockets,
-    bulk_lane,
-    bulk_lanes,
-    bulk_pace,
-    bulk_socket_lane,
-    shared_loop_thread,
+from telegrad.transport import BulkSockets, shared_loop_thread
+from telegrad.transport.bulk import (
+    lane as bulk_lane,
 )
-from telegrad.transport.bulk_lanes import LANES
-from telegrad.transport.bulk_socket import BulkSocket
-from telegrad.transport.bulk_thread import copy_into
-from telegrad.transport.connection import MOST_BROKEN_SOCKETS
+from telegrad.transport.bulk import (
+    lanes as bulk_lanes,
+)
+from telegrad.transport.bulk import (
+    pace as bulk_pace,
+)
+from telegrad.transport.bulk import (
+    socket_lane as bulk_socket_lane,
+)
+from telegrad.transport.bulk.lanes import LANES
+from telegrad.transport.bulk.thread import copy_into
+from telegrad.transport.session.connection import MOST_BROKEN_SOCKETS
+from telegrad.transport.sockets.tcp import BulkSocket
 from telegrad.wire import Envelope
 from tests.transport.proxy import Proxy
 from tests.transport.test_bulk_lanes import (

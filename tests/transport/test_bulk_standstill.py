@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from telegrad.transport.bulk_standstill import Standstill
+from telegrad.transport.bulk.standstill import Standstill
 
 
 def run(standstill: Standstill, seconds: int, *, sent: int, waiting: bool, start: int = 0) -> float:

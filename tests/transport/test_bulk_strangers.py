@@ -10,8 +10,8 @@ import pytest
 
 from telegrad import pb
 from telegrad.transport import Carrier, CarrierClosedError, shared_loop_thread
-from telegrad.transport.bulk_lanes import MOST_LANES
-from telegrad.transport.handshake import DialHandshake, Identity, Reason, RefusedError
+from telegrad.transport.bulk.lanes import MOST_LANES
+from telegrad.transport.security.handshake import DialHandshake, Identity, Reason, RefusedError
 from telegrad.types import WorkerInfo
 from telegrad.wire import PIECE_BYTES, Envelope, Frame, Piece, chunk_header, cut, pack_frame
 from tests.transport.workers import SECONDS, TOKEN, Floor, Worker

@@ -16,9 +16,9 @@ import pytest
 from telegrad.testing import leaks
 from telegrad.transport import LoopThread, hands_over
 from telegrad.transport.base import CarrierClosedError
-from telegrad.transport.direct_pump import BURSTS, DirectPump
-from telegrad.transport.direct_socket import DirectSocket
-from telegrad.transport.handle_set import MOST_REQUESTS, HandleSet
+from telegrad.transport.io.direct_pump import BURSTS, DirectPump
+from telegrad.transport.io.handle_set import MOST_REQUESTS, HandleSet
+from telegrad.transport.sockets.message_socket import DirectSocket
 from tests.transport.workers import SECONDS
 
 T = TypeVar("T")

@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from telegrad.errors import UnknownWorkerError, WorkerLostError
-from telegrad.transport import Carrier, Listener, Transport, peers
-from telegrad.transport.forgotten import MOST_NAMES, Forgotten
+from telegrad.transport import Carrier, Listener, Transport
+from telegrad.transport.session import exchange as peers
+from telegrad.transport.session.exchange import MOST_NAMES, Forgotten
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 from tests.transport.workers import SECONDS, Floor, Worker, wait_until

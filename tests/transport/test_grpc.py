@@ -15,7 +15,7 @@ import pytest
 
 from telegrad.testing.leaks import wait_until_gone
 from telegrad.transport import Carrier, GrpcTransport, shared_loop_thread
-from telegrad.transport.grpc_options import split_address
+from telegrad.transport.grpc.options import split_address
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 from tests.transport.workers import SECONDS, Floor, ManualClock

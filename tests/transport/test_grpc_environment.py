@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from telegrad.transport.grpc_environment import set_grpc_environment
+from telegrad.transport.grpc.environment import set_grpc_environment
 
 if TYPE_CHECKING:
     from tests.conftest import Programs
@@ -25,7 +25,7 @@ __import__(sys.argv[1])
 """
 
 
-@pytest.mark.parametrize("module", ["telegrad.rpc", "telegrad.transport.grpc_errors"])
+@pytest.mark.parametrize("module", ["telegrad.rpc", "telegrad.transport.grpc.errors"])
 @pytest.mark.parametrize(
     ("own", "found"),
     [

@@ -12,9 +12,9 @@ import grpc
 import pytest
 
 from telegrad.transport import GrpcTransport, read_certificate, self_signed_tls
-from telegrad.transport.grpc_health import MOST_QUESTIONS
-from telegrad.transport.grpc_options import split_address
-from telegrad.transport.tls import trusting_context
+from telegrad.transport.grpc.health import MOST_QUESTIONS
+from telegrad.transport.grpc.options import split_address
+from telegrad.transport.security.tls import trusting_context
 from tests.break_in.strangers import RawStream, data, grpc_prefix, opening
 from tests.transport.workers import SECONDS, Authority, Floor
 
@@ -53,7 +53,7 @@ def test_it_knows_no_worker_by_name(grpc_floor: Floor, name: bytes) -> None:
 def test_a_question_that_does_not_come_is_given_up(
     grpc_floor: Floor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("telegrad.transport.grpc_health.QUESTION_SECONDS", 0.05)
+    monkeypatch.setattr("telegrad.transport.grpc.health.QUESTION_SECONDS", 0.05)
     host = grpc_floor.worker("host")
     with RawStream(split_address(host.endpoints[0])[1]) as stream:
         stream.send(opening(CHECK) + data(grpc_prefix(10) + b"\x0a"))

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from telegrad.transport import GuestList
-from telegrad.transport.audit import CONNECTION_REFUSED, DIAL_REFUSED
-from telegrad.transport.handshake import Reason, RefusedError
-from telegrad.transport.reach import LONGEST_UNANNOUNCED
+from telegrad.transport.security.audit import CONNECTION_REFUSED, DIAL_REFUSED
+from telegrad.transport.security.handshake import Reason, RefusedError
+from telegrad.transport.session.dial import LONGEST_UNANNOUNCED
 from telegrad.types import WorkerInfo
 from tests.audit_log import AuditLog, audit_log_of_all
 from tests.transport.workers import (

@@ -14,7 +14,7 @@ import pytest
 
 from telegrad.testing import leaks
 from telegrad.transport import LoopThread
-from telegrad.transport.handle_set import MOST_REQUESTS, HandleSet
+from telegrad.transport.io.handle_set import MOST_REQUESTS, HandleSet
 from tests.transport.test_direct_pump import Gate
 from tests.transport.workers import SECONDS
 

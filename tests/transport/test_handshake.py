@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from telegrad import pb
-from telegrad.transport.handshake import (
+from telegrad.transport.security.handshake import (
     AcceptHandshake,
     DialHandshake,
     Identity,
@@ -14,7 +14,7 @@ from telegrad.transport.handshake import (
     Underlay,
     refusal,
 )
-from telegrad.transport.tags import UNTAGGED, BadTagError, FrameTags, PlainFrames
+from telegrad.transport.security.tags import UNTAGGED, BadTagError, FrameTags, PlainFrames
 from telegrad.types import WorkerInfo
 
 TOKEN = b"a token that only the tests use"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telegrad.transport.liveness import BEATS_PER_BOUND, LEAST_TICKS, SPARED_TICKS, Liveness
+from telegrad.transport.session.liveness import BEATS_PER_BOUND, LEAST_TICKS, SPARED_TICKS, Liveness
 from telegrad.wire import Heartbeat
 
 BOUND = 10.0

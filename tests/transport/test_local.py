@@ -13,8 +13,8 @@ from typing import TypeVar
 import pytest
 
 from telegrad.transport import Carrier, CarrierClosedError, LocalTransport, find_local
-from telegrad.transport import local_transport as module
-from telegrad.transport.direct_socket import DirectSocket
+from telegrad.transport.sockets import unix as module
+from telegrad.transport.sockets.message_socket import DirectSocket
 from tests.transport.workers import SECONDS, Floor, floor_of
 
 T = TypeVar("T")

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from telegrad.testing import leaks
-from telegrad.transport import loop_reader
-from telegrad.transport.handle_set import MOST_REQUESTS
+from telegrad.transport.io import loop_reader
+from telegrad.transport.io.handle_set import MOST_REQUESTS
 from tests.transport.test_direct_pump import Ends, gather
 from tests.transport.workers import SECONDS
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from telegrad.transport.base import CarrierClosedError
-from telegrad.transport.message_buffer import LARGEST, ROOM, MessageBuffer, header_of
+from telegrad.transport.sockets.message_socket import LARGEST, ROOM, MessageBuffer, header_of
 
 SIZES = st.one_of(
     st.integers(0, 40), st.integers(ROOM - 12, ROOM + 12), st.integers(2 * ROOM, 2 * ROOM + 9)

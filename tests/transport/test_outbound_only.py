@@ -6,7 +6,7 @@ import pytest
 
 from telegrad.errors import UnreachableWorkerError, WorkerLostError
 from telegrad.transport import CarrierClosedError
-from telegrad.transport.tasks import Tasks
+from telegrad.transport.session.exchange import Tasks
 from telegrad.wire import Envelope
 from tests.transport.workers import (
     SECONDS,

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from telegrad.errors import DecodeError, EncodeError
-from telegrad.transport.session import ENVELOPES_PER_RECEIPT, MAX_MESSAGE_BYTES, Session
-from telegrad.transport.tags import TAG_BYTES
+from telegrad.transport.security.tags import TAG_BYTES
+from telegrad.transport.session.session import ENVELOPES_PER_RECEIPT, MAX_MESSAGE_BYTES, Session
 from telegrad.wire import (
     BLOCK_BYTES,
     DEFAULT_LIMITS,

@@ -13,11 +13,11 @@ import pytest
 
 from telegrad.arrays import SharedMemory
 from telegrad.errors import DecodeError
-from telegrad.transport.direct_socket import DirectSocket
-from telegrad.transport.slab_answers import Answering
-from telegrad.transport.slab_ledger import Bounds
-from telegrad.transport.slab_loans import Loans
-from telegrad.transport.slabs import SlabPool, SlabStream
+from telegrad.transport.shm.answers import Answering
+from telegrad.transport.shm.ledger import Bounds
+from telegrad.transport.shm.loans import Loans
+from telegrad.transport.shm.slabs import SlabPool, SlabStream
+from telegrad.transport.sockets.message_socket import DirectSocket
 from telegrad.wire import NO_MEMORY, Envelope, Frame, Lending, Lent
 from telegrad.wire.memory import bytes_of
 from tests.transport.test_slabs import (

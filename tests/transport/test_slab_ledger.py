@@ -8,14 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from telegrad.transport.slab_ledger import (
-    SLAB_BYTES,
-    SMALLEST_BLOCK,
-    Account,
-    Block,
-    Bounds,
-    Ledger,
-)
+from telegrad.transport.shm.ledger import SLAB_BYTES, SMALLEST_BLOCK, Account, Block, Bounds, Ledger
 
 BOUNDS = Bounds(lent=2**26, idle=20 * 2**20, idle_seconds=5.0, slabs=4, all_slabs=6)
 KIB = 2**10

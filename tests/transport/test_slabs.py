@@ -17,11 +17,11 @@ import pytest
 from telegrad.arrays import SharedMemory, shared_empty
 from telegrad.errors import DecodeError
 from telegrad.transport import Exchange
-from telegrad.transport.direct_socket import MOST_DESCRIPTORS, DirectSocket
-from telegrad.transport.slab_handles import MOST_HANDLES
-from telegrad.transport.slab_ledger import Account, Bounds
-from telegrad.transport.slab_loans import MOST_SLABS, Loans
-from telegrad.transport.slabs import SlabPool, SlabStream
+from telegrad.transport.shm.handles import MOST_HANDLES
+from telegrad.transport.shm.ledger import Account, Bounds
+from telegrad.transport.shm.loans import MOST_SLABS, Loans
+from telegrad.transport.shm.slabs import SlabPool, SlabStream
+from telegrad.transport.sockets.message_socket import MOST_DESCRIPTORS, DirectSocket
 from telegrad.wire import LENT_BYTES, Envelope, Frame, Lending, Lent
 from tests.transport.workers import Floor, Worker, floor_of, wait_until
 
@@ -262,7 +262,7 @@ def test_a_receiver_that_keeps_all_arrays(local: Floor) -> None:
 
 def test_much_is_given_back_at_once(local: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that only sends gets it back, and its receipts, without anything that goes the other way."""
-    monkeypatch.setattr("telegrad.transport.slab_loans.RETURN_BYTES", 4 * SIZE)
+    monkeypatch.setattr("telegrad.transport.shm.loans.RETURN_BYTES", 4 * SIZE)
     alice, bob = local.pair()
     meet(alice, bob)
     bob.recorder.react = lambda peer, envelope: bob.recorder.envelopes.clear()

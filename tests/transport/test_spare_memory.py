@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from telegrad.transport.spare_memory import IDLE_BYTES, IDLE_SECONDS, SMALLEST, SpareMemory
+from telegrad.transport.shm.spare_memory import IDLE_BYTES, IDLE_SECONDS, SMALLEST, SpareMemory
 from telegrad.types import Array
 from telegrad.wire import Envelope
 from tests.transport.test_bulk_lanes import pattern

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from telegrad.transport.spin import Spin, longest_spin
+from telegrad.transport.io.spin import Spin, longest_spin
 
 READY = [(3, 1)]
 
@@ -22,7 +22,7 @@ class World:
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
         self.others_take = 0.0  # seconds, while this thread lets others have the processor
         monkeypatch.setattr(os, "sched_yield", self.let_others)
-        monkeypatch.setattr("telegrad.transport.spin.WANTED_SECONDS", 1.5)
+        monkeypatch.setattr("telegrad.transport.io.spin.WANTED_SECONDS", 1.5)
 
     def let_others(self) -> None:
         self.now += self.others_take
@@ -90,7 +90,7 @@ def test_none_is_allowed_where_the_user_or_the_machine_says_so(
 
 def test_a_wait_for_big_parts_may_be_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next one, or the last one, if they have come with it; not those after."""
-    monkeypatch.setattr("telegrad.transport.spin.SECONDS_PER_BYTE", 1.0)
+    monkeypatch.setattr("telegrad.transport.io.spin.SECONDS_PER_BYTE", 1.0)
     world, spin = World(monkeypatch), Spin(8)
     spin.moved(10)
     assert world.wait(spin, 15) == (0, 1)

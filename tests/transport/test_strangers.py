@@ -10,7 +10,7 @@ import pytest
 
 from telegrad import pb
 from telegrad.transport import Carrier, CarrierClosedError, shared_loop_thread
-from telegrad.transport.handshake import DialHandshake, Identity, Reason
+from telegrad.transport.security.handshake import DialHandshake, Identity, Reason
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, Frame, pack_frame
 from tests.transport.workers import SECONDS, TOKEN, Floor, Worker

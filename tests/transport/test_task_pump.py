@@ -13,8 +13,8 @@ import pytest
 
 from telegrad.transport import LoopThread
 from telegrad.transport.base import Carrier, CarrierClosedError, Sending
-from telegrad.transport.grpc_writes import Writes
-from telegrad.transport.pump import KEPT_BYTES, TaskPump
+from telegrad.transport.grpc.writes import Writes
+from telegrad.transport.io.pump import KEPT_BYTES, TaskPump
 from tests.transport.workers import SECONDS, Floor
 
 T = TypeVar("T")

@@ -24,11 +24,11 @@ from telegrad.transport import (
     load_tls,
     self_signed_tls,
 )
-from telegrad.transport import grpc_dialer as dialler_module
-from telegrad.transport import tls as tls_module
 from telegrad.transport.addresses import interfaces
-from telegrad.transport.grpc_options import split_address
-from telegrad.transport.tags import PlainFrames
+from telegrad.transport.grpc import dialer as dialler_module
+from telegrad.transport.grpc.options import split_address
+from telegrad.transport.security import tls as tls_module
+from telegrad.transport.security.tags import PlainFrames
 from telegrad.wire import Envelope
 from tests.transport.between import Between
 from tests.transport.workers import SECONDS, Authority, Floor, Worker, floor_of, wait_until

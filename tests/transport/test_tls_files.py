@@ -16,7 +16,7 @@ from telegrad.transport import (
     make_certificate,
     read_certificate,
 )
-from telegrad.transport import tls as tls_module
+from telegrad.transport.security import tls as tls_module
 from tests.transport.workers import Authority
 
 

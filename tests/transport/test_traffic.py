@@ -8,12 +8,12 @@ from collections.abc import Callable
 from types import FrameType, SimpleNamespace
 from typing import Any, cast
 
+from telegrad.transport.io.pump import Pump
 from telegrad.transport.limits import ConnectionLimits
-from telegrad.transport.pump import Pump
-from telegrad.transport.stream import Stream
-from telegrad.transport.tags import FrameTags
-from telegrad.transport.terms import Counters, Terms
-from telegrad.transport.traffic import Traffic
+from telegrad.transport.security.tags import FrameTags
+from telegrad.transport.session.connection import Traffic
+from telegrad.transport.session.stream import Stream
+from telegrad.transport.session.terms import Counters, Terms
 from telegrad.wire import Envelope
 
 KEYS = (b"a" * 32, b"b" * 32)

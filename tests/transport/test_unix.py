@@ -14,7 +14,7 @@ import pytest
 from telegrad import rpc
 from telegrad.errors import WorkerLostError
 from telegrad.transport import GrpcTransport
-from telegrad.transport.unix_socket import (
+from telegrad.transport.sockets.unix import (
     LONGEST_PATH,
     check_directory,
     connect,

@@ -8,10 +8,10 @@ import pytest
 
 from telegrad.errors import DecodeError
 from telegrad.transport import Carrier, ConnectionLimits
-from telegrad.transport.handshake import DialHandshake, Identity, Reason
-from telegrad.transport.idle_frames import MOST_IDLE_FRAMES, IdleFrames
-from telegrad.transport.session import Session
-from telegrad.transport.unproved import Unproved
+from telegrad.transport.security.handshake import DialHandshake, Identity, Reason
+from telegrad.transport.session.accept import Unproved
+from telegrad.transport.session.liveness import MOST_IDLE_FRAMES, IdleFrames
+from telegrad.transport.session.session import Session
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, Frame
 from tests.transport.test_strangers import on_loop, told, until_closed

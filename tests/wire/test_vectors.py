@@ -13,7 +13,7 @@ import pytest
 
 from scripts import make_vectors
 from telegrad.errors import FunctionNotFoundError
-from telegrad.transport.handshake import Reason
+from telegrad.transport.security.handshake import Reason
 from telegrad.wire import decode, read_chunk, rebuild, unpack_frame
 from telegrad.wire.document import Tag
 from tests.wire import independent, independent_frames, vector_cases, vector_streams

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from telegrad import pb
-from telegrad.transport.handshake import (
+from telegrad.transport.security.handshake import (
     AcceptHandshake,
     DialHandshake,
     Identity,
@@ -22,8 +22,8 @@ from telegrad.transport.handshake import (
     Underlay,
     refusal,
 )
-from telegrad.transport.session import Session
-from telegrad.transport.tags import Frames
+from telegrad.transport.security.tags import Frames
+from telegrad.transport.session.session import Session
 from telegrad.types import WorkerInfo
 from telegrad.wire import (
     Envelope,

@@ -1,0 +1,216 @@
+"""One bulk lane over a socket of its own, moved by two threads: no loop, no gRPC, and few copies.
+
+        next_piece ─▶ [seal] ─▶ sendmsg ═══ TCP ═══▶ recv_into its final place, or
+                                                     a scratch buffer ─▶ open ─▶ its place
+
+A chunk is what it is on a lane over gRPC, behind its size in four bytes. Plain, its bytes are copied
+by nobody but the kernel: out of the value as it was at the time of the call, into the array it ends
+in. Sealed (`bulk_seal`), each end copies once more. There are no credits here either: a reader that
+is behind stops reading, and TCP stops the sender.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import final
+
+from telegrad.errors import DecodeError
+from telegrad.transport.base import Blocking, Carrier, CarrierClosedError
+from telegrad.transport.bulk.cargo import Cargo
+from telegrad.transport.bulk.pace import Pace
+from telegrad.transport.bulk.seal import TAG_BYTES, Seal
+from telegrad.transport.bulk.thread import BulkThread, copy_into
+from telegrad.transport.session.terms import Counters
+from telegrad.transport.sockets.message_socket import header_of
+from telegrad.transport.sockets.tcp import SIZE_BYTES
+from telegrad.wire import (
+    CHUNK_HEADER_BYTES,
+    PIECE_BYTES,
+    Piece,
+    Span,
+    chunk_header,
+    read_chunk_header,
+)
+
+__all__ = ["SocketLane"]
+
+
+@final
+class SocketLane:
+    """One lane of a stream, in threads of its own; made and ended on the loop.
+
+    Attributes:
+        carrier: The socket.
+        sent: Chunks that were taken to be sent.
+        left: Chunks that went.
+        taken: Chunks that came.
+
+    Args:
+        carrier: The socket; it has proved itself.
+        below: What moves its bytes.
+        cargo: What is loaded and unloaded.
+        bulk: What starts the threads.
+        counters: What is counted.
+        pace: Says how big chunks are to be, and hears what is sent.
+        seal: What protects the chunks; None where they are plain.
+        on_broken: Hears in one of the threads why it ended, unless it was let go.
+        preamble: What has to be sent before the first chunk: a listener's welcome.
+    """
+
+    def __init__(
+        self,
+        carrier: Carrier,
+        below: Blocking,
+        cargo: Cargo,
+        bulk: BulkThread,
+        counters: Counters,
+        *,
+        pace: Pace,
+        seal: Seal | None,
+        on_broken: Callable[[Exception], None],
+        preamble: bytes = b"",
+    ) -> None:
+        self.carrier = carrier
+        self.sent = self.left = 0
+        self.taken = 0
+        self._below = below
+        self._cargo = cargo
+        self._bulk = bulk
+        self._counters = counters
+        self._pace = pace
+        self._seal = seal
+        self._on_broken = on_broken
+        self._preamble = preamble
+        self._open = True
+        self._work = threading.Event()  # there may be pieces to send
+        self._news = threading.Event()  # there may be new announcements
+
+    def start(self) -> None:
+        """Begins to read and write.
+
+        Raises:
+            CarrierClosedError: It ended already.
+        """
+        self._below.begin_blocking()
+        self._bulk.start(functools.partial(self._run, self._write))
+        self._bulk.start(functools.partial(self._run, self._read))
+
+    def is_open(self) -> bool:
+        """Whether this is still a lane of its stream."""
+        return self._open
+
+    def wake(self) -> None:
+        """Hears that there are pieces to send."""
+        self._work.set()
+
+    def announced(self) -> None:
+        """Hears that the control stream announced envelopes."""
+        self._news.set()
+
+    def let_go(self) -> None:
+        """Ends the threads that read and write it, soon."""
+        self._open = False
+        self._below.end()
+        self._work.set()
+        self._news.set()
+
+    def _run(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except (CarrierClosedError, DecodeError, MemoryError) as error:
+            if self.is_open():
+                self._on_broken(error)
+
+    # What holds a piece returns before the next wait for one: an idle lane keeps no bytes.
+
+    def _write(self) -> None:
+        if self._preamble:
+            self._below.put(header_of(self._preamble), self._preamble)
+        while self.is_open():
+            self._work.clear()
+            if (
+                self.is_open() and not self._send_next()
+            ):  # let go after the first look, before the clear
+                self._work.wait()
+
+    def _send_next(self) -> bool:
+        piece = self._cargo.next_piece(self._pace.stride)
+        if piece is None:
+            return False
+        sequence, self.sent = self.sent, self.sent + 1
+        self._pace.sent(len(piece.data))
+        size = self._send(sequence, piece)
+        self.left += 1
+        self._counters.chunk_left(size, piece.offset)
+        return True
+
+    def _send(self, sequence: int, piece: Piece) -> int:
+        header, data = chunk_header(sequence, piece), piece.data
+        if self._seal is not None:
+            data = self._seal.seal(sequence, header, data)
+        size = len(header) + len(data)
+        self._below.put(size.to_bytes(SIZE_BYTES, "big"), header, data)
+        return size
+
+    def _read(self) -> None:
+        overhead = SIZE_BYTES + CHUNK_HEADER_BYTES
+        beginning = memoryview(bytearray(overhead))
+        scratch = memoryview(bytearray(0))
+        while self.is_open():
+            self._below.fill(beginning)
+            size = int.from_bytes(beginning[:SIZE_BYTES], "big")
+            plain = size if self._seal is None else size - TAG_BYTES
+            header = beginning[SIZE_BYTES:]
+            sequence, span = read_chunk_header(header, plain)
+            if sequence != self.taken:
+                raise CarrierClosedError(f"chunk {sequence} came in place of {self.taken}")
+            if self._seal is None:
+                self._take(span, size)
+            else:
+                if not scratch:
+                    scratch = memoryview(bytearray(PIECE_BYTES + TAG_BYTES))
+                sealed = scratch[: span.size + TAG_BYTES]
+                self._below.fill(sealed)
+                data = self._seal.open(sequence, header, sealed)
+                self._came(span, size)
+                self._store(span, data)
+                del data
+
+    def _came(self, span: Span, size: int) -> None:
+        self.taken += 1
+        self._counters.chunk_came(size, span.offset)
+
+    def _take(self, span: Span, size: int) -> None:
+        """Receives the data of a chunk into its place."""
+        self._await_announcement(span)
+        place = self._cargo.claim(span)
+        if place is None:  # it came before; its bytes have to be read all the same
+            self._below.fill(memoryview(bytearray(span.size)))
+            self._came(span, size)
+            return
+        try:
+            self._below.fill(place)
+        except BaseException:
+            self._cargo.give_back(span)
+            raise
+        self._came(span, size)
+        self._cargo.place(span)
+
+    def _store(self, span: Span, data: bytes) -> None:
+        """Copies the data of a chunk to its place."""
+        self._await_announcement(span)
+        place = self._cargo.claim(span)
+        if place is not None:
+            copy_into(place, data)
+            self._cargo.place(span)
+
+    def _await_announcement(self, span: Span) -> None:
+        while self.is_open():
+            self._news.clear()
+            if self._cargo.announced(span.number):
+                return
+            if self.is_open():  # as above
+                self._news.wait()
+        raise CarrierClosedError("the lane was let go")

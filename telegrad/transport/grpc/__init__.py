@@ -1,0 +1,1 @@
+"""The transport over gRPC: the connection that every two workers have."""

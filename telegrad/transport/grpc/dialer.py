@@ -1,0 +1,394 @@
+"""The dialling end of the gRPC transport: one channel and one stream per carrier."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, TypeVar, final
+
+import grpc
+import grpc.aio
+
+from telegrad.transport.base import Carrier, CarrierClosedError, Sending
+from telegrad.transport.grpc.errors import STREAM_ERRORS, closed, unreachable
+from telegrad.transport.grpc.options import (
+    CHANNEL_OPTIONS,
+    METHOD,
+    TLS_SCHEME,
+    is_loopback,
+    join_address,
+    split_address,
+)
+from telegrad.transport.grpc.writes import Operations, Writes
+from telegrad.transport.security.handshake import Reason, RefusedError
+from telegrad.transport.security.tls import Tls
+from telegrad.transport.security.tls_probe import Probe, Shown
+from telegrad.transport.sockets.unix import UNIX_SCHEME, path_of
+from telegrad.transport.sockets.unix import connect as connect_unix
+
+__all__ = ["Dialler", "connect"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# A host that answers at all answers a connect within a few round trips; one that is down does
+# not, and the session has other endpoints and other times to try.
+CONNECT_SECONDS = 5.0
+# How long the other end may take to end the stream after we ended our half, before it is torn.
+CLOSE_SECONDS = 1.0
+
+
+@final
+class Dialler:
+    """Opens streams; made off the loop, used on it.
+
+    Plain streams go to this machine alone, except from a worker that is `insecure`; and none leaves
+    a worker that shows and demands certificates: whoever changes an endpoint on its way here, from
+    grpcs:// to grpc://, gains nothing by that.
+
+    Args:
+        tls: What this worker shows and demands.
+        insecure: Whether plain streams may go anywhere.
+    """
+
+    def __init__(self, tls: Tls | None, *, insecure: bool) -> None:
+        self._mutual = tls if tls is not None and tls.mutual else None
+        self._insecure = insecure
+        self._probe = Probe(tls)
+
+    async def dial(self, endpoint: str) -> Carrier:
+        """Opens a stream to a listener.
+
+        A plain socket goes first, or a TLS handshake: gRPC says UNAVAILABLE both when nobody
+        listens and when a host does not answer, and only the former means that the process is gone.
+
+        Raises:
+            ConnectionRefusedError: Nobody listens there.
+            RefusedError: Its certificate, or ours, is not good; or it would have to be plain.
+            ConnectionError: It cannot be reached now.
+        """
+        if endpoint.startswith(UNIX_SCHEME + "://"):
+            return await self._dial_unix(endpoint, path_of(endpoint))
+        host, port = split_address(endpoint)
+        if endpoint.startswith(TLS_SCHEME + "://"):
+            found = await self._fetch(endpoint, host, port)
+            return await self._dial(endpoint, found.address, port, found.shown)
+        if self._mutual is not None:
+            raise RefusedError(
+                Reason.AUTHENTICATION,
+                f"{endpoint} is without encryption, and this worker has certificates; start the one "
+                "there with certificates, too (docs/certificates.md)",
+            )
+        address = await self._reach(endpoint, host, port, plain=True)
+        try:
+            return await self._dial(endpoint, address, port, None)
+        except ConnectionError as error:
+            broke = isinstance(error.__cause__, STREAM_ERRORS)
+            upgraded = await self._upgrade(endpoint, address, port) if broke else None
+            if upgraded is None:
+                raise
+            logger.debug("%s speaks TLS (%s)", endpoint, error)
+        return await self._dial(endpoint, address, port, upgraded.shown)
+
+    async def _dial(self, endpoint: str, address: str, port: int, shown: Shown | None) -> Carrier:
+        """Opens a stream to the very address that answered: a name may lead elsewhere by now."""
+
+        async def reach() -> None:
+            await self._reach(endpoint, address, port, plain=shown is None)
+
+        return await self._open(endpoint, join_address(address, port), shown, reach)
+
+    async def _dial_unix(self, endpoint: str, path: str) -> Carrier:
+        """Opens a stream through a Unix socket of this user's, which needs no encryption."""
+
+        async def reach() -> None:
+            try:
+                await asyncio.get_running_loop().run_in_executor(None, connect_unix, path)
+            except PermissionError as error:
+                raise RefusedError(Reason.AUTHENTICATION, f"{endpoint}: {error}") from error
+            except OSError as error:
+                raise unreachable(endpoint, error) from error
+
+        await reach()
+        return await self._open(endpoint, f"unix:{path}", None, reach)
+
+    async def _open(
+        self,
+        endpoint: str,
+        address: str,
+        shown: Shown | None,
+        reach: Callable[[], Awaitable[None]],
+    ) -> Carrier:
+        """Opens a channel to an address, as gRPC writes it, and a stream on that."""
+        channel = self._channel(address, shown)
+        stream: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(METHOD)()
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await stream.wait_for_connection()
+        except TimeoutError as error:
+            await channel.close()
+            raise ConnectionError(f"{endpoint} does not answer ({CONNECT_SECONDS:g} s)") from error
+        except STREAM_ERRORS as error:
+            await channel.close()
+            await reach()  # it may have gone since the first
+            raise unreachable(endpoint, error) from error
+        except asyncio.CancelledError:
+            await channel.close()
+            raise
+        return _DialledCarrier(endpoint, channel, stream, shown)
+
+    def _channel(self, address: str, shown: Shown | None) -> grpc.aio.Channel:
+        if shown is None:
+            return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        pair = None if self._mutual is None else self._mutual.pair
+        credentials = grpc.ssl_channel_credentials(
+            shown.certificate,
+            None if pair is None else pair.key,
+            None if pair is None else pair.certificate,
+        )
+        named = ("grpc.ssl_target_name_override", shown.target)
+        return grpc.aio.secure_channel(address, credentials, options=(*CHANNEL_OPTIONS, named))
+
+    async def _fetch(self, endpoint: str, host: str, port: int) -> _Found:
+        """Returns the certificate that a listener shows, and where."""
+
+        async def fetch(addresses: list[Any]) -> _Found:
+            reached: list[str] = []
+
+            async def connect() -> socket.socket:
+                connected = await _connected(addresses)
+                reached.append(connected.getpeername()[0])
+                return connected
+
+            shown = await self._probe.fetch(endpoint, connect)
+            return _Found(shown, reached[-1])
+
+        return await _within_bounds(endpoint, host, port, fetch)
+
+    async def _reach(self, endpoint: str, host: str, port: int, *, plain: bool) -> str:
+        """Connects, and hangs up; checks that nothing plain leaves this machine.
+
+        Returns:
+            The address that answered, as a number.
+        """
+
+        async def reach(addresses: list[Any]) -> str:
+            here = all(is_loopback(where[0]) for *_, where in addresses)
+            if plain and not here and not self._insecure:
+                raise RefusedError(
+                    Reason.AUTHENTICATION,
+                    f"{endpoint} is on another machine and without encryption, which no worker does "
+                    "that is not insecure; start the one there without insecure=True, or this one "
+                    "with it",
+                )
+            with await _connected(addresses) as connected:
+                return str(connected.getpeername()[0])
+
+        return await _within_bounds(endpoint, host, port, reach)
+
+    async def _upgrade(self, endpoint: str, host: str, port: int) -> _Found | None:
+        """Looks whether a listener took no plain stream because it encrypts.
+
+        One that listens everywhere does, and the job may know it by its loopback address.
+        """
+        if self._insecure:
+            return None
+        try:
+            return await self._fetch(endpoint, host, port)
+        except ConnectionError:
+            return None
+
+
+async def connect(endpoint: str, host: str, port: int) -> socket.socket:
+    """Returns a socket, connected and not blocking.
+
+    Raises:
+        ConnectionRefusedError: Nobody listens there.
+        ConnectionError: It cannot be reached now.
+    """
+    return await _within_bounds(endpoint, host, port, _connected)
+
+
+async def _within_bounds(
+    endpoint: str, host: str, port: int, use: Callable[[list[Any]], Awaitable[T]]
+) -> T:
+    """Looks an address up and uses it, within the time that a host needs to answer at all."""
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            return await use(await _addresses(asyncio.get_running_loop(), host, port))
+    except RefusedError:
+        raise
+    except TimeoutError as error:
+        raise ConnectionError(f"{endpoint} does not answer ({CONNECT_SECONDS:g} s)") from error
+    except OSError as error:
+        raise unreachable(endpoint, error) from error
+
+
+class _Found(NamedTuple):
+    """A listener that answered under TLS.
+
+    Attributes:
+        shown: Its certificate.
+        address: Where, as a number.
+    """
+
+    shown: Shown
+    address: str
+
+
+async def _addresses(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[Any]:
+    """Looks a name up; what is a number already needs none of the loop's threads.
+
+    A name that means loopback, as `localhost` does of two families, is one address, and the same as
+    for whoever listens there under that name: anybody may listen at the other.
+    """
+    with contextlib.suppress(socket.gaierror):
+        numeric = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=numeric)
+    look_up = functools.partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    found = await loop.run_in_executor(None, look_up)  # not uvloop's own threads: see _connect
+    if all(is_loopback(str(where[0])) for *_, where in found):
+        return [each for each in found if each[0] == socket.AF_INET][:1] or found[:1]
+    return found
+
+
+async def _connected(addresses: list[Any]) -> socket.socket:
+    """Connects to the first address that takes the connection."""
+    first: OSError | None = None
+    for family, kind, protocol, _, address in addresses:
+        connecting = socket.socket(family, kind, protocol)
+        try:
+            connecting.setblocking(False)
+            await _connect(connecting, address)
+        except OSError as error:
+            connecting.close()
+            first = first or error
+        except BaseException:
+            connecting.close()
+            raise
+        else:
+            return connecting
+    raise first or OSError("the name has no address")
+
+
+async def _connect(connecting: socket.socket, address: Any) -> None:
+    """Does what the loop's `sock_connect` does, which with uvloop starts libuv's threads.
+
+    A process that was forked when those ran dies when it exits: libuv joins them there.
+    """
+    try:
+        connecting.connect(address)
+    except (BlockingIOError, InterruptedError):
+        loop = asyncio.get_running_loop()
+        writable = asyncio.Event()
+        loop.add_writer(connecting, writable.set)
+        try:
+            await writable.wait()
+        finally:
+            loop.remove_writer(connecting)
+        error = connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if error:
+            raise OSError(error, os.strerror(error)) from None
+
+
+@final
+class _DialledCarrier(Carrier):
+    def __init__(
+        self,
+        endpoint: str,
+        channel: grpc.aio.Channel,
+        stream: grpc.aio.StreamStreamCall[bytes, bytes],
+        shown: Shown | None,
+    ) -> None:
+        self._endpoint = endpoint
+        self._shown = shown
+        self._channel = channel
+        self._stream = stream
+        self._operations = Operations(endpoint)
+        self._writes = Writes(endpoint, stream.write)
+        self._closed = asyncio.Event()
+        self._reading = False
+        self._writing = False
+
+    @property
+    def description(self) -> str:
+        return self._endpoint
+
+    @property
+    def binding(self) -> bytes:
+        return b"" if self._shown is None else self._shown.binding
+
+    @property
+    def peer_names(self) -> frozenset[str] | None:
+        return None if self._shown is None else self._shown.names
+
+    @property
+    def begins_anywhere(self) -> bool:
+        return True
+
+    def begin(self, message: bytes) -> Sending:
+        return self._writes.begin(message)
+
+    async def send(self, message: bytes) -> None:
+        if self._closed.is_set():
+            raise closed(self._endpoint)
+        self._writing = True
+        try:
+            with self._operations.one():
+                await self._stream.write(message)
+        finally:
+            self._writing = False
+
+    async def receive(self) -> bytes:
+        if self._closed.is_set():
+            raise closed(self._endpoint)
+        self._reading = True
+        try:
+            with self._operations.one():
+                message = await self._stream.read()
+                if self._closed.is_set():
+                    await self._drain()
+        finally:
+            self._reading = False
+        if not isinstance(message, bytes) or self._closed.is_set():  # EOF
+            raise closed(self._endpoint)
+        return message
+
+    async def close(self) -> None:
+        """Ends our half; the listener then ends its own, and only a deaf one is cut off.
+
+        Our half cannot be ended while a write waits for the listener to read: then the time for
+        the cut runs from the beginning.
+        """
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        self._writes.end()
+        closing = self._cut_off() if self._writing or self._writes.under_way else None
+        with contextlib.suppress(CarrierClosedError), self._operations.one():
+            await self._stream.done_writing()
+        closing = closing or self._cut_off()
+        if not self._reading:
+            with contextlib.suppress(CarrierClosedError), self._operations.one():
+                await self._drain()
+        await closing
+
+    def _cut_off(self) -> asyncio.Future[None]:
+        closing = asyncio.ensure_future(self._channel.close(CLOSE_SECONDS))
+        closing.add_done_callback(lambda _: self._abandon())
+        return closing
+
+    def _abandon(self) -> None:
+        self._operations.abandon()
+        self._writes.abandon()
+
+    async def _drain(self) -> None:
+        """Reads what nobody wants any more: before that gRPC does not see the end behind it."""
+        while isinstance(await self._stream.read(), bytes):
+            pass

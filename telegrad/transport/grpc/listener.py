@@ -1,0 +1,233 @@
+"""The listening end of the gRPC transport: one server, one generic handler over raw bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias, final
+
+import grpc
+import grpc.aio
+
+from telegrad.transport.addresses import split_advertised
+from telegrad.transport.base import Carrier, Listener, Sending
+from telegrad.transport.grpc.errors import STREAM_ERRORS, closed
+from telegrad.transport.grpc.health import HealthHandler
+from telegrad.transport.grpc.options import METHOD, SCHEME, TLS_SCHEME, is_loopback, join_address
+from telegrad.transport.grpc.writes import Operations, Writes, keep_polling
+from telegrad.transport.security.tls import Tls
+from telegrad.transport.sockets.unix import UNIX_SCHEME
+
+__all__ = ["listen", "listen_unix"]
+
+Accept: TypeAlias = Callable[[Carrier], Awaitable[None]]
+Options: TypeAlias = tuple[tuple[str, int], ...]
+_Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
+
+# How long a stream that was closed, and those of a closed listener, may take to end.
+CLOSE_SECONDS = 1.0
+
+
+async def listen(
+    host: str,
+    port: int,
+    advertise: str | None,
+    accept: Accept,
+    tls: Tls | None = None,
+    *,
+    options: Options,
+) -> Listener:
+    """Serves on an address.
+
+    Args:
+        host: The address, as a number.
+        port: Its port; 0 lets the kernel choose.
+        advertise: The host that peers dial, or host and port, if it is not that.
+        accept: Takes the carriers.
+        tls: What it shows and demands; None: nothing is encrypted.
+        options: gRPC's.
+
+    Raises:
+        OSError: It cannot be had; says the remedy.
+    """
+    if port:
+        _try_port(host, port)  # gRPC's own words name neither the cause nor a remedy
+    server = grpc.aio.server(options=options)
+    server.add_generic_rpc_handlers((_Handler(accept, tls),))
+    if is_loopback(host) or (tls is not None and tls.mutual):
+        server.add_generic_rpc_handlers((HealthHandler(),))
+    try:
+        bound = _add_port(server, join_address(host, port), tls)
+    except RuntimeError as error:
+        raise OSError(f"cannot listen on {host}:{port}: {error}") from error
+    await server.start()
+    scheme = SCHEME if tls is None else TLS_SCHEME
+    outside, port_outside = split_advertised(advertise or host)
+    return _GrpcListener(server, f"{scheme}://{join_address(outside, port_outside or bound)}")
+
+
+async def listen_unix(path: str, accept: Accept, *, options: Options) -> Listener:
+    """Serves on a Unix socket, in a directory that nobody but this user may enter.
+
+    Raises:
+        OSError: It cannot be had.
+    """
+    server = grpc.aio.server(options=options)
+    server.add_generic_rpc_handlers((_Handler(accept, None), HealthHandler()))
+    try:
+        server.add_insecure_port(f"unix:{path}")
+    except RuntimeError as error:
+        raise OSError(f"cannot listen on {path}: {error}") from error
+    await server.start()
+    return _GrpcListener(server, f"{UNIX_SCHEME}://{path}")
+
+
+def _add_port(server: grpc.aio.Server, address: str, tls: Tls | None) -> int:
+    """Has a server listen, and under mutual TLS end the connections of whoever proves no name.
+
+    gRPC does that by itself: nobody here hears of those that have no certificate of our authorities.
+    """
+    if tls is None:
+        return server.add_insecure_port(address)
+    credentials = grpc.ssl_server_credentials(
+        [(tls.pair.key, tls.pair.certificate)], tls.authorities or None, tls.mutual
+    )
+    return server.add_secure_port(address, credentials)
+
+
+def _try_port(host: str, port: int) -> None:
+    """Binds a plain socket first and lets go of it: its errors say what is wrong."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"cannot listen on {host}:{port} ({error.strerror}); another process may use the "
+                f"port: name a free one, or 0 to let the kernel choose",
+            ) from error
+
+
+@final
+class _Handler(grpc.GenericRpcHandler):
+    """Answers the one method there is; a stream lives as long as its carrier."""
+
+    def __init__(self, accept: Accept, tls: Tls | None) -> None:
+        self._accept = accept
+        self._tls = tls
+        self._method: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(
+            self._open
+        )
+
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler[bytes, bytes] | None:
+        return self._method if handler_call_details.method == METHOD else None
+
+    async def _open(self, _: object, context: _Context) -> None:
+        carrier = _AcceptedCarrier(context, self._tls)
+        try:
+            await context.send_initial_metadata(())  # what the dialler waits for
+            await self._accept(carrier)
+            await carrier.wait_closed()
+        except STREAM_ERRORS:
+            pass
+        finally:
+            carrier.end()
+
+
+@final
+class _GrpcListener(Listener):
+    def __init__(self, server: grpc.aio.Server, endpoint: str) -> None:
+        self._server = server
+        self._endpoint = endpoint
+
+    @property
+    def endpoint(self) -> str:
+        return self._endpoint
+
+    async def close(self) -> None:
+        """Ends the streams as well, after the grace: gRPC knows no half-closed server."""
+        stopping = asyncio.ensure_future(self._server.stop(CLOSE_SECONDS))
+        stopped, _ = await asyncio.wait({stopping}, timeout=2 * CLOSE_SECONDS)
+        if not stopped:
+            keep_polling()
+
+
+@final
+class _AcceptedCarrier(Carrier):
+    """A stream that a peer opened; ends when its handler returns or is cancelled by gRPC.
+
+    A server can end no stream before its last write has left. What waits here is given up soon;
+    gRPC's own part of it stays until the dialler reads on, its connection breaks, or the listener
+    closes.
+    """
+
+    def __init__(self, context: _Context, tls: Tls | None) -> None:
+        self._context = context
+        self._tls = tls
+        self._names = _names(context) if tls is not None and tls.mutual else None
+        self._description = f"{SCHEME if tls is None else TLS_SCHEME} {context.peer()}"
+        self._operations = Operations(self._description)
+        self._writes = Writes(self._description, context.write)
+        self._closed = asyncio.Event()
+
+    @property
+    def description(self) -> str:
+        return self._description
+
+    @property
+    def binding(self) -> bytes:
+        return b"" if self._tls is None else self._tls.binding
+
+    @property
+    def peer_names(self) -> frozenset[str] | None:
+        return self._names
+
+    @property
+    def begins_anywhere(self) -> bool:
+        return True
+
+    def begin(self, message: bytes) -> Sending:
+        return self._writes.begin(message)
+
+    async def send(self, message: bytes) -> None:
+        if self._closed.is_set():
+            raise closed(self._description)
+        with self._operations.one():
+            await self._context.write(message)
+
+    async def receive(self) -> bytes:
+        if self._closed.is_set():
+            raise closed(self._description)
+        with self._operations.one():
+            message = await self._context.read()
+        if not isinstance(message, bytes):  # EOF
+            raise closed(self._description)
+        return message
+
+    async def close(self) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Lets the handler return, which ends the stream at both ends."""
+        if not self._closed.is_set():
+            self._closed.set()
+            self._writes.end()
+            asyncio.get_running_loop().call_later(CLOSE_SECONDS, self._abandon)
+
+    async def wait_closed(self) -> None:
+        await self._closed.wait()
+
+    def _abandon(self) -> None:
+        self._operations.abandon()
+        self._writes.abandon()
+
+
+def _names(context: _Context) -> frozenset[str]:
+    """Returns the DNS names in the certificate of whoever dialled, which gRPC has verified."""
+    found = context.auth_context().get("peer_dns", ())
+    return frozenset(name.decode(errors="replace") for name in found)

@@ -1,0 +1,212 @@
+"""The messages that any thread writes to one gRPC stream, with neither a task nor a turn of the loop.
+
+gRPC's coroutine for a write starts the operation before it waits for anything. It is begun in the
+thread that has the message; the end comes to the loop as a future, which nobody waits for until there
+is a next message. [A call over the loop: 6 turns of it at each end, and 3 wake-ups; so: 3 and 2.]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from asyncio import Future
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager
+from typing import Any, final
+
+import grpc.aio
+
+from telegrad.transport.base import CarrierClosedError, Sending
+from telegrad.transport.grpc.errors import STREAM_ERRORS, closed
+
+__all__ = [
+    "Operations",
+    "Writes",
+    "keep_polling",
+]
+
+
+# -- the reads and writes of one gRPC stream that are under way, and how they are given up -------
+#
+# gRPC ends an operation when its call is cancelled, with two exceptions: at the listener a write
+# waits for the dialler to read, whatever happens; and bytes that are stuck in a socket, behind a
+# peer that was stopped, hold up even a cancelled call. Whoever closes must not wait for either. Nor
+# must gRPC: with its last object goes its polling thread, and the loop would wait for the end of
+# that, which waits for the end of the operation.
+
+
+def keep_polling() -> None:
+    """Has gRPC keep its polling thread for the life of the process: something may never end."""
+    grpc.aio.init_grpc_aio()
+
+
+@final
+class Operations:
+    """What tasks do on one stream; on the loop.
+
+    Args:
+        description: Of the stream, for errors.
+    """
+
+    def __init__(self, description: str) -> None:
+        self._description = description
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._abandoned: set[asyncio.Task[Any]] = set()
+
+    def one(self) -> AbstractContextManager[None]:
+        """Stands around one operation, in the task that awaits it.
+
+        Raises:
+            CarrierClosedError: The stream is over, or the operation was given up.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        return _Operation(self, task)
+
+    def abandon(self) -> None:
+        """Gives up what is under way: it raises CarrierClosedError."""
+        for task in self._tasks - self._abandoned:
+            self._abandoned.add(task)
+            task.cancel()
+
+    def begin(self, task: asyncio.Task[Any]) -> None:
+        """Notes an operation."""
+        self._tasks.add(task)
+
+    def end(self, task: asyncio.Task[Any], error: BaseException | None) -> None:
+        """Forgets an operation, and raises what stands for its error, if that is another one."""
+        abandoned = task in self._abandoned
+        self._tasks.discard(task)
+        self._abandoned.discard(task)
+        if error is None:
+            return
+        if isinstance(error, STREAM_ERRORS):
+            raise closed(self._description, error) from error
+        if isinstance(error, asyncio.CancelledError):
+            keep_polling()
+            if abandoned:
+                task.uncancel()
+            if not task.cancelling():
+                # A read that is under way when its channel closes ends like this, too.
+                raise closed(self._description) from error
+
+
+@final
+class _Operation(AbstractContextManager[None]):
+    """A class, not a generator: every message passes two, and those take three times as long."""
+
+    __slots__ = ("_operations", "_task")
+
+    def __init__(self, operations: Operations, task: asyncio.Task[Any]) -> None:
+        self._operations = operations
+        self._task = task
+
+    def __enter__(self) -> None:
+        self._operations.begin(self._task)
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self._operations.end(self._task, error)
+
+
+# ------------------------------------------------------------------------------------------------
+
+
+@final
+class Writes:
+    """Those of one stream; one at a time.
+
+    Args:
+        description: Of the stream, for errors.
+        write: gRPC's function; nothing else may write meanwhile.
+    """
+
+    def __init__(
+        self, description: str, write: Callable[[bytes], Coroutine[Any, Any, None]]
+    ) -> None:
+        self._description = description
+        self._write = write
+        self._begin_lock = threading.Lock()  # guards the next two
+        self._ended = False
+        self._last: _Write | None = None
+
+    def begin(self, message: bytes) -> Sending:
+        """Begins one, in any thread, once the last one has left.
+
+        Raises:
+            CarrierClosedError: The stream is over.
+        """
+        with self._begin_lock:
+            if self._ended:
+                raise closed(self._description)
+            self._last = _Write(self._description, self._write(message))
+            return self._last
+
+    @property
+    def under_way(self) -> bool:
+        """Whether one has begun and not left; on the loop."""
+        last = self._last
+        return last is not None and not last.done()
+
+    def end(self) -> None:
+        """Begins no more; on the loop. What is under way may still leave."""
+        with self._begin_lock:
+            self._ended = True
+        if self._last is not None:
+            self._last.let_go()
+
+    def abandon(self) -> None:
+        """Gives up what is under way, after `end`: it may never leave."""
+        if self.under_way:
+            keep_polling()
+
+
+@final
+class _Write(Sending):
+    """One message.
+
+    Args:
+        description: Of the stream, for errors.
+        write: gRPC's coroutine, not begun yet.
+
+    Raises:
+        CarrierClosedError: The stream is over.
+    """
+
+    __slots__ = ("_coroutine", "_description", "_left", "_unheard")
+
+    def __init__(self, description: str, write: Coroutine[Any, Any, None]) -> None:
+        self._description = description
+        self._coroutine = write
+        try:
+            self._left: Future[None] = write.send(None)
+        except STREAM_ERRORS as error:
+            raise closed(description, error) from error
+        self._unheard = [self._left]  # taken by whoever hears of the end
+
+    def done(self) -> bool:
+        return self._left.done()
+
+    def result(self) -> None:
+        try:
+            left = self._unheard.pop()
+        except IndexError:
+            return
+        if error := left.exception():  # gRPC finds out by itself, on the loop
+            self._coroutine.close()
+            raise closed(self._description, error) from error
+        try:
+            self._coroutine.send(None)  # gives back what gRPC had borrowed
+        except StopIteration:
+            return
+
+    def add_done_callback(self, call: Callable[[Any], object], /) -> None:
+        self._left.add_done_callback(call)
+
+    def let_go(self) -> None:
+        """Hears of the end by itself, whenever that is; on the loop."""
+        self._left.add_done_callback(self._end)
+
+    def _end(self, _: object) -> None:
+        with contextlib.suppress(CarrierClosedError):
+            self.result()

@@ -1,0 +1,272 @@
+"""What moves the frames of one stream between its carrier and its connection.
+
+    TaskPump     a task on the loop reads; messages are begun where they are posted, or on the loop;
+                 any carrier
+    DirectPump   whichever thread has something to write, or waits for a reply (`direct_pump`)
+
+The writer's turn is given once: by `wake`, from the thread that found that nobody had it, and it
+ends when `next_message` returns None.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, final
+
+from telegrad.errors import DecodeError
+from telegrad.transport.base import Carrier, CarrierClosedError, Sending
+from telegrad.transport.loop import LoopThread
+from telegrad.transport.security.tags import BadTagError
+
+__all__ = ["READ_ERRORS", "Frames", "Gate", "Pump", "TaskPump"]
+
+logger = logging.getLogger(__name__)
+
+# What ends a stream when it comes out of reading: it broke, or the peer did what no worker does.
+READ_ERRORS = (CarrierClosedError, BadTagError, DecodeError)
+
+# How long a goodbye that answers another may take to leave before its carrier is closed.
+FAREWELL_SECONDS = 1.0
+
+# A message that has left is kept until the next one, which saves a turn of the loop, up to this size.
+KEPT_BYTES = 64 * 2**10
+
+
+class Gate(Protocol):
+    """What a caller waits at; see `rpc.gate`."""
+
+    def is_open(self) -> bool:
+        """Tells whether it was opened."""
+
+    def wake_with(self, wake: Callable[[], None] | None) -> None:
+        """Says what wakes the waiting thread when it is opened by another one."""
+
+
+class Frames(Protocol):
+    """The connection's end of a stream: where its messages come from and go to."""
+
+    def next_message(self) -> bytes | None:
+        """Returns what to write next; None ends the writer's turn. In the thread that has it."""
+
+    def ending(self) -> bool:
+        """Whether it waits for the message last returned to have left."""
+
+    def written(self) -> None:
+        """Hears that a message has left; perhaps only before the next one, unless `ending`."""
+
+    def take(self, message: bytes) -> bool:
+        """Takes a message that came; tells whether it brought a request. In one thread at a time.
+
+        Raises:
+            BadTagError: The peer did not write it, or not at this place.
+            DecodeError: It breaks the protocol.
+        """
+
+    def failed(self, error: BaseException) -> None:
+        """Hears that reading or writing came to an end; on the loop."""
+
+
+class Pump(ABC):
+    """Moves messages until it is let go."""
+
+    @abstractmethod
+    def start(self, preamble: bytes) -> None:
+        """Begins, with the writer's turn; on the loop.
+
+        Args:
+            preamble: What has to be sent before the first frame.
+        """
+
+    @abstractmethod
+    def wake(self) -> None:
+        """Begins the writer's turn; from any thread."""
+
+    @abstractmethod
+    def let_go(self, farewell: Callable[[], bytes] | None) -> None:
+        """Reads no more and writes no more; on the loop.
+
+        Args:
+            farewell: Makes a last message, behind all others; None for none.
+        """
+
+    @abstractmethod
+    def drive(self, gate: Gate, seconds: float) -> None:
+        """Reads in the calling thread until a gate is open, for so many seconds, or not at all."""
+
+    def drive_on(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None] | None:
+        """Has a loop of the user's read, which runs in this thread, until the returned is called.
+
+        Returns:
+            None where it cannot, or another loop does.
+        """
+        return None
+
+    def tick(self) -> None:  # noqa: B027 - most have nothing to look after
+        """Looks after who reads; on the loop, several times a second."""
+
+
+@final
+class TaskPump(Pump):
+    """One task on the loop that reads, and messages that are begun one after the other.
+
+    A message is begun in the thread that posted it, where the carrier allows it, unless that writes
+    several times without an answer: such ones are left to the loop, which writes many as one. What
+    comes while a message is on its way is written when that has left.
+
+    Args:
+        carrier: What moves the bytes.
+        frames: The other end.
+        loop: Where the carrier is.
+        spawn: Starts tasks.
+    """
+
+    def __init__(
+        self,
+        carrier: Carrier,
+        frames: Frames,
+        loop: LoopThread,
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        self._carrier = carrier
+        self._frames = frames
+        self._loop = loop
+        self._spawn = spawn
+        self._anywhere = carrier.begins_anywhere
+        self._answered = False  # something came since a thread began a message here
+        self._begin_lock = threading.Lock()  # guards the next three; one message at a time
+        self._open = True
+        self._sending: Sending | None = None  # the last one that was begun
+        self._held: bytes | None = None  # the next one, while that is on its way
+
+    def start(self, preamble: bytes) -> None:
+        """Starts the task that reads, and begins the first message."""
+        self._spawn(self._read())
+        self._write(preamble)
+
+    def wake(self) -> None:
+        """Begins a message, here or on the loop."""
+        if self._anywhere and self._answered and not self._loop.is_loop_thread():
+            self._answered = False
+            self._write()
+        else:
+            self._loop.call_soon(self._write)
+
+    def let_go(self, farewell: Callable[[], bytes] | None) -> None:
+        """Ends the task and begins no more messages; the farewell is said behind the last one."""
+        with self._begin_lock:
+            self._open = False
+        self._settle()
+        self._spawn(self._end(farewell))
+
+    def drive(self, gate: Gate, seconds: float) -> None:
+        """Returns at once: the loop alone reads."""
+
+    def _is_open(self) -> bool:
+        return self._open
+
+    async def _read(self) -> None:
+        try:
+            while self._is_open():
+                message = await self._carrier.receive()
+                if not self._is_open():
+                    return
+                self._answered = True
+                self._frames.take(message)
+        except READ_ERRORS as error:
+            self._frames.failed(error)
+
+    def _write(self, preamble: bytes = b"") -> None:
+        """Begins what can be begun now, with the turn, and has the loop see to the rest."""
+        try:
+            over = self._begin(preamble)
+        except CarrierClosedError as error:
+            self._loop.call_soon(self._frames.failed, error)
+        except BaseException as error:  # raised by a signal handler: a message may be lost
+            self._loop.call_soon(self._frames.failed, CarrierClosedError(repr(error)))
+            raise
+        else:
+            if not over:
+                self._loop.call_soon(self._go_on)
+
+    def _begin(self, preamble: bytes) -> bool:
+        """Begins a message, if the last one has left; returns whether the turn is over."""
+        with self._begin_lock:
+            if not self._open:
+                return True  # the next stream begins with the turn
+            if not self._has_left():
+                return False
+            message = preamble or self._held or self._frames.next_message()
+            self._held = None
+            if message is None:
+                return True
+            self._sending = self._carrier.begin(message)
+            if len(message) > KEPT_BYTES:
+                return False  # it may take long: what comes next is chosen when it has left
+            self._held = self._frames.next_message()
+            over = self._held is None
+        if over and self._frames.ending():
+            self._loop.call_soon(self._settle)
+        return over
+
+    def _has_left(self) -> bool:
+        """Forgets the last message if it has left, under the lock; returns whether none is left."""
+        sending = self._sending
+        if sending is None:
+            return True
+        if not sending.done():
+            return False
+        self._sending = None
+        try:
+            sending.result()
+        except asyncio.CancelledError as error:
+            raise CarrierClosedError("the loop has ended") from error
+        self._frames.written()
+        return True
+
+    def _go_on(self) -> None:
+        """Writes when the last message has left; on the loop, with the turn."""
+        sending = self._sending
+        if sending is None or sending.done():
+            self._write()
+        else:
+            sending.add_done_callback(lambda _: self._write())
+
+    def _settle(self, _: object = None) -> None:
+        """Forgets the last message when it has left; on the loop."""
+        try:
+            with self._begin_lock:
+                sending = None if self._has_left() else self._sending
+            if sending is not None:
+                sending.add_done_callback(self._settle)
+        except CarrierClosedError as error:
+            self._frames.failed(error)
+
+    async def _end(self, farewell: Callable[[], bytes] | None) -> None:
+        try:
+            if farewell is not None:
+                await self._say(farewell)
+        finally:
+            await self._carrier.close()
+
+    async def _say(self, farewell: Callable[[], bytes]) -> None:
+        try:
+            async with asyncio.timeout(FAREWELL_SECONDS):
+                await self._left()
+                if self._held is not None:
+                    await self._carrier.send(self._held)
+                await self._carrier.send(farewell())
+        except (TimeoutError, CarrierClosedError):
+            logger.debug("%s takes no farewell", self._carrier.description)
+
+    async def _left(self) -> None:
+        """Waits until the last message has left."""
+        sending = self._sending
+        if sending is None or sending.done():
+            return
+        left = asyncio.Event()
+        sending.add_done_callback(lambda _: left.set())
+        await left.wait()

@@ -1,0 +1,178 @@
+"""Looking again and again for a short while before a thread sleeps.
+
+A thread that sleeps is woken 30 us after its message came, on a processor that has forgotten what it
+did; one that looks meanwhile goes on at once. Whether that pays is learnt from the last waits, as
+Linux's halt polling does for virtual machines (Documentation/virt/kvm/halt-polling): a wait that was
+short calls for looking in the next one, waits that were long end it. Event loops learn by the same
+rule (`loop_reader`).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import threading
+import time
+from _signal import getsignal as get_handler  # type: ignore[import-not-found]
+from _signal import signal as set_handler
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import FrameType
+from typing import Any, TypeAlias, TypeVar, TypeVarTuple, final
+
+__all__ = [
+    "WANTED_SECONDS",
+    "Shield",
+    "Spin",
+    "longest_spin",
+]
+
+
+Number = TypeVar("Number", int, float)
+
+# Between looks that are given to others: then another thread had the processor, or the interpreter, for itself.
+WANTED_SECONDS = 0.0002
+LEAST = 1 / 8  # of the longest time: below that nothing is looked for
+# What a wait may last longer for each byte that either end has copied meanwhile: 1 MiB takes 60 to 150 us,
+# twice that where it is not in the caches. For more than 8 MiB, a wake-up makes no difference.
+SECONDS_PER_BYTE = 300e-6 / 2**20
+MOST_BYTES = 8 * 2**20
+
+
+def longest_spin(wanted: float) -> float:
+    """Returns the seconds that a thread may look: none where this process has one processor.
+
+    Args:
+        wanted: As the user says.
+    """
+    return wanted if len(os.sched_getaffinity(0)) > 1 else 0.0
+
+
+@final
+class Spin:
+    """How long the next wait begins with looking; of one thread at a time.
+
+    Args:
+        most: Seconds; 0 for never.
+
+    Attributes:
+        window: Seconds of looking, in the next wait.
+        extra: Seconds that it may take longer, and is looked for, as big parts are copied.
+    """
+
+    __slots__ = ("_most", "_waited", "extra", "window")
+
+    def __init__(self, most: float) -> None:
+        self._most = most
+        self._waited = math.inf
+        self.window = self.extra = 0.0
+
+    def learn(self, waited: float) -> None:
+        """Hears how many seconds the last wait took."""
+        self._waited = waited
+        if waited <= self._most + self.extra:
+            self.window = self._most
+        elif self.window:
+            half = self.window / 2
+            self.window = half if half >= LEAST * self._most else 0.0
+        self.extra = 0.0
+
+    def moved(self, size: int) -> None:
+        """Hears of a copy of so many bytes, for which the last wait was, or the next one will be."""
+        self.extra = self._most and min(size, MOST_BYTES) * SECONDS_PER_BYTE
+        if self._waited <= self._most + self.extra:
+            self.window = self._most
+
+    def poll(
+        self, poll: Callable[[Number], list[tuple[int, int]]], timeout: Number
+    ) -> list[tuple[int, int]]:
+        """Polls until something is there or the time is over; returns what is ready.
+
+        Args:
+            poll: Of an `epoll` or a `poll` object.
+            timeout: In its unit.
+        """
+        began = looked = time.monotonic()
+        if self.window:
+            until = began + self.window + self.extra
+            while True:
+                if ready := poll(0):
+                    self.extra = 0.0
+                    return ready
+                now = time.monotonic()
+                if now >= until or now - looked > WANTED_SECONDS:
+                    break
+                looked = now
+                os.sched_yield()
+        ready = poll(timeout)
+        self.learn(time.monotonic() - began)
+        return ready
+
+
+# -- ctrl-C in a thread that moves messages for others: put off until it waits, or is done -------
+#
+# A KeyboardInterrupt in the midst of handing over a reply would take it away from whoever waits for
+# it. Only the main thread is concerned: Python calls signal handlers there.
+
+# What the functions of `signal` wrap to turn numbers into enumerations. That takes fifty times as
+# long, and under `asyncio.run`, whose handler refers to its main task, writes that out each time.
+
+
+_Handler: TypeAlias = Callable[[int, FrameType | None], Any]
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+@final
+class Shield(AbstractContextManager["Shield"]):
+    """For the library: a block in which Ctrl-C waits, but for the waits inside it.
+
+    Attributes:
+        in_wait: Whether an exception came out of a wait, between two messages.
+    """
+
+    __slots__ = ("_came", "_handler", "_polling", "in_wait")
+
+    def __init__(self) -> None:
+        self.in_wait = False
+        self._polling = False
+        self._came = False
+        self._handler: _Handler | None = None
+
+    def __enter__(self) -> Shield:
+        if threading.get_ident() == threading.main_thread().ident:
+            handler = get_handler(signal.SIGINT)
+            if callable(handler):
+                self._handler = handler
+                set_handler(signal.SIGINT, self._hear)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        handler = self._handler
+        if handler is None:
+            return
+        set_handler(signal.SIGINT, handler)
+        if self._came:
+            handler(signal.SIGINT, None)
+
+    def wait(self, wait: Callable[[*Ts], T], *args: *Ts) -> T:
+        """Returns `wait(*args)`; Ctrl-C ends that, or came before and does so now."""
+        self._polling = True
+        try:
+            if self._came and self._handler is not None:
+                self._came = False
+                self._handler(signal.SIGINT, None)
+            return wait(*args)
+        except BaseException:
+            self.in_wait = True
+            raise
+        finally:
+            self._polling = False
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        if self._polling and self._handler is not None:
+            self._handler(number, frame)
+        else:
+            self._came = True

@@ -1,0 +1,1 @@
+"""Who may connect: the handshake, tags of frames, TLS, certificates and the audit log."""

@@ -1,0 +1,505 @@
+"""How two workers prove to each other who they are, before anything else is read. Pure.
+
+    dialler                          listener
+      hello ─────────────────────────▶ takes_hello   same job, a common version, the name expected
+      takes_answer ◀────────────────── answer        its own hello
+      prove(received) ───────────────▶ takes_proof   the dialler holds the token
+      takes_welcome ◀───────────────── welcome(received)  so does the listener; frames follow
+
+At every step the listener may send a refusal instead, which ends the stream. Each side says the
+number of the last envelope that it holds, after it let go of the carrier before this one; what
+the other says decides what is sent again. A proof is HMAC-SHA256(token, role | purpose | that
+number | both hellos in full): it fits no other role, purpose, number or stream.
+
+Under TLS a proof covers the certificate that the listener has shown, too: "tls" and its fingerprint
+stand before the hellos. Somebody in between who ends the one TLS connection and begins another shows
+the dialler another certificate, and neither proof is right at the other end. Frames then need no
+tags. Where certificates were asked of both ends, the name in a hello must be one of those in the
+certificate of whoever says it, in whatever case.
+
+A bulk lane opens with the same four messages. Its hello names the control stream that it belongs
+to, by an id that both ends made of that stream's hellos; the number is 0, and chunks follow.
+"""
+
+from __future__ import annotations
+
+import enum
+import hmac
+import secrets
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from typing import Final, final
+
+from google.protobuf.message import DecodeError as ProtobufDecodeError
+
+from telegrad import pb
+from telegrad.transport.base import Carrier
+from telegrad.transport.bulk.seal import lane_secret
+from telegrad.transport.security.tags import (
+    STREAM_ID_BYTES,
+    UNTAGGED,
+    Frames,
+    make_frames,
+    stream_id,
+)
+from telegrad.types import WorkerInfo
+
+__all__ = [
+    "GONE",
+    "MAX_HANDSHAKE_BYTES",
+    "AcceptHandshake",
+    "DialHandshake",
+    "Identity",
+    "Reason",
+    "RefusedError",
+    "Underlay",
+    "itself",
+    "refusal",
+]
+
+OLDEST_VERSION = NEWEST_VERSION = 1
+CONTROL, BULK, MOVED = "control", "bulk", "moved"
+MAX_HANDSHAKE_BYTES = 16 * 1024  # all that a stream gets before it has proved itself
+
+
+class Reason(enum.IntEnum):
+    """Why a stream was refused; the numbers of `pb.Refusal.Reason`."""
+
+    UNSPECIFIED = 0
+    VERSION = 1
+    JOB = 2
+    NAME = 3
+    INCARNATION = 4
+    AUTHENTICATION = 5
+    FENCED = 6
+    UNKNOWN_SESSION = 7
+    NOT_ADMITTED = 8
+    DUPLICATE = 9
+    MALFORMED = 10
+    UNKNOWN_STREAM = 11
+    UNANNOUNCED = 12
+
+    @classmethod
+    def _missing_(cls, value: object) -> Reason:
+        return cls.UNSPECIFIED
+
+
+# Whoever is refused for one of these will never reach that incarnation again.
+GONE: Final = frozenset({Reason.NAME, Reason.INCARNATION, Reason.FENCED, Reason.UNKNOWN_SESSION})
+
+
+class RefusedError(ConnectionError):
+    """A handshake ended early, by whichever side.
+
+    Attributes:
+        reason: Why, for programs.
+        words: Why, for people.
+    """
+
+    def __init__(self, reason: Reason, words: str) -> None:
+        super().__init__(words)
+        self.reason = reason
+        self.words = words
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who this worker says it is."""
+
+    job: str
+    info: WorkerInfo
+    capabilities: tuple[str, ...] = ()
+
+
+def itself(name: str) -> str:
+    """Returns the name: what says it has to prove it."""
+    return name
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Underlay:
+    """What the connection below a handshake has proved; nothing by default.
+
+    Attributes:
+        binding: The fingerprint of the certificate that the listener has shown.
+        peer_names: The names in the certificate of the other end; None where none was asked for.
+        certified: Which name has to be among these, by the name in the hello.
+        told: What this end is able to on this connection.
+    """
+
+    binding: bytes = b""
+    peer_names: frozenset[str] | None = None
+    certified: Callable[[str], str] = itself
+    told: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, carrier: Carrier, certified: Callable[[str], str] = itself) -> Underlay:
+        """Returns what a carrier proves."""
+        return cls(carrier.binding, carrier.peer_names, certified, carrier.told)
+
+    def protects(self, capabilities: Collection[str]) -> bool:
+        """Tells whether frames need no tags: TLS protects them, or both ends know that nobody can.
+
+        Args:
+            capabilities: What the other end is able to.
+        """
+        return bool(self.binding) or (UNTAGGED in self.told and UNTAGGED in capabilities)
+
+    def tells(self, identity: Identity) -> Identity:
+        """Returns an identity with what this end is able to on this connection."""
+        if not self.told:
+            return identity
+        return replace(identity, capabilities=(*identity.capabilities, *self.told))
+
+    def check(self, hello_name: str) -> None:
+        """Checks the name in a hello.
+
+        Raises:
+            RefusedError: The certificate is for others.
+        """
+        if self.peer_names is None:
+            return
+        name = self.certified(hello_name)
+        if name and name.lower() in map(str.lower, self.peer_names):
+            return
+        holders = " and ".join(map(repr, sorted(self.peer_names))) or "nobody"
+        raise RefusedError(
+            Reason.AUTHENTICATION,
+            f"who says that it is {name or hello_name!r} has shown the certificate of {holders}; run: "
+            f"telegrad certs issue {name or 'NAME'}, and start it with that one",
+        )
+
+
+@final
+class DialHandshake:
+    """The dialler's half.
+
+    Attributes:
+        capabilities: Once an answer was taken: what the listener is able to.
+        transcript: Once an answer was taken: both hellos in full.
+
+    Args:
+        identity: Who dials.
+        token: What both must hold; None in an insecure job.
+        expected: Whom it wants to reach; None for whoever answers.
+        nonce: 32 random bytes.
+        lane_of: For a lane: the id of the stream that it belongs to.
+        moves: Whether it is no lane, but takes the place of that stream.
+        underlay: What the connection has proved.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        token: bytes | None,
+        *,
+        expected: WorkerInfo | None = None,
+        nonce: bytes | None = None,
+        lane_of: bytes = b"",
+        moves: bool = False,
+        underlay: Underlay | None = None,
+    ) -> None:
+        self._identity = identity
+        self._token = token
+        self._underlay = Underlay() if underlay is None else underlay
+        self._expected = expected
+        self._purpose = (MOVED if moves else BULK) if lane_of else CONTROL
+        told = self._underlay.tells(identity)
+        self._hello = _hello(told, nonce, expected, self._purpose, lane_of)
+        self.capabilities: tuple[str, ...] = ()
+        self.transcript = b""
+
+    def hello(self) -> bytes:
+        """Returns the first message."""
+        return b"H" + self._hello
+
+    def takes_answer(self, message: bytes) -> WorkerInfo:
+        """Reads the listener's hello; returns who it says it is.
+
+        Raises:
+            RefusedError: It refuses, or it is not whom this side wants.
+        """
+        body = _body(message, b"H")
+        hello = _parse_hello(body)
+        if hello.purpose != self._purpose or hello.stream:
+            raise RefusedError(Reason.MALFORMED, f"a hello for {hello.purpose!r} in answer")
+        _check_versions(hello)
+        _check_job(hello, self._identity)
+        peer = _info(hello)
+        self._underlay.check(peer.name)
+        _check_expected(peer, self._expected)
+        self.capabilities = tuple(hello.capabilities)
+        self.transcript = _transcript(self._hello, body)
+        return peer
+
+    def prove(self, received: int, *, resumes: bool) -> bytes:
+        """Returns the proof, with the number of the last envelope held here."""
+        mac = _mac(self._token, b"dialler", self._purpose, received, resumes, self._proved)
+        return b"P" + pb.Proof(mac=mac, received=received, resumes=resumes).SerializeToString()
+
+    def takes_welcome(self, message: bytes) -> int:
+        """Returns the number of the last envelope that the listener holds.
+
+        Raises:
+            RefusedError: It refuses, or does not hold the token.
+        """
+        welcome = pb.Welcome()
+        _parse(welcome, _body(message, b"W"))
+        _check_mac(self._token, b"listener", self._purpose, welcome, self._proved)
+        return welcome.received
+
+    def stream_id(self) -> bytes:
+        """Returns the name of this stream, for its lanes."""
+        return stream_id(self._token, self.transcript)
+
+    def lane_secret(self) -> bytes:
+        """Returns what protects lanes of this stream that have no TLS; empty where it has none."""
+        return lane_secret(self._token, self._underlay.binding, self.transcript)
+
+    @property
+    def _proved(self) -> bytes:
+        return _bound(self._underlay.binding, self.transcript)
+
+    def frames(self) -> Frames:
+        """Returns what seals and opens the frames of this stream."""
+        token = None if self._underlay.protects(self.capabilities) else self._token
+        return make_frames(token, self.transcript, dialled=True)
+
+
+@final
+class AcceptHandshake:
+    """The listener's half; see `DialHandshake`.
+
+    Attributes:
+        claimed: Who the dialler says it is; None before a hello was read.
+        lane_of: Once a hello was taken: the id of the stream that a lane says it belongs to, or
+            whose place it takes; empty for any other control stream.
+        capabilities: Once a hello was taken: what the dialler is able to.
+        transcript: Once a hello was taken: both in full.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        token: bytes | None,
+        *,
+        nonce: bytes | None = None,
+        underlay: Underlay | None = None,
+    ) -> None:
+        self._underlay = Underlay() if underlay is None else underlay
+        self.claimed: WorkerInfo | None = None
+        self.lane_of = b""
+        self._identity = identity
+        self._token = token
+        self._nonce = secrets.token_bytes(32) if nonce is None else nonce
+        self._purpose = CONTROL
+        self._hello = _hello(identity, self._nonce, None, CONTROL)
+        self.capabilities: tuple[str, ...] = ()
+        self.transcript = b""
+
+    def takes_hello(self, message: bytes) -> WorkerInfo:
+        """Reads the first message; returns who the dialler says it is.
+
+        Raises:
+            RefusedError: It does not belong here; to be told by `refusal`.
+        """
+        body = _body(message, b"H")
+        hello = _parse_hello(body)
+        self.claimed = claimed = _info(hello)
+        if len(hello.stream) != (0 if hello.purpose == CONTROL else STREAM_ID_BYTES):
+            raise RefusedError(Reason.MALFORMED, f"a {hello.purpose} hello with a wrong stream id")
+        _check_versions(hello)
+        _check_job(hello, self._identity)
+        self._underlay.check(claimed.name)
+        if hello.expected_name:
+            expected = WorkerInfo(hello.expected_name, 0, hello.expected_incarnation)
+            _check_expected(self._identity.info, expected)
+        self.lane_of, self._purpose = hello.stream, hello.purpose
+        told = self._underlay.tells(self._identity)
+        self._hello = _hello(told, self._nonce, None, hello.purpose)
+        self.capabilities = tuple(hello.capabilities)
+        self.transcript = _transcript(body, self._hello)
+        return claimed
+
+    @property
+    def moves(self) -> bool:
+        """Whether it is to take the place of the stream that it names."""
+        return self._purpose == MOVED
+
+    def answer(self) -> bytes:
+        """Returns this side's hello."""
+        return b"H" + self._hello
+
+    def takes_proof(self, message: bytes) -> tuple[int, bool]:
+        """Returns the number of the last envelope that the dialler holds, and if it resumes.
+
+        Raises:
+            RefusedError: The dialler does not hold the token.
+        """
+        proof = pb.Proof()
+        _parse(proof, _body(message, b"P"))
+        _check_mac(self._token, b"dialler", self._purpose, proof, self._proved)
+        return proof.received, proof.resumes
+
+    def welcome(self, received: int, *, resumes: bool) -> bytes:
+        """Returns the last message, with the number of the last envelope held here."""
+        mac = _mac(self._token, b"listener", self._purpose, received, resumes, self._proved)
+        return b"W" + pb.Welcome(mac=mac, received=received, resumes=resumes).SerializeToString()
+
+    def stream_id(self) -> bytes:
+        """Returns the name of this stream, for its lanes."""
+        return stream_id(self._token, self.transcript)
+
+    def lane_secret(self) -> bytes:
+        """Returns what protects lanes of this stream that have no TLS; empty where it has none."""
+        return lane_secret(self._token, self._underlay.binding, self.transcript)
+
+    @property
+    def _proved(self) -> bytes:
+        return _bound(self._underlay.binding, self.transcript)
+
+    def frames(self) -> Frames:
+        """Returns what seals and opens the frames of this stream."""
+        token = None if self._underlay.protects(self.capabilities) else self._token
+        return make_frames(token, self.transcript, dialled=False)
+
+
+def refusal(error: RefusedError) -> bytes:
+    """Returns the message that tells the other side why the stream ends."""
+    told = pb.Refusal(reason=error.reason.name, words=error.words)
+    return b"R" + told.SerializeToString()
+
+
+def _hello(
+    identity: Identity,
+    nonce: bytes | None,
+    expected: WorkerInfo | None,
+    purpose: str,
+    lane_of: bytes = b"",
+) -> bytes:
+    hello = pb.Hello(
+        oldest_version=OLDEST_VERSION,
+        newest_version=NEWEST_VERSION,
+        capabilities=identity.capabilities,
+        job=identity.job,
+        name=identity.info.name,
+        rank=identity.info.rank,
+        incarnation=identity.info.incarnation,
+        nonce=secrets.token_bytes(32) if nonce is None else nonce,
+        purpose=purpose,
+        stream=lane_of,
+    )
+    if expected is not None:
+        hello.expected_name = expected.name
+        hello.expected_incarnation = expected.incarnation
+    return hello.SerializeToString()
+
+
+def _body(message: bytes, tag: bytes) -> bytes:
+    """Returns what stands behind the tag; a refusal becomes its error."""
+    if message[:1] == b"R":
+        told = pb.Refusal()
+        _parse(told, message[1:])
+        raise RefusedError(Reason(told.reason), told.words)
+    if message[:1] != tag:
+        raise RefusedError(Reason.MALFORMED, "that was no message of a telegrad handshake")
+    return message[1:]
+
+
+def _parse(into: pb.Hello | pb.Proof | pb.Welcome | pb.Refusal, body: bytes) -> None:
+    try:
+        into.ParseFromString(body)
+    except (ProtobufDecodeError, UnicodeDecodeError) as error:
+        words = "that was no message of a telegrad handshake"
+        raise RefusedError(Reason.MALFORMED, words) from error
+
+
+def _parse_hello(body: bytes) -> pb.Hello:
+    hello = pb.Hello()
+    _parse(hello, body)
+    if hello.purpose not in (CONTROL, BULK, MOVED) or len(hello.nonce) < 16 or not hello.name:
+        raise RefusedError(Reason.MALFORMED, "a hello without a known purpose, nonce or name")
+    return hello
+
+
+def _info(hello: pb.Hello) -> WorkerInfo:
+    return WorkerInfo(hello.name, hello.rank, hello.incarnation)
+
+
+def _check_versions(hello: pb.Hello) -> None:
+    if hello.oldest_version > NEWEST_VERSION or hello.newest_version < OLDEST_VERSION:
+        raise RefusedError(
+            Reason.VERSION,
+            f"no protocol version in common ({hello.name!r}: {hello.oldest_version} to "
+            f"{hello.newest_version}, here: {OLDEST_VERSION} to {NEWEST_VERSION}); install the "
+            f"same telegrad everywhere",
+        )
+
+
+def _check_job(hello: pb.Hello, identity: Identity) -> None:
+    if hello.job != identity.job:
+        raise RefusedError(
+            Reason.JOB,
+            f"{hello.name!r} belongs to job {hello.job!r}, {identity.info.name} to job "
+            f"{identity.job!r}; check the address, and TELEGRAD_JOB on both",
+        )
+
+
+def _check_expected(found: WorkerInfo, expected: WorkerInfo | None) -> None:
+    if expected is None:
+        return
+    if found.name != expected.name:
+        raise RefusedError(
+            Reason.NAME, f"{expected.name} was dialled, but {found.name} listens there now"
+        )
+    if expected.incarnation not in (0, found.incarnation):
+        raise RefusedError(
+            Reason.INCARNATION,
+            f"incarnation {expected.incarnation} of {expected.name} is gone; incarnation "
+            f"{found.incarnation} answers in its place",
+        )
+
+
+def _transcript(dialler: bytes, listener: bytes) -> bytes:
+    """Joins both hellos so that no other pair of them gives the same bytes."""
+    return len(dialler).to_bytes(4, "big") + dialler + listener
+
+
+def _bound(binding: bytes, transcript: bytes) -> bytes:
+    """Returns what a proof covers; a transcript, and no other text, begins with a zero byte."""
+    return b"tls|" + binding + b"|" + transcript if binding else transcript
+
+
+def _mac(
+    token: bytes | None,
+    role: bytes,
+    purpose: str,
+    received: int,
+    resumes: bool,
+    proved: bytes,
+) -> bytes:
+    if token is None:
+        return b""
+    resumption = b"%d,%d" % (received, resumes)
+    parts = (role, purpose.encode(), resumption, proved)
+    return hmac.digest(token, b"|".join(parts), "sha256")
+
+
+def _check_mac(
+    token: bytes | None,
+    role: bytes,
+    purpose: str,
+    told: pb.Proof | pb.Welcome,
+    proved: bytes,
+) -> None:
+    right = _mac(token, role, purpose, told.received, told.resumes, proved)
+    if token is not None and not hmac.compare_digest(right, told.mac):
+        holds = "another token" if told.mac else "no token"
+        if told.mac and proved.startswith(b"tls|"):
+            holds += ", or somebody in between has shown a certificate of its own"
+        raise RefusedError(
+            Reason.AUTHENTICATION,
+            f"the {role.decode()} holds {holds}; give every worker of the job the same one in "
+            f"RpcOptions.token, TELEGRAD_TOKEN or TELEGRAD_TOKEN_FILE",
+        )

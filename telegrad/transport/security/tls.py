@@ -1,0 +1,352 @@
+"""What a process shows when TLS connections are made, and what it demands of the other end.
+
+    tls=TlsOptions(...)       mutual: both ends show certificates of one authority, and the names in
+                              them are the only ones that their holders may say in a hello
+    without, beyond loopback  self-signed: made at the start, kept in memory. No authority stands for
+                              it; the handshake's proofs cover its fingerprint, so that somebody in
+                              between, whose certificate is another one, is found out
+
+The token is proved in both cases. Everything here reads files and belongs into the thread that
+starts an agent, never on the loop.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import re
+import ssl
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, final
+
+from telegrad.errors import AuthenticationError
+from telegrad.transport.security.certificate import Certificate, KeyPair
+from telegrad.transport.security.certificates import make_self_signed, read_certificate
+
+__all__ = [
+    "Tls",
+    "TlsOptions",
+    "find_tls",
+    "fingerprint",
+    "load_tls",
+    "self_signed_tls",
+    "tls_options",
+]
+
+VARIABLES: Final = {
+    "ca": "TELEGRAD_TLS_CA",
+    "certificate": "TELEGRAD_TLS_CERTIFICATE",
+    "key": "TELEGRAD_TLS_KEY",
+}
+NAME = "{name}"
+ALPN: Final = ["h2"]  # what gRPC speaks, and demands to hear
+# A certificate and what follows it: nobody names a file of a gigabyte in earnest.
+MOST_BYTES = 1 << 20
+_LINE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class TlsOptions:
+    """Files, all PEM, with which a worker proves its name; `telegrad certs` makes them.
+
+    `{name}` in a path stands for the worker's name, so that one setting fits all of them.
+
+    Attributes:
+        ca: The authorities whose certificates are believed.
+        certificate: This worker's, and those between it and its authority, if any.
+        key: The private key to it, which nobody else may read.
+
+    >>> TlsOptions(ca="ca.crt", certificate="{name}.crt", key="{name}.key").of("worker1").key
+    'worker1.key'
+    """
+
+    ca: str | os.PathLike[str]
+    certificate: str | os.PathLike[str]
+    key: str | os.PathLike[str]
+
+    def __post_init__(self) -> None:
+        for name in VARIABLES:
+            value = getattr(self, name)
+            if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+                raise TypeError(f"TlsOptions.{name} must be a path, not {value!r}")
+            object.__setattr__(self, name, os.fspath(value))
+
+    def of(self, name: str) -> TlsOptions:
+        """Returns the options of one worker.
+
+        Raises:
+            AuthenticationError: The worker has no name yet, and a path needs it.
+        """
+        paths = {field: os.fspath(getattr(self, field)) for field in VARIABLES}
+        if not name and any(NAME in path for path in paths.values()):
+            raise AuthenticationError(
+                f"{NAME} in the paths of the certificates stands for the worker's name, and this "
+                "worker has none yet; give it one, as init_rpc('worker5', ...), or write the paths"
+            )
+        told = {field: path.replace(NAME, name) for field, path in paths.items()}
+        return dataclasses.replace(self, **told)
+
+
+@final
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class Tls:
+    """The certificate of this process, and its judgement of others; made once, never changed.
+
+    Attributes:
+        pair: What it shows.
+        binding: The fingerprint of that.
+        certificate: What the certificate says; None for a self-signed one.
+        authorities: Whose certificates it believes, PEM; empty: it asks for none.
+        dialling: How the other end's certificate is fetched and checked.
+    """
+
+    pair: KeyPair
+    binding: bytes
+    certificate: Certificate | None
+    authorities: bytes
+    dialling: ssl.SSLContext
+
+    @property
+    def mutual(self) -> bool:
+        """Whether both ends show certificates that an authority stands for."""
+        return self.certificate is not None
+
+    def only_name(self) -> str:
+        """Returns the name of a worker that has not been given another.
+
+        Raises:
+            AuthenticationError: The certificate is for several, or for nobody.
+        """
+        names = () if self.certificate is None else self.certificate.names
+        if len(names) != 1:
+            raise AuthenticationError(
+                f"this worker has no name, and {self.certificate or 'its certificate'} does not say "
+                "which it is; give it one, as init_rpc('worker5', ...)"
+            )
+        return names[0]
+
+    def check_name(self, name: str, why: str = "this worker") -> None:
+        """Checks that a worker of this process may say a name in its hellos.
+
+        Raises:
+            AuthenticationError: The certificate is for others.
+        """
+        if self.certificate is None or self.certificate.has(name):
+            return
+        raise AuthenticationError(
+            f"{why} is {name!r}, and {self.certificate} is not for that name; run: "
+            f"{issue_command(name)}, or name another file in TlsOptions.certificate or "
+            f"{VARIABLES['certificate']}"
+        )
+
+
+def tls_options(explicit: TlsOptions | None, environ: Mapping[str, str]) -> TlsOptions | None:
+    """Returns what a program says, else the environment; None where neither does.
+
+    >>> tls_options(None, {})
+
+    Args:
+        explicit: `RpcOptions.tls`.
+        environ: `os.environ`, or what a test puts in its place.
+
+    Raises:
+        AuthenticationError: Some of the variables are set and others are not.
+    """
+    if explicit is not None:
+        return explicit
+    found = {field: environ.get(name, "") for field, name in VARIABLES.items()}
+    missing = [name for field, name in VARIABLES.items() if not found[field]]
+    if len(missing) == len(VARIABLES):
+        return None
+    if missing:
+        raise AuthenticationError(
+            f"{' and '.join(missing)} must be set, too, where "
+            f"{' or '.join(sorted(set(VARIABLES.values()) - set(missing)))} is; set all three, or none"
+        )
+    return TlsOptions(**found)
+
+
+def find_tls(explicit: TlsOptions | None, environ: Mapping[str, str], name: str) -> Tls | None:
+    """Returns what a worker shows and demands; None where it has no certificate.
+
+    Args:
+        explicit: `RpcOptions.tls`.
+        environ: `os.environ`, or what a test puts in its place.
+        name: The worker's; "" for one that gets its name from its certificate.
+
+    Raises:
+        AuthenticationError: A file cannot be used; see `load_tls`.
+    """
+    options = tls_options(explicit, environ)
+    return None if options is None else load_tls(options, name)
+
+
+def self_signed_tls() -> Tls:
+    """Makes a certificate for this process and its life.
+
+    Raises:
+        AuthenticationError: The package cryptography is not installed.
+    """
+    pair = make_self_signed()
+    return Tls(
+        pair=pair,
+        binding=fingerprint(_der(pair.certificate)),
+        certificate=None,
+        authorities=b"",
+        dialling=trusting_context(),
+    )
+
+
+def load_tls(options: TlsOptions, name: str) -> Tls:
+    """Reads the certificate of one worker, and checks it as its peers will.
+
+    Args:
+        options: Where the files are.
+        name: The worker's; "" for one that gets its name from the coordinator.
+
+    Raises:
+        AuthenticationError: A file cannot be used, the certificate is not of this authority, has
+            expired or is for somebody else; or the package cryptography is not installed.
+    """
+    paths = options.of(name)
+    authorities = _read(paths.ca, "ca")
+    pair = KeyPair(_read(paths.certificate, "certificate"), _read_key(paths.key))
+    try:
+        certificate = read_certificate(pair.certificate)
+        read_certificate(authorities)
+        binding = fingerprint(_der(pair.certificate))
+    except ValueError as error:
+        raise AuthenticationError(
+            f"{paths.certificate!r} or {paths.ca!r} is no certificate in PEM form ({error}); "
+            f"make one by: {issue_command(name)}"
+        ) from error
+    dialling = _context(ssl.PROTOCOL_TLS_CLIENT, paths, certificate)
+    _try_out(dialling, _context(ssl.PROTOCOL_TLS_SERVER, paths, certificate), paths, certificate)
+    tls = Tls(
+        pair=pair,
+        binding=binding,
+        certificate=certificate,
+        authorities=authorities,
+        dialling=dialling,
+    )
+    if name:
+        tls.check_name(name)
+    return tls
+
+
+def trusting_context() -> ssl.SSLContext:
+    """Returns what fetches a certificate without a judgement of it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(ALPN)
+    return context
+
+
+def fingerprint(der: bytes) -> bytes:
+    """Returns what tells one certificate from all others: SHA-256 of its DER form."""
+    return hashlib.sha256(der).digest()
+
+
+def issue_command(name: str) -> str:
+    """Returns what to type for a worker's certificate.
+
+    >>> issue_command("worker1")
+    'telegrad certs issue worker1'
+    """
+    return f"telegrad certs issue {name or 'NAME'}"
+
+
+def handshake_in_memory(client: ssl.SSLContext, server: ssl.SSLContext) -> None:
+    """Has two contexts shake hands, without a socket.
+
+    Raises:
+        ssl.SSLError: One of them refuses the other.
+    """
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        client.wrap_bio(to_client, to_server, server_hostname=None),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    for _ in range(3):  # hello; hello and certificate; certificate: the last turn checks that
+        for end in ends:
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+
+
+def _context(protocol: int, paths: TlsOptions, certificate: Certificate) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.check_hostname = False  # names are those of workers, and compared by us
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(ALPN)
+    try:
+        context.load_verify_locations(cafile=paths.ca)
+        context.load_cert_chain(paths.certificate, paths.key, password=_refuse_password)
+    except (ssl.SSLError, OSError, ValueError) as error:
+        raise AuthenticationError(
+            f"{paths.key!r} is no key to {certificate} in {paths.certificate!r}, or {paths.ca!r} "
+            f"holds no certificate ({error}); name the files that belong together"
+        ) from error
+    return context
+
+
+def _refuse_password() -> str:
+    raise ValueError("the key has a password; write it without one, for its owner alone")
+
+
+def _try_out(
+    client: ssl.SSLContext, server: ssl.SSLContext, paths: TlsOptions, certificate: Certificate
+) -> None:
+    """Shows the certificate to its own authority: what others would refuse is said here, at once."""
+    try:
+        handshake_in_memory(client, server)
+    except ssl.SSLCertVerificationError as error:
+        raise AuthenticationError(
+            f"{certificate} in {paths.certificate!r} does not stand up to the authority in "
+            f"{paths.ca!r}: {error.verify_message}; run: "
+            f"{issue_command(certificate.names[0] if certificate.names else '')}"
+        ) from error
+    except ssl.SSLError as error:
+        raise AuthenticationError(
+            f"{certificate} in {paths.certificate!r} cannot be used ({error}); run: "
+            f"{issue_command(certificate.names[0] if certificate.names else '')}"
+        ) from error
+
+
+def _read(path: str | os.PathLike[str], field: str, *, private: bool = False) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if private and stat.S_ISREG(mode) and mode & 0o077:
+                raise AuthenticationError(
+                    f"the key {os.fspath(path)!r} may be used by others (mode "
+                    f"{stat.S_IMODE(mode):04o}); run: chmod 600 {os.fspath(path)}"
+                )
+            return file.read(MOST_BYTES)
+    except OSError as error:
+        if isinstance(error, AuthenticationError):
+            raise
+        raise AuthenticationError(
+            f"the file {os.fspath(path)!r} cannot be read ({error.strerror}); name another one in "
+            f"TlsOptions.{field} or {VARIABLES[field]}, or make it by `telegrad certs`"
+        ) from error
+
+
+def _read_key(path: str | os.PathLike[str]) -> bytes:
+    return _read(path, "key", private=True)
+
+
+def _der(pem: bytes) -> bytes:
+    """Returns the first certificate of a PEM file; what stands around it is commentary."""
+    found = _LINE.search(pem)
+    if found is None:
+        raise ValueError("it holds no certificate")
+    return ssl.PEM_cert_to_DER_cert(found[0].decode())

@@ -1,0 +1,222 @@
+"""The handshake before gRPC's: who listens there, and which certificate does it show?
+
+gRPC's dialling end cannot say which certificate it was shown. So a plain TLS handshake fetches it
+first, and judges it where this worker has authorities to judge by. Then gRPC is given that one
+certificate as all that it trusts (it takes a leaf for an anchor: X509_V_FLAG_PARTIAL_CHAIN, looked
+at with 1.85), self-signed or not: the connection that it makes shows the same one, or none
+comes up. So what was fetched here is what a carrier is bound to, under mutual TLS as well.
+
+    connect ─▶ TLS handshake ─▶ the listener's first bytes ─▶ hang up ─▶ gRPC
+                                   it has taken our certificate, too
+
+With TLS 1.3 a listener judges our certificate after we have judged its own, and gRPC's hangs up
+without a word when it does not like it. One that does so twice, and accepts connections, does that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import functools
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, TypeVar, final
+
+from telegrad.errors import AuthenticationError
+from telegrad.transport.security.certificates import read_certificate
+from telegrad.transport.security.handshake import Reason, RefusedError
+from telegrad.transport.security.tls import Tls, fingerprint, issue_command, trusting_context
+
+__all__ = ["Probe", "Shown"]
+
+T = TypeVar("T")
+
+READ_BYTES = 1 << 16
+SELF_SIGNED_NAME: Final = "telegrad"  # in all certificates that workers make at their start
+SIGNS_ITSELF: Final = frozenset({18, 19})  # X509_V_ERR_..SELF_SIGNED_CERT..
+HANG_UPS = 2  # one may be the end of a process
+
+
+class _HungUpError(ConnectionError):
+    """The listener ended a connection when it had seen our certificate, or that there is none."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A certificate that a listener has shown, and has the key to.
+
+    Attributes:
+        certificate: PEM, it alone.
+        binding: Its fingerprint.
+        names: Whom our authorities say that it is for; None where there are none to ask.
+        target: The name by which gRPC is to find it right: any of its own.
+    """
+
+    certificate: bytes
+    binding: bytes
+    names: frozenset[str] | None
+    target: str
+
+
+@final
+class Probe:
+    """Fetches certificates of listeners; on the loop, but made elsewhere.
+
+    Args:
+        tls: What this worker shows and whom it believes. None, as for a self-signed one: it shows
+            nothing and believes nobody, and the handshake's proofs have to cover what it is shown.
+    """
+
+    def __init__(self, tls: Tls | None) -> None:
+        self._tls = tls if tls is not None and tls.mutual else None
+        self._trusting = trusting_context()
+        self._context = self._trusting if self._tls is None else self._tls.dialling
+
+    async def fetch(self, endpoint: str, connect: Callable[[], Awaitable[socket.socket]]) -> Shown:
+        """Shakes hands with a listener.
+
+        Args:
+            endpoint: Where it is, for errors.
+            connect: Makes a connection to it; may be called more than once.
+
+        Raises:
+            RefusedError: It speaks no TLS, its certificate is not good, or ours is not for it.
+            OSError: A connection broke, or cannot be made.
+        """
+        for _ in range(HANG_UPS):
+            with await connect() as connected:
+                try:
+                    return await self._shown(await _shake_hands(self._context, connected), endpoint)
+                except _HungUpError:
+                    continue
+                except ssl.SSLCertVerificationError as error:
+                    unverified = error
+                    break
+                except (ssl.SSLEOFError, ssl.SSLZeroReturnError) as error:
+                    raise ConnectionResetError("it hung up in the midst of it") from error
+                except ssl.SSLError as error:
+                    raise _refused(self._no_tls(endpoint, error)) from error
+        else:
+            raise _refused(self._hung_up(endpoint))
+        with await connect() as connected:
+            words = await self._unverified(endpoint, connected, unverified)
+        raise _refused(words) from unverified
+
+    async def _shown(self, handshake: _Handshake, endpoint: str) -> Shown:
+        der = handshake.certificate
+        pem = ssl.DER_cert_to_PEM_cert(der).encode()
+        if self._tls is None:
+            return Shown(pem, fingerprint(der), None, SELF_SIGNED_NAME)
+        names = sorted(name for name in handshake.names if "*" not in name)
+        if not names:
+            raise _refused(
+                f"{endpoint} shows {read_certificate(der)}; give its worker one with its name: "
+                f"{issue_command('')}"
+            )
+        return Shown(pem, fingerprint(der), frozenset(names), names[0])
+
+    def _no_tls(self, endpoint: str, error: ssl.SSLError) -> str:
+        return (
+            f"{endpoint} does not speak TLS ({error.reason or error}); start the worker there with "
+            "certificates, too (RpcOptions.tls, or TELEGRAD_TLS_CA, TELEGRAD_TLS_CERTIFICATE and "
+            "TELEGRAD_TLS_KEY), and check the address"
+        )
+
+    def _hung_up(self, endpoint: str) -> str:
+        if self._tls is None or self._tls.certificate is None:
+            return (
+                f"{endpoint} hangs up on a worker without a certificate; get one by `telegrad certs "
+                "issue NAME` and name it in RpcOptions.tls, or in TELEGRAD_TLS_CA, "
+                "TELEGRAD_TLS_CERTIFICATE and TELEGRAD_TLS_KEY"
+            )
+        mine = self._tls.certificate
+        now = datetime.datetime.now(datetime.UTC)
+        why = "its authority is another one, or one of both clocks is wrong"
+        if not mine.valid_from <= now <= mine.valid_until:
+            why = "it has expired" if now > mine.valid_until else "it does not count yet"
+        return (
+            f"{endpoint} hangs up when it is shown {mine}, this worker's: {why}; issue it anew with "
+            f"the authority of the worker there: {issue_command(mine.names[0])}"
+        )
+
+    async def _unverified(
+        self, endpoint: str, connected: socket.socket, error: ssl.SSLCertVerificationError
+    ) -> str:
+        """Says whose certificate did not stand up: it takes another handshake to read it."""
+        try:
+            handshake = await _shake_hands(self._trusting, connected, patient=False)
+            found = str(read_certificate(handshake.certificate))
+        except (OSError, ValueError, AuthenticationError):
+            found = "a certificate"
+        if error.verify_code in SIGNS_ITSELF:
+            return (
+                f"{endpoint} shows {found}, which no authority stands for; start the worker there "
+                "with certificates, too (RpcOptions.tls, or TELEGRAD_TLS_CA, "
+                "TELEGRAD_TLS_CERTIFICATE and TELEGRAD_TLS_KEY)"
+            )
+        return (
+            f"{endpoint} shows {found}, which this worker does not believe: {error.verify_message}; "
+            f"issue it anew with this worker's authority: {issue_command('')}"
+        )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Handshake:
+    """What a handshake brought: the certificate in DER form, and the names that were verified."""
+
+    certificate: bytes
+    names: frozenset[str]
+
+
+async def _shake_hands(
+    context: ssl.SSLContext, connected: socket.socket, *, patient: bool = True
+) -> _Handshake:
+    """Shakes hands, and waits for the listener's first bytes if `patient`."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = context.wrap_bio(incoming, outgoing, server_hostname=None)
+    turn = functools.partial(_turn, connected, incoming, outgoing)
+    await turn(tls.do_handshake)
+    certificate = tls.getpeercert(binary_form=True) or b""
+    told = (tls.getpeercert() or {}).get("subjectAltName", ())
+    names = frozenset(str(entry[1]) for entry in told if entry[0] == "DNS")
+    if patient:
+        try:
+            first = await turn(lambda: tls.read(1))
+        except (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError) as error:
+            raise _HungUpError from error
+        if not first:
+            raise _HungUpError
+    return _Handshake(certificate, names)
+
+
+async def _turn(
+    connected: socket.socket,
+    incoming: ssl.MemoryBIO,
+    outgoing: ssl.MemoryBIO,
+    function: Callable[[], T],
+) -> T:
+    """Calls a function of TLS, and moves what it has to say and to hear, until it returns."""
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            result: T | None = function()
+            done = True
+        except ssl.SSLWantReadError:
+            result, done = None, False
+        if outgoing.pending:
+            await loop.sock_sendall(connected, outgoing.read())
+        if done:
+            return result  # type: ignore[return-value]
+        data = await loop.sock_recv(connected, READ_BYTES)
+        if data:
+            incoming.write(data)
+        else:
+            incoming.write_eof()
+
+
+def _refused(words: str) -> RefusedError:
+    return RefusedError(Reason.AUTHENTICATION, words)

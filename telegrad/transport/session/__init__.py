@@ -1,0 +1,1 @@
+"""One session with each peer: every envelope arrives exactly once, or the peer is lost."""

@@ -1,0 +1,327 @@
+"""The listening end of handshakes: who may come in, and which of two crossed dials stays."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import final
+
+from telegrad.errors import DecodeError
+from telegrad.transport.base import Carrier, CarrierClosedError
+from telegrad.transport.bulk.lanes import Way, check_path
+from telegrad.transport.security.audit import CONNECTION_ADMITTED, CONNECTION_REFUSED
+from telegrad.transport.security.handshake import (
+    AcceptHandshake,
+    Reason,
+    RefusedError,
+    Underlay,
+    refusal,
+)
+from telegrad.transport.session.ask import cut_off, receive_small
+from telegrad.transport.session.connection import Connection
+from telegrad.transport.session.guest_list import GuestList
+from telegrad.transport.session.moving import moved_stream
+from telegrad.transport.session.shared_port import LedOnError
+from telegrad.transport.session.stream import Stream
+from telegrad.transport.session.terms import Terms
+from telegrad.transport.sockets.tcp import BULK_SCHEME
+from telegrad.types import WorkerInfo
+
+__all__ = [
+    "Door",
+    "Unproved",
+]
+
+
+# -- the streams that have proved nothing yet: there is always room for one more -----------------
+#
+# A stranger that opens streams and says nothing holds each for as long as a handshake may take; an
+# honest worker needs one for a few milliseconds. So the newest is never turned away: where there are
+# too many, the oldest is cut off, of the address that has most of them.
+
+_PORT = re.compile(r":\d+$")
+
+
+@final
+class Unproved:
+    """Those of one worker; on the loop.
+
+    Args:
+        most: At once.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._open: dict[Carrier, str] = {}  # the oldest first; each with its address
+        self._cut: set[Carrier] = set()
+
+    @contextmanager
+    def held(self, carrier: Carrier) -> Iterator[None]:
+        """Counts a carrier while its handshake lasts, until it is `proved`."""
+        self._open[carrier] = _PORT.sub("", carrier.description)
+        try:
+            yield
+        finally:
+            self._open.pop(carrier, None)
+            self._cut.discard(carrier)
+
+    def proved(self, carrier: Carrier) -> None:
+        """It has proved itself, and counts no more, though its handshake goes on."""
+        self._open.pop(carrier, None)
+
+    def too_many(self) -> Carrier | None:
+        """Returns whom to cut off, if there are too many; they count no more."""
+        if len(self._open) <= self._most:
+            return None
+        ((crowd, _),) = Counter(self._open.values()).most_common(1)
+        oldest = next(carrier for carrier, address in self._open.items() if address == crowd)
+        del self._open[oldest]
+        self._cut.add(oldest)
+        return oldest
+
+    def why_cut(self, carrier: Carrier) -> str | None:
+        """Returns why a carrier was cut off; None if it was not."""
+        if carrier not in self._cut:
+            return None
+        return f"it was the oldest of {self._most + 1} streams that had proved nothing yet"
+
+
+# ------------------------------------------------------------------------------------------------
+
+ANNOUNCED_SHARE = 0.5  # of a handshake's time: who has proved itself waits for the news of it
+UNFINISHED = "UNFINISHED"  # beside the names of Reason: it went, or was silent for too long
+
+
+@final
+class Door:
+    """Takes the carriers of one worker's listeners; on the loop.
+
+    Args:
+        terms: What all connections share.
+        guests: Who may come in; None for whoever proves itself.
+        on_refused: Hears of a dialler that did not prove itself: who it claimed to be, and why.
+        find: Returns the connection to a worker; makes one when told to, unless all is closed or
+            the one there was is forgotten.
+        forgotten: Whether a worker has ended so long ago that its connection is.
+        dialling: Whether a handshake that this side began with that peer is under way.
+        full: Whether there are as many connections as there may be.
+    """
+
+    def __init__(
+        self,
+        terms: Terms,
+        *,
+        guests: GuestList | None,
+        on_refused: Callable[[WorkerInfo, str], None],
+        find: Callable[[WorkerInfo, bool], Connection | None],
+        forgotten: Callable[[WorkerInfo], bool],
+        dialling: Callable[[Connection], bool],
+        full: Callable[[], bool],
+    ) -> None:
+        self._terms = terms
+        self._info = terms.identity.info
+        self._guests = guests
+        self._on_refused = on_refused
+        self._find = find
+        self._forgotten = forgotten
+        self._dialling = dialling
+        self._full = full
+        self._unproved = Unproved(terms.limits.unproved)
+
+    async def take(self, carrier: Carrier) -> None:
+        """Begins a handshake with whoever dialled."""
+        self._terms.spawn(self._shake_hands(carrier))
+
+    async def _shake_hands(self, carrier: Carrier) -> None:
+        with self._unproved.held(carrier):
+            if (oldest := self._unproved.too_many()) is not None:
+                self._terms.spawn(oldest.close())
+            await self._prove_each_other(carrier)
+
+    async def _prove_each_other(self, carrier: Carrier) -> None:
+        """The listener's half of a handshake; refuses with words whoever does not belong here."""
+        cut = cut_off(self._terms, carrier)
+        terms = self._terms
+        underlay = Underlay.of(carrier, terms.certified)
+        told = [each for transport in terms.transports.values() for each in transport.told]
+        identity = replace(terms.identity, capabilities=(*terms.identity.capabilities, *told))
+        handshake = AcceptHandshake(identity, terms.token, underlay=underlay)
+        try:
+            await self._welcome(carrier, handshake)
+        except LedOnError:
+            pass  # it came to the door of another exchange of this process, which has it now
+        except RefusedError as error:
+            self._record_refusal(carrier, handshake, error.reason.name, error.words)
+            await self._refuse(carrier, error)
+        except (CarrierClosedError, DecodeError) as error:
+            words = self._unproved.why_cut(carrier) or str(error)
+            self._record_refusal(carrier, handshake, UNFINISHED, words)
+            await carrier.close()
+        else:
+            self._record(CONNECTION_ADMITTED, carrier, handshake)
+        finally:
+            cut.cancel()
+
+    async def _refuse(self, carrier: Carrier, error: RefusedError) -> None:
+        try:
+            await carrier.send(refusal(error))
+        except CarrierClosedError:
+            pass
+        finally:
+            await carrier.close()
+
+    async def _welcome(self, carrier: Carrier, handshake: AcceptHandshake) -> None:
+        hello = await receive_small(self._terms, carrier)
+        try:
+            claimed = handshake.takes_hello(hello)
+        except RefusedError as error:
+            if error.reason is Reason.AUTHENTICATION and handshake.claimed is not None:
+                self._on_refused(handshake.claimed, error.words)
+            raise
+        if carrier.blocking is not None and not handshake.lane_of:
+            raise RefusedError(Reason.MALFORMED, "this port is for lanes alone")
+        known = self._find(claimed, False)
+        carriers = 0 if known is None else known.carriers
+        await carrier.send(handshake.answer())
+        try:
+            peer_received, knows_session = handshake.takes_proof(
+                await receive_small(self._terms, carrier)
+            )
+        except RefusedError as error:
+            self._on_refused(claimed, error.words)
+            raise
+        self._unproved.proved(carrier)  # it may have to wait at the door, among its likes
+        if handshake.moves:
+            self._move(carrier, claimed, handshake, peer_received)
+            return
+        if handshake.lane_of:
+            self._take_lane(carrier, claimed, handshake)
+            return
+        connection = await self._admitted(claimed, knows_session=knows_session)
+        self._check_crossed(connection, carriers)
+        resumes = connection.carriers > 0
+        connection.detach()  # before the number of the last envelope held is told
+        preamble = handshake.welcome(connection.received_number, resumes=resumes)
+        lanes = connection.lanes_of(Way(handshake.stream_id(), handshake.lane_secret()))
+        slabs = self._terms.slabs.open(carrier, handshake.capabilities)
+        stream = Stream(carrier, handshake.frames(), lanes, preamble=preamble, slabs=slabs)
+        connection.adopt(stream, peer_received)
+
+    def _record_refusal(
+        self, carrier: Carrier, handshake: AcceptHandshake, reason: str, words: str
+    ) -> None:
+        self._record(CONNECTION_REFUSED, carrier, handshake, reason=reason, words=words)
+
+    def _record(
+        self, event: str, carrier: Carrier, handshake: AcceptHandshake, **fields: str
+    ) -> None:
+        """Records who came. Where it was refused, what it says of itself may be a lie."""
+        peer, proved = handshake.claimed, carrier.peer_names
+        self._terms.audit.record(
+            event,
+            peer=None if peer is None else peer.name,
+            rank=None if peer is None else peer.rank,
+            incarnation=None if peer is None else peer.incarnation,
+            address=carrier.description,
+            transport=carrier.description.partition(" ")[0].partition(":")[0],
+            certificate=None if proved is None else sorted(proved),
+            lane=bool(handshake.lane_of) and not handshake.moves,
+            **fields,
+        )
+
+    def _take_lane(self, carrier: Carrier, peer: WorkerInfo, handshake: AcceptHandshake) -> None:
+        """Gives a lane to the stream that it names, which must be the one with that peer."""
+        _, stream = self._named(carrier, peer, handshake)
+        welcome = handshake.welcome(0, resumes=False)
+        stream.lanes.take(carrier, handshake.transcript, preamble=welcome)
+
+    def _move(
+        self, carrier: Carrier, peer: WorkerInfo, handshake: AcceptHandshake, peer_received: int
+    ) -> None:
+        """Gives a socket the place of the stream that it names."""
+        connection, stream = self._named(carrier, peer, handshake)
+        way = stream.lanes.way
+        check_path(way, self._terms, carrier)
+        connection.detach()  # before the number of the last envelope held is told
+        try:
+            preamble = handshake.welcome(connection.received_number, resumes=True)
+            moved = moved_stream(connection, way, carrier, handshake, preamble=preamble)
+            connection.adopt(moved, peer_received)
+        except BaseException:
+            connection.reach_on_loop()
+            raise
+
+    def _named(
+        self, carrier: Carrier, peer: WorkerInfo, handshake: AcceptHandshake
+    ) -> tuple[Connection, Stream]:
+        """Returns the stream to which a lane, or a socket in its place, belongs."""
+        connection = self._find(peer, False)
+        stream = None if connection is None else connection.stream
+        if connection is None or stream is None or not stream.lanes.accepts(handshake.lane_of):
+            raise RefusedError(
+                Reason.UNKNOWN_STREAM,
+                f"{self._info.name} has no stream from {peer.name} that takes this lane",
+            )
+        if carrier.blocking is not None and not stream.lanes.takes_sockets:
+            broken = f"too many sockets between {self._info.name} and {peer.name} broke"
+            raise RefusedError(Reason.NOT_ADMITTED, broken)
+        sockets = self._terms.transports.get(BULK_SCHEME)
+        takes = carrier.blocking is not None and sockets is not None and sockets.takes_frames
+        if handshake.moves and (not takes or stream.carrier.blocking is not None):
+            raise RefusedError(
+                Reason.MALFORMED, "streams move from gRPC to sockets for frames alone"
+            )
+        return connection, stream
+
+    async def _admitted(self, peer: WorkerInfo, *, knows_session: bool) -> Connection:
+        if (peer.name, peer.incarnation) == (self._info.name, self._info.incarnation):
+            own = f"{peer.name!r} (incarnation {peer.incarnation}) is this worker, and dials nobody here"
+            raise RefusedError(Reason.NAME, own)
+        if knows_session and self._find(peer, False) is None:
+            reason = Reason.FENCED if self._forgotten(peer) else Reason.UNKNOWN_SESSION
+            raise RefusedError(reason, self._no_session())
+        if self._guests is not None and not self._is_gone(peer):
+            await self._guests.admits(peer, ANNOUNCED_SHARE * self._terms.prove_within)
+        return self._session_with(peer)
+
+    def _is_gone(self, peer: WorkerInfo) -> bool:
+        """Whether it was given up here, for good, of which it is told at once."""
+        known = self._find(peer, False)
+        return self._forgotten(peer) if known is None else known.loss is not None
+
+    def _session_with(self, peer: WorkerInfo) -> Connection:
+        if self._find(peer, False) is None and self._full():
+            most = self._terms.limits.connections
+            crowded = f"{self._info.name} has {most} connections, as many as it takes"
+            raise RefusedError(Reason.NOT_ADMITTED, f"{crowded} (Limits.connections)")
+        connection = self._find(peer, True)
+        if connection is None and self._forgotten(peer):
+            raise RefusedError(Reason.FENCED, self._no_session())
+        if connection is None:
+            raise RefusedError(Reason.INCARNATION, f"{self._info.name} has shut down")
+        loss = connection.loss
+        if loss is not None:
+            given_up = f"fenced: {self._info.name} has given up this incarnation ({loss.reason})"
+            raise RefusedError(Reason.FENCED, given_up)
+        if connection.ended.is_set():
+            raise RefusedError(Reason.INCARNATION, f"{self._info.name} has left")
+        return connection
+
+    def _no_session(self) -> str:
+        return f"fenced: {self._info.name} has no session with this incarnation any more"
+
+    def _check_crossed(self, connection: Connection, carriers: int) -> None:
+        """Refuses a stream that crossed one of this side's, when this side has the smaller name.
+
+        That is so while this side's handshake is under way; and when its stream came up after
+        the other's hello, for then the peer accepted it knowing of its own dial.
+        """
+        if self._info.name > connection.peer.name:
+            return
+        stream = connection.stream
+        crossed = stream is not None and stream.dialled and connection.carriers > carriers
+        if crossed or self._dialling(connection):
+            raise RefusedError(Reason.DUPLICATE, f"{self._info.name} dials, too, and goes first")

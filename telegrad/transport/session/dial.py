@@ -1,0 +1,216 @@
+"""Dialling: from a list of endpoints to a stream that has proved itself.
+
+Endpoints are tried in order; the next one starts when the one before has failed, or 100 ms after
+it without waiting for that, and the first to answer the hello wins. What the failures mean:
+
+    refused, another worker or incarnation    everywhere: the peer is gone, for good
+    wrong job, version, token, not admitted   it will not get better: gone, too, in these words
+    unreachable, cut off in the middle        tried again until silence gives the peer up
+    the peer dials us at the same time        its stream is awaited
+    it has not heard of this worker yet       tried again, and counts as a sign of its life: it hears
+                                              of it, or loses its coordinator and says so
+
+If both dialled, the stream dialled by the smaller name stays: its listener refuses none, while
+the smaller name refuses the other's as a duplicate as long as its own handshake is under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from typing import final
+
+from telegrad.errors import DecodeError
+from telegrad.transport.base import CarrierClosedError
+from telegrad.transport.bulk.lanes import Way
+from telegrad.transport.security.handshake import Reason, RefusedError
+from telegrad.transport.session.ask import Answer, ask, cut_off, receive_small, record_refusal
+from telegrad.transport.session.connection import Connection
+from telegrad.transport.session.moving import move
+from telegrad.transport.session.stream import Stream
+from telegrad.transport.session.terms import Terms
+
+__all__ = ["Reach"]
+
+STAGGER_SECONDS = 0.1  # an endpoint that does not answer must not hold up the next for longer
+FIRST_PAUSE_SECONDS = 0.02  # between rounds of dials; doubles
+LONGEST_PAUSE_SECONDS = 0.5
+# Bounds of silence for which a peer that lives may not have heard of this worker's arrival.
+LONGEST_UNANNOUNCED = 6
+
+
+@final
+class Reach:
+    """Gets one connection its carrier, and moves it where both ends want that; on the loop.
+
+    Args:
+        connection: Whose; it says when a carrier is wanted no more.
+        terms: What all connections share.
+    """
+
+    def __init__(self, connection: Connection, terms: Terms) -> None:
+        self._connection = connection
+        self._terms = terms
+        self._hellos = 0
+        self._early_since: float | None = None
+
+    @property
+    def shaking_hands(self) -> bool:
+        """Whether a handshake that this side began is under way."""
+        return self._hellos > 0
+
+    async def run(self) -> None:
+        """Dials until there is a carrier, from whichever side, or there can be none; has it move."""
+        connection, pause = self._connection, FIRST_PAUSE_SECONDS
+        while True:
+            while connection.wants_carrier and not await self._round():
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            if (stream := connection.stream) is not None and stream.lanes.held:
+                await move(connection, self._terms, stream)
+            elif not connection.wants_carrier:
+                return
+
+    async def _round(self) -> bool:
+        """Tries every endpoint once; returns whether that decided the matter."""
+        failures: list[Exception] = []
+        answer = await self._first_answer(self._reachable(), failures)
+        if answer is not None:
+            try:
+                await self.prove(answer)
+            except (CarrierClosedError, RefusedError, DecodeError) as error:
+                failures.append(error)
+            else:
+                return True
+        if not self._connection.wants_carrier:
+            return True
+        if failures and all(_is_final(failure) for failure in failures):
+            self._connection.gone_on_loop(
+                "; ".join(dict.fromkeys(map(_words, failures))), fenced=any(map(_fences, failures))
+            )
+            return True
+        if any(map(_is_too_early, failures)):
+            self._note_answer()
+        self._connection.last_failure = _words(failures[-1]) if failures else ""
+        return False
+
+    def _reachable(self) -> list[str]:
+        """Returns the endpoints that may lead to the peer from this machine; all, if none may."""
+        endpoints, transports = self._connection.endpoints, self._terms.transports
+        found = []
+        for endpoint in endpoints:
+            transport = transports.get(endpoint.partition("://")[0])
+            if transport is not None and transport.reaches(endpoint):
+                found.append(endpoint)
+        return found or list(endpoints)
+
+    def _note_answer(self) -> None:
+        """Takes it for a sign of life that the peer has not heard of this worker, for a while."""
+        now = self._terms.clock()
+        if self._early_since is None:
+            self._early_since = now
+        if now - self._early_since < LONGEST_UNANNOUNCED * self._terms.lost_after:
+            self._connection.answered_on_loop()
+
+    async def prove(self, answer: Answer) -> None:
+        """Finishes a handshake and gives the connection its stream.
+
+        Raises:
+            RefusedError: The listener refuses, or does not hold the token.
+            CarrierClosedError: It broke, or this side has a carrier by now.
+        """
+        carrier, connection, terms = answer.carrier, self._connection, self._terms
+        cut = cut_off(terms, carrier)
+        self._hellos += 1
+        try:
+            if not connection.wants_carrier:
+                raise CarrierClosedError("it is needed no more")
+            resumes = connection.carriers > 0
+            proof = answer.handshake.prove(connection.received_number, resumes=resumes)
+            await carrier.send(proof)
+            peer_received = answer.handshake.takes_welcome(await receive_small(terms, carrier))
+            if not connection.wants_carrier:
+                raise CarrierClosedError("the peer was faster")
+            lanes = connection.lanes_of(Way.dialled(answer))
+            slabs = terms.slabs.open(carrier, answer.handshake.capabilities)
+            stream = Stream(carrier, answer.handshake.frames(), lanes, slabs=slabs)
+            connection.adopt(stream, peer_received)
+        except BaseException as error:
+            terms.spawn(carrier.close())
+            record_refusal(terms, error, answer.endpoint, answer.peer)
+            raise
+        finally:
+            self._hellos -= 1
+            cut.cancel()
+
+    async def _first_answer(
+        self, endpoints: Sequence[str], failures: list[Exception]
+    ) -> Answer | None:
+        """Asks one endpoint after the other; the first answer wins, the others are let go."""
+        asking: set[asyncio.Task[Answer]] = set()
+        waiting = list(endpoints)
+        answer: Answer | None = None
+        try:
+            while (waiting or asking) and answer is None and self._connection.wants_carrier:
+                if waiting:
+                    asking.add(asyncio.ensure_future(self._ask(waiting.pop(0))))
+                timeout = STAGGER_SECONDS if waiting else None
+                done, asking = await asyncio.wait(
+                    asking, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
+                )
+                for task in done:
+                    try:
+                        found = task.result()
+                    except ConnectionError as error:
+                        failures.append(error)
+                    else:
+                        answer = self._keep(answer, found)
+        finally:  # also when the exchange closes in the middle: a carrier must not stay open
+            for task in asking:
+                self._terms.spawn(self._let_go(task))
+        return answer
+
+    async def _ask(self, endpoint: str) -> Answer:
+        self._hellos += 1
+        try:
+            return await ask(self._terms, endpoint, self._connection.peer)
+        finally:
+            self._hellos -= 1
+
+    def _keep(self, answer: Answer | None, found: Answer) -> Answer:
+        if answer is None:
+            return found
+        self._terms.spawn(found.carrier.close())
+        return answer
+
+    async def _let_go(self, task: asyncio.Task[Answer]) -> None:
+        with contextlib.suppress(ConnectionError):
+            answer = await task
+            await answer.carrier.close()
+
+
+def _is_final(failure: Exception) -> bool:
+    if isinstance(failure, RefusedError):
+        return failure.reason not in (Reason.DUPLICATE, Reason.UNANNOUNCED)
+    return isinstance(failure, (ConnectionRefusedError, DecodeError))
+
+
+def _fences(failure: Exception) -> bool:
+    return _reason(failure) in (Reason.FENCED, Reason.UNKNOWN_SESSION)
+
+
+def _reason(failure: Exception) -> Reason | None:
+    return failure.reason if isinstance(failure, RefusedError) else None
+
+
+def _is_too_early(failure: Exception) -> bool:
+    return _reason(failure) is Reason.UNANNOUNCED
+
+
+def _words(failure: Exception) -> str:
+    if isinstance(failure, RefusedError):
+        return failure.words
+    if isinstance(failure, ConnectionRefusedError):
+        return f"{failure}; its process is gone, or nothing is let in there"
+    return str(failure)

@@ -1,0 +1,737 @@
+"""All connections of one worker: accept, dial, redial, lose, leave, close."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
+from typing import Any, Final, final
+
+from telegrad.errors import (
+    AuthenticationError,
+    RendezvousError,
+    UnknownWorkerError,
+    WorkerLostError,
+)
+from telegrad.transport.base import CarrierClosedError, Listener, Receiver, Transport
+from telegrad.transport.bulk.thread import BulkThread
+from telegrad.transport.io.handle_set import HandleSet
+from telegrad.transport.io.pump import Gate
+from telegrad.transport.io.spin import longest_spin
+from telegrad.transport.limits import ConnectionLimits
+from telegrad.transport.loop import LoopThread, shared_loop_thread
+from telegrad.transport.security.audit import Audit
+from telegrad.transport.security.handshake import Identity, Reason, RefusedError, itself
+from telegrad.transport.session.accept import Door
+from telegrad.transport.session.ask import Answer, ask
+from telegrad.transport.session.connection import Connection
+from telegrad.transport.session.dial import Reach
+from telegrad.transport.session.guest_list import GuestList
+from telegrad.transport.session.liveness import BEATS_PER_BOUND
+from telegrad.transport.session.terms import Counters, ExchangeStatistics, Moved, Terms
+from telegrad.transport.shm.slabs import SlabPool
+from telegrad.types import WorkerInfo
+from telegrad.wire import NO_MEMORY, Envelope, Memory, copy_of, inline_parts
+
+__all__ = [
+    "ENDED_PEERS",
+    "MOST_NAMES",
+    "Exchange",
+    "Forgotten",
+    "Loopback",
+    "Peers",
+    "Tasks",
+]
+
+
+# -- who has ended so long ago that nothing else is kept of it; pure -----------------------------
+
+# At 150 bytes each. Whoever had a session here and is not among so many is refused all the same: it
+# says that it goes on with it, and there is none.
+MOST_NAMES: Final = 4096
+
+
+@final
+class Forgotten:
+    """Incarnations that are lost for good, told apart by name.
+
+    One number for each name: incarnations of a name only grow, so all up to the latest that was
+    forgotten are gone as well. Of names that nobody has borne for long, the first are dropped.
+    """
+
+    def __init__(self) -> None:
+        self._latest: dict[str, int] = {}  # in the order in which they were last added
+
+    def __len__(self) -> int:
+        return len(self._latest)
+
+    def __contains__(self, peer: WorkerInfo) -> bool:
+        return peer.incarnation <= self._latest.get(peer.name, -1)
+
+    def add(self, name: str, incarnation: int) -> None:
+        """Takes one more."""
+        known = self._latest.pop(name, incarnation)
+        self._latest[name] = max(known, incarnation)
+        if len(self._latest) > MOST_NAMES:
+            del self._latest[next(iter(self._latest))]
+
+
+# -- the connections of one exchange, by peer: made, found, and forgotten long after they ended --
+
+# Kept whole, at 4 KB each; of those before them the name, by which to refuse them.
+ENDED_PEERS: Final = 256
+
+
+@final
+class Peers:
+    """Whom a worker has met; from any thread.
+
+    Args:
+        terms: What its connections share.
+        reach: Dials for a connection; called on the loop.
+
+    Attributes:
+        connections: By name and incarnation, ended ones included. May be looked up without a lock.
+        forgotten: Who is no more among them; once lost is lost for good.
+    """
+
+    def __init__(self, terms: Terms, reach: Callable[[Connection], None]) -> None:
+        self.connections: dict[tuple[str, int], Connection] = {}
+        self.forgotten = Forgotten()
+        self._terms = terms
+        self._reach = reach
+        self._lock = threading.Lock()  # guards what is here, but for looking up
+        self._moved = Moved()  # by connections that are forgotten
+        self._forget_at = 2 * ENDED_PEERS  # connections, ended ones included
+        self._closed = False
+
+    def find(self, peer: WorkerInfo, make: bool) -> Connection | None:
+        """Returns the connection to a peer, if there is one.
+
+        Args:
+            peer: The incarnation.
+            make: Whether it is made if there is none: unless the peer is forgotten, or all is closed.
+        """
+        key = peer.name, peer.incarnation
+        known = self.connections.get(key)
+        if known is not None or not make:
+            return known
+        with self._lock:
+            connection = self.connections.get(key)
+            if connection is None and not self._closed and peer not in self.forgotten:
+                connection = self.connections[key] = Connection(peer, self._terms)
+                connection.on_reach(self._reach)
+                self._forget_ended()
+            return connection
+
+    def all(self) -> list[Connection]:
+        """Returns all connections, ended ones included."""
+        with self._lock:
+            return list(self.connections.values())
+
+    def moved(self) -> Moved:
+        """Returns what all of them have moved, with those that are forgotten."""
+        with self._lock:
+            connections, moved = list(self.connections.values()), self._moved
+        return sum([each.moved() for each in connections], moved)
+
+    def is_full(self) -> bool:
+        """Tells whether there are as many that have not ended as the limits allow."""
+        most = self._terms.limits.connections
+        with self._lock:
+            if len(self.connections) < most:
+                return False
+            return sum(not known.ended.is_set() for known in self.connections.values()) >= most
+
+    def is_forgotten(self, peer: WorkerInfo) -> bool:
+        """Tells whether a peer ended so long ago that nothing else is kept of it."""
+        with self._lock:
+            return peer in self.forgotten
+
+    def close(self) -> list[Connection]:
+        """Makes no more; returns those that there are."""
+        with self._lock:
+            self._closed = True
+            return list(self.connections.values())
+
+    def _forget_ended(self) -> None:
+        """Forgets whom it met first of those that ended, when they are many. Holds the lock."""
+        if len(self.connections) < self._forget_at:
+            return
+        ended = [key for key, known in self.connections.items() if known.ended.is_set()]
+        for key in ended[:-ENDED_PEERS]:
+            self._moved += self.connections.pop(key).moved()
+            self.forgotten.add(*key)
+        self._forget_at = len(self.connections) + ENDED_PEERS
+
+
+# -- the tasks that an exchange has started on its loop, awaited or cancelled when it closes -----
+
+logger = logging.getLogger(__name__)
+
+CANCEL_SECONDS = 1.0  # for a task that was cancelled to end; it takes a turn of the loop
+
+
+@final
+class Tasks:
+    """On the loop alone."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Starts a task; logs how it fails."""
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    async def end(self, timeout: float) -> None:
+        """Waits for those that still run, so many seconds; cancels what takes longer."""
+        if self._tasks:
+            _, late = await asyncio.wait(set(self._tasks), timeout=timeout)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late, timeout=CANCEL_SECONDS)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a task of the transport failed", exc_info=error)
+
+
+# -- envelopes to oneself: a copy, handed over on the loop as if it had come from a peer ---------
+
+
+@final
+class Loopback:
+    """What a worker has in place of a connection to itself; needs no socket.
+
+    Args:
+        info: The worker.
+        loop: Where envelopes are handed over.
+        bulk: Where big ones are copied that were posted on the loop.
+        receiver: Whom to.
+    """
+
+    def __init__(
+        self, info: WorkerInfo, loop: LoopThread, bulk: BulkThread, receiver: Receiver
+    ) -> None:
+        self._info = info
+        self._loop = loop
+        self._bulk = bulk
+        self._receiver = receiver
+        self._queue_lock = threading.Lock()  # guards the next three
+        self._queue: deque[Envelope] = deque()
+        self._posted = 0
+        self._woken = False
+
+    def post(self, envelope: Envelope) -> None:
+        """Copies an envelope, buffers too, and hands it over on the loop.
+
+        The calling thread copies; in place of the loop the bulk thread copies what is big.
+        """
+        if self._loop.is_loop_thread() and not all(inline_parts(envelope)):
+            copying = self._bulk.run(_copy, envelope)
+            copying.add_done_callback(self._copied)
+        else:
+            self._put(_copy(envelope))
+
+    def _copied(self, copying: asyncio.Future[Envelope]) -> None:
+        if not copying.cancelled():  # else the exchange is closed
+            self._put(copying.result())
+
+    def _put(self, copy: Envelope) -> None:
+        with self._queue_lock:
+            self._posted += 1
+            copy.number = self._posted
+            self._queue.append(copy)
+            woken, self._woken = self._woken, True
+        if not woken:
+            self._loop.call_soon(self._hand_over)
+
+    def _hand_over(self) -> None:
+        with self._queue_lock:
+            ready, self._queue = self._queue, deque()
+            self._woken = False
+        for envelope in ready:
+            self._receiver.on_envelope(self._info, envelope)
+
+
+def _copy(envelope: Envelope) -> Envelope:
+    return Envelope(
+        envelope.kind,
+        envelope.call,
+        envelope.reply,
+        envelope.time_left,
+        envelope.depth,
+        envelope.document,
+        envelope.externals,
+        dict(envelope.headers),
+        [copy_of(buffer) for buffer in envelope.buffers],
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+
+LOST_AFTER = 10.0  # seconds of silence; a stop-the-world pause of Python is far shorter
+TICKS_PER_BEAT = 4
+DEFAULT_LIMITS: Final = ConnectionLimits()
+CROSSED_SECONDS = 0.05  # between looks whether a peer that dials us, too, has come through
+LONGEST_TICK_SECONDS = 0.25  # also how soon a lag of the loop is noticed
+LAG_FADES = 0.9  # a tick; to a half within two beats
+
+
+def _ignore_refusal(peer: WorkerInfo, words: str) -> None:
+    return None
+
+
+def _is_crossed(error: Exception) -> bool:
+    return isinstance(error, RefusedError) and error.reason is Reason.DUPLICATE
+
+
+@final
+class Exchange:
+    """One worker's sessions with all others.
+
+    Between two incarnations every envelope is handed over exactly once, in any order, or the peer
+    is lost; `on_envelope` and `on_lost` are called on the loop thread.
+
+    Args:
+        job: Workers of different jobs refuse each other.
+        name: This worker's.
+        rank: This worker's; -1 for the coordinator.
+        incarnation: This worker's.
+        token: What every worker of the job holds; None only in an insecure job.
+        transports: In order of preference.
+        receiver: The floor above.
+        lost_after: Seconds of silence after which a peer is lost.
+        guests: Who may connect; None for whoever proves itself. Closed with this.
+        loop: Where the sockets are served; None for the process's shared one.
+        clock: Read by liveness and deadlines; in seconds.
+        load: How many calls this worker serves; told to peers.
+        prove_within: Seconds that a handshake may take; by default as the limits say.
+        on_refused: Hears of a dialler that did not prove itself: who it claimed to be, and why
+            it was refused. Called on the loop; nothing about the claim is known to be true.
+        listens: Whether peers may dial this worker. One that does not listen dials every peer of
+            which it is told, at once and whenever a stream breaks; those that do not either are
+            out of its reach, and it of theirs.
+        certified: Where certificates are asked for: which name a peer's has to hold, by the name
+            that it says.
+        limits: What others may take.
+        spin: Seconds for which a thread that waits for a worker of this host looks again and again
+            before it sleeps, where that paid lately.
+        anywhere: Kinds of requests that the receiver takes in any thread.
+    """
+
+    def __init__(
+        self,
+        *,
+        job: str,
+        name: str,
+        rank: int,
+        incarnation: int,
+        token: bytes | None,
+        transports: Sequence[Transport],
+        receiver: Receiver,
+        lost_after: float = LOST_AFTER,
+        guests: GuestList | None = None,
+        loop: LoopThread | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        load: Callable[[], int] = int,  # none
+        prove_within: float | None = None,
+        on_refused: Callable[[WorkerInfo, str], None] = _ignore_refusal,
+        listens: bool = True,
+        certified: Callable[[str], str] = itself,
+        limits: ConnectionLimits = DEFAULT_LIMITS,
+        spin: float = 0.0,
+        anywhere: Container[str] = (),
+    ) -> None:
+        spin = longest_spin(spin)
+        self.info = WorkerInfo(name, rank, incarnation)
+        self._own_key = name, incarnation
+        self._listens = listens
+        self._loop = shared_loop_thread() if loop is None else loop
+        self._transports = tuple(transports)
+        self._tasks = Tasks()
+        self._terms = Terms(
+            identity=Identity(job, self.info),
+            token=token,
+            transports={scheme: each for each in transports for scheme in each.schemes},
+            receiver=receiver,
+            lost_after=lost_after,
+            prove_within=limits.handshake_seconds if prove_within is None else prove_within,
+            clock=clock,
+            load=load,
+            loop=self._loop,
+            bulk=BulkThread(),
+            spawn=self._tasks.spawn,
+            counters=Counters(),
+            audit=Audit(name),
+            certified=certified,
+            limits=limits,
+            slabs=SlabPool(clock),
+            handles=HandleSet(self._loop, spin),
+            spin=spin,
+            anywhere=anywhere,
+        )
+        self.land = self._terms.slabs.devices.land  # as `wire.land`, for GPUs that peers share
+        self._guests = guests
+        self._peers = Peers(self._terms, self._reach)
+        self._connections, self._connection = self._peers.connections, self._peers.find
+        self._door = Door(
+            self._terms,
+            guests=guests,
+            on_refused=on_refused,
+            find=self._connection,
+            forgotten=self._peers.is_forgotten,
+            dialling=self._is_dialling,
+            full=self._peers.is_full,
+        )
+        self._loopback = Loopback(self.info, self._loop, self._terms.bulk, receiver)
+        self._state_lock = threading.Lock()  # guards the next two
+        self._started = False
+        self._closed = False
+        self._listeners: list[Listener] = []  # this and what follows: on the loop alone
+        self._reaching: dict[Connection, Reach] = {}
+        self._ticker: asyncio.TimerHandle | None = None
+        self._next_tick = 0.0
+
+    # From any thread.
+
+    def start(self, *, listen: bool = True) -> tuple[str, ...]:
+        """Opens the listeners, where this worker listens; blocks until they are open.
+
+        Args:
+            listen: False for a client that only dials, or that is to `listen` later.
+
+        Returns:
+            The endpoints under which peers reach this worker, in order of preference.
+
+        Raises:
+            OSError: An address or port cannot be had.
+        """
+        with self._state_lock:
+            if self._started:
+                raise RuntimeError("an exchange is started once")
+            self._started = True
+        self._loop.acquire()
+        try:
+            return self._loop.run(self._start(listen and self._listens))
+        except BaseException:
+            with self._state_lock:
+                self._closed = True
+            self._peers.close()
+            self._loop.release()
+            raise
+
+    def listen(self) -> tuple[str, ...]:
+        """Opens the listeners after a `start` without them; returns the endpoints.
+
+        Raises:
+            OSError: An address or port cannot be had.
+        """
+        return self._loop.run(self._listen())
+
+    def connect(self, peer: WorkerInfo, endpoints: Sequence[str]) -> None:
+        """Tells where a peer is, nowhere if it only dials; it is dialled when something is posted.
+
+        Two that only dial are cut off from each other: `post` raises UnreachableWorkerError.
+        """
+        connection = self._connection(peer, True)
+        if connection is None:
+            return
+        connection.set_endpoints(endpoints)
+        if self._listens:
+            return
+        if endpoints:
+            connection.dial()
+        else:
+            connection.cut(
+                f"it does not listen, nor does this worker, {self.info.name!r} (listen=False), so "
+                "that neither can dial the other; have one of them listen, or call through a "
+                "worker that does"
+            )
+
+    def post(self, peer: WorkerInfo, envelope: Envelope, *, rides: bool = False) -> None:
+        """Sends an envelope to a peer, or to this worker itself; never blocks.
+
+        Args:
+            peer: The receiver.
+            envelope: Its buffers must not change until it was handed over; to oneself they are
+                copied.
+            rides: Whether it may wait for the next envelope to that peer, or for `flush`, so that
+                both leave in one write; on a connection that goes idle for long it may wait long.
+
+        Raises:
+            WorkerLostError: The peer is lost; the exception is a new one each time.
+            UnreachableWorkerError: It lives, and neither side can dial the other.
+            UnknownWorkerError: It was never named to `connect` and has no session.
+        """
+        key = peer.name, peer.incarnation
+        if key == self._own_key:
+            if self._closed:
+                raise WorkerLostError("this worker has shut down", worker=peer.name)
+            self._loopback.post(envelope)
+            return
+        connection = self._connections.get(key)
+        if connection is None:
+            raise UnknownWorkerError(
+                f"worker {peer.name!r} (incarnation {peer.incarnation}) was never heard of here"
+            )
+        connection.post(envelope, rides=rides)
+
+    def flush(self, peer: WorkerInfo) -> None:
+        """Has leave what was posted to a peer and still waits for a ride."""
+        connection = self._connection(peer, False)
+        if connection is not None:
+            connection.flush()
+
+    def introduce(self, endpoint: str, *, timeout: float, name: str = "") -> WorkerInfo:
+        """Dials an endpoint whose worker is not known yet; blocks until a session is open.
+
+        Args:
+            endpoint: Where somebody listens.
+            timeout: Seconds that it may take.
+            name: What that is called; "" for anybody. Under mutual TLS its certificate proves it.
+
+        Returns:
+            Who answered; `post` reaches it from now on.
+
+        Raises:
+            ConnectionRefusedError: Nobody listens there.
+            ConnectionError: It cannot be reached now; may be tried again.
+            AuthenticationError: Its token is another one.
+            RendezvousError: It belongs to another job, has another name, speaks another version,
+                or refuses.
+        """
+        expected = WorkerInfo(name, 0, 0) if name else None
+        try:
+            return self._loop.run(self._introduce(endpoint, expected), timeout)
+        except TimeoutError as error:
+            raise ConnectionError(f"{endpoint} did not answer (timeout: {timeout:g} s)") from error
+        except RefusedError as error:
+            words = f"{endpoint}: {error.words.removeprefix(endpoint).lstrip()}"
+            if error.reason is Reason.AUTHENTICATION:
+                raise AuthenticationError(words) from error
+            remedy = "; check the address" if error.reason is Reason.NAME else ""
+            raise RendezvousError(words + remedy) from error
+
+    def leave(self, peer: WorkerInfo, reason: str = "it left") -> None:
+        """Says goodbye to one peer, behind what was posted to it; does not block."""
+        connection = self._connection(peer, False)
+        if connection is not None:
+            self._loop.call_soon(connection.leave_on_loop, reason)
+
+    def spare(self, peer: WorkerInfo, seconds: float) -> None:
+        """Has a peer given up after so many seconds of silence, if that is later than the others.
+
+        For a peer that said so: it may be silent for longer than most.
+        """
+        connection = self._connection(peer, True)
+        if connection is not None:
+            self._loop.call_soon(connection.spare_on_loop, seconds)
+
+    def fence(self, peer: WorkerInfo, reason: str, *, left: bool = False) -> None:
+        """Declares a peer lost, or gone by itself: `post` refuses at once, `on_lost` follows."""
+        connection = self._connection(peer, True)
+        if connection is not None:
+            connection.lose(reason, left=left)
+
+    def close(self, timeout: float, reason: str = "shutdown") -> None:
+        """Says goodbye to every peer, waits until what was posted has arrived, closes.
+
+        Idempotent; blocks for at most about `timeout` seconds, and gives up what has not arrived
+        by then.
+        """
+        with self._state_lock:
+            running = self._started and not self._closed
+            self._closed = True
+        connections = self._peers.close()
+        if not running:
+            return
+        try:
+            self._loop.run(self._close(connections, timeout, reason))
+        finally:
+            self._terms.bulk.close()
+            self._terms.slabs.devices.end()
+            self._terms.audit.close()
+            self._loop.release()
+
+    @property
+    def audit(self) -> Audit:
+        """Where it is recorded who was refused, for the floors above as well."""
+        return self._terms.audit
+
+    def statistics(self) -> ExchangeStatistics:
+        """Returns what was moved so far."""
+        return ExchangeStatistics.of(self._terms.counters, self._peers.moved())
+
+    def awaited(self, peer: WorkerInfo) -> Mapping[int, int]:
+        """Returns the requests that come from a peer now: by call, the pieces still to come."""
+        connection = self._connection(peer, False)
+        return {} if connection is None else connection.statistics().awaited
+
+    def memory(self, peer: WorkerInfo) -> Memory:
+        """Returns the memory that a peer shares with this worker, for what is posted to it next."""
+        connection = self._connection(peer, False)
+        return NO_MEMORY if connection is None else connection.memory()
+
+    def drive(self, peer: WorkerInfo, gate: Gate, seconds: float) -> None:
+        """Has the calling thread read what comes from a peer while it waits, if it can be.
+
+        Args:
+            peer: Whose reply it waits for.
+            gate: Where it waits.
+            seconds: How long it would.
+
+        Returns early, with the gate shut, where another thread reads or the transport does not
+        allow it: the caller has to wait at the gate after that.
+        """
+        connection = self._connections.get((peer.name, peer.incarnation))
+        if connection is not None:
+            connection.drive(gate, seconds)
+
+    def drive_on(
+        self, peer: WorkerInfo, loop: asyncio.AbstractEventLoop
+    ) -> Callable[[], None] | None:
+        """Has the loop that runs in the calling thread read what comes from a peer, if it can be.
+
+        Args:
+            peer: Whose reply a coroutine awaits.
+            loop: The one that runs here; not telegrad's.
+
+        Returns:
+            What ends that; None where it cannot be.
+        """
+        connection = self._connections.get((peer.name, peer.incarnation))
+        return None if connection is None else connection.drive_on(loop)
+
+    def drive_all(self, gate: Gate, seconds: float) -> None:
+        """Has the calling thread read what comes from all workers past gRPC while it waits.
+
+        Args:
+            gate: Where it waits.
+            seconds: How long it would.
+
+        Returns early, with the gate shut, as `drive` does.
+        """
+        self._terms.handles.lead_for(gate, seconds)
+
+    def lead(self, gate: Gate, seconds: float) -> None:
+        """Has the calling thread read what comes from all workers past gRPC until a gate opens.
+
+        It leads on until `stop_leading`. Returns early, with the gate shut, where another thread does, or
+        none can.
+
+        Args:
+            gate: Where it waits.
+            seconds: How long it would; 0 to read what is there.
+        """
+        self._terms.handles.lead(gate, seconds)
+
+    def stop_leading(self) -> None:
+        """Has the loop read in place of the thread that leads; from any thread, idempotent."""
+        self._terms.handles.leave()
+
+    # On the loop.
+
+    async def _start(self, listen: bool) -> tuple[str, ...]:
+        endpoints = await self._listen() if listen else ()
+        self._tick()
+        return endpoints
+
+    async def _listen(self) -> tuple[str, ...]:
+        try:
+            for transport in self._transports:
+                door = transport.named(self.info)
+                self._listeners.append(await door.listen(self._door.take))
+        except BaseException:
+            await self._close_listeners()
+            raise
+        return tuple(each.endpoint for each in self._listeners if each.endpoint)
+
+    def _tick(self) -> None:
+        """Beats, judges, and measures how late the loop runs."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        if self._next_tick:
+            faded = LAG_FADES * self._terms.counters.lag  # what was late lately may be so again
+            self._terms.counters.lag = max(now - self._next_tick, faded)
+        beat = self._terms.lost_after / BEATS_PER_BOUND
+        self._next_tick = now + min(beat / TICKS_PER_BEAT, LONGEST_TICK_SECONDS)
+        self._ticker = loop.call_at(self._next_tick, self._tick)
+        self._terms.slabs.tick()
+        clock = self._terms.clock()
+        for connection in self._peers.all():
+            connection.tick(clock)
+
+    def _reach(self, connection: Connection) -> None:
+        if connection not in self._reaching:
+            reach = self._reaching[connection] = Reach(connection, self._terms)
+            self._tasks.spawn(self._run_reach(connection, reach))
+
+    def _is_dialling(self, connection: Connection) -> bool:
+        reach = self._reaching.get(connection)
+        return reach is not None and reach.shaking_hands
+
+    async def _run_reach(self, connection: Connection, reach: Reach) -> None:
+        try:
+            await reach.run()
+        finally:
+            del self._reaching[connection]
+
+    async def _introduce(self, endpoint: str, expected: WorkerInfo | None) -> WorkerInfo:
+        while True:
+            answer = await ask(self._terms, endpoint, expected)
+            connection = self._connection(answer.peer, True)
+            if connection is None:
+                self._tasks.spawn(answer.carrier.close())
+                raise ConnectionError("this exchange is closed")
+            try:
+                await self._open(connection, answer)
+            except (CarrierClosedError, RefusedError) as error:
+                if connection.stream is None and not _is_crossed(error):
+                    raise
+            if connection.stream is not None:
+                return connection.peer
+            await asyncio.sleep(CROSSED_SECONDS)  # the peer's own dial is on the way
+
+    async def _open(self, connection: Connection, answer: Answer) -> None:
+        if (loss := connection.loss) is not None or connection.stream is not None:
+            self._tasks.spawn(answer.carrier.close())
+            if loss is not None:
+                raise loss
+            return
+        if not connection.endpoints:
+            connection.set_endpoints((answer.endpoint,))
+        await Reach(connection, self._terms).prove(answer)
+        self._reach(connection)  # has it move
+
+    async def _close(self, connections: list[Connection], timeout: float, reason: str) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        if self._guests is not None:
+            self._guests.close(f"{self.info.name!r} has shut down")
+        for connection in connections:
+            connection.leave_on_loop(reason)
+        leaving = [loop.create_task(c.ended.wait()) for c in connections if not c.ended.is_set()]
+        if leaving:
+            _, late = await asyncio.wait(leaving, timeout=timeout)
+            for task in late:
+                task.cancel()
+        for connection in connections:
+            connection.end()
+        if self._ticker is not None:
+            self._ticker.cancel()
+        self._terms.handles.close()
+        await self._close_listeners()
+        await self._tasks.end(max(0.5, deadline - loop.time()))
+
+    async def _close_listeners(self) -> None:
+        listeners, self._listeners = self._listeners, []
+        for listener in listeners:
+            await listener.close()

@@ -1,0 +1,247 @@
+"""What carries a connection now, and whether a peer can be dialled: for whoever looks for faults.
+
+To look does a session no harm. What is posted to a peer that cannot be reached has it given up after
+the usual silence; here a peer is dialled and nothing is posted, so that a dial which fails leaves
+everything as it was. One that succeeds becomes the connection's carrier, where it has none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+from telegrad.errors import DecodeError
+from telegrad.transport.base import CarrierClosedError
+from telegrad.transport.bulk.seal import SealedFrames
+from telegrad.transport.security.handshake import Reason, RefusedError
+from telegrad.transport.session.ask import ask
+from telegrad.transport.session.connection import Connection
+from telegrad.transport.session.exchange import Exchange
+from telegrad.types import WorkerInfo
+
+__all__ = ["Dial", "Link", "dial_peers", "own_endpoints"]
+
+# How a dial may end.
+REACHED: Final = "reached"
+REFUSED: Final = "refused"  # the host answers, nobody listens
+SILENT: Final = "silent"  # no answer in time
+NO_ROUTE: Final = "no route"  # the system knows no way there
+TURNED_AWAY: Final = "turned away"  # somebody listens, and one of both ends does not like the other
+BROKE: Final = "broke"  # any other error
+NOT_TRIED: Final = "not tried"  # the peer does not listen
+
+NOT_COME: Final = "it does not listen, and has not come by itself"
+
+LOOK_SECONDS = 0.02  # between looks whether a peer that dials us, too, has come through
+LOOKS = 250  # a handshake may take 5 s
+ROUTE_ERRORS: Final = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL})
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The carrier that is up between this worker and a peer.
+
+    Attributes:
+        description: Where the other end is.
+        dialled: Whether this side opened it.
+        encrypted: Whether its frames are: by TLS, or as sealed ones on a socket past gRPC.
+        peer_names: Whom the peer's certificate is for; None where none was asked for.
+    """
+
+    description: str
+    dialled: bool
+    encrypted: bool
+    peer_names: tuple[str, ...] | None
+
+    @property
+    def transport(self) -> str:
+        """The scheme: `grpc`, `grpcs`, `bulk` or `bulks` (past gRPC), `local`, `unix`, `inproc`.
+
+        >>> Link("grpcs ipv4:10.0.0.5:40231", False, True, None).transport
+        'grpcs'
+        """
+        scheme = self.description.partition(" ")[0].partition(":")[0]
+        if "unix:" in self.description:
+            return "unix"
+        return scheme.removesuffix("s") + "s" if self.encrypted else scheme
+
+    @classmethod
+    def of(cls, connection: Connection) -> Link | None:
+        """Returns what carries a connection; None while nothing does. On the loop."""
+        stream = connection.stream
+        if stream is None:
+            return None
+        names = stream.carrier.peer_names
+        return cls(
+            stream.carrier.description,
+            stream.dialled,
+            bool(stream.carrier.binding) or isinstance(stream.frames, SealedFrames),
+            None if names is None else tuple(sorted(names)),
+        )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Dial:
+    """What became of one dial of a peer.
+
+    Attributes:
+        peer: Whom.
+        endpoints: Where it listens, as far as is known here.
+        ended: `reached`, `refused`, `silent`, `no route`, `turned away`, `broke`, or `not tried`
+            where the peer does not listen.
+        words: Why, for people.
+        link: What carries the connection afterwards, whoever opened it.
+        loss: Why the peer is lost, or out of reach; empty while it is not.
+    """
+
+    peer: WorkerInfo
+    endpoints: tuple[str, ...]
+    ended: str
+    words: str = ""
+    link: Link | None = None
+    loss: str = ""
+
+
+def own_endpoints(exchange: Exchange) -> tuple[str, ...]:
+    """Returns where an exchange listens, as it tells the others; nowhere before it listens."""
+    return tuple(each.endpoint for each in list(exchange._listeners) if each.endpoint)
+
+
+def dial_peers(exchange: Exchange, peers: Sequence[WorkerInfo], limit: float) -> list[Dial]:
+    """Dials peers, all at once, and says of each what became of it; blocks for `limit` at most.
+
+    A peer whose carrier this side has opened was reached, and is not dialled again. What has not
+    ended in time is silent, and ends by itself later.
+
+    Args:
+        exchange: Of this worker; it has been told of the peers.
+        peers: Whom.
+        limit: Seconds.
+
+    Raises:
+        BlockingCallError: On a loop of telegrad's.
+    """
+    return exchange._loop.run(_dial_all(exchange, peers, limit))
+
+
+async def _dial_all(exchange: Exchange, peers: Sequence[WorkerInfo], limit: float) -> list[Dial]:
+    found: dict[WorkerInfo, tuple[str, str]] = {}
+    different = set(peers)
+    all_ended = asyncio.Event()
+
+    async def dial(peer: WorkerInfo) -> None:
+        await _dial(exchange, peer, found)
+        if len(found) == len(different):
+            all_ended.set()
+
+    for peer in different:
+        exchange._tasks.spawn(dial(peer))
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(limit if different else 0):
+            await all_ended.wait()
+    return [_dial_of(exchange, peer, found, limit) for peer in peers]
+
+
+def _dial_of(
+    exchange: Exchange,
+    peer: WorkerInfo,
+    found: Mapping[WorkerInfo, tuple[str, str]],
+    limit: float,
+) -> Dial:
+    connection = exchange._connection(peer, False)
+    late = SILENT, f"no answer within {limit:.3g} s"
+    if connection is not None and not connection.endpoints:
+        late = NOT_TRIED, NOT_COME
+    elif connection is not None and connection.last_failure:
+        late = SILENT, f"{late[1]} ({connection.last_failure})"
+    ended, words = found.get(peer, late)
+    if connection is None:
+        return Dial(peer, (), ended, words)
+    loss = connection.loss
+    return Dial(
+        peer,
+        connection.endpoints,
+        ended,
+        words,
+        Link.of(connection),
+        "" if loss is None else loss.reason or str(loss),
+    )
+
+
+async def _dial(
+    exchange: Exchange, peer: WorkerInfo, found: dict[WorkerInfo, tuple[str, str]]
+) -> None:
+    try:
+        found[peer] = await _reached(exchange, peer)
+    except ConnectionRefusedError as error:
+        found[peer] = REFUSED, str(error)
+    except RefusedError as error:
+        found[peer] = TURNED_AWAY, error.words
+    except (OSError, DecodeError) as error:  # of which ConnectionError and WorkerLostError are
+        cause = error.__cause__
+        if isinstance(cause, TimeoutError):
+            found[peer] = SILENT, str(error)
+        elif isinstance(cause, OSError) and cause.errno in ROUTE_ERRORS:
+            found[peer] = NO_ROUTE, str(error)
+        else:
+            found[peer] = BROKE, str(error)
+
+
+async def _reached(exchange: Exchange, peer: WorkerInfo) -> tuple[str, str]:
+    connection = exchange._connection(peer, False)
+    if connection is None:
+        return NOT_TRIED, "it is not known here"
+    if not connection.endpoints:
+        return await _awaited(connection)
+    if (loss := connection.loss) is not None:
+        return BROKE, loss.reason or str(loss)
+    for _ in range(LOOKS):  # it may be dialled already, and a second dial would cross that one
+        if connection not in exchange._reaching or connection.stream is not None:
+            break
+        await asyncio.sleep(LOOK_SECONDS)
+    if connection.stream is not None and connection.stream.dialled:
+        return REACHED, ""
+    failure: ConnectionError | None = None
+    for endpoint in connection.endpoints:
+        try:
+            await _open(exchange, connection, endpoint)
+        except ConnectionError as error:
+            failure = failure or error
+        else:
+            await _up(connection)
+            return REACHED, ""
+    assert failure is not None
+    raise failure
+
+
+async def _awaited(connection: Connection) -> tuple[str, str]:
+    """Gives a peer that only dials, which it does by itself, the time to come through."""
+    return NOT_TRIED, "it does not listen" if await _up(connection) else NOT_COME
+
+
+async def _up(connection: Connection) -> bool:
+    """Waits for a carrier: where two dials crossed, one of them may have taken both down."""
+    for _ in range(LOOKS):
+        if connection.stream is not None or connection.loss is not None:
+            return True
+        await asyncio.sleep(LOOK_SECONDS)
+    return False
+
+
+async def _open(exchange: Exchange, connection: Connection, endpoint: str) -> None:
+    """Asks who listens at an endpoint, and gives the connection its stream if it has none."""
+    answer = await ask(exchange._terms, endpoint, connection.peer)
+    try:
+        await exchange._open(connection, answer)
+    except (CarrierClosedError, RefusedError) as error:
+        crossed = isinstance(error, RefusedError) and error.reason is Reason.DUPLICATE
+        if connection.stream is None and not crossed:
+            raise
+        if not await _up(connection):  # the peer's own dial is on the way
+            raise

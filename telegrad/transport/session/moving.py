@@ -1,0 +1,129 @@
+"""Moving a stream from gRPC to a TCP socket, which any thread reads and writes itself.
+
+Where both workers have sockets for lanes (`bulk_sockets`), and both say that frames may go by them,
+too, whoever dialled a stream over gRPC dials that port as soon as it is up. The handshake there names
+the stream whose place it takes; the session goes on where that one was, as after any break.
+
+    gRPC   hello, hello, proof, welcome, frames ─────┐ let go
+    TCP                          hello, hello, proof, welcome, frames
+
+Each end proves the token again, over both hellos, of which the dialler's names the first stream. Frames
+are as safe as there: encrypted with keys of their own where that had TLS (`bulk_seal`), else
+with tags. A socket that cannot be had leaves the stream where it is, one that breaks brings it back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from telegrad.errors import DecodeError
+from telegrad.transport.base import Carrier, CarrierClosedError
+from telegrad.transport.bulk.lanes import Way, check_path
+from telegrad.transport.bulk.seal import SealedFrames, make_seal, moved_secret
+from telegrad.transport.security.handshake import AcceptHandshake, DialHandshake
+from telegrad.transport.session.ask import Answer, ask, cut_off, receive_small, record_refusal
+from telegrad.transport.session.connection import Connection
+from telegrad.transport.session.stream import Stream
+from telegrad.transport.session.terms import Terms
+
+__all__ = ["move", "moved_stream"]
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.05  # while a socket does not answer: whether the stream is there still
+
+
+async def move(connection: Connection, terms: Terms, stream: Stream) -> None:
+    """Moves a stream that this side dialled and both ends want to move, if that is possible.
+
+    Args:
+        connection: Whose.
+        terms: What all connections share.
+        stream: That is up; its lanes are held until that is decided.
+    """
+    try:
+        answer = await _asked(connection, terms, stream)
+        if answer is not None:
+            await _take_its_place(connection, terms, stream, answer)
+    except (ConnectionError, DecodeError) as error:
+        if connection.stream is stream:
+            name, where = connection.peer.name, stream.lanes.way.bulk_endpoint
+            words = f"calls go to {name} over gRPC, not {where}: {error}"
+            terms.bulk.run(logger.warning, words)  # a handler may block
+    finally:
+        stream.lanes.release()
+
+
+async def _asked(connection: Connection, terms: Terms, stream: Stream) -> Answer | None:
+    """Returns who listens at the socket; None once the stream is over, which is dialled anew then."""
+    way = stream.lanes.way
+    asking = asyncio.ensure_future(
+        ask(terms, way.bulk_endpoint, connection.peer, lane_of=way.stream_id, moves=True)
+    )
+    try:
+        while connection.stream is stream and not asking.done():
+            await asyncio.wait({asking}, timeout=LOOK_SECONDS)
+        return asking.result() if asking.done() else None
+    finally:
+        asking.cancel()
+
+
+async def _take_its_place(
+    connection: Connection, terms: Terms, stream: Stream, answer: Answer
+) -> None:
+    carrier, shake, way = answer.carrier, answer.handshake, stream.lanes.way
+    cut = cut_off(terms, carrier)
+    try:
+        check_path(way, terms, carrier)
+        if connection.stream is not stream:
+            raise CarrierClosedError("it is needed no more")
+        let_go = connection.set_aside()  # before the number of the last envelope held is told
+        try:
+            await carrier.send(shake.prove(connection.received_number, resumes=True))
+            peer_received = shake.takes_welcome(await receive_small(terms, carrier))
+        except BaseException:
+            connection.socket_broke()
+            raise
+        finally:
+            let_go(b"")  # not before the peer knows why: it would dial
+        if not connection.wants_carrier:
+            raise CarrierClosedError("the peer was faster")
+        connection.adopt(moved_stream(connection, way, carrier, shake), peer_received)
+    except BaseException as error:
+        terms.spawn(carrier.close())
+        record_refusal(terms, error, answer.endpoint, answer.peer)
+        raise
+    finally:
+        cut.cancel()
+
+
+def moved_stream(
+    connection: Connection,
+    way: Way,
+    carrier: Carrier,
+    shake: DialHandshake | AcceptHandshake,
+    *,
+    preamble: bytes = b"",
+) -> Stream:
+    """Returns the stream of a socket whose handshake is done.
+
+    Args:
+        connection: Whose.
+        way: Of the stream whose place it takes.
+        carrier: The socket.
+        shake: The handshake.
+        preamble: What has to be sent before the first frame: a listener's welcome.
+
+    Raises:
+        CarrierClosedError: It broke meanwhile, or its frames cannot be protected.
+    """
+    below = carrier.blocking
+    if below is None:
+        raise CarrierClosedError("streams move to sockets alone")
+    seal = make_seal(way.secret, shake.transcript, dialled=bool(way.endpoint))
+    frames = shake.frames() if seal is None else SealedFrames(seal)
+    secret = moved_secret(way.secret, shake.transcript)
+    lanes = connection.lanes_of(way.moved(shake.stream_id(), secret))
+    below.begin_direct()
+    return Stream(carrier, frames, lanes, preamble=preamble)

@@ -1,0 +1,238 @@
+"""One listening port for all exchanges of a process, and which of them a dialler is led to.
+
+A dialler's first message says whom it wants to reach, by name and incarnation: the agent, its
+line to the coordinator, or the coordinator where that runs here, too. Who names nobody is led to
+the exchange that has listened for longest, and so is who names somebody that is not here: it will
+be refused there, in words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias, final
+
+from google.protobuf.message import DecodeError as ProtobufDecodeError
+
+from telegrad import pb
+from telegrad.transport.base import (
+    Carrier,
+    CarrierClosedError,
+    Listener,
+    Sending,
+    Transport,
+    WrappedCarrier,
+)
+from telegrad.transport.security.handshake import MAX_HANDSHAKE_BYTES
+from telegrad.types import WorkerInfo
+
+__all__ = ["LedOnError", "SharedPort"]
+
+Accept: TypeAlias = Callable[[Carrier], Awaitable[None]]
+
+
+class LedOnError(CarrierClosedError):
+    """The stream is another exchange's from now on; never reaches users."""
+
+
+@final
+class SharedPort(Transport):
+    """A transport that listens once, for several exchanges.
+
+    Args:
+        dialler: What dials; it does not listen.
+    """
+
+    def __init__(self, dialler: Transport) -> None:
+        self._dialler = dialler
+        self._candidates: Sequence[Transport] = (dialler,)
+        self._tried = ""
+        self._opening = asyncio.Lock()  # guards the next two, on the loop
+        self._listener: Listener | None = None
+        self._doors: dict[_Door, None] = {}
+
+    def place(self, candidates: Sequence[Transport], tried: str = "") -> None:
+        """Says what listens: the first of these whose port is free; before anything listens.
+
+        Args:
+            candidates: One for each port.
+            tried: Which ports these are, in words.
+        """
+        self._candidates = tuple(candidates)
+        self._tried = tried
+
+    @property
+    def scheme(self) -> str:
+        """As the dialler's."""
+        return self._dialler.scheme
+
+    @property
+    def schemes(self) -> frozenset[str]:
+        """As the dialler's."""
+        return self._dialler.schemes
+
+    def named(self, info: WorkerInfo) -> Transport:
+        """Returns the transport with which the exchange of this name listens on the port."""
+        return _NamedPort(self, info)
+
+    async def listen(self, accept: Accept) -> Listener:
+        """Listens for those who name nobody who listens here; see `Transport.listen`."""
+        return await self.open("", 0, accept)
+
+    async def dial(self, endpoint: str) -> Carrier:
+        """Connects to an endpoint; see `Transport.dial`."""
+        return await self._dialler.dial(endpoint)
+
+    async def open(self, name: str, incarnation: int, accept: Accept) -> Listener:
+        """Opens the port, if it is not open yet, and adds a door to it.
+
+        Raises:
+            OSError: No port can be had; the message says which were tried.
+        """
+        async with self._opening:
+            if self._listener is None:
+                self._listener = await self._open_first()
+            door = _Door(self, self._listener.endpoint, name, incarnation, accept)
+            self._doors[door] = None
+        return door
+
+    async def close(self, door: _Door) -> None:
+        """Removes a door; the last one closes the port."""
+        async with self._opening:
+            self._doors.pop(door, None)
+            if not self._doors and self._listener is not None:
+                listener, self._listener = self._listener, None
+                await listener.close()
+
+    def door_for(self, hello: bytes) -> _Door | None:
+        """Returns whom a first message is for; None where it names nobody who listens here."""
+        if hello[:1] != b"H" or len(hello) > MAX_HANDSHAKE_BYTES:
+            return None
+        told = pb.Hello()
+        try:
+            told.ParseFromString(hello[1:])
+        except (ProtobufDecodeError, UnicodeDecodeError):
+            return None
+        doors = [door for door in self._doors if door.name == told.expected_name]
+        exact = [door for door in doors if door.incarnation == told.expected_incarnation]
+        return next(iter(exact or doors), None)
+
+    async def _open_first(self) -> Listener:
+        for transport in self._candidates:
+            try:
+                return await transport.listen(self._take)
+            except OSError as error:
+                # gRPC's own error, without a number, is that of a port that was free just before.
+                if len(self._candidates) == 1 or error.errno not in (errno.EADDRINUSE, None):
+                    raise
+        raise OSError(
+            errno.EADDRINUSE,
+            f"cannot listen: {self._tried} are in use, every one; name more ports, or port=0 to "
+            "let the kernel choose",
+        )
+
+    async def _take(self, carrier: Carrier) -> None:
+        door = next(iter(self._doors), None)
+        if door is None:
+            await carrier.close()
+        else:
+            await door.accept(_ArrivedCarrier(self, door, carrier))
+
+
+@final
+class _NamedPort(Transport):
+    """The port as one exchange listens on it."""
+
+    def __init__(self, port: SharedPort, info: WorkerInfo) -> None:
+        self._port = port
+        self._info = info
+
+    @property
+    def scheme(self) -> str:
+        return self._port.scheme
+
+    @property
+    def schemes(self) -> frozenset[str]:
+        return self._port.schemes
+
+    async def listen(self, accept: Accept) -> Listener:
+        return await self._port.open(self._info.name, self._info.incarnation, accept)
+
+    async def dial(self, endpoint: str) -> Carrier:
+        return await self._port.dial(endpoint)
+
+
+@final
+class _Door(Listener):
+    def __init__(
+        self, port: SharedPort, endpoint: str, name: str, incarnation: int, accept: Accept
+    ) -> None:
+        self._port = port
+        self._endpoint = endpoint
+        self.name = name
+        self.incarnation = incarnation
+        self.accept = accept
+
+    @property
+    def endpoint(self) -> str:
+        return self._endpoint
+
+    async def close(self) -> None:
+        await self._port.close(self)
+
+
+class _KnownCarrier(WrappedCarrier):
+    """One that changes nothing of what is sent."""
+
+    @property
+    def begins_anywhere(self) -> bool:
+        return self._inner.begins_anywhere
+
+    def begin(self, message: bytes) -> Sending:
+        return self._inner.begin(message)
+
+
+@final
+class _ArrivedCarrier(_KnownCarrier):
+    """A stream whose first message decides whose it is.
+
+    The exchange that asks for that message counts and times it, as it does every stream that has
+    not proved itself; if it is another's, LedOnError tells it so, and closing does nothing more.
+    """
+
+    def __init__(self, port: SharedPort, door: _Door, inner: Carrier) -> None:
+        super().__init__(inner)
+        self._port = port
+        self._door = door
+        self._known = False
+        self._led_on = False
+
+    async def receive(self) -> bytes:
+        message = await self._inner.receive()
+        if self._known:
+            return message
+        self._known = True
+        door = self._port.door_for(message)
+        if door is None or door is self._door:
+            return message
+        self._led_on = True
+        await door.accept(_ReadCarrier(self._inner, message))
+        raise LedOnError(f"the stream with {self.description} is for {door.name}")
+
+    async def close(self) -> None:
+        if not self._led_on:
+            await self._inner.close()
+
+
+@final
+class _ReadCarrier(_KnownCarrier):
+    """A stream of which somebody has read the first message already."""
+
+    def __init__(self, inner: Carrier, first: bytes) -> None:
+        super().__init__(inner)
+        self._first: bytes | None = first
+
+    async def receive(self) -> bytes:
+        first, self._first = self._first, None
+        return await self._inner.receive() if first is None else first

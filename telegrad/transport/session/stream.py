@@ -1,0 +1,164 @@
+"""A carrier that has proved itself, with its lanes, as the connection that it belongs to sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+from telegrad.errors import UnreachableWorkerError, WorkerLostError
+from telegrad.transport.base import Carrier, CarrierClosedError
+from telegrad.transport.bulk.lanes import Lanes
+from telegrad.transport.security.audit import PEER_CUT_OFF, Audit
+from telegrad.transport.security.tags import BadTagError, Frames
+from telegrad.transport.shm.slabs import SlabStream
+from telegrad.types import WorkerInfo
+
+__all__ = [
+    "Loss",
+    "Stream",
+    "StreamFrames",
+    "without_carrier",
+]
+
+
+@final
+class Stream:
+    """A carrier that has proved itself, with the tags of its frames.
+
+    It and its lanes are one: when any of them breaks, all are let go.
+
+    Args:
+        carrier: What moves the bytes.
+        frames: What seals and opens them.
+        lanes: What big parts travel on beside it.
+        preamble: What has to be sent before the first frame: a listener's welcome.
+        slabs: The memory that both ends share, where they do.
+
+    Attributes:
+        messages_taken: Messages that came; this and the next two by whoever reads.
+        bytes_taken: Theirs.
+        frames_taken: Of them, those that were frames and were taken.
+        messages_sent: Messages that were sealed; this and the next by who has the writer's turn.
+        bytes_sent: Theirs.
+    """
+
+    def __init__(
+        self,
+        carrier: Carrier,
+        frames: Frames,
+        lanes: Lanes,
+        *,
+        preamble: bytes = b"",
+        slabs: SlabStream | None = None,
+    ) -> None:
+        self.carrier = carrier
+        self.frames = frames
+        self.lanes = lanes
+        self.preamble = preamble
+        self.slabs = slabs
+        self.messages_taken = self.bytes_taken = self.frames_taken = 0
+        self.messages_sent = self.bytes_sent = 0
+
+    @property
+    def dialled(self) -> bool:
+        """Whether this side dialled it."""
+        return self.lanes.dialled
+
+    def record_cut_off(self, audit: Audit, peer: WorkerInfo, error: Exception) -> None:
+        """Records, where it is for what it sent, that a peer is cut off, and how much was read."""
+        if isinstance(error, CarrierClosedError):
+            return
+        audit.record(
+            PEER_CUT_OFF,
+            peer=peer.name,
+            rank=peer.rank,
+            incarnation=peer.incarnation,
+            address=self.carrier.description,
+            reason="TAG" if isinstance(error, BadTagError) else "PROTOCOL",
+            words=str(error),
+            messages=self.messages_taken,
+            bytes=self.bytes_taken,
+        )
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamFrames:
+    """One stream, as its pump sees it; see `pump.Frames`."""
+
+    next_message: Callable[[], bytes | None]
+    ending: Callable[[], bool]
+    written: Callable[[], None]
+    take: Callable[[bytes], bool]
+    failed: Callable[[BaseException], None]
+
+
+# -- why a peer was given up ---------------------------------------------------------------------
+
+LET_IN: Final = (
+    "if a firewall lets nothing in there, open that port, which RpcOptions(port=...) chooses, or start "
+    "that worker with RpcOptions(listen=False)"
+)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Why a peer was given up; each who asks gets an exception of its own.
+
+    Attributes:
+        reason: In words.
+        silence: Seconds since it was last heard.
+        left: Whether it said goodbye.
+        fenced: Whether it had given up this worker first.
+        unreachable: Whether it lives, and neither side can dial the other.
+    """
+
+    reason: str
+    silence: float
+    left: bool = False
+    fenced: bool = False
+    unreachable: bool = False
+
+    def error(self, peer: WorkerInfo) -> WorkerLostError:
+        """Returns a new exception."""
+        if self.unreachable:
+            return UnreachableWorkerError(
+                f"worker {peer.name!r} (incarnation {peer.incarnation}) cannot be reached: "
+                f"{self.reason}",
+                worker=peer.name,
+                incarnation=peer.incarnation,
+                reason=self.reason,
+            )
+        return WorkerLostError(
+            f"worker {peer.name!r} (incarnation {peer.incarnation}) is lost: {self.reason}; "
+            f"last heard {self.silence:.1f} s ago",
+            worker=peer.name,
+            incarnation=peer.incarnation,
+            last_seen=self.silence,
+            reason=self.reason,
+            left=self.left,
+            fenced=self.fenced,
+        )
+
+
+def without_carrier(endpoints: Sequence[str], failure: str, *, ever: bool) -> str:
+    """Returns what is to be said of a peer that is silent while no connection to it is up.
+
+    Args:
+        endpoints: Where it listens.
+        failure: How the last dial ended; empty while the first is under way.
+        ever: Whether there was a connection before.
+
+    >>> without_carrier([], "", ever=True)
+    ' (it does not listen here, and dialled no more)'
+    >>> without_carrier(["grpc://10.0.0.5:29501"], "", ever=False)[:53]
+    ' (never connected; no answer from grpc://10.0.0.5:295'
+    """
+    if endpoints and not ever:
+        found = f"last dial: {failure}" if failure else f"no answer from {', '.join(endpoints)}"
+        return f" (never connected; {found}; {LET_IN})"
+    if failure:
+        return f" (last dial: {failure})"
+    return "" if endpoints else " (it does not listen here, and dialled no more)"

@@ -1,0 +1,195 @@
+"""What all connections of one worker share, and what they count."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Container, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from telegrad.transport.base import Receiver, Transport
+from telegrad.transport.bulk.thread import BulkThread
+from telegrad.transport.io.handle_set import HandleSet
+from telegrad.transport.limits import ConnectionLimits
+from telegrad.transport.loop import LoopThread
+from telegrad.transport.security.audit import Audit
+from telegrad.transport.security.handshake import Identity, itself
+from telegrad.transport.shm.slabs import SlabPool
+from telegrad.wire import PIECE_BYTES
+
+__all__ = [
+    "Counters",
+    "ExchangeStatistics",
+    "Moved",
+    "Terms",
+]
+
+
+@dataclass(slots=True)
+class Counters:
+    """What all connections of an exchange count together; each counts its frames by itself.
+
+    Chunks are counted in any thread, by methods; the others on the loop alone.
+    """
+
+    connections: int = 0
+    lanes: int = 0
+    chunks_sent: int = 0
+    chunks_received: int = 0
+    bulk_bytes_sent: int = 0
+    bulk_bytes_received: int = 0
+    lag: float = 0.0
+    _chunks_lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def chunk_left(self, size: int, offset: int) -> None:
+        """Counts a chunk that went by a lane, as one if it begins a MiB of its part."""
+        with self._chunks_lock:
+            self.chunks_sent += offset % PIECE_BYTES == 0
+            self.bulk_bytes_sent += size
+
+    def chunk_came(self, size: int, offset: int) -> None:
+        """Counts a chunk that came by a lane, as one if it begins a MiB of its part."""
+        with self._chunks_lock:
+            self.chunks_received += offset % PIECE_BYTES == 0
+            self.bulk_bytes_received += size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What all connections of one worker share.
+
+    Attributes:
+        identity: Who this worker is.
+        token: The job's; None in an insecure job.
+        transports: By scheme.
+        receiver: The floor above.
+        lost_after: Seconds of silence after which a peer is lost.
+        prove_within: Seconds that a handshake may take.
+        clock: What liveness and deadlines read.
+        load: How many calls this worker serves.
+        loop: Where everything here runs.
+        bulk: The thread that copies array bytes.
+        spawn: Starts a task that the exchange awaits or cancels when it closes.
+        counters: What is counted.
+        audit: Where it is recorded who was admitted or refused.
+        certified: Which name a peer's certificate has to hold, by the name that it says.
+        limits: What others may take.
+        slabs: The memory that is shared with workers of this host.
+        handles: The sockets that threads read themselves.
+        spin: Seconds for which a thread that waits looks before it sleeps.
+        anywhere: Kinds of requests that the floor above takes in any thread.
+    """
+
+    identity: Identity
+    token: bytes | None
+    transports: dict[str, Transport]
+    receiver: Receiver
+    lost_after: float
+    prove_within: float
+    clock: Callable[[], float]
+    load: Callable[[], int]
+    loop: LoopThread
+    bulk: BulkThread
+    spawn: Callable[[Coroutine[Any, Any, None]], None]
+    counters: Counters = field(default_factory=Counters)
+    audit: Audit = field(default_factory=Audit)
+    certified: Callable[[str], str] = itself
+    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
+    slabs: SlabPool
+    handles: HandleSet
+    spin: float
+    anywhere: Container[str]
+
+
+# -- what an exchange tells of what it has moved -------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What one connection, or several, have moved by frames.
+
+    Attributes:
+        bytes_sent: Tags included.
+        bytes_received: Tags included.
+        envelopes_sent: Written, once more for each time that one was sent again.
+        envelopes_received: Complete.
+        writes: Frames that were written.
+        slab_bytes_sent: What the peer got as memory that both share.
+        slab_bytes_received: What came as such.
+    """
+
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    envelopes_sent: int = 0
+    envelopes_received: int = 0
+    writes: int = 0
+    slab_bytes_sent: int = 0
+    slab_bytes_received: int = 0
+
+    def __add__(self, other: Moved) -> Moved:
+        """Returns what both have moved together."""
+        return Moved(
+            self.bytes_sent + other.bytes_sent,
+            self.bytes_received + other.bytes_received,
+            self.envelopes_sent + other.envelopes_sent,
+            self.envelopes_received + other.envelopes_received,
+            self.writes + other.writes,
+            self.slab_bytes_sent + other.slab_bytes_sent,
+            self.slab_bytes_received + other.slab_bytes_received,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeStatistics:
+    """What an exchange has moved so far, with all peers together.
+
+    Attributes:
+        bytes_sent: Of frames, chunks and shared memory, tags and headers included.
+        bytes_received: Of frames, chunks and shared memory, tags and headers included.
+        envelopes_sent: Written, once more for each time that one was sent again.
+        envelopes_received: Handed over.
+        connections: Control streams that came up.
+        writes: Frames; envelopes_sent / writes is how well they coalesce.
+        lanes: Bulk lanes that came up.
+        chunks_sent: Pieces of 1 MiB of big parts, once more for each time that one was sent again.
+        chunks_received: Pieces that came, known ones included.
+        bulk_bytes_sent: Of bytes_sent, what went by lanes.
+        bulk_bytes_received: Of bytes_received, what came by lanes.
+        slab_bytes_sent: Of bytes_sent, what went as memory that both ends share.
+        slab_bytes_received: Of bytes_received, what came as such.
+    """
+
+    bytes_sent: int
+    bytes_received: int
+    envelopes_sent: int
+    envelopes_received: int
+    connections: int
+    writes: int
+    lanes: int
+    chunks_sent: int
+    chunks_received: int
+    bulk_bytes_sent: int
+    bulk_bytes_received: int
+    slab_bytes_sent: int
+    slab_bytes_received: int
+
+    @classmethod
+    def of(cls, counters: Counters, frames: Moved) -> ExchangeStatistics:
+        """Returns what the counters say now, and what went by frames."""
+        return cls(
+            bytes_sent=frames.bytes_sent + counters.bulk_bytes_sent + frames.slab_bytes_sent,
+            bytes_received=frames.bytes_received
+            + counters.bulk_bytes_received
+            + frames.slab_bytes_received,
+            envelopes_sent=frames.envelopes_sent,
+            envelopes_received=frames.envelopes_received,
+            connections=counters.connections,
+            writes=frames.writes,
+            lanes=counters.lanes,
+            chunks_sent=counters.chunks_sent,
+            chunks_received=counters.chunks_received,
+            bulk_bytes_sent=counters.bulk_bytes_sent,
+            bulk_bytes_received=counters.bulk_bytes_received,
+            slab_bytes_sent=frames.slab_bytes_sent,
+            slab_bytes_received=frames.slab_bytes_received,
+        )

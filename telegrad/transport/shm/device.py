@@ -1,0 +1,351 @@
+"""Memory of GPUs for the arrays that go between two workers of one host, by CUDA's handles.
+
+    sender                                                    receiver
+      array ─▶ a block of a slab on its GPU
+      shadow, lent as any buffer ══ GPU, handle, offset ══▶ opens the slab, once ─▶ an array of its own
+      both blocks are free again ◀══ the shadow is returned ══ when it was copied
+
+A shadow (`wire.shadow`) is a block of the memory that both ends map, and the block of the GPU has the same
+life: it is taken with it, and free when it is. So no second account is kept of what the peer has, and what
+was lent to one that is lost is never used again. The receiver copies, as what is opened must not be
+used after the sender has freed it, nobody could hold CuPy's arrays to that, and a copy on the GPU takes
+a hundredth of the time of the way by host memory.
+
+When the stream breaks, what was posted is copied to the host, into the room of its shadow, and goes as
+it would have without all this. Before anything goes by the GPU alone, one array goes both ways for trial.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, Protocol, final
+
+import numpy as np
+
+from telegrad.arrays import DeviceMemory, Mappings, SharedPlace, octets_from_gpu
+from telegrad.transport.shm.ledger import Account, Block, Bounds, Ledger
+from telegrad.wire import INLINE_BYTES, SHADOW_BYTES, Mode, land, mode_of, set_mode, write_place
+
+__all__ = ["CUDA_IPC", "DeviceSlabs", "DeviceStream", "told_of"]
+
+logger = logging.getLogger(__name__)
+
+CUDA_IPC: Final = "cuda-ipc"  # the capability in a hello; behind it, one for each GPU
+GPU: Final = "gpu="
+
+# Not measured: no GPU was to be had. Slabs have 16 MiB and more, of which a GPU has thousands; unlike
+# those of the host they take room as soon as they are made.
+DEVICE_BOUNDS: Final = Bounds(lent=2**30, idle=2**28, slabs=16, all_slabs=64)
+# Others close a slab that they have not used for so long, and its maker keeps it three times as long:
+# it is not freed while somebody has it open.
+OPEN_SECONDS: Final = DEVICE_BOUNDS.idle_seconds / 3
+
+NOWHERE: Final = np.empty(0, np.uint8)
+
+
+def told_of(gpus: Sequence[str]) -> tuple[str, ...]:
+    """Returns what a hello says of the GPUs that this worker sees, in the order of their numbers.
+
+    >>> told_of(["1f", "a0"])
+    ('cuda-ipc', 'gpu=1f', 'gpu=a0')
+    >>> told_of([])
+    ()
+    """
+    return (CUDA_IPC, *(GPU + each for each in gpus)) if gpus else ()
+
+
+def _gpus(told: Sequence[str]) -> list[str]:
+    if CUDA_IPC not in told:
+        return []
+    return [each.removeprefix(GPU) for each in told if each.startswith(GPU)]
+
+
+class Take(Protocol):
+    """Takes memory that both ends map, and has the life of what comes with it follow."""
+
+    def __call__(self, size: int, beside: Hold) -> memoryview | None:
+        """Returns so many bytes; None where there are none."""
+
+
+@final
+class Hold:
+    """A block of a GPU, and the shadow that stands for it.
+
+    Attributes:
+        number: Of the GPU.
+        block: There; None once it is free.
+        octets: The shadow's bytes; none before it was taken.
+        trial: Whether the bytes are in both, and nobody has said what came of that.
+
+    Args:
+        stream: Whose.
+        number: As the attribute.
+        block: As the attribute.
+        trial: As the attribute.
+    """
+
+    __slots__ = ("_stream", "block", "number", "octets", "trial")
+
+    def __init__(
+        self, stream: DeviceStream, number: int, block: Block[DeviceMemory] | None, *, trial: bool
+    ) -> None:
+        self._stream = stream
+        self.number, self.block, self.trial = number, block, trial
+        self.octets: np.ndarray[Any, Any] = NOWHERE
+
+    def lies(self, octets: np.ndarray[Any, Any]) -> None:
+        """Hears where the shadow is."""
+        self.octets = octets
+
+    def returned(self) -> None:
+        """Hears that the peer has given the shadow back."""
+        if self.trial:
+            self._stream.tried(self, mode_of(self.octets))
+
+    def freed(self) -> None:
+        """Hears that the shadow is free."""
+        self._stream.free(self)
+
+
+@final
+class DeviceSlabs:
+    """The memory of GPUs that one worker shares; any thread.
+
+    Attributes:
+        mappings: What is open here of others'.
+        land: As `wire.land`, with these.
+
+    Args:
+        clock: In seconds.
+        bounds: What is kept to, for each GPU.
+    """
+
+    def __init__(self, clock: Callable[[], float], bounds: Bounds = DEVICE_BOUNDS) -> None:
+        self.mappings = Mappings(clock, OPEN_SECONDS)
+        self.land: Callable[..., Any] = partial(land, mappings=self.mappings)
+        self._clock = clock
+        self._bounds = bounds
+        self._lock = threading.Lock()  # guards the next two
+        self._ledgers: dict[int, Ledger[DeviceMemory]] = {}
+        self._retired: list[tuple[float, DeviceMemory]] = []  # since when
+        self._freed: queue.SimpleQueue[tuple[int, Block[DeviceMemory]]] = queue.SimpleQueue()
+        self._unsaid: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
+
+    def open(
+        self, told: Sequence[str], capabilities: Sequence[str], take: Take
+    ) -> DeviceStream | None:
+        """Begins to share memory with the peer of a stream, of GPUs that both see.
+
+        Args:
+            told: What this worker's hello says.
+            capabilities: What the peer's says.
+            take: Takes memory that both map.
+        """
+        theirs = _gpus(capabilities)
+        shared = {number: each for number, each in enumerate(_gpus(told)) if each in theirs}
+        return DeviceStream(self, shared, take) if shared else None
+
+    def take(
+        self, number: int, account: Account[DeviceMemory], size: int
+    ) -> Block[DeviceMemory] | None:
+        """Returns a block of a GPU; None where none may be had.
+
+        Raises:
+            RuntimeError: Memory of this GPU cannot be shared.
+        """
+        with self._lock:
+            ledger = self._ledgers.get(number)
+            if ledger is None:
+                ledger = self._ledgers[number] = Ledger(partial(DeviceMemory, number), self._bounds)
+            self._drain()
+            try:
+                return ledger.take(account, size)
+            except MemoryError:
+                return None
+
+    def free(self, number: int, block: Block[DeviceMemory]) -> None:
+        """Hears that nothing refers to a block any more; from anywhere."""
+        self._freed.put((number, block))
+
+    def close(self, number: int, account: Account[DeviceMemory]) -> None:
+        """Lets go of the memory of one stream: nobody uses it again, and it is freed in a while."""
+        with self._lock:
+            self._drain()
+            ledger, now = self._ledgers.get(number), self._clock()
+            if ledger is not None:
+                self._retired += [(now, slab.memory) for slab in ledger.close(account)]
+
+    def tick(self) -> None:
+        """Lets go of what nobody has used for a while, in a thread: CUDA may wait for the GPU."""
+        now = self._clock()
+        then = now - self._bounds.idle_seconds
+        with self._lock:
+            self._drain()
+            gone = [memory for since, memory in self._retired if since <= then]
+            self._retired = [each for each in self._retired if each[0] > then]
+            for ledger in self._ledgers.values():
+                gone += [slab.memory for slab in ledger.trim(now)]
+        if gone or self.mappings.idle or not self._unsaid.empty():
+            letting_go = threading.Thread(target=self._let_go, args=(gone,), name="telegrad-gpu")
+            letting_go.daemon = True
+            letting_go.start()
+
+    def end(self) -> None:
+        """Lets go of all of it, once all streams have ended; may wait for a GPU."""
+        with self._lock:
+            self._drain()
+            gone, self._retired = self._retired, []
+        gone.clear()
+        self.mappings.close_idle(0.0)
+        self._speak()
+
+    def say(self, level: int, words: str) -> None:
+        """Has something logged soon: who holds a lock calls no handlers, which may block."""
+        self._unsaid.put((level, words))
+
+    def _speak(self) -> None:
+        while not self._unsaid.empty():
+            logger.log(*self._unsaid.get())
+
+    def _let_go(self, gone: list[DeviceMemory]) -> None:
+        gone.clear()  # which frees it
+        self.mappings.close_idle()
+        self._speak()
+
+    def _drain(self) -> None:
+        while not self._freed.empty():
+            number, block = self._freed.get()
+            self._ledgers[number].released(block, self._clock())
+
+
+@final
+class DeviceStream:
+    """The memory of GPUs that this end of one stream shares with the other; any thread.
+
+    Args:
+        slabs: Where it comes from.
+        gpus: The identities of the GPUs that both see, by their numbers here.
+        take: Takes memory that both map.
+    """
+
+    def __init__(self, slabs: DeviceSlabs, gpus: dict[int, str], take: Take) -> None:
+        self._slabs = slabs
+        self._gpus = gpus
+        self._take = take
+        self._accounts: dict[int, Account[DeviceMemory]] = {n: Account() for n in gpus}
+        self._lock = threading.Lock()  # guards the next three
+        self._open = True
+        self._holds: dict[int, Hold] = {}  # by the addresses of their shadows
+        # True: it works; False: it does not, or that is being tried. None of it: not tried.
+        self._works: dict[int, bool] = {}
+
+    def shadow(self, array: Any) -> memoryview | None:
+        """Copies an array to its GPU's shared memory; returns its shadow, to be posted to the peer.
+
+        In the current stream, which is waited for. None where it is small, or cannot be had.
+        """
+        number = int(array.device.id)
+        if array.nbytes <= INLINE_BYTES or number not in self._gpus:
+            return None
+        with self._lock:
+            works = self._works.get(number)
+            if works is False or not self._open:
+                return None
+            if works is None:
+                self._works[number] = False  # until the answer comes, others go as ever
+        trial = works is None
+        try:
+            block = self._slabs.take(number, self._accounts[number], array.nbytes)
+        except RuntimeError as error:
+            logger.info("GPU %d cannot share memory with workers of this host: %s", number, error)
+            return None
+        hold = Hold(self, number, block, trial=trial)
+        try:
+            return None if block is None else self._filled(hold, block, array)
+        finally:
+            if hold.octets is NOWHERE:
+                self.free(hold)
+
+    def _filled(self, hold: Hold, block: Block[DeviceMemory], array: Any) -> memoryview | None:
+        shadow = self._take(array.nbytes + SHADOW_BYTES, hold)
+        if shadow is None:
+            return None
+        memory = block.slab.memory
+        memory.fill(block.offset, array)
+        if hold.trial:
+            octets_from_gpu(hold.octets[:-SHADOW_BYTES], array)
+        place = SharedPlace(self._gpus[hold.number], memory.handle, memory.size, block.offset)
+        write_place(hold.octets, Mode.BOTH if hold.trial else Mode.THERE, place)
+        with self._lock:
+            if self._open:
+                self._holds[_address(hold.octets)] = hold
+            else:  # the stream ended meanwhile
+                self._take_back(hold)
+        return shadow
+
+    def tried(self, hold: Hold, mode: Mode) -> None:
+        """Hears what came of a trial; any thread."""
+        if mode not in (Mode.OPENED, Mode.REFUSED):
+            return  # nobody has looked, as the call was dropped, for instance
+        hold.trial = False
+        with self._lock:
+            self._works[hold.number] = mode is Mode.OPENED
+        if mode is Mode.REFUSED:
+            words = "arrays go by host memory (its log says why)"
+            words = f"a worker of this host cannot open memory of GPU {hold.number}: {words}"
+            self._slabs.say(logging.INFO, words)
+
+    def settle(self, buffer: memoryview) -> None:
+        """Hears that a buffer is not lent: if it is a shadow, the bytes go as any others."""
+        with self._lock:
+            hold = self._holds.get(_address(np.frombuffer(buffer, np.uint8)))
+            if hold is not None:
+                self._take_back(hold)
+
+    def free(self, hold: Hold) -> None:
+        """Hears that a shadow is free; any thread."""
+        with self._lock:
+            self._holds.pop(_address(hold.octets), None)
+            block, hold.block = hold.block, None
+            if hold.trial:
+                self._works.pop(hold.number, None)  # the next one is for trial
+                hold.trial = False
+        if block is not None:
+            self._slabs.free(hold.number, block)
+
+    def close(self) -> None:
+        """Copies to the host what may have to go another way, and lets go of everything."""
+        with self._lock:  # which keeps memory of the host from being taken for something else
+            self._open = False
+            for hold in self._holds.values():
+                self._take_back(hold)
+                if hold.block is not None:
+                    self._slabs.free(hold.number, hold.block)
+                    hold.block = None
+            self._holds.clear()
+        for number, account in self._accounts.items():
+            self._slabs.close(number, account)
+
+    def _take_back(self, hold: Hold) -> None:
+        """Has a shadow hold the bytes themselves."""
+        there, block = mode_of(hold.octets) is Mode.THERE, hold.block
+        if block is None:
+            return
+        try:
+            if there:
+                block.slab.memory.read(block.offset, hold.octets[:-SHADOW_BYTES])
+        except Exception as error:  # whatever CUDA says
+            words = f"an array on GPU {hold.number} is lost on its way: {error}"
+            self._slabs.say(logging.WARNING, words)
+            set_mode(hold.octets, Mode.GONE)
+        else:
+            set_mode(hold.octets, Mode.HERE)
+
+
+def _address(octets: np.ndarray[Any, Any]) -> int:
+    there: int = octets.__array_interface__["data"][0]
+    return there

@@ -1,0 +1,269 @@
+"""What a peer has lent: its slabs, as they are mapped here, and the arrays that live in them.
+
+A loan is given back when the last view of it is freed. For that each has an exporter of its own, to
+which NumPy's arrays and memoryviews all lead. Its finaliser, which may run anywhere and at any time,
+only puts it into a queue.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, Self, final
+
+import numpy as np
+
+from telegrad.arrays import SharedMemory
+from telegrad.errors import DecodeError
+from telegrad.transport.base import CarrierClosedError
+from telegrad.transport.shm.ledger import Bounds
+from telegrad.wire import FIRST_BUFFER, Envelope, Frame, Lent
+
+__all__ = ["FIRST_HANDLE", "RETURN_BYTES", "Loans", "Watch"]
+
+OWN = 0  # in the place of a slab's number: the loan is the reader's own
+FIRST_HANDLE = (
+    2**32
+)  # numbers of memory that is a program's own; slabs of the ledger have lower ones
+
+# What is given back, or came and has no receipt, waits for the next frame, that of a heartbeat at the
+# latest; so much is told at once.
+RETURN_BYTES = 128 * 2**20
+MOST_RETURNS = 4096  # of one frame, which has a bound; the rest goes with the next
+MOST_SLABS = 256  # of one peer; our own make 64
+
+
+@final
+class Watch(weakref.ref[np.ndarray[Any, Any]]):
+    """A weak reference that knows what its exporter stands for, and goes into a queue with it.
+
+    Args:
+        exporter: Over some memory.
+        freed: Gets this when nothing refers to the exporter any more, from any thread.
+        what: It stands for.
+    """
+
+    __slots__ = ("given", "key", "what")
+    given: bool  # whether it goes back to who has lent it, with what stands there
+    key: int  # the exporter's id
+    what: Any
+
+    def __new__(
+        cls, exporter: np.ndarray[Any, Any], freed: queue.SimpleQueue[Watch], what: object
+    ) -> Self:
+        """Makes one."""
+        self = super().__new__(cls, exporter, freed.put)
+        self.key = id(exporter)
+        self.what = what
+        self.given = False
+        return self
+
+    def __init__(self, exporter: object, freed: object, what: object) -> None:
+        """Does nothing more."""
+
+
+@final
+class Loans:
+    """The receiving end of one stream; any thread.
+
+    Attributes:
+        untold: Bytes that came, or were given back, since the last frame was written.
+        freed: What is to be given back, and was not looked at yet.
+
+    Args:
+        descriptor: Returns the next one that came with the stream, to be closed here; None if there
+            is none.
+        own: Returns what stands in a loan of this end's own, which the peer gives back.
+        bounds: What the peer keeps to, if it is as this one.
+    """
+
+    def __init__(
+        self,
+        descriptor: Callable[[], int | None],
+        own: Callable[[Lent], memoryview],
+        bounds: Bounds,
+    ) -> None:
+        self._descriptor = descriptor
+        self._bounds = bounds
+        self._own = own
+        self._lock = threading.Lock()  # guards the next seven
+        self._mapped: dict[int, SharedMemory] = {}
+        self._out: dict[int, Watch] = {}  # by loan
+        self._exporters: dict[int, Watch] = {}  # the same, by the exporter's id
+        self._given: set[int] = set()  # loans that went back with what stands there
+        self._out_bytes = 0
+        self._returned: list[int] = []
+        self.untold = 0
+        self.freed: queue.SimpleQueue[Watch] = queue.SimpleQueue()
+
+    def take(self, frame: Frame) -> int:
+        """Puts what is lent in its place in the envelopes of a frame; returns how many bytes.
+
+        Where the peer has lent much already a buffer is read-only: it has to be copied by whoever
+        wants to keep it.
+
+        Raises:
+            DecodeError: What the frame says cannot be.
+            CarrierClosedError: This process has no room for more mappings.
+        """
+        lending, total = frame.lending, 0
+        assert lending is not None
+        texts: list[tuple[Envelope, int, memoryview]] = []
+        with self._lock:
+            for number, size in lending.slabs:
+                self._map(number, size)
+            self._drain()
+            for envelope in frame.envelopes:
+                lent = lending.lent.get(envelope.number)
+                if lent:
+                    buffers = list(envelope.buffers)
+                    for part, each in lent.items():
+                        view = self._own(each) if each.slab == OWN else self._view(each)
+                        if part < FIRST_BUFFER:
+                            texts.append((envelope, part, view))
+                        else:
+                            buffers[part - FIRST_BUFFER] = view
+                        total += each.size
+                    envelope.buffers = buffers
+            self.untold += total
+            for number in lending.dropped:
+                if self._mapped.pop(number, None) is None:
+                    raise DecodeError(f"slab {number} is dropped, and was never named")
+        for envelope, part, view in texts:  # copies: what is read twice must not change in between
+            if part == 0:
+                envelope.document = bytes(view)
+            else:
+                envelope.externals = bytes(view)
+        return total
+
+    @property
+    def any(self) -> bool:
+        """Whether the peer has lent something that is not known to be free."""
+        return bool(self._out)
+
+    @property
+    def due(self) -> bool:
+        """Whether so much is to be told that it should not wait."""
+        if not self.freed.empty():
+            with self._lock:
+                self._drain()
+        return self.untold >= RETURN_BYTES
+
+    def returned(self) -> list[int]:
+        """Returns the loans to give back with the frame that is written now."""
+        with self._lock:
+            self._drain()
+            now, self._returned = self._returned[:MOST_RETURNS], self._returned[MOST_RETURNS:]
+            self.untold = len(self._returned)  # what is left goes with the next frame
+            return now
+
+    def whole(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
+        """Returns the exporter of what the peer has lent, if an array in it takes all its bytes."""
+        below: object = array
+        while isinstance(below, (np.ndarray, memoryview)):
+            watch = self._exporters.get(id(below))
+            if watch is not None and watch() is below:
+                lent: Lent = watch.what
+                fits = lent.size == array.nbytes and lent.slab < FIRST_HANDLE
+                return watch() if fits else None
+            below = below.base if isinstance(below, np.ndarray) else below.obj
+        return None
+
+    def take_over(self, holders: list[np.ndarray[Any, Any]]) -> memoryview | None:
+        """Lets go of an exporter; has what stands there, if nothing else refers to it by then.
+
+        Args:
+            holders: The exporter, and nothing else; taken out if it is taken over.
+
+        Returns:
+            The bytes, which nobody here writes to any more, for `gives`; None where somebody may.
+        """
+        with self._lock:  # in which a loan that ends is not told to the peer
+            watch = self._exporters[id(holders[0])]
+            lent: Lent = watch.what
+            slab = self._mapped.get(lent.slab)
+            # A hostile peer may have dropped that slab, and named a smaller one by its number.
+            if slab is None or lent.offset + lent.size > len(slab):
+                return None
+            holders.clear()
+            if (exporter := watch()) is not None:
+                holders.append(exporter)
+                return None
+            self._drain()
+            self._returned.remove(lent.loan)
+            self.untold -= lent.size
+            return self._export(lent, slab, given=True)
+
+    def is_given(self, buffer: memoryview) -> bool:
+        """Tells whether a buffer is what `take_over` returned."""
+        exporter: object = buffer.obj
+        watch = self._exporters.get(id(exporter))
+        return watch is not None and watch.given and watch() is exporter
+
+    def gives(self, buffer: memoryview) -> Lent | None:
+        """Gives the peer back what was taken over, and what stands there; None if it is not that."""
+        exporter: object = buffer.obj
+        with self._lock:
+            watch = self._exporters.get(id(exporter))
+            if watch is None or watch() is not exporter or not watch.given:
+                return None
+            lent: Lent = watch.what
+            self._given.add(lent.loan)
+            return Lent(lent.loan, OWN, 0, lent.size)
+
+    def close(self) -> None:
+        """Maps nothing any more; what is lent lives on, as memory of whoever has it."""
+        with self._lock:
+            self._mapped.clear()
+
+    def _map(self, number: int, size: int) -> None:
+        descriptor = self._descriptor()
+        if descriptor is None:
+            raise DecodeError(f"slab {number} came without its descriptor")
+        try:
+            known = number == OWN or number in self._mapped
+            if known or len(self._mapped) >= MOST_SLABS:
+                raise DecodeError(f"slab {number} once more, or more than {MOST_SLABS}")
+            self._mapped[number] = SharedMemory.of(descriptor, size)
+        except OSError as error:
+            raise CarrierClosedError(f"a slab of {size} bytes cannot be mapped: {error}") from error
+        except ValueError as error:
+            raise DecodeError(f"slab {number} of {size} bytes is none: {error}") from error
+        finally:
+            os.close(descriptor)
+
+    def _view(self, lent: Lent) -> memoryview:
+        slab = self._mapped.get(lent.slab)
+        if slab is None:
+            raise DecodeError(f"slab {lent.slab} was never named")
+        if lent.loan in self._out or not 0 <= lent.offset <= len(slab) - lent.size:
+            raise DecodeError(
+                f"loan {lent.loan} of {lent.size} bytes at {lent.offset} of a slab of {len(slab)}"
+            )
+        view = self._export(lent, slab)
+        return view if self._out_bytes <= self._bounds.lent // 2 else view.toreadonly()
+
+    def _export(self, lent: Lent, slab: SharedMemory, *, given: bool = False) -> memoryview:
+        exporter = np.frombuffer(slab, np.uint8, lent.size, lent.offset)
+        watch = Watch(exporter, self.freed, lent)
+        watch.given = given
+        self._out[lent.loan] = self._exporters[watch.key] = watch
+        self._out_bytes += lent.size
+        return exporter.data
+
+    def _drain(self) -> None:
+        while not self.freed.empty():
+            watch = self.freed.get()
+            lent: Lent = watch.what
+            del self._out[lent.loan]
+            if self._exporters.get(watch.key) is watch:  # not of a later one in the same place
+                del self._exporters[watch.key]
+            self._out_bytes -= lent.size
+            if lent.loan in self._given:
+                self._given.discard(lent.loan)
+                continue
+            self._returned.append(lent.loan)
+            self.untold += lent.size

@@ -1,0 +1,383 @@
+"""Shared memory for the buffers of envelopes between two workers of one host.
+
+    sender                                                receiver
+      memory ─▶ the caller copies its array there
+      post ─▶ lend ══ frame: slab, offset; once: its descriptor ══▶ take ─▶ an array over that memory
+      the block is free again ◀══ a later frame: returned ══ the last view of the array was freed
+      an array over it ◀══ the reply: given ══ it is the value of the call, and nothing else has it
+
+A loan is counted by its sender alone, per stream. When the stream breaks, whatever was lent through it
+is never used again: what was not handed over is sent as pieces, from where it lies.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any, final
+
+import numpy as np
+
+from telegrad.arrays import SharedMemory, shared_below
+from telegrad.errors import DecodeError
+from telegrad.transport.base import Carrier, Direct
+from telegrad.transport.shm.answers import Answering
+from telegrad.transport.shm.device import DeviceSlabs, DeviceStream, Hold
+from telegrad.transport.shm.handles import Handles
+from telegrad.transport.shm.ledger import Account, Block, Bounds, Ledger
+from telegrad.transport.shm.loans import Loans, Watch
+from telegrad.transport.shm.spare_memory import SpareMemory
+from telegrad.wire import LENT_BYTES, Buffer, Envelope, Frame, Lending, Lent, Memory
+
+__all__ = ["SLABS", "SlabPool", "SlabStream"]
+
+SLABS = "slabs"  # the capability in a hello
+NOTHING: Mapping[int, memoryview] = MappingProxyType({})
+MOST_LENT = 1024  # parts of one envelope: a frame has a bound, and each takes 20 bytes of it
+DEFAULT_BOUNDS = Bounds()
+
+
+@final
+class SlabPool:
+    """The slabs of one worker; any thread.
+
+    Attributes:
+        devices: Those of its GPUs.
+        spare: What big messages of other streams lie in.
+
+    Args:
+        clock: In seconds.
+        bounds: What it keeps to.
+    """
+
+    def __init__(self, clock: Callable[[], float], bounds: Bounds = DEFAULT_BOUNDS) -> None:
+        self.bounds = bounds
+        self.devices = DeviceSlabs(clock)
+        self.spare = SpareMemory(clock)
+        self._clock = clock
+        self._lock = threading.Lock()  # guards the next two
+        self._ledger: Ledger[SharedMemory] = Ledger(SharedMemory.make, bounds)
+        self._held: dict[int, Watch] = {}  # by the id of the exporter
+        self._freed: queue.SimpleQueue[Watch] = queue.SimpleQueue()
+
+    def open(self, carrier: Carrier, capabilities: Sequence[str]) -> SlabStream | None:
+        """Begins to share memory with the peer of a stream, where both ends are able to.
+
+        Args:
+            carrier: Of the stream.
+            capabilities: Those of the peer.
+        """
+        direct = carrier.direct
+        if direct is None or SLABS not in capabilities or SLABS not in carrier.told:
+            return None
+        stream = SlabStream(self, direct)
+        stream.share_gpus(carrier.told, capabilities)
+        return stream
+
+    def tick(self) -> None:
+        """Lets go of memory that nobody has used for a while."""
+        with self._lock:
+            self._drain()
+            for slab in self._ledger.trim(self._clock()):
+                slab.memory.close_descriptor()
+        self.devices.tick()
+        self.spare.tick()
+
+    def take(
+        self, account: Account[SharedMemory], size: int, beside: Hold | None = None
+    ) -> memoryview | None:
+        """Returns memory of so many bytes that can be lent once; None where there is none.
+
+        Args:
+            account: The peer's.
+            size: Bytes.
+            beside: What has the life of this memory.
+        """
+        with self._lock:
+            self._drain()
+            try:
+                block = self._ledger.take(account, size)
+            except (OSError, ValueError):  # no memory, or no descriptor: it goes without
+                return None
+            if block is None:
+                return None
+            if beside is not None:
+                block.beside = beside
+                beside.lies(np.frombuffer(block.slab.memory, np.uint8, size, block.offset))
+            return self._export(block)
+
+    def lend(
+        self,
+        account: Account[SharedMemory],
+        handles: Handles,
+        buffer: memoryview,
+        new: list[tuple[int, int, int]],
+    ) -> Lent | None:
+        """Lends what `take` returned, the whole of it, or what lies in an array's own shared memory.
+
+        Args:
+            account: The peer's.
+            handles: The peer's.
+            buffer: What is lent.
+            new: Gets number, size and descriptor of a slab that the peer does not know.
+
+        Returns:
+            Where it lies; None if it is something else, or was lent before.
+        """
+        with self._lock:
+            exporter: object = buffer.obj
+            watch = self._held.get(id(exporter))
+            if watch is None or exporter is not watch():
+                memory = shared_below(buffer)
+                return None if memory is None else handles.lend(memory, buffer, new)
+            block: Block[SharedMemory] = watch.what
+            slab = block.slab
+            mine = slab.account is account and block.size == buffer.nbytes
+            if not mine or not self._ledger.lend(block):
+                return None
+            if not slab.told:
+                slab.told = True
+                new.append((slab.number, len(slab.memory), slab.memory.take_descriptor()))
+            return Lent(block.loan, slab.number, block.offset, block.size)
+
+    def dropped(self, account: Account[SharedMemory], handles: Handles) -> list[int]:
+        """Returns the slabs that are gone and of which the peer was not told."""
+        with self._lock:
+            handles.drain()
+            dropped, account.dropped = account.dropped, []
+            return dropped
+
+    def returned(self, account: Account[SharedMemory], handles: Handles, loans: list[int]) -> None:
+        """Hears which loans the peer has given back.
+
+        Raises:
+            DecodeError: It did not have one of them.
+        """
+        now = self._clock()
+        with self._lock:
+            handles.drain()
+            for loan in loans:
+                if handles.returned(loan):
+                    continue
+                try:
+                    self._ledger.returned(account, loan, now)
+                except KeyError as error:
+                    raise DecodeError(f"loan {loan} is given back, and was not made") from error
+
+    def lies(self, buffer: memoryview) -> bool:
+        """Tells whether a buffer is what `take` returned, or lies in an array's own shared memory."""
+        exporter: object = buffer.obj
+        watch = self._held.get(id(exporter))
+        return (watch is not None and watch() is exporter) or shared_below(buffer) is not None
+
+    def given_back(self, account: Account[SharedMemory], lent: Lent) -> memoryview:
+        """Hears that a peer gives a loan back together with what stands there; returns that.
+
+        It is read-only, to be copied by whoever wants to keep it, where much is held or lent already.
+
+        Raises:
+            DecodeError: It did not have it, or has more or less of it than there is.
+        """
+        with self._lock:
+            self._drain()
+            block = account.loans.get(lent.loan)
+            if block is None or block.size != lent.size:
+                raise DecodeError(f"{lent.size} bytes of loan {lent.loan}, which was not made so")
+            self._ledger.given_back(account, lent.loan)
+            holder = block.holder
+            exporter = holder() if isinstance(holder, Watch) else None
+            view = self._export(block) if exporter is None else exporter.data
+            return view if account.out <= self.bounds.lent // 2 else view.toreadonly()
+
+    def close(self, account: Account[SharedMemory]) -> None:
+        """Lets go of all that is shared with a peer; what something here refers to lives on for it."""
+        with self._lock:
+            self._drain()
+            for slab in self._ledger.close(account):
+                slab.memory.close_descriptor()
+            for key, each in list(self._held.items()):
+                if each.what.slab.account is account:
+                    each.what.holder = None  # nobody hears of its end any more
+                    del self._held[key]
+
+    def _export(self, block: Block[SharedMemory]) -> memoryview:
+        exporter = np.frombuffer(block.slab.memory, np.uint8, block.size, block.offset)
+        block.holder = self._held[id(exporter)] = Watch(exporter, self._freed, block)
+        return exporter.data
+
+    def _drain(self) -> None:
+        while not self._freed.empty():
+            watch = self._freed.get()
+            block: Block[SharedMemory] = watch.what
+            if self._held.get(watch.key) is watch:  # not of a later exporter in the same place
+                del self._held[watch.key]
+            if block.holder is watch:  # not of an earlier exporter of the same block
+                block.holder = None
+                self._ledger.released(block, self._clock())
+
+
+@final
+class SlabStream:
+    """The memory that both ends of one stream share; any thread.
+
+    What concerns a frame is done in the order of the frames, by whoever reads or writes them.
+
+    Attributes:
+        bytes_sent: What was lent; by the writer.
+        bytes_received: What the peer has lent; by the reader.
+
+    Args:
+        pool: Where this worker's own slabs come from.
+        direct: What moves descriptors beside the stream's messages.
+    """
+
+    def __init__(self, pool: SlabPool, direct: Direct) -> None:
+        self.bytes_sent = self.bytes_received = 0
+        self._pool = pool
+        self._direct = direct
+        self._account: Account[SharedMemory] = Account()
+        self._handles = Handles(self._account)
+        self._moved: Callable[[int], None] = _ignore
+        self._new: list[tuple[int, int, int]] = []  # of which the next frame tells the peer
+        own = partial(pool.given_back, self._account)
+        self._loans = Loans(direct.descriptor, own, pool.bounds)
+        self._gpus: DeviceStream | None = None
+
+    def share_gpus(self, told: Sequence[str], capabilities: Sequence[str]) -> None:
+        """Shares memory of GPUs, too, before anything is sent.
+
+        Args:
+            told: What this end's hello says.
+            capabilities: What the peer's says.
+        """
+        self._gpus = self._pool.devices.open(
+            told, capabilities, partial(self._pool.take, self._account)
+        )
+
+    def on_moved(self, moved: Callable[[int], None]) -> None:
+        """Registers what hears, in the threads that write and read frames, how many bytes one lends."""
+        self._moved = moved
+
+    def lends(self, memory: SharedMemory) -> bool:
+        """Tells whether arrays in some memory travel as they are."""
+        return self._account.open
+
+    def take(self, size: int) -> memoryview | None:
+        """Returns memory for a part that is posted to the peer next, as a whole; None if it is small.
+
+        The peer alone can get it so, and once; elsewhere its bytes go like any other's. None, too,
+        where so much is out that there is no more.
+        """
+        return self._pool.take(self._account, size) if size > LENT_BYTES else None
+
+    def shadow(self, array: Any) -> memoryview | None:
+        """Copies an array to memory of its GPU that the peer shares; returns what stands for it.
+
+        That is posted to the peer next, as what `take` returns. None where they share none.
+        """
+        return None if self._gpus is None else self._gpus.shadow(array)
+
+    def keep(self, array: np.ndarray[Any, Any]) -> None:
+        """Keeps nothing: nobody settles what is described for it."""
+        del array
+
+    def answering(self) -> Memory:
+        """Returns memory for a reply that is settled; see `Answering`."""
+        return Answering(self, self._loans) if self._loans.any else self
+
+    def settle(self, envelope: Envelope) -> None:
+        """Does nothing: nothing was kept."""
+        del envelope
+
+    def stage(self, envelope: Envelope) -> Envelope:
+        """Copies big parts of an envelope that lie elsewhere to memory of the peer's.
+
+        A document, what several peers get, or what a program has made for itself goes there in one
+        piece so, and not through the socket.
+
+        Returns:
+            The envelope, or another one with copies beside its parts.
+        """
+        staged: dict[int, memoryview] = {}
+        parts: tuple[Buffer, ...] = (envelope.document, envelope.externals, *envelope.buffers)
+        for part, data in enumerate(parts):
+            size = data.nbytes if type(data) is memoryview else len(data)
+            if size <= LENT_BYTES:
+                continue
+            if type(data) is memoryview and (self._loans.is_given(data) or self._pool.lies(data)):
+                continue
+            if len(staged) == MOST_LENT or (room := self.take(size)) is None:
+                break
+            np.copyto(np.frombuffer(room, np.uint8), np.frombuffer(data, np.uint8))
+            staged[part] = room
+        return replace(envelope, number=0, staged=staged) if staged else envelope
+
+    def lend(self, envelope: Envelope) -> dict[int, Lent]:
+        """Lends the peer the buffers of an envelope that lie in its memory; returns where they are."""
+        lent: dict[int, Lent] = {}
+        staged = envelope.staged or NOTHING
+        for part, buffer in (*staged.items(), *enumerate(envelope.buffers, start=2)):
+            if type(buffer) is memoryview and buffer.nbytes > LENT_BYTES and part not in lent:
+                each = None
+                if len(lent) < MOST_LENT:
+                    each = self._loans.gives(buffer)
+                    if each is None:
+                        each = self._pool.lend(self._account, self._handles, buffer, self._new)
+                if each is not None:
+                    lent[part] = each
+                elif self._gpus is not None:
+                    self._gpus.settle(buffer)
+        return lent
+
+    @property
+    def due(self) -> bool:
+        """Whether so much is to be given back that it should not wait for the next frame."""
+        return self._loans.due
+
+    def write(self, frame: Frame) -> None:
+        """Says in a frame what there is to say; by whoever has the writer's role, and sends it next."""
+        loans, account, lending = self._loans, self._account, frame.lending
+        if lending is None:
+            gone = account.dropped or (self._handles.known and self._handles.due)
+            if not loans.untold and not gone and loans.freed.empty():
+                return
+            lending = frame.lending = Lending()
+        lending.returned = loans.returned()
+        lending.dropped = self._pool.dropped(account, self._handles)
+        for number, size, descriptor in self._new:
+            lending.slabs.append((number, size))
+            self._direct.attach(descriptor)
+        self._new.clear()
+        if lending.lent:
+            size = sum([each.size for lent in lending.lent.values() for each in lent.values()])
+            self.bytes_sent += size
+            self._moved(size)
+
+    def read(self, frame: Frame) -> None:
+        """Puts what the peer has lent into the envelopes of a frame; by whoever reads.
+
+        Raises:
+            DecodeError: What the frame says cannot be.
+            CarrierClosedError: This process has no room for it.
+        """
+        assert frame.lending is not None
+        self._pool.returned(self._account, self._handles, frame.lending.returned)
+        if size := self._loans.take(frame):
+            self.bytes_received += size
+            self._moved(size)
+
+    def close(self) -> None:
+        """Lets go of everything, once the stream has ended for both: nothing is sent any more."""
+        if self._gpus is not None:
+            self._gpus.close()
+        self._moved = _ignore
+        self._pool.close(self._account)
+        self._loans.close()
+
+
+def _ignore(size: int) -> None:
+    del size

@@ -1,0 +1,1 @@
+"""Stream sockets without gRPC: Unix sockets on one host, TCP between hosts."""

@@ -1,0 +1,323 @@
+"""A stream of messages over a Unix or TCP socket, which any thread may use without a loop.
+
+Two roles, each held by one thread (or task) at a time: the writer's and the reader's. Nothing here
+waits. What does not fit into the socket is kept, and `flush` sends it. To end the stream the socket
+is shut down, at both ends and for whoever polls it; the descriptor is closed when both roles are
+free: no thread ever uses one that stands for something else by now.
+
+Over Unix sockets descriptors travel beside messages, and are there before the message beside which
+they were sent.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import os
+import socket
+import threading
+from collections import deque
+from typing import final
+
+from telegrad.errors import DecodeError
+from telegrad.transport.base import CarrierClosedError
+from telegrad.transport.session.session import MAX_MESSAGE_BYTES
+
+__all__ = [
+    "LARGEST",
+    "DirectSocket",
+    "MessageBuffer",
+    "header_of",
+]
+
+
+# -- messages out of a stream of bytes: each is its length in four bytes, and then itself. Pure --
+
+HEADER_BYTES = 4
+LARGEST = MAX_MESSAGE_BYTES  # as gRPC takes
+# Small messages come many in one read. What is bigger is read into memory of its own.
+ROOM = 64 * 2**10
+
+
+def header_of(message: bytes) -> bytes:
+    """Returns what goes before a message.
+
+    >>> list(header_of(b"abc"))
+    [0, 0, 0, 3]
+    """
+    return len(message).to_bytes(HEADER_BYTES, "big")
+
+
+@final
+class MessageBuffer:
+    """What was read of a stream and not taken yet; one thread at a time.
+
+    Attributes:
+        start: Where that begins, but for a big message under way.
+        end: Where it ends; equal to `start` when nothing is left.
+
+    >>> buffer = MessageBuffer()
+    >>> with buffer.space() as space:
+    ...     space[:8] = header_of(b"hi") + b"hi" + bytes(2)  # of the next message half a header
+    >>> buffer.filled(8)
+    >>> buffer.take(), buffer.take()
+    (b'hi', None)
+    """
+
+    def __init__(self) -> None:
+        self._room = bytearray(ROOM)
+        self.start = self.end = 0
+        self._big: bytearray | None = None  # the message under way that does not fit there
+        self._come = 0  # bytes of it
+
+    def space(self) -> memoryview:
+        """Returns where the next bytes of the stream go; never empty."""
+        if self._big is not None:
+            return memoryview(self._big)[self._come :]
+        return memoryview(self._room)[self.end :]
+
+    def filled(self, size: int) -> None:
+        """Hears how many bytes were put there."""
+        if self._big is not None:
+            self._come += size
+        else:
+            self.end += size
+
+    def take(self) -> bytes | None:
+        """Returns the next whole message; None while there is none.
+
+        Raises:
+            CarrierClosedError: What came is no message: longer than any is.
+        """
+        if self._big is not None:
+            if self._come < len(self._big):
+                return None
+            message, self._big = bytes(self._big), None
+            return message
+        start = self.start + HEADER_BYTES
+        if start > self.end:
+            self._make_room(HEADER_BYTES)
+            return None
+        size = int.from_bytes(self._room[self.start : start], "big")
+        if size > LARGEST:
+            raise CarrierClosedError(f"a message of {size} bytes, at most {LARGEST} may come")
+        if start + size <= self.end:
+            self.start = start + size
+            return bytes(memoryview(self._room)[start : self.start])
+        if HEADER_BYTES + size <= ROOM:
+            self._make_room(HEADER_BYTES + size)
+        else:
+            self._begin_big(start, size)
+        return None
+
+    def _make_room(self, size: int) -> None:
+        """Moves what is left to the front, if nothing of so many bytes has room behind it."""
+        if self.start + size > ROOM or self.start == self.end:
+            left = self._room[self.start : self.end]
+            self._room[: len(left)] = left
+            self.start, self.end = 0, len(left)
+
+    def _begin_big(self, start: int, size: int) -> None:
+        self._big = bytearray(size)
+        self._come = self.end - start
+        self._big[: self._come] = memoryview(self._room)[start : self.end]
+        self.start = self.end = 0
+
+
+# ------------------------------------------------------------------------------------------------
+
+# At once, of one peer, that no message has asked for yet. The kernel takes 253 in one go.
+MOST_DESCRIPTORS = 128
+ANCILLARY_BYTES = socket.CMSG_SPACE(MOST_DESCRIPTORS * array.array("i").itemsize)
+
+TOGETHER = 16 * 2**10  # bytes of a message that is copied behind its header, as that costs less
+
+# As plain numbers: as members of enumerations they take ten times as long in each read.
+CLOSE_ON_EXEC, CUT_SHORT = int(socket.MSG_CMSG_CLOEXEC), int(socket.MSG_CTRUNC)
+
+
+@final
+class DirectSocket:
+    """One connected socket.
+
+    Args:
+        connected: The socket; this object closes it.
+    """
+
+    def __init__(self, connected: socket.socket) -> None:
+        connected.setblocking(False)
+        self._socket = connected
+        self._reader = threading.Lock()  # these two are the roles
+        self._writer = threading.Lock()
+        self._incoming = MessageBuffer()
+        self._unsent: list[memoryview] = []
+        self._attached: list[int] = []  # descriptors that leave next
+        self._came: deque[int] = deque()
+        self._ended = False
+
+    def fileno(self) -> int:
+        """Returns the descriptor, for whoever has a role."""
+        return self._socket.fileno()
+
+    @property
+    def holds_more(self) -> bool:
+        """Whether there may be a message that was read and not taken."""
+        incoming = self._incoming
+        return incoming.start != incoming.end
+
+    def begin_reading(self) -> bool:
+        """Takes the reader's role, if it is free and the stream has not ended here."""
+        if not self._reader.acquire(blocking=False):
+            return False
+        return not self._ended or self._give_up(self._reader)
+
+    def end_reading(self) -> None:
+        """Gives the reader's role back."""
+        self._reader.release()
+        if self._ended:
+            self._close_if_unused()
+
+    def begin_writing(self, *, wait: bool = True) -> bool:
+        """Takes the writer's role, unless the stream has ended here; see `Direct`."""
+        if not self._writer.acquire(blocking=wait):
+            return False
+        return not self._ended or self._give_up(self._writer)
+
+    def end_writing(self) -> None:
+        """Gives the writer's role back."""
+        self._writer.release()
+        if self._ended:
+            self._close_if_unused()
+
+    def put(self, message: bytes) -> bool:
+        """Sends a message, as far as there is room; returns whether all of it has left.
+
+        Raises:
+            CarrierClosedError: The stream ended.
+        """
+        whole = len(message) <= TOGETHER and not self._attached and not self._unsent
+        if not whole:
+            self._unsent += [memoryview(header_of(message)), memoryview(message)]
+            return self.flush()
+        data = header_of(message) + message
+        try:
+            sent = self._socket.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            raise CarrierClosedError(f"the socket's stream ended: {error}") from error
+        if sent == len(data):
+            return True
+        self._unsent.append(memoryview(data)[sent:])
+        return False
+
+    def attach(self, descriptor: int) -> None:
+        """Sends a descriptor beside the next message, and closes it; by whoever writes."""
+        self._attached.append(descriptor)
+
+    def descriptor(self) -> int | None:
+        """Returns the next descriptor that came, for whoever reads to close; None if there is none."""
+        return self._came.popleft() if self._came else None
+
+    def flush(self) -> bool:
+        """Sends what did not fit before; returns whether all of it has left.
+
+        Raises:
+            CarrierClosedError: The stream ended.
+        """
+        while self._unsent:
+            try:
+                if self._attached:
+                    sent = self._send_attached()
+                else:
+                    sent = self._socket.sendmsg(self._unsent)
+            except BlockingIOError:
+                return False
+            except OSError as error:
+                raise CarrierClosedError(f"the socket's stream ended: {error}") from error
+            self._drop(sent)
+        return True
+
+    def take(self) -> bytes | None:
+        """Returns the next message; None while none is there.
+
+        Raises:
+            CarrierClosedError: The stream ended, or brought what is no message.
+            DecodeError: It brought too many descriptors.
+        """
+        while (message := self._incoming.take()) is None:
+            try:
+                size, beside, flags, _ = self._socket.recvmsg_into(
+                    [self._incoming.space()], ANCILLARY_BYTES, CLOSE_ON_EXEC
+                )
+            except BlockingIOError:
+                return None
+            except OSError as error:
+                raise CarrierClosedError(f"the socket's stream ended: {error}") from error
+            if beside or flags & CUT_SHORT:
+                self._keep(beside, cut=bool(flags & CUT_SHORT))
+            if not size:
+                raise CarrierClosedError("the other end closed the socket")
+            self._incoming.filled(size)
+        return message
+
+    def end(self) -> None:
+        """Ends the stream at both ends, and wakes who polls it; idempotent, never raises."""
+        if not self._ended:
+            self._ended = True
+            with contextlib.suppress(OSError):  # the other end was first
+                self._socket.shutdown(socket.SHUT_RDWR)
+            self._close_if_unused()
+
+    def _give_up(self, role: threading.Lock) -> bool:
+        """Gives a role back that was taken after the stream had ended; returns False."""
+        role.release()
+        self._close_if_unused()
+        return False
+
+    def _close_if_unused(self) -> None:
+        """Closes the descriptor, unless a role is taken: then whoever has it will."""
+        if not self._reader.acquire(blocking=False):
+            return
+        if self._writer.acquire(blocking=False):
+            self._socket.close()
+            self._unsent.clear()
+            for descriptor in (*self._attached, *self._came):
+                os.close(descriptor)
+            self._attached.clear()
+            self._came.clear()
+            self._writer.release()
+        self._reader.release()
+
+    def _send_attached(self) -> int:
+        """Sends descriptors with what waits, and closes them; returns how many bytes left."""
+        rights = array.array("i", self._attached[:MOST_DESCRIPTORS])
+        sent = self._socket.sendmsg(self._unsent, [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+        del self._attached[: len(rights)]
+        for descriptor in rights:
+            os.close(descriptor)
+        return sent
+
+    def _keep(self, beside: list[tuple[int, int, bytes]], *, cut: bool) -> None:
+        """Keeps the descriptors that came beside bytes.
+
+        Raises:
+            DecodeError: They are more than anybody sends.
+            CarrierClosedError: They did not all come: this process has too many.
+        """
+        for level, kind, data in beside:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                rights = array.array("i")
+                rights.frombytes(data[: len(data) - len(data) % rights.itemsize])
+                self._came.extend(rights)
+        if len(self._came) > MOST_DESCRIPTORS:
+            raise DecodeError(f"{len(self._came)} descriptors that no message has asked for")
+        if cut:
+            raise CarrierClosedError("descriptors were lost, as this process has too many open")
+
+    def _drop(self, sent: int) -> None:
+        """Forgets so many bytes of what was to be sent."""
+        while self._unsent and sent >= len(self._unsent[0]):
+            sent -= len(self._unsent.pop(0))
+        if sent:
+            self._unsent[0] = self._unsent[0][sent:]

@@ -1,0 +1,491 @@
+"""The transport between the workers of one user on one host: Unix sockets, and no gRPC.
+
+An endpoint is `local://HOST/path`. HOST is drawn from the machine's boot id, so that a dialler
+elsewhere does not look for the path. The socket lies in a directory that nobody but its user may
+enter (`unix_socket`); both ends look at who is at the other, too, for which the kernel answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import os
+import select
+import shutil
+import socket
+import stat
+import struct
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import final
+
+from telegrad.arrays import can_share, gpu_identities
+from telegrad.transport.base import Carrier, CarrierClosedError, Direct, Listener, Transport
+from telegrad.transport.security.tags import UNTAGGED
+from telegrad.transport.shm.device import told_of
+from telegrad.transport.shm.slabs import SLABS
+from telegrad.transport.sockets.message_socket import DirectSocket
+
+__all__ = [
+    "LOCAL_SCHEME",
+    "UNIX_SCHEME",
+    "LocalTransport",
+    "check_directory",
+    "connect",
+    "find_local",
+    "make_path",
+    "parent_of",
+    "path_of",
+    "remove",
+    "remove_beside",
+]
+
+
+# -- unix sockets: where one is made, what path it may have, and whether a dialler may trust it --
+#
+# Each listener makes a directory of its own that nobody but its user may enter, and its socket in
+# it. So no two listeners ever meet at one path, and what a process that was killed has left behind
+# stands in nobody's way; the next listener takes it away. A dialler looks at the directory: what lies in another user's, or in one that
+# others may write to, may be anybody's.
+
+UNIX_SCHEME = "unix"
+PREFIX, NAME = "telegrad-", "s"
+RANDOM_CHARACTERS = 8  # of `tempfile.mkdtemp`
+LONGEST_PATH = 107  # bytes: sockaddr_un has 108, and the last one is zero
+# A peer's listener takes connections from a queue of the kernel, so that connecting does not wait.
+CONNECT_SECONDS = 1.0
+# A socket that refuses may be one whose owner is just about to listen; not after so long.
+STALE_SECONDS = 60.0
+
+
+def path_of(endpoint: str) -> str:
+    """Returns the path of `unix:///path`.
+
+    >>> path_of("unix:///run/user/1000/telegrad-x/s")
+    '/run/user/1000/telegrad-x/s'
+
+    Raises:
+        ConnectionError: It is no such endpoint.
+    """
+    scheme, _, path = endpoint.partition("://")
+    if scheme != UNIX_SCHEME or not path.startswith("/"):
+        raise ConnectionError(f"{endpoint!r} is no endpoint; write unix:///path")
+    return path
+
+
+def parent_of(bind: str) -> str:
+    """Returns the directory in which `bind="unix"` or `bind="unix:///directory"` makes its own.
+
+    >>> parent_of("unix:///run/me")
+    '/run/me'
+
+    Raises:
+        ValueError: It is neither, or the path of a socket in it would be too long.
+    """
+    if bind == UNIX_SCHEME:
+        parent = _own_directory()
+    else:
+        scheme, _, parent = bind.partition("://")
+        if scheme != UNIX_SCHEME or not parent.startswith("/"):
+            raise ValueError(
+                f"bind={bind!r} is not known; write 'unix', or 'unix:///directory' with the whole "
+                "path of a directory"
+            )
+    longest = os.path.join(parent, PREFIX + "x" * RANDOM_CHARACTERS, NAME)
+    size = len(os.fsencode(longest))
+    if size > LONGEST_PATH:
+        raise ValueError(
+            f"a Unix socket in {parent!r} would have a path of {size} bytes, and the system takes "
+            f"{LONGEST_PATH}; name a shorter directory, for instance bind='unix:///tmp'"
+        )
+    return parent
+
+
+def make_path(parent: str) -> str:
+    """Makes a fresh directory, with mode 0700; returns the path for a socket in it.
+
+    Raises:
+        OSError: It cannot be made; says the remedy.
+    """
+    with contextlib.suppress(OSError):
+        for directory in _stale(parent):
+            remove(os.path.join(directory, NAME))
+    try:
+        return os.path.join(tempfile.mkdtemp(prefix=PREFIX, dir=parent), NAME)
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"cannot make a Unix socket in {parent!r} ({error.strerror}); name another directory, "
+            "for instance bind='unix:///tmp'",
+        ) from error
+
+
+def remove(path: str) -> None:
+    """Removes a socket and its directory, if they are there."""
+    shutil.rmtree(os.path.dirname(path), ignore_errors=True)
+
+
+async def remove_beside(path: str) -> None:
+    """Removes them in another thread than the loop's, while there are any."""
+    try:
+        await asyncio.get_running_loop().run_in_executor(None, remove, path)
+    except RuntimeError:  # the interpreter ends, and with it the executors
+        remove(path)
+
+
+def _stale(parent: str) -> Iterator[str]:
+    """Finds directories of this user's whose listener is gone: it was killed.
+
+    Those that the kernel knows are spared the knock; it names none of another network namespace.
+    """
+    before, known = time.time() - STALE_SECONDS, _bound()
+    with os.scandir(parent) as entries:
+        for entry in entries:
+            if (
+                not entry.name.startswith(PREFIX)
+                or entry.stat(follow_symlinks=False).st_mtime > before
+            ):
+                continue
+            path = os.path.join(entry.path, NAME)
+            with contextlib.suppress(OSError):
+                if path in known or not stat.S_ISSOCK(os.lstat(path).st_mode):
+                    continue
+                try:
+                    connect(path)
+                except ConnectionRefusedError:
+                    yield entry.path
+
+
+def _bound() -> set[str]:
+    """Returns the paths that are bound in this network namespace, where the system lists them."""
+    try:
+        with open("/proc/net/unix", errors="surrogateescape") as lines:
+            return {line.split()[-1] for line in lines}
+    except OSError:
+        return set()
+
+
+def check_directory(path: str) -> None:
+    """Checks that nobody but this user can have made the socket at a path.
+
+    Raises:
+        ConnectionRefusedError: Its directory is gone, and so is who listened there.
+        PermissionError: The directory is another user's, or others may write to it.
+    """
+    directory = os.path.dirname(path)
+    try:
+        status = os.lstat(directory)
+    except FileNotFoundError as error:
+        raise ConnectionRefusedError(f"{directory} is gone") from error
+    if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
+        if not status.st_mode & 0o077:
+            return
+        raise PermissionError(f"others may use {directory} (mode {status.st_mode & 0o777:04o})")
+    raise PermissionError(f"{directory} is no directory of this user's; start all workers as one")
+
+
+def connect(path: str) -> None:
+    """Connects, and hangs up.
+
+    Raises:
+        ConnectionRefusedError: Nobody listens there: the socket is gone, or left by a process that is.
+        OSError: It cannot be reached now.
+    """
+    check_directory(path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(CONNECT_SECONDS)
+        try:
+            probe.connect(path)
+        except FileNotFoundError as error:
+            raise ConnectionRefusedError(f"{path} is gone") from error
+
+
+def _own_directory() -> str:
+    """Returns where this user's sockets belong."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    return runtime if os.path.isdir(runtime) else tempfile.gettempdir()
+
+
+# ------------------------------------------------------------------------------------------------
+
+logger = logging.getLogger(__name__)
+
+LOCAL_SCHEME = "local"
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+HOST_CHARACTERS = 16  # of its hash: two machines of a job will not share them
+BACKLOG = 128  # that wait in the kernel until the loop takes them
+OVERFLOW_UID = 65534  # whom the kernel names for users that this namespace does not know
+CREDENTIALS = struct.Struct("3i")  # of SO_PEERCRED: process, user, group
+# A listener whose queue is full refuses for the moment; it takes within a turn of its loop.
+RETRY_SECONDS = 0.005
+PAUSE_SECONDS = 0.1  # before the next is taken, when one could not be
+
+
+def find_local(*, wanted: bool, certificates: bool, cuda_ipc: bool = False) -> list[LocalTransport]:
+    """Returns what reaches the workers of this host without gRPC, if it can be had.
+
+    Args:
+        wanted: Whether the user leaves it to the library.
+        certificates: Whether workers prove their names by these, which no Unix socket shows.
+        cuda_ipc: Whether memory of GPUs is shared with them, where there are any.
+    """
+    if (why_not := _why_not(wanted=wanted, certificates=certificates)) is None:
+        try:
+            return [LocalTransport(gpus=_find_gpus() if cuda_ipc else ())]
+        except (OSError, ValueError) as error:
+            why_not = str(error)
+    logger.info("workers on this host are reached over gRPC: %s", why_not)
+    return []
+
+
+def _find_gpus() -> tuple[str, ...]:
+    try:
+        return gpu_identities()
+    except Exception as error:  # CuPy is missing, or its driver, or it says that in another way
+        logger.info("no memory of GPUs is shared: %s: %s", type(error).__name__, error)
+        return ()
+
+
+def _why_not(*, wanted: bool, certificates: bool) -> str | None:
+    if not wanted:
+        return "RpcOptions.local is False"
+    if certificates:
+        return "certificates prove who workers are, and a Unix socket shows none"
+    if not (hasattr(select, "epoll") and hasattr(os, "eventfd")):
+        return "that needs Linux's epoll and eventfd"
+    if not hasattr(socket, "SO_PEERCRED") or not BOOT_ID.exists():
+        return "the system does not tell who is at the other end of a socket"
+    return None
+
+
+@final
+class LocalTransport(Transport):
+    """Reaches the workers of this user on this host; made off the loop.
+
+    Args:
+        directory: Where the socket's own directory is made; by default where this user's are.
+        gpus: What tells the GPUs apart of which memory is shared.
+
+    Raises:
+        OSError: This machine has no name, or the path of a socket would be too long.
+    """
+
+    def __init__(self, directory: str | None = None, *, gpus: Sequence[str] = ()) -> None:
+        self._parent = parent_of("unix" if directory is None else f"unix://{directory}")
+        self._prefix = f"{LOCAL_SCHEME}://{_host()}/"
+        self._told = (UNTAGGED, *((SLABS, *told_of(gpus)) if can_share() else ()))
+
+    @property
+    def scheme(self) -> str:
+        """Endpoints are `local://HOST/path`."""
+        return LOCAL_SCHEME
+
+    def reaches(self, endpoint: str) -> bool:
+        """Tells whether an endpoint is on this host."""
+        return endpoint.startswith(self._prefix)
+
+    async def listen(self, accept: Callable[[Carrier], Awaitable[None]]) -> Listener:
+        """Makes a directory and listens on a socket in it.
+
+        Raises:
+            OSError: The directory cannot be made.
+        """
+        loop = asyncio.get_running_loop()
+        path = await loop.run_in_executor(None, make_path, self._parent)
+        return _LocalListener(path, self._prefix + path.lstrip("/"), accept, self._told)
+
+    async def dial(self, endpoint: str) -> Carrier:
+        """Connects to a socket of this host.
+
+        Raises:
+            ConnectionRefusedError: Nobody listens there: its process is gone.
+            ConnectionError: It is of another host, or cannot be reached for another reason.
+        """
+        if not self.reaches(endpoint):
+            raise ConnectionError(f"{endpoint} is on another host")
+        path = "/" + endpoint.removeprefix(self._prefix)
+        try:
+            connected = await _connect(path)
+        except ConnectionRefusedError as error:
+            raise ConnectionRefusedError(f"nobody listens at {endpoint}") from error
+        except ConnectionError:
+            raise
+        except OSError as error:
+            raise ConnectionError(f"{endpoint} cannot be reached: {error}") from error
+        return _LocalCarrier(DirectSocket(connected), endpoint, self._told)
+
+
+def _host() -> str:
+    return hashlib.sha256(BOOT_ID.read_bytes()).hexdigest()[:HOST_CHARACTERS]
+
+
+async def _connect(path: str) -> socket.socket:
+    """Returns a connected socket; both ends of it are of this user.
+
+    Raises:
+        ConnectionRefusedError: Nobody listens there.
+        OSError: It cannot be reached now, or is another user's.
+    """
+    check_directory(path)
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + CONNECT_SECONDS
+    connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connected.setblocking(False)
+        while True:
+            try:
+                connected.connect(path)
+                break
+            except FileNotFoundError as error:
+                raise ConnectionRefusedError(f"{path} is gone") from error
+            except BlockingIOError:
+                if loop.time() > deadline:
+                    raise ConnectionError(f"{path} takes no connections") from None
+                await asyncio.sleep(RETRY_SECONDS)
+        if not _is_own(connected):
+            raise PermissionError(f"another user listens at {path}")
+    except BaseException:
+        connected.close()
+        raise
+    return connected
+
+
+def _is_own(connected: socket.socket) -> bool:
+    """Whether the kernel says that the other end is this user's."""
+    told = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    _, user, _ = CREDENTIALS.unpack(told)
+    return bool(user == os.geteuid() and user != OVERFLOW_UID)
+
+
+@final
+class _LocalListener(Listener):
+    """An open socket; its loop calls it when somebody comes."""
+
+    def __init__(
+        self,
+        path: str,
+        endpoint: str,
+        accept: Callable[[Carrier], Awaitable[None]],
+        told: tuple[str, ...],
+    ) -> None:
+        self._path = path
+        self._told = told
+        self._endpoint = endpoint
+        self._accept = accept
+        self._accepting: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._socket.setblocking(False)
+            self._socket.bind(path)
+            self._socket.listen(BACKLOG)
+            self._watch()
+        except BaseException:
+            self._socket.close()
+            remove(path)
+            raise
+
+    @property
+    def endpoint(self) -> str:
+        return self._endpoint
+
+    async def close(self) -> None:
+        if self._socket.fileno() < 0:
+            return
+        self._loop.remove_reader(self._socket.fileno())
+        self._socket.close()
+        await remove_beside(self._path)
+
+    def _watch(self) -> None:
+        if self._socket.fileno() >= 0:
+            self._loop.add_reader(self._socket.fileno(), self._take)
+
+    def _take(self) -> None:
+        try:
+            connected, _ = self._socket.accept()
+        except OSError as error:  # gone again, or too many open files: that would be so again
+            logger.debug("a local connection was not taken: %s", error)
+            self._loop.remove_reader(self._socket.fileno())
+            self._loop.call_later(PAUSE_SECONDS, self._watch)
+            return
+        if not _is_own(connected):
+            logger.warning("another user dialled %s", self._path)
+            connected.close()
+            return
+        below, description = DirectSocket(connected), f"{LOCAL_SCHEME} {self._path}"
+        carrier = _LocalCarrier(below, description, self._told)
+        task = self._loop.create_task(self._run(carrier))
+        self._accepting.add(task)
+        task.add_done_callback(self._accepting.discard)
+
+    async def _run(self, carrier: Carrier) -> None:
+        await self._accept(carrier)
+
+
+@final
+class _LocalCarrier(Carrier):
+    """A stream over a Unix socket; by the loop, or directly."""
+
+    def __init__(self, below: DirectSocket, description: str, told: tuple[str, ...]) -> None:
+        self._below = below
+        self._description = description
+        self._told = told
+
+    @property
+    def description(self) -> str:
+        return self._description
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        return self._told
+
+    @property
+    def direct(self) -> Direct:
+        return self._below
+
+    async def send(self, message: bytes) -> None:
+        loop, below = asyncio.get_running_loop(), self._below
+        if not below.begin_writing(wait=False):  # the loop waits for nobody
+            raise CarrierClosedError(f"{self._description} is closed, or somebody else writes")
+        try:
+            left = below.put(message)
+            while not left:
+                await _ready(below, loop.add_writer, loop.remove_writer)
+                left = below.flush()
+        finally:
+            below.end_writing()
+
+    async def receive(self) -> bytes:
+        loop, below = asyncio.get_running_loop(), self._below
+        if not below.begin_reading():
+            raise CarrierClosedError(f"{self._description} is closed")
+        try:
+            while (message := below.take()) is None:
+                await _ready(below, loop.add_reader, loop.remove_reader)
+            return message
+        finally:
+            below.end_reading()
+
+    async def close(self) -> None:
+        self._below.end()
+
+
+async def _ready(
+    below: DirectSocket, watch: Callable[..., object], unwatch: Callable[[int], object]
+) -> None:
+    """Waits until a loop finds a socket ready."""
+    ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def found() -> None:
+        if not ready.done():
+            ready.set_result(None)
+
+    watch(below.fileno(), found)
+    try:
+        await ready
+    finally:
+        unwatch(below.fileno())
