@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from telegrad.rendezvous.call_off import CallOff
+from telegrad.rendezvous.control import COORDINATOR_NAME, Reminder
 from telegrad.rendezvous.coordinator import Coordinator, CoordinatorStatistics
 from telegrad.rendezvous.file import FileStore
-from telegrad.rendezvous.init_method import JobAddress, parse_init_method
-from telegrad.rendezvous.join import join_job
-from telegrad.rendezvous.joined_job import JobListener, JoinedJob
+from telegrad.rendezvous.init_method import JobAddress, parse_init_method, secured
+from telegrad.rendezvous.join import CallOff, join_job
+from telegrad.rendezvous.joined_job import JobListener, JoinedJob, JoinProgress
 from telegrad.rendezvous.listening import JobPort
-from telegrad.rendezvous.membership import Member
+from telegrad.rendezvous.membership import MOST_LOST, Member, check_job, check_name, keep_newest
 from telegrad.rendezvous.memory import MemoryStore
-from telegrad.rendezvous.messages import COORDINATOR_NAME
-from telegrad.rendezvous.names import check_job, check_name
-from telegrad.rendezvous.newest import MOST_LOST, keep_newest
-from telegrad.rendezvous.prefix import PrefixStore
-from telegrad.rendezvous.progress import JoinProgress
-from telegrad.rendezvous.reminder import Reminder
-from telegrad.rendezvous.secured import secured
-from telegrad.rendezvous.store import Store
+from telegrad.rendezvous.store import PrefixStore, Store
 from telegrad.rendezvous.tcp import TCPStore
 
 __all__ = [

@@ -15,14 +15,15 @@ from telegrad.errors import (
     UnknownWorkerError,
     WorkerLostError,
 )
-from telegrad.rendezvous import messages
-from telegrad.rendezvous.membership import JoinRequest, Membership, StartWhen
-from telegrad.rendezvous.membership_messages import (
+from telegrad.rendezvous import control as messages
+from telegrad.rendezvous.membership import (
     Ended,
     GivenUp,
     Joined,
+    JoinRequest,
     Lost,
     Member,
+    Membership,
     Message,
     Progress,
     Refused,
@@ -30,11 +31,11 @@ from telegrad.rendezvous.membership_messages import (
     Reserved,
     Running,
     Stands,
+    StartWhen,
     Welcome,
+    check_job,
 )
-from telegrad.rendezvous.memory import MemoryStore
-from telegrad.rendezvous.names import check_job
-from telegrad.rendezvous.waits import StoreWaits
+from telegrad.rendezvous.memory import MemoryStore, StoreWaits
 from telegrad.transport import ConnectionLimits, Exchange, LoopThread, Transport
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, read_body, write_body

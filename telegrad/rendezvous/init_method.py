@@ -11,15 +11,23 @@ The coordinator is `telegrad run` itself where TELEGRAD_JOB is in the environmen
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from telegrad.rendezvous.names import check_job
+from telegrad.rendezvous.membership import check_job
+from telegrad.transport import address_of, is_loopback_address
 
-__all__ = ["JobAddress", "parse_init_method"]
+__all__ = [
+    "JobAddress",
+    "parse_init_method",
+    "secured",
+]
+
 
 DEFAULT_JOB = "default"
 LOOPBACK = "127.0.0.1"
@@ -343,3 +351,43 @@ class _Reader:
             if self._what:
                 remedy = "give them to init_rpc or write '?rank=0&world_size=2'"
             raise ValueError(f"{'; '.join(found)}{self._where}; {remedy}")
+
+
+# -- whether the line to the coordinator is encrypted, which the address of a job does not say ---
+
+logger = logging.getLogger(__name__)
+
+
+def secured(address: JobAddress, *, mutual: bool, insecure: bool) -> JobAddress:
+    """Returns the address of a job with what this worker demands of its coordinator.
+
+    What others say where they listen has a scheme of its own, and is left as it is.
+
+    Args:
+        address: Where the job is.
+        mutual: Whether this worker has certificates.
+        insecure: Whether it does without encryption.
+
+    >>> from telegrad.rendezvous import parse_init_method
+    >>> job = parse_init_method("tcp://127.0.0.1:29500", rank=1, world_size=2)
+    >>> secured(job, mutual=False, insecure=False).coordinator_endpoint
+    'grpc://127.0.0.1:29500'
+    >>> secured(job, mutual=True, insecure=False).coordinator_endpoint
+    'grpcs://127.0.0.1:29500'
+    """
+    if address.endpoint or address.file or insecure:
+        return address
+    if not mutual and _is_here(address.host):
+        return address
+    scheme, separator, rest = address.coordinator_endpoint.partition("://")
+    assert (scheme, separator) == ("grpc", "://"), address
+    return dataclasses.replace(address, endpoint=f"grpcs://{rest}")
+
+
+def _is_here(host: str) -> bool:
+    """Returns whether a host is this machine's loopback; not where its name is not known yet."""
+    try:
+        return is_loopback_address(address_of(host))
+    except OSError as error:
+        logger.debug("%s", error)
+        return False

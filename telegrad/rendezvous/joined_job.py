@@ -7,31 +7,263 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, final
 
 from telegrad.errors import (
+    AuthenticationError,
     DecodeError,
     EvictedError,
     RendezvousError,
     RendezvousTimeoutError,
     WorkerLostError,
 )
-from telegrad.rendezvous import messages
+from telegrad.rendezvous import control as messages
 from telegrad.rendezvous.control import CLOSE_TIMEOUT, ControlLine, refuse_on_loop
 from telegrad.rendezvous.coordinator import CLOSE_TIMEOUT as COORDINATOR_CLOSE_TIMEOUT
 from telegrad.rendezvous.coordinator import Coordinator
-from telegrad.rendezvous.endpoint_file import EndpointFile
-from telegrad.rendezvous.membership import Member
-from telegrad.rendezvous.progress import JoinProgress, rounded
-from telegrad.rendezvous.roster import Roster
-from telegrad.rendezvous.standing import Standing
+from telegrad.rendezvous.file import EndpointFile
+from telegrad.rendezvous.membership import Member, Roster, StartWhen
 from telegrad.rendezvous.store import Store, check_timeout
 from telegrad.transport import GuestList
 from telegrad.types import WorkerInfo
 
-__all__ = ["JobListener", "JoinedJob"]
+__all__ = [
+    "JobListener",
+    "JoinProgress",
+    "JoinedJob",
+    "Standing",
+]
+
+
+# -- whether a worker that lost its coordinator by silence was given up by it: asked until known --
+#
+# A cut ends the session with the coordinator at both ends and for good, and nobody is there to tell
+# who was cut off that the job goes on without it. So it dials again, under another incarnation:
+#
+#     refused, or another coordinator    the old one is gone: nothing to ask
+#     not reached, or no clear answer    again, later
+#     answered: no member                the coordinator gave up this worker and goes on: evicted
+#     answered: nobody can say           it was the coordinator that was stopped or cut off: it has
+#                                        learned by the question, if not before, that it is lost here
 
 logger = logging.getLogger(__name__)
+
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 5.0  # how late a worker may hear of it once the cut is healed
+ATTEMPT_SECONDS = 2.0
+
+
+@final
+class Standing:
+    """Asks in a thread of its own until it knows, or is closed.
+
+    Args:
+        line: The one that is lost; the new ones are like it.
+        endpoint: Where the coordinator was.
+        info: This worker.
+        on_evicted: Called once, in that thread, when the coordinator goes on without this worker.
+        longest_pause: Seconds between two questions at most. Well below the bound of silence: so a
+            coordinator that cannot dial this worker hears of it before it gives this worker up.
+    """
+
+    def __init__(
+        self,
+        line: ControlLine,
+        endpoint: str,
+        info: WorkerInfo,
+        on_evicted: Callable[[], None],
+        longest_pause: float = LONGEST_PAUSE_SECONDS,
+    ) -> None:
+        self._line = line
+        self._endpoint = endpoint
+        self._info = info
+        self._on_evicted = on_evicted
+        self._longest_pause = min(longest_pause, LONGEST_PAUSE_SECONDS)
+        self._closed = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name=f"telegrad-standing-{info.name}", daemon=True
+        )
+
+    def start(self) -> None:
+        """Begins to ask."""
+        self._thread.start()
+
+    def close(self, timeout: float) -> None:
+        """Stops asking; waits for the attempt that is under way, for so many seconds at most."""
+        self._closed.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(min(timeout, 2 * ATTEMPT_SECONDS))
+
+    def _run(self) -> None:
+        pause = FIRST_PAUSE_SECONDS
+        while not self._closed.wait(pause):
+            pause = min(2 * pause, self._longest_pause)
+            try:
+                member = self._attempt()
+            except Exception as error:  # no definite answer: no port, garbage, a line that breaks
+                logger.debug("the coordinator could not be asked: %s", error)
+                continue
+            if member is None:
+                return
+            if not member:
+                if not self._closed.is_set():
+                    self._on_evicted()
+                return
+
+    def _attempt(self) -> bool | None:
+        line = self._line.another()
+        try:
+            return self._ask(line)
+        finally:
+            line.close(reason="it has asked")
+
+    def _ask(self, line: ControlLine) -> bool | None:
+        """Returns whether this worker counts as a member; None where nobody can say any more."""
+        try:
+            coordinator = line.connect(self._endpoint, ATTEMPT_SECONDS)
+        except (ConnectionRefusedError, AuthenticationError, RendezvousError) as error:
+            logger.debug("the coordinator is not there to be asked: %s", error)
+            return None
+        except (ConnectionError, TimeoutError):
+            return True
+        if coordinator != self._line.coordinator:
+            return None
+        try:
+            body = {"incarnation": self._info.incarnation}
+            answer = line.ask(messages.STANDING, body, timeout=ATTEMPT_SECONDS)
+        except (ConnectionError, TimeoutError):
+            return True
+        match answer:
+            case {"member": None}:
+                return None
+            case {"member": False}:
+                return False
+        return True
+
+
+# -- what is said while a job assembles: progress lines and the words of the time-out; pure ------
+
+SHOWN_RANKS = 8
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class JoinProgress:
+    """How far a job has come, as one waiting worker knows it.
+
+    Attributes:
+        version: Later progress has a higher one.
+        joined: The ranks that are there.
+        world_size: How many there will be.
+        errors: What was last seen of ranks that are not there.
+        names: Of those who are there.
+        start_when: Whom this worker waits for: so many, or these names; None for all ranks.
+    """
+
+    version: int
+    joined: tuple[int, ...]
+    world_size: int
+    errors: dict[int, str] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
+    start_when: StartWhen = None
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """The ranks that are not there."""
+        there = set(self.joined)
+        return tuple(r for r in range(self.world_size) if r not in there)
+
+    @property
+    def missing_names(self) -> tuple[str, ...]:
+        """The names that this worker waits for and that are not there."""
+        wanted = self.start_when if isinstance(self.start_when, tuple) else ()
+        return tuple(name for name in wanted if name not in self.names)
+
+    @property
+    def wanted(self) -> str:
+        """Who has to come, in words; empty when nobody has.
+
+        >>> JoinProgress(1, (0, 2), 5, start_when=3).wanted
+        'any 1 of ranks 1, 3, 4'
+        >>> JoinProgress(1, (0,), 5, names=("w0",), start_when=("ps", "w0")).wanted
+        "worker 'ps'"
+        """
+        if isinstance(self.start_when, tuple):
+            return ", ".join(f"worker {name!r}" for name in self.missing_names)
+        if self.start_when is None:
+            return name_ranks(self.missing) if self.missing else ""
+        lacking = self.start_when - len(self.joined)
+        return f"any {lacking} of {name_ranks(self.missing)}" if lacking > 0 else ""
+
+    def line(self, seconds_left: float) -> str:
+        """Returns one line for the log.
+
+        >>> JoinProgress(1, (0, 2), 3).line(290.4)
+        '2/3 joined; waiting for rank 1; 290 s left'
+        """
+        head = f"{len(self.joined)}/{self.world_size} joined"
+        if not self.wanted:
+            return f"{head}; {time_left(seconds_left)}"
+        return f"{head}; waiting for {self.wanted}; {time_left(seconds_left)}"
+
+    def missing_with_errors(self, endpoint: str) -> tuple[str, ...]:
+        """Returns each missing rank, or name, with what is known of it.
+
+        >>> JoinProgress(1, (0,), 2).missing_with_errors("grpc://10.0.0.1:29500")
+        ('rank 1: never reached the coordinator at grpc://10.0.0.1:29500',)
+        """
+        unseen = f"never reached the coordinator at {endpoint}"
+        if not isinstance(self.start_when, tuple):
+            return tuple(f"rank {r}: {self.errors.get(r, unseen)}" for r in self.missing)
+        # What is known is known by rank; which of them would have had the name is not.
+        known = tuple(f"rank {r}: {self.errors[r]}" for r in self.missing if r in self.errors)
+        return (*(f"worker {name!r}: {unseen}" for name in self.missing_names), *known)
+
+
+def name_ranks(ranks: tuple[int, ...]) -> str:
+    """Names ranks, the first few of many.
+
+    >>> name_ranks((1,)), name_ranks((1, 4))
+    ('rank 1', 'ranks 1, 4')
+    """
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    named = ", ".join(map(str, ranks[:SHOWN_RANKS]))
+    more = len(ranks) - SHOWN_RANKS
+    return f"ranks {named}" + (f" and {more} more" if more > 0 else "")
+
+
+def time_left(seconds: float) -> str:
+    """Says how long a wait may still last.
+
+    >>> time_left(290.4), time_left(float("inf"))
+    ('290 s left', 'no time limit')
+    """
+    return "no time limit" if math.isinf(seconds) else f"{max(0.0, seconds):.0f} s left"
+
+
+def rounded(seconds: float) -> str:
+    """Returns seconds for a message, without the digits that only a clock has.
+
+    >>> rounded(0.999944), rounded(1234.4), rounded(0.05)
+    ('1', '1234', '0.05')
+    """
+    return f"{seconds:.0f}" if seconds >= 100 else f"{seconds:.3g}"
+
+
+def unreached_line(endpoint: str, problem: str, seconds: float) -> str:
+    """Returns the progress line of a worker that cannot reach its coordinator yet."""
+    return f"waiting for the coordinator at {endpoint} ({problem}); {time_left(seconds)}"
+
+
+def unwritten_line(path: str, seconds: float) -> str:
+    """Returns the progress line of a worker that does not know yet where its coordinator is."""
+    return f"waiting for rank 0 to write {path!r}; {time_left(seconds)}"
+
+
+# ------------------------------------------------------------------------------------------------
+
 
 LEAVE_TIMEOUT = 1.0
 LEAST_TIMEOUT = 0.1  # what is closed last still says goodbye

@@ -38,31 +38,250 @@ not given it up it is what it was.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias, final
+from typing import TypeAlias, TypeVar, final
 
-from telegrad.rendezvous.membership_messages import (
-    Ended,
-    GivenUp,
-    Joined,
-    Lost,
-    Member,
-    Message,
-    Progress,
-    Refused,
-    Released,
-    Reserved,
-    Running,
-    Stands,
-    Welcome,
-)
-from telegrad.rendezvous.names import name_problem
-from telegrad.rendezvous.newest import keep_newest
 from telegrad.types import WorkerInfo
 
-__all__ = ["JoinRequest", "Member", "Membership", "StartWhen"]
+__all__ = [
+    "MOST_LOST",
+    "Ended",
+    "GivenUp",
+    "JoinRequest",
+    "Joined",
+    "Lost",
+    "Member",
+    "Membership",
+    "Message",
+    "Progress",
+    "Refused",
+    "Released",
+    "Reserved",
+    "Roster",
+    "Running",
+    "Stands",
+    "StartWhen",
+    "Welcome",
+    "check_job",
+    "check_name",
+    "keep_newest",
+    "name_problem",
+]
 
+
+# -- what the coordinator has to say to its workers, each message for the session that it names --
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A worker of the job and where it is reached.
+
+    Attributes:
+        info: Name, rank and incarnation.
+        endpoints: What to dial, in order of preference.
+    """
+
+    info: WorkerInfo
+    endpoints: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """Answers a join: those it waits for are there, and these are the members, by rank."""
+
+    session: WorkerInfo
+    members: tuple[Member, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """Answers a reserve: who this session is going to be, and the size of the job below it."""
+
+    session: WorkerInfo
+    name: str
+    rank: int
+    world_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Answers a join or reserve that cannot be; `error` is the name of an error type."""
+
+    session: WorkerInfo
+    error: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """Answers a shutdown: every living member has called it."""
+
+    session: WorkerInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Tells whoever waits in join who is there, by rank, and what is known of other ranks."""
+
+    session: WorkerInfo
+    version: int
+    joined: tuple[int, ...]
+    world_size: int
+    errors: tuple[tuple[int, str], ...]
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """Tells whoever waits in shutdown which members have not called it yet."""
+
+    session: WorkerInfo
+    version: int
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Tells a member of a worker that joined later, and who waits of one that was welcomed."""
+
+    session: WorkerInfo
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Tells a member that another is gone for good; `left` when it said so itself."""
+
+    session: WorkerInfo
+    info: WorkerInfo
+    reason: str
+    left: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """Tells a member that another one has given it up: they are lost to each other for good."""
+
+    session: WorkerInfo
+    by: WorkerInfo
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stands:
+    """Answers a worker that asks whether it is a member; None where nobody can say any more."""
+
+    session: WorkerInfo
+    member: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Tells nobody: the worker of this session has given it up, and nothing comes from it any more."""
+
+    session: WorkerInfo
+
+
+Message: TypeAlias = (
+    Welcome
+    | Reserved
+    | Refused
+    | Released
+    | Progress
+    | Running
+    | Joined
+    | Lost
+    | GivenUp
+    | Stands
+    | Ended
+)
+
+
+# -- tables of what happened, that do not grow with the age of a job -----------------------------
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+# So many lost workers are remembered one by one, at some 100 bytes each. What was sent to or of one
+# of them has long arrived, or is lost itself, when so many others were lost after it.
+MOST_LOST = 4096
+
+
+def keep_newest(table: dict[K, V], most: int = MOST_LOST) -> None:
+    """For the library: takes out of a table what was entered first, until it is short enough.
+
+    Not safe in two threads at once: under the lock of the table.
+
+    Example:
+        >>> table = {"a": 1, "b": 2, "c": 3}
+        >>> keep_newest(table, 2)
+        >>> table
+        {'b': 2, 'c': 3}
+    """
+    while len(table) > most:
+        del table[next(iter(table))]
+
+
+# -- what a worker and a job may be called -------------------------------------------------------
+
+LONGEST_NAME = 63  # a DNS label, so that a name can be a host, a file or a metric label
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,63}")
+
+
+def name_problem(name: object) -> str | None:
+    """Returns what is wrong with a worker's name, or None.
+
+    >>> name_problem("trainer-0")
+    >>> name_problem("my trainer")
+    "worker name 'my trainer' has ' '; use letters, digits, '.', '_' and '-', up to 63 characters"
+    """
+    return _problem(name, "worker name")
+
+
+def check_name(name: object) -> str:
+    """Returns the name of a worker.
+
+    Raises:
+        ValueError: It is empty, longer than 63 characters or has a character out of
+            `[A-Za-z0-9._-]`.
+    """
+    return _checked(name, "worker name")
+
+
+def check_job(job: object) -> str:
+    """Returns the name of a job; it obeys the same rule as a worker's.
+
+    Raises:
+        ValueError: It is no such name.
+    """
+    return _checked(job, "job name")
+
+
+def _checked(name: object, what: str) -> str:
+    problem = _problem(name, what)
+    if problem is not None:
+        raise ValueError(problem)
+    assert isinstance(name, str)
+    return name
+
+
+def _problem(name: object, what: str) -> str | None:
+    if not isinstance(name, str):
+        return f"{what} must be a str (got {type(name).__name__})"
+    if _NAME.fullmatch(name):
+        return None
+    rule = f"use letters, digits, '.', '_' and '-', up to {LONGEST_NAME} characters"
+    if not name:
+        return f"{what} is empty; {rule}"
+    wrong = sorted(set(re.sub(r"[A-Za-z0-9._-]", "", name)))
+    if wrong:
+        return f"{what} {name[:80]!r} has {', '.join(map(repr, wrong[:5]))}; {rule}"
+    return f"{what} {name[:80]!r} has {len(name)} characters; {rule}"
+
+
+# ------------------------------------------------------------------------------------------------
 
 # What a worker waits for when it joins: so many workers, itself included; workers of these names;
 # None for every rank below the world size.
@@ -491,3 +710,40 @@ def _numbers_problem(request: JoinRequest, *, on_top: bool) -> str | None:
             f"give a number from 1 to {request.world_size}, or names"
         )
     return None
+
+
+# -- what one worker knows of the others: the worker's side of membership, pure ------------------
+#
+# The welcome, the arrivals and the losses may reach a worker in any order; the roster ends in the
+# same state and reports each arrival and each loss at most once, and never an arrival of an
+# incarnation that is known to be lost.
+
+
+@final
+@dataclass(slots=True)
+class Roster:
+    """The living members as this worker has heard of them."""
+
+    _living: dict[WorkerInfo, Member] = field(default_factory=dict)
+    _lost: dict[WorkerInfo, None] = field(default_factory=dict)
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """The living members, by rank."""
+        return tuple(sorted(self._living.values(), key=lambda member: member.info.rank))
+
+    def joined(self, member: Member) -> bool:
+        """Takes an arrival; returns whether it is news."""
+        if member.info in self._living or member.info in self._lost:
+            return False
+        self._living[member.info] = member
+        return True
+
+    def lost(self, info: WorkerInfo) -> bool:
+        """Takes a loss; returns whether it is news."""
+        if info in self._lost:
+            return False
+        self._lost[info] = None
+        keep_newest(self._lost)
+        self._living.pop(info, None)
+        return True

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import final
 
 from telegrad.errors import DecodeError, RendezvousError, RendezvousTimeoutError
-from telegrad.rendezvous.control import CLOSE_TIMEOUT, ControlLine
-from telegrad.rendezvous.messages import (
+from telegrad.rendezvous.control import (
+    CLOSE_TIMEOUT,
     STORE_ADD,
     STORE_COMPARE_SET,
     STORE_DELETE,
@@ -16,6 +16,7 @@ from telegrad.rendezvous.messages import (
     STORE_NUM_KEYS,
     STORE_SET,
     STORE_WAIT,
+    ControlLine,
 )
 from telegrad.rendezvous.store import (
     STORE_TIMEOUT,

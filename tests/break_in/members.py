@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from telegrad.rendezvous import messages
+from telegrad.rendezvous import control as messages
 from telegrad.rendezvous.control import ControlLine
 from telegrad.transport import GrpcTransport
 from telegrad.types import WorkerInfo

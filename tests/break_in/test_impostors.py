@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from telegrad.rendezvous import COORDINATOR_NAME
-from telegrad.rendezvous.messages import COORDINATOR_RANK, line_owner
+from telegrad.rendezvous.control import COORDINATOR_RANK, line_owner
 from telegrad.transport import Exchange, GrpcTransport
 from telegrad.transport.security import handshake
 from tests.conftest import Programs

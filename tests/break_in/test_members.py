@@ -13,9 +13,9 @@ import pytest
 
 from telegrad import pb
 from telegrad.errors import DuplicateNameError, RendezvousError
-from telegrad.rendezvous import messages
+from telegrad.rendezvous import control as messages
 from telegrad.rendezvous.control import ControlLine
-from telegrad.rendezvous.waits import MOST_WAITED
+from telegrad.rendezvous.memory import MOST_WAITED
 from telegrad.transport import GrpcTransport
 from telegrad.transport.security.handshake import Reason
 from telegrad.transport.session.liveness import MOST_IDLE_FRAMES

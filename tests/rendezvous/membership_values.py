@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from telegrad.rendezvous.membership import JoinRequest, Member, Membership
-from telegrad.rendezvous.membership_messages import Message
+from telegrad.rendezvous.membership import JoinRequest, Member, Membership, Message
 from telegrad.types import WorkerInfo
 
 __all__ = ["full", "member", "only", "request", "session"]

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telegrad.rendezvous.membership import Membership
-from telegrad.rendezvous.membership_messages import (
+from telegrad.rendezvous.membership import (
     Ended,
     GivenUp,
     Joined,
     Lost,
+    Membership,
     Message,
     Refused,
     Released,

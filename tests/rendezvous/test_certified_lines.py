@@ -8,9 +8,15 @@ from pathlib import Path
 import pytest
 
 from telegrad.errors import AuthenticationError, RendezvousError
-from telegrad.rendezvous.control import ControlLine
+from telegrad.rendezvous.control import (
+    COORDINATOR_RANK,
+    JOIN,
+    RESERVE,
+    STANDING,
+    ControlLine,
+    line_owner,
+)
 from telegrad.rendezvous.coordinator import Coordinator
-from telegrad.rendezvous.messages import COORDINATOR_RANK, JOIN, RESERVE, STANDING, line_owner
 from telegrad.transport import Exchange, GrpcTransport
 from tests.transport.workers import SECONDS, TOKEN, Authority, Recorder
 

@@ -11,7 +11,7 @@ import pytest
 
 from telegrad.errors import DuplicateNameError, RendezvousError, RendezvousTimeoutError
 from telegrad.rendezvous import Coordinator, JoinedJob, join_job, parse_init_method
-from telegrad.rendezvous.endpoint_file import EndpointFile, Published
+from telegrad.rendezvous.file import EndpointFile, Published
 from telegrad.transport import Exchange, GrpcTransport
 from tests.conftest import Programs
 from tests.patience import with_more_time

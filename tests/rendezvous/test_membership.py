@@ -11,20 +11,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telegrad.rendezvous.membership import JoinRequest, Member, Membership, StartWhen
-from telegrad.rendezvous.membership_messages import (
+from telegrad.rendezvous.membership import (
     GivenUp,
     Joined,
+    JoinRequest,
     Lost,
+    Member,
+    Membership,
     Message,
     Progress,
     Refused,
     Released,
     Reserved,
+    Roster,
     Running,
+    StartWhen,
     Welcome,
 )
-from telegrad.rendezvous.roster import Roster
 from telegrad.types import WorkerInfo
 from tests.rendezvous.membership_values import full, member, only, request, session
 

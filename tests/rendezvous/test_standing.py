@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 
 from telegrad.errors import DecodeError
-from telegrad.rendezvous import standing
+from telegrad.rendezvous import joined_job as standing
 from telegrad.rendezvous.control import ControlLine
-from telegrad.rendezvous.standing import Standing
+from telegrad.rendezvous.joined_job import Standing
 from telegrad.types import WorkerInfo
 
 COORDINATOR = WorkerInfo("coordinator", -1, 9)

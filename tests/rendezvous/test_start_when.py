@@ -9,16 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from telegrad.rendezvous import JoinProgress
-from telegrad.rendezvous.membership import JoinRequest, Membership, StartWhen
-from telegrad.rendezvous.membership_messages import (
+from telegrad.rendezvous.membership import (
     Joined,
+    JoinRequest,
     Lost,
+    Membership,
     Message,
     Progress,
     Refused,
     Released,
     Reserved,
     Running,
+    StartWhen,
     Welcome,
 )
 from telegrad.types import WorkerInfo

@@ -9,9 +9,19 @@ from typing import Any
 import pytest
 
 from telegrad.errors import RendezvousError
-from telegrad.rendezvous import Coordinator, MemoryStore, TCPStore, messages, waits
+from telegrad.rendezvous import (
+    Coordinator,
+    MemoryStore,
+    TCPStore,
+)
+from telegrad.rendezvous import (
+    control as messages,
+)
+from telegrad.rendezvous import (
+    memory as waits,
+)
 from telegrad.rendezvous.control import ControlLine
-from telegrad.rendezvous.waits import StoreWaits
+from telegrad.rendezvous.memory import StoreWaits
 from telegrad.transport import ConnectionLimits, InprocNetwork, InprocTransport
 from telegrad.types import WorkerInfo
 from telegrad.wire import DecodeLimits

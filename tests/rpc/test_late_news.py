@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from telegrad import rpc
-from telegrad.rendezvous import messages
+from telegrad.rendezvous import control as messages
 from telegrad.rendezvous.joined_job import MemberEvents
 from telegrad.testing import leaks
 from tests.rpc import remote_code

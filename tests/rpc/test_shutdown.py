@@ -17,7 +17,8 @@ from telegrad.errors import (
     RendezvousError,
     RendezvousTimeoutError,
 )
-from telegrad.rendezvous import JoinedJob, reminder
+from telegrad.rendezvous import JoinedJob
+from telegrad.rendezvous import control as reminder
 from telegrad.rpc.ambient import process_agent
 from telegrad.rpc.shutdown import _State
 from telegrad.testing import leaks
