@@ -364,7 +364,7 @@ def _make_grpc_agent(
 
 
 def shutdown(*, graceful: bool = True, timeout: float = math.inf) -> None:
-    """Ends the ambient agent; see `telegrad.rpc.shutdown`."""
+    """Ends the ambient agent; see `telegrad.rpc.agent.shutdown`."""
     if find_agent() is None:
         call_off_joins(CLOSE_SECONDS)
     agent = find_agent()

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from telegrad.rpc.executor import Executor
-from telegrad.rpc.wait_probe import WaitProbes
+from telegrad.rpc.deadlock.probe import WaitProbes
+from telegrad.rpc.pool.executor import Executor
 from telegrad.transport import Exchange
 
 __all__ = ["Work", "counted"]

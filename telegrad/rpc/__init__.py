@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from telegrad.rendezvous import keep_newest
 from telegrad.rpc import functions
-from telegrad.rpc.agent import Agent
-from telegrad.rpc.ambient import (
+from telegrad.rpc.agent.agent import Agent, OpenExchange, connection_limits
+from telegrad.rpc.agent.ambient import (
     call_off_joins,
     clear_process_agent,
     current_agent,
@@ -16,6 +16,11 @@ from telegrad.rpc.ambient import (
     set_process_agent,
     use_agent,
 )
+from telegrad.rpc.agent.events import JobEvents, MembershipEvents, on_join, on_leave, on_loss
+from telegrad.rpc.agent.members import RpcStatistics
+from telegrad.rpc.agent.options import RpcOptions
+from telegrad.rpc.agent.parts import attach_parts
+from telegrad.rpc.agent.shutdown import CLOSE_SECONDS, Membership
 from telegrad.rpc.api import (
     get_worker_info,
     get_worker_infos,
@@ -28,44 +33,34 @@ from telegrad.rpc.api import (
     statistics,
     to_thread,
 )
-from telegrad.rpc.current_call import CurrentCall, current_call
+from telegrad.rpc.call.failure import fresh_copy, remote_traceback
+from telegrad.rpc.call.interceptor import CallRecord, Interceptor, Message
+from telegrad.rpc.call.retry import idempotent
+from telegrad.rpc.call.served_call import CurrentCall, ServedCall, current_call, current_served_call
+from telegrad.rpc.call.user_call import CallMode, UserCall
+from telegrad.rpc.deadlock.probe import WaitProbes
 from telegrad.rpc.doctor import doctor
 from telegrad.rpc.doctor_facts import DoctorPair, DoctorWorker
 from telegrad.rpc.doctor_judgement import DoctorProblem
 from telegrad.rpc.doctor_probe import DoctorProbe
 from telegrad.rpc.doctor_report import DoctorReport
-from telegrad.rpc.drive import Driven
-from telegrad.rpc.fresh import fresh_copy
-from telegrad.rpc.future import Future, new_future
-from telegrad.rpc.future_sets import (
+from telegrad.rpc.future.combine import (
     AsCompleted,
     as_completed,
     collect_all,
     first_n,
+    gather,
     wait_all,
 )
-from telegrad.rpc.gather import gather
-from telegrad.rpc.interceptor import CallRecord, Interceptor, Message
-from telegrad.rpc.job_events import JobEvents
-from telegrad.rpc.limits import Limits
-from telegrad.rpc.membership_events import MembershipEvents, on_join, on_leave, on_loss
-from telegrad.rpc.open_exchange import OpenExchange, connection_limits
-from telegrad.rpc.options import RpcOptions
-from telegrad.rpc.parts import attach_parts
+from telegrad.rpc.future.future import Future, new_future
+from telegrad.rpc.future.unread import watched
+from telegrad.rpc.future.waits import Driven
+from telegrad.rpc.limits import Limits, seconds
 from telegrad.rpc.publish import lookup, publish, unpublish
-from telegrad.rpc.remote_failure import remote_traceback
-from telegrad.rpc.retry import idempotent
-from telegrad.rpc.rref import RRef
-from telegrad.rpc.rref_calls import RRefCalls
-from telegrad.rpc.rref_serving import RRefServing
-from telegrad.rpc.served_call import ServedCall, current_served_call
-from telegrad.rpc.shutdown import CLOSE_SECONDS, Membership
-from telegrad.rpc.statistics import RpcStatistics
-from telegrad.rpc.stream import Stream, stream
-from telegrad.rpc.timeouts import seconds
-from telegrad.rpc.unread import watched
-from telegrad.rpc.user_call import CallMode, UserCall
-from telegrad.rpc.wait_probe import WaitProbes
+from telegrad.rpc.rref.calls import RRefCalls
+from telegrad.rpc.rref.rref import RRef
+from telegrad.rpc.rref.serving import RRefServing
+from telegrad.rpc.stream.stream import Stream, stream
 from telegrad.transport import Shield, TlsOptions, on_own_loop
 from telegrad.types import WorkerInfo
 from telegrad.wire import expose, register_type

@@ -8,20 +8,20 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from telegrad.errors import BlockingCallError
-from telegrad.rpc.ambient import current_agent, find_agent
-from telegrad.rpc.blocking import comes_from, pool_thread
-from telegrad.rpc.future import Future, new_future
-from telegrad.rpc.options import RpcOptions
-from telegrad.rpc.retry import call_again
-from telegrad.rpc.rref import RRef, create_rref
-from telegrad.rpc.statistics import RpcStatistics
-from telegrad.rpc.unread import watched
-from telegrad.rpc.user_call import call_name
+from telegrad.rpc.agent.ambient import current_agent, find_agent
+from telegrad.rpc.agent.members import RpcStatistics
+from telegrad.rpc.agent.options import RpcOptions
+from telegrad.rpc.call.retry import call_again
+from telegrad.rpc.call.user_call import call_name
+from telegrad.rpc.future.future import Future, new_future
+from telegrad.rpc.future.unread import watched
+from telegrad.rpc.future.waits import comes_from, pool_thread
+from telegrad.rpc.rref.rref import RRef, create_rref
 from telegrad.transport import on_own_loop
 from telegrad.types import WorkerInfo
 
 if TYPE_CHECKING:
-    from telegrad.rpc.agent import Agent
+    from telegrad.rpc.agent.agent import Agent
 
 __all__ = [
     "get_worker_info",

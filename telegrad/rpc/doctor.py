@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, final
 
 from telegrad.errors import BlockingCallError, TelegradError
-from telegrad.rpc.ambient import current_agent
+from telegrad.rpc.agent.ambient import current_agent
 from telegrad.rpc.doctor_facts import (
     NOT_TRIED,
     DoctorPair,
@@ -32,12 +32,12 @@ from telegrad.rpc.doctor_judgement import judge, suspects
 from telegrad.rpc.doctor_pair import pair_of
 from telegrad.rpc.doctor_probe import DoctorProbe, in_words
 from telegrad.rpc.doctor_report import DoctorReport
-from telegrad.rpc.timeouts import seconds
+from telegrad.rpc.limits import seconds
 from telegrad.transport import on_own_loop
 from telegrad.types import WorkerInfo
 
 if TYPE_CHECKING:
-    from telegrad.rpc.agent import Agent
+    from telegrad.rpc.agent.agent import Agent
 
 __all__ = ["attach_to", "doctor"]
 

@@ -45,7 +45,7 @@ from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 
 if TYPE_CHECKING:
-    from telegrad.rpc.agent import Agent
+    from telegrad.rpc.agent.agent import Agent
 
 __all__ = ["ASK", "DoctorProbe", "in_words"]
 

@@ -19,11 +19,11 @@ from pathlib import Path
 
 from telegrad.errors import RendezvousTimeoutError, TelegradError
 from telegrad.rendezvous import JoinedJob, PrefixStore
-from telegrad.rpc.agent import Agent
+from telegrad.rpc.agent.agent import Agent
+from telegrad.rpc.agent.options import RpcOptions
 from telegrad.rpc.api import init_rpc, shutdown
 from telegrad.rpc.doctor import LONGEST_DIAL_SECONDS, doctor
 from telegrad.rpc.doctor_probe import DoctorProbe
-from telegrad.rpc.options import RpcOptions
 
 __all__ = ["main"]
 

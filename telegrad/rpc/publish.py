@@ -19,20 +19,20 @@ from telegrad.errors import (
     DecodeError,
     DuplicateNameError,
 )
-from telegrad.rpc.ambient import current_agent
-from telegrad.rpc.future import Future, new_future
-from telegrad.rpc.rref import RRef
-from telegrad.rpc.rref_reference import Arrival
-from telegrad.rpc.rref_registry import RRefRegistry
-from telegrad.rpc.served_call import current_served_call
-from telegrad.rpc.timeouts import seconds
-from telegrad.rpc.unread import origin_here
-from telegrad.rpc.user_call import CallMode, UserCall
+from telegrad.rpc.agent.ambient import current_agent
+from telegrad.rpc.call.served_call import current_served_call
+from telegrad.rpc.call.user_call import CallMode, UserCall
+from telegrad.rpc.future.future import Future, new_future
+from telegrad.rpc.future.unread import origin_here
+from telegrad.rpc.limits import seconds
+from telegrad.rpc.rref.reference import Arrival
+from telegrad.rpc.rref.rref import RRef
+from telegrad.rpc.rref.table import RRefRegistry
 from telegrad.transport import on_own_loop
 from telegrad.types import WorkerInfo
 
 if TYPE_CHECKING:
-    from telegrad.rpc.agent import Agent
+    from telegrad.rpc.agent.agent import Agent
 
 __all__ = ["attach_to", "lookup", "publish", "unpublish"]
 

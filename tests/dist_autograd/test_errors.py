@@ -26,7 +26,7 @@ from telegrad.errors import (
     NotInitializedError,
     WorkerLostError,
 )
-from telegrad.rpc.inbox import MOST_GARBAGE_TOLD
+from telegrad.rpc.agent.inbox import MOST_GARBAGE_TOLD
 from telegrad.testing import Cluster
 from tests.patience import with_more_time
 

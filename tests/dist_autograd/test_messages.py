@@ -23,7 +23,7 @@ from telegrad.dist_autograd.messages import (
 from telegrad.dist_autograd.pass_protocol import Drop, End, Feed
 from telegrad.dist_autograd.released import make_context_id
 from telegrad.errors import DecodeError, EncodeError, RemoteError
-from telegrad.rpc import agent_seams
+from telegrad.rpc.agent import seams as agent_seams
 from telegrad.testing import Cluster
 from telegrad.types import WorkerInfo
 from telegrad.wire import read_body, write_body

@@ -36,7 +36,7 @@ def test_gradients_of_a_multicast_are_those_of_its_parts(monkeypatch: pytest.Mon
             encoded.append(value)
         return encode(value, **named)
 
-    monkeypatch.setattr("telegrad.rpc.codec.encode", counting)
+    monkeypatch.setattr("telegrad.rpc.call.codec.encode", counting)
     with Cluster(3) as cluster:
         cluster.call(0, step)
     assert len(encoded) == 1

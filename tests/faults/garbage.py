@@ -7,7 +7,7 @@ from typing import final
 
 from telegrad import rpc
 from telegrad.rendezvous import JoinedJob
-from telegrad.rpc.interceptor import Interceptor, Message
+from telegrad.rpc.call.interceptor import Interceptor, Message
 from telegrad.wire import Envelope, write_body
 from tests.faults.outcome import Failure, failure_of
 from tests.faults.remote_code import who

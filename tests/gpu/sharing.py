@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from telegrad import arrays, rpc
-from telegrad.rpc.ambient import find_agent
+from telegrad.rpc.agent.ambient import find_agent
 from telegrad.transport.shm import device as device_slabs
 from telegrad.wire import external as gpu_arrays
 from tests.gpu.comparison import host, on_gpu

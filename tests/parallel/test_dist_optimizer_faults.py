@@ -30,7 +30,7 @@ from telegrad.parallel import (
 )
 from telegrad.parallel.owner_optimizer import GroupPart, OwnerOptimizer, StepRequest
 from telegrad.rpc import Future, RpcOptions
-from telegrad.rpc.remote_failure import describe_failure, rebuild_failure
+from telegrad.rpc.call.failure import describe_failure, rebuild_failure
 from telegrad.testing import Cluster
 from telegrad.types import Array
 from tests.parallel.trained_parts import (

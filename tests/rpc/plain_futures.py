@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from telegrad.rpc.future import Future
+from telegrad.rpc.future.future import Future
 
 
 def done(value: int) -> Future[int]:

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from telegrad import rpc
-from telegrad.rpc.blocking import PoolThread
-from telegrad.rpc.served_call import inherited
+from telegrad.rpc.call.served_call import inherited
+from telegrad.rpc.future.waits import PoolThread
 from tests.wire.samples import EXCEPTIONS, OddError
 
 FloatArray = npt.NDArray[np.float64]

@@ -10,7 +10,7 @@ import numpy as np
 
 from telegrad import rpc
 from telegrad.arrays import shared_empty
-from telegrad.rpc.ambient import current_agent
+from telegrad.rpc.agent.ambient import current_agent
 from telegrad.testing import leaks
 
 KEPT: list[Any] = []  # of one worker, for as long as a test says

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from telegrad.rpc import Limits
-from telegrad.rpc.admission import Budget, Grant, Move, Places, Step, Window
-from telegrad.rpc.admission_leaves import LOOKS, Leaves
+from telegrad.rpc.call.admission import Budget, Grant, Move, Places, Step, Window
+from telegrad.rpc.call.admission_leaves import LOOKS, Leaves
 from telegrad.rpc.limits import MOST
 from telegrad.types import WorkerInfo
 

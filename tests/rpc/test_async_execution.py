@@ -12,7 +12,7 @@ import pytest
 
 from telegrad import rpc
 from telegrad.errors import CallTimeoutError, EncodeError
-from telegrad.rpc.future import Future
+from telegrad.rpc.future.future import Future
 from telegrad.testing.leaks import wait_until_gone
 from tests.rpc import form_code
 from tests.rpc.conftest import Job, MakeJob

@@ -25,10 +25,10 @@ from telegrad.errors import (
     WorkerLostError,
 )
 from telegrad.rpc import Limits
-from telegrad.rpc.calling import Calling
-from telegrad.rpc.codec import MessageCodec
-from telegrad.rpc.deadlines import Deadlines
-from telegrad.rpc.interceptor import Interceptor, Message
+from telegrad.rpc.call.calling import Calling
+from telegrad.rpc.call.codec import MessageCodec
+from telegrad.rpc.call.interceptor import Interceptor, Message
+from telegrad.rpc.pool.deadlines import Deadlines
 from telegrad.testing import Cluster, leaks
 from telegrad.transport import LoopThread
 from telegrad.types import WorkerInfo

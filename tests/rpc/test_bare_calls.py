@@ -8,14 +8,16 @@ import pytest
 
 from telegrad import rpc
 from telegrad.errors import CallRefusedError, DecodeError
-from telegrad.rpc.bare_calls import ARGUMENTS, bare_call, called_by
-from telegrad.rpc.interceptor import Interceptor, Message
-from telegrad.rpc.user_call import (
+from telegrad.rpc.call.interceptor import Interceptor, Message
+from telegrad.rpc.call.user_call import (
+    ARGUMENTS,
     CallMode,
     UserCall,
     admit_call,
+    bare_call,
     call_message,
     call_payload,
+    called_by,
     read_arguments,
 )
 from telegrad.types import WorkerInfo

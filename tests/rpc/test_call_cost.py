@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from telegrad import rpc
-from telegrad.rpc.serving import REPLY
+from telegrad.rpc.call.serving import REPLY
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, write_body
 from tests.rpc import remote_code

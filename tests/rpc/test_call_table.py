@@ -9,11 +9,11 @@ import pytest
 
 from telegrad import rpc
 from telegrad.errors import CallTimeoutError
-from telegrad.rpc import calling
-from telegrad.rpc.call_table import CallTable, PendingCall
-from telegrad.rpc.deadlines import Deadline, Deadlines
-from telegrad.rpc.future import new_future
-from telegrad.rpc.interceptor import CallRecord
+from telegrad.rpc.call import calling
+from telegrad.rpc.call.interceptor import CallRecord
+from telegrad.rpc.call.table import CallTable, PendingCall
+from telegrad.rpc.future.future import new_future
+from telegrad.rpc.pool.deadlines import Deadline, Deadlines
 from telegrad.transport import LoopThread
 from telegrad.types import WorkerInfo
 from tests.rpc import remote_code

@@ -13,9 +13,9 @@ import pytest
 
 from telegrad import rpc
 from telegrad.errors import CallRefusedError, DecodeError, FunctionNotFoundError
-from telegrad.rpc.rref_admission import AdmittedMethod
-from telegrad.rpc.rref_ids import RRefId
-from telegrad.rpc.user_call import UserCall, admit_call
+from telegrad.rpc.call.user_call import UserCall, admit_call
+from telegrad.rpc.rref.protocol import RRefId
+from telegrad.rpc.rref.serving import AdmittedMethod
 from telegrad.transport.security.audit import CALL_REFUSED
 from telegrad.types import WorkerInfo
 from telegrad.wire import encode, read_head

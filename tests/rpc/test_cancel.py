@@ -24,11 +24,11 @@ import pytest
 from telegrad import rpc
 from telegrad.errors import CallCancelledError, CallTimeoutError, WorkerLostError
 from telegrad.rpc import Limits
-from telegrad.rpc.early_cancels import EARLY_CANCELS
-from telegrad.rpc.interceptor import CallRecord
-from telegrad.rpc.rref_registry import RRefRegistry
-from telegrad.rpc.served_call import ServedCall, enter_served_call, last_served_call
-from telegrad.rpc.serving import CANCEL, EXPIRE
+from telegrad.rpc.call.early_cancels import EARLY_CANCELS
+from telegrad.rpc.call.interceptor import CallRecord
+from telegrad.rpc.call.served_call import ServedCall, enter_served_call, last_served_call
+from telegrad.rpc.call.serving import CANCEL, EXPIRE
+from telegrad.rpc.rref.table import RRefRegistry
 from telegrad.testing import leaks
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, write_body

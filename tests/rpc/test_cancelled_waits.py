@@ -12,8 +12,8 @@ import pytest
 
 from telegrad import rpc
 from telegrad.errors import CallCancelledError, CallTimeoutError
-from telegrad.rpc.interceptor import CallRecord
-from telegrad.rpc.served_call import ServedCall, enter_served_call
+from telegrad.rpc.call.interceptor import CallRecord
+from telegrad.rpc.call.served_call import ServedCall, enter_served_call
 from telegrad.testing import leaks
 from telegrad.types import WorkerInfo
 from tests.rpc import remote_code

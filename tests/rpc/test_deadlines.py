@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from telegrad.rpc.deadlines import COMPACT_FROM, Deadlines
+from telegrad.rpc.pool.deadlines import COMPACT_FROM, Deadlines
 from telegrad.transport import LoopThread
 
 

@@ -7,9 +7,9 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telegrad.rpc import early_cancels
-from telegrad.rpc.early_cancels import EARLY_CANCELS, MOST_GAPS, EarlyCancels
-from telegrad.rpc.rref_ids import NumberSet
+from telegrad.rpc.call import early_cancels
+from telegrad.rpc.call.early_cancels import EARLY_CANCELS, MOST_GAPS, EarlyCancels
+from telegrad.rpc.rref.protocol import NumberSet
 from telegrad.types import WorkerInfo
 
 CALLERS = [WorkerInfo(f"w{r}", r, 100 + r) for r in range(3)]

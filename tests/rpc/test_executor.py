@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from telegrad.rpc import executor as executor_module
-from telegrad.rpc.deadlines import Deadlines
-from telegrad.rpc.executor import NESTED_SHARE, TURNS, Executor
-from telegrad.rpc.future import Future
+from telegrad.rpc.future.future import Future
+from telegrad.rpc.pool import executor as executor_module
+from telegrad.rpc.pool.deadlines import Deadlines
+from telegrad.rpc.pool.executor import NESTED_SHARE, TURNS, Executor
 from telegrad.transport import Gate, LoopThread
 
 
@@ -228,7 +228,7 @@ def test_a_thread_that_cannot_start_is_not_counted(
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
-        patch.setattr("telegrad.rpc.executor._Thread.start", refuse)
+        patch.setattr("telegrad.rpc.pool.executor._Thread.start", refuse)
         future = run(executor, int)
     assert "cannot grow" in caplog.text
     assert future.wait(10) == 0

@@ -12,9 +12,9 @@ import pytest
 
 from telegrad import rpc
 from telegrad.errors import RemoteError, WorkerLostError
-from telegrad.rpc.interceptor import Interceptor, Message
-from telegrad.rpc.membership_events import MembershipEvents, _Kind
-from telegrad.rpc.user_code import Contained, is_interrupt
+from telegrad.rpc.agent.events import MembershipEvents, _Kind
+from telegrad.rpc.call.failure import Contained, is_interrupt
+from telegrad.rpc.call.interceptor import Interceptor, Message
 from telegrad.types import WorkerInfo
 from tests.rpc import exit_code, remote_code
 from tests.rpc.conftest import Job, MakeJob

@@ -24,7 +24,7 @@ from telegrad.errors import (
     RemoteError,
     WorkerLostError,
 )
-from telegrad.rpc.interceptor import Interceptor, Message
+from telegrad.rpc.call.interceptor import Interceptor, Message
 from telegrad.testing import leaks
 from telegrad.wire import Envelope, write_body
 from tests.rpc import remote_code
@@ -47,7 +47,7 @@ def test_an_exception_keeps_its_type_and_tells_where_it_was_raised(job: Job) -> 
     assert text is not None
     assert "remote_code.py" in text
     assert "in fail" in text
-    assert "rpc/serving.py" not in text
+    assert "rpc/call/serving.py" not in text
     assert any("worker 'w1'" in note for note in error.__notes__)
     assert rpc.remote_traceback(ValueError()) is None
 
@@ -305,7 +305,7 @@ def test_a_coroutine_that_holds_the_user_loop_is_named_once(job: Job) -> None:
             self.first.set()
 
     listener = Listener()
-    logger = logging.getLogger("telegrad.rpc.user_loop")
+    logger = logging.getLogger("telegrad.rpc.pool.user_loop")
     logger.addHandler(listener)
     try:
         with rpc.use_agent(job.agents[0]):

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import pytest
 
 from telegrad.errors import BlockingCallError, CallCancelledError, CallTimeoutError
-from telegrad.rpc.future import Future, new_future
-from telegrad.rpc.future_sets import collect_all, wait_all
+from telegrad.rpc.future.combine import collect_all, wait_all
+from telegrad.rpc.future.future import Future, new_future
 from telegrad.transport import LoopThread
 from tests.rpc.plain_futures import done, failed, start
 

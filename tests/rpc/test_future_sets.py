@@ -15,11 +15,10 @@ import pytest
 
 from telegrad import rpc
 from telegrad.errors import BlockingCallError, CallTimeoutError, NotEnoughResultsError
-from telegrad.rpc import future_sets
-from telegrad.rpc.future import Future, new_future
-from telegrad.rpc.future_sets import as_completed, collect_all, first_n, wait_all
-from telegrad.rpc.gate import Gate
-from telegrad.rpc.listener import MANY_WAKERS
+from telegrad.rpc.future import combine as future_sets
+from telegrad.rpc.future.combine import as_completed, collect_all, first_n, wait_all
+from telegrad.rpc.future.future import MANY_WAKERS, Future, new_future
+from telegrad.rpc.future.waits import Gate
 from telegrad.transport import LoopThread
 from tests.rpc import remote_code
 from tests.rpc.conftest import Job

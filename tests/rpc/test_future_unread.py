@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 from telegrad import rpc
-from telegrad.rpc.future import Future
-from telegrad.rpc.future_sets import as_completed, collect_all, first_n, wait_all
-from telegrad.rpc.stream_readers import StreamReaders
-from telegrad.rpc.unread import Origin, Report, UnreadErrors
+from telegrad.rpc.future.combine import as_completed, collect_all, first_n, wait_all
+from telegrad.rpc.future.future import Future
+from telegrad.rpc.future.unread import Origin, Report, UnreadErrors
+from telegrad.rpc.stream.reading import StreamReaders
 from telegrad.testing.leaks import wait_until_gone
 from tests.rpc import remote_code
 from tests.rpc.conftest import Job
 
-LOGGER = "telegrad.rpc.unread"
+LOGGER = "telegrad.rpc.future.unread"
 
 
 class Log:

@@ -20,7 +20,7 @@ from telegrad.errors import (
     UnknownWorkerError,
     WorkerLostError,
 )
-from telegrad.rpc.future import Future
+from telegrad.rpc.future.future import Future
 from telegrad.testing import Cluster
 from telegrad.testing.leaks import wait_until_gone
 from telegrad.transport import LoopThread, on_own_loop
@@ -219,7 +219,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> tuple[Counter, Counter]:
     """Counts how often calls are encoded, and the copies of arrays that leave."""
     encodes = Counter(encode, lambda value: isinstance(value, dict) and "func" in value)
     copies = Counter(array_types.describe_array, lambda array: True)
-    monkeypatch.setattr("telegrad.rpc.codec.encode", encodes)
+    monkeypatch.setattr("telegrad.rpc.call.codec.encode", encodes)
     monkeypatch.setattr(external, "describe_array", copies)
     return encodes, copies
 

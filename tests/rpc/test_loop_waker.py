@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from telegrad import rpc
-from telegrad.rpc.future import Future
-from telegrad.rpc.loop_waker import LoopWakers, _LoopWaker
+from telegrad.rpc.future.future import Future
+from telegrad.rpc.future.waits import LoopWakers, _LoopWaker
 from tests.rpc.plain_futures import start
 
 

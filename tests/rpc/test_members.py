@@ -10,10 +10,10 @@ import pytest
 from telegrad import rpc
 from telegrad.errors import UnknownWorkerError, WorkerLostError
 from telegrad.rendezvous import MOST_LOST
-from telegrad.rpc import members as members_module
-from telegrad.rpc.members import Members
-from telegrad.rpc.membership_events import MembershipEvents, _Kind
-from telegrad.rpc.shutdown import GRACEFUL
+from telegrad.rpc.agent import members as members_module
+from telegrad.rpc.agent.events import MembershipEvents, _Kind
+from telegrad.rpc.agent.members import Members
+from telegrad.rpc.agent.shutdown import GRACEFUL
 from tests.rpc import remote_code
 from tests.rpc.membership_world import LIMIT, Heard, World
 

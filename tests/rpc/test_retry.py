@@ -23,7 +23,7 @@ from telegrad.errors import (
     UnknownWorkerError,
     WorkerLostError,
 )
-from telegrad.rpc.retry import Retries, is_idempotent
+from telegrad.rpc.call.retry import Retries, is_idempotent
 from telegrad.testing import leaks
 from tests.rpc import cancel_code, remote_code
 from tests.rpc.cancel_code import notes

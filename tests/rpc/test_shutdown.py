@@ -19,8 +19,8 @@ from telegrad.errors import (
 )
 from telegrad.rendezvous import JoinedJob
 from telegrad.rendezvous import control as reminder
-from telegrad.rpc.ambient import process_agent
-from telegrad.rpc.shutdown import _State
+from telegrad.rpc.agent.ambient import process_agent
+from telegrad.rpc.agent.shutdown import _State
 from telegrad.testing import leaks
 from tests.rpc import cancel_code, remote_code, stream_code
 from tests.rpc.conftest import Job, MakeJob

@@ -21,10 +21,10 @@ from telegrad.errors import (
     NotInitializedError,
     WorkerLostError,
 )
-from telegrad.rpc.stream_messages import ITEM, MORE
-from telegrad.rpc.stream_protocol import WINDOW_BYTES, WINDOW_ITEMS
-from telegrad.rpc.stream_readers import StreamReaders
-from telegrad.rpc.stream_serving import StreamProducers
+from telegrad.rpc.stream.messages import ITEM, MORE
+from telegrad.rpc.stream.protocol import WINDOW_BYTES, WINDOW_ITEMS
+from telegrad.rpc.stream.reading import StreamReaders
+from telegrad.rpc.stream.serving import StreamProducers
 from telegrad.testing import leaks
 from telegrad.wire import Envelope
 from tests.rpc import remote_code, stream_code

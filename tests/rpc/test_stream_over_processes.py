@@ -10,7 +10,7 @@ import pytest
 
 from telegrad import rpc
 from telegrad.errors import WorkerLostError
-from telegrad.rpc.stream_serving import StreamProducers
+from telegrad.rpc.stream.serving import StreamProducers
 from telegrad.testing import Cluster, leaks
 from tests.conftest import ROOT, Programs
 from tests.repeated import repeated

@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 import pytest
 
 from telegrad.errors import DecodeError
-from telegrad.rpc.stream_protocol import WINDOW_BYTES, WINDOW_ITEMS, Receiver, Sender
+from telegrad.rpc.stream.protocol import WINDOW_BYTES, WINDOW_ITEMS, Receiver, Sender
 
 
 @dataclass

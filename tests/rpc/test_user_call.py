@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from telegrad.errors import DecodeError
+from telegrad.rpc.call.user_call import CallMode, UserCall, mode_of, read_arguments
 from telegrad.rpc.functions import async_execution
-from telegrad.rpc.future import Future
-from telegrad.rpc.user_call import CallMode, UserCall, mode_of, read_arguments
+from telegrad.rpc.future.future import Future
 
 
 def plain() -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telegrad.rpc import wait_cycle
-from telegrad.rpc.wait_cycle import Branch, Break, Check, Message, Probe, ServedId, Step
+from telegrad.rpc.deadlock import protocol as wait_cycle
+from telegrad.rpc.deadlock.protocol import Branch, Break, Check, Message, Probe, ServedId, Step
 from telegrad.types import WorkerInfo
 
 

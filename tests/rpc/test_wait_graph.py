@@ -13,12 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from telegrad import rpc
-from telegrad.rpc.blocking import Wait, comes_from
-from telegrad.rpc.interceptor import CallRecord
-from telegrad.rpc.loop_waker import Arrival
-from telegrad.rpc.served_call import ServedCall
-from telegrad.rpc.wait_graph import MAX_COMBINATIONS, served_id, ways
-from telegrad.rpc.wait_tasks import Stamps, behind, limited, wait_of
+from telegrad.rpc.call.interceptor import CallRecord
+from telegrad.rpc.call.served_call import ServedCall
+from telegrad.rpc.deadlock.graph import (
+    MAX_COMBINATIONS,
+    Stamps,
+    behind,
+    limited,
+    served_id,
+    wait_of,
+    ways,
+)
+from telegrad.rpc.future.waits import Arrival, Wait, comes_from
 from telegrad.types import WorkerInfo
 
 ME, OTHER = WorkerInfo("w0", 0, 100), WorkerInfo("w1", 1, 101)

@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from telegrad.rpc.options import MAX_SPIN
+from telegrad.rpc.agent.options import MAX_SPIN
 from telegrad.transport.io.handle_set import MOST_REQUESTS
 from telegrad.transport.io.spin import longest_spin
 from tests.conftest import Programs

@@ -13,7 +13,7 @@ from __future__ import annotations
 import pytest
 
 from telegrad import rpc
-from telegrad.rpc.deadlines import COMPACT_FROM
+from telegrad.rpc.pool.deadlines import COMPACT_FROM
 from telegrad.testing import Cluster
 from tests.soak import load
 from tests.soak.load import Sample
@@ -26,7 +26,7 @@ MOST_RESIDENT = 2**20
 # Of objects of one class: a call of the sampling itself may just be under way, or not.
 SLACK = 20
 # Deadlines that were cancelled stay in their heap, each in a tuple, until there are so many of them.
-DEADLINES = ("telegrad.rpc.deadlines.Deadline", "builtins.tuple")
+DEADLINES = ("telegrad.rpc.pool.deadlines.Deadline", "builtins.tuple")
 MOST_DEADLINES = 3 * COMPACT_FROM
 
 

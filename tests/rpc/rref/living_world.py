@@ -18,7 +18,7 @@ from telegrad.distributed import make_agent
 from telegrad.errors import DuplicateNameError, OwnerLostError, TelegradError
 from telegrad.rendezvous import Coordinator, JobAddress
 from telegrad.rpc import Agent, Future, RpcOptions, RRef
-from telegrad.rpc.rref_registry import RRefRegistry
+from telegrad.rpc.rref.table import RRefRegistry
 from telegrad.testing import FaultPlan, FaultyNetwork, FaultyTransport
 from telegrad.testing.killable import KillableTransport
 from telegrad.testing.leaks import wait_until_gone

@@ -16,7 +16,7 @@ from telegrad.errors import (
     BlockingCallError,
 )
 from telegrad.rpc import Future, RRef, functions
-from telegrad.rpc.rref_registry import RRefRegistry
+from telegrad.rpc.rref.table import RRefRegistry
 from telegrad.testing import Cluster
 from telegrad.testing.leaks import wait_until_gone
 

@@ -10,18 +10,18 @@ import pytest
 
 from telegrad.errors import OwnerLostError, WorkerLostError
 from telegrad.rpc import Future
-from telegrad.rpc.future import new_future
-from telegrad.rpc.options import RpcOptions
-from telegrad.rpc.rref_calls import RRefCalls
-from telegrad.rpc.rref_protocol import Send, UserDelete
-from telegrad.rpc.rref_reference import Reference
-from telegrad.rpc.rref_registry import RRefRegistry
-from telegrad.rpc.unread import Report, UnreadErrors
+from telegrad.rpc.agent.options import RpcOptions
+from telegrad.rpc.future.future import new_future
+from telegrad.rpc.future.unread import Report, UnreadErrors
+from telegrad.rpc.rref.calls import RRefCalls
+from telegrad.rpc.rref.protocol import Send, UserDelete
+from telegrad.rpc.rref.reference import Reference
+from telegrad.rpc.rref.table import RRefRegistry
 from telegrad.types import WorkerInfo
 
 if TYPE_CHECKING:
     from telegrad.rpc import Agent
-    from telegrad.rpc.rref_mail import RRefMail
+    from telegrad.rpc.rref.table import RRefMail
 
 OWNER = WorkerInfo("w1", 1, 2)
 

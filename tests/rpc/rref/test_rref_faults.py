@@ -18,9 +18,9 @@ from telegrad.errors import (
     OwnerLostError,
 )
 from telegrad.rpc import Future, RRef
-from telegrad.rpc.interceptor import CallRecord
-from telegrad.rpc.rref_calls import NAME, Creation
-from telegrad.rpc.user_call import call_payload
+from telegrad.rpc.call.interceptor import CallRecord
+from telegrad.rpc.call.user_call import call_payload
+from telegrad.rpc.rref.calls import NAME, Creation
 from telegrad.testing import Cluster
 from telegrad.testing.leaks import wait_until_gone
 from tests.rpc.rref.programs import (

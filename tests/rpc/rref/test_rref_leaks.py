@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from telegrad import rpc
-from telegrad.rpc import RRef, rref_leaks
-from telegrad.rpc.rref_leaks import MOST_TOLD
+from telegrad.rpc import RRef
+from telegrad.rpc.rref import interceptor as rref_leaks
+from telegrad.rpc.rref.interceptor import MOST_TOLD
 from telegrad.testing import Cluster
 from telegrad.testing.leaks import wait_until_gone
 from tests.conftest import Programs
@@ -48,7 +49,7 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [
         record.getMessage()
         for record in caplog.records
-        if record.name == "telegrad.rpc.rref_leaks" and record.levelno == logging.WARNING
+        if record.name == "telegrad.rpc.rref.interceptor" and record.levelno == logging.WARNING
     ]
 
 

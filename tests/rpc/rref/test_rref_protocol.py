@@ -7,20 +7,23 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from telegrad.rpc.rref_ids import ForkId, NumberSet, RRefId
-from telegrad.rpc.rref_owner import OwnerTable
-from telegrad.rpc.rref_protocol import (
+from telegrad.rpc.rref.protocol import (
     ChildAccept,
     CreationAbandon,
     ForkConfirm,
+    ForkId,
     ForkRequest,
+    ForkState,
     Freed,
+    NumberSet,
     Orphaned,
+    OwnerTable,
+    RRefId,
     Send,
     Settled,
     UserDelete,
+    UserTable,
 )
-from telegrad.rpc.rref_user import ForkState, UserTable
 from telegrad.types import WorkerInfo
 from tests.rpc.rref.world import N, World
 

@@ -14,9 +14,9 @@ import pytest
 from telegrad import rpc
 from telegrad.errors import CallRefusedError, CallTimeoutError, OwnerLostError
 from telegrad.rpc import RpcOptions, RRef
-from telegrad.rpc.stream_protocol import WINDOW_ITEMS
-from telegrad.rpc.stream_readers import StreamReaders
-from telegrad.rpc.stream_serving import StreamProducers
+from telegrad.rpc.stream.protocol import WINDOW_ITEMS
+from telegrad.rpc.stream.reading import StreamReaders
+from telegrad.rpc.stream.serving import StreamProducers
 from telegrad.testing import Cluster, FaultPlan
 from telegrad.testing.leaks import wait_until_gone
 from tests.rpc.rref.programs import GateError, Model, drained, gates, make_slowly, on

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from telegrad.rpc.rref_protocol import Send
-from telegrad.rpc.rref_registry import RRefRegistry
+from telegrad.rpc.rref.protocol import Send
+from telegrad.rpc.rref.table import RRefRegistry
 from telegrad.types import WorkerInfo
 
 if TYPE_CHECKING:
     from telegrad.rpc import Agent
-    from telegrad.rpc.rref_mail import RRefMail
+    from telegrad.rpc.rref.table import RRefMail
 
 
 class Ticks:

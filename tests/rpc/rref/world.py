@@ -12,21 +12,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from telegrad.rpc.rref_ids import ForkId, RRefId
-from telegrad.rpc.rref_owner import OwnerTable
-from telegrad.rpc.rref_protocol import (
+from telegrad.rpc.rref.protocol import (
     ChildAccept,
     CreationAbandon,
     Effect,
     ForkConfirm,
+    ForkId,
     ForkRequest,
+    ForkState,
     Freed,
     Orphaned,
+    OwnerTable,
     ProtocolMessage,
+    RRefId,
     Send,
     UserDelete,
+    UserTable,
 )
-from telegrad.rpc.rref_user import ForkState, UserTable
 from telegrad.types import WorkerInfo
 
 N = 4

@@ -1,0 +1,1 @@
+"""The agent of a worker: its parts, its members, its events and its shutdown."""

@@ -1,0 +1,241 @@
+"""The ambient agent: which agent the verbs use that are given none.
+
+A ContextVar with a process default: a test runs twenty agents in one process and each of their
+pool threads sees its own; a program that called `init_rpc` sees its one agent in every thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from contextvars import ContextVar, Token
+from typing import TYPE_CHECKING, final
+
+from telegrad.errors import AgentForkedError, AlreadyInitializedError, NotInitializedError
+from telegrad.transport import on_own_loop
+
+if TYPE_CHECKING:
+    from telegrad.rendezvous import CallOff
+    from telegrad.rpc.agent.agent import Agent
+
+__all__ = [
+    "call_off_joins",
+    "check_process",
+    "clear_process_agent",
+    "current_agent",
+    "enter_agent",
+    "find_agent",
+    "forked_at",
+    "joining",
+    "process_agent",
+    "refuse_second",
+    "set_process_agent",
+    "switch_interval_at_most",
+    "use_agent",
+    "watch_forks",
+]
+
+
+@final
+class _Process:
+    """What the agents of one process share: the default one and the interpreter's settings."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.agent: Agent | None = None
+        self.watches_forks = False
+        self.forked_at = 0.0
+        self.agents: weakref.WeakSet[Agent] = weakref.WeakSet()  # that hear of a fork
+        self.joins: set[CallOff] = set()  # each operation is atomic
+        self.intervals: dict[object, float] = {}
+        self.original_interval = 0.0
+
+
+_process: ContextVar[_Process] = ContextVar("telegrad_process", default=_Process())  # noqa: B039
+_ambient: ContextVar[Agent | None] = ContextVar("telegrad_agent", default=None)
+
+
+def current_agent() -> Agent:
+    """Returns the ambient agent: of this context, else of this process.
+
+    Raises:
+        NotInitializedError: There is none: `init_rpc` was not called, failed, or `shutdown` was
+            called since.
+        AgentForkedError: This process was forked from the one that the agent runs in.
+    """
+    agent = _ambient.get() or _process.get().agent
+    if agent is None:
+        raise NotInitializedError(
+            "no agent runs in this process; call rpc.init_rpc() first (and not after "
+            "rpc.shutdown()), or write `with agent.as_current():` around this where the "
+            "program holds an rpc.Agent"
+        )
+    if agent.ended:
+        raise NotInitializedError(
+            f"the agent {agent.name!r} was shut down; call rpc.init_rpc() again, or make another "
+            "rpc.Agent"
+        )
+    if agent.forked:
+        check_process(agent.name, agent.pid)
+    return agent
+
+
+def check_process(name: str, pid: int) -> None:
+    """Checks that an agent was made in this process.
+
+    Raises:
+        AgentForkedError: This process was forked from the one that the agent runs in.
+    """
+    if pid != os.getpid():
+        raise AgentForkedError(
+            f"the agent {name!r} belongs to process {pid}, from which this process "
+            f"({os.getpid()}) was forked; start processes with multiprocessing's 'spawn' method "
+            "and call rpc.init_rpc() in each"
+        )
+
+
+def watch_forks(agent: Agent) -> None:
+    """Has every process that is forked from this one know that, and when, and `agent` too."""
+    process = _process.get()
+    with process.lock:
+        process.agents.add(agent)
+        first, process.watches_forks = not process.watches_forks, True
+    if first and sys.platform != "win32":
+        os.register_at_fork(after_in_child=_note_fork)
+
+
+def _note_fork() -> None:
+    process = _process.get()
+    process.forked_at = time.monotonic()
+    for agent in list(process.agents):
+        agent.forked = True
+
+
+def forked_at() -> float:
+    """Returns when this process was forked from one with an agent; 0 where it was not.
+
+    On the clock of `time.monotonic`.
+    """
+    return _process.get().forked_at
+
+
+def find_agent() -> Agent | None:
+    """For the library: returns the ambient agent, or None where `current_agent` would raise."""
+    agent = _ambient.get() or _process.get().agent
+    return None if agent is None or agent.forked or agent.ended else agent
+
+
+def process_agent() -> Agent | None:
+    """For the library: returns the agent that `init_rpc` made here, or before this was forked."""
+    return _process.get().agent
+
+
+def refuse_second() -> None:
+    """For the library: checks that no agent of `init_rpc` runs in this process.
+
+    Raises:
+        AlreadyInitializedError: One does.
+        AgentForkedError: It is of the process that this one was forked from.
+    """
+    running = process_agent()
+    if running is None:
+        return
+    if running.pid != os.getpid():
+        raise AgentForkedError(
+            f"this process was forked from process {running.pid}, in which agent "
+            f"{running.name!r} runs; start processes with multiprocessing's 'spawn' method"
+        )
+    raise AlreadyInitializedError(
+        f"the agent {running.name!r} already runs in this process; "
+        "call rpc.shutdown() before another rpc.init_rpc()"
+    )
+
+
+def set_process_agent(agent: Agent) -> None:
+    """For the library: makes `agent` the default of this process.
+
+    Raises:
+        AlreadyInitializedError: There is one.
+    """
+    process = _process.get()
+    with process.lock:
+        if process.agent is not None:
+            raise AlreadyInitializedError(
+                f"the agent {process.agent.name!r} already runs in this process; "
+                "call rpc.shutdown() before another rpc.init_rpc()"
+            )
+        process.agent = agent
+
+
+def clear_process_agent(agent: Agent) -> None:
+    """For the library: takes `agent` out as the default of this process, if it is that."""
+    process = _process.get()
+    with process.lock:
+        if process.agent is agent:
+            process.agent = None
+
+
+@contextlib.contextmanager
+def joining(call_off: CallOff) -> Iterator[None]:
+    """For the library: makes a join one that `shutdown` ends, inside the block."""
+    joins = _process.get().joins
+    joins.add(call_off)
+    try:
+        yield
+    finally:
+        joins.discard(call_off)
+        call_off.over.set()
+
+
+def call_off_joins(limit: float) -> None:
+    """For the library: ends the joins that still wait; returns when they have ended.
+
+    Args:
+        limit: Seconds to wait for that at most; in a thread that joins itself, by a signal handler,
+            or on a loop of telegrad's it waits for nothing.
+    """
+    for call_off in list(_process.get().joins):
+        if call_off() and call_off.thread != threading.get_ident() and not on_own_loop():
+            call_off.over.wait(limit)
+
+
+def enter_agent(agent: Agent) -> Token[Agent | None]:
+    """Makes `agent` the ambient one of the current context, for contexts made to run a call."""
+    return _ambient.set(agent)
+
+
+@contextlib.contextmanager
+def use_agent(agent: Agent) -> Iterator[Agent]:
+    """Makes `agent` the ambient one inside a `with` block, in this context alone.
+
+    Args:
+        agent: One that the program holds; it is not shut down at the end of the block.
+    """
+    token = _ambient.set(agent)
+    try:
+        yield agent
+    finally:
+        _ambient.reset(token)
+
+
+def switch_interval_at_most(owner: object, interval: float | None) -> None:
+    """Lowers the interpreter's switch interval while `owner` runs; None takes the wish back.
+
+    The smallest wish holds; when the last one is taken back the interval from before returns.
+    """
+    process = _process.get()
+    with process.lock:
+        if not process.intervals:
+            process.original_interval = sys.getswitchinterval()
+        if interval is None:
+            if process.intervals.pop(owner, None) is None:
+                return
+        else:
+            process.intervals[owner] = interval
+        wishes = [process.original_interval, *process.intervals.values()]
+        sys.setswitchinterval(min(wishes))

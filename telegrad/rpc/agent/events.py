@@ -1,0 +1,266 @@
+"""Callbacks on workers that join, leave and are lost: one at a time, in the order of the events.
+
+    coordinator: joined ──▶ known ──▶ on_join
+    session: said goodbye, or coordinator: left ──▶ on_leave      each for a known worker, once
+    session: silent, gone, or coordinator: lost ──▶ on_loss
+
+Joined and lost come by different ways and may overtake each other: of a worker whose loss is heard
+of first, neither is told, and of one that comes back only when its predecessor was told as gone. When all shut down together nobody leaves anybody, and nothing is told.
+"""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias, final
+
+from telegrad.errors import EvictedError, WorkerLostError
+from telegrad.rendezvous import Member, keep_newest
+from telegrad.rpc.agent.agent import Agent
+from telegrad.rpc.agent.ambient import current_agent
+from telegrad.rpc.agent.shutdown import GRACEFUL
+from telegrad.rpc.call.failure import Contained
+from telegrad.types import WorkerInfo
+
+__all__ = [
+    "JobEvents",
+    "MembershipEvents",
+    "attach_to",
+    "on_join",
+    "on_leave",
+    "on_loss",
+]
+
+
+_logger = logging.getLogger(__name__)
+
+Remove: TypeAlias = Callable[[], None]
+
+
+class _Kind(enum.Enum):
+    JOIN = "on_join"
+    LEAVE = "on_leave"
+    LOSS = "on_loss"
+
+
+@final
+class MembershipEvents:
+    """For the library: what an agent tells its user about the other workers; attached to the agent.
+
+    All methods may be called from any thread.
+
+    Args:
+        own: This worker.
+        submit: Runs a function in the pool.
+    """
+
+    def __init__(self, own: WorkerInfo, submit: Callable[..., None]) -> None:
+        self._own = own
+        self._submit = submit
+        self._lock = threading.Lock()  # guards all below; never held while a callback runs
+        self._known: set[WorkerInfo] = set()
+        self._gone: dict[WorkerInfo, None] = {}
+        self._held: list[WorkerInfo] = []  # came before the loss of their predecessors
+        self._callbacks: dict[object, tuple[_Kind, Callable[..., object]]] = {}
+        self._events: deque[tuple[_Kind, tuple[Any, ...]]] = deque()
+        self._running = False
+        self._closed = False
+
+    def begin(self, members: Iterable[WorkerInfo]) -> None:
+        """Takes the workers that were there from the start; nothing is told of that."""
+        with self._lock:
+            self._known.update(set(members) - self._gone.keys())
+
+    def joined(self, worker: WorkerInfo) -> None:
+        """Takes an arrival."""
+        with self._lock:
+            if worker in self._known or worker in self._gone or worker in self._held:
+                return
+            self._held.append(worker)
+            start = self._push_joins()
+        if start:
+            self._submit(self._tell)
+
+    def lost(self, worker: WorkerInfo, error: WorkerLostError) -> None:
+        """Takes a loss of any kind."""
+        if isinstance(error, EvictedError):  # it is this worker that is lost; `evicted` says so
+            return
+        with self._lock:
+            self._gone[worker] = None
+            keep_newest(self._gone)
+            if worker in self._held:
+                self._held.remove(worker)
+            if worker not in self._known:
+                return
+            self._known.discard(worker)
+            start = self._push_gone(worker, error) | self._push_joins()
+        if start:
+            self._submit(self._tell)
+
+    def evicted(self, error: EvictedError) -> None:
+        """Takes it that this worker was given up."""
+        with self._lock:
+            start = self._push(_Kind.LOSS, self._own, error)
+        if start:
+            self._submit(self._tell)
+
+    def close(self) -> None:
+        """Tells nothing from now on."""
+        with self._lock:
+            self._closed = True
+            self._events.clear()
+            self._callbacks.clear()
+
+    def add(self, kind: _Kind, callback: Any) -> Remove:
+        """Registers a callback; returns what takes it out again."""
+        if not callable(callback) or inspect.iscoroutinefunction(callback):
+            raise TypeError(
+                f"{kind.value} takes a plain function, which runs in a thread of the pool, not "
+                f"{callback!r}"
+            )
+        key = object()
+        with self._lock:
+            self._callbacks[key] = (kind, callback)
+
+        def remove() -> None:
+            with self._lock:
+                self._callbacks.pop(key, None)
+
+        return remove
+
+    def _push_gone(self, worker: WorkerInfo, error: WorkerLostError) -> bool:
+        """As `_push`."""
+        if not error.left:
+            return self._push(_Kind.LOSS, worker, error)
+        return error.reason != GRACEFUL and self._push(_Kind.LEAVE, worker)
+
+    def _push_joins(self) -> bool:
+        """Queues the arrivals that need not wait; as `_push`."""
+        start = False
+        for worker in tuple(self._held):
+            if not any(known.name == worker.name for known in self._known):
+                self._held.remove(worker)
+                self._known.add(worker)
+                start |= self._push(_Kind.JOIN, worker)
+        return start
+
+    def _push(self, kind: _Kind, *args: object) -> bool:
+        """Queues an event; returns whether somebody has to start telling. Holds the lock."""
+        if self._closed:
+            return False
+        self._events.append((kind, args))
+        start, self._running = not self._running, True
+        return start
+
+    def _tell(self) -> None:
+        """Runs callbacks until there is no event left; in the pool, one thread at a time."""
+        while True:
+            with self._lock:
+                if not self._events:
+                    self._running = False
+                    return
+                kind, args = self._events.popleft()
+                callbacks = [call for of, call in self._callbacks.values() if of is kind]
+            for callback in callbacks:
+                with Contained(_logger, "a callback of rpc.%s failed: %r", kind.value, callback):
+                    callback(*args)
+
+
+def attach_to(agent: Agent) -> None:
+    """For the library: puts the callbacks on an agent."""
+    events = MembershipEvents(agent.info, agent.submit)
+    agent.attach(events)
+    agent.on_lost_at_once(events.lost)
+    agent.after_close(events.close)
+
+
+def on_join(callback: Callable[[WorkerInfo], object]) -> Remove:
+    """Has `callback(worker)` called for each worker that joins from now on.
+
+    That is one that was not there when `init_rpc` returned (see `RpcOptions.start_when`), one on
+    top of the job, or one that comes back, with a new incarnation. `get_worker_infos()`, called
+    after this, says who is there already.
+
+    Callbacks of `on_join`, `on_leave` and `on_loss` run in a thread of the pool, one at a time and
+    in the order of what happened, so they may call other workers; one that blocks holds up the
+    later ones. What they raise is logged.
+
+    Args:
+        callback: A plain function.
+
+    Returns:
+        A function that removes the callback. No call of it begins afterwards.
+
+    Raises:
+        TypeError: The callback is no plain function.
+        NotInitializedError: No agent runs here.
+    """
+    return current_agent().attached(MembershipEvents).add(_Kind.JOIN, callback)
+
+
+def on_leave(callback: Callable[[WorkerInfo], object]) -> Remove:
+    """Has `callback(worker)` called for each worker that leaves from now on.
+
+    That is one that says goodbye while this one goes on: by `shutdown(graceful=False)`, or since
+    its program ends. Waits for it raise WorkerLostError as for a lost one. When all shut down
+    together nobody is told. See `on_join` for where callbacks run, and the rest.
+
+    Args:
+        callback: A plain function.
+
+    Returns:
+        A function that removes the callback.
+    """
+    return current_agent().attached(MembershipEvents).add(_Kind.LEAVE, callback)
+
+
+def on_loss(callback: Callable[[WorkerInfo, WorkerLostError], object]) -> Remove:
+    """Has `callback(worker, error)` called for each worker that is lost from now on.
+
+    That is one that went without a goodbye: its process is gone, it was silent for
+    `RpcOptions.lost_after`, or the coordinator has dropped it. If it is this worker that the
+    coordinator has dropped, the callback gets this worker itself and an EvictedError. See
+    `on_join` for where callbacks run, and the rest.
+
+    Args:
+        callback: A plain function.
+
+    Returns:
+        A function that removes the callback.
+    """
+    return current_agent().attached(MembershipEvents).add(_Kind.LOSS, callback)
+
+
+# -- what the coordinator says of the other workers, handed on to the agent ----------------------
+
+
+@final
+class JobEvents:
+    """For the library: tells the agent what the coordinator says, once this worker was welcomed.
+
+    Attributes:
+        agent: Whom; None while it is not there yet.
+    """
+
+    def __init__(self) -> None:
+        self.agent: Agent | None = None
+
+    def on_member_joined(self, member: Member) -> None:
+        """Hears of a worker that joined."""
+        if self.agent is not None:
+            self.agent.learn([(member.info, member.endpoints)])
+            self.agent.attached(MembershipEvents).joined(member.info)
+
+    def on_member_lost(self, info: WorkerInfo, reason: str, left: bool) -> None:
+        """Hears that a worker left or was dropped."""
+        if self.agent is not None and info != self.agent.info:
+            self.agent.fence(info, reason, left=left)
+
+    def on_coordinator_lost(self, error: WorkerLostError) -> None:
+        """Hears that the coordinator is lost, or goes on without this worker."""
+        if self.agent is not None and isinstance(error, EvictedError) and self.agent.evict(error):
+            self.agent.attached(MembershipEvents).evicted(error)

@@ -1,0 +1,226 @@
+"""What arrives at a worker: handlers by kind, replies, losses."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import TypeAlias, final
+
+from telegrad.errors import DecodeError, EvictedError, UnknownWorkerError, WorkerLostError
+from telegrad.rpc.agent.members import Members
+from telegrad.rpc.call.calling import Calling
+from telegrad.rpc.call.failure import describe_failure, fresh_copy
+from telegrad.rpc.call.serving import ERROR, Handler, Serving
+from telegrad.types import WorkerInfo
+from telegrad.wire import Envelope, write_body
+
+__all__ = ["Handler", "Inbox", "LossCallback"]
+
+LossCallback: TypeAlias = Callable[[WorkerInfo, WorkerLostError], None]
+
+_logger = logging.getLogger(__name__)
+
+MOST_GARBAGE_TOLD = 100  # messages of one peer that a log tells of; it may send a million
+
+
+@final
+class Inbox:
+    """The Exchange's receiver: it blocks nowhere.
+
+    Replies, and requests of the kinds in `anywhere`, come in any thread; all else on the loop.
+
+    Requests that arrive before this worker knows the members of the job are held.
+
+    Args:
+        members: Hears of losses.
+        calling: Takes replies, and has handlers of its own.
+        serving: Hears of losses, and has handlers of its own.
+        post: Posts an envelope; raises WorkerLostError.
+        submit: Runs callbacks in the pool.
+
+    Attributes:
+        anywhere: Kinds of requests whose handlers may be called in any thread.
+    """
+
+    def __init__(
+        self,
+        members: Members,
+        calling: Calling,
+        serving: Serving,
+        post: Callable[[WorkerInfo, Envelope], None],
+        submit: Callable[..., None],
+    ) -> None:
+        self._members = members
+        self._calling = calling
+        self._serving = serving
+        self._post = post
+        self._submit = submit
+        self._handlers: dict[str, Handler] = {**calling.handlers, **serving.handlers}
+        self.anywhere: set[str] = set()
+        self._losses: list[LossCallback] = []
+        self._losses_at_once: list[LossCallback] = []
+        self._lock = threading.Lock()
+        self._garbage_lock = threading.Lock()
+        self._held: list[tuple[WorkerInfo, Envelope]] = []
+        self._holding = True
+        self._check_standing: Callable[[Callable[[], None]], None] | None = None
+        self._evicted: EvictedError | None = None
+        self._left = False
+        self._garbage: dict[WorkerInfo, int] = {}  # messages by peer, as far as they are told of
+
+    def register(self, kind: str, handler: Handler, *, anywhere: bool = False) -> None:
+        """Registers what takes the envelopes of a kind.
+
+        Args:
+            kind: Theirs.
+            handler: Is quick, and does not block.
+            anywhere: Whether it may be called in any thread, by several at once.
+
+        Raises:
+            ValueError: The kind has a handler.
+        """
+        if kind in self._handlers:
+            raise ValueError(f"envelopes of kind {kind!r} have a handler already")
+        self._handlers[kind] = handler
+        if anywhere:
+            self.anywhere.add(kind)
+
+    def on_loss(self, callback: LossCallback) -> None:
+        """Registers what hears of losses, in the pool."""
+        self._losses.append(callback)
+
+    def on_loss_at_once(self, callback: LossCallback) -> None:
+        """Registers what hears of losses where they are handled, in their order; it is quick."""
+        self._losses_at_once.append(callback)
+
+    def check_standing_with(self, check: Callable[[Callable[[], None]], None]) -> None:
+        """Says how to ask the coordinator whether this worker is a member.
+
+        Args:
+            check: Calls what it is given when that is known; an eviction is heard of before.
+        """
+        self._check_standing = check
+
+    def evict(self, error: EvictedError) -> None:
+        """The job goes on without this worker: each loss from now on is this one's own."""
+        self._evicted = error
+
+    def leave(self) -> None:
+        """This worker leaves: that its peers give it up from now on is no loss of theirs."""
+        self._left = True
+
+    @property
+    def left(self) -> bool:
+        """Whether this worker leaves, or has left."""
+        return self._left
+
+    def release(self) -> list[tuple[WorkerInfo, Envelope]]:
+        """Stops holding requests and returns those that were held."""
+        with self._lock:
+            held, self._held = self._held, []
+            self._holding = False
+        return held
+
+    def on_envelope(self, peer: WorkerInfo, envelope: Envelope) -> None:
+        """Hands an envelope to whom it concerns; garbage is logged, and answered if it asks."""
+        try:
+            if envelope.reply:
+                self._calling.on_reply(peer, envelope)
+            elif not (self._holding and self._hold(peer, envelope)):
+                if (handler := self._handlers.get(envelope.kind)) is not None:
+                    handler(peer, envelope)
+                else:
+                    self._refuse_unknown(peer, envelope)
+        except Exception as error:  # a remote handler: bad input must not stop the service
+            if not isinstance(error, DecodeError) or self._is_news(peer):
+                self._submit(_log_failure, peer, envelope.kind, error)
+            self._refuse(peer, envelope, error)
+
+    def on_lost(self, peer: WorkerInfo, error: WorkerLostError) -> None:
+        """Fails what waits for a lost worker, cancels what it called, tells the rest.
+
+        Who is told by a peer that he was given up may have been so by all, since he was stopped
+        or cut off: that is asked first, so that his waits raise what is the matter.
+        """
+        if error.fenced and self._evicted is None and self._check_standing is not None:
+            self._check_standing(lambda: self._lose(peer, error))
+        else:
+            self._lose(peer, error)
+
+    def weigh(self, cause: BaseException, then: Callable[[BaseException], object]) -> None:
+        """Calls `then(error)` with what ended something here, as a peer says; see `AgentSeams`."""
+        if not self._members.means_me(cause):
+            then(cause)
+            return
+
+        def decide() -> None:
+            then(self._members.eviction() or cause)
+
+        if self._evicted is None and self._check_standing is not None:
+            self._check_standing(decide)
+        else:
+            decide()
+
+    def _lose(self, peer: WorkerInfo, error: WorkerLostError) -> None:
+        if self._left:
+            return
+        if self._evicted is not None:
+            own = fresh_copy(self._evicted)
+            error = own if isinstance(own, EvictedError) else error
+        self._members.lose(peer, error)
+        self._garbage.pop(peer, None)
+        self._calling.lose(peer, error)
+        self._serving.lose(peer)
+        for callback in self._losses_at_once:
+            callback(peer, error)
+        for callback in self._losses:
+            self._submit(callback, peer, error)
+
+    def _hold(self, peer: WorkerInfo, envelope: Envelope) -> bool:
+        with self._lock:
+            if self._holding:
+                self._held.append((peer, envelope))
+            return self._holding
+
+    def _refuse_unknown(self, peer: WorkerInfo, envelope: Envelope) -> None:
+        if self._is_news(peer):
+            self._submit(_log_unknown, peer, envelope.kind)
+        self._refuse(peer, envelope, DecodeError(f"no handler for {envelope.kind!r} here"))
+
+    def tell_garbage(self, peer: WorkerInfo, kind: str, error: DecodeError) -> None:
+        """Has a log tell of a message that its handler could not read; in the pool."""
+        if self._is_news(peer):
+            _log_failure(peer, kind, error)
+
+    def _is_news(self, peer: WorkerInfo) -> bool:
+        """Whether garbage of a peer is still told of."""
+        with self._garbage_lock:
+            told = self._garbage.get(peer, 0)
+            self._garbage[peer] = min(told + 1, MOST_GARBAGE_TOLD)
+        return told < MOST_GARBAGE_TOLD
+
+    def _refuse(self, peer: WorkerInfo, envelope: Envelope, error: Exception) -> None:
+        if not envelope.call or envelope.reply:
+            return
+        self._serving.refuse(peer, envelope.call)
+        reply = write_body(ERROR, describe_failure(error, self._serving.worker), reply=True)
+        reply.call = envelope.call
+        try:
+            self._post(peer, reply)
+        except (WorkerLostError, UnknownWorkerError):
+            _logger.debug("%r is lost and hears of no error", peer.name)
+
+
+# A log may go to a slow file or terminal, for which the loop has no time: these run in the pool.
+
+
+def _log_failure(peer: WorkerInfo, kind: str, error: Exception) -> None:
+    if isinstance(error, DecodeError):  # the sender's fault, and it may send many
+        _logger.warning("%s from %r is garbage: %s", kind, peer.name, error)
+        return
+    _logger.error("%s from %r failed", kind, peer.name, exc_info=error)
+
+
+def _log_unknown(peer: WorkerInfo, kind: str) -> None:
+    _logger.warning("%r sent %s, which is not known here", peer.name, kind)

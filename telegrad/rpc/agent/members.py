@@ -1,0 +1,222 @@
+"""Who is in the job, as one worker knows it."""
+
+from __future__ import annotations
+
+import numbers
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import final
+
+from telegrad.errors import EvictedError, UnknownWorkerError, WorkerLostError
+from telegrad.rpc.call.failure import fresh_copy
+from telegrad.types import WorkerInfo
+
+__all__ = [
+    "Members",
+    "RpcStatistics",
+]
+
+
+# Why they were lost is remembered of so many workers that others have replaced, at 2 KB each.
+MOST_REPLACED = 256
+
+
+@final
+class Members:
+    """The directory behind every `to` argument.
+
+    Args:
+        own: This worker, which is a member from the start.
+        world_size: How many workers made the job complete.
+    """
+
+    def __init__(self, own: WorkerInfo, world_size: int) -> None:
+        self._lock = threading.Lock()
+        self._own = own
+        self._world_size = world_size
+        self._by_name = {own.name: own}
+        self._by_rank = {own.rank: own}
+        self._lost: dict[WorkerInfo, WorkerLostError] = {}
+        self._forget_at = 2 * MOST_REPLACED
+        self._forgotten: dict[str, int] = {}  # by name: the latest incarnation
+        self._evicted: EvictedError | None = None
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks there are: to the highest of a living member, lost ones below it too."""
+        return max(self._world_size, self.living()[-1].rank + 1)
+
+    def add(self, members: Iterable[WorkerInfo]) -> None:
+        """Adds members; one with a known name or rank replaces its predecessor, never a successor.
+
+        Incarnations grow, so what is heard late does not undo what is known already.
+        """
+        with self._lock:
+            for member in members:
+                if self._replaces(member, self._by_name.get(member.name)):
+                    self._by_name[member.name] = member
+                if self._replaces(member, self._by_rank.get(member.rank)):
+                    self._by_rank[member.rank] = member
+
+    def lose(self, member: WorkerInfo, error: WorkerLostError) -> None:
+        """Notes that a member is lost for good."""
+        with self._lock:
+            self._lost[member] = error
+            if len(self._lost) > self._forget_at:
+                self._forget_replaced()
+
+    def evict(self, error: EvictedError) -> None:
+        """Notes that the job goes on without this worker, whoever it had lost before."""
+        self._evicted = error
+
+    def eviction(self) -> EvictedError | None:
+        """Returns a fresh error where the job goes on without this worker."""
+        copy = None if self._evicted is None else fresh_copy(self._evicted)
+        return copy if isinstance(copy, EvictedError) else self._evicted
+
+    def means_me(self, cause: BaseException) -> bool:
+        """Tells whether an error that a peer told says that this worker is lost."""
+        if not isinstance(cause, WorkerLostError):
+            return False
+        return (cause.worker, cause.incarnation) == (self._own.name, self._own.incarnation)
+
+    def losses(self) -> list[tuple[WorkerInfo, WorkerLostError]]:
+        """Returns the members that are known to be lost, and why."""
+        with self._lock:
+            return list(self._lost.items())
+
+    def living(self) -> list[WorkerInfo]:
+        """Returns the members that are not known to be lost, by rank."""
+        with self._lock:
+            found = [info for info in self._by_name.values() if info not in self._lost]
+        return sorted(found, key=lambda info: info.rank)
+
+    def find(self, to: object) -> WorkerInfo:
+        """Returns the member that a `to` argument means; a lost one too.
+
+        Raises:
+            TypeError: It is no name, rank or WorkerInfo.
+            UnknownWorkerError: There is no such member.
+        """
+        if type(to) is str or isinstance(to, str):  # nearly always the first
+            found = self._by_name.get(to)
+        elif isinstance(to, WorkerInfo):
+            found = self._by_name.get(to.name)
+            if found != to:
+                replaced = _is_older(to, found)
+                found = to if replaced or to in self._lost else None
+        elif type(to) is int:
+            found = self._by_rank.get(to)
+        elif not isinstance(to, bool) and isinstance(to, numbers.Integral):
+            found = self._by_rank.get(int(to))
+        else:
+            raise TypeError(
+                f"to must be a worker's name, rank or WorkerInfo, not {to!r} ({type(to).__name__})"
+            )
+        if found is None:
+            if not isinstance(to, str | WorkerInfo) and 0 <= int(to) < self._world_size:
+                raise UnknownWorkerError(
+                    f"rank {to} has not joined yet (world size {self._world_size}, members: "
+                    f"{self._names()}); see rpc.on_join"
+                )
+            raise UnknownWorkerError(
+                f"no worker {to!r} in this job (members: {self._names()}){self._advice()}"
+            )
+        return found
+
+    def lost(self, member: WorkerInfo) -> WorkerLostError | None:
+        """Returns a fresh error where the member is lost; the eviction where this worker is."""
+        error = self._lost.get(member)
+        if error is None:
+            return self._replaced(member)
+        if self._evicted is not None:
+            return self.eviction()
+        copy = fresh_copy(error)
+        return copy if isinstance(copy, WorkerLostError) else error
+
+    def _forget_replaced(self) -> None:
+        """Forgets why the first of those were lost that have successors. Holds the lock.
+
+        They stay lost, by name, and with them any that were drawn before: so often has that name
+        been taken since.
+        """
+        replaced = [
+            each
+            for each in self._lost
+            if _is_older(each, self._by_name.get(each.name))
+            and each != self._by_rank.get(each.rank)
+        ]
+        for each in replaced[:-MOST_REPLACED]:
+            del self._lost[each]
+            known = self._forgotten.get(each.name, each.incarnation)
+            self._forgotten[each.name] = max(known, each.incarnation)
+        self._forget_at = len(self._lost) + MOST_REPLACED
+
+    def _replaces(self, member: WorkerInfo, known: WorkerInfo | None) -> bool:
+        """Holds the lock. Incarnations are drawn before joining, so a later one may join first."""
+        if not _is_older(member, known):
+            return True
+        forgotten = member.incarnation <= self._forgotten.get(member.name, -1)
+        return known in self._lost and member not in self._lost and not forgotten
+
+    def _replaced(self, member: WorkerInfo) -> WorkerLostError | None:
+        """Its loss was not heard of, but its successor is here."""
+        successor = self._by_name.get(member.name)
+        if successor is None or not _is_older(member, successor):
+            return None
+        reason = f"incarnation {successor.incarnation} has taken its place"
+        return WorkerLostError(
+            f"worker {member.name!r} (incarnation {member.incarnation}) is lost: {reason}",
+            worker=member.name,
+            incarnation=member.incarnation,
+            reason=reason,
+        )
+
+    def _advice(self) -> str:
+        if len(self._by_name) > 1:
+            return ""
+        return (
+            "; this is a job of one, start more workers with: telegrad run --nproc-per-node N, or "
+            "from this program with launch.LocalWorkers(n)"
+        )
+
+    def _names(self) -> str:
+        with self._lock:
+            ordered = sorted(self._by_name.values(), key=lambda info: info.rank)
+        return ", ".join(f"{info.name!r} (rank {info.rank})" for info in ordered)
+
+
+def _is_older(member: WorkerInfo, known: WorkerInfo | None) -> bool:
+    return known is not None and member.incarnation < known.incarnation
+
+
+# -- counters of one worker ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RpcStatistics:
+    """What an agent has done so far, and what it holds now.
+
+    Attributes:
+        calls_sent: Calls, creations and fetches made from here, those to itself included.
+        calls_served: Those answered here, with a value or an error.
+        bytes_sent: Written to other workers, protocol included.
+        bytes_received: Read from other workers, protocol included.
+        pending_calls: Calls that wait for their reply now, those included that are not admitted
+            yet, or wait for the return of a lost callee (`retry=`).
+        waiting_calls: Of those, root calls that wait for admission; see `Limits`.
+        admitted_bytes: Of calls of others that had to ask, what is here or on its way now.
+        owned_rrefs: RRefs whose value lives here now.
+        user_rrefs: RRefs held here now whose value lives elsewhere.
+    """
+
+    calls_sent: int
+    calls_served: int
+    bytes_sent: int
+    bytes_received: int
+    pending_calls: int
+    waiting_calls: int
+    admitted_bytes: int
+    owned_rrefs: int
+    user_rrefs: int

@@ -1,0 +1,329 @@
+"""What `init_rpc` may be told."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import final
+
+from telegrad.rendezvous import check_name
+from telegrad.rpc.call.device_maps import checked_device_maps
+from telegrad.rpc.limits import Limits, check_integer, seconds
+from telegrad.transport import TlsOptions, split_advertised
+from telegrad.types import WorkerName
+from telegrad.wire import Decide, DeviceMap
+
+__all__ = [
+    "HIGHEST_PORT",
+    "RpcOptions",
+    "check_ports",
+]
+
+
+# -- which ports an agent may listen on: a number, a range, or whichever is free -----------------
+
+HIGHEST_PORT = 65535
+FORMS = "a number, a range such as range(29500, 29600) or '29500-29599', or 0 for any that is free"
+
+
+def check_ports(port: object) -> Sequence[int]:
+    """Returns the ports to try, in order.
+
+    >>> check_ports("29500-29502"), check_ports(range(29500, 29503)), check_ports(0)
+    (range(29500, 29503), range(29500, 29503), (0,))
+
+    Raises:
+        TypeError: It is no number and no range.
+        ValueError: It is out of the range of ports, or has none.
+    """
+    if isinstance(port, str):
+        return _checked(_parsed(port), port)
+    if isinstance(port, range):
+        return _checked(port, port)
+    if isinstance(port, bool) or not isinstance(port, int):
+        raise TypeError(f"RpcOptions.port must be {FORMS} (got {port!r})")
+    if not 0 <= port <= HIGHEST_PORT:
+        raise ValueError(f"RpcOptions.port must be from 0 to {HIGHEST_PORT} (got {port})")
+    return (port,)
+
+
+def _parsed(text: str) -> range:
+    first, dash, last = text.partition("-")
+    if not (first.strip().isdecimal() and (last.strip().isdecimal() or not dash)):
+        raise ValueError(f"RpcOptions.port must be {FORMS} (got {text!r})")
+    return range(int(first), int(last if dash else first) + 1)
+
+
+def _checked(ports: range, said: object) -> range:
+    if len(ports) == 0:
+        raise ValueError(f"RpcOptions.port={said!r} has no port in it; write {FORMS}")
+    if min(ports) < 1 or max(ports) > HIGHEST_PORT:
+        raise ValueError(
+            f"RpcOptions.port={said!r} goes beyond the ports that there are, 1 to {HIGHEST_PORT}"
+        )
+    return ports
+
+
+# ------------------------------------------------------------------------------------------------
+
+CALLABLES = ("project", "exposed", "importable")
+MAX_SWITCH_INTERVAL = 1.0
+MAX_SPIN = 0.1
+MAX_WORKERS = 1_000_000  # a typing error and no job
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class RpcOptions:
+    """Options of an agent; immutable, checked when made. Unknown names are refused.
+
+    Attributes:
+        timeout: Seconds for a call that names none.
+        init_timeout: Seconds to wait in `init_rpc` until those of `start_when` are there.
+        start_when: When `init_rpc` returns: with so many workers up, this one included, or with
+            workers of these names; None for all of the world size. The others join later.
+        lost_after: Seconds without an answer after which a worker is lost. Raise it, on all workers,
+            above the longest call into C that holds the interpreter's lock (docs/membership.md).
+        num_threads: Plain user functions that run at once when none of them waits for a call.
+        bind: Address or host name to listen on; "0.0.0.0" or "::" for every one; "unix", or
+            "unix:///directory", for a Unix socket and no TCP port. None for loopback, or where the
+            coordinator is on another host, the address from which it is reached.
+        advertise: Address that the others dial, "host", "host:port" or "[v6]:port" (without one the
+            port is the one that is bound); None for the address that is bound, or of all those the one
+            from which the coordinator is reached.
+        port: Port to listen on, a range of which the first free one is taken (`range(29500, 29600)`
+            or "29500-29599"), or 0 for any. Who hosts the coordinator listens on its port alone.
+        bulk_port: Port for calls and big arrays past gRPC, beside `port`, 0 for any; None for none. Much
+            faster between hosts; used between workers that both say it (docs/performance.md). As well
+            encrypted as the rest is; not together with `tls`.
+        listen: False for a worker that can only connect out: it dials all others, and is called by
+            those that listen. Two such workers cannot call each other.
+        local: Whether the workers of this user on this host are reached past gRPC, over a Unix socket,
+            where the system has what that takes and no certificates prove names; False never does.
+        token: The job's secret; None finds it in the environment or the user's token file.
+        tls: Certificates with which workers prove their names to each other (docs/certificates.md).
+            None: those that TELEGRAD_TLS_CA, TELEGRAD_TLS_CERTIFICATE and TELEGRAD_TLS_KEY name; where
+            these are not set either, the token is all that is proved, and what leaves this machine
+            is encrypted by certificates that workers make for themselves.
+        callables: What others may call, methods through an RRef too: "project", "exposed",
+            "importable", or "project" and the packages that these patterns name (`["mypkg.*"]`); or a
+            function `(caller, module, qualname) -> bool` that decides (docs/callables.md).
+        insecure: Does without a token and without encryption; whoever reaches the port may then call
+            functions here.
+        device_maps: On which GPU of a worker arrays of this worker's GPUs arrive, or "cpu" for its host
+            memory: `{"worker1": {0: 1}}`. Those that are not named arrive on its first (docs/gpu.md).
+        cuda_ipc: Whether arrays of GPUs go to workers of this host by memory of the GPU that both open,
+            where both say so and it can be had, in place of host memory (docs/gpu.md).
+        limits: How many calls, and how many bytes of them, are under way before root calls wait.
+        spin: Seconds for which a thread, or an event loop, that waits for a worker past gRPC looks
+            for its message again and again before it sleeps, where that paid in the last waits; 0 for never.
+        switch_interval: The interpreter's thread switch interval while an agent runs, seconds.
+    """
+
+    timeout: float = 60.0  # long enough for a training step, short enough to notice a hang
+    init_timeout: float = 300.0  # a cluster scheduler starts the last process minutes later
+    start_when: int | Sequence[str] | None = None  # a job of fixed size needs no other answer
+    lost_after: float = 10.0  # a garbage collection or a swapped page takes seconds, not ten
+    num_threads: int = 16  # as torch; it grows when calls wait
+    bind: str | None = None
+    advertise: str | None = None
+    port: int | range | str = 0
+    bulk_port: int | None = None  # a firewall that lets one port through is the usual case
+    listen: bool = True
+    local: bool = True
+    token: str | bytes | None = None
+    tls: TlsOptions | None = None
+    callables: str | Sequence[str] | Decide = "project"
+    insecure: bool = False
+    device_maps: Mapping[WorkerName, DeviceMap] = field(default_factory=dict)
+    cuda_ipc: bool = False  # on no GPU was it ever run
+    limits: Limits = field(default_factory=Limits)  # only a flood meets them
+    spin: float = 0.001  # a call with a layer's arrays and gradients; 2 ms were no better
+    switch_interval: float = 0.0005  # with a busy thread a reply takes 3.2 ms, at Python's 5 ms 11
+
+    def __post_init__(self) -> None:
+        for name in ("timeout", "init_timeout", "lost_after"):
+            try:
+                seconds(getattr(self, name), math.inf)
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"RpcOptions.{name}: {error}") from None
+        check_integer("RpcOptions.num_threads", self.num_threads, 1, 1000)
+        check_ports(self.port)
+        for name in ("bind", "advertise"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, str) and value):
+                raise TypeError(f"RpcOptions.{name} must be an address or None, not {value!r}")
+        if self.advertise is not None:
+            _check_advertise(self)
+        _check_listen(self)
+        if self.bulk_port is not None:
+            _check_bulk_port(self)
+        for name in ("local", "cuda_ipc"):
+            if type(getattr(self, name)) is not bool:
+                value = getattr(self, name)
+                raise TypeError(f"RpcOptions.{name} must be True or False, not {value!r}")
+        if self.token is not None and not isinstance(self.token, str | bytes):
+            raise TypeError(
+                f"RpcOptions.token must be str or bytes, not {type(self.token).__name__}"
+            )
+        if self.insecure and self.token is not None:
+            raise ValueError("RpcOptions.insecure=True does without a token; give one or the other")
+        _check_tls(self)
+        object.__setattr__(self, "callables", _checked_callables(self.callables))
+        object.__setattr__(self, "device_maps", checked_device_maps(self.device_maps))
+        object.__setattr__(self, "start_when", _checked_start_when(self.start_when))
+        if not isinstance(self.limits, Limits):
+            raise TypeError(f"RpcOptions.limits must be rpc.Limits(...), not {self.limits!r}")
+        if isinstance(self.spin, bool) or not isinstance(self.spin, int | float):
+            raise TypeError(f"RpcOptions.spin must be seconds, not {self.spin!r}")
+        if not 0 <= self.spin <= MAX_SPIN:
+            raise ValueError(
+                f"RpcOptions.spin must be 0 to {MAX_SPIN:g} s (got {self.spin!r}): a thread that "
+                "looks keeps a processor busy"
+            )
+        interval = self.switch_interval
+        if isinstance(interval, bool) or not isinstance(interval, int | float):
+            raise TypeError(f"RpcOptions.switch_interval must be seconds, not {interval!r}")
+        if not 0 < interval <= MAX_SWITCH_INTERVAL:
+            raise ValueError(
+                f"RpcOptions.switch_interval must be above 0 and at most "
+                f"{MAX_SWITCH_INTERVAL:g} s (got {interval!r})"
+            )
+
+    @property
+    def waits_for(self) -> int | tuple[str, ...] | None:
+        """What `start_when` says, its names as a tuple."""
+        wanted = self.start_when
+        return wanted if wanted is None or isinstance(wanted, int) else tuple(wanted)
+
+    @property
+    def ports(self) -> Sequence[int]:
+        """The ports to try, in order."""
+        return check_ports(self.port)
+
+    @property
+    def callable_mode(self) -> str:
+        """The policy's mode; patterns widen "project". Without meaning where a function decides."""
+        return self.callables if isinstance(self.callables, str) else "project"
+
+    @property
+    def callable_patterns(self) -> tuple[str, ...]:
+        """The policy's patterns; none for a bare mode, or where a function decides."""
+        return tuple(self.callables) if isinstance(self.callables, tuple) else ()
+
+    @property
+    def callable_decision(self) -> Decide | None:
+        """The function that decides instead of a mode; None for a mode or patterns."""
+        return self.callables if callable(self.callables) else None
+
+
+def _check_tls(options: RpcOptions) -> None:
+    if options.tls is None:
+        return
+    if not isinstance(options.tls, TlsOptions):
+        raise TypeError(
+            f"RpcOptions.tls must be rpc.TlsOptions(ca=, certificate=, key=), not {options.tls!r}"
+        )
+    if options.insecure:
+        raise ValueError(
+            "RpcOptions.insecure=True does without certificates; give one or the other"
+        )
+
+
+def _check_advertise(options: RpcOptions) -> None:
+    try:
+        _, port = split_advertised(str(options.advertise))
+    except ValueError as error:
+        raise ValueError(f"RpcOptions.advertise: {error}") from None
+    if port and len(options.ports) > 1:
+        raise ValueError(
+            f"RpcOptions.advertise={options.advertise!r} names one port, and port={options.port!r} "
+            "leaves open from which it is to be forwarded; give that port"
+        )
+
+
+def _is_unix(bind: str | None) -> bool:
+    return bind is not None and bind.partition("://")[0] == "unix"
+
+
+def _check_listen(options: RpcOptions) -> None:
+    if type(options.listen) is not bool:
+        raise TypeError(f"RpcOptions.listen must be True or False, not {options.listen!r}")
+    if options.listen and not _is_unix(options.bind):
+        return
+    cause = f"bind={options.bind!r}" if options.listen else "listen=False"
+    for name, unset in (("bind", None), ("advertise", None), ("port", 0)):
+        value = getattr(options, name)
+        if value != unset and not (name == "bind" and options.listen):
+            raise ValueError(
+                f"RpcOptions.{cause} opens no TCP port, so that {name}={value!r} has no meaning; "
+                "give one or the other"
+            )
+
+
+def _check_bulk_port(options: RpcOptions) -> None:
+    port = options.bulk_port
+    if type(port) is not int:
+        raise TypeError(
+            f"RpcOptions.bulk_port must be a port, 0 for any that is free, or None (got {port!r})"
+        )
+    if not 0 <= port <= HIGHEST_PORT:
+        raise ValueError(f"RpcOptions.bulk_port must be from 0 to {HIGHEST_PORT} (got {port})")
+    if options.tls is not None:
+        raise ValueError(
+            f"RpcOptions.bulk_port={port} opens a port that shows no certificate, and tls= asks every "
+            "connection for one; leave bulk_port out, or tls"
+        )
+    if _is_unix(options.bind):
+        raise ValueError(
+            f"RpcOptions.bind={options.bind!r} opens no TCP port, so that bulk_port={port} has no "
+            "meaning; give one or the other"
+        )
+    if port and not options.listen:
+        raise ValueError(
+            f"RpcOptions.listen=False opens no port, so that bulk_port={port} has no meaning; write "
+            "bulk_port=0 to use those of others"
+        )
+
+
+def _checked_start_when(start_when: object) -> int | tuple[str, ...] | None:
+    if start_when is None:
+        return None
+    if isinstance(start_when, int) and not isinstance(start_when, bool):
+        check_integer("RpcOptions.start_when", start_when, 1, MAX_WORKERS)
+        return start_when
+    names = start_when if isinstance(start_when, Sequence) else None
+    if names is None or isinstance(names, str | bytes):
+        advice = f"; write [{start_when!r}]" if isinstance(start_when, str) else ""
+        raise TypeError(
+            f"RpcOptions.start_when must be a number of workers or a list of names, not "
+            f"{start_when!r}{advice}"
+        )
+    if not names:
+        raise ValueError("RpcOptions.start_when is an empty list; to wait for nobody write 1")
+    return tuple(check_name(name) for name in names)
+
+
+def _checked_callables(callables: object) -> str | tuple[str, ...] | Decide:
+    if isinstance(callables, str):
+        if callables not in CALLABLES:
+            raise ValueError(
+                f"RpcOptions.callables must be one of {', '.join(map(repr, CALLABLES))} or a list "
+                f"of patterns such as ['mypkg.*'] (got {callables!r})"
+            )
+        return callables
+    if isinstance(callables, Sequence) and all(isinstance(each, str) for each in callables):
+        return tuple(callables)
+    if not callable(callables):
+        raise TypeError(
+            "RpcOptions.callables must be a str, a list of patterns, or a function (caller, module, "
+            f"qualname) -> bool, not {callables!r}"
+        )
+    if inspect.iscoroutinefunction(callables):
+        raise TypeError(
+            f"RpcOptions.callables must not be async, as {callables!r} is: a call waits in a thread "
+            "until it is decided; write a plain def, which may block"
+        )
+    return callables

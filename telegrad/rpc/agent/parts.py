@@ -1,0 +1,31 @@
+"""The parts of an agent that answer messages of their own, in the order in which they are attached."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from telegrad.rpc.agent.events import attach_to as attach_membership_events
+from telegrad.rpc.call.retry import attach_to as attach_retries
+from telegrad.rpc.deadlock.probe import attach_to as attach_wait_probes
+from telegrad.rpc.doctor import attach_to as attach_doctor
+from telegrad.rpc.future.unread import attach_to as attach_unread_errors
+from telegrad.rpc.publish import attach_to as attach_published
+from telegrad.rpc.rref.rref import attach_to as attach_rrefs
+from telegrad.rpc.rref.stream import attach_to as attach_streams
+
+if TYPE_CHECKING:
+    from telegrad.rpc.agent.agent import Agent
+
+__all__ = ["attach_parts"]
+
+
+def attach_parts(agent: Agent) -> None:
+    """For the library: gives an agent all of them; before it opens."""
+    attach_unread_errors(agent)
+    attach_membership_events(agent)
+    attach_rrefs(agent)
+    attach_published(agent)
+    attach_retries(agent)
+    attach_streams(agent)
+    attach_wait_probes(agent)
+    attach_doctor(agent)

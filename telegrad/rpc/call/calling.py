@@ -1,0 +1,436 @@
+"""The caller's end of calls: each ends by its reply, its deadline, a loss, or is cancelled."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any, Protocol, TypeAlias, final
+
+from telegrad.errors import (
+    CallCancelledError,
+    CallTimeoutError,
+    EncodeError,
+    NotInitializedError,
+    UnknownWorkerError,
+    WorkerLostError,
+)
+from telegrad.rpc.call.admission_caller import ADMIT, CallerAdmission
+from telegrad.rpc.call.codec import MessageCodec, Sealed
+from telegrad.rpc.call.failure import fresh_copy, rebuild_failure
+from telegrad.rpc.call.interceptor import CallRecord
+from telegrad.rpc.call.served_call import ServedCall, current_served_call, left_by
+from telegrad.rpc.call.serving import CANCEL, ERROR, EXPIRE, REPLY, Handler
+from telegrad.rpc.call.table import CallTable, PendingCall
+from telegrad.rpc.future.future import Dispatch, Future, new_future
+from telegrad.rpc.future.waits import Reads
+from telegrad.rpc.limits import Limits, seconds
+from telegrad.rpc.pool.deadlines import Deadlines
+from telegrad.types import WorkerInfo
+from telegrad.wire import Envelope, read_body, write_body
+
+__all__ = ["Calling"]
+
+# Replies that nobody read hold RRef forks; they are given back to the interceptors this often.
+HOUSEKEEPING_SECONDS = 1.0
+# A call that is due later enters the heap of deadlines when it is, by the housekeeping: nearly all
+# are answered before, and cost it nothing. Twice the time between two looks, since one may be late.
+SOON_SECONDS = 2 * HOUSEKEEPING_SECONDS
+
+# What a call that is never retried owes its caller when the callee is lost.
+UNANSWERED = (
+    "got no answer; it may have run there, in part or not at all, and it is not sent again: "
+    "call a living worker where that is right"
+)
+
+UNSENT = "was not sent"
+
+
+class Post(Protocol):
+    """Posts an envelope, see `Exchange.post`."""
+
+    def __call__(self, to: WorkerInfo, envelope: Envelope, *, rides: bool = False) -> None:
+        """Raises WorkerLostError, UnknownWorkerError or EncodeError."""
+
+
+_Unread: TypeAlias = tuple[WorkerInfo, CallRecord, Envelope]
+
+
+@final
+class _Reply:
+    """A reply as it arrived; called once, by the first thread that needs the value."""
+
+    __slots__ = ("_codec", "_envelope", "_peer", "_record", "_unread", "_values")
+
+    def __init__(
+        self,
+        codec: MessageCodec,
+        call: PendingCall,
+        envelope: Envelope,
+        unread: SimpleQueue[_Unread],
+    ) -> None:
+        self._codec = codec
+        self._peer = call.peer  # and not the call, which refers to the future, and that to us:
+        self._record = call.record  # the last reference gone must mean that nobody will read it
+        self._values = call.values
+        self._envelope: Envelope | None = envelope
+        self._unread = unread
+
+    def __call__(self) -> object:
+        envelope, self._envelope = self._envelope, None
+        assert envelope is not None
+        if self._values:
+            body = self._codec.open(self._peer, self._record, envelope)
+        else:
+            body = read_body(envelope)
+        if envelope.kind == ERROR:
+            raise rebuild_failure(body)
+        return body
+
+    def __del__(self) -> None:
+        if self._envelope is not None and self._values:
+            self._unread.put((self._peer, self._record, self._envelope))
+
+
+@final
+class Calling:
+    """What this worker has called and waits for.
+
+    Args:
+        worker: This worker's name.
+        codec: Seals requests and opens replies.
+        deadlines: Where calls expire.
+        submit: Runs callbacks of futures in the pool.
+        post: Posts an envelope; raises WorkerLostError.
+        limits: What root calls wait for.
+        timeout: Of calls that say nothing else, in seconds.
+    """
+
+    def __init__(
+        self,
+        worker: str,
+        codec: MessageCodec,
+        deadlines: Deadlines,
+        submit: Dispatch,
+        post: Post,
+        limits: Limits,
+        timeout: float,
+    ) -> None:
+        self._worker = worker
+        self._codec = codec
+        self._deadlines = deadlines
+        self._submit = submit
+        self._post = post
+        self._timeout = timeout
+        self._reads: Reads | None = None
+        self._withdraw = self._cancel  # bound once
+        self._table = CallTable()
+        self._admission = CallerAdmission(limits, post, self._post_late)
+        self._unread: SimpleQueue[_Unread] = SimpleQueue()
+        self._closed = False
+        self._evicted: WorkerLostError | None = None
+        self.on_given_up: list[Callable[[BaseException], None]] = []
+
+    def drive_with(self, reads: Reads) -> None:
+        """Says what has who waits for a reply of a peer read what comes from it."""
+        self._reads = reads
+
+    @property
+    def sent(self) -> int:
+        """How many calls were made."""
+        return self._table.sent
+
+    @property
+    def pending(self) -> int:
+        """How many calls wait for their reply."""
+        return self._table.pending
+
+    @property
+    def waiting(self) -> int:
+        """How many of these wait for admission."""
+        return self._admission.waiting
+
+    @property
+    def handlers(self) -> dict[str, Handler]:
+        """What takes the messages about calls, by their kind."""
+        return {ADMIT: self._admission.on_admit}
+
+    def send(
+        self,
+        to: WorkerInfo,
+        kind: str,
+        payload: object,
+        function: str,
+        timeout: float | None,
+        *,
+        at_once: bool = False,
+        record: CallRecord | None = None,
+    ) -> Future[Any]:
+        """Sends a request with user values; see `Agent.send`."""
+        limit = self._timeout if timeout is None else seconds(timeout, self._timeout)
+        depth, parent = 0, current_served_call()
+        if parent is not None:
+            left, depth = left_by(parent)
+            limit = min(limit, left)
+            _check_parent(parent, left, function, to)
+        if self._closed:
+            raise self._closed_error()
+        if record is None:
+            record = CallRecord(function)
+        sealed = self._codec.seal(to, kind, record, payload, reply=False)
+        sealed.envelope.depth = depth
+        future = new_future(self._submit, "the call of %s on %r", function, to.name)
+        root = depth == 0 and not at_once and to.name != self._worker
+        call = PendingCall(
+            to,
+            record,
+            future,
+            self._reads,
+            future._made,
+            limit,
+            values=True,
+            root=root,
+            parent=parent,
+        )
+        self._start(call, sealed)
+        if parent is not None and parent.cancelled:  # perhaps before it heard of this one
+            future.cancel()
+            self._cancel(call.number)
+        return future
+
+    def request(
+        self, to: WorkerInfo, kind: str, body: object, limit: float, *, rides: bool = False
+    ) -> Future[Any]:
+        """Sends a protocol request; see `Agent.request`."""
+        memory = partial(self._codec.memory, to)
+        sealed = Sealed(write_body(kind, body, memory=memory), _nothing)
+        future = new_future(self._submit, f"{kind} to {to.name!r}")
+        record = CallRecord(kind)
+        call = PendingCall(to, record, future, self._reads, future._made, limit, values=False)
+        self._start(call, sealed, rides=rides)
+        return future
+
+    def labels(self) -> list[str]:
+        """Returns what waits for its reply, in words, the oldest first."""
+        return self._table.labels()
+
+    def is_pending(self, call: PendingCall) -> bool:
+        """Tells whether a call is this worker's, and waits for its reply."""
+        return self._table.find(call.number) is call
+
+    def on_reply(self, peer: WorkerInfo, envelope: Envelope) -> None:
+        """Takes a reply; on the loop, decodes nothing."""
+        call = self._table.take(peer, envelope.call)
+        if call is None:
+            return
+        if call.root:
+            self._admission.leave(call)
+        if call.deadline is not None:
+            call.deadline.cancel()
+        if call.given_up:
+            if call.values:
+                self._codec.drop(peer, call.record, envelope)
+            return
+        if envelope.kind == REPLY and self._codec.says_nothing(envelope):  # of many calls
+            call.future.try_set_result(None)
+            return
+        reply = _Reply(self._codec, call, envelope, self._unread)
+        call.future.try_set_thunk(reply, fails=envelope.kind == ERROR)
+
+    def lose(self, peer: WorkerInfo, error: WorkerLostError) -> None:
+        """Fails what waits for a lost worker."""
+        self._fail(lambda other: other == peer, error)
+
+    def wait_until_idle(self, deadline: float) -> bool:
+        """Blocks until no call waits for its reply; tells whether that is so."""
+        return self._table.wait_until_empty(deadline)
+
+    def close(self, error: WorkerLostError | None = None) -> None:
+        """Fails all that waits, and whatever is sent from now on.
+
+        Args:
+            error: Why; None for a shutdown.
+        """
+        if error is not None:
+            self._evicted = error
+        self._closed = True
+        self._fail(lambda _: True, self._closed_error())
+        for callback in self.on_given_up:
+            callback(self._closed_error())
+        self.drop_unread()
+
+    def keep_house(self) -> None:
+        """Gives back the replies that nobody read, and sees to deadlines, now and then; on the loop."""
+        if not self._closed:
+            self._deadlines.after(HOUSEKEEPING_SECONDS, self.keep_house)
+            for call in self._table.due_before(time.monotonic() + SOON_SECONDS):
+                self._watch(call)
+        self.drop_unread()
+
+    def drop_unread(self) -> None:
+        """Gives back the replies whose futures are gone."""
+        with contextlib.suppress(Empty):
+            while True:
+                self._codec.drop(*self._unread.get_nowait())
+
+    def _start(self, call: PendingCall, sealed: Sealed, *, rides: bool = False) -> None:
+        """Enters a call and posts it; where it cannot be posted, its future says why.
+
+        Raises:
+            EncodeError: It is too big for an envelope; nothing was sent and nothing waits.
+        """
+        envelope = sealed.envelope
+        call.number = envelope.call = self._table.draw()
+        call.withdraw = self._withdraw
+        call.future.stands_for(call, call)  # a circle, until the future is completed
+        envelope.time_left = call.limit
+        if call.limit > SOON_SECONDS:
+            self._table.add(call, call.started + call.limit)
+        else:
+            self._table.add(call)
+            self._watch(call)
+        error: BaseException | None = None
+        theirs = call.root  # the message: the admission's, or once it is posted the callee's
+        try:
+            theirs = call.root and not self._admission.enter(call, sealed)
+            if not theirs:
+                self._post(call.peer, envelope, rides=rides)
+                theirs = True
+        except (WorkerLostError, UnknownWorkerError, EncodeError) as failure:
+            error = failure
+        if self._closed:
+            error = self._closed_error()
+        if error is None:
+            return
+        mine = self._admission.leave(call) is not None if call.root else False
+        if mine or not theirs:
+            sealed.take_back()
+        taken = self._table.take(call.peer, call.number) is not None
+        if taken and call.deadline is not None:
+            call.deadline.cancel()
+        try:
+            if isinstance(error, EncodeError):
+                raise error
+            if taken:
+                call.future.try_set_exception(_noted(error, call, UNSENT))
+        finally:
+            del error  # its traceback holds this frame, and through it what the caller has
+
+    def _watch(self, call: PendingCall) -> None:
+        """Has a call expire that is due soon."""
+        due = call.started + call.limit
+        call.deadline = self._deadlines.at(due, partial(self._expire, call))
+
+    def _post_late(self, call: PendingCall, sealed: Sealed) -> bool:
+        """Posts a call that waited for admission; on the loop, or where another call ended."""
+        sealed.envelope.time_left = max(call.limit - call.elapsed, 0.0)
+        try:
+            self._post(call.peer, sealed.envelope)
+        except (WorkerLostError, UnknownWorkerError, EncodeError) as error:
+            self._end_unsent(call, sealed, error)
+            return False
+        return True
+
+    def _end_unsent(self, call: PendingCall, sealed: Sealed, error: BaseException) -> None:
+        """Ends a call that was taken out of the admission and will not be posted."""
+        sealed.take_back()
+        if self._table.take(call.peer, call.number) is not None:
+            if call.deadline is not None:
+                call.deadline.cancel()
+            call.future.try_set_exception(_noted(error, call, UNSENT))
+
+    def _expire(self, call: PendingCall) -> None:
+        """The deadline passed; on the loop. The callee hears of it; its reply will be dropped."""
+        sealed = self._admission.withdraw(call) if call.root else None
+        if sealed is not None:
+            self._end_unsent(call, sealed, _not_admitted(call))
+            return
+        if not self._table.give_up(call):
+            return
+        function, peer = call.record.function, call.peer
+        call.future.try_set_exception(
+            CallTimeoutError(
+                f"{function} on {peer.name!r} took longer than {call.limit:.3g} s "
+                f"(elapsed: {call.elapsed:.3g} s, waiting for the reply); it may still run there; "
+                "give a longer timeout=, or math.inf",
+                worker=peer.name,
+                function=function,
+                phase="waiting",
+                elapsed=call.elapsed,
+            )
+        )
+        self._tell(call, EXPIRE)
+
+    def _cancel(self, number: int) -> None:
+        """Its future was cancelled; from any thread, idempotent."""
+        call = self._table.find(number)
+        if call is None:
+            return
+        sealed = self._admission.withdraw(call) if call.root else None
+        if sealed is not None:
+            self._end_unsent(call, sealed, CallCancelledError("it was cancelled"))
+        elif self._table.give_up(call):
+            if call.deadline is not None:
+                call.deadline.cancel()
+            self._tell(call, CANCEL)
+
+    def _tell(self, call: PendingCall, kind: str) -> None:
+        """Tells the callee that nobody wants the value any more."""
+        if call.values:
+            with contextlib.suppress(WorkerLostError, UnknownWorkerError):
+                self._post(call.peer, write_body(kind, call.number))
+
+    def _fail(self, gone: Callable[[WorkerInfo], bool], error: BaseException) -> None:
+        for call, sealed in self._admission.lose(gone):
+            self._end_unsent(call, sealed, error)
+        for call in self._table.lose(gone):
+            if call.deadline is not None:
+                call.deadline.cancel()
+            call.future.try_set_exception(_noted(error, call, UNANSWERED))
+
+    def _closed_error(self) -> BaseException:
+        if self._evicted is not None:
+            return fresh_copy(self._evicted)
+        return NotInitializedError(
+            f"the agent {self._worker!r} was shut down; call rpc.init_rpc() again"
+        )
+
+
+def _check_parent(parent: ServedCall, left: float, function: str, to: WorkerInfo) -> None:
+    """Checks that the call that makes this one may still make any."""
+    if parent.cancelled:
+        raise CallCancelledError(
+            f"{function} on {to.name!r} was not sent: the call that makes it, "
+            f"{parent.record.function}, was cancelled by {parent.caller.name!r}"
+        )
+    if left <= 0:
+        message = f"{function} on {to.name!r} was not sent: the call that makes it has no time left"
+        raise CallTimeoutError(message, worker=to.name, function=function, phase="sending")
+
+
+def _not_admitted(call: PendingCall) -> CallTimeoutError:
+    function, worker = call.record.function, call.peer.name
+    return CallTimeoutError(
+        f"{function} on {worker!r} was not sent within {call.limit:.3g} s "
+        f"(elapsed: {call.elapsed:.3g} s, waiting for admission): the calls before it are not "
+        "answered yet, or fill what the callee takes in at once; call less at a time, give a "
+        f"longer timeout=, or raise RpcOptions.limits here or at {worker!r}",
+        worker=worker,
+        function=function,
+        phase="waiting for admission",
+        elapsed=call.elapsed,
+    )
+
+
+def _nothing() -> None:
+    pass
+
+
+def _noted(error: BaseException, call: PendingCall, what: str) -> BaseException:
+    """Returns a fresh exception that names the call, where it is one of a user's."""
+    fresh = fresh_copy(error)
+    if call.values and fresh is not error:
+        fresh.add_note(f"the call of {call.record.function} on {call.peer.name!r} {what}")
+    return fresh

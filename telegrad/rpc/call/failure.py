@@ -1,0 +1,249 @@
+"""Exceptions across the wire: what the callee says of one, and what the caller raises."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import traceback
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import MemberDescriptorType
+from typing import final
+
+from telegrad.errors import DecodeError, RemoteError
+from telegrad.wire import add_note, decode_exception, encode_exception
+
+__all__ = [
+    "Contained",
+    "describe_failure",
+    "fresh_copy",
+    "is_interrupt",
+    "rebuild_failure",
+    "remote_traceback",
+    "without_frames",
+]
+
+
+# -- a fresh exception like another, since raising one writes into it ----------------------------
+
+
+def fresh_copy(error: BaseException) -> BaseException:
+    """For the library: returns an exception equal to `error`, without a traceback.
+
+    Its `__init__` is not run; its attributes are the same objects, those in slots and in fields of
+    C as well. Notes added to one are not seen on the other. Where its class does not allow a copy,
+    returns `error` itself.
+
+    Example:
+        >>> first = KeyError("lr")
+        >>> second = fresh_copy(first)
+        >>> type(second), second.args, second is first
+        (<class 'KeyError'>, ('lr',), False)
+    """
+    cls = type(error)
+    builtin = next(base for base in cls.__mro__ if base.__module__ == "builtins")
+    try:
+        copy: BaseException = cls.__new__(cls, *error.args)
+        builtin.__init__(copy, *error.args)  # type: ignore[misc]
+        copy.args = error.args
+        _copy_members(error, copy)
+        copy.__dict__.update(vars(error))
+        if "__notes__" in vars(error):
+            copy.__notes__ = list(error.__notes__)
+        same = type(copy) is cls and str(copy) == str(error)
+    except Exception:  # a class with a __new__ or __str__ of its own
+        return error
+    if not same:
+        return error
+    copy.__cause__ = error.__cause__
+    copy.__context__ = error.__context__
+    copy.__suppress_context__ = error.__suppress_context__
+    return copy
+
+
+def _copy_members(error: BaseException, copy: BaseException) -> None:
+    """Copies what stands in slots, and in the C fields of a builtin: `ImportError.name`."""
+    for base in type(error).__mro__:
+        for name, member in vars(base).items():
+            if type(member) is not MemberDescriptorType or name.startswith("__"):
+                continue
+            try:
+                value = member.__get__(error)
+                if value is not None or base.__module__ != "builtins":
+                    member.__set__(copy, value)  # None is how an unset field of a builtin reads
+            except (AttributeError, TypeError):  # never set, or read-only: `__new__` has set it
+                continue
+
+
+def without_frames(error: BaseException) -> BaseException:
+    """Takes the tracebacks off an exception and off what it came from, and returns it.
+
+    For one that is kept: its frames keep the locals of every caller alive, RRefs among them, and
+    make a cycle where one of them refers to whoever keeps the exception.
+
+    Example:
+        >>> try:
+        ...     raise KeyError("lr")
+        ... except KeyError as error:
+        ...     without_frames(error).__traceback__ is None
+        True
+    """
+    left: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while left:
+        each = left.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            BaseException.__setattr__(each, "__traceback__", None)  # frozen ones too
+            left += [each.__cause__, each.__context__]
+    return error
+
+
+# ------------------------------------------------------------------------------------------------
+
+# Exceptions carry the remote traceback under this name; it does not travel on.
+_ATTRIBUTE = "__telegrad_remote_traceback__"
+_NOTE = "remote traceback, from "
+_OWN_FRAMES = str(Path(__file__).parents[1])
+
+
+def describe_failure(error: BaseException, worker: str) -> dict[str, object]:
+    """Returns what a reply says of an exception: itself, where it was raised, and how.
+
+    An exception that is none of `Exception` (SystemExit, KeyboardInterrupt, CancelledError) would
+    end or confuse the caller's program instead of the call, so it arrives as a RemoteError.
+
+    It never fails, whatever the exception's own class does: the caller waits for this reply.
+    """
+    type_name = f"{type(error).__module__}:{type(error).__qualname__}"
+    unreadable = f"<{type_name} which cannot be put in words>"
+    return {
+        "error": _attempt(_encoded, error, None),
+        "type": type_name,
+        "message": _attempt(str, error, unreadable),
+        "traceback": _attempt(_format, error, unreadable),
+        "worker": worker,
+        "pid": os.getpid(),
+    }
+
+
+def rebuild_failure(body: object) -> BaseException:
+    """Returns the exception that a reply of `describe_failure` stands for.
+
+    It is of its own type where that class is imported here, else a RemoteError. A note and
+    `remote_traceback` tell where it was raised.
+    """
+    if not isinstance(body, dict):
+        return RemoteError("the callee failed and said nothing that can be read")
+    error: BaseException | None = None
+    if body.get("error") is not None:
+        try:
+            error = decode_exception(body["error"])
+        except DecodeError:
+            error = None
+    if error is None:
+        type_name, message = str(body.get("type", "")), str(body.get("message", ""))
+        words = ": ".join(filter(None, (type_name.rpartition(":")[2], message)))
+        error = RemoteError(f"{words} (on worker {body.get('worker')!r})", type_name=type_name)
+    text = str(body.get("traceback", ""))
+    where = f"worker {body.get('worker')!r} (process {body.get('pid')})"
+    add_note(error, f"{_NOTE}{where}:\n{text}")
+    BaseException.__setattr__(error, _ATTRIBUTE, text)  # a frozen dataclass refuses setattr()
+    return error
+
+
+def remote_traceback(error: BaseException) -> str | None:
+    """Returns the traceback of an exception as it was raised on another worker.
+
+    Args:
+        error: What a call raised here.
+
+    Returns:
+        The text that Python would have printed there; None for an exception of this process.
+
+    Example:
+        >>> remote_traceback(ValueError("raised here")) is None
+        True
+    """
+    text = getattr(error, _ATTRIBUTE, None)
+    return text if isinstance(text, str) else None
+
+
+def _attempt(
+    say: Callable[[BaseException], object], error: BaseException, instead: object
+) -> object:
+    try:
+        return say(error)
+    except BaseException:  # of the user's class: its __str__, its __notes__
+        return instead
+
+
+def _encoded(error: BaseException) -> object:
+    return encode_exception(_bare(error)) if isinstance(error, Exception) else None
+
+
+def _bare(error: BaseException) -> BaseException:
+    """Takes off what an earlier hop added: the traceback of this one tells of it."""
+    copy = fresh_copy(error)
+    if copy is not error:
+        vars(copy).pop(_ATTRIBUTE, None)
+        if hasattr(copy, "__notes__"):
+            copy.__notes__ = [note for note in copy.__notes__ if not str(note).startswith(_NOTE)]
+    return copy
+
+
+def _format(error: BaseException) -> str:
+    """Formats a traceback from the user's frames on: ours above them tell nothing."""
+    frames = error.__traceback__
+    while frames is not None and _is_own(frames.tb_frame.f_code.co_filename):
+        frames = frames.tb_next
+    if frames is None:
+        frames = error.__traceback__
+    return "".join(traceback.format_exception(type(error), error, frames))
+
+
+def _is_own(filename: str) -> bool:
+    return filename.startswith(_OWN_FRAMES)
+
+
+# -- the one rule for user code whose errors nobody waits for: they are logged, and end nothing else --
+#
+# That holds for whatever it raises, SystemExit and KeyboardInterrupt included: the thread that runs
+# it is telegrad's, or belongs to other callbacks and calls as well. Code that somebody does wait for
+# (a served function, its arguments and value, `then`) fails the future of that instead.
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Tells whether an error is the user's Ctrl-C, which Python raises in the main thread alone."""
+    return (
+        isinstance(error, KeyboardInterrupt)
+        and threading.current_thread() is threading.main_thread()
+    )
+
+
+@final
+class Contained(AbstractContextManager[None]):
+    """A block around user code that logs whatever it raises, but for Ctrl-C in the main thread.
+
+    Args:
+        logger: Of the module that runs it.
+        text: What failed, as a format.
+        *args: Its arguments.
+    """
+
+    __slots__ = ("_args", "_logger", "_text")
+
+    def __init__(self, logger: logging.Logger, text: str, *args: object) -> None:
+        self._logger = logger
+        self._text = text
+        self._args = args
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, *_: object
+    ) -> bool:
+        if error is None or is_interrupt(error):
+            return False
+        self._logger.error(self._text, *self._args, exc_info=error)
+        return True

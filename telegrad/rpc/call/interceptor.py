@@ -1,0 +1,116 @@
+"""The seam through which RRefs, distributed autograd and observers see every call.
+
+An interceptor sees requests and replies that carry user values. Interceptors form a chain in
+fixed order: RRef, dist_autograd, observe. `outgoing` runs in chain order, `incoming` too.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from telegrad.types import WorkerInfo
+
+if TYPE_CHECKING:
+    from telegrad.rpc.future.future import Future
+
+__all__ = ["CallRecord", "Interceptor", "Message"]
+
+
+@dataclass(slots=True)
+class CallRecord:
+    """For the library: what one end of a call remembers between its request and its reply.
+
+    The caller's end and the callee's end each have their own.
+
+    Attributes:
+        function: What is called, for messages and logs.
+        state: Whatever an interceptor wants to find again at the reply, under its own name.
+        served: The function that runs for it at the callee, without the object that it is bound to;
+            None where that is no function of Python's.
+        starts_after: What the callee waits for, without a thread, before it runs the function; set
+            by `incoming`. Where it fails, the function does not run and the call fails with it.
+    """
+
+    function: str
+    state: dict[str, object] = field(default_factory=dict)
+    served: Callable[..., Any] | None = None
+    starts_after: Future[Any] | None = None
+
+
+@dataclass(slots=True)
+class Message:
+    """For the library: a request or reply, between the codec and the session.
+
+    Attributes:
+        peer: Where it goes, or where it came from; may be this worker itself.
+        reply: Whether it is the reply of `call`, else its request.
+        call: This end's record of the call.
+        externals: The objects lifted out of the document; `incoming` may replace items in place.
+        headers: By interceptor name, plain msgpack values that travel beside the document.
+        cause: At `undelivered`, why an incoming message is not decoded, where that is known.
+        final: False for a reply that others will follow: an item of a stream.
+    """
+
+    peer: WorkerInfo
+    reply: bool
+    call: CallRecord
+    externals: list[object]
+    headers: dict[str, object] = field(default_factory=dict)
+    cause: BaseException | None = None
+    final: bool = True
+
+
+class Interceptor(ABC):
+    """For the library: adds to what is sent and rebuilds from what arrives; blocks nowhere.
+
+    Most messages carry nothing beside their document but arrays of NumPy: no other externals and no
+    headers. One that has nothing to do with such a message may say so, and is not shown it
+    (`hears_all`, `speaks`).
+
+    Attributes:
+        hears_all: Whether `incoming` is to see messages without headers and externals but arrays.
+    """
+
+    hears_all = True
+
+    def speaks(self, call: CallRecord, *, reply: bool) -> bool:
+        """Tells whether `outgoing` is to see a message without externals, or with arrays alone.
+
+        Args:
+            call: This end's record of the call.
+            reply: Whether it is the reply.
+        """
+        del call, reply
+        return True
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Its key in `Message.headers` and `CallRecord.state`."""
+
+    @abstractmethod
+    def outgoing(self, message: Message) -> None:
+        """Runs in the thread that calls or returns, once the whole document is encoded.
+
+        What it records is undone by `undelivered`. If it raises, the interceptors that ran
+        before it get `undelivered`, and the call fails with its exception.
+        """
+
+    @abstractmethod
+    def incoming(self, message: Message) -> None:
+        """Runs where the message is decoded.
+
+        For a request that is inside the contextvars.Context in which the user's function will
+        run, so ambient values are set there; for a reply it is whichever thread reads it.
+        """
+
+    @abstractmethod
+    def undelivered(self, message: Message) -> None:
+        """Hears that an outgoing message is known not to have been handed over.
+
+        Also called for an incoming message that will never be decoded (its waiter is gone, or
+        decoding failed): then `message.externals` is empty and only `headers` tell what it held.
+        """

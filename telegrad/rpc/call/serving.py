@@ -1,0 +1,497 @@
+"""The callee's end of calls: admit, decode, run, reply; every request gets exactly one reply.
+
+loop       request arrives ──▶ submitted to the pool
+pool       admit, interceptors, decode, prepare ──▶ plain function ──▶ encode, reply
+                                                └─▶ async def ──▶ user loop ──▶ encode, reply
+                                                └─▶ async_execution ──▶ its Future ──▶ encode, reply
+
+What is not admitted is not decoded: nothing of its arguments is ever built.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import logging
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from functools import partial
+from types import FunctionType
+from typing import Any, TypeAlias, final
+
+from telegrad.errors import EncodeError, PoolExhaustedError, UnknownWorkerError, WorkerLostError
+from telegrad.rpc.call.admission_callee import CalleeAdmission
+from telegrad.rpc.call.admission_caller import ASK, WITHDRAW
+from telegrad.rpc.call.codec import MessageCodec, Sealed
+from telegrad.rpc.call.early_cancels import Arrivals, EarlyCancels
+from telegrad.rpc.call.failure import describe_failure, fresh_copy
+from telegrad.rpc.call.interceptor import CallRecord
+from telegrad.rpc.call.served_call import ServedCall, current_served_call, enter_served_call
+from telegrad.rpc.call.user_call import Admit, CallMode, Prepare, UserCall, plain_function
+from telegrad.rpc.future.future import Future, new_future
+from telegrad.rpc.future.waits import comes_from, enter_task_run
+from telegrad.rpc.pool.executor import Executor
+from telegrad.rpc.pool.user_loop import UserLoop
+from telegrad.types import WorkerInfo
+from telegrad.wire import SMALL_LIMITS, Envelope, read_body
+
+__all__ = ["CALL", "CANCEL", "ERROR", "EXPIRE", "REPLY", "Handler", "Serving"]
+
+CALL = "rpc.call"
+CANCEL = "rpc.cancel"  # call: its caller does not want its value any more
+EXPIRE = "rpc.expire"  # call: the same, since its time is over
+REPLY = "rpc.reply"
+ERROR = "rpc.error"
+
+Handler: TypeAlias = Callable[[WorkerInfo, Envelope], None]
+Settle: TypeAlias = Callable[[object, BaseException | None], None]
+
+_logger = logging.getLogger(__name__)
+
+
+@final
+class _Caller:
+    """What this worker knows of one that calls it.
+
+    Attributes:
+        who: It.
+        calls: Those that are served, by number.
+        arrivals: Of its requests.
+    """
+
+    __slots__ = ("arrivals", "calls", "who")
+
+    def __init__(self, who: WorkerInfo, arrivals: Arrivals) -> None:
+        self.who = who
+        self.calls: dict[int, ServedCall] = {}
+        self.arrivals = arrivals
+
+
+@final
+class Serving:
+    """Runs what others call here.
+
+    Args:
+        worker: This worker's name.
+        codec: Opens requests and seals replies.
+        executor: Where requests are decoded and plain functions run.
+        user_loop: Where coroutines run.
+        new_context: Makes the Context of one call.
+        post: Posts an envelope; raises WorkerLostError.
+        admission: What it takes in at once.
+        most_calls: Of one caller, at once.
+    """
+
+    def __init__(
+        self,
+        worker: str,
+        codec: MessageCodec,
+        executor: Executor,
+        user_loop: UserLoop,
+        new_context: Callable[[], contextvars.Context],
+        post: Callable[[WorkerInfo, Envelope], None],
+        admission: CalleeAdmission,
+        most_calls: int,
+    ) -> None:
+        self.worker = worker
+        self._codec = codec
+        self._executor = executor
+        self._user_loop = user_loop
+        self._new_context = new_context
+        self._post = post
+        self._admission = admission
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._most_calls = most_calls
+        self._waiters = 0  # threads in `wait_until_idle`
+        self._calls: dict[ServedCall, None] = {}  # the oldest first
+        self._callers: dict[WorkerInfo, _Caller] = {}
+        self._latest: _Caller | None = None  # who called last, and is likely to call next
+        self._early = EarlyCancels()
+        self._ended = 0
+
+    @property
+    def served(self) -> int:
+        """How many calls were answered: who has a reply finds that it is counted."""
+        with self._lock:
+            return self._ended + sum(not call.active for call in self._calls)
+
+    @property
+    def admitted_bytes(self) -> int:
+        """Of calls that had to ask, what is here or on its way."""
+        return self._admission.in_use
+
+    @property
+    def handlers(self) -> dict[str, Handler]:
+        """What takes the messages about calls, by their kind."""
+        return {
+            ASK: self._admission.on_ask,
+            WITHDRAW: self._admission.on_withdraw,
+            CANCEL: partial(self._on_cancel, expired=False),
+            EXPIRE: partial(self._on_cancel, expired=True),
+        }
+
+    def accept(self, admit: Admit, caller: WorkerInfo, envelope: Envelope) -> None:
+        """Takes a request; from any thread, blocks nowhere."""
+        number, depth = envelope.call, envelope.depth
+        call = ServedCall(caller, number, CallRecord(envelope.kind), envelope.time_left, depth)
+        if self._admission.expects:  # nearly never: most have not asked
+            call.release = self._admission.arrive(caller, number)
+        with self._lock:
+            known = self._latest
+            if known is None or known.who is not caller:
+                known = self._latest = self._callers.get(caller) or self._meet(caller)
+            call.siblings = siblings = known.calls
+            self._calls[call] = None
+            siblings[number] = call
+            crowded = len(siblings) > self._most_calls
+            expired = known.arrivals.come(number)
+        if expired is not None:
+            call.cancelled, call.expired = True, expired
+        if crowded:
+            message = (
+                f"worker {self.worker!r} has {self._most_calls} calls of {caller.name!r} to serve, "
+                "as many as it takes of one worker (Limits.served_calls_per_peer); wait for some "
+                "first"
+            )
+            self._refuse(call, envelope, message)
+            return
+        context = self._new_context()
+        nested = depth > 0
+        submit = self._executor.submit_call
+        if not submit(context, self._serve, call, admit, envelope, nested=nested):
+            message = (
+                f"the pool of worker {self.worker!r} has {self._executor.threads} threads, all "
+                f"busy, and takes no further {'nested' if nested else 'root'} call; call less at a "
+                "time, or make the functions async def"
+            )
+            self._refuse(call, envelope, message)
+
+    def _meet(self, caller: WorkerInfo) -> _Caller:
+        """Enters one that has not called before; holds the lock."""
+        known = self._callers[caller] = _Caller(caller, self._early.of(caller))
+        return known
+
+    def _refuse(self, call: ServedCall, envelope: Envelope, words: str) -> None:
+        error = PoolExhaustedError(words)
+        self._codec.drop(call.caller, call.record, envelope, error)
+        self._fail(call, error)
+
+    def calls(self) -> list[ServedCall]:
+        """Returns the calls that are served now, the oldest first."""
+        with self._lock:
+            return list(self._calls)
+
+    def oldest(self) -> ServedCall | None:
+        """Returns the one of them that came first."""
+        with self._lock:
+            return next(iter(self._calls), None)
+
+    def refuse(self, caller: WorkerInfo, number: int) -> None:
+        """Hears that a request was answered without being served."""
+        self._admission.release(caller, number)
+        with self._lock:
+            self._early.of(caller).come(number)
+
+    def lose(self, caller: WorkerInfo) -> None:
+        """Gives up what a lost worker has called, or wants to."""
+        self._admission.lose(caller)
+        with self._lock:
+            self._early.lose(caller)
+            known = self._callers.pop(caller, None)
+            self._latest = None
+            orphans = [] if known is None else list(known.calls.values())
+        for call in orphans:
+            call.cancel()
+
+    def serves(self, call: ServedCall) -> bool:
+        """Tells whether a call is served by this agent, and not by another one of the process."""
+        with self._lock:
+            return call in self._calls
+
+    def close(self) -> None:
+        """Gives up all that is served: no reply leaves this worker any more."""
+        with self._lock:
+            orphans = list(self._calls)
+        for call in orphans:
+            call.cancel()
+
+    def wait_until_idle(self, deadline: float, *, given_up: bool = True) -> bool:
+        """Blocks until no call is served but the one that this runs in; tells whether it is so.
+
+        Args:
+            deadline: Until when, on the clock of `time.monotonic`.
+            given_up: Whether those count that nobody waits for any more.
+        """
+        served = current_served_call()
+        own = 1 if served is not None and self.serves(served) else 0  # not another agent's
+        with self._changed:
+            self._waiters += 1
+            try:
+                while sum(given_up or not call.cancelled for call in self._calls) > own:
+                    left = deadline - time.monotonic()
+                    if left <= 0:
+                        return False
+                    self._changed.wait(min(left, threading.TIMEOUT_MAX))
+            finally:
+                self._waiters -= 1
+        return True
+
+    def run(self, user_call: UserCall, settle: Settle, runs_by: Callable[[object], None]) -> None:
+        """Runs a call in its mode; `settle(value, error)` is called once, where it ends.
+
+        `runs_by` hears by what it ends, as `ServedCall.runner` says, whenever that changes.
+        """
+        mode = user_call.mode
+        if mode is CallMode.COROUTINE:
+            self._run_coroutine(user_call, settle, runs_by)
+            return
+        runs_by(threading.current_thread())
+        try:
+            value = user_call.func(*user_call.args, **user_call.kwargs)
+            if mode is CallMode.FUTURE:
+                future = user_call.future_of(value)
+        except BaseException as error:  # around the user's function: its reply, whatever it is
+            settle(None, error)
+            return
+        if mode is CallMode.FUTURE:
+            runs_by(future)
+            self._settle_later(future, settle)
+        else:
+            settle(value, None)
+
+    def run_to_future(self, user_call: UserCall) -> Future[Any]:
+        """Runs a call in its mode, inside the call that is served now; returns its Future."""
+        outcome = new_future(self._executor.submit, "a call")
+        if (served := current_served_call()) is not None:  # the innermost one is the user's
+            served.record.served = plain_function(user_call.func) or served.record.served
+
+        def settle(value: object, error: BaseException | None) -> None:
+            if error is None:
+                outcome.try_set_result(value)
+            else:
+                outcome.try_set_exception(error)
+
+        self.run(user_call, settle, partial(comes_from, outcome))
+        return outcome
+
+    def _serve(self, call: ServedCall, admit: Admit, envelope: Envelope) -> None:
+        """In the pool, inside the Context in which the function runs."""
+        enter_served_call(call)
+        if call.cancelled or call.deadline <= time.monotonic():
+            given_up = call.given_up(self.worker)
+            self._codec.drop(call.caller, call.record, envelope, given_up)
+            self._fail(call, given_up)
+            return
+        try:
+            admitted = admit(call.caller, envelope.document)
+        except BaseException as error:  # at the top of a remote handler
+            self._codec.drop(call.caller, call.record, envelope, fresh_copy(error))
+            self._fail(call, error)
+            return
+        try:
+            known = type(admitted) is UserCall  # it has no arguments
+            payload = self._codec.open(call.caller, call.record, envelope, known=known)
+            # Whoever runs this holds the envelope; arrays in the memory of its buffers may end before.
+            envelope.buffers = ()
+            if type(admitted) is UserCall:
+                user_call = admitted
+            elif call.record.starts_after is not None:
+                self._start_after(call.record.starts_after, call, admitted, payload)
+                return
+            else:
+                user_call = admitted(call.caller, payload)
+        except BaseException as error:  # at the top of a remote handler
+            self._fail(call, error)
+            return
+        del payload
+        self._start(call, user_call)
+
+    def _start_after(
+        self, starts_after: Future[Any], call: ServedCall, prepare: Prepare, payload: object
+    ) -> None:
+        def start(done: Future[Any]) -> None:
+            if (error := done.exception()) is not None:
+                self._fail(call, error)
+                return
+            try:
+                user_call = prepare(call.caller, payload)
+            except BaseException as refused:  # at the top of a remote handler
+                self._fail(call, refused)
+            else:
+                self._start(call, user_call)
+
+        def give_up() -> None:
+            starts_after.try_set_exception(call.given_up(self.worker))
+
+        call.on_cancel(give_up)
+        starts_after.add_done_callback(start)
+
+    def _start(self, call: ServedCall, user_call: UserCall) -> None:
+        record = call.record
+        func = user_call.func
+        record.function = user_call.name
+        record.served = func if type(func) is FunctionType else plain_function(func)
+        if user_call.mode is CallMode.PLAIN:
+            call.runner = threading.current_thread()
+            self._reply(call, self._outcome(call, user_call))
+        else:
+            self.run(user_call, partial(self._settle, call), call.runs_by)
+
+    def _outcome(self, call: ServedCall, user_call: UserCall) -> Sealed:
+        """Runs a plain function, and seals what came of it.
+
+        Nothing here refers to its arguments after that: memory that the caller has lent for them goes
+        back with the reply, and is taken again for its next request while it is in the caches.
+        """
+        try:
+            value = user_call.func(*user_call.args, **user_call.kwargs)
+        except BaseException as error:  # around the user's function: its reply, whatever it is
+            return self._seal(call, None, error)
+        finally:
+            user_call.args, user_call.kwargs = (), {}
+        return self._seal(call, value, None)
+
+    def _on_cancel(self, caller: WorkerInfo, envelope: Envelope, *, expired: bool) -> None:
+        """Hears that the caller gave a call up; on the loop."""
+        number = read_body(envelope, limits=SMALL_LIMITS)
+        if not isinstance(number, int):
+            return
+        with self._lock:
+            known = self._callers.get(caller)
+            call = None if known is None else known.calls.get(number)
+            if call is None:
+                self._early.cancelled(caller, number, expired=expired)
+        if call is not None:
+            call.cancel(expired=expired)
+
+    def _settle_later(self, future: Future[Any], settle: Settle) -> None:
+        """Settles with what the future is completed with, or at once when the call is cancelled.
+
+        The future itself is not cancelled: other calls may wait for the same one.
+        """
+        ends = [settle]
+
+        def end(value: object, error: BaseException | None) -> None:
+            try:
+                settle = ends.pop()  # atomic: one of both has it
+            except IndexError:
+                return
+            settle(value, error)
+
+        served = current_served_call()
+        if served is not None:
+
+            def cancelled() -> None:  # perhaps on the loop, which encodes nothing
+                self._executor.submit(end, None, served.given_up(self.worker))
+
+            served.let_others_in()
+            served.on_cancel(cancelled)
+
+        def hand_on(done: Future[Any]) -> None:
+            error = done.exception()
+            end(None if error is not None else done.value(), error)
+
+        future.add_done_callback(hand_on)
+
+    def _run_coroutine(
+        self, user_call: UserCall, settle: Settle, runs_by: Callable[[object], None]
+    ) -> None:
+        def start() -> Coroutine[Any, Any, Any]:
+            runs_by(enter_task_run())
+            coroutine: Coroutine[Any, Any, Any] = user_call()
+            return coroutine
+
+        def finished(value: object, error: BaseException | None) -> None:
+            if isinstance(error, asyncio.CancelledError):
+                if served is not None and served.cancelled:
+                    error = served.given_up(self.worker)  # an RRef may keep it
+                else:
+                    error = asyncio.CancelledError(f"{user_call.name} was cancelled")
+            settle(value, error)
+
+        served = current_served_call()
+        on_start = served.on_cancel if served is not None else _ignore
+        try:
+            # A copy: the task enters its Context while this thread is still inside its own.
+            self._user_loop.spawn(
+                user_call.name, contextvars.copy_context(), start, on_start, finished
+            )
+        except RuntimeError as error:
+            settle(None, error)
+        else:
+            _let_others_in()
+
+    def _settle(self, call: ServedCall, value: object, error: BaseException | None) -> None:
+        self._reply(call, self._seal(call, value, error))
+
+    def _seal(self, call: ServedCall, value: object, error: BaseException | None) -> Sealed:
+        """Makes the reply of a call that has ended."""
+        call.end()
+        if call.cancelled:
+            return self._seal_failure(call, call.given_up(self.worker))
+        if error is not None:
+            return self._seal_failure(call, error)
+        try:
+            return self._codec.seal(
+                call.caller, REPLY, call.record, value, reply=True, settled=True
+            )
+        except BaseException as unsendable:  # at the top of a remote handler
+            return self._seal_failure(call, unsendable)
+
+    def _seal_failure(self, call: ServedCall, error: BaseException) -> Sealed:
+        body = describe_failure(error, self.worker)
+        try:
+            return self._codec.seal(call.caller, ERROR, call.record, body, reply=True)
+        except BaseException:  # at the top of a remote handler: an interceptor failed
+            _logger.exception("the error of %s could not be sent as it is", call.record.function)
+            return self._codec.seal_bare(ERROR, {**body, "error": None})
+
+    def _fail(self, call: ServedCall, error: BaseException) -> None:
+        call.end()
+        self._reply(call, self._seal_failure(call, error))
+
+    def _reply(self, call: ServedCall, sealed: Sealed) -> None:
+        if sealed.memory is not None:
+            try:
+                sealed.memory.settle(sealed.envelope)
+            except BaseException as error:  # at the top of a remote handler: no memory for a copy
+                sealed.take_back()
+                sealed = self._seal_failure(call, error)
+        sealed.envelope.call = call.number
+        try:
+            self._post(call.caller, sealed.envelope)
+        except (WorkerLostError, UnknownWorkerError):
+            sealed.take_back()
+        except EncodeError as error:  # it refers to more than an envelope has room for
+            sealed.take_back()
+            self._reply_bare(call, error)
+        if call.release is not None:
+            call.let_others_in()
+        siblings, number = call.siblings, call.number
+        with self._lock:
+            self._calls.pop(call, None)
+            if siblings.get(number) is call:
+                del siblings[number]
+            self._ended += 1
+            if self._waiters:
+                self._changed.notify_all()
+
+    def _reply_bare(self, call: ServedCall, error: BaseException) -> None:
+        sealed = self._codec.seal_bare(ERROR, describe_failure(error, self.worker))
+        sealed.envelope.call = call.number
+        with contextlib.suppress(WorkerLostError, UnknownWorkerError):
+            self._post(call.caller, sealed.envelope)
+
+
+def _let_others_in() -> None:
+    """What is left of the call is a promise, which others may have to keep."""
+    served = current_served_call()
+    if served is not None:
+        served.let_others_in()
+
+
+def _ignore(cancel_task: Callable[[], None]) -> None:
+    del cancel_task

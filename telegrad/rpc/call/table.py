@@ -1,0 +1,207 @@
+"""The calls of one worker that wait for their replies."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+from telegrad.rpc.call.interceptor import CallRecord
+from telegrad.rpc.call.served_call import ServedCall
+from telegrad.rpc.future.future import Future
+from telegrad.rpc.future.waits import Driven, Reads
+from telegrad.rpc.pool.deadlines import Deadline
+from telegrad.types import WorkerInfo
+
+if TYPE_CHECKING:
+    from telegrad.rpc.call.admission import Window
+
+__all__ = ["CallTable", "PendingCall"]
+
+
+@dataclass(slots=True, eq=False)
+class PendingCall(Driven):
+    """The caller's end of one call.
+
+    Attributes:
+        peer: The callee.
+        record: What interceptors keep between the request and its reply.
+        future: What the verb returned.
+        reads: Has who waits for the reply read what comes from the peer; None where nothing does.
+        started: When, on the clock of `time.monotonic`.
+        limit: Its seconds.
+        values: Whether the reply carries user values, through the interceptors.
+        root: Whether it has a place in the window of its peer; see `admission`.
+        parent: The served call that made it, and whose end by cancellation is its own.
+        number: Its id, drawn by the table.
+        window: The one that it has a place in; None before it enters one.
+        deadline: Its entry in the heap; None while that is far off.
+        given_up: Whether it expired or was cancelled; the reply is still expected, and dropped.
+        withdraw: Hears its number when its future was cancelled, which then calls this.
+    """
+
+    peer: WorkerInfo
+    record: CallRecord
+    future: Future[Any]
+    reads: Reads | None
+    started: float
+    limit: float
+    values: bool
+    root: bool = False
+    parent: ServedCall | None = None
+    number: int = 0
+    window: Window | None = None
+    deadline: Deadline | None = None
+    given_up: bool = False
+    withdraw: Callable[[int], None] | None = None
+
+    def __call__(self) -> None:
+        """Its future was cancelled."""
+        if self.withdraw is not None:
+            self.withdraw(self.number)
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since it was started."""
+        return time.monotonic() - self.started
+
+
+@final
+class CallTable:
+    """Every request gets exactly one reply, or its callee is lost; so no entry stays behind.
+
+    One lock; from any thread.
+
+    Attributes:
+        draw: Returns a number that no other call has.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._waiters = 0  # threads in `wait_until_empty`
+        self.draw = itertools.count(1).__next__
+        self._calls: dict[int, PendingCall] = {}
+        self._earliest = math.inf  # no call that has no deadline of its own is due before
+        self._waited_for = 0  # calls with user values that are not given up
+        self._sent = 0
+
+    @property
+    def sent(self) -> int:
+        """How many calls with user values were ever made."""
+        return self._sent
+
+    @property
+    def pending(self) -> int:
+        """How many calls with user values wait for their reply."""
+        return self._waited_for
+
+    def labels(self) -> list[str]:
+        """Returns the calls with user values that wait for their reply, in words, oldest first."""
+        with self._lock:
+            calls = list(self._calls.values())
+        return [
+            f"{call.record.function} on {call.peer.name!r}"
+            for call in calls
+            if call.values and not call.given_up
+        ]
+
+    def add(self, call: PendingCall, due: float = math.inf) -> None:
+        """Enters a call by its number.
+
+        Args:
+            call: It gets one reply.
+            due: When it ends without one, if `due_before` is to find it.
+        """
+        with self._lock:
+            self._calls[call.number] = call
+            if call.parent is not None:
+                call.parent.nested.add(call.future)
+            if call.values:
+                self._waited_for += 1
+                self._sent += 1
+            if due < self._earliest:
+                self._earliest = due
+
+    def due_before(self, moment: float) -> list[PendingCall]:
+        """Returns the calls that end without a reply before then, and have no deadline yet.
+
+        It looks at all calls, but only once the first of them that it has not returned is due
+        before then: of calls with equal limits that is when one has waited for nearly all of it.
+        """
+        with self._lock:
+            if moment <= self._earliest:
+                return []
+            calls = list(self._calls.values())
+            self._earliest = math.inf
+        found, earliest = [], math.inf
+        for call in calls:
+            if call.deadline is None and not call.given_up:
+                if (due := call.started + call.limit) < moment:
+                    found.append(call)
+                else:
+                    earliest = min(earliest, due)
+        with self._lock:
+            self._earliest = min(self._earliest, earliest)
+        return found
+
+    def take(self, peer: WorkerInfo, number: int) -> PendingCall | None:
+        """Takes out the call that a reply from `peer` belongs to; None where there is none."""
+        with self._lock:
+            call = self._calls.get(number)
+            if call is None or (call.peer is not peer and call.peer != peer):
+                return None
+            del self._calls[number]
+            if call.parent is not None or self._waiters:
+                self._settle(call)
+            elif call.values and not call.given_up:
+                self._waited_for -= 1
+        return call
+
+    def find(self, number: int) -> PendingCall | None:
+        """Returns a call that waits for its reply, given up or not."""
+        return self._calls.get(number)
+
+    def give_up(self, call: PendingCall) -> bool:
+        """Marks a call whose value nobody wants any more; False where its reply came first."""
+        with self._lock:
+            if call.given_up or call.number not in self._calls:
+                return False
+            self._settle(call)
+            call.given_up = True
+        return True
+
+    def lose(self, gone: Callable[[WorkerInfo], bool]) -> list[PendingCall]:
+        """Takes out the calls to peers that are gone."""
+        with self._lock:
+            lost = [call for call in self._calls.values() if gone(call.peer)]
+            for call in lost:
+                del self._calls[call.number]
+                self._settle(call)
+        return [call for call in lost if not call.given_up]
+
+    def wait_until_empty(self, deadline: float) -> bool:
+        """Blocks until no call with user values waits, or until the deadline; tells which."""
+        with self._changed:
+            self._waiters += 1
+            try:
+                while self._waited_for:
+                    left = deadline - time.monotonic()
+                    if left <= 0:
+                        return False
+                    self._changed.wait(min(left, threading.TIMEOUT_MAX))
+            finally:
+                self._waiters -= 1
+        return True
+
+    def _settle(self, call: PendingCall) -> None:
+        if call.parent is not None:
+            call.parent.nested.discard(call.future)
+        if call.values and not call.given_up:
+            self._waited_for -= 1
+            if self._waiters and not self._waited_for:
+                self._changed.notify_all()

@@ -1,0 +1,367 @@
+"""What is called: the checks at the caller, and what the callee runs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import lru_cache, partial
+from types import FunctionType, MethodType
+from typing import Any, Final, Protocol, TypeAlias, final
+
+from telegrad.errors import DecodeError, EncodeError
+from telegrad.rpc.agent.ambient import find_agent
+from telegrad.rpc.functions import is_async_execution
+from telegrad.rpc.future.future import Future
+from telegrad.types import WorkerInfo
+from telegrad.wire import Encoded, FunctionRef, encode, read_head, register_refusal
+
+__all__ = [
+    "ARGUMENTS",
+    "Admit",
+    "CallMode",
+    "Prepare",
+    "UserCall",
+    "admit_call",
+    "admit_function",
+    "bare_call",
+    "call_message",
+    "call_name",
+    "call_payload",
+    "called_by",
+    "check_arguments",
+    "plain_function",
+    "read_arguments",
+]
+
+
+# -- calls without arguments: of one function they are the same bytes, which are made and read once --
+
+ARGUMENTS: Final = "args"  # what stands before them in a payload says what is called
+
+KEPT_CALLS = 1000  # of so many functions; making one takes 1.2 us, reading it 3, finding either 0.1
+KEPT_BYTES = 512  # of each; longer ones are read as any others are
+
+_END = encode({ARGUMENTS: [], "kwargs": {}}).document[1:]
+
+
+@lru_cache(KEPT_CALLS)
+def bare_call(ref: FunctionRef) -> Encoded:
+    """Returns what is sent of a call without arguments; shared, and not to be changed.
+
+    Args:
+        ref: What is called.
+
+    Example:
+        >>> called_by(bare_call(FunctionRef("math:sqrt")).document)
+        FunctionRef(name='math:sqrt', script='')
+    """
+    script = {"script": ref.script} if ref.script else {}
+    return encode({"func": ref.name, **script, ARGUMENTS: [], "kwargs": {}}, name=None)
+
+
+def called_by(document: bytes) -> FunctionRef | None:
+    """Returns what a document calls that is one of `bare_call`; None for any other.
+
+    Raises:
+        DecodeError: It cannot be read as far as its arguments.
+    """
+    if len(document) > KEPT_BYTES or not document.endswith(_END):
+        return None
+    return _called_by(document)
+
+
+@lru_cache(KEPT_CALLS)
+def _called_by(document: bytes) -> FunctionRef | None:
+    head = read_head(document, ARGUMENTS)
+    name, script = head.get("func"), head.get("script", "")
+    if type(name) is not str or type(script) is not str:
+        return None
+    ref = FunctionRef(name, script)
+    return ref if document == bare_call(ref).document else None  # what follows is no other call
+
+
+# ------------------------------------------------------------------------------------------------
+
+Arguments: TypeAlias = Sequence[Any]
+KeywordArguments: TypeAlias = Mapping[str, Any] | None
+
+NO_CALL = "the body of a call is not {func: str, args: list, kwargs: dict}, in this order"
+
+
+class Resolve(Protocol):
+    """Finds what others may call."""
+
+    def __call__(
+        self, function: str, *, script: str = "", caller: WorkerInfo | None = None
+    ) -> Callable[..., Any]:
+        """Returns the function of this name."""
+
+
+class CallMode(Enum):
+    """For the library: how a function gives its value."""
+
+    PLAIN = "returned by the function, in a thread of the pool"
+    COROUTINE = "awaited on the user loop"
+    FUTURE = "the value of the Future that the function returns"
+
+
+@final
+@dataclass(slots=True)  # frozen ones take three times as long to make
+class UserCall:
+    """For the library: a function with its arguments, ready to be run at the callee.
+
+    Attributes:
+        func: What is called.
+        args: By position.
+        kwargs: By name.
+        mode: How it gives its value.
+        name: What it is called in messages.
+    """
+
+    func: Callable[..., Any]
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    mode: CallMode = CallMode.PLAIN
+    name: str = "a function"
+
+    @staticmethod
+    def of(
+        func: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        name: str | None = None,
+    ) -> UserCall:
+        """Makes a UserCall in the mode that the function declares."""
+        return UserCall(func, args, kwargs or {}, mode_of(func), name or call_name(func))
+
+    def __call__(self) -> Any:
+        """Calls the function; what it returns depends on the mode.
+
+        A coroutine that returns a Future, which could not travel, has the value of that.
+        """
+        value = self.func(*self.args, **self.kwargs)
+        return _flattened(value) if self.mode is CallMode.COROUTINE else value
+
+    def future_of(self, value: object) -> Future[Any]:
+        """Returns what a function has returned that is to return a Future.
+
+        Raises:
+            TypeError: It is none.
+        """
+        if not isinstance(value, Future):
+            if isinstance(value, Coroutine):
+                value.close()  # or its end would say on stderr that nobody awaited it
+            raise TypeError(
+                f"{self.name} is marked async_execution and must return a telegrad.rpc.Future, "
+                f"not {value!r} ({type(value).__name__}); remove the mark or return a Future"
+            )
+        return value
+
+
+# Makes what is run of a request whose arguments were decoded.
+Prepare: TypeAlias = Callable[[WorkerInfo, object], UserCall]
+# Says so before they are, of the document of the request, or what is run if that has no arguments;
+# or raises why this caller may not.
+Admit: TypeAlias = Callable[[WorkerInfo, bytes], Prepare | UserCall]
+
+
+def call_name(func: object) -> str:
+    """Returns what a function is called in messages; any object will do."""
+    name = getattr(func, "__qualname__", None)
+    return name if isinstance(name, str) else repr(func)
+
+
+def plain_function(func: Callable[..., Any]) -> FunctionType | None:
+    """Returns the function of Python's that runs when something is called, None where none does."""
+    if type(func) is FunctionType:  # nearly always, and asked for each call that is served
+        return func
+    if type(func) is MethodType and type(func.__func__) is FunctionType:
+        return func.__func__
+    inside = func.__init__ if isinstance(func, type) else func  # type: ignore[misc]
+    if not inspect.isroutine(inside):
+        inside = type(inside).__call__
+    inside = getattr(inside, "__func__", inside)
+    return inside if isinstance(inside, FunctionType) else None
+
+
+async def _flattened(coroutine: Awaitable[Any]) -> Any:
+    value = await coroutine
+    return await value if isinstance(value, Future) else value
+
+
+def mode_of(func: Callable[..., Any]) -> CallMode:
+    """Returns how a function gives its value.
+
+    What is `async def` is a coroutine function even with the mark of `async_execution`, which
+    `functools.wraps` copies from the function inside.
+    """
+    plain = func.__func__ if type(func) is MethodType else func
+    if type(plain) is FunctionType:
+        if plain.__code__.co_flags & inspect.CO_COROUTINE:
+            return CallMode.COROUTINE
+        if not plain.__dict__:  # no mark of any kind
+            return CallMode.PLAIN
+    called = func
+    if not inspect.isroutine(func) and not inspect.isclass(func):
+        called = type(func).__call__  # of an object that can be called, perhaps inherited
+    if inspect.iscoroutinefunction(called):
+        return CallMode.COROUTINE
+    return CallMode.FUTURE if is_async_execution(called) else CallMode.PLAIN
+
+
+def check_arguments(args: object, kwargs: object) -> tuple[list[Any], dict[str, Any]]:
+    """Returns what is sent for `args` and `kwargs`, of which None means that there are none.
+
+    Raises:
+        TypeError: `args` is no tuple or list, or `kwargs` no mapping with str keys.
+    """
+    args = () if args is None else args
+    if not isinstance(args, (tuple, list)):  # a union of both is made anew each time
+        raise TypeError(
+            f"args must be a tuple or list of the arguments, not {type(args).__name__}; "
+            "for one argument write args=(x,)"
+        )
+    if kwargs is None:
+        return list(args), {}
+    if type(kwargs) is not dict and not isinstance(kwargs, Mapping):
+        raise TypeError(f"kwargs must be a dict of the keyword arguments, not {kwargs!r}")
+    for key in kwargs:
+        if not isinstance(key, str):
+            raise TypeError(f"the keys of kwargs must be str, not {key!r}")
+    return list(args), dict(kwargs)
+
+
+def call_payload(
+    func: Callable[..., Any], args: object, kwargs: object
+) -> tuple[str, dict[str, Any]]:
+    """Checks a call at the caller and returns the function's name and what is sent.
+
+    Raises:
+        TypeError: `func` is not callable, or the arguments are not of the right form.
+        EncodeError: The function has no name that the callee could find it by.
+    """
+    if not callable(func):
+        raise TypeError(f"func must be callable, not {func!r} ({type(func).__name__})")
+    positional, named = check_arguments(args, kwargs)
+    if type(func) is not FunctionType:
+        _refuse_object(func)
+    name, script = FunctionRef.of(func)
+    if script:
+        _refuse_what_stays_here(name)
+        return name, {"func": name, "script": script, ARGUMENTS: positional, "kwargs": named}
+    return name, {"func": name, ARGUMENTS: positional, "kwargs": named}
+
+
+def call_message(
+    func: Callable[..., Any], args: object, kwargs: object
+) -> tuple[str, dict[str, Any] | Encoded]:
+    """Does what `call_payload` does; what is sent may be encoded already.
+
+    Raises:
+        TypeError: As there.
+        EncodeError: As there.
+    """
+    if kwargs is None and (args is None or (type(args) is tuple and not args)) and callable(func):
+        if type(func) is not FunctionType:
+            _refuse_object(func)
+        ref = FunctionRef.of(func)
+        if ref.script:
+            _refuse_what_stays_here(ref.name)
+        return ref.name, bare_call(ref)
+    return call_payload(func, args, kwargs)
+
+
+def _refuse_object(func: Callable[..., Any]) -> None:
+    """Refuses an object that can be called but has no name; as an argument it may well travel."""
+    named = getattr(func, "__qualname__", None) or getattr(func, "__name__", None)
+    if isinstance(func, MethodType | partial) or isinstance(named, str):
+        return
+    kind = type(func).__qualname__
+    raise EncodeError(
+        f"func is an object of type {kind}, and has no name by which the callee could find it; keep "
+        f"the object on one worker, rref = rpc.remote(to, {kind}, ...), and call "
+        "rref.rpc_sync()(...); or send a function, and the object among its arguments"
+    )
+
+
+def _refuse_what_stays_here(name: str) -> None:
+    """Refuses a function of a `__main__` that is no file, where local workers are to run it."""
+    agent = find_agent()
+    if agent is not None and agent.main_stays_here:
+        path = name.partition(":")[2]
+        raise EncodeError(
+            f"{path} is defined in a program that is no file (python -c, or standard input), which "
+            "local workers cannot import; write it to a file mycode.py, run `from mycode import "
+            f"{path.partition('.')[0]}`, and call that"
+        )
+
+
+def admit_function(
+    resolve: Resolve, caller: WorkerInfo, head: Mapping[str, object]
+) -> tuple[str, Callable[..., Any]]:
+    """Finds at the callee what `call_payload` names, before its arguments are decoded.
+
+    Args:
+        resolve: Finds the function, if this caller may call it; `Agent.resolve`.
+        caller: Who calls.
+        head: What stands in the payload before the arguments.
+
+    Returns:
+        The function's name, and the function.
+
+    Raises:
+        DecodeError: It names none.
+        FunctionNotFoundError: There is no such function.
+        CallRefusedError: The policy does not allow it.
+    """
+    name, script = head.get("func"), head.get("script", "")
+    if type(name) is not str or type(script) is not str:
+        raise DecodeError(NO_CALL)
+    return name, resolve(name, script=script, caller=caller)
+
+
+def read_arguments(payload: object, name: str) -> tuple[list[Any], dict[str, Any]]:
+    """Returns the arguments that `call_payload` sent, once its function was admitted.
+
+    Raises:
+        DecodeError: It is something else, or names another function than it began with.
+    """
+    if type(payload) is dict and payload.get("func") == name:
+        args, kwargs = payload.get(ARGUMENTS), payload.get("kwargs")
+        if type(args) is list and type(kwargs) is dict:
+            return args, kwargs
+    raise DecodeError(NO_CALL)
+
+
+def admit_call(resolve: Resolve, caller: WorkerInfo, document: bytes) -> Prepare | UserCall:
+    """Returns what makes, once the arguments are decoded, what is run for a `call_payload`.
+
+    Where it has none that is what is run itself.
+
+    Raises:
+        DecodeError: It is something else.
+        FunctionNotFoundError: There is no such function.
+        CallRefusedError: The policy does not allow it.
+    """
+    if (ref := called_by(document)) is not None:
+        name, script = ref
+        func = resolve(name, script=script, caller=caller)
+        return UserCall(func, (), {}, mode_of(func), name)
+    name, func = admit_function(resolve, caller, read_head(document, ARGUMENTS))
+
+    def prepare(caller: WorkerInfo, payload: object) -> UserCall:
+        del caller
+        args, kwargs = read_arguments(payload, name)
+        return UserCall(func, args, kwargs, mode_of(func), name)
+
+    return prepare
+
+
+register_refusal(
+    Future,
+    "a Future does not travel; mark the function that returns it with "
+    "rpc.functions.async_execution, and its value is the reply",
+    as_argument="a Future does not travel; wait() for it, or await it, and send its value",
+)

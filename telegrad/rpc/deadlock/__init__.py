@@ -1,0 +1,1 @@
+"""The search for calls that wait for each other."""

@@ -1,0 +1,1 @@
+"""Futures, their combinations, and the waits for them."""

@@ -1,0 +1,771 @@
+"""Sets of futures: all of them, each as it is completed, or the first that succeed.
+
+The futures may be of calls and plain ones in any mixture, and used from any thread or loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, TypeAlias, TypeVar, final
+
+from telegrad.errors import BlockingCallError, CallTimeoutError, NotEnoughResultsError
+from telegrad.rpc.agent.agent import Agent
+from telegrad.rpc.agent.ambient import current_agent
+from telegrad.rpc.call.codec import Prepared
+from telegrad.rpc.call.failure import fresh_copy
+from telegrad.rpc.call.serving import CALL
+from telegrad.rpc.call.user_call import call_payload
+from telegrad.rpc.future.future import Dispatch, Future, Listener, Waker, new_future
+from telegrad.rpc.future.unread import origin_of_caller, watched
+from telegrad.rpc.future.waits import (
+    Arrival,
+    Gate,
+    Wait,
+    check_not_inherited,
+    comes_from,
+    drive_of,
+    drive_on,
+)
+from telegrad.rpc.limits import seconds
+from telegrad.transport import on_own_loop
+from telegrad.types import WorkerInfo
+
+__all__ = [
+    "AsCompleted",
+    "Race",
+    "as_completed",
+    "collect_all",
+    "first_n",
+    "gather",
+    "wait_all",
+]
+
+
+# -- a race of futures: won when enough have succeeded, lost when too few are left that can ------
+
+NAMED_FAILURES = 10  # in one message; all of them are in its `failures`
+
+
+@final
+class Race:
+    """Completes one future by the first `wanted` of several that succeed.
+
+    A reply counts as what the callee says that it is: one that turns out to be undecodable raises
+    where its value is read.
+
+    Args:
+        futures: What runs.
+        wanted: How many must succeed; None for all of them, and then the first error is the
+            result's own.
+        label: What the result stands for.
+        as_values: Whether the result has their values, else the futures themselves.
+        in_order: Whether the items stand in the order of `futures`, else in that of success.
+        cancels: Whether those that are not needed, or no longer, are cancelled.
+        dispatch: Runs callbacks in a pool; None for that of the first future that has one.
+
+    Raises:
+        TypeError: `wanted` is no integer.
+        ValueError: `wanted` is negative or more than there are futures.
+    """
+
+    def __init__(
+        self,
+        futures: Sequence[Future[Any]],
+        wanted: int | None,
+        label: str,
+        *,
+        as_values: bool = False,
+        in_order: bool = False,
+        cancels: bool = False,
+        dispatch: Dispatch | None = None,
+    ) -> None:
+        self._wanted = len(futures) if wanted is None else checked_k(wanted, len(futures))
+        self._all = wanted is None
+        self._as_values = as_values
+        self._in_order = in_order
+        self._cancels = cancels
+        dispatch = dispatch or next((f._dispatch for f in futures if f._dispatch), None)
+        self._label = label
+        self._lock = threading.Lock()  # guards all below
+        # Both are given up when it is over, as who runs on still knows this race.
+        self._result: Future[list[Any]] | None = new_future(dispatch, label)
+        self._futures = tuple(futures)
+        self._count = len(futures)
+        self._succeeded: list[int] = []
+        self._failed: list[int] = []
+        self._over = False
+
+    @property
+    def over(self) -> bool:
+        """Whether it was won, lost or called off."""
+        return self._over
+
+    def start(self) -> Future[list[Any]]:
+        """Lets them run; returns the future of the result."""
+        result = self._result
+        assert result is not None
+        if self._cancels:
+            result.let_cancel(partial(self.call_off, None))
+        for place, future in enumerate(self._futures):
+            future.hand_on()
+            future.call_when_done(_RaceArrival(self, place))
+        if not self._wanted:
+            self._end()
+        return result
+
+    def call_off(self, error: BaseException | None) -> None:
+        """Ends it early; the result fails with `error`, where there is one. From any thread."""
+        with self._lock:
+            if self._over:
+                return
+            futures, result = self._close()
+        if error is not None:
+            result.try_set_exception(error)
+        self._cancel(futures, result)
+
+    def arrive(self, place: int) -> None:
+        """Hears that one is completed; in any thread, decodes nothing there."""
+        with self._lock:
+            if self._over:
+                return
+            failed = self._futures[place].failed
+            (self._failed if failed else self._succeeded).append(place)
+            won = len(self._succeeded) >= self._wanted
+            lost = len(self._failed) > self._count - self._wanted
+        if won or lost:
+            self._end()
+
+    def _end(self) -> None:
+        with self._lock:
+            if self._over:
+                return
+            futures, result = self._close()
+            won = len(self._succeeded) >= self._wanted
+            succeeded = self._succeeded[: self._wanted]
+        if not won:
+            failures = [(place, futures[place]) for place in self._failed]
+            result._run(partial(self._fail, result, failures))  # off the loop: it decodes replies
+        else:
+            places = sorted(succeeded) if self._in_order else succeeded
+            winners = [futures[place] for place in places]
+            if self._as_values:
+                result.try_set_thunk(lambda: [future.value() for future in winners])
+            else:
+                result.try_set_result(winners)
+        self._cancel(futures, result)
+
+    def _close(self) -> tuple[tuple[Future[Any], ...], Future[list[Any]]]:
+        """Takes what it was about; holds the lock."""
+        self._over = True
+        futures, self._futures = self._futures, ()
+        result, self._result = self._result, None
+        assert result is not None
+        return futures, result
+
+    def _cancel(self, futures: Sequence[Future[Any]], result: Future[Any]) -> None:
+        """Last of all, since callbacks of users may run here."""
+        if self._cancels:
+            for future in futures:
+                if not future.done():
+                    future.lend(result._dispatch)  # a plain one, and this may be a loop
+                    future.cancel()
+
+    def _fail(self, result: Future[list[Any]], failures: Sequence[tuple[int, Future[Any]]]) -> None:
+        errors = [future.exception() or RuntimeError("no error") for _, future in failures]
+        if self._all:
+            first = fresh_copy(errors[0])
+            if first is not errors[0]:
+                place, future = failures[0]
+                first.add_note(f"it is that of item {place}, {future._label}, in {self._label}")
+            result.try_set_exception(first)
+            return
+        named = [
+            f"item {place}, {future._label}: {type(error).__name__}: {error}"
+            for (place, future), error in zip(failures[:NAMED_FAILURES], errors, strict=False)
+        ]
+        if len(failures) > NAMED_FAILURES:
+            named.append(f"and {len(failures) - NAMED_FAILURES} more")
+        lost = NotEnoughResultsError(
+            f"{len(failures)} of {self._count} failed in {self._label}, so fewer than "
+            f"{self._wanted} can succeed: {'; '.join(named)}",
+            failures=errors,
+        )
+        lost.__cause__ = errors[0]
+        result.try_set_exception(lost)
+
+
+@final
+class _RaceArrival(Listener):
+    """Tells the race of one future."""
+
+    __slots__ = ("_place", "_race")
+
+    def __init__(self, race: Race, place: int) -> None:
+        self._race = race
+        self._place = place
+
+    def __call__(self) -> None:
+        self._race.arrive(self._place)
+
+    @property
+    def stale(self) -> bool:
+        """Whether the race is over."""
+        return self._race.over
+
+
+def checked_k(k: object, count: int) -> int:
+    """Returns how many are wanted.
+
+    Raises:
+        TypeError: It is no integer.
+        ValueError: It is negative, or more than there are.
+    """
+    if isinstance(k, bool) or not isinstance(k, int):
+        raise TypeError(f"k must be an integer, not {k!r} ({type(k).__name__})")
+    if not 0 <= k <= count:
+        raise ValueError(f"k must be from 0 to the number of futures (k: {k}, futures: {count})")
+    return k
+
+
+# ------------------------------------------------------------------------------------------------
+
+T = TypeVar("T")
+
+
+def collect_all(futures: Iterable[Future[T]]) -> Future[list[Future[T]]]:
+    """Returns a future of the list of `futures`, completed once all of them are, failed or not.
+
+    Args:
+        futures: What is waited for; whoever reads the list reads their errors.
+
+    Raises:
+        TypeError: One of them is no Future.
+    """
+    collected = _checked(futures, "collect_all")
+    dispatch = next((f._dispatch for f in collected if f._dispatch is not None), None)
+    result: Future[list[Future[T]]] = new_future(dispatch, f"collect_all of {len(collected)}")
+    comes_from(result, tuple(collected))
+    lock = threading.Lock()
+    missing = len(collected)
+
+    def count() -> None:
+        nonlocal missing
+        with lock:
+            missing -= 1
+            complete = missing == 0
+        if complete:
+            result.try_set_result(collected)
+
+    for future in collected:
+        future.hand_on()
+        future.call_when_done(count)
+    if not collected:
+        result.set_result(collected)
+    return result
+
+
+def wait_all(futures: Iterable[Future[T]], timeout: float | None = None) -> list[T]:
+    """Blocks until all futures are completed and returns their values, in order.
+
+    Args:
+        futures: What is waited for.
+        timeout: Seconds for all of them together; None waits until they are completed.
+
+    Raises:
+        CallTimeoutError: Some were not completed in time.
+        WaitCycleError: What completes one of them waits for this very wait.
+        BlockingCallError: On an event loop that telegrad runs.
+        TypeError: One of them is no Future.
+        BaseException: The error of the first future that fails, as soon as it fails.
+    """
+    limit = seconds(timeout, math.inf)
+    waited = _checked(futures, "wait_all")
+    if on_own_loop() and not all(future.done() for future in waited):
+        raise BlockingCallError(
+            "wait_all() would block a loop of telegrad's; write `await rpc.collect_all(futures)`"
+        )
+    gate = Gate()
+    countdown = _Countdown(len(waited), gate)
+    told: list[tuple[Future[T], Waker]] = []  # of many that are waited for some are done by now
+    for future in waited:
+        if future.done():
+            countdown.tell(future)
+        else:
+            told.append((future, partial(countdown.tell, future)))
+            future.call_when_done(told[-1][1])
+    started, late = time.monotonic(), False
+    try:
+        drive = drive_of(tuple(waited))
+        late = not gate.wait(limit, *waited, drive=drive) and countdown.left > 0
+        if late:
+            raise _not_all(waited, countdown.left, time.monotonic() - started)
+        if countdown.failed is not None:
+            countdown.failed.value()
+        return [future.value() for future in waited]
+    except BaseException:
+        for future, tell in told:
+            future._forget(tell)
+        if not late:
+            for future in waited:
+                future.hand_on()  # one error stands for all
+        raise
+
+
+def as_completed(futures: Iterable[Future[T]], timeout: float | None = None) -> AsCompleted[T]:
+    """Returns an iterator over futures in the order in which they are completed, failed or not.
+
+    Plain (`for`) and asynchronous (`async for`), from any thread or loop; several may share one.
+
+    Args:
+        futures: One that occurs twice comes twice.
+        timeout: Seconds from now for all of them together; None waits until they are completed.
+
+    Raises:
+        TypeError: One of them is no Future. While it iterates: CallTimeoutError when they are not
+            completed in time, and BlockingCallError where `for` would block a loop that telegrad
+            runs.
+
+    Example:
+        >>> first, second = Future(), Future()
+        >>> second.set_result("second"), first.set_result("first")
+        (None, None)
+        >>> [future.value() for future in as_completed([first, second])]
+        ['first', 'second']
+    """
+    return AsCompleted(_checked(futures, "as_completed"), seconds(timeout, math.inf))
+
+
+def first_n(futures: Iterable[Future[T]], k: int) -> Future[list[Future[T]]]:
+    """Returns a future of the first `k` of `futures` that succeed, in the order in which they do.
+
+    The others are left alone. An error of one that was not needed is nobody's.
+
+    Args:
+        futures: Of calls, or plain ones.
+        k: From 0 to the number of futures.
+
+    Returns:
+        It fails with NotEnoughResultsError as soon as fewer than `k` can succeed.
+
+    Raises:
+        TypeError: One of them is no Future, or `k` no integer.
+        ValueError: `k` is negative, or more than there are futures.
+
+    Example:
+        >>> slow, fast = Future(), Future()
+        >>> fast.set_result("fast")
+        >>> first_n([slow, fast], 1).wait() == [fast]
+        True
+    """
+    raced = _checked(futures, "first_n")
+    result = Race(raced, checked_k(k, len(raced)), f"first_n of {len(raced)}").start()
+    comes_from(result, Wait(tuple(raced)))
+    origin = origin_of_caller(sys._getframe(1))
+    if origin is not None:
+        result.watch(origin, None)
+    return result
+
+
+@final
+class AsCompleted(Generic[T]):
+    """What `as_completed` returns.
+
+    Args:
+        futures: What is waited for.
+        limit: Seconds for all of them.
+    """
+
+    __slots__ = ("_arrivals", "_futures", "_limit", "_started")
+
+    def __init__(self, futures: list[Future[T]], limit: float) -> None:
+        self._arrivals = _Arrivals()
+        self._futures: dict[int, Future[T]] = dict(enumerate(futures))  # guarded by its lock
+        self._limit = limit
+        self._started = time.monotonic()
+        for place, future in enumerate(futures):
+            future.call_when_done(_Arrival(self._arrivals, place))
+
+    def __iter__(self) -> Iterator[Future[T]]:
+        return self
+
+    def __aiter__(self) -> AsyncIterator[Future[T]]:
+        return self
+
+    def __next__(self) -> Future[T]:
+        """Blocks until the next one is completed; see `as_completed`."""
+        while self._futures:
+            gate = Gate()
+            found = self._take(gate.open)
+            if found is not None:
+                return found
+            check_not_inherited(self._futures.values())
+            if on_own_loop():
+                self._forget(gate.open)
+                raise BlockingCallError(
+                    "as_completed() would block a loop of telegrad's; write "
+                    "`async for future in rpc.as_completed(futures)`"
+                )
+            try:
+                left = max(self._seconds_left(), 0.0)
+                drive = drive_of(self._next_source())
+                if not gate.wait(left, first_of=self._futures.values(), drive=drive):
+                    raise self._too_late()
+            except BaseException:
+                self._forget(gate.open)
+                raise
+        raise StopIteration
+
+    async def __anext__(self) -> Future[T]:
+        """Waits on the running asyncio loop, whichever that is."""
+        loop = asyncio.get_running_loop()
+        while self._futures:
+            awakened = Arrival(loop, self._futures.values())
+            found = self._take(awakened.arrive)
+            if found is not None:
+                return found
+            check_not_inherited(self._futures.values())
+            left = self._seconds_left()
+            ends = drive_on(loop, self._next_source())
+            try:
+                async with asyncio.timeout(None if left == math.inf else left):
+                    await awakened
+            except TimeoutError:
+                raise self._too_late() from None
+            finally:
+                for end in ends:
+                    end()
+                self._forget(awakened.arrive)
+        raise StopAsyncIteration
+
+    def __del__(self) -> None:
+        self._arrivals.gone = True
+
+    def _take(self, wake: Waker) -> Future[T] | None:
+        """Returns one that is completed; else None.
+
+        Then `wake` is called once there is one, or none is left.
+        """
+        arrivals, found = self._arrivals, None
+        sleepers: list[Waker] = []
+        with arrivals.lock:
+            if arrivals.places:
+                found = self._futures.pop(arrivals.places.popleft())
+            else:
+                arrivals.sleepers.append(wake)
+            if not self._futures:  # nothing will come for those who share this, or for this one
+                sleepers, arrivals.sleepers = arrivals.sleepers, []
+        for each in sleepers:
+            each()
+        return found
+
+    def _forget(self, wake: Waker) -> None:
+        with self._arrivals.lock, contextlib.suppress(ValueError):
+            self._arrivals.sleepers.remove(wake)
+
+    def _next_source(self) -> object:
+        """Returns that of the first one that is not completed: to look at all takes long."""
+        with self._arrivals.lock:
+            return next((f._source for f in self._futures.values() if not f.done()), None)
+
+    def _seconds_left(self) -> float:
+        return self._limit - (time.monotonic() - self._started)
+
+    def _too_late(self) -> CallTimeoutError:
+        elapsed = time.monotonic() - self._started
+        with self._arrivals.lock:
+            pending = [future for future in self._futures.values() if not future.done()]
+        among = f", among them {pending[0]._label}" if pending else ""
+        return CallTimeoutError(
+            f"{len(pending)} futures were not done {elapsed:.3g} s after as_completed(){among}; "
+            "they go on",
+            phase="waiting",
+            elapsed=elapsed,
+        )
+
+
+@final
+class _Arrivals:
+    """What an iterator is told, apart from its futures: they refer to this, and not in a circle.
+
+    Attributes:
+        lock: Guards `places` and `sleepers`.
+        places: Of futures that are completed and were not taken, in order.
+        sleepers: Who wants to hear of the next one.
+        gone: Whether the iterator is garbage, or will be soon.
+    """
+
+    __slots__ = ("gone", "lock", "places", "sleepers")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.places: deque[int] = deque()
+        self.sleepers: list[Waker] = []
+        self.gone = False
+
+
+@final
+class _Arrival(Listener):
+    """Announces one future to an iterator."""
+
+    __slots__ = ("_arrivals", "_place")
+
+    def __init__(self, arrivals: _Arrivals, place: int) -> None:
+        self._arrivals = arrivals
+        self._place = place
+
+    def __call__(self) -> None:
+        arrivals = self._arrivals
+        with arrivals.lock:
+            arrivals.places.append(self._place)
+            sleepers, arrivals.sleepers = arrivals.sleepers, []
+        for wake in sleepers:
+            wake()
+
+    @property
+    def stale(self) -> bool:
+        """Whether the iterator is gone."""
+        return self._arrivals.gone
+
+
+@final
+class _Countdown:
+    """Opens a gate: when all futures are completed, or the first of them has failed.
+
+    Attributes:
+        left: How many are not completed.
+        failed: The first that is known to have failed.
+    """
+
+    __slots__ = ("_gate", "_lock", "failed", "left")
+
+    def __init__(self, count: int, gate: Gate) -> None:
+        self._lock = threading.Lock()
+        self._gate = gate
+        self.left = count
+        self.failed: Future[Any] | None = None
+        if not count:
+            gate.open()
+
+    def tell(self, future: Future[Any]) -> None:
+        """Hears that one is completed; from any thread."""
+        with self._lock:
+            self.left -= 1
+            first = self.failed is None
+            if first and future.failed:
+                self.failed = future
+            over = first and (self.failed is not None or not self.left)
+        if over:
+            self._gate.open()
+
+
+def _not_all(waited: Sequence[Future[Any]], left: int, elapsed: float) -> CallTimeoutError:
+    missing = next((future._label for future in waited if not future.done()), "none any more")
+    return CallTimeoutError(
+        f"{left} of {len(waited)} futures were not done after {elapsed:.3g} s "
+        f"of wait_all(), among them {missing}",
+        phase="waiting",
+        elapsed=elapsed,
+    )
+
+
+def _checked(futures: Iterable[Future[T]], verb: str) -> list[Future[T]]:
+    given: object = futures
+    if isinstance(given, Future):
+        raise TypeError(f"{verb} takes several futures, not one; write [future]")
+    checked = list(futures)
+    for place, future in enumerate(checked):
+        if not isinstance(future, Future):
+            raise TypeError(f"{verb} takes futures, but item {place} is {future!r}")
+    return checked
+
+
+# -- many calls at once: all of their values, or the first k of them; what is common is encoded once --
+
+Call: TypeAlias = tuple[Any, ...] | Future[Any]
+
+
+def gather(
+    calls: Iterable[Call], k: int | None = None, timeout: float | None = None
+) -> Future[list[Any]]:
+    """Makes several calls at once and returns the future of their values, in the order of `calls`.
+
+    With `k` it is that of the values of the first `k` that succeed, in the order of `calls` too.
+    Those that are not needed any more are cancelled, and so are all when the future itself is.
+    Calls with the same function and the same argument objects are encoded once, and their arrays
+    copied once, however many workers they go to.
+
+    Args:
+        calls: Tuples `(to, func)`, `(to, func, args)` or `(to, func, args, kwargs)` as for
+            `rpc_async`, and futures, in any mixture.
+        k: How many must succeed; None for all.
+        timeout: Seconds for the calls, and for futures among them; None for the default, which
+            bounds no future that was given.
+
+    Returns:
+        Without `k` it fails as soon as one fails, with that error. With `k` it fails with
+        NotEnoughResultsError as soon as fewer than `k` can succeed, which names each failure.
+
+    Raises:
+        TypeError: An item has another form.
+        ValueError: `k` is negative, or more than there are calls.
+        UnknownWorkerError: There is no such worker; nothing was sent.
+        EncodeError: A function or an argument cannot travel; nothing was sent.
+        NotInitializedError: No agent runs here.
+    """
+    agent = current_agent()
+    given: object = calls
+    if isinstance(given, Future):
+        raise TypeError("gather takes several calls or futures, not one future; write [future]")
+    seconds(timeout, math.inf)  # refuses 0, negatives and bools before anything is sent
+    asked = _prepare(agent, list(calls))
+    if k is not None:
+        checked_k(k, len(asked))
+    futures = _send(agent, asked, timeout)
+    futures_given = any(isinstance(each, Future) for each in asked)
+    race = Race(
+        futures,
+        k,
+        _label(len(asked), k),
+        as_values=True,
+        in_order=True,
+        cancels=True,
+        dispatch=agent.submit,
+    )
+    result = race.start()
+    if futures_given and timeout is not None and not race.over:
+        _bound(agent, race, result, timeout)
+    else:
+        comes_from(result, Wait(tuple(futures)))
+    return watched(agent, result)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A call that is ready to be sent to its worker."""
+
+    to: WorkerInfo
+    function: str
+    prepared: Prepared
+
+
+def _prepare(agent: Agent, calls: Sequence[object]) -> list[_Request | Future[Any]]:
+    """Checks and encodes all calls before any of them is sent."""
+    parsed: list[_Parsed | Future[Any]] = []
+    known: dict[object, _Encoded] = {}
+    prepared: list[_Request | Future[Any]] = []
+    for place, call in enumerate(calls):
+        with _naming(place):
+            parsed.append(_parse(agent, place, call))
+    for place, each in enumerate(parsed):
+        with _naming(place):
+            prepared.append(each if isinstance(each, Future) else each.request(known))
+    return prepared
+
+
+@contextlib.contextmanager
+def _naming(place: int) -> Iterator[None]:
+    """Notes which call it is that is refused."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"it is item {place} of the calls that were given to gather")
+        raise
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Encoded:
+    """A payload, and what keeps it alive: no id in a key is used twice."""
+
+    prepared: Prepared
+    payload: object
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Parsed:
+    """A call as it was written."""
+
+    to: WorkerInfo
+    func: Any
+    args: object
+    kwargs: object
+
+    def request(self, known: dict[object, _Encoded]) -> _Request:
+        """Encodes it, unless an equal one was encoded already."""
+        function, payload = call_payload(self.func, self.args, self.kwargs)
+        key = self._key(payload["args"], payload["kwargs"])
+        if key not in known:
+            known[key] = _Encoded(Prepared.of(payload), payload)
+        return _Request(self.to, function, known[key].prepared)
+
+    def _key(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
+        """The very same objects: `(x,)` is a new tuple each time, `x` is not."""
+        named = tuple((name, id(value)) for name, value in kwargs.items())
+        return id(self.func), tuple(map(id, args)), named
+
+
+def _parse(agent: Agent, place: int, call: object) -> _Parsed | Future[Any]:
+    if isinstance(call, Future):
+        return call
+    if not isinstance(call, tuple) or not 2 <= len(call) <= 4:
+        raise TypeError(
+            f"a call is a tuple (to, func), (to, func, args) or (to, func, args, kwargs), or a "
+            f"future, but item {place} is {call!r}"
+        )
+    to, func, *rest = call
+    args = rest[0] if rest else ()
+    kwargs = rest[1] if len(rest) > 1 else None
+    return _Parsed(agent.worker(to), func, args, kwargs)
+
+
+def _send(
+    agent: Agent, asked: Sequence[_Request | Future[Any]], timeout: float | None
+) -> list[Future[Any]]:
+    """Sends them all; where one cannot be, those before it are cancelled."""
+    futures: list[Future[Any]] = []
+    sent: list[Future[Any]] = []
+    try:
+        for each in asked:
+            if isinstance(each, Future):
+                futures.append(each)
+                continue
+            sent.append(
+                agent.send(each.to, CALL, each.prepared, function=each.function, timeout=timeout)
+            )
+            futures.append(sent[-1])
+    except BaseException:
+        for future in sent:
+            future.cancel()
+        raise
+    return futures
+
+
+def _bound(agent: Agent, race: Race, result: Future[list[Any]], timeout: float) -> None:
+    """Ends it after some seconds: the futures that were given have no deadline of this call."""
+
+    def expire() -> None:
+        race.call_off(
+            CallTimeoutError(
+                f"{result._label} was not done after {timeout:.3g} s; what it waited for was "
+                "cancelled",
+                phase="waiting",
+                elapsed=timeout,
+            )
+        )
+
+    result.call_when_done(agent.after(timeout, expire))
+
+
+def _label(count: int, k: int | None) -> str:
+    return f"gather of {count}" if k is None else f"gather of {k} of {count}"

@@ -1,0 +1,560 @@
+"""Futures: made anywhere, used from any thread, awaited from any event loop.
+
+A future that an agent makes may be completed with a *thunk*: the reply as it arrived, decoded once
+by whichever thread first needs the value. So the loop thread never touches array bytes.
+
+    pending ──▶ value
+       │  └───▶ error
+       └──▶ thunk ──▶ resolving ──▶ value | error        (`done()` from `thunk` on)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import logging
+import math
+import sys
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Generic, TypeAlias, TypeVar, final, overload
+
+from telegrad.errors import BlockingCallError, CallCancelledError
+from telegrad.rpc.agent.ambient import find_agent
+from telegrad.rpc.call.failure import Contained, fresh_copy, without_frames
+from telegrad.rpc.future.unread import (
+    Made,
+    Origin,
+    Report,
+    Reports,
+    expect_reports,
+    origin_of_caller,
+)
+from telegrad.rpc.future.waits import (
+    Arrival,
+    Gate,
+    awaiting,
+    comes_from,
+    drive_of,
+    drive_on,
+    pool_thread,
+)
+from telegrad.rpc.limits import not_done, seconds
+from telegrad.transport import hands_over, on_own_loop
+
+__all__ = [
+    "Dispatch",
+    "Future",
+    "Listener",
+    "Waker",
+    "check_callback",
+    "new_future",
+    "without_stale",
+]
+
+
+# -- wakers that may lose their purpose before the future that they wait for is completed --------
+
+Waker: TypeAlias = Callable[[], None]
+
+MANY_WAKERS = 64  # from so many on, the stale ones are looked for; fewer are not worth a look
+
+
+class Listener(ABC):
+    """A waker of somebody who may go away without a word: the consumer of an iterator."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def __call__(self) -> None:
+        """Hears that the future is completed; must not block, raise or look at the value."""
+
+    @property
+    @abstractmethod
+    def stale(self) -> bool:
+        """Whether nobody is left who wants to know; runs under the future's lock."""
+
+
+def without_stale(wakers: list[Waker]) -> list[Waker]:
+    """Returns the wakers of a future, without stale ones whenever their number has doubled."""
+    count = len(wakers)
+    if count < MANY_WAKERS or count & (count - 1):
+        return wakers
+    return [each for each in wakers if not (isinstance(each, Listener) and each.stale)]
+
+
+def check_callback(callback: object) -> None:
+    """Checks what a user gives as a callback.
+
+    Raises:
+        TypeError: It is not callable.
+    """
+    if not callable(callback):
+        raise TypeError(f"a callback must be callable, not {callback!r}")
+
+
+# ------------------------------------------------------------------------------------------------
+
+T = TypeVar("T")
+U = TypeVar("U")
+Dispatch = Callable[[Callable[[], None]], None]
+
+_logger = logging.getLogger(__name__)
+
+UNNAMED = "a future"
+
+_PENDING, _THUNK, _RESOLVING, _VALUE, _ERROR = range(5)
+
+
+@final
+class Future(Generic[T]):
+    """A value that will be there later.
+
+    Callbacks run in the user's thread that completes the future, else in the agent's pool, never
+    on a loop of telegrad's; each in a copy of the `contextvars.Context` that added it.
+
+    Example:
+        >>> future = Future()
+        >>> doubled = future.then(lambda done: 2 * done.value())
+        >>> future.set_result(21)
+        >>> doubled.wait()
+        42
+    """
+
+    # fmt: off
+    __slots__ = (
+        "__weakref__", "_about", "_callbacks", "_dispatch", "_error", "_fails", "_lock", "_made",
+        "_on_cancel", "_raised", "_reports", "_resolved", "_source", "_state", "_thunk", "_unread",
+        "_value", "_wakers", "_words",
+    )
+    # fmt: on
+
+    def __init__(self) -> None:
+        self._begin(None, UNNAMED, ())
+        self._unread: Made | None = origin_of_caller(sys._getframe(1))  # the library reads its own
+
+    def _begin(self, dispatch: Dispatch | None, words: str, about: tuple[object, ...]) -> None:
+        self._lock = threading.Lock()
+        self._state = _PENDING
+        self._value: T | None = None
+        self._error: BaseException | None = None
+        self._raised = False
+        self._thunk: Callable[[], T] | None = None
+        self._fails = False  # what the thunk does
+        self._unread = None  # where it was made, until its error is read or handed on
+        self._reports: Reports | None = None
+        self._resolved: threading.Event | None = None
+        self._source: object = None  # what will complete it; see `blocking`
+        self._wakers: list[Waker] | tuple[()] = ()  # nearly all have one of either, or none
+        self._callbacks: list[Callable[[], None]] | tuple[()] = ()
+        self._dispatch = dispatch
+        self._on_cancel: Callable[[], object] | None = None  # set while it is pending
+        self._words, self._about = words, about
+        self._made = time.monotonic()
+
+    def done(self) -> bool:
+        """Tells whether it was completed, with a value or an error."""
+        return self._state != _PENDING
+
+    def wait(self, timeout: float | None = None) -> T:
+        """Blocks until it is completed and returns its value; may be called any number of times.
+
+        Args:
+            timeout: Seconds above 0; None and `math.inf` wait until it is completed. A call's
+                future is completed at the call's own deadline at the latest.
+
+        Raises:
+            CallTimeoutError: It was not completed in time; it may be later.
+            WaitCycleError: What completes it waits for this very wait.
+            BlockingCallError: On an event loop that telegrad runs, while it is not done.
+            BaseException: Whatever it was completed with.
+        """
+        limit = math.inf if timeout is None else seconds(timeout, math.inf)
+        if self._state == _PENDING:
+            if on_own_loop():
+                raise BlockingCallError(
+                    f"wait() for {self._label} would block a loop of telegrad's; "
+                    "write `await future` in an async def function"
+                )
+            self._block(limit)
+        return self.value()
+
+    def value(self) -> T:
+        """Returns the value of a completed future, or raises its error; never blocks.
+
+        Raises:
+            RuntimeError: It is not done.
+            BaseException: Whatever it was completed with.
+        """
+        if self._state < _VALUE:
+            self._settle()
+        self._unread = None
+        if self._state == _VALUE:
+            return self._value  # type: ignore[return-value]  # None too where that is a T
+        raise self._fresh_error()
+
+    def exception(self) -> BaseException | None:
+        """Returns the error of a completed future, None when it has a value.
+
+        Raises:
+            RuntimeError: It is not done.
+        """
+        if self._state < _VALUE:
+            self._settle()
+        self._unread = None
+        return self._error
+
+    def set_result(self, value: T) -> None:
+        """Completes it with a value; a reply that it stands for is encoded before this returns.
+
+        Args:
+            value: Anything; it is not copied.
+
+        Raises:
+            RuntimeError: It was completed before; its value stays.
+        """
+        if not self._complete(_VALUE, value=value):
+            raise RuntimeError(self._completed_twice("set_result"))
+
+    def set_exception(self, error: BaseException) -> None:
+        """Completes it with an error, which keeps its class across `then` and across workers.
+
+        Args:
+            error: An exception instance, not a class.
+
+        Raises:
+            TypeError: `error` is not an exception instance.
+            RuntimeError: It was completed before; its value stays.
+        """
+        if not isinstance(error, BaseException):
+            raise TypeError(f"set_exception takes an exception instance, not {error!r}")
+        if not self._complete(_ERROR, error=error):
+            raise RuntimeError(self._completed_twice("set_exception"))
+
+    def cancel(self) -> bool:
+        """Completes it with `CallCancelledError`, unless it is completed; tells whether it did.
+
+        A call is withdrawn where it was not sent yet; else the callee is told: it cancels the
+        coroutine, or marks the call that a thread runs (`rpc.current_call`), and cancels what
+        that one waits for. Its value, if there will be one, is dropped. Cancelling what `then`
+        returned spares its callback, and cancels nothing that comes before it. Never blocks.
+        """
+        self._unread = None  # whoever cancels knows of it
+        error = CallCancelledError(f"{self._label} was cancelled")
+        self._raised = True  # as in `try_set_exception`
+        return self._complete(_ERROR, error=error, cancelled=True)
+
+    @overload
+    def then(self, callback: Callable[[Future[T]], Future[U]]) -> Future[U]: ...
+    @overload
+    def then(self, callback: Callable[[Future[T]], U]) -> Future[U]: ...
+    def then(self, callback: Callable[[Future[T]], Any]) -> Future[Any]:
+        """Returns a future of what `callback(self)` returns, once this one is completed.
+
+        A future that the callback returns is flattened; an exception that it raises becomes the
+        error, of its own class. When this future is done the callback runs at once, here.
+
+        Args:
+            callback: Is given this future, completed; its `value()` raises where that failed.
+
+        Raises:
+            TypeError: `callback` is not callable.
+        """
+        check_callback(callback)
+        child: Future[Any] = new_future(self._dispatch, f"then() of {self._label}")
+        child._unread, child._reports = origin_of_caller(sys._getframe(1)), self._reports
+        self._unread = None
+        comes_from(child, self)
+
+        def run() -> None:
+            if child.done():  # cancelled
+                return
+            comes_from(child, pool_thread())
+            try:
+                outcome = callback(self)
+            except BaseException as error:
+                child.try_set_exception(error)
+                return
+            if isinstance(outcome, Future):
+                outcome._follow(child)
+            else:
+                child.try_set_result(outcome)
+
+        self._subscribe(run)
+        return child
+
+    def add_done_callback(self, callback: Callable[[Future[T]], object]) -> None:
+        """Runs `callback(self)` once it is completed; what the callback raises is logged.
+
+        Args:
+            callback: Is given this future, completed; what it returns is dropped.
+
+        Raises:
+            TypeError: `callback` is not callable.
+        """
+        check_callback(callback)
+
+        def run() -> None:
+            with Contained(_logger, "a done callback of %s failed: %r", self._label, callback):
+                callback(self)
+
+        self._subscribe(run)
+
+    def __await__(self) -> Generator[Any, None, T]:
+        """Waits on the running asyncio loop, whichever that is."""
+        if self._state == _PENDING:
+            loop = asyncio.get_running_loop()
+            arrived = Arrival(loop, (self,))
+            run = awaiting(self)
+            self.call_when_done(arrived.arrive)
+            ends = drive_on(loop, self._source)
+            try:
+                yield from arrived
+            finally:
+                if run is not None:
+                    run.wait = None
+                for end in ends:
+                    end()
+                if self._state == _PENDING:
+                    self._forget(arrived.arrive)
+        return self.value()
+
+    def __repr__(self) -> str:
+        """Says what it stands for, how far it is, and how old."""
+        state = ("pending", "done, not decoded", "done, not decoded", "done", "failed")[self._state]
+        if self._state >= _VALUE:
+            state += f" ({type(self._value if self._state == _VALUE else self._error).__name__})"
+        what = "Future" if self._label == UNNAMED else f"Future of {self._label}"
+        return f"<{what}: {state}, {self.age:.1f} s old>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a Future cannot be pickled or copied; wait() for its value")
+
+    @property
+    def age(self) -> float:
+        """Seconds since it was made."""
+        return time.monotonic() - self._made
+
+    @property
+    def _label(self) -> str:
+        """What it stands for, in errors."""
+        return self._words % self._about if self._about else self._words
+
+    # For the library: completion that may lose a race, and wakers that run on any thread.
+
+    def try_set_result(self, value: T) -> bool:
+        """Completes it unless it is completed; tells whether it did. For the library."""
+        return self._complete(_VALUE, value=value)
+
+    def try_set_exception(self, error: BaseException) -> bool:
+        """Completes it unless it is completed; tells whether it did. For the library."""
+        self._raised = True  # only copies are: by its frames a raised one refers to this future
+        return self._complete(_ERROR, error=error)
+
+    def try_set_thunk(self, thunk: Callable[[], T], *, fails: bool = False) -> bool:
+        """Completes it with a value that the first thread in need of it computes. For the library.
+
+        Args:
+            thunk: Computes it, or raises the error.
+            fails: Whether it is known beforehand that it will raise.
+        """
+        return self._complete(_THUNK, thunk=thunk, fails=fails)
+
+    @property
+    def failed(self) -> bool:
+        """Whether it is known to have failed; decodes nothing. For the library."""
+        return self._state == _ERROR or (self._state != _VALUE and self._fails)
+
+    def watch(self, origin: Made, reports: Reports | None) -> None:
+        """Has its error told in the log if nobody reads it; see `unread`. For the library."""
+        self._reports = expect_reports() if reports is None and self.failed else reports
+        self._unread = origin
+
+    def hand_on(self) -> None:
+        """Says that somebody else answers for its error. For the library."""
+        self._unread = None
+
+    def call_when_done(self, waker: Callable[[], None]) -> None:
+        """Calls `waker` in whichever thread completes it, a loop included. For the library.
+
+        The waker must not block, raise or look at the value. A stale `Listener` is forgotten.
+        """
+        with self._lock:
+            if self._state == _PENDING:
+                if self._wakers:
+                    self._wakers = without_stale(self._wakers)
+                    self._wakers.append(waker)
+                else:
+                    self._wakers = [waker]
+                return
+        waker()
+
+    def stands_for(self, call: object, on_cancel: Callable[[], object]) -> None:
+        """Does what `comes_from` and `let_cancel` do, while nobody else has it. For the library."""
+        self._source, self._on_cancel = call, on_cancel
+
+    def let_cancel(self, on_cancel: Callable[[], object]) -> None:
+        """Says what `cancel()` calls, once, when it has completed this. For the library.
+
+        It must not block or raise; it is forgotten when the future is completed otherwise.
+        """
+        with self._lock:
+            if self._state == _PENDING:
+                self._on_cancel = on_cancel
+
+    def lend(self, dispatch: Dispatch | None) -> None:
+        """Says where callbacks of a plain one run that a loop completes. For the library."""
+        self._dispatch = self._dispatch or dispatch
+
+    def _forget(self, waker: Callable[[], None]) -> None:
+        with self._lock, contextlib.suppress(ValueError):
+            if self._wakers:
+                self._wakers.remove(waker)
+
+    def _block(self, limit: float) -> None:
+        started = time.monotonic()
+        gate = Gate()
+        self.call_when_done(gate.open)
+        if not gate.wait(limit, self, drive=drive_of(self._source)):
+            self._forget(gate.open)
+            raise not_done(self._label, time.monotonic() - started)
+
+    def _complete(
+        self,
+        state: int,
+        *,
+        value: T | None = None,
+        error: BaseException | None = None,
+        thunk: Callable[[], T] | None = None,
+        fails: bool = False,
+        cancelled: bool = False,
+    ) -> bool:
+        with self._lock:
+            if self._state != _PENDING:
+                return False
+            on_cancel, self._on_cancel = self._on_cancel, None  # it may refer to this future
+            self._source = None  # so may this
+            self._value, self._error, self._thunk, self._fails = value, error, thunk, fails
+            self._state = state
+            wakers, self._wakers = self._wakers, ()
+            callbacks, self._callbacks = self._callbacks, ()
+        if cancelled and on_cancel is not None:
+            on_cancel()  # first: a callback may run for long
+        if error is not None and self._unread is not None and self._reports is None:
+            self._reports = expect_reports()
+        for waker in wakers:
+            waker()
+        if callbacks:
+            self._run_each(callbacks)
+        return True
+
+    def _settle(self) -> None:
+        """Runs the thunk, or waits until who does so has: the state is final afterwards."""
+        with self._lock:
+            if self._state == _PENDING:
+                raise RuntimeError(f"{self._label} is not done; wait() for it or await it")
+            thunk, self._thunk = self._thunk, None
+            if self._state == _THUNK:
+                self._state = _RESOLVING
+            elif self._state == _RESOLVING and self._resolved is None:
+                self._resolved = threading.Event()
+            resolved = self._resolved
+        if thunk is None:
+            if resolved is not None:
+                resolved.wait()  # another thread decodes at this moment
+            return
+        state = _VALUE
+        try:
+            self._value = thunk()
+        except BaseException as error:
+            self._error = without_frames(error)
+            self._raised = True
+            state = _ERROR
+        with self._lock:
+            self._state = state
+            resolved = self._resolved  # made by who waits, while this was not the state yet
+        if resolved is not None:
+            resolved.set()
+
+    def _fresh_error(self) -> BaseException:
+        """Each raise has an exception of its own, since a raise writes into its traceback."""
+        error = self._error
+        assert error is not None
+        with self._lock:
+            first, self._raised = not self._raised, True
+        return error if first else fresh_copy(error).with_traceback(error.__traceback__)
+
+    def _subscribe(self, run: Callable[[], None]) -> None:
+        context = contextvars.copy_context()
+
+        def callback() -> None:
+            context.run(run)
+
+        with self._lock:
+            if self._state == _PENDING:
+                if self._callbacks:
+                    self._callbacks.append(callback)
+                else:
+                    self._callbacks = [callback]
+                return
+        self._run(callback)
+
+    def _run_each(self, callbacks: Sequence[Callable[[], None]]) -> None:
+        for place, callback in enumerate(callbacks, start=1):
+            try:
+                self._run(callback)
+            except BaseException:  # Ctrl-C: the others hear that this is completed all the same
+                self._run_each(callbacks[place:])
+                raise
+
+    def _run(self, callback: Callable[[], None]) -> None:
+        if hands_over():
+            if self._dispatch is None and (agent := find_agent()) is not None:
+                self._dispatch = agent.submit
+            if self._dispatch is not None:
+                self._dispatch(callback)
+                return
+        callback()
+
+    def __del__(self) -> None:
+        try:
+            origin = self._unread
+        except AttributeError:  # __init__ refused
+            return
+        if origin is None or self._reports is None or not self.failed:
+            return
+        error = self._error if self._error is not None else self._thunk
+        if error is not None:
+            self._reports.put(Report(self._label, Origin(*origin), error))
+
+    def _follow(self, child: Future[Any]) -> None:
+        """Completes `child` with the outcome of this one."""
+
+        def hand_on() -> None:
+            error = self.exception()
+            if error is None:
+                child.try_set_result(self._value)
+            else:
+                child.try_set_exception(error)
+
+        comes_from(child, self)
+        self._subscribe(hand_on)
+
+    def _completed_twice(self, verb: str) -> str:
+        return f"{verb}() on {self._label}, which is completed already; a future is completed once"
+
+
+def new_future(dispatch: Dispatch | None, label: str, *about: object) -> Future[Any]:
+    """For the library: returns a future that the library completes.
+
+    Args:
+        dispatch: Runs callbacks in the pool when it is completed on a loop of telegrad's.
+        label: What it stands for, in errors.
+        *about: Where there are any, `label` is a format of them, as for a logger.
+    """
+    future: Future[Any] = Future.__new__(Future)
+    future._begin(dispatch, label, about)
+    return future

@@ -1,0 +1,206 @@
+"""Errors that nobody read: told in the log once what holds one is garbage: a future, RRef, stream.
+
+A finaliser may run anywhere, inside the lock of a log handler too: it only puts a report into the
+queue of an agent. That is looked through once a second, and at the agent's end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar, final
+
+from telegrad.errors import NotInitializedError
+from telegrad.rpc.agent.ambient import find_agent
+
+if TYPE_CHECKING:
+    from telegrad.rpc.agent.agent import Agent
+    from telegrad.rpc.future.future import Future
+
+__all__ = [
+    "Made",
+    "Origin",
+    "Report",
+    "Reports",
+    "UnreadErrors",
+    "attach_to",
+    "expect_reports",
+    "origin_here",
+    "origin_of_caller",
+    "reports_of",
+    "watch_from",
+    "watched",
+]
+
+T = TypeVar("T")
+
+LOOK_SECONDS = 1.0  # a user reads the log at leisure, and an empty look costs a microsecond
+
+_logger = logging.getLogger(__name__)
+
+
+class Origin(NamedTuple):
+    """Where a future was made.
+
+    Neither the frame is kept, which would hold the locals of its function, nor the number of its
+    line, which takes longer to find than all else: the instruction tells it when it is asked for.
+
+    Attributes:
+        code: Of the function that made it.
+        instruction: Where in that.
+    """
+
+    code: CodeType
+    instruction: int
+
+    def __str__(self) -> str:
+        lines = self.code.co_lines()
+        held = (line for start, end, line in lines if start <= self.instruction < end)
+        return f"{self.code.co_filename}:{next(held, None) or self.code.co_firstlineno}"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A future that is gone, and the error that it held.
+
+    Attributes:
+        label: What it stood for.
+        origin: Where it was made.
+        error: What nobody read, or what raises that: a reply that nobody decoded.
+    """
+
+    label: str
+    origin: Origin
+    error: BaseException | Callable[[], object]
+
+    def read(self) -> BaseException | None:
+        """Returns the error; decodes it where nobody did."""
+        if isinstance(self.error, BaseException):
+            return self.error
+        try:
+            self.error()
+        except BaseException as error:  # whatever the callee raised
+            return error
+        return None
+
+
+Reports: TypeAlias = SimpleQueue[Report]
+Made: TypeAlias = tuple[CodeType, int]  # what an Origin says; each call has one, few are looked at
+
+
+@final
+class UnreadErrors:
+    """What one agent's process has been told of errors that nobody read.
+
+    Args:
+        after: Calls a function on the loop, some seconds later.
+        submit: Runs a function in the pool.
+    """
+
+    def __init__(
+        self,
+        after: Callable[[float, Callable[[], None]], object],
+        submit: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self.reports: Reports = SimpleQueue()
+        self._after = after
+        self._submit = submit
+        self._lock = threading.Lock()  # guards `_looking`
+        self._looking = False
+
+    def expect(self) -> Reports:
+        """Returns where a finaliser reports to; from now on the queue is looked through."""
+        if not self._looking:
+            with self._lock:
+                first, self._looking = not self._looking, True
+            if first:
+                self._after(LOOK_SECONDS, self._look)
+        return self.reports
+
+    def tell(self) -> None:
+        """Writes the log; decodes errors, so not on the loop."""
+        with contextlib.suppress(Empty):
+            while True:
+                _tell(self.reports.get_nowait())
+
+    def _look(self) -> None:
+        if not self.reports.empty():
+            self._submit(self.tell)
+        self._after(LOOK_SECONDS, self._look)
+
+
+def _tell(report: Report) -> None:
+    error = report.read()
+    if error is not None:
+        _logger.warning(
+            "%s failed, and nobody read its error; it was made at %s: wait() for it, await it, or "
+            "look at its exception(); ask an RRef for its value, read a stream to its end",
+            report.label,
+            report.origin,
+            exc_info=error,
+        )
+
+
+def origin_of_caller(frame: FrameType) -> Origin | None:
+    """Returns where a frame is; None where that runs telegrad's own code."""
+    if frame.f_globals.get("__name__", "").startswith("telegrad."):
+        return None
+    return Origin(frame.f_code, frame.f_lasti)
+
+
+def expect_reports() -> Reports | None:
+    """Returns where errors of futures that no agent made are reported to, if anywhere."""
+    agent = find_agent()
+    return None if agent is None else _reports_of(agent)
+
+
+def watched(agent: Agent, future: Future[T]) -> Future[T]:
+    """For the library: returns a future given to a user, who may forget to read its error."""
+    frame: FrameType | None = sys._getframe(2)  # who called the verb
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("telegrad."):
+        frame = frame.f_back
+    if frame is not None:
+        future.watch((frame.f_code, frame.f_lasti), agent.reports or _reports_of(agent))
+    return future
+
+
+def watch_from(agent: Agent, future: Future[T], origin: Origin | None) -> Future[T]:
+    """Does what `watched` does, where it is known who is given what it stands for."""
+    if origin is not None:
+        future.watch(origin, _reports_of(agent))
+    return future
+
+
+def reports_of(agent: Agent, origin: Origin | None) -> Reports | None:
+    """Returns where the errors of what was made there are reported to, if anywhere."""
+    return None if origin is None else _reports_of(agent)
+
+
+def origin_here() -> Origin | None:
+    """Returns where the nearest code that is not telegrad's has called this."""
+    frame: FrameType | None = sys._getframe(2)  # who called the verb
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("telegrad."):
+        frame = frame.f_back
+    return None if frame is None else Origin(frame.f_code, frame.f_lasti)
+
+
+def attach_to(agent: Agent) -> None:
+    """For the library: has an agent write to the log which errors nobody read."""
+    unread = UnreadErrors(agent.after, agent.submit)
+    agent.attach(unread)
+    agent.after_close(unread.tell)
+
+
+def _reports_of(agent: Agent) -> Reports | None:
+    try:
+        agent.reports = agent.attached(UnreadErrors).expect()
+        return agent.reports
+    except NotInitializedError:  # it has joined no job
+        return None

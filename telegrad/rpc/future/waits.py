@@ -1,0 +1,555 @@
+"""What of the code that serves calls waits at this moment, and for which futures.
+
+Two want to know. The pool, that one of its threads is about to block: whoever waits holds up
+nobody, neither for a thread nor for the bytes that its call was admitted with. And the search for
+cycles (`wait_probe`): it follows each wait to the future, and from there to what will complete
+that, which the library notes with `comes_from`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+import weakref
+from asyncio import _get_running_loop
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, final
+from weakref import WeakKeyDictionary
+
+from telegrad.errors import AgentForkedError
+from telegrad.rpc.agent.ambient import find_agent, forked_at
+from telegrad.rpc.call.served_call import ServedCall, last_served_call
+from telegrad.types import WorkerInfo
+
+if TYPE_CHECKING:
+    from telegrad.rpc.future.future import Future
+
+__all__ = [
+    "Arrival",
+    "Drive",
+    "Driven",
+    "Gate",
+    "LoopWakers",
+    "NextItem",
+    "PoolThread",
+    "Reads",
+    "TaskRun",
+    "Wait",
+    "awaiting",
+    "blocking",
+    "check_not_inherited",
+    "comes_from",
+    "drive_of",
+    "drive_on",
+    "enter_task_run",
+    "pool_thread",
+]
+
+
+Awaited: TypeAlias = "Future[Any]"
+
+_NOTHING: AbstractContextManager[None] = nullcontext()
+
+
+@final
+class Wait:
+    """One wait without a limit of its own, which any of its futures may end.
+
+    It waits for all of them, and the failure of one ends it; or for the first.
+
+    Attributes:
+        futures: What it waits for; those that are done do not count.
+        started: When, in nanoseconds of `time.monotonic_ns`: two waits of one thread or task
+            never have the same.
+    """
+
+    __slots__ = ("futures", "started")
+
+    def __init__(self, futures: Collection[Awaited]) -> None:
+        self.futures = futures
+        self.started = time.monotonic_ns()
+
+
+@final
+class NextItem:
+    """What a reader of a stream waits for; the source of the future that wakes it.
+
+    Attributes:
+        reply: Of the request for the stream: its end.
+        number: How many items came before it.
+    """
+
+    __slots__ = ("number", "reply")
+
+    def __init__(self, reply: Awaited, number: int) -> None:
+        self.reply = reply
+        self.number = number
+
+
+class PoolThread(threading.Thread):
+    """A thread that wants to know when the user function in it waits.
+
+    Not of `ABCMeta`, whose `isinstance` takes ten times as long, and each wait asks.
+
+    Attributes:
+        wait: What it waits for; None while it runs, and in a wait that ends by itself.
+    """
+
+    wait: Wait | None = None
+
+    def enter_wait(self) -> None:
+        """A wait begins: another thread may take its place."""
+        raise NotImplementedError
+
+    def leave_wait(self) -> None:
+        """The wait is over; the thread goes on at once, whoever took its place."""
+        raise NotImplementedError
+
+
+@final
+class TaskRun:
+    """The coroutine of a served call.
+
+    Attributes:
+        task: Its task.
+        wait: What the task itself awaits; None while it runs, or awaits something else.
+    """
+
+    __slots__ = ("task", "wait")
+
+    def __init__(self, task: asyncio.Task[Any]) -> None:
+        self.task = weakref.ref(task)
+        self.wait: Wait | None = None
+
+
+_task_run: ContextVar[TaskRun | None] = ContextVar("telegrad_task_run", default=None)
+
+
+def enter_task_run() -> TaskRun | None:
+    """Makes the running task, in its own Context, one whose waits are noted."""
+    task = asyncio.current_task()
+    if task is None:
+        return None
+    run = TaskRun(task)
+    _task_run.set(run)
+    return run
+
+
+def blocking(
+    wake: Callable[[], None],
+    *futures: Awaited,
+    ends_by_itself: bool = True,
+    first_of: Collection[Awaited] = (),
+) -> AbstractContextManager[None]:
+    """Returns a block around a blocking wait; costs next to nothing outside served calls.
+
+    A wait of a served call ends when that is cancelled: the block is left with its error, unless
+    all futures were completed until then.
+
+    Args:
+        wake: Ends the wait early; from any thread, perhaps when it has ended.
+        futures: What is waited for, all of them.
+        ends_by_itself: Whether the wait has a limit of its own, or may end for another reason.
+        first_of: What the first of is waited for, where it is not all.
+
+    Raises:
+        AgentForkedError: One of the futures is of an agent of the process that this was forked from.
+    """
+    if forked_at():
+        check_not_inherited(futures)
+    current = threading.current_thread()
+    thread = current if isinstance(current, PoolThread) else None
+    served = last_served_call()  # a thread may outlive the coroutine that it works for
+    if thread is None and served is None:
+        return _NOTHING
+    wait = None if ends_by_itself else Wait(futures or first_of)
+    return _Blocking(thread, served, wake, futures, wait)
+
+
+def awaiting(future: Awaited) -> TaskRun | None:
+    """Notes that a task awaits a future; returns the run whose `wait` is to be reset after that.
+
+    None where the task is not the coroutine of a served call.
+
+    Raises:
+        AgentForkedError: See `blocking`.
+    """
+    if forked_at():
+        check_not_inherited((future,))
+    run = _task_run.get()
+    if run is None or run.task() is not asyncio.current_task():  # a task that it started
+        return None
+    run.wait = Wait((future,))
+    return run
+
+
+@final
+class _Blocking(AbstractContextManager[None]):
+    """Classes, not generators: every call waits, and those take three times as long."""
+
+    __slots__ = ("_futures", "_outer", "_served", "_thread", "_wait", "_wake", "_woken")
+
+    def __init__(
+        self,
+        thread: PoolThread | None,
+        served: ServedCall | None,
+        wake: Callable[[], None],
+        futures: tuple[Awaited, ...],
+        wait: Wait | None,
+    ) -> None:
+        self._thread = thread
+        self._served = served
+        self._wake = wake
+        self._futures = futures
+        self._wait = wait
+        self._outer: Wait | None = None
+        self._woken = False
+
+    def cancel(self) -> bool:
+        """Hears that the call was cancelled in which this waits."""
+        self._woken = True
+        self._wake()
+        return True
+
+    def __enter__(self) -> None:
+        served, thread = self._served, self._thread
+        if served is not None:
+            served.let_others_in()
+            served.waits.add(self)
+            if served.cancelled:  # perhaps before it knew of this
+                self.cancel()
+        if thread is not None:
+            self._outer, thread.wait = thread.wait, self._wait
+            thread.enter_wait()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        served, thread = self._served, self._thread
+        if thread is not None:
+            thread.leave_wait()
+            thread.wait = self._outer
+        if served is not None:
+            served.waits.discard(self)
+            if self._woken and kind is None and not self._is_done():
+                served.check()
+
+    def _is_done(self) -> bool:
+        return bool(self._futures) and all(future.done() for future in self._futures)
+
+
+def pool_thread() -> PoolThread | None:
+    """Returns this thread if it is one of a pool's."""
+    thread = threading.current_thread()
+    return thread if isinstance(thread, PoolThread) else None
+
+
+def comes_from(future: Awaited, source: object) -> None:
+    """Notes what will complete a future, so that a wait for it can be followed.
+
+    Args:
+        future: Pending, or just completed.
+        source: The future or futures whose completion it waits for (as a `Wait` where the first
+            failure of one will do), the `PendingCall` whose reply it stands for, the `NextItem` of
+            a stream, the `ServedCall` that makes its value, or the thread or task that does. None
+            while nothing is at work on it.
+    """
+    if type(source) is type(future):
+        source = weakref.ref(source)  # it knows this one already: no circle
+    with future._lock:
+        if not future.done():
+            future._source = source
+
+
+def check_not_inherited(futures: Iterable[Awaited]) -> None:
+    """Checks that nothing is waited for that only the parent of this process will ever hear of.
+
+    What is of an agent of this process, or of none, may be waited for; so may what is completed.
+
+    Raises:
+        AgentForkedError: An agent of the parent made one of the futures, or one that it comes from.
+    """
+    forked = forked_at()
+    if not forked:
+        return
+    places: list[object] = list(futures)
+    kinds = {type(future) for future in places}
+    while places:
+        thing = places.pop()
+        if isinstance(thing, weakref.ReferenceType):
+            thing = thing()
+        if isinstance(thing, tuple):
+            places += thing
+        elif isinstance(thing, Wait):
+            places += thing.futures
+        elif type(thing) in kinds:
+            future: Awaited = cast("Awaited", thing)
+            if future.done():
+                continue
+            if future._dispatch is not None and future._made <= forked:
+                raise AgentForkedError(
+                    f"{future._label} was made before this process was forked, by an agent of its "
+                    "parent, which alone hears of it; wait for it there, and start processes with "
+                    "multiprocessing's 'spawn' method"
+                )
+            places.append(future._source)
+
+
+# -- what a thread, or an event loop, reads while it waits for futures: that which completes them --
+#
+# Messages of workers past gRPC (of this host, or by `bulk_port`) need no other thread to be read:
+# whoever waits for a reply reads it (`transport.direct_pump`, `transport.loop_reader`), until it has
+# read several requests, which others do. Which worker's, the sources of futures tell that the library
+# notes with `comes_from`. Where several workers are to answer, all sockets are read.
+
+
+class Reads(Protocol):
+    """What has who waits for a reply read what comes; see `Exchange`."""
+
+    def drive(self, peer: WorkerInfo, gate: Gate, seconds: float) -> None:
+        """Has the calling thread read until the gate opens, or so long, or not at all."""
+
+    def drive_all(self, gate: Gate, seconds: float) -> None:
+        """Does the same for what comes from all workers of this host."""
+
+    def drive_on(
+        self, peer: WorkerInfo, loop: asyncio.AbstractEventLoop
+    ) -> Callable[[], None] | None:
+        """Has the loop that runs in the calling thread read, until what is returned is called."""
+
+
+class Driven:
+    """For the library: the source of a future that a worker's message completes.
+
+    Attributes:
+        peer: That worker.
+        reads: Has who waits read what comes from it; None where nothing does.
+    """
+
+    __slots__ = ()
+
+    peer: WorkerInfo
+    reads: Reads | None
+
+    def drive(self, gate: Gate, seconds: float) -> None:
+        """Reads what comes from the peer until the gate opens, or that long; for who waits."""
+        if self.reads is not None:
+            self.reads.drive(self.peer, gate, seconds)
+
+
+def drive_of(source: object) -> Drive | None:
+    """Returns what a thread does while it waits for a future; None for nothing.
+
+    Args:
+        source: Of that future, or several futures.
+    """
+    if isinstance(source, Driven):  # so for nearly all who ask
+        return source.drive
+    sources = _behind(source)
+    if not sources:
+        return None
+    reads = sources[0].reads
+    return sources[0].drive if len(sources) == 1 or reads is None else reads.drive_all
+
+
+def drive_on(loop: asyncio.AbstractEventLoop, source: object) -> Sequence[Callable[[], None]]:
+    """Has the loop that runs here read while a task awaits a future; returns what ends that.
+
+    Args:
+        loop: The one that runs.
+        source: Of that future, or several futures.
+    """
+    sources = (source,) if isinstance(source, Driven) else _behind(source)
+    return [
+        end
+        for each in sources
+        if each.reads is not None and (end := each.reads.drive_on(each.peer, loop)) is not None
+    ]
+
+
+def _behind(source: object) -> Sequence[Driven]:
+    """Returns what completes the pending ones of futures in the end, one for each worker."""
+    found: dict[WorkerInfo, Driven] = {}
+    places, last = [source], None
+    seen: set[int] = set()  # several that others wait for, too
+    while places:
+        place = places.pop()
+        if isinstance(place, Driven):
+            if place.peer is not last:  # of a thousand calls most are of the same
+                last = place.peer
+                found.setdefault(last, place)
+            continue
+        if isinstance(place, weakref.ReferenceType):
+            future = place()
+            places.append(None if future is None else future._source)
+        elif isinstance(place, tuple | Wait) and id(place) not in seen:
+            seen.add(id(place))
+            several = place.futures if isinstance(place, Wait) else place
+            # One that is done has none; neither has one that no message completes.
+            places += [source for each in several if (source := each._source) is not None]
+    return tuple(found.values())
+
+
+# -- a gate that one thread waits at until any other opens it ------------------------------------
+
+Drive: TypeAlias = "Callable[[Gate, float], None]"
+
+
+@final
+class Gate:
+    """Opened once, waited at by one thread; a bare lock, since an Event costs ten times as much."""
+
+    __slots__ = ("_lock", "_wake")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self._wake: Callable[[], None] | None = None
+
+    def is_open(self) -> bool:
+        """Tells whether it was opened."""
+        return not self._lock.locked()
+
+    def wake_with(self, wake: Callable[[], None] | None) -> None:
+        """Says what wakes the thread when it waits for something else at this moment."""
+        self._wake = wake
+
+    def open(self) -> None:
+        """Lets the thread go on; in any thread, idempotent."""
+        try:  # noqa: SIM105 - every reply opens one, and `suppress` costs as much as all the rest
+            self._lock.release()
+        except RuntimeError:  # it is open: the call was cancelled in which the thread waits
+            pass
+        if (wake := self._wake) is not None:
+            wake()
+
+    def wait(
+        self,
+        limit: float,
+        *futures: Future[Any],
+        first_of: Collection[Future[Any]] = (),
+        drive: Drive | None = None,
+    ) -> bool:
+        """Blocks until it is open; tells whether that came true within `limit` seconds.
+
+        Args:
+            limit: `math.inf` for no limit.
+            futures: What is waited for, where all of them open the gate.
+            first_of: What the first of opens it; looked at by others while this waits.
+            drive: What this thread does meanwhile, given the gate and the seconds.
+
+        Raises:
+            CallCancelledError: The call that this thread serves was cancelled.
+            CallTimeoutError: Its time is over.
+            AgentForkedError: A future belongs to the parent of this process.
+        """
+        by_itself = limit < math.inf or not (futures or first_of)
+        try:
+            with blocking(self.open, *futures, ends_by_itself=by_itself, first_of=first_of):
+                if drive is not None:
+                    started = time.monotonic()
+                    drive(self, limit)
+                    limit = max(0.0, limit - (time.monotonic() - started))
+                return self._lock.acquire(timeout=-1 if limit > threading.TIMEOUT_MAX else limit)
+        except BaseException:
+            for future in futures:
+                future._forget(self.open)
+            raise
+
+
+# -- wakes the tasks of users' event loops: all of one loop that are due by one call into it -----
+#
+# A call into a loop from another thread takes a system call and wakes that thread, which many replies
+# that arrive together need once. An agent has one `LoopWakers`, for whatever is awaited while it is
+# the ambient one.
+
+
+@final
+class LoopWakers:
+    """What wakes the tasks of each loop, none of which it keeps alive."""
+
+    def __init__(self) -> None:
+        self._wakers: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopWaker] = WeakKeyDictionary()
+
+    def wake(self, arrived: asyncio.Future[None]) -> None:
+        """Has the task go on that awaits this, in its own loop; from any thread, never blocks."""
+        loop = arrived.get_loop()
+        waker = self._wakers.get(loop)
+        if waker is None:  # two threads may make one each: then the loop is called twice
+            waker = self._wakers[loop] = _LoopWaker()
+        waker.wake(arrived)
+
+
+class Arrival(asyncio.Future[None]):
+    """What a task awaits in the place of futures of telegrad's; made on its loop.
+
+    Args:
+        loop: The one that runs here.
+        futures: Those.
+    """
+
+    __slots__ = ("_futures", "_wait", "_wakers")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, futures: Collection[Future[Any]]) -> None:
+        super().__init__(loop=loop)
+        agent = find_agent()
+        self._wakers = LoopWakers() if agent is None else agent.loop_wakers
+        self._futures = futures
+        self._wait: Wait | None = None
+
+    @property
+    def wait(self) -> Wait:
+        """The wait for those; the same each time."""
+        if self._wait is None:  # few ask, and one thread at a time
+            self._wait = Wait(self._futures)
+        return self._wait
+
+    def arrive(self) -> None:
+        """Has the task go on, unless it has given up waiting; from any thread, never blocks.
+
+        The loop may be closed.
+        """
+        if _get_running_loop() is not self.get_loop():
+            self._wakers.wake(self)
+        elif not self.done():  # this loop has read the reply itself, say
+            self.set_result(None)
+
+
+@final
+class _LoopWaker:
+    """What wakes the tasks of one loop."""
+
+    __slots__ = ("_coming", "_due")
+
+    def __init__(self) -> None:
+        self._due: deque[asyncio.Future[None]] = deque()
+        self._coming = False  # whether the loop will call `_wake_all`, which looks at `_due` later
+
+    def wake(self, arrived: asyncio.Future[None]) -> None:
+        """Has a task go on, unless it has given up waiting; from any thread, never blocks."""
+        self._due.append(arrived)
+        if self._coming:
+            return
+        try:
+            self._coming = True
+            arrived.get_loop().call_soon_threadsafe(self._wake_all)
+        except BaseException as error:
+            self._coming = False
+            if not isinstance(error, RuntimeError):
+                raise  # Ctrl-C; the others of this loop are to be woken all the same
+            self._due.clear()  # it was closed meanwhile
+
+    def _wake_all(self) -> None:
+        self._coming = False  # first: whatever is added from now on may come too late
+        due = self._due
+        try:
+            while due:
+                if not due[0].done():
+                    due[0].set_result(None)
+                due.popleft()
+        finally:
+            if due:  # interrupted
+                due[0].get_loop().call_soon(self._wake_all)

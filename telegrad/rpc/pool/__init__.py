@@ -1,0 +1,1 @@
+"""The threads and event loops that run user functions, and their deadlines."""

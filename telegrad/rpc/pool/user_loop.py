@@ -1,0 +1,210 @@
+"""The user loop: a second event loop, in a thread of its own, for `async def` functions.
+
+While coroutines run, the agent's deadlines look in once a second: one that held the loop all the
+time in between is named in the log, since it delays all others. What asyncio runs in threads
+(`asyncio.to_thread`) runs in the agent's pool, which nobody waits for at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any, ParamSpec, TypeAlias, TypeVar, final
+
+from telegrad.rpc.pool.deadlines import Deadlines
+from telegrad.transport import LoopThread
+
+__all__ = ["UserLoop"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Finished: TypeAlias = Callable[[object, BaseException | None], None]
+_Outcome: TypeAlias = tuple[object, BaseException | None]
+
+SLOW_SECONDS = 1.0  # an await takes microseconds; who holds the loop this long computes or blocks
+
+_logger = logging.getLogger(__name__)
+
+
+@final
+class UserLoop:
+    """Runs coroutines of user code; its thread starts with the first of them.
+
+    Args:
+        name: The agent's, for the name of the thread.
+        deadlines: Where the looks are ticked.
+        submit: Runs a function in the pool.
+    """
+
+    def __init__(self, name: str, deadlines: Deadlines, submit: Callable[..., None]) -> None:
+        self._name = name
+        self._loop = LoopThread(f"{name}-user-loop")
+        self._threads = _Threads(submit)
+        self._deadlines = deadlines
+        self._submit = submit
+        self._lock = threading.Lock()  # guards all below but the beats
+        self._started = False
+        self._closed = False
+        self._running = 0
+        self._watching = False
+        self._beats = 0  # counted on the user loop alone
+
+    def spawn(
+        self,
+        name: str,
+        context: contextvars.Context,
+        start: Callable[[], Coroutine[Any, Any, Any]],
+        started: Callable[[Callable[[], None]], None],
+        finished: Finished,
+    ) -> None:
+        """Runs what `start` returns as a task inside `context`. From any thread.
+
+        Args:
+            name: The function's.
+            context: Also that in which `finished` runs.
+            start: Makes the coroutine, on the loop.
+            started: Hears how to cancel the task, from any thread.
+            finished: Hears of its value or error, whatever it raised, on the loop.
+
+        Raises:
+            RuntimeError: The loop was closed.
+        """
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the agent was shut down")
+            if not self._started:
+                self._loop.acquire()
+                self._loop.call_soon(self._use_threads)
+                self._started = True
+            self._running += 1
+            watch, self._watching = not self._watching, True
+            self._loop.call_soon(self._begin, name, context, start, started, finished)
+        if watch:
+            self._look_later(self._beats)
+
+    def close(self, limit: float) -> None:
+        """Cancels what runs and ends the thread; idempotent.
+
+        Args:
+            limit: Seconds to wait for what ignores that it is cancelled. It may end later, or
+                never; the thread is a daemon.
+        """
+        with self._lock:
+            self._closed = True
+            started, self._started = self._started, False
+        if started:
+            ending = threading.Thread(
+                target=self._loop.release, name=f"{self._name}-user-loop-end", daemon=True
+            )
+            ending.start()
+            ending.join(limit)
+
+    def _use_threads(self) -> None:
+        asyncio.get_running_loop().set_default_executor(self._threads)
+
+    def _begin(
+        self,
+        name: str,
+        context: contextvars.Context,
+        start: Callable[[], Coroutine[Any, Any, Any]],
+        started: Callable[[Callable[[], None]], None],
+        finished: Finished,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(_run(start), name=name, context=context)
+        task.add_done_callback(self._count_down)
+        task.add_done_callback(partial(_tell, finished), context=context)
+        started(lambda: self._cancel(task))
+
+    def _count_down(self, _: asyncio.Task[Any]) -> None:
+        with self._lock:
+            self._running -= 1
+
+    def _look_later(self, seen: int, *, warned: bool = False) -> None:
+        """Asks the user loop for a beat, unless it owes one, and looks for it in a second."""
+        if not warned:
+            self._loop.call_soon(self._beat)
+        self._deadlines.after(SLOW_SECONDS, lambda: self._look(seen, warned))
+
+    def _beat(self) -> None:
+        self._beats += 1
+
+    def _look(self, seen: int, warned: bool) -> None:
+        """A second later, on the loop of the sockets."""
+        with self._lock:
+            if self._closed or not self._running:
+                self._watching = False
+                return
+            beats = self._beats
+            late = beats == seen
+            task = asyncio.current_task(self._loop.loop) if late and not warned else None
+        if task is not None:
+            self._submit(
+                _logger.warning,
+                "%s has held the user loop of worker %r for over %.3g s and delays every async def "
+                "function there; compute in `await rpc.to_thread(...)`, and await what waits",
+                task.get_name(),
+                self._name,
+                SLOW_SECONDS,
+            )
+        self._look_later(beats, warned=late)
+
+    def _cancel(self, task: asyncio.Task[Any]) -> None:
+        with self._lock:
+            if self._started:
+                self._loop.call_soon(task.cancel)
+
+
+@final
+class _Threads(ThreadPoolExecutor):
+    """What asyncio takes for its pool of threads; it is the agent's, and has none of its own.
+
+    Those of `concurrent.futures` are waited for when their pool is closed, and by the interpreter
+    before it runs any exit hook, for as long as a function in them blocks.
+    """
+
+    def __init__(self, submit: Callable[..., None]) -> None:
+        super().__init__(max_workers=1)  # which is started by the first `submit` to it: by none
+        self._submit = submit
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        future: Future[T] = Future()
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                value = fn(*args, **kwargs)
+            except BaseException as error:  # around the user's function
+                future.set_exception(error)
+            else:
+                future.set_result(value)
+
+        self._submit(run)
+        return future
+
+
+async def _run(start: Callable[[], Coroutine[Any, Any, Any]]) -> _Outcome:
+    """Calls the function inside the task, so that its wrong arguments are the task's error.
+
+    What asyncio would raise out of the loop, and so end that, is no error of the task's.
+    """
+    try:
+        return await start(), None
+    except (SystemExit, KeyboardInterrupt) as error:
+        return None, error
+
+
+def _tell(finished: Finished, task: asyncio.Task[_Outcome]) -> None:
+    if task.cancelled():
+        finished(None, asyncio.CancelledError())
+    elif (error := task.exception()) is not None:
+        finished(None, error)
+    else:
+        finished(*task.result())

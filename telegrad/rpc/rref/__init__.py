@@ -1,0 +1,1 @@
+"""Remote references: the protocol that counts them, and the calls through them."""

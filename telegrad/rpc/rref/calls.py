@@ -1,0 +1,552 @@
+"""The calls that RRefs make: create a value, fetch it, run one of its methods.
+
+    rpc.remote   {func | rref + method, args, kwargs}   answered once the value is there,
+                                    with its class; with [itself] where it is small and never changes
+    rref.fetch   {rref}                                           answered with the value
+    rref.call    {rref, method, args, kwargs}                     answered with what it returns
+    rref.read    {rref, name}          answered with [False, the attribute] or [True, None]: a method
+
+What the owner does with them is in `rref_serving`. A small value that never changes (a number, a short
+str) comes with the news that it is there, and its creator fetches it without a message.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, final
+
+from telegrad.errors import CallTimeoutError, WorkerLostError
+from telegrad.rpc.agent.ambient import check_process
+from telegrad.rpc.call.failure import fresh_copy, without_frames
+from telegrad.rpc.call.interceptor import CallRecord
+from telegrad.rpc.call.served_call import inherited
+from telegrad.rpc.call.user_call import call_message
+from telegrad.rpc.future.future import Future, new_future
+from telegrad.rpc.future.unread import origin_here, watch_from
+from telegrad.rpc.future.waits import comes_from
+from telegrad.rpc.limits import seconds
+from telegrad.rpc.rref.protocol import ForkId, ForkState, RRefId
+from telegrad.rpc.rref.reference import Method, Reference, name_of_class, released_error
+from telegrad.rpc.rref.table import RRefRegistry
+from telegrad.wire import Encoded
+
+if TYPE_CHECKING:
+    from telegrad.rpc.future.unread import Origin
+    from telegrad.types import WorkerInfo
+
+__all__ = [
+    "CALL",
+    "FETCH",
+    "NAME",
+    "READ",
+    "REMOTE",
+    "Asked",
+    "Creation",
+    "RRefCalls",
+    "failed",
+    "follow",
+    "hand_on",
+    "result",
+]
+
+
+# -- a creation that was asked for here: what becomes of it, and who hears of it where it fails --
+
+
+@final
+class Asked:
+    """Waits for the reply to one creation request; is called when it has come.
+
+    It keeps the reference that it makes a value for no longer than others do. That one keeps it: so
+    when it is garbage too, and the creation failed, and nobody was told, the log is.
+
+    Args:
+        calls: Of the agent that asked.
+        reference: To what is created.
+        function: What creates it.
+        origin: Where the program asked; None where telegrad itself did.
+        used: The fork that is kept until then.
+
+    Attributes:
+        future: Of the reply.
+    """
+
+    __slots__ = (
+        "_calls",
+        "_fork",
+        "_function",
+        "_heard",
+        "_origin",
+        "_owner",
+        "_reference",
+        "_rref",
+        "_untold",
+        "_used",
+        "future",
+    )
+
+    def __init__(
+        self,
+        calls: RRefCalls,
+        reference: Reference,
+        function: str,
+        origin: Origin | None,
+        used: ForkId | None,
+    ) -> None:
+        self._calls = calls
+        self._reference = weakref.ref(reference)
+        self._owner, self._rref, self._fork = reference.owner, reference.rref, reference.fork
+        self._function = function
+        self._origin = origin
+        self._used = used
+        self._heard = False
+        self._untold: Future[Any] | None = None  # what tells the log, once it is garbage
+        self.future: Future[Any] | None = None
+
+    def __call__(self) -> None:
+        """Hears that the reply has come; decodes nothing: it may be on a loop."""
+        future, self.future = self.future, None
+        assert future is not None
+        if self._used is not None:
+            self._calls.unuse(self._used)
+        if future.failed:
+            future.add_done_callback(self._fails)
+        elif self._fork is not None:
+            self._calls.registry.created(self._fork)
+
+    def hear(self) -> None:
+        """Says that somebody uses the reference, who is told where the creation failed."""
+        self._heard = True  # first: `fail` looks at it last
+        untold, self._untold = self._untold, None
+        if untold is not None:
+            untold.hand_on()
+
+    def fail(self, error: BaseException, *, delivered: bool = True) -> None:
+        """Tells everybody that there is no value.
+
+        Args:
+            error: Why.
+            delivered: False only if the request is known not to have been handed over.
+        """
+        calls = self._calls
+        agent, label = calls.registry.agent, f"rpc.remote of {self._function} on "
+        untold = new_future(agent.submit, f"{label}{self._owner.name!r}")
+        # Its frames would keep the reference, and so it would never be told.
+        untold.try_set_exception(without_frames(fresh_copy(error)))
+        self._untold = watch_from(agent, untold, self._origin)
+        if self._heard:
+            self.hear()
+        told = calls.of_owner(self._owner, error)
+        calls.creation_failed(self._rref, self._fork, told, delivered=delivered)
+
+    def _fails(self, done: Future[Any]) -> None:
+        error = done.exception()
+        if error is None:
+            return
+        kept = self._reference()
+        if kept is not None:
+            kept.creation = None
+        self.fail(error)
+
+
+# -- futures of values: how one gets what another has, whose error is kept and must hold no frame --
+
+
+def follow(outcome: Future[Any], value: Future[Any]) -> None:
+    """Completes a future as another one was; a value is taken out where it is wanted."""
+    outcome.try_set_thunk(lambda: result(value), fails=value.failed)
+
+
+def failed(error: BaseException) -> Future[Any]:
+    """Returns a future that has failed; to raise in its place would leave a circle.
+
+    future ─▶ error ─▶ frames of whoever made the future, with the reference ─▶ future
+    """
+    outcome: Future[Any] = Future()
+    outcome.try_set_exception(error)
+    return outcome
+
+
+def hand_on(done: Future[Any], outcome: Future[Any], reference: Reference | None) -> None:
+    """Completes a future as another one, and as the one inside it; without a raise, as `failed`.
+
+    Args:
+        done: The other one.
+        outcome: What is completed.
+        reference: Is kept until then.
+    """
+    error = done.exception()
+    if error is not None:
+        outcome.try_set_exception(error)
+    elif isinstance(value := done.value(), Future):
+        value.add_done_callback(lambda inner: hand_on(inner, outcome, reference))
+    else:
+        outcome.try_set_result(value)
+
+
+def result(done: Future[Any]) -> Any:
+    """Returns a value, or raises a copy of its error: the original is kept and may hold no frame."""
+    error = done.exception()
+    if error is not None:
+        raise fresh_copy(error).with_traceback(error.__traceback__)
+    return done.value()
+
+
+# ------------------------------------------------------------------------------------------------
+
+NAME = "rref"  # of the interceptor: its header, and where the record of a call has its Creation
+REMOTE = "rpc.remote"
+FETCH = "rref.fetch"
+CALL = "rref.call"
+READ = "rref.read"
+
+_HAS_VALUE = (ForkState.CONFIRMED, ForkState.PENDING)  # as far as is known of a fork
+
+
+@final
+@dataclass(slots=True)  # frozen ones take three times as long to make
+class Creation:
+    """What a creation request creates: in the record of the call, and in a header on its way."""
+
+    rref: RRefId
+    fork: ForkId | None
+
+
+@final
+class RRefCalls:
+    """For the library: makes the calls of one agent's RRefs.
+
+    Args:
+        registry: The agent's RRefs.
+
+    Attributes:
+        registry: These.
+    """
+
+    def __init__(self, registry: RRefRegistry) -> None:
+        self.registry = registry
+        self._agent = registry.agent
+
+    def create(
+        self,
+        to: WorkerInfo,
+        func: Callable[..., Any],
+        args: object,
+        kwargs: object,
+        timeout: float | None,
+    ) -> Reference:
+        """Asks `to` to call a function and keep what it returns."""
+        name, payload = call_message(func, args, kwargs)
+        reference = self._create(to, name, payload, timeout)
+        if isinstance(func, type) and not reference.type_name:
+            reference.type_name = name_of_class(func)  # before the owner says so
+        return reference
+
+    def create_by_method(self, method: Method, timeout: float | None) -> Reference:
+        """Asks an owner to run a method of a value and keep what it returns."""
+        source = method.reference
+        used, failure = self.use(source), self.registry.failure(source)
+        return self._create(
+            source.owner, method.label, method.payload(), timeout, used=used, failure=failure
+        )
+
+    def fetch(self, reference: Reference, timeout: float | None) -> Future[Any]:
+        """Returns a future of a value: the object itself on its owner, else a new copy."""
+        if reference.fork is None:
+            return self._own_value(reference, timeout)
+        if (known := self._known(reference)) is not None:
+            return known
+        payload = {"rref": list(reference.rref)}
+        return self.send(reference, FETCH, payload, "RRef.to_here", timeout)
+
+    def fetched(self, reference: Reference, timeout: float | None) -> Any:
+        """Waits for what `fetch` returns."""
+        if reference.fork is None or reference.constant is not None:
+            return self.fetch(reference, timeout).wait()
+        payload = {"rref": list(reference.rref)}
+        return self.ask(reference, FETCH, payload, "RRef.to_here", timeout)
+
+    def call(self, method: Method, timeout: float | None) -> Future[Any]:
+        """Runs a method of a value where that lives."""
+        return self.send(method.reference, CALL, method.payload(), method.label, timeout)
+
+    def called(self, method: Method, timeout: float | None) -> Any:
+        """Waits for what `call` returns."""
+        return self.ask(method.reference, CALL, method.payload(), method.label, timeout)
+
+    def read(self, reference: Reference, name: str, timeout: float | None) -> Future[Any]:
+        """Returns a future of [whether it is a method, the attribute of this name if it is none]."""
+        payload = {"rref": list(reference.rref), "name": name}
+        label = f"{reference.type_name or 'RRef'}.{name}"
+        return self.send(reference, READ, payload, label, timeout)
+
+    def limit(self, timeout: float | None) -> float:
+        """Returns the seconds that a timeout of a proxy means."""
+        return seconds(timeout, self._agent.options.timeout)
+
+    def _known(self, reference: Reference) -> Future[Any] | None:
+        """Returns a value that came with the news that it is there."""
+        if (constant := reference.constant) is None:
+            return None
+        self.registry.check_open()
+        if reference.released:
+            raise released_error(reference)
+        failure = self.registry.failure(reference)
+        known = new_future(self._agent.submit, "RRef.to_here")
+        if failure is None:
+            known.try_set_result(constant[0])
+        else:
+            known.try_set_exception(failure)
+        return known
+
+    def _create(
+        self,
+        to: WorkerInfo,
+        name: str,
+        payload: dict[str, Any] | Encoded,
+        timeout: float | None,
+        used: ForkId | None = None,
+        failure: BaseException | None = None,
+    ) -> Reference:
+        registry = self.registry
+        at_home = to.incarnation == registry.me.incarnation
+        reference = registry.own_later() if at_home else registry.create(to)
+        origin = origin_here()
+        reference.whence = origin or reference.whence
+        rref, fork = reference.rref, reference.fork
+        asked = reference.asked = Asked(self, reference, name, origin, used)
+        if failure is not None:
+            self.unuse(used)
+            asked.fail(failure, delivered=False)
+            return reference
+        try:
+            record = CallRecord(name, {NAME: Creation(rref, fork)})
+            future = self._agent.send(
+                to, REMOTE, payload, function=name, timeout=timeout, record=record
+            )
+        except BaseException:
+            self.unuse(used)
+            # Nobody sees this reference; keeping the error would keep the caller's frames alive.
+            unsent = RuntimeError(f"the creation by {name} could not be sent")
+            self.creation_failed(rref, fork, unsent, delivered=False)
+            raise
+        asked.future = reference.creation = future
+        future.call_when_done(asked)
+        return reference
+
+    def creation_failed(
+        self, rref: RRefId, fork: ForkId | None, error: BaseException, *, delivered: bool = True
+    ) -> None:
+        """Hears that a creation failed that was asked for here."""
+        if fork is None:
+            self.registry.settle(rref, None, error)
+        else:
+            self.registry.creation_failed(fork, error, delivered=delivered)
+
+    def send(
+        self,
+        reference: Reference,
+        kind: str,
+        payload: Mapping[str, object],
+        function: str,
+        timeout: float | None,
+    ) -> Future[Any]:
+        """Asks the owner of a value for something; the fork is kept until that is answered.
+
+        Args:
+            reference: Which value.
+            kind: What the owner serves such requests by.
+            payload: Has the value's id as `rref`.
+            function: What is asked for, for messages.
+            timeout: Seconds; None for the default.
+
+        Returns:
+            The future of the answer; a lost owner is an OwnerLostError in it.
+
+        Raises:
+            EncodeError: An argument cannot travel; nothing was sent.
+            CallTimeoutError: The call that this code serves has no time left.
+            NotInitializedError: The agent was shut down.
+            RuntimeError: The RRef was released.
+        """
+        used = self.use(reference)
+        outcome = new_future(self._agent.submit, f"{function} at {reference.owner.name!r}")
+        failure = self.registry.failure(reference)
+        if failure is not None:
+            self.unuse(used)
+            outcome.set_exception(failure)
+            return outcome
+        try:
+            reply = self._agent.send(
+                reference.owner,
+                kind,
+                payload,
+                function=function,
+                timeout=timeout,
+                at_once=kind == FETCH,
+            )
+        except BaseException:
+            self.unuse(used)
+            raise
+
+        def value() -> Any:
+            try:
+                return reply.value()
+            except (WorkerLostError, LookupError) as error:
+                self._explain(error, reference.owner, creation)
+                raise
+
+        creation = reference.creation
+
+        def arrived() -> None:
+            self.unuse(used)  # first: who hears of the value may let go of it, and call on
+            outcome.try_set_thunk(value, fails=reply.failed)
+
+        comes_from(outcome, reply)
+        outcome.let_cancel(reply.cancel)
+        reply.call_when_done(arrived)
+        if creation is not None and not creation.done():
+            # Nothing may ever be created: whoever waits for the value hears when that is known.
+            self.fail_with(creation, reference.owner, outcome.try_set_exception)
+        return outcome
+
+    def ask(
+        self,
+        reference: Reference,
+        kind: str,
+        payload: Mapping[str, object],
+        function: str,
+        timeout: float | None,
+    ) -> Any:
+        """Waits for what `send` returns; without a future of its own, which nobody else would see.
+
+        Raises:
+            Exception: What `send` raises, or its future.
+        """
+        creation, fork, registry = reference.creation, reference.fork, self.registry
+        if fork is None or (creation is not None and not creation.done()):
+            return self.send(reference, kind, payload, function, timeout).wait()
+        state = None if reference.released else registry.use(fork)
+        if state not in _HAS_VALUE:
+            if state is not None:
+                registry.unuse(fork)  # `send` knows what is the matter
+            return self.send(reference, kind, payload, function, timeout).wait()
+        if reference.asked is not None:
+            reference.hears()
+        reply: Future[Any] | None = None
+        try:
+            reply = self._agent.send(
+                reference.owner,
+                kind,
+                payload,
+                function=function,
+                timeout=timeout,
+                at_once=kind == FETCH,
+            )
+            value = reply.wait()
+        except BaseException as error:
+            if reply is None:
+                registry.unuse(fork)
+                raise
+            reply.call_when_done(partial(registry.unuse, fork))  # it is not done after Ctrl-C
+            if isinstance(error, (WorkerLostError, LookupError)):
+                self._explain(error, reference.owner, creation)
+            raise
+        registry.unuse(fork)
+        return value
+
+    def _explain(
+        self, error: BaseException, owner: WorkerInfo, creation: Future[Any] | None
+    ) -> None:
+        """Raises what says more than the error that a reply failed with, if anything does."""
+        if not isinstance(error, WorkerLostError):
+            if creation is not None and creation.failed:
+                creation.value()  # why there is nothing: the owner only knows that there is not
+            return
+        told = self.of_owner(owner, error)
+        try:
+            if told is not error:
+                raise told from error
+        finally:
+            del told  # its traceback holds this frame
+
+    def fail_with(
+        self, creation: Future[Any], owner: WorkerInfo, fail: Callable[[BaseException], object]
+    ) -> None:
+        """Calls `fail(error)` once it is known that a creation failed, if it does."""
+
+        def read(done: Future[Any]) -> None:
+            error = done.exception()
+            if error is not None:
+                fail(fresh_copy(self.of_owner(owner, error)))
+
+        def ended() -> None:  # decodes nothing: it may be on a loop
+            if creation.failed:
+                creation.add_done_callback(read)
+
+        creation.call_when_done(ended)
+
+    def of_owner(self, owner: WorkerInfo, error: BaseException) -> BaseException:
+        """Says of a lost worker that it was the owner, where it was."""
+        if isinstance(error, WorkerLostError) and error.incarnation == owner.incarnation:
+            return self.registry.owner_lost(owner, error)
+        return error
+
+    def _own_value(self, reference: Reference, timeout: float | None) -> Future[Any]:
+        limit = min(seconds(timeout, self._agent.options.timeout), inherited()[0])
+        value = self._value(reference)
+        outcome = new_future(self._agent.submit, "RRef.to_here at its owner")
+        comes_from(outcome, value)
+        if value.done():
+            follow(outcome, value)
+            return outcome
+        check_process(self._agent.info.name, self._agent.pid)  # a child makes no value
+
+        def expire() -> None:
+            outcome.try_set_exception(
+                CallTimeoutError(
+                    f"the value of this RRef was not there after {limit:.3g} s; it is still being "
+                    f"created on this worker, {reference.owner.name!r}",
+                    worker=reference.owner.name,
+                    function="RRef.to_here",
+                    phase="creating",
+                    elapsed=limit,
+                )
+            )
+
+        outcome.call_when_done(self._agent.after(max(limit, 0.0), expire))
+        value.call_when_done(lambda: follow(outcome, value))
+        return outcome
+
+    def _value(self, reference: Reference) -> Future[Any]:
+        if reference.released:
+            raise released_error(reference)
+        value = self.registry.value(reference.rref)
+        if value is None:
+            raise self.registry.gone(reference.rref)
+        reference.hears()
+        return value
+
+    def use(self, reference: Reference) -> ForkId | None:
+        """Keeps the fork while a call names it.
+
+        Raises:
+            NotInitializedError: The agent was shut down.
+            RuntimeError: The reference was released.
+        """
+        if reference.fork is None:
+            self.registry.check_open()
+            self._value(reference)
+        elif reference.released or not self.registry.use(reference.fork):
+            self.registry.check_open()
+            raise released_error(reference)
+        reference.hears()
+        return reference.fork
+
+    def unuse(self, used: ForkId | None) -> None:
+        """Hears that the call is over for which `use` kept a fork."""
+        if used is not None:
+            self.registry.unuse(used)

@@ -1,0 +1,516 @@
+"""Joins RRefs to an agent: the interceptor, the handlers of the counting protocol, loss, shutdown.
+
+header "rref" of a request or reply, beside its document:
+    forks      [[external's index, RRefId, ForkId, owner's [name, rank, incarnation], class, whether
+               its creation failed]]
+    creation   [the 3 numbers of the RRefId, the 4 of the creator's ForkId if it has one]
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, final
+
+from telegrad.errors import DecodeError, UnknownWorkerError, WorkerLostError
+from telegrad.rpc.call.interceptor import CallRecord, Interceptor, Message
+from telegrad.rpc.future.future import Future, new_future
+from telegrad.rpc.rref.calls import NAME, Creation, RRefCalls
+from telegrad.rpc.rref.protocol import ForkId, RRefId, fork_id, rref_id
+from telegrad.rpc.rref.reference import Arrival, Counted, Reference
+from telegrad.rpc.rref.serving import RRefServing
+from telegrad.rpc.rref.table import (
+    CHILD_ACCEPT,
+    CREATION_ABANDON,
+    FORK_CONFIRM,
+    FORK_REQUEST,
+    USER_DELETE,
+    RRefMail,
+    RRefRegistry,
+)
+from telegrad.types import WorkerInfo
+from telegrad.wire import Buffer, Envelope, Land, Memory
+
+if TYPE_CHECKING:
+    from telegrad.rpc.agent.agent import Agent
+
+__all__ = [
+    "Leaks",
+    "RRefInterceptor",
+    "attach_with",
+    "describe_nothing",
+    "rebuild_traveller",
+    "when_confirmed",
+]
+
+
+# -- a call starts once the owners have counted the RRefs that it brought ------------------------
+#
+#      parent                child                        owner
+#      ------                -----                        -----
+#      call(rref, ...) ----> decoded, parked
+#                            ForkRequest ---------------> counted
+#                            started    <---------------- ForkConfirm
+#
+# So whoever runs with an RRef has one that is confirmed, and what it does with it, on any worker,
+# comes after the owner's count. Nothing waits for what the owner sent itself, for an RRef that came
+# home, or for a value that is still being created: one round trip, without a thread.
+
+
+def when_confirmed(registry: RRefRegistry, references: Sequence[Reference]) -> Future[Any] | None:
+    """Returns what completes once the owners of all references have counted them.
+
+    Args:
+        registry: Where they are held.
+        references: What arrived in one message. Kept until then.
+
+    Returns:
+        None where nothing has to be waited for. Else a future that completes on any thread, and
+        fails when a reference never will be counted: its owner is lost, or its value gone.
+    """
+    waited = new_future(registry.agent.submit, "the owners' count of a call's RRefs")
+    count_lock = threading.Lock()
+    missing = 1  # this function itself, so that nothing completes before all are looked at
+
+    def count() -> None:
+        nonlocal missing
+        with count_lock:
+            missing -= 1
+            if missing:
+                return
+        failures = (registry.failure(each) for each in references)
+        failure = next((error for error in failures if error is not None), None)
+        if failure is None:
+            waited.try_set_result(None)
+        else:
+            waited.try_set_exception(failure)
+
+    parked = False
+    for each in references:
+        if each.fork is not None:
+            with count_lock:
+                missing += 1
+            if registry.when_settled(each.fork, count):
+                parked = True
+            else:
+                with count_lock:
+                    missing -= 1
+    count()
+    if not parked and waited.exception() is None:
+        return None
+    return waited
+
+
+# -- what is said of RRefs that are still alive when all workers have called `shutdown` ----------
+#
+#      holder   a reference is alive   -- rref.held {RRef, where it came from} -->  owner
+#               it is released         -- rref.user_delete -------------------->
+#      owner    waits until nobody living holds anything of it, then writes one warning
+#
+# Only the holder knows that what the owner still counts is no message on its way, and where its
+# program got the reference; only the owner sees all holders. A worker's references to its own values
+# keep nobody else's memory and are no leak.
+#
+# Nothing is noted while the job runs: the living references are looked for when there are some.
+
+HELD = "rref.held"
+
+# What was let go just before may free values that hold RRefs in turn, a message or two each.
+SETTLE_SECONDS = 0.3
+MOST_TOLD = 20  # values in one warning
+LONGEST_PLACE = 500  # characters that a holder may write into another worker's log
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Held:
+    what: str
+    by: list[str] = field(default_factory=list)
+
+
+@final
+class Leaks:
+    """The references that outlive the job, at both ends.
+
+    Args:
+        agent: Whose.
+        registry: Its RRefs.
+    """
+
+    def __init__(self, agent: Agent, registry: RRefRegistry) -> None:
+        self._agent = agent
+        self._registry = registry
+        self._held_lock = threading.Lock()  # guards `_held`
+        self._held: dict[RRefId, _Held] = {}
+        agent.register_handler(HELD, self._on_held, anywhere=True)
+
+    def leave(self, seconds: float) -> None:
+        """Releases what is held here, and tells what was held of this worker's values.
+
+        For a graceful shutdown, once all workers have called it. Blocks until the others have
+        released this worker's values, which takes each a message; for the seconds at most.
+        """
+        began = time.monotonic()
+        for reference in self._living(min(seconds, SETTLE_SECONDS)):
+            self._tell_owner(reference)
+        self._registry.release_users()
+        self._registry.wait_until_unused(seconds - (time.monotonic() - began))
+        self._warn()
+
+    def _living(self, limit: float) -> list[Reference]:
+        """Returns the references to others' values that a program still has."""
+        registry = self._registry
+        if not registry.held():
+            return []
+        gc.collect()  # what only a cycle keeps is nobody's
+        registry.drain()
+        registry.wait_until_let_go(limit)
+        held = set(registry.held())
+        if not held:
+            return []
+        every = [each for each in gc.get_objects() if type(each) is Reference]
+        return [each for each in every if each.registry is registry and each.fork in held]
+
+    def _tell_owner(self, reference: Reference) -> None:
+        place = str(reference.whence)[:LONGEST_PLACE]
+        try:
+            self._agent.post(reference.owner, HELD, [list(reference.rref), place])
+        except (WorkerLostError, UnknownWorkerError):
+            _logger.debug("%r is lost and hears of no leak", reference.owner.name)
+
+    def _on_held(self, peer: WorkerInfo, envelope: Envelope) -> None:
+        body = self._agent.read(envelope)
+        match body:
+            case [[int(owner), int(creator), int(number)], str(place)]:
+                rref = RRefId(owner, creator, number)
+            case _:
+                raise DecodeError(f"the body of {HELD} is not [RRef, where it came from]")
+        if peer not in self._registry.holders(rref):
+            return  # it has overtaken, or been overtaken; or it is none of the peer's business
+        with self._held_lock:
+            held = self._held.setdefault(rref, _Held(self._registry.describe(rref)))
+            held.by.append(f"{peer.name!r} (from {place[:LONGEST_PLACE]})")
+
+    def _warn(self) -> None:
+        with self._held_lock:
+            held, self._held = self._held, {}
+        if not held:
+            return
+        values = list(held.values())[:MOST_TOLD]
+        told = [f"{each.what}, held by {', '.join(each.by)}" for each in values]
+        if len(held) > MOST_TOLD:
+            told.append(f"and {len(held) - MOST_TOLD} more")
+        _logger.warning(
+            "worker %r ends while others still hold RRefs to %d of its values; nobody can use them "
+            "any more: release() them, or leave the scope that holds them, before rpc.shutdown()%s",
+            self._agent.name,
+            len(held),
+            "".join(f"\n  {each}" for each in told),
+        )
+
+
+# ------------------------------------------------------------------------------------------------
+
+_INTEGERS = frozenset({int})
+
+Entry: TypeAlias = list[object]
+Id = TypeVar("Id", RRefId, ForkId)
+MakeRRef: TypeAlias = Callable[[Reference], Counted]
+
+
+def attach_with(agent: Agent, make_rref: MakeRRef) -> None:
+    """Gives an agent its RRefs; its interceptor is the first of the chain.
+
+    Args:
+        agent: The agent.
+        make_rref: Makes the RRef of a reference that arrived.
+    """
+    registry = RRefRegistry(agent, RRefMail(agent, lambda *cut: registry.cut_off(*cut)))
+    agent.attach(registry)
+    agent.attach(RRefCalls(registry))
+    agent.attach(RRefServing(registry))
+    agent.add_interceptor(RRefInterceptor(registry, make_rref))
+    agent.count_rrefs_with(lambda: (registry.owned, registry.used))
+    _register_handlers(agent, registry)
+
+    def lost(peer: WorkerInfo, error: WorkerLostError) -> None:
+        registry.lose(peer, error)
+        # G4: one full bound later, when all that the lost worker sent has arrived.
+        agent.after(agent.options.lost_after, lambda: registry.expire(peer))
+
+    agent.on_lost(lost)
+    agent.on_leaving(registry.settle_up)
+    agent.before_leaving(Leaks(agent, registry).leave)
+    agent.after_close(registry.close)
+
+
+@final
+class RRefInterceptor(Interceptor):
+    """Forks the RRefs that leave in a message, and counts those that arrive.
+
+    Args:
+        registry: The agent's RRefs.
+        make_rref: Makes the RRef of a reference that arrived.
+    """
+
+    def __init__(self, registry: RRefRegistry, make_rref: MakeRRef) -> None:
+        self._registry = registry
+        self._make_rref = make_rref
+
+    hears_all = False
+
+    def speaks(self, call: CallRecord, *, reply: bool) -> bool:
+        """Tells whether a request creates a value; other RRefs are externals."""
+        return not reply and NAME in call.state
+
+    @property
+    def name(self) -> str:
+        """Its key in `Message.headers`."""
+        return NAME
+
+    def outgoing(self, message: Message) -> None:
+        """Makes a fork for each RRef among the externals."""
+        creation = None if message.reply else message.call.state.get(NAME)
+        if not message.externals and creation is None:
+            return
+        forks: list[Entry] = []
+        header: dict[str, object] = {}
+        if isinstance(creation, Creation):
+            header["creation"] = [*creation.rref, *(creation.fork or ())]
+        try:
+            for place, external in enumerate(message.externals):
+                if isinstance(external, Counted):
+                    forks.append(self._fork(place, external, message.peer))
+        except BaseException:
+            self._undo({"forks": forks}, message.peer)
+            raise
+        if forks:
+            header["forks"] = forks
+        if header:
+            message.headers[NAME] = header
+
+    def incoming(self, message: Message) -> None:
+        """Puts RRefs in the place of what was sent for them."""
+        if not message.externals and NAME not in message.headers:
+            return
+        registry, externals = self._registry, message.externals
+        if NAME not in message.headers:
+            _check_no_traveller(externals)
+            return
+        header = _header(message)
+        creation = _creation(header)
+        if creation is not None:
+            rref = _said_by(message.peer, creation.rref, "creator")
+            registry.creation_arrived(rref, creation.fork, message.peer)
+            message.call.state[NAME] = creation
+        if not externals and "forks" not in header:
+            return
+        arrived: list[Reference] = []
+        for place, arrival in _arrivals(header):
+            reference = registry.arrive(arrival, message.peer)
+            if reference is None:
+                raise registry.gone(arrival.rref)
+            if message.reply:
+                reference.whence = f"the value of {message.call.function}"
+            externals[_checked(place, externals)] = self._make_rref(reference)
+            arrived.append(reference)
+        _check_no_traveller(externals)
+        if arrived and not message.reply:
+            self._start_when_confirmed(message, arrived)
+
+    def undelivered(self, message: Message) -> None:
+        """Takes back forks that did not leave; gives back those that nobody will decode."""
+        self._undo(_header(message), message.peer, message.cause)
+
+    def _start_when_confirmed(self, message: Message, arrived: list[Reference]) -> None:
+        registry = self._registry
+        starts_after = message.call.starts_after = when_confirmed(registry, arrived)
+        creation = message.call.state.get(NAME)
+        if starts_after is None or not isinstance(creation, Creation):
+            return
+        rref = creation.rref
+
+        def settle(done: Future[Any]) -> None:
+            if (error := done.exception()) is not None:
+                registry.settle(rref, None, error)  # it does not run; who waits for it hears
+
+        starts_after.add_done_callback(settle)
+
+    def _fork(self, place: int, rref: Counted, peer: WorkerInfo) -> Entry:
+        reference, registry = rref.reference, self._registry
+        if reference.registry is not registry:
+            raise RuntimeError(
+                f"this RRef belongs to the agent {reference.registry.me.name!r} and cannot be sent "
+                f"by {registry.me.name!r}, another agent of this process"
+            )
+        (fork, failed), owner = registry.carry(reference, peer), reference.owner
+        reference.hears()  # or whoever gets it does
+        described = [owner.name, owner.rank, owner.incarnation]
+        return [place, list(reference.rref), list(fork), described, reference.type_name, failed]
+
+    def _undo(
+        self, header: dict[str, object], peer: WorkerInfo, cause: BaseException | None = None
+    ) -> None:
+        registry = self._registry
+        me = registry.me.incarnation
+        for _, arrival in _arrivals(header):
+            if arrival.fork.parent == me:
+                registry.take_back(arrival.rref, arrival.fork)
+            else:
+                registry.refuse(arrival, peer)
+        creation = _creation(header)
+        if creation is None or creation.fork is None:
+            return  # what is asked for and served here: the caller's future tells
+        rref, fork = creation.rref, creation.fork
+        if rref.creator == me:
+            registry.creation_failed(fork, None, delivered=False)
+        elif rref.creator == peer.incarnation:
+            registry.creation_arrived(rref, fork, peer)
+            not_run = LookupError("the request to create it was not run")
+            registry.settle(rref, None, cause or not_run)
+
+
+class _Traveller:
+    """Stands for an RRef between `rebuild` and `incoming`."""
+
+    __slots__ = ()
+
+
+def _check_no_traveller(externals: Sequence[object]) -> None:
+    for external in externals:
+        if isinstance(external, _Traveller):
+            raise DecodeError("an RRef in the message is missing from its header")
+
+
+# What travels beside the document is in the header, since each destination has its own fork.
+
+
+def describe_nothing(rref: object, memory: Memory) -> tuple[object, Sequence[Buffer]]:
+    """Says nothing of an RRef as an external."""
+    del rref, memory
+    return None, ()
+
+
+def rebuild_traveller(meta: object, buffers: Sequence[Buffer], land: Land) -> object:
+    """Makes what stands for an RRef until the header was read."""
+    del meta, buffers, land
+    return _Traveller()
+
+
+# Reading and writing -------------------------------------------------------------------------
+
+
+def _register_handlers(agent: Agent, registry: RRefRegistry) -> None:
+    """Handlers run in whichever thread has read; each is one event of the tables.
+
+    Who may say what follows from the ids: a child of its own forks, an owner of its own RRefs.
+    """
+
+    def fork_request(peer: WorkerInfo, envelope: Envelope) -> None:
+        rref, fork = _body(agent, envelope, 2)
+        child = _said_by(peer, _fork_id(fork), "child")
+        registry.fork_requested(_rref_id(rref), child, peer)
+
+    def fork_confirm(peer: WorkerInfo, envelope: Envelope) -> None:
+        fork, known, failed = _body(agent, envelope, 3)
+        confirmed = _said_by(peer, _fork_id(fork), "owner")
+        registry.fork_confirmed(confirmed, known=known is True, failed=failed is True)
+
+    def child_accept(peer: WorkerInfo, envelope: Envelope) -> None:
+        forks = [_fork_id(fork) for fork in _body(agent, envelope)]
+        registry.children_accepted([_said_by(peer, fork, "child") for fork in forks])
+
+    def user_delete(peer: WorkerInfo, envelope: Envelope) -> None:
+        body = _body(agent, envelope)
+        if len(body) % 2:
+            raise DecodeError(f"the body of {envelope.kind} is not pairs of RRef and fork")
+        pairs = [(_rref_id(body[i]), _fork_id(body[i + 1])) for i in range(0, len(body), 2)]
+        for _, fork in pairs:
+            if fork.child != peer.incarnation:
+                _said_by(peer, fork, "child")
+        registry.users_deleted(pairs)
+
+    def creation_abandon(peer: WorkerInfo, envelope: Envelope) -> None:
+        (rref,) = _body(agent, envelope, 1)
+        registry.abandoned(_said_by(peer, _rref_id(rref), "creator"))
+
+    agent.register_handler(FORK_REQUEST, fork_request, anywhere=True)
+    agent.register_handler(FORK_CONFIRM, fork_confirm, anywhere=True)
+    agent.register_handler(CHILD_ACCEPT, child_accept, anywhere=True)
+    agent.register_handler(USER_DELETE, user_delete, anywhere=True)
+    agent.register_handler(CREATION_ABANDON, creation_abandon, anywhere=True)
+
+
+def _body(agent: Agent, envelope: Envelope, length: int | None = None) -> list[object]:
+    body = agent.read(envelope)
+    if not isinstance(body, list) or length not in (None, len(body)):
+        raise DecodeError(f"the body of {envelope.kind} is not a list of {length or 'any length'}")
+    return body
+
+
+def _said_by(peer: WorkerInfo, name: Id, role: str) -> Id:
+    if getattr(name, role) != peer.incarnation:
+        raise DecodeError(f"{peer.name!r} speaks of {name} but is not its {role}")
+    return name
+
+
+def _header(message: Message) -> dict[str, object]:
+    header = message.headers.get(NAME, {})
+    if not isinstance(header, dict):
+        raise DecodeError("the header of RRefs is no dict")
+    return header
+
+
+def _arrivals(header: dict[str, object]) -> Iterator[tuple[object, Arrival]]:
+    forks = header.get("forks", [])
+    if not isinstance(forks, list):
+        raise DecodeError("the forks in the header of RRefs are no list")
+    for entry in forks:
+        if not isinstance(entry, list) or len(entry) != 6 or not isinstance(entry[4], str):
+            raise DecodeError("a fork in the header of RRefs is not a list of 6")
+        place, rref, fork, owner, type_name, failed = entry
+        where = _worker(owner)
+        yield place, Arrival(_rref_id(rref), _fork_id(fork), where, type_name, failed is True)
+
+
+def _creation(header: dict[str, object]) -> Creation | None:
+    creation = header.get("creation")
+    if creation is None:
+        return None
+    if not isinstance(creation, list):
+        raise DecodeError("the creation in the header of RRefs is no list")
+    return Creation(_rref_id(creation[:3]), _fork_id(creation[3:]) if len(creation) > 3 else None)
+
+
+def _rref_id(value: object) -> RRefId:
+    if type(value) is list and len(value) == 3 and _INTEGERS.issuperset(map(type, value)):
+        return rref_id(value)
+    raise DecodeError("an RRef's id is not a list of 3 integers")
+
+
+def _fork_id(value: object) -> ForkId:
+    if type(value) is list and len(value) == 4 and _INTEGERS.issuperset(map(type, value)):
+        return fork_id(value)
+    raise DecodeError("an RRef's id is not a list of 4 integers")
+
+
+def _worker(value: object) -> WorkerInfo:
+    if not isinstance(value, list) or len(value) != 3 or not isinstance(value[0], str):
+        raise DecodeError("an RRef's owner is not [name, rank, incarnation]")
+    rank, incarnation = value[1:]
+    if type(rank) is not int or type(incarnation) is not int:
+        raise DecodeError("an RRef's owner is not [name, rank, incarnation]")
+    return WorkerInfo(value[0], rank, incarnation)
+
+
+def _checked(place: object, externals: list[object]) -> int:
+    if type(place) is not int or not 0 <= place < len(externals):
+        raise DecodeError("the header of RRefs names an external that is not there")
+    if not isinstance(externals[place], _Traveller):
+        raise DecodeError("the header of RRefs names an external that is no RRef")
+    return place

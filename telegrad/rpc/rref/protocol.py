@@ -1,0 +1,769 @@
+"""How references to RRefs are counted: the messages and effects of two pure state machines.
+
+A value lives at its **owner**. Every other worker that refers to it is a **user** and holds a
+**fork**; the forks of an RRef form a tree, each with a **parent** that sent it. `OwnerTable` knows
+the forks of this worker's values, `UserTable` this worker's forks of the values of others; each
+takes events and returns effects.
+
+    who sends an RRef to whom        what is counted, and what is sent
+
+    owner ──fork──▶ user             the owner counts the fork as it sends; confirmed on arrival
+    user  ──fork──▶ owner            the user pins its own fork until ChildAccept comes back
+    parent ─fork──▶ child            the parent pins its own fork;
+                    child ──ForkRequest──▶ owner
+                    child ◀──ForkConfirm── owner        the owner counts the fork, and says whether
+                                                        the creation of the value has failed
+    parent ◀─ChildAccept── child                        the parent lets go of its pin
+    creator ─creation──▶ owner       the owner counts the creator's fork when it arrives;
+    creator ◀──reply─────── owner    pending until then; where it fails the owner tells all other
+                                     users by one more ForkConfirm, and what it sends later says so
+
+A fork at its user (`UserTable`); `let go`: no handle, no call in flight, no pinned child:
+
+    arrived from a parent ─▶ PENDING ── ForkConfirm, reply ──▶ CONFIRMED ── let go ──▶ UserDelete ─▶ ∅
+    created                     │
+                                ├─ the creation failed ──▶ FAILED ── let go ──▶ UserDelete ─▶ ∅
+                                ├─ gone at the owner ──▶ GONE ── let go ──▶ ∅
+    arrived from the owner ─▶ CONFIRMED, or FAILED
+                             CONFIRMED ── the creation failed ──▶ FAILED
+                                any ── the owner is lost ──▶ LOST ── let go ──▶ ∅
+
+A value at its owner (`OwnerTable`): absent ─▶ expected (named before its creation arrived) ─▶
+creating ─▶ settled ─▶ freed, once it has neither handle nor fork and no creation runs.
+
+Guarantees, under any order of messages, and under repeated ones:
+
+- G1: the owner hears of the end of every fork it counted: a UserDelete, or the loss of its user.
+- G2: a parent's fork outlives the confirmation of its child; a user's fork outlives the arrival of
+  what it sends to the owner. So a ForkRequest always finds the value, as long as nobody is lost.
+- G3: a fork or a creation that was counted once is never counted again.
+- G4: a lost user's forks at the owner, and a parent's pins for a lost child, are released when
+  `expire` is called, one full bound after `lost`: what the lost worker sent has arrived by then.
+- G5: the forks of a lost owner are LOST for good, and nothing more is sent about them.
+- G6: what is known not to have been handed over takes its forks back (`undelivered`); what arrived
+  and will never be decoded gives them back (`refused`).
+
+Where a call brings an RRef, its function starts once the fork is no longer PENDING, and only if the
+owner has counted it: CONFIRMED, or FAILED, of which every use says why (`rref_confirmation`).
+
+Neither table is thread-safe; whoever owns them holds one lock around each event.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
+from typing import Final, NamedTuple, TypeAlias, final
+
+from telegrad.types import WorkerInfo
+
+__all__ = [
+    "ChildAccept",
+    "CreationAbandon",
+    "Effect",
+    "ForkConfirm",
+    "ForkId",
+    "ForkRequest",
+    "ForkState",
+    "Freed",
+    "NumberSet",
+    "Orphaned",
+    "OwnerTable",
+    "ProtocolMessage",
+    "RRefId",
+    "Send",
+    "Settled",
+    "UserDelete",
+    "UserTable",
+    "fork_id",
+    "rref_id",
+]
+
+
+# -- names of RRefs and of their forks, and a compact set of the numbers seen so far -------------
+
+
+class RRefId(NamedTuple):
+    """Names one value at its owner; never used twice in a job.
+
+    Attributes:
+        owner: The incarnation of the worker that holds the value.
+        creator: The incarnation of the worker that asked for it; the owner itself for `RRef(value)`.
+        number: Counts the RRefs that this creator made at this owner, from 0.
+    """
+
+    owner: int
+    creator: int
+    number: int
+
+
+class ForkId(NamedTuple):
+    """Names one user's reference to an RRef; never used twice in a job.
+
+    Attributes:
+        owner: The incarnation of the RRef's owner.
+        parent: The incarnation of the worker that made the fork: it sent the RRef, or created it.
+        child: The incarnation of the worker that holds the fork.
+        number: Counts the forks with these three incarnations, from 0. Counted so, the numbers
+            that an owner or a child sees are consecutive, and `NumberSet` keeps them in one run.
+    """
+
+    owner: int
+    parent: int
+    child: int
+    number: int
+
+
+# What `RRefId(*numbers)` makes, in a third of its time: each reference takes seven on its way.
+rref_id: Final[Callable[[Iterable[int]], RRefId]] = partial(tuple.__new__, RRefId)
+fork_id: Final[Callable[[Iterable[int]], ForkId]] = partial(tuple.__new__, ForkId)
+
+
+class NumberSet:
+    """A set of natural numbers that only grows, kept as runs: its size is the number of gaps.
+
+    Examples:
+        >>> seen = NumberSet()
+        >>> [seen.add(number) for number in (0, 1, 3, 2)]
+        [True, False, True, False]
+        >>> 2 in seen, 4 in seen, seen.runs
+        (True, False, 1)
+    """
+
+    __slots__ = ("_ends", "_starts")
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []  # one past the last number of the run
+
+    @property
+    def runs(self) -> int:
+        """How many runs of consecutive numbers there are."""
+        return len(self._starts)
+
+    def __contains__(self, number: int) -> bool:
+        at = bisect_right(self._starts, number) - 1
+        return at >= 0 and number < self._ends[at]
+
+    def take(self, number: int) -> bool:
+        """Adds a number; tells whether it was not there."""
+        ends = self._ends
+        if ends and number == ends[-1]:  # most come in order
+            ends[-1] = number + 1
+            return True
+        if number in self:
+            return False
+        self.add(number)
+        return True
+
+    def add(self, number: int) -> bool:
+        """Adds a number, if it is not there already; tells whether there is one run more for it."""
+        ends = self._ends
+        if ends and number == ends[-1]:  # most come in order
+            ends[-1] = number + 1
+            return False
+        if not ends or number > ends[-1]:
+            self._starts.append(number)
+            ends.append(number + 1)
+            return True
+        if number in self:
+            return False
+        at = bisect_right(self._starts, number)
+        joins_left = at > 0 and self._ends[at - 1] == number
+        joins_right = at < len(self._starts) and self._starts[at] == number + 1
+        if joins_left and joins_right:
+            self._ends[at - 1] = self._ends[at]
+            del self._starts[at], self._ends[at]
+        elif joins_left:
+            self._ends[at - 1] = number + 1
+        elif joins_right:
+            self._starts[at] = number
+        else:
+            self._starts.insert(at, number)
+            self._ends.insert(at, number + 1)
+            return True
+        return False
+
+    def close_gaps(self, most: int) -> None:
+        """Adds the lowest numbers that are missing, until no more than `most` runs are left."""
+        closed = len(self._starts) - most
+        if closed > 0:
+            del self._starts[1 : closed + 1], self._ends[:closed]
+
+
+# ------------------------------------------------------------------------------------------------
+
+# Messages ------------------------------------------------------------------------------------
+
+# Nobody writes into one; they are not frozen, since such take three times as long to make.
+
+
+@dataclass(slots=True)
+class ForkRequest:
+    """Child to owner: count this fork of mine."""
+
+    rref: RRefId
+    fork: ForkId
+
+
+@dataclass(slots=True)
+class ForkConfirm:
+    """Owner to child: the fork is counted; or the value is gone and it never will be.
+
+    Once more where the creation of the value fails after that.
+    """
+
+    fork: ForkId
+    known: bool
+    failed: bool = False  # the creation of the value
+
+
+@dataclass(slots=True)
+class ChildAccept:
+    """Child (or the owner, for a fork that came home) to parent: the pin may go."""
+
+    fork: ForkId
+
+
+@dataclass(slots=True)
+class UserDelete:
+    """User to owner: this fork is no more."""
+
+    rref: RRefId
+    fork: ForkId
+
+
+@dataclass(slots=True)
+class CreationAbandon:
+    """Creator to owner: the creation of this RRef was never sent and never will be."""
+
+    rref: RRefId
+
+
+ProtocolMessage: TypeAlias = ForkRequest | ForkConfirm | ChildAccept | UserDelete | CreationAbandon
+
+
+# Effects -------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Send:
+    """Post this message; if the peer is lost by now, drop it."""
+
+    peer: WorkerInfo
+    message: ProtocolMessage
+
+
+@dataclass(slots=True)
+class Freed:
+    """Nobody refers to this value any longer; drop it."""
+
+    rref: RRefId
+
+
+@dataclass(slots=True)
+class Orphaned:
+    """This value was expected, and its creation will never arrive; fail whoever waits for it."""
+
+    rref: RRefId
+
+
+@dataclass(slots=True)
+class Settled:
+    """This fork is no longer PENDING."""
+
+    fork: ForkId
+
+
+Effect: TypeAlias = Send | Freed | Orphaned | Settled
+
+
+# -- the owner's side of RRef counting: a pure state machine; `rref_protocol` draws it -----------
+
+
+@dataclass(slots=True)
+class _Owned:
+    handles: int = 0
+    creating: bool = False
+    failed: bool = False  # its creation
+    creator: WorkerInfo | None = None  # None while it is expected
+    asked_by: ForkId | None = None  # the creator's, who hears by the reply how it ended
+    forks: dict[ForkId, WorkerInfo] = field(default_factory=dict)
+
+
+@final
+class OwnerTable:
+    """The values of one worker, and who refers to them.
+
+    Args:
+        me: The worker.
+    """
+
+    def __init__(self, me: WorkerInfo) -> None:
+        self._me = me
+        self._owned: dict[RRefId, _Owned] = {}
+        self._next_rref = 0
+        self._next_fork: defaultdict[int, int] = defaultdict(int)  # by child
+        # G3: creations by creator, forks by (parent, child). A creator that is lost sends none.
+        self._created: defaultdict[int, NumberSet] = defaultdict(NumberSet)
+        self._counted: defaultdict[tuple[int, int], NumberSet] = defaultdict(NumberSet)
+        self._lost = NumberSet()  # incarnations: a job counts them, so most lie side by side
+
+    def __len__(self) -> int:
+        """Returns how many values there are, those that are expected included."""
+        return len(self._owned)
+
+    def __contains__(self, rref: RRefId) -> bool:
+        return rref in self._owned
+
+    @property
+    def forks(self) -> int:
+        """How many forks are counted."""
+        return sum(len(owned.forks) for owned in self._owned.values())
+
+    def holders(self, rref: RRefId | None = None) -> set[WorkerInfo]:
+        """Returns the living others that hold a fork of a value, or of any."""
+        entries = self._owned.values() if rref is None else filter(None, [self._owned.get(rref)])
+        return {
+            user
+            for entry in entries
+            for user in entry.forks.values()
+            if user != self._me and user.incarnation not in self._lost
+        }
+
+    def creator(self, rref: RRefId) -> WorkerInfo | None:
+        """Returns who had a value created; None where it is gone, or its creation not arrived."""
+        owned = self._owned.get(rref)
+        return None if owned is None else owned.creator
+
+    def new(self, *, creating: bool = False) -> RRefId:
+        """Enters a value made here, or that a creation asked for here will make; one handle."""
+        rref = RRefId(self._me.incarnation, self._me.incarnation, self._next_rref)
+        self._next_rref += 1
+        self._created[rref.creator].add(rref.number)
+        self._owned[rref] = _Owned(handles=1, creating=creating, creator=self._me)
+        return rref
+
+    def create(self, rref: RRefId, fork: ForkId, creator: WorkerInfo) -> bool:
+        """Takes a creation request; returns whether it is a new one, whose function is to run."""
+        if not self._created[rref.creator].take(rref.number):  # G3
+            return False
+        owned = self._owned.get(rref)
+        if owned is None:
+            owned = self._owned[rref] = _Owned()
+        owned.creating = True
+        owned.creator = creator
+        owned.asked_by = fork
+        self._count(owned, fork, creator)
+        return True
+
+    def settle(self, rref: RRefId, *, failed: bool = False) -> list[Effect]:
+        """Hears that the creation ended, with a value or an exception, and tells of the latter."""
+        owned = self._owned.get(rref)
+        if owned is None:
+            return []
+        owned.creating = False
+        if not failed:
+            return [] if owned.forks else self._free_if_unused(rref)
+        owned.failed = True
+        return self.tell(rref) + self._free_if_unused(rref)
+
+    def failed(self, rref: RRefId) -> bool:
+        """Whether the creation of a value failed."""
+        owned = self._owned.get(rref)
+        return owned is not None and owned.failed
+
+    def tell(self, rref: RRefId, whom: WorkerInfo | None = None) -> list[Effect]:
+        """Tells one user, or all, that the creation failed, if it did."""
+        owned = self._owned.get(rref)
+        if owned is None or not owned.failed:
+            return []
+        return [
+            Send(user, ForkConfirm(fork, known=True, failed=True))
+            for fork, user in owned.forks.items()
+            if fork != owned.asked_by and whom in (None, user)
+        ]
+
+    def hold(self, rref: RRefId) -> bool:
+        """Takes one more handle here; False when the value is gone. May be expected, not yet made."""
+        if self._is_gone(rref):
+            return False
+        self._owned.setdefault(rref, _Owned()).handles += 1
+        return True
+
+    def drop(self, rref: RRefId) -> list[Effect]:
+        """Gives one handle back."""
+        owned = self._owned.get(rref)
+        if owned is None:
+            return []
+        owned.handles = max(0, owned.handles - 1)
+        return self._free_if_unused(rref)
+
+    def make_fork(self, rref: RRefId, child: WorkerInfo) -> ForkId:
+        """Counts a fork that leaves for `child` now, which may be this worker itself.
+
+        Raises:
+            KeyError: The value is gone.
+        """
+        owned = self._owned[rref]
+        number = self._next_fork[child.incarnation]
+        self._next_fork[child.incarnation] = number + 1
+        fork = ForkId(self._me.incarnation, self._me.incarnation, child.incarnation, number)
+        self._count(owned, fork, child)
+        return fork
+
+    def arrived(self, rref: RRefId, fork: ForkId, parent: WorkerInfo) -> tuple[bool, list[Effect]]:
+        """Takes an RRef that came home: one more handle, and the sender's pin may go (G2).
+
+        Returns:
+            Whether the value is there or expected (only then a handle was taken), and effects.
+        """
+        held = self.hold(rref)
+        return held, self.refused(rref, fork, parent)
+
+    def refused(self, rref: RRefId, fork: ForkId, parent: WorkerInfo) -> list[Effect]:
+        """Hears that an RRef came home in a message that nobody will decode (G6)."""
+        if parent == self._me:
+            return self.user_delete(rref, fork)
+        return [Send(parent, ChildAccept(fork))]
+
+    def undelivered(self, rref: RRefId, fork: ForkId) -> list[Effect]:
+        """Takes back a fork from `make_fork` that was not handed over (G6)."""
+        return self.user_delete(rref, fork)
+
+    def fork_request(self, rref: RRefId, fork: ForkId, child: WorkerInfo) -> list[Effect]:
+        """Counts a child's fork, and confirms it."""
+        if not self._is_gone(rref):
+            self._count(self._owned.setdefault(rref, _Owned()), fork, child)
+        owned = self._owned.get(rref)
+        known = owned is not None and fork in owned.forks
+        answer = ForkConfirm(fork, known, known and self.failed(rref))
+        return [Send(child, answer), *self._free_if_unused(rref)]
+
+    def user_delete(self, rref: RRefId, fork: ForkId) -> list[Effect]:
+        """Ends a fork (G1)."""
+        owned = self._owned.get(rref)
+        if owned is None or owned.forks.pop(fork, None) is None:
+            self._counted[fork.parent, fork.child].add(fork.number)  # it never will be: G3
+            return []
+        return self._free_if_unused(rref)
+
+    def abandon(self, rref: RRefId) -> list[Effect]:
+        """Hears that a creation will never arrive."""
+        return self._orphan(rref) if self._created[rref.creator].take(rref.number) else []
+
+    def lost(self, peer: WorkerInfo) -> list[Effect]:
+        """Hears that a worker is lost: its creations come no more; its forks stay for now (G4)."""
+        self._lost.add(peer.incarnation)
+        created = self._created.get(peer.incarnation, NumberSet())
+        orphans = [
+            rref
+            for rref in self._owned
+            if rref.creator == peer.incarnation and rref.number not in created
+        ]
+        return [effect for rref in orphans for effect in self._orphan(rref)]
+
+    def expire(self, peer: WorkerInfo) -> list[Effect]:
+        """Releases the forks of a lost worker, one full bound after `lost` (G4)."""
+        effects: list[Effect] = []
+        for rref, owned in list(self._owned.items()):
+            held = [fork for fork, user in owned.forks.items() if user == peer]
+            for fork in held:
+                del owned.forks[fork]
+            if held:
+                effects += self._free_if_unused(rref)
+        for parent, child in list(self._counted):
+            if child == peer.incarnation:
+                del self._counted[parent, child]
+        return effects
+
+    def _is_gone(self, rref: RRefId) -> bool:
+        if rref in self._owned:
+            return False
+        return rref.creator in self._lost or rref.number in self._created[rref.creator]
+
+    def _count(self, owned: _Owned, fork: ForkId, child: WorkerInfo) -> None:
+        if self._counted[fork.parent, fork.child].take(fork.number):  # G3
+            owned.forks[fork] = child
+
+    def _orphan(self, rref: RRefId) -> list[Effect]:
+        owned = self._owned.get(rref)
+        if owned is None:
+            return []
+        owned.failed = True
+        return [*self.tell(rref), Orphaned(rref), *self._free_if_unused(rref)]
+
+    def _free_if_unused(self, rref: RRefId) -> list[Effect]:
+        owned = self._owned.get(rref)
+        if owned is None or owned.handles or owned.creating or owned.forks:
+            return []
+        del self._owned[rref]
+        return [Freed(rref)]
+
+
+# -- the user's side of RRef counting: a pure state machine; `rref_protocol` draws it ------------
+
+
+class ForkState(Enum):
+    """What a user knows of its fork; drawn in `rref_protocol`."""
+
+    PENDING = "pending"
+    CONFIRMED = "confirmed"
+    FAILED = "failed"
+    GONE = "gone"
+    LOST = "lost"
+
+
+@dataclass(slots=True)
+class _Fork:
+    rref: RRefId
+    owner: WorkerInfo
+    parent: WorkerInfo | None  # None: created here
+    state: ForkState
+    handle: bool = True
+    uses: int = 0
+    counted: bool = True  # whether the owner may know of it and must hear of its end
+    children: dict[ForkId, WorkerInfo] = field(default_factory=dict)
+
+
+@final
+class UserTable:
+    """One worker's forks of the values of others.
+
+    Args:
+        me: The worker.
+    """
+
+    def __init__(self, me: WorkerInfo) -> None:
+        self._me = me
+        self._forks: dict[ForkId, _Fork] = {}
+        self._pinned_by: dict[ForkId, ForkId] = {}  # a child, to the fork of ours that it pins
+        self._next_rref: defaultdict[int, int] = defaultdict(int)  # by owner
+        self._next_fork: defaultdict[tuple[int, int], int] = defaultdict(int)  # by (owner, child)
+        # G3: forks that arrived, by (owner, parent).
+        self._arrived: defaultdict[tuple[int, int], NumberSet] = defaultdict(NumberSet)
+        self._lost = NumberSet()  # incarnations: a job counts them, so most lie side by side
+
+    def __len__(self) -> int:
+        """Returns how many forks there are, those that only wait to leave included."""
+        return len(self._forks)
+
+    def __contains__(self, fork: ForkId) -> bool:
+        return fork in self._forks
+
+    def state(self, fork: ForkId) -> ForkState | None:
+        """What is known of a fork; None when it has left."""
+        entry = self._forks.get(fork)
+        return None if entry is None else entry.state
+
+    def held(self) -> list[ForkId]:
+        """The forks that have a handle."""
+        return [fork for fork, entry in self._forks.items() if entry.handle]
+
+    def create(self, owner: WorkerInfo) -> tuple[RRefId, ForkId]:
+        """Names a new RRef that `owner` is about to be asked to create, and this worker's fork."""
+        there, here = owner.incarnation, self._me.incarnation
+        number = self._next_rref[there]
+        self._next_rref[there] = number + 1
+        rref = rref_id((there, here, number))
+        fork = self._new_fork(there, here)
+        state = ForkState.LOST if there in self._lost else ForkState.PENDING
+        self._forks[fork] = _Fork(rref, owner, None, state)
+        return rref, fork
+
+    def created(self, fork: ForkId) -> list[Effect]:
+        """Hears that the creation succeeded."""
+        return self._settle(fork, ForkState.CONFIRMED)
+
+    def creation_failed(self, fork: ForkId, *, delivered: bool) -> list[Effect]:
+        """Hears that the creation failed.
+
+        Args:
+            fork: The creator's fork.
+            delivered: False only if the request is known not to have been handed over (G6). The
+                owner, which may have heard of the RRef from others, is told that it will not come.
+        """
+        entry = self._forks.get(fork)
+        if entry is None or entry.state is not ForkState.PENDING:
+            return []
+        effects: list[Effect] = []
+        if not delivered:
+            entry.counted = False
+            effects.append(Send(entry.owner, CreationAbandon(entry.rref)))
+        return effects + self._settle(fork, ForkState.FAILED)
+
+    def make_fork(self, fork: ForkId, child: WorkerInfo) -> ForkId:
+        """Makes a fork that leaves for `child` now, and pins `fork` for it (G2).
+
+        Raises:
+            KeyError: The fork has left, or is about to.
+        """
+        entry = self._forks[fork]
+        if not entry.handle and not entry.uses:
+            raise KeyError(fork)
+        made = self._new_fork(entry.owner.incarnation, child.incarnation)
+        if entry.state is not ForkState.LOST:
+            entry.children[made] = child
+            self._pinned_by[made] = fork
+        return made
+
+    def arrived(
+        self,
+        rref: RRefId,
+        fork: ForkId,
+        owner: WorkerInfo,
+        parent: WorkerInfo,
+        *,
+        failed: bool = False,
+    ) -> tuple[bool, list[Effect]]:
+        """Takes a fork that came in a message, with one handle.
+
+        Args:
+            rref: Which value.
+            fork: The fork.
+            owner: Who has the value.
+            parent: Who sent it.
+            failed: Whether the creation failed, as its parent says; only the owner's word counts.
+
+        Returns:
+            Whether the fork is here (it is not if a repeated message names one that has left),
+            and effects.
+        """
+        if not self._is_first(fork):
+            known = self._forks.get(fork)
+            if known is not None:
+                known.handle = True
+            return known is not None, []
+        # The owner counted what it sent itself; whatever else it must be asked to count.
+        state = ForkState.PENDING
+        if parent == owner:
+            state = ForkState.FAILED if failed else ForkState.CONFIRMED
+        if owner.incarnation in self._lost:
+            state = ForkState.LOST
+        self._forks[fork] = _Fork(rref, owner, parent, state)
+        if state is ForkState.PENDING:
+            return True, [Send(owner, ForkRequest(rref, fork))]
+        # G5: the parent, for whom the owner may live, would keep its pin for ever.
+        return True, [Send(parent, ChildAccept(fork))] if parent != owner else []
+
+    def refused(
+        self, rref: RRefId, fork: ForkId, owner: WorkerInfo, parent: WorkerInfo
+    ) -> list[Effect]:
+        """Gives back a fork that came in a message that nobody will decode (G6)."""
+        if not self._is_first(fork):
+            return []
+        if parent == owner:
+            return [Send(owner, UserDelete(rref, fork))]
+        return [Send(parent, ChildAccept(fork))]
+
+    def fork_confirm(self, fork: ForkId, *, known: bool, failed: bool = False) -> list[Effect]:
+        """Hears the owner's answer to a ForkRequest; then the parent may let go (G2).
+
+        Or, of a fork that is counted, that the creation of its value has failed since.
+        """
+        entry = self._forks.get(fork)
+        if entry is None or entry.parent is None:
+            return []
+        if entry.state is ForkState.PENDING:
+            entry.counted = known
+            counted = ForkState.FAILED if failed else ForkState.CONFIRMED
+            return self._settle(fork, counted if known else ForkState.GONE)
+        if entry.state is ForkState.CONFIRMED and known and failed:
+            entry.state = ForkState.FAILED
+        return []
+
+    def child_accept(self, child: ForkId) -> list[Effect]:
+        """Lets go of the pin for a child that its owner has confirmed."""
+        fork = self._pinned_by.pop(child, None)
+        if fork is None:
+            return []
+        del self._forks[fork].children[child]
+        return self._leave_if_let_go(fork)
+
+    def undelivered(self, child: ForkId) -> list[Effect]:
+        """Takes back a fork from `make_fork` that was not handed over (G6)."""
+        return self.child_accept(child)
+
+    def use(self, fork: ForkId) -> ForkState | None:
+        """Keeps a fork for a call that names it, until `unuse`; None when it has left."""
+        entry = self._forks.get(fork)
+        if entry is None or not (entry.handle or entry.uses):
+            return None
+        entry.uses += 1
+        return entry.state
+
+    def unuse(self, fork: ForkId) -> list[Effect]:
+        """Ends one `use`."""
+        entry = self._forks.get(fork)
+        if entry is None:
+            return []
+        entry.uses = max(0, entry.uses - 1)
+        return [] if entry.handle else self._leave_if_let_go(fork)
+
+    def release(self, fork: ForkId) -> list[Effect]:
+        """Hears that the handle is gone; the fork leaves as soon as it is let go."""
+        entry = self._forks.get(fork)
+        if entry is None:
+            return []
+        entry.handle = False
+        return self._leave_if_let_go(fork)
+
+    def lost(self, peer: WorkerInfo) -> list[Effect]:
+        """Hears that a worker is lost: its own values with it (G5); pins for it stay for now."""
+        self._lost.add(peer.incarnation)
+        effects: list[Effect] = []
+        for fork in [fork for fork, entry in self._forks.items() if entry.owner == peer]:
+            entry = self._forks[fork]
+            for child in entry.children:
+                del self._pinned_by[child]
+            entry.children.clear()
+            effects += self._settle(fork, ForkState.LOST)
+        return effects
+
+    def expire(self, peer: WorkerInfo) -> list[Effect]:
+        """Releases the pins for a lost child, one full bound after `lost` (G4)."""
+        pins = [
+            child
+            for child, fork in self._pinned_by.items()
+            if self._forks[fork].children[child] == peer
+        ]
+        for owner, parent in list(self._arrived):
+            if parent == peer.incarnation:
+                del self._arrived[owner, parent]
+        return [effect for child in pins for effect in self.child_accept(child)]
+
+    def _new_fork(self, owner: int, child: int) -> ForkId:
+        number = self._next_fork[owner, child]
+        self._next_fork[owner, child] = number + 1
+        return fork_id((owner, self._me.incarnation, child, number))
+
+    def _is_first(self, fork: ForkId) -> bool:
+        return self._arrived[fork.owner, fork.parent].take(fork.number)  # G3
+
+    def _settle(self, fork: ForkId, state: ForkState) -> list[Effect]:
+        entry = self._forks.get(fork)
+        if entry is None or entry.state in (state, ForkState.LOST):
+            return []
+        was_pending = entry.state is ForkState.PENDING
+        if not was_pending and state is not ForkState.LOST:
+            return []
+        entry.state = state
+        effects: list[Effect] = []
+        if was_pending:
+            if entry.parent is not None:
+                effects.append(Send(entry.parent, ChildAccept(fork)))  # G2, G5
+            effects.append(Settled(fork))
+        return effects if entry.handle else effects + self._leave_if_let_go(fork)
+
+    def _leave_if_let_go(self, fork: ForkId) -> list[Effect]:
+        entry = self._forks[fork]
+        if entry.handle or entry.uses or entry.children or entry.state is ForkState.PENDING:
+            return []
+        del self._forks[fork]
+        if entry.state is ForkState.LOST or not entry.counted:
+            return []
+        return [Send(entry.owner, UserDelete(entry.rref, fork))]

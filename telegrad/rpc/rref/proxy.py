@@ -1,0 +1,328 @@
+"""Stand-ins for an RRef's value: its methods run, and its attributes are read, on the owner.
+
+    rref.rpc_sync().m(x)       the method's value          rref.rpc_sync().a      the attribute
+    rref.rpc_async().m(x)      a Future of it              rref.rpc_async().a()   a Future of it
+    rref.remote().m(x)         an RRef to it               rref.remote().a()      an RRef to it
+
+Whether a name is a method is seen from the value's class where that is imported here. Where it is
+not, or the class does not say (an attribute of the instance), `rpc_sync()` asks the owner, who
+answers with the attribute, or that it is a method, which the RRef then remembers. The other two
+may not wait, so the name alone sends nothing: `()` behind it reads an attribute as it calls a
+method, in one message.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import time
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, final
+
+from telegrad.errors import BlockingCallError
+from telegrad.rpc.future.unread import watched
+from telegrad.rpc.limits import seconds
+from telegrad.rpc.rref.calls import RRefCalls
+from telegrad.rpc.rref.reference import Method
+from telegrad.transport import on_own_loop
+
+if TYPE_CHECKING:
+    from telegrad.rpc.future.future import Future
+    from telegrad.rpc.rref.reference import Reference
+
+__all__ = [
+    "AsyncProxy",
+    "NoSpecialMethods",
+    "RemoteProxy",
+    "SyncProxy",
+    "not_here",
+]
+
+
+# -- what is not had through an RRef, and the words that say what to write instead ---------------
+
+
+class NoSpecialMethods:
+    """The base of the stand-ins: `proxy["a"]`, `len(proxy)` and the like are refused in words.
+
+    Python looks such methods up in the class of the stand-in, which never hears of most of them.
+    """
+
+    __slots__ = ()
+
+    def __getitem__(self, key: object) -> NoReturn:
+        raise _special("[...]", "a .get(...) that the value has")
+
+    def __setitem__(self, key: object, value: object) -> NoReturn:
+        raise _special("[...] = ...")
+
+    def __delitem__(self, key: object) -> NoReturn:
+        raise _special("del [...]")
+
+    def __contains__(self, key: object) -> NoReturn:
+        raise _special("`in`")
+
+    def __len__(self) -> NoReturn:
+        raise _special("len()", "an attribute such as .size or .shape")
+
+    def __iter__(self) -> NoReturn:
+        raise _special("iteration", "rref.rpc_stream() with a generator method")
+
+    def __bool__(self) -> bool:
+        """True, as for any object: it stands for the value, and says nothing of it."""
+        return True
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not name.startswith("_"):
+            raise AttributeError(
+                f"{name!r} is not set through an RRef; call a method of your own that sets it"
+            )
+        object.__setattr__(self, name, value)
+
+
+def not_here(name: str) -> str:
+    """Says that an RRef has no such attribute, and how the value's is had.
+
+    >>> not_here("append")
+    "an RRef has no attribute 'append'; of its value: write rref.rpc_sync().append(...)"
+    """
+    words = f"an RRef has no attribute {name!r}"
+    if name.startswith("_"):
+        return words
+    return f"{words}; of its value: write rref.rpc_sync().{name}(...)"
+
+
+def _special(what: str, instead: str = "") -> TypeError:
+    return TypeError(
+        f"special methods are not had through an RRef ({what}); use "
+        f"{f'{instead}, ' if instead else ''}a method of your own, a function that is called at the "
+        "owner with the RRef and takes its local_value(), or to_here() for a copy"
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+
+R = TypeVar("R")
+
+# What gives a method for sure. Of all else that a class holds, the owner is asked: a descriptor may
+# be a `functools.cached_property`, and a name then is its value.
+_METHODS = (
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.WrapperDescriptorType,
+    functools.partialmethod,
+)
+
+# What is left at least of a timeout that the question for a method has used up: above 0.
+LEAST_SECONDS = 1e-3
+
+
+class Target:
+    """What the three stand-ins share: whose methods, through what, for how long."""
+
+    __slots__ = ("calls", "reference", "timeout")
+
+    def __init__(self, calls: RRefCalls, reference: Reference, timeout: float | None) -> None:
+        if timeout is not None:
+            seconds(timeout, 0.0)  # refuses 0, negatives and bools before any call
+        self.calls = calls
+        self.reference = reference
+        self.timeout = timeout
+
+    def method(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Method:
+        return Method(self.reference, name, args, kwargs)
+
+    def knows_method(self, name: str) -> bool:
+        """Tells whether a public name is known to be a method, without a message."""
+        reference = self.reference
+        if name not in reference.methods:
+            if not _has_method(reference.type_name, name):
+                return False
+            reference.methods |= {name}
+        return True
+
+    def read(self, name: str) -> tuple[bool, Any, float]:
+        """Asks the owner: whether the name is a method, else the attribute; and how long it took."""
+        began = time.monotonic()
+        is_method, value = self.calls.read(self.reference, name, self.timeout).wait()
+        if is_method:
+            self.reference.methods |= {name}
+        return is_method, value, time.monotonic() - began
+
+    def left(self, spent: float) -> float | None:
+        """Returns the timeout of a call for whose method the owner was asked first."""
+        if not spent:
+            return self.timeout
+        return max(self.calls.limit(self.timeout) - spent, LEAST_SECONDS)
+
+
+Run = Callable[[str, tuple[Any, ...], dict[str, Any], float], R]
+
+
+@final
+class UncalledMethod(Generic[R]):
+    """`proxy.m`, before it is called: nothing of it was sent.
+
+    Args:
+        target: Whose method.
+        name: Its name, which `public` has let pass.
+        run: Calls it.
+        spent: Seconds that it took to learn that it is one; the first call has as much less.
+    """
+
+    __slots__ = ("_name", "_run", "_spent", "_target")
+
+    def __init__(self, target: Target, name: str, run: Run[R], spent: float = 0.0) -> None:
+        self._target = target
+        self._name = name
+        self._run = run
+        self._spent = spent
+
+    def __call__(self, *args: Any, **kwargs: Any) -> R:
+        """Calls it on the owner; an attribute, which takes no arguments, is read there."""
+        spent, self._spent = self._spent, 0.0
+        return self._run(self._name, args, kwargs, spent)
+
+    def __repr__(self) -> str:
+        reference = self._target.reference
+        return (
+            f"<method {reference.type_name or 'RRef'}.{self._name} at {reference.owner.name!r}, not "
+            "called; write (...) behind it, and () behind an attribute>"
+        )
+
+
+@final
+class SyncProxy(NoSpecialMethods):
+    """`proxy.m(x)` returns what `value.m(x)` returns on the owner, `proxy.a` the attribute there."""
+
+    __slots__ = ("_target",)
+
+    def __init__(self, calls: RRefCalls, reference: Reference, timeout: float | None) -> None:
+        object.__setattr__(self, "_target", Target(calls, reference, timeout))  # past our own
+
+    def __getattr__(self, name: str) -> Any:
+        target = self._target
+        if name in target.reference.methods or target.knows_method(public(name)):
+            return UncalledMethod(target, name, self._run)
+        self._check_may_block(name)
+        is_method, value, spent = target.read(name)
+        return UncalledMethod(target, name, self._run, spent) if is_method else value
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the value itself."""
+        return self._run("__call__", args, kwargs)
+
+    def _run(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], spent: float = 0.0
+    ) -> Any:
+        if on_own_loop():
+            self._check_may_block(name)
+        target = self._target
+        timeout = target.left(spent) if spent else target.timeout
+        return target.calls.called(Method(target.reference, name, args, kwargs), timeout)
+
+    @staticmethod
+    def _check_may_block(name: str) -> None:
+        if on_own_loop():
+            raise BlockingCallError(
+                f"rpc_sync().{name} would block a loop of telegrad's; "
+                f"write `await rref.rpc_async().{name}(...)` in an async def function, with () "
+                "for an attribute too"
+            )
+
+
+@final
+class AsyncProxy(NoSpecialMethods):
+    """`proxy.m(x)` runs `value.m(x)` on the owner and returns a Future of its result."""
+
+    __slots__ = ("_target",)
+
+    def __init__(self, calls: RRefCalls, reference: Reference, timeout: float | None) -> None:
+        self._target = Target(calls, reference, timeout)
+
+    def __getattr__(self, name: str) -> Callable[..., Future[Any]]:
+        return UncalledMethod(self._target, public(name), self._run)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Calls the value itself."""
+        return self._run("__call__", args, kwargs)
+
+    def _run(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], spent: float = 0.0
+    ) -> Future[Any]:
+        target = self._target
+        future = target.calls.call(target.method(name, args, kwargs), target.left(spent))
+        return watched(target.reference.registry.agent, future)
+
+
+@final
+class RemoteProxy(NoSpecialMethods, Generic[R]):
+    """`proxy.m(x)` runs `value.m(x)` on the owner and returns an RRef to its result."""
+
+    __slots__ = ("_make", "_target")
+
+    def __init__(
+        self,
+        calls: RRefCalls,
+        reference: Reference,
+        timeout: float | None,
+        make: Callable[[Reference], R],
+    ) -> None:
+        self._target = Target(calls, reference, timeout)
+        self._make = make
+
+    def __getattr__(self, name: str) -> Callable[..., R]:
+        return UncalledMethod(self._target, public(name), self._run)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> R:
+        """Calls the value itself."""
+        return self._run("__call__", args, kwargs)
+
+    def _run(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], spent: float = 0.0
+    ) -> R:
+        target = self._target
+        method = target.method(name, args, kwargs)
+        return self._make(target.calls.create_by_method(method, target.left(spent)))
+
+
+def public(name: str) -> str:
+    """Returns a name that may be asked for.
+
+    Raises:
+        AttributeError: It begins with an underscore. So no probe for `__array__` and its like
+            becomes a message.
+    """
+    if name.startswith("_"):
+        raise AttributeError(
+            f"{name!r} begins with an underscore and is not had through an RRef; "
+            "give it a public name"
+        )
+    return name
+
+
+def _has_method(type_name: str, name: str) -> bool:
+    """Tells whether a class of this name is imported here and defines a method of that name."""
+    cls = _class_here(type_name)
+    spaces = () if cls is None else map(vars, cls.__mro__)
+    found = next((space[name] for space in spaces if name in space), None)
+    if isinstance(found, staticmethod | classmethod):
+        found = found.__func__  # which may be a property, for all that its name says
+    return isinstance(found, _METHODS)
+
+
+def _class_here(type_name: str) -> type | None:
+    parts = type_name.split(".")
+    if len(parts) == 1:
+        parts = ["builtins", *parts]
+    for end in range(len(parts) - 1, 0, -1):
+        found: object = sys.modules.get(".".join(parts[:end]))
+        if found is not None:
+            for part in parts[end:]:
+                found = inspect.getattr_static(found, part, None)
+            return found if isinstance(found, type) else None
+    return None

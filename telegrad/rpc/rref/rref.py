@@ -1,0 +1,335 @@
+"""RRef: a reference to a value that lives on one worker and may be held on any."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
+
+from telegrad.errors import BlockingCallError
+from telegrad.rpc.agent.ambient import current_agent
+from telegrad.rpc.rref.calls import RRefCalls
+from telegrad.rpc.rref.interceptor import attach_with, describe_nothing, rebuild_traveller
+from telegrad.rpc.rref.protocol import ForkState
+from telegrad.rpc.rref.proxy import AsyncProxy, RemoteProxy, SyncProxy, not_here
+from telegrad.rpc.rref.reference import Counted, Reference, name_of_type
+from telegrad.rpc.rref.stream import StreamProxy
+from telegrad.rpc.rref.table import RRefRegistry
+from telegrad.transport import on_own_loop
+from telegrad.wire import ExternalType, register_external
+
+if TYPE_CHECKING:
+    from telegrad.rpc.agent.agent import Agent
+    from telegrad.rpc.future.future import Future
+    from telegrad.types import WorkerInfo
+
+__all__ = ["RRef", "attach_to", "create_rref"]
+
+T = TypeVar("T")
+
+
+@final
+class RRef(Counted, Generic[T]):
+    """A counted reference to a value that lives on its owner.
+
+    `RRef(value)` makes this worker the owner; `remote` makes another one. An RRef may be an
+    argument, a result or inside a container of either; the value stays where it is. The owner
+    keeps it as long as any worker holds an RRef to it. Equal and hashed by identity.
+
+    Args:
+        value: What the new RRef refers to; not copied.
+
+    Raises:
+        NotInitializedError: No agent runs here.
+    """
+
+    __slots__ = ("__weakref__",)
+
+    def __init__(self, value: T) -> None:
+        self.reference = current_agent().attached(RRefRegistry).own(value)
+
+    @staticmethod
+    def of(reference: Reference) -> RRef[Any]:
+        """Makes an RRef of a counted reference. For the library."""
+        rref: RRef[Any] = object.__new__(RRef)
+        rref.reference = reference
+        return rref
+
+    def to_here(self, timeout: float | None = None) -> T:
+        """Returns the value: the object itself on its owner, else a new copy each time.
+
+        Args:
+            timeout: Seconds; None for the default. On the owner it bounds the wait for a value
+                that is still being created.
+
+        Raises:
+            CallTimeoutError: It did not come in time; a later call may succeed.
+            OwnerLostError: The owner is lost.
+            BlockingCallError: On an event loop that telegrad runs; write `await rref`.
+            RuntimeError: The RRef was released.
+            Exception: What the creation of the value raised, of its own type.
+        """
+        reference = self.reference
+        if on_own_loop():
+            self._check_may_block("to_here", "`await rref`")
+        return cast("T", reference.registry.agent.attached(RRefCalls).fetched(reference, timeout))
+
+    def local_value(self) -> T:
+        """Returns the object itself; only on its owner.
+
+        Waits for a value that is still being created, for the default timeout.
+
+        Raises:
+            RuntimeError: This worker is not the owner, or the RRef was released.
+            CallTimeoutError: It was not there in time.
+        """
+        reference = self.reference
+        if reference.fork is not None:
+            raise RuntimeError(
+                f"local_value() on worker {reference.registry.me.name!r}, but the owner of this "
+                f"RRef is {reference.owner.name!r}; use to_here() for a copy or rpc_sync() to run "
+                "a method there"
+            )
+        self._check_may_block("local_value", "`await rref`")
+        return self._fetch(None).wait()
+
+    def owner(self) -> WorkerInfo:
+        """Returns the worker that holds the value."""
+        return self.reference.owner
+
+    def owner_name(self) -> str:
+        """Returns the name of the worker that holds the value."""
+        return self.reference.owner.name
+
+    def is_owner(self) -> bool:
+        """Tells whether this worker holds the value."""
+        return self.reference.fork is None
+
+    def confirmed_by_owner(self) -> bool:
+        """Tells whether the owner is known to have counted this RRef and to live.
+
+        False while a creation asked for here runs, and for good once it is known here that the
+        creation failed: the owner tells every worker that holds an RRef to the value, and
+        `to_here()` that raises for that reason comes after.
+        """
+        reference = self.reference
+        if reference.released:
+            return False
+        if reference.fork is not None:
+            return reference.registry.state(reference.fork) is ForkState.CONFIRMED
+        value = reference.registry.value(reference.rref)
+        return value is not None and value.done() and value.exception() is None
+
+    def rpc_sync(self, timeout: float | None = None) -> T:
+        """Returns a stand-in for the value: `r.rpc_sync().m(x)` runs a method on the owner.
+
+        Typed as the value, and `r.rpc_sync().a` is the value of its attribute or property. A name
+        that the object lacks is an AttributeError from the owner. Methods that are `async def` or
+        marked `async_execution` run as functions of that kind do. Where the class of the value is
+        not imported here, or says nothing of the name, the owner is asked once what it is; the
+        timeout holds for that and the call together. Special methods (`[...]`, `len()`) are not had.
+
+        Args:
+            timeout: Seconds above 0 for each call; None for the default, `math.inf` for no limit.
+        """
+        reference = self.reference
+        calls = reference.registry.agent.attached(RRefCalls)
+        return cast("T", SyncProxy(calls, reference, timeout))
+
+    def rpc_async(self, timeout: float | None = None) -> AsyncProxy:
+        """Returns a stand-in whose methods give a Future: `r.rpc_async().m(x).wait()`.
+
+        An attribute or property is read as a method without arguments is called: `.a().wait()`.
+
+        Args:
+            timeout: Seconds above 0 for each call; None for the default, `math.inf` for no limit.
+        """
+        return AsyncProxy(self._calls(), self.reference, timeout)
+
+    def remote(self, timeout: float | None = None) -> RemoteProxy[RRef[Any]]:
+        """Returns a stand-in whose methods give an RRef to their value, which stays there.
+
+        `.a()` gives one to an attribute or property.
+
+        Args:
+            timeout: Seconds above 0 until each value must be there; None for the default,
+                `math.inf` for no limit.
+        """
+        return RemoteProxy(self._calls(), self.reference, timeout, RRef.of)
+
+    def rpc_stream(self, timeout: float | None = None) -> StreamProxy:
+        """Returns a stand-in whose methods give a Stream: `for x in r.rpc_stream().m(n): ...`.
+
+        The method is a generator or an async generator, or returns another iterator; it runs on
+        the owner, a little ahead of whoever reads, as for `rpc.stream`.
+
+        Args:
+            timeout: Seconds above 0 that each next item may be waited for; None for the default,
+                `math.inf` for no limit.
+        """
+        return StreamProxy(self._calls(), self.reference, timeout)
+
+    def backward(
+        self,
+        context_id: int | None = None,
+        *,
+        gradient: Any = None,
+        retain_graph: bool = False,
+        create_graph: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        """Computes the gradients of the value, a Tensor, where the value lives.
+
+        With a context the owner runs `dist_autograd.backward(context_id, [value])` and this
+        returns when all workers that took part are done, wherever the RRef is held; a value that
+        is still being created is waited for. Without one it is `value.backward()`, which adds to
+        `Tensor.grad`, and works on the owner alone.
+
+        When it raises, no worker that can be reached keeps gradients of this call; it is not known
+        whether that holds after a CallTimeoutError or an OwnerLostError, where the pass may have
+        ended in that very moment: repeat the step in a new context.
+
+        Args:
+            context_id: What `with dist_autograd.context() as context_id` gave; None for a
+                backward that does not leave the owner.
+            gradient: That of the value, in its shape; None for a scalar means 1.
+            retain_graph: Keeps the graph for another backward.
+            create_graph: Records the backward, so that the gradients can be differentiated again;
+                implies `retain_graph`.
+            timeout: Seconds above 0; None for `RpcOptions.timeout`; `math.inf` for no limit. What
+                the served call has left bounds it. Without a context it bounds only the wait for a
+                value that is still being created.
+
+        Raises:
+            TypeError: The value is no Tensor, or `context_id` no context id.
+            AutogradError: The value is no scalar and no gradient was given, or needs none; the
+                gradient has another shape; the graph was freed, or changed in place.
+            ContextError: The context was released, or the owner knows none of that id; no context
+                was given, and this worker is not the owner.
+            ContextMismatchError: A gradient reached what was received in another context.
+            OwnerLostError: The owner is lost.
+            WorkerLostError: Another worker that takes part is lost.
+            CallTimeoutError: Not all was done in time.
+            BlockingCallError: On an event loop that telegrad runs.
+            RuntimeError: The RRef was released.
+            Exception: What the creation of the value raised, or a rule or hook of any worker.
+        """
+        from telegrad import dist_autograd  # noqa: PLC0415 - a door
+
+        dist_autograd.backward_from_rref(
+            self,
+            context_id,
+            gradient=gradient,
+            retain_graph=retain_graph,
+            create_graph=create_graph,
+            timeout=timeout,
+        )
+
+    def release(self) -> None:
+        """Lets go of the value now, instead of when this object is garbage; idempotent."""
+        self.reference.release()
+
+    def __enter__(self) -> RRef[T]:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    if not TYPE_CHECKING:  # a checker is to know its attributes
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(not_here(name))
+
+    def __await__(self) -> Generator[Any, None, T]:
+        """Awaits what `to_here()` returns."""
+        return self._fetch(None).__await__()
+
+    def __repr__(self) -> str:
+        """Names the owner, the value's class where known, the reference's state and age."""
+        reference = self.reference
+        what = reference.type_name or self._own_type() or "a value"
+        age = time.monotonic() - reference.made
+        return f"<RRef to {what} at {reference.owner.name!r}: {self._state()}, {age:.1f} s old>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "an RRef is counted and cannot be copied or pickled; pass it as an argument of a call, "
+            "or return it from one"
+        )
+
+    def _own_type(self) -> str:
+        """Returns the class of a value that lives here and is there."""
+        reference = self.reference
+        value = None if reference.fork else reference.registry.value(reference.rref)
+        if value is None or not value.done() or value.exception() is not None:
+            return ""
+        return name_of_type(value.value())
+
+    def _state(self) -> str:
+        reference = self.reference
+        if reference.released:
+            return "released"
+        if reference.fork is not None:
+            state, creation = reference.registry.state(reference.fork), reference.creation
+            if state is None:
+                return "released"
+            if creation is not None and not creation.done():
+                return f"{state.value}, being created"
+            return state.value
+        value = reference.registry.value(reference.rref)
+        if value is None:
+            return "gone"
+        if not value.done():
+            return "owner, being created"
+        return "owner" if value.exception() is None else "owner, failed"
+
+    def _calls(self) -> RRefCalls:
+        return self.reference.registry.agent.attached(RRefCalls)
+
+    def _fetch(self, timeout: float | None) -> Future[T]:
+        return self._calls().fetch(self.reference, timeout)
+
+    def _check_may_block(self, verb: str, instead: str) -> None:
+        reference = self.reference
+        if not on_own_loop():
+            return
+        if reference.fork is None:
+            value = reference.registry.value(reference.rref)
+            if value is None or value.done():
+                return
+        raise BlockingCallError(
+            f"{verb}() would block a loop of telegrad's; write {instead} in an async def function"
+        )
+
+
+register_external(ExternalType("rref", RRef, describe_nothing, rebuild_traveller))
+
+
+def attach_to(agent: Agent) -> None:
+    """For the library: gives an agent its RRefs; before any other package adds an interceptor."""
+    attach_with(agent, RRef.of)
+
+
+def create_rref(
+    agent: Agent,
+    to: str | int | WorkerInfo,
+    func: Callable[..., Any],
+    args: object = (),
+    kwargs: object = None,
+    timeout: float | None = None,
+) -> RRef[Any]:
+    """Has `to` call a function and keep its value; what `rpc.remote` does.
+
+    Raises:
+        TypeError: An argument of this function has the wrong form.
+        UnknownWorkerError: There is no such worker.
+        EncodeError: The function or an argument cannot travel; nothing was sent.
+    """
+    calls = agent.attached(RRefCalls)
+    return RRef.of(calls.create(agent.worker(to), func, args, kwargs, timeout))

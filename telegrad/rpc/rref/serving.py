@@ -1,0 +1,407 @@
+"""The owner's end of the calls that RRefs make; `rref_calls` names them.
+
+What is there already is answered in the thread that serves the request. A fetch or a method call
+that arrives before its value is there waits for it without a thread.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, final
+
+from telegrad.errors import CallRefusedError, DecodeError
+from telegrad.rpc.call.failure import fresh_copy
+from telegrad.rpc.call.served_call import current_served_call, last_served_call
+from telegrad.rpc.call.user_call import (
+    ARGUMENTS,
+    CallMode,
+    Prepare,
+    UserCall,
+    admit_function,
+    called_by,
+    mode_of,
+    read_arguments,
+)
+from telegrad.rpc.future.future import Future, new_future
+from telegrad.rpc.future.waits import comes_from
+from telegrad.rpc.rref.calls import (
+    CALL,
+    FETCH,
+    NAME,
+    READ,
+    REMOTE,
+    Creation,
+    failed,
+    hand_on,
+    result,
+)
+from telegrad.rpc.rref.protocol import RRefId, rref_id
+from telegrad.rpc.rref.reference import (
+    Reference,
+    RunMethod,
+    call_method,
+    name_of_type,
+    read_attribute,
+    word_of,
+)
+from telegrad.rpc.rref.table import RRefRegistry
+from telegrad.types import WorkerInfo
+from telegrad.wire import read_head
+
+__all__ = [
+    "AdmittedMethod",
+    "RRefServing",
+    "admit_method",
+    "check_public",
+    "read_rref",
+]
+
+
+# -- which method of an RRef's value a request names, and whether the caller may have it ---------
+#
+# That is asked before the arguments are decoded where the value is there; where it is still being
+# created, its class is not known, and what is asked then is asked once the value is there.
+
+_INTEGERS = frozenset({int})
+
+
+@final
+@dataclass(slots=True)  # frozen ones take three times as long to make
+class AdmittedMethod:
+    """A method whose name may be had.
+
+    Attributes:
+        rref: Of which value.
+        name: Its name.
+        judged: Whether this caller may call it on this value; False where that is not known yet.
+        value: The value itself, where that is known.
+    """
+
+    rref: RRefId
+    name: str
+    judged: bool
+    value: object = None
+
+    def arguments(self, payload: object) -> tuple[list[Any], dict[str, Any]]:
+        """Returns the arguments that came with it.
+
+        Raises:
+            DecodeError: There are none, or for another method than was admitted.
+        """
+        fields = payload if isinstance(payload, dict) else {}
+        args, kwargs = fields.get(ARGUMENTS), fields.get("kwargs")
+        same = fields.get("method") == self.name and fields.get("rref") == list(self.rref)
+        if not (same and isinstance(args, list) and isinstance(kwargs, dict)):
+            raise DecodeError("the body of a method call is not {rref, method, args, kwargs}")
+        return args, kwargs
+
+
+def admit_method(
+    registry: RRefRegistry, caller: WorkerInfo, head: Mapping[str, object]
+) -> AdmittedMethod:
+    """Returns the method that a request names before its arguments.
+
+    Args:
+        registry: The RRefs of this worker.
+        caller: Who asks.
+        head: What stands before the arguments.
+
+    Raises:
+        DecodeError: It names none.
+        CallRefusedError: The caller may not have it.
+    """
+    name, rref = head.get("method"), read_rref(registry, head.get("rref"))
+    if not isinstance(name, str):
+        raise DecodeError("the body of a method call is not {rref, method, args, kwargs}")
+    if name[:1] == "_" and name != "__call__":
+        check_public(registry, caller, name)
+    value = registry.value(rref)
+    if value is None or not value.done() or value.failed:
+        return AdmittedMethod(rref, name, judged=False)
+    found = value.value()
+    registry.agent.check_method(found, name, caller)
+    return AdmittedMethod(rref, name, judged=True, value=found)
+
+
+def check_public(registry: RRefRegistry, caller: WorkerInfo, name: str) -> None:
+    """Checks that a name may be had of a value at all.
+
+    Raises:
+        CallRefusedError: It is private.
+    """
+    if name.startswith("_"):
+        refused = CallRefusedError(
+            f"{name[:500]!r} begins with an underscore and is not had of an RRef's value "
+            f"at {registry.me.name!r}"
+        )
+        registry.agent.record_refusal(caller, name, "PRIVATE_NAME", refused)
+        raise refused
+
+
+def read_rref(registry: RRefRegistry, ids: object) -> RRefId:
+    """Returns which value a request names, by what it has under `rref`.
+
+    Raises:
+        DecodeError: None, or none of this worker's.
+    """
+    if not (isinstance(ids, list) and len(ids) == 3 and _INTEGERS.issuperset(map(type, ids))):
+        raise DecodeError("the body of a request names no RRef")
+    rref = rref_id(ids)
+    if rref.owner != registry.me.incarnation:
+        raise DecodeError(f"{rref} is not owned by {registry.me.name!r}")
+    return rref
+
+
+# ------------------------------------------------------------------------------------------------
+
+
+@final
+class _Creation:
+    """Makes a value: methods, since what served a call is remembered, and a closure holds arguments.
+
+    Args:
+        registry: The owner's.
+        call: Makes it.
+        rref: Names the value; None where the request will say so whose call this runs in.
+    """
+
+    __slots__ = ("_call", "_registry", "_rref")
+
+    def __init__(
+        self, registry: RRefRegistry, call: Callable[[], object], rref: RRefId | None = None
+    ) -> None:
+        self._registry = registry
+        self._call = call
+        self._rref = rref
+
+    def make(self) -> object:
+        """Calls the function here; returns what is said of its value.
+
+        Raises:
+            DecodeError: The request does not say what is created, and it was not known.
+        """
+        rref = self._rref = self._rref or _created_by_this_call(self._registry)
+        try:
+            value = self._call()
+        except BaseException as error:  # around the user's function
+            self._registry.settle(rref, None, error)
+            raise
+        self._registry.settle(rref, value)
+        return word_of(value)
+
+    def keep(self, done: Future[Any]) -> object:
+        """Takes what the function has come to; returns what is said of its value."""
+        error, rref = done.exception(), self._rref
+        assert rref is not None
+        if error is not None:
+            self._registry.settle(rref, None, error)
+            return failed(error)
+        value = done.value()
+        self._registry.settle(rref, value)
+        return word_of(value)
+
+
+def _created_by_this_call(registry: RRefRegistry) -> RRefId:
+    """Returns which value the call that is served is to make, and notes that it does.
+
+    Raises:
+        DecodeError: Its request does not say so.
+    """
+    served = current_served_call()
+    creation = None if served is None else served.record.state.get(NAME)
+    if not isinstance(creation, Creation):
+        raise DecodeError("the header of a creation does not say what it creates")
+    value = registry.value(creation.rref)
+    if value is not None:
+        comes_from(value, served)
+    return creation.rref
+
+
+@final
+class RRefServing:
+    """For the library: serves the calls of the RRefs to one agent's values.
+
+    Args:
+        registry: The agent's RRefs.
+    """
+
+    def __init__(self, registry: RRefRegistry) -> None:
+        self._registry = registry
+        self._agent = registry.agent
+        self._agent.serve_named(REMOTE, self._admit_creation)
+        self._agent.serve(FETCH, self._prepare_fetch)
+        self._agent.serve_named(CALL, self._admit_call)
+        self._agent.serve(READ, self._prepare_read)
+
+    def admit(self, caller: WorkerInfo, document: bytes) -> AdmittedMethod:
+        """Returns the method that a request names, before its arguments are decoded.
+
+        Raises:
+            DecodeError: It names none.
+            CallRefusedError: The caller may not have it.
+        """
+        return admit_method(self._registry, caller, read_head(document, ARGUMENTS))
+
+    def on_method(
+        self, caller: WorkerInfo, payload: object, method: AdmittedMethod, run: RunMethod
+    ) -> UserCall:
+        """Returns what calls `run` once the value that a request names is there.
+
+        Args:
+            caller: Who asks; what it may call is checked.
+            payload: What `Method.payload` made.
+            method: What `admit` returned for it.
+            run: `run(value, method, args, kwargs, check)`; calls `check(value, found)` with what
+                it has found under that name, before that is called.
+
+        Raises:
+            DecodeError: It is something else.
+        """
+        args, kwargs = method.arguments(payload)
+
+        def check(value: object, found: object) -> None:
+            self._agent.check_found(value, method.name, found, caller)
+
+        if method.judged:
+            return run(method.value, method.name, args, kwargs, check)
+
+        def method_call(found: object) -> UserCall:
+            self._agent.check_method(found, method.name, caller)
+            return run(found, method.name, args, kwargs, check)
+
+        return self._on_value(method.rref, method.name, method_call)
+
+    def on_value(
+        self, payload: object, name: str, user_call: Callable[[object], UserCall]
+    ) -> UserCall:
+        """Returns what runs `user_call(value)` once the value that a request names is there.
+
+        Args:
+            payload: Has the value's id as `rref`.
+            name: What is asked for, for messages.
+            user_call: Is called in a thread of the pool, inside the call that is served.
+
+        Raises:
+            DecodeError: It names no value of this worker's.
+            LookupError: The value is gone.
+        """
+        return self._on_value(self._read(payload), name, user_call)
+
+    def _on_value(
+        self, rref: RRefId, name: str, user_call: Callable[[object], UserCall]
+    ) -> UserCall:
+        value, reference = self._named(rref)
+        agent = self._agent
+        if reference is None:
+            return user_call(value.value())
+
+        def run_later() -> Future[Any]:
+            return value.then(lambda done: _in_pool(done, reference))
+
+        def _in_pool(done: Future[Any], kept: Reference) -> Future[Any]:
+            if (error := done.exception()) is not None:
+                return failed(error)
+            # Not in the thread that made the value: its reply need not wait for this call.
+            started: Future[Any] = new_future(agent.submit, f"RRef.{name}")
+            context = contextvars.copy_context()
+            agent.submit_in(context, lambda: started.set_result(kept))
+            return started.then(lambda _: run_now(done))
+
+        def run_now(done: Future[Any]) -> Future[Any]:
+            if (served := last_served_call()) is not None:
+                served.check()  # it waited for long, perhaps for longer than it was wanted
+            return agent.run(user_call(result(done)))
+
+        return UserCall(run_later, mode=CallMode.FUTURE, name=f"RRef.{name}")
+
+    def _prepare_fetch(self, caller: WorkerInfo, payload: object) -> UserCall:
+        value, reference = self._named(self._read(payload))
+        if reference is None:
+            return UserCall(value.value, name="RRef.to_here")
+
+        def fetched() -> Future[Any]:
+            outcome = new_future(self._agent.submit, "RRef.to_here")
+            comes_from(outcome, value)
+
+            def answer(done: Future[Any]) -> None:
+                if done.exception() is not None:
+                    self._registry.tell_failed(reference.rref, caller)
+                hand_on(done, outcome, reference)  # which keeps what is only expected until then
+
+            value.add_done_callback(answer)
+            return outcome
+
+        return UserCall(fetched, mode=CallMode.FUTURE, name="RRef.to_here")
+
+    def _admit_call(self, caller: WorkerInfo, document: bytes) -> Prepare:
+        method = admit_method(self._registry, caller, read_head(document, ARGUMENTS))
+        return partial(self.on_method, method=method, run=call_method)
+
+    def _prepare_read(self, caller: WorkerInfo, payload: object) -> UserCall:
+        name = payload.get("name") if isinstance(payload, dict) else None
+        if not isinstance(name, str):
+            raise DecodeError("the body of a read is not {rref, name}")
+        check_public(self._registry, caller, name)
+
+        def read_call(found: object) -> UserCall:
+            self._agent.check_method(found, name, caller)
+            label = f"{name_of_type(found)}.{name}"
+            return UserCall(read_attribute, (found, name), name=label)
+
+        return self.on_value(payload, name, read_call)
+
+    def _admit_creation(self, caller: WorkerInfo, document: bytes) -> Prepare | UserCall:
+        if (ref := called_by(document)) is not None:
+            func = self._agent.resolve(ref.name, script=ref.script, caller=caller)
+            if mode_of(func) is CallMode.PLAIN:
+                return UserCall(_Creation(self._registry, func).make, (), {}, name=ref.name)
+        head = read_head(document, ARGUMENTS)
+        if "method" in head:
+            admitted = admit_method(self._registry, caller, head)
+            prepare: Prepare = partial(self.on_method, method=admitted, run=call_method)
+            return partial(self._prepare_creation, prepare)
+        name, func = admit_function(self._agent.resolve, caller, head)
+
+        def prepare_function(_: WorkerInfo, payload: object) -> UserCall:
+            return UserCall(func, *read_arguments(payload, name), mode_of(func), name)
+
+        return partial(self._prepare_creation, prepare_function)
+
+    def _prepare_creation(self, prepare: Prepare, caller: WorkerInfo, payload: object) -> UserCall:
+        registry, agent = self._registry, self._agent
+        rref = _created_by_this_call(registry)
+        try:
+            user_call = prepare(caller, payload)
+        except BaseException as error:  # in a remote handler: who waits for the value hears of it
+            registry.settle(rref, None, fresh_copy(error))
+            raise
+
+        making = _Creation(registry, user_call, rref)
+        if user_call.mode is CallMode.PLAIN:
+            return UserCall(making.make, name=user_call.name)
+        return UserCall(
+            lambda: agent.run(user_call).then(making.keep),
+            mode=CallMode.FUTURE,
+            name=user_call.name,
+        )
+
+    def _read(self, payload: object) -> RRefId:
+        return read_rref(self._registry, payload.get("rref") if isinstance(payload, dict) else None)
+
+    def _named(self, rref: RRefId) -> tuple[Future[Any], Reference | None]:
+        """Returns a value that a request names, which may arrive before its creation.
+
+        Returns:
+            The value, and what holds it until it is there; None where it is, and is no error.
+        """
+        registry = self._registry
+        value = registry.value(rref)
+        if value is not None and value.done() and not value.failed:
+            return value, None
+        reference = registry.borrow(rref)
+        if reference is None or (value := registry.value(rref)) is None:
+            raise registry.gone(rref)
+        return value, reference

@@ -1,0 +1,148 @@
+"""Streams of the methods of an RRef's value: generators that run on its owner.
+
+    rref.stream   {rref, method, args, kwargs, stream}   a request; from there on it is a stream as
+                                                         `stream_messages` has it
+
+What may be called, and when, is as for any method called through an RRef; what is read, as for
+any stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, final
+
+from telegrad.rpc.call.user_call import Prepare, UserCall
+from telegrad.rpc.rref.calls import RRefCalls
+from telegrad.rpc.rref.proxy import NoSpecialMethods, Target, UncalledMethod, public
+from telegrad.rpc.rref.reference import CheckFound, Method, find_method
+from telegrad.rpc.rref.serving import AdmittedMethod, RRefServing
+from telegrad.rpc.rref.table import RRefRegistry
+from telegrad.rpc.stream.messages import read_number
+from telegrad.rpc.stream.reading import StreamReaders
+from telegrad.rpc.stream.serving import StreamProducers
+from telegrad.rpc.stream.stream import Stream
+from telegrad.rpc.stream.stream import attach_to as attach_streams
+from telegrad.types import WorkerInfo
+
+if TYPE_CHECKING:
+    from telegrad.rpc.agent.agent import Agent
+    from telegrad.rpc.rref.reference import Reference
+
+__all__ = ["RRefStreams", "StreamProxy", "attach_to"]
+
+METHOD_STREAM = "rref.stream"
+
+
+@final
+class StreamProxy(NoSpecialMethods):
+    """`proxy.m(x)` runs the generator `value.m(x)` on the owner and returns a Stream of its items."""
+
+    __slots__ = ("_target",)
+
+    def __init__(self, calls: RRefCalls, reference: Reference, timeout: float | None) -> None:
+        self._target = Target(calls, reference, timeout)
+
+    def __getattr__(self, name: str) -> Callable[..., Stream[Any]]:
+        return UncalledMethod(self._target, public(name), self._run)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Stream[Any]:
+        """Calls the value itself."""
+        return self._run("__call__", args, kwargs)
+
+    def _run(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], spent: float = 0.0
+    ) -> Stream[Any]:
+        target = self._target
+        streams = target.reference.registry.agent.attached(RRefStreams)
+        return streams.open(target.method(name, args, kwargs), target.left(spent))
+
+
+@final
+class RRefStreams:
+    """Opens and serves the streams of one agent's RRefs.
+
+    Args:
+        agent: This worker; it has its RRefs and its streams.
+    """
+
+    def __init__(self, agent: Agent) -> None:
+        self._calls = agent.attached(RRefCalls)
+        self._serving = agent.attached(RRefServing)
+        self._registry = agent.attached(RRefRegistry)
+        self._readers = agent.attached(StreamReaders)
+        self._producers = agent.attached(StreamProducers)
+        agent.serve_named(METHOD_STREAM, self._admit)
+
+    def open(self, method: Method, timeout: float | None) -> Stream[Any]:
+        """Asks the owner of a value to run one of its methods, a generator.
+
+        The fork of the RRef is kept until the stream has ended.
+
+        Args:
+            method: Which one, with its arguments.
+            timeout: Seconds to wait for each next item; None for the default.
+
+        Raises:
+            EncodeError: An argument cannot travel; nothing was sent.
+            CallTimeoutError: The call that this code serves has no time left.
+            NotInitializedError: The agent was shut down.
+            RuntimeError: The RRef was released.
+        """
+        calls, reference = self._calls, method.reference
+        owner, creation = reference.owner, reference.creation
+        used, failure = calls.use(reference), self._registry.failure(reference)
+        if failure is not None:
+            calls.unuse(used)
+            return Stream(self._readers, self._readers.failed(owner, method.label, failure))
+        try:
+            reader = self._readers.open(
+                owner,
+                method.label,
+                method.payload(),
+                calls.limit(timeout),
+                kind=METHOD_STREAM,
+                told=partial(calls.of_owner, owner),
+            )
+        except BaseException:
+            calls.unuse(used)
+            raise
+        reader.call_when_ended(partial(calls.unuse, used))
+        if creation is not None and not creation.done():
+            # Nothing may ever be created: whoever reads hears when that is known.
+            calls.fail_with(creation, owner, reader.fail)
+        return Stream(self._readers, reader)
+
+    # The owner's end.
+
+    def _admit(self, caller: WorkerInfo, document: bytes) -> Prepare:
+        admitted = self._serving.admit(caller, document)
+        return partial(self._prepare, admitted)
+
+    def _prepare(self, admitted: AdmittedMethod, caller: WorkerInfo, payload: object) -> UserCall:
+        number = read_number(payload)
+
+        def produce(
+            value: object,
+            method: str,
+            args: list[Any],
+            kwargs: dict[str, Any],
+            check: CheckFound,
+        ) -> UserCall:
+            name, found = find_method(value, method)
+            if not callable(found):
+                raise TypeError(
+                    f"{name} is no method but {type(found).__name__}; rpc_stream() takes generator "
+                    "methods, an attribute is read through rpc_sync()"
+                )
+            check(value, found)
+            return self._producers.produce(caller, number, UserCall(found, args, kwargs, name=name))
+
+        return self._serving.on_method(caller, payload, admitted, produce)
+
+
+def attach_to(agent: Agent) -> None:
+    """For the library: gives an agent its streams, those of its RRefs too; after it has RRefs."""
+    attach_streams(agent)
+    agent.attach(RRefStreams(agent))

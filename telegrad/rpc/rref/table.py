@@ -1,0 +1,712 @@
+"""What one agent knows of RRefs: both counting tables, the values it owns, and its references.
+
+The tables are pure; this is the thin shell around them: one lock, the values, the messages they
+ask for. A reference that is garbage only puts its id into a `SimpleQueue` (a finaliser may run
+anywhere, inside our own lock too); the queue is drained by the next event and by a slow tick.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, TypeAlias, final
+
+from telegrad.errors import (
+    EvictedError,
+    NotInitializedError,
+    UnknownWorkerError,
+    UnreachableWorkerError,
+    WorkerLostError,
+)
+from telegrad.rendezvous import keep_newest
+from telegrad.rpc.call.failure import fresh_copy
+from telegrad.rpc.future.future import Future, new_future
+from telegrad.rpc.rref.protocol import (
+    ChildAccept,
+    CreationAbandon,
+    Effect,
+    ForkConfirm,
+    ForkId,
+    ForkRequest,
+    ForkState,
+    Freed,
+    Orphaned,
+    OwnerTable,
+    ProtocolMessage,
+    RRefId,
+    Send,
+    Settled,
+    UserDelete,
+    UserTable,
+)
+from telegrad.rpc.rref.reference import (
+    CONSTANTS,
+    Arrival,
+    Reference,
+    gone_error,
+    name_of_type,
+    owner_lost_error,
+    released_error,
+)
+from telegrad.transport import hands_over
+
+if TYPE_CHECKING:
+    from telegrad.rpc.agent.agent import Agent
+    from telegrad.types import WorkerInfo
+
+__all__ = [
+    "CHILD_ACCEPT",
+    "CREATION_ABANDON",
+    "FORK_CONFIRM",
+    "FORK_REQUEST",
+    "USER_DELETE",
+    "Outcome",
+    "RRefMail",
+    "RRefRegistry",
+    "Tick",
+]
+
+
+# -- what an event of the counting tables asks for, carried out once their lock is released ------
+
+
+@final
+@dataclass(slots=True)
+class Outcome:
+    """Of one event.
+
+    Attributes:
+        sends: Messages to post.
+        freed: What is to be dropped: values, which are futures, and errors.
+        orphans: Values that will never be created.
+        settled: What waits for forks that are no longer pending.
+    """
+
+    sends: list[Send] = field(default_factory=list)
+    freed: list[object] = field(default_factory=list)
+    orphans: list[Future[Any]] = field(default_factory=list)
+    settled: list[Callable[[], None]] = field(default_factory=list)
+
+    @property
+    def runs_code(self) -> bool:
+        """Whether dropping what is freed may run code, which takes its time: a finaliser."""
+        return not all(isinstance(each, Future) and _is_constant(each) for each in self.freed)
+
+    def tell(self) -> None:
+        """Tells whom it concerns here; blocks nowhere."""
+        for orphan in self.orphans:
+            orphan.try_set_exception(
+                LookupError("the worker that was to create this value gave up or was lost")
+            )
+        for waiter in self.settled:
+            waiter()
+
+
+def _is_constant(value: Future[Any]) -> bool:
+    return value.done() and not value.failed and type(value.value()) in CONSTANTS
+
+
+# -- the slow tick that counts garbage where no event does: one at a time, none where nothing is left --
+
+# Garbage is counted by the next event; where there is none, by a tick this many seconds later.
+DRAIN_SECONDS = 0.1
+
+
+@final
+class Tick:
+    """Of one registry. From any thread; blocks nowhere.
+
+    Args:
+        agent: On whose loop it ticks.
+        lock: That of the counting tables.
+        settle_up: Counts the garbage, and sends what waits for a ride.
+        is_left: Whether there will be another one; called under the lock.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        lock: threading.Lock,
+        settle_up: Callable[[], None],
+        is_left: Callable[[], bool],
+    ) -> None:
+        self._agent = agent
+        self._lock = lock
+        self._settle_up = settle_up
+        self._is_left = is_left
+        self._ticking = False  # written under the lock
+
+    def start(self) -> None:
+        """Goes on ticking; comes after what is to be counted was entered."""
+        if self._ticking:
+            return
+        with self._lock:
+            start, self._ticking = not self._ticking, True
+        if start:
+            self._agent.after(DRAIN_SECONDS, self._tick)
+
+    def _tick(self) -> None:
+        try:
+            self._settle_up()
+        finally:
+            with self._lock:  # until here `start` begins no second one
+                self._ticking = False  # first: who still reads True has entered what `is_left` sees
+                again = self._ticking = self._is_left()
+        if again:
+            self._agent.after(DRAIN_SECONDS, self._tick)
+
+
+# ------------------------------------------------------------------------------------------------
+
+Released: TypeAlias = RRefId | ForkId
+
+
+@final
+class RRefRegistry:
+    """The RRefs of one agent. From any thread; blocks nowhere.
+
+    Args:
+        agent: Whose.
+        mail: Sends the messages of the counting protocol.
+    """
+
+    def __init__(self, agent: Agent, mail: RRefMail) -> None:
+        self.agent = agent
+        self.me = agent.info
+        self.garbage: SimpleQueue[Released] = SimpleQueue()
+        self._mail = mail
+        self._lock = threading.Lock()  # guards all below
+        self._changed = threading.Condition(self._lock)  # told of every event while one leaves
+        self._leaving = False
+        self._owners = OwnerTable(self.me)
+        self._users = UserTable(self.me)
+        self._values: dict[RRefId, Future[Any]] = {}
+        self._failures: dict[ForkId, BaseException] = {}
+        self._waiting: defaultdict[ForkId, list[Callable[[], None]]] = defaultdict(list)
+        self._lost: dict[WorkerInfo, WorkerLostError] = {}
+        self._tick = Tick(agent, self._lock, self.settle_up, self._is_left)
+        self._closed = False
+
+    @property
+    def owned(self) -> int:
+        """How many values live here."""
+        self.drain()
+        return len(self._owners)
+
+    @property
+    def used(self) -> int:
+        """How many forks of others' values are here."""
+        self.drain()
+        return len(self._users)
+
+    @property
+    def forks(self) -> int:
+        """How many forks of values that live here are counted."""
+        self.drain()
+        with self._lock:
+            return self._owners.forks
+
+    def holders(self, rref: RRefId) -> set[WorkerInfo]:
+        """Returns the living others that hold forks of a value that lives here."""
+        with self._lock:
+            return self._owners.holders(rref)
+
+    def held(self) -> list[ForkId]:
+        """Returns the forks of others' values that a reference here holds."""
+        self.drain()
+        with self._lock:
+            return self._users.held()
+
+    # References.
+
+    def own(self, value: object) -> Reference:
+        """Enters a value of this worker."""
+        reference = self.own_later(creating=False)
+        self._values[reference.rref].set_result(value)
+        reference.type_name = name_of_type(value)
+        return reference
+
+    def own_later(self, *, creating: bool = True) -> Reference:
+        """Enters a value that this worker will have; `settle` completes it."""
+        self.check_open()
+        self.drain()
+        with self._lock:
+            rref = self._owners.new(creating=creating)
+            self._values[rref] = self._new_value(rref)
+        self._tick.start()
+        return Reference(self, rref, None, self.me)
+
+    def create(self, owner: WorkerInfo) -> Reference:
+        """Names a value that another worker is about to be asked to create."""
+        self.check_open()
+        self.drain()
+        with self._lock:
+            rref, fork = self._users.create(owner)
+        self._tick.start()
+        return Reference(self, rref, fork, owner)
+
+    def value(self, rref: RRefId) -> Future[Any] | None:
+        """Returns the future of a value that is owned here; None when it is gone."""
+        return self._values.get(rref)
+
+    def describe(self, rref: RRefId) -> str:
+        """Returns the class of a value that is owned here, and who had it created."""
+        value = self._values.get(rref)
+        there = value is not None and value.done() and value.exception() is None
+        what = name_of_type(value.value()) if value is not None and there else "a value"
+        with self._lock:
+            creator = self._owners.creator(rref)
+        return what if creator is None else f"{what}, created by {creator.name!r}"
+
+    def borrow(self, rref: RRefId) -> Reference | None:
+        """Returns one more reference to a value that is owned or expected here, else None."""
+        with self._lock:
+            return self._borrow(rref)
+
+    def state(self, fork: ForkId) -> ForkState | None:
+        """What is known of a fork that is held here."""
+        return self._users.state(fork)
+
+    def failure(self, reference: Reference) -> BaseException | None:
+        """Returns a fresh error for what is known never to have a value, else None."""
+        fork = reference.fork
+        if fork is None:
+            return None
+        error = self._failures.get(fork)
+        if isinstance(error, WorkerLostError):
+            return self.agent.eviction() or fresh_copy(error)
+        if error is not None:
+            return fresh_copy(error)
+        state = self._users.state(fork)
+        if state is ForkState.LOST:
+            return self.owner_lost(reference.owner)
+        if state is ForkState.GONE:
+            return self.gone(reference.rref)
+        return None  # of one that failed elsewhere, too: the owner says why
+
+    def gone(self, rref: RRefId) -> Exception:
+        """Returns the error for a value that its owner does not have."""
+        return self._shut_down() if self._closed else gone_error(rref)
+
+    def owner_lost(self, owner: WorkerInfo, lost: WorkerLostError | None = None) -> BaseException:
+        """Returns a fresh OwnerLostError for a lost owner; the eviction where this one was evicted.
+
+        Of an owner that lives out of reach it says so: UnreachableWorkerError.
+        """
+        evicted = self.agent.eviction()
+        if evicted is not None:  # perhaps since, and whoever was lost before
+            return evicted
+        lost = lost or self._lost.get(owner)
+        if isinstance(lost, EvictedError | UnreachableWorkerError):
+            return fresh_copy(lost)
+        return owner_lost_error(owner, lost)
+
+    def when_settled(self, fork: ForkId, waiter: Callable[[], None]) -> bool:
+        """Has `waiter` called once a fork is no longer pending; False where it is not so now.
+
+        It is called on any thread, a loop included, and must not block.
+        """
+        with self._lock:
+            if self._closed or self._users.state(fork) is not ForkState.PENDING:
+                return False
+            self._waiting[fork].append(waiter)
+            return True
+
+    def use(self, fork: ForkId) -> ForkState | None:
+        """Keeps a fork until `unuse`, and says what is known of it; None when it has left.
+
+        Raises:
+            NotInitializedError: The agent was shut down.
+        """
+        if self._closed:
+            raise self._shut_down()
+        with self._lock:
+            return self._users.use(fork)
+
+    def unuse(self, fork: ForkId) -> None:
+        """Ends one `use`."""
+        self._event(self._users.unuse, fork)
+
+    # Creation.
+
+    def creation_arrived(self, rref: RRefId, fork: ForkId | None, creator: WorkerInfo) -> bool:
+        """Takes a request to create a value; False when it was taken before."""
+        if fork is None:  # asked for by this worker itself, which holds a handle
+            return rref in self._values
+        with self._lock:
+            fresh = self._owners.create(rref, fork, creator)
+            if fresh and rref not in self._values:
+                self._values[rref] = self._new_value(rref)
+            return fresh
+
+    def settle(self, rref: RRefId, value: object, error: BaseException | None = None) -> None:
+        """Completes a value that is owned here."""
+        future = self._values.get(rref)
+        if error is None:
+            if future is not None:
+                future.try_set_result(value)
+            self._event(self._owners.settle, rref)
+            return
+        fails = future is not None and not future.done()
+        # Its users hear that it failed before whoever waits for it: messages keep their order.
+        self._event(lambda: self._owners.settle(rref, failed=fails))
+        if future is not None:
+            future.try_set_exception(error)
+
+    def tell_failed(self, rref: RRefId, whom: WorkerInfo) -> None:
+        """Tells a user, if so, that the creation failed; it may have been told too early."""
+        self._event(self._owners.tell, rref, whom)
+
+    def created(self, fork: ForkId) -> None:
+        """Hears that a creation succeeded at its owner."""
+        self._event(self._users.created, fork)
+
+    def creation_failed(
+        self, fork: ForkId, error: BaseException | None, *, delivered: bool = True
+    ) -> None:
+        """Hears that a creation failed."""
+
+        def event() -> list[Effect]:
+            if error is not None and fork in self._users:
+                # Its frames, and their callers', would keep this reference alive for ever.
+                self._failures[fork] = error.with_traceback(None)
+            return self._users.creation_failed(fork, delivered=delivered)
+
+        self._event(event)
+
+    # Messages that carry RRefs.
+
+    def carry(self, reference: Reference, peer: WorkerInfo) -> tuple[ForkId, bool]:
+        """Makes the fork that leaves for `peer`; and whether this owner knows that there is no value.
+
+        Raises:
+            OwnerLostError: The value is lost.
+            RuntimeError: The reference was released.
+        """
+        fork = reference.fork
+        with self._lock:
+            if not reference.released:
+                if fork is None:
+                    made = self._owners.make_fork(reference.rref, peer)
+                    return made, self._owners.failed(reference.rref)
+                if self._users.state(fork) is not ForkState.LOST:
+                    return self._users.make_fork(fork, peer), False
+                raise self.owner_lost(reference.owner)
+        raise released_error(reference)
+
+    def take_back(self, rref: RRefId, fork: ForkId) -> None:
+        """Hears that a fork made here was not handed over."""
+        if fork.owner == self.me.incarnation:
+            self._event(self._owners.undelivered, rref, fork)
+        else:
+            self._event(self._users.undelivered, fork)
+
+    def arrive(self, arrival: Arrival, parent: WorkerInfo) -> Reference | None:
+        """Takes an RRef that came from `parent`; None when its value is gone."""
+        self.check_open()
+        self.drain()
+        rref, fork, owner = arrival.rref, arrival.fork, arrival.owner
+        here: list[Reference] = []
+
+        def event() -> list[Effect]:
+            if owner == self.me:
+                held = self._borrow(rref)
+                here.extend([] if held is None else [held])
+                return self._owners.refused(rref, fork, parent)
+            first, effects = self._users.arrived(rref, fork, owner, parent, failed=arrival.failed)
+            if first:
+                here.append(Reference(self, rref, fork, owner, arrival.type_name))
+            return effects
+
+        self._event(event)
+        self._tick.start()
+        return here[0] if here else None
+
+    def refuse(self, arrival: Arrival, parent: WorkerInfo) -> None:
+        """Gives back an RRef that came in a message that nobody will decode."""
+        rref, fork, owner = arrival.rref, arrival.fork, arrival.owner
+        if owner == self.me:
+            self._event(self._owners.refused, rref, fork, parent)
+        else:
+            self._event(self._users.refused, rref, fork, owner, parent)
+
+    # Events of the protocol and of the job.
+
+    def fork_requested(self, rref: RRefId, fork: ForkId, child: WorkerInfo) -> None:
+        """Takes a ForkRequest."""
+
+        def event() -> list[Effect]:
+            effects = self._owners.fork_request(rref, fork, child)
+            if rref in self._owners and rref not in self._values:
+                self._values[rref] = self._new_value(rref)
+            return effects
+
+        self._event(event)
+
+    def fork_confirmed(self, fork: ForkId, *, known: bool, failed: bool) -> None:
+        """Takes a ForkConfirm."""
+        self._event(lambda: self._users.fork_confirm(fork, known=known, failed=failed))
+
+    def children_accepted(self, forks: Sequence[ForkId]) -> None:
+        """Takes ChildAccepts."""
+        accept = self._users.child_accept
+        self._event(lambda: [effect for fork in forks for effect in accept(fork)])
+
+    def users_deleted(self, pairs: Sequence[tuple[RRefId, ForkId]]) -> None:
+        """Takes UserDeletes."""
+        delete = self._owners.user_delete
+        self._event(lambda: [effect for rref, fork in pairs for effect in delete(rref, fork)])
+
+    def abandoned(self, rref: RRefId) -> None:
+        """Takes a CreationAbandon."""
+        self._event(self._owners.abandon, rref)
+
+    def lose(self, peer: WorkerInfo, error: WorkerLostError) -> None:
+        """Hears that a worker is lost; `expire` follows one bound later."""
+        with self._lock:
+            self._lost[peer] = error
+            keep_newest(self._lost)
+        self._event(lambda: self._owners.lost(peer) + self._users.lost(peer))
+
+    def cut_off(self, owner: WorkerInfo, error: UnreachableWorkerError) -> None:
+        """Hears that an owner can never be asked to count: its values are of no use here."""
+        with self._lock:
+            self._lost.setdefault(owner, error)
+        self._event(self._users.lost, owner)
+
+    def expire(self, peer: WorkerInfo) -> None:
+        """Releases what a lost worker held, and what is pinned for it."""
+        self._event(lambda: self._owners.expire(peer) + self._users.expire(peer))
+
+    def release_users(self) -> None:
+        """Lets go of every fork held here: the job is over for this worker."""
+
+        def event() -> list[Effect]:
+            return [effect for fork in self._users.held() for effect in self._users.release(fork)]
+
+        self._event(event)
+        self._mail.flush()
+
+    def wait_until_unused(self, limit: float) -> None:
+        """Blocks until no living other holds anything of this worker's, or the limit is over."""
+        self._wait_until(lambda: not self._owners.holders(), limit)
+
+    def wait_until_let_go(self, limit: float) -> None:
+        """Blocks until no reference here holds a fork of another's value, or the limit is over."""
+        self._wait_until(lambda: not self._users.held(), limit)
+
+    def close(self) -> None:
+        """Drops the values and fails who waits for them: the agent is gone."""
+        with self._lock:
+            self._closed = True
+            values, self._values = self._values, {}
+            self._waiting.clear()  # nothing starts any more
+        for value in values.values():
+            value.try_set_exception(self._shut_down())
+
+    def drain(self) -> None:
+        """Counts the references that became garbage, unless an event is under way that will.
+
+        Never waits for the lock: the garbage collector may run a user's finaliser, which may call
+        `release()`, in a thread that holds it.
+        """
+        while not self.garbage.empty():
+            if not self._lock.acquire(blocking=False):
+                return
+            try:
+                outcome = self._take(self._collected())
+            finally:
+                self._lock.release()
+            self._carry_out(outcome)
+
+    def settle_up(self) -> None:
+        """Counts the garbage, and sends what waits for a ride."""
+        self.drain()
+        self._mail.flush()
+
+    def check_open(self) -> None:
+        """Raises NotInitializedError when the agent was shut down."""
+        if self._closed:
+            raise self._shut_down()
+
+    def _is_left(self) -> bool:
+        left = len(self._owners) + len(self._users) + self._mail.waits
+        return left > 0 and not self._closed
+
+    def _event(self, event: Callable[..., Sequence[Effect]], *args: Any) -> None:
+        with self._lock:
+            effects = event(*args)
+            looks = self._waiting or self._failures or self._leaving
+            # Nearly always nothing is asked for: Settled is nothing, where nobody waits for it.
+            quiet = not effects or (len(effects) == 1 and type(effects[0]) is Settled)
+            outcome = self._take(effects) if looks or not quiet else None
+        if outcome is not None:
+            self._carry_out(outcome)
+        if not self.garbage.empty():
+            self.drain()
+
+    def _collected(self) -> list[Effect]:
+        effects: list[Effect] = []
+        while True:
+            try:
+                gone = self.garbage.get_nowait()
+            except Empty:
+                return effects
+            if isinstance(gone, RRefId):
+                effects += self._owners.drop(gone)
+            else:
+                effects += self._users.release(gone)
+
+    def _take(self, effects: Sequence[Effect]) -> Outcome:
+        outcome = Outcome()
+        for effect in effects:
+            if isinstance(effect, Send):
+                outcome.sends.append(effect)
+            elif isinstance(effect, Orphaned) and effect.rref in self._values:
+                outcome.orphans.append(self._values[effect.rref])
+            elif isinstance(effect, Freed):
+                outcome.freed.append(self._values.pop(effect.rref, None))
+            elif isinstance(effect, Settled):
+                outcome.settled += self._waiting.pop(effect.fork, ())
+        for fork in [fork for fork in self._failures if fork not in self._users]:
+            outcome.freed.append(self._failures.pop(fork))
+        if self._leaving:
+            self._changed.notify_all()
+        return outcome
+
+    def _carry_out(self, outcome: Outcome) -> None:
+        if outcome.sends:
+            self._mail.post(outcome.sends)
+            if self._mail.waits:
+                self._tick.start()
+        outcome.tell()
+        if outcome.freed and hands_over() and outcome.runs_code:
+            self.agent.submit(self._forget, outcome.freed)
+        elif outcome.freed:
+            self._forget(outcome.freed)
+
+    def _forget(self, freed: list[object]) -> None:
+        freed.clear()
+        self.drain()  # a value may have held RRefs
+
+    def _wait_until(self, predicate: Callable[[], bool], limit: float) -> None:
+        with self._changed:
+            self._leaving = True
+            self._changed.wait_for(predicate, limit)
+
+    def _shut_down(self) -> NotInitializedError:
+        return NotInitializedError(
+            f"the agent {self.me.name!r} was shut down, and its RRefs with it; "
+            "call rpc.init_rpc() and create the values again"
+        )
+
+    def _borrow(self, rref: RRefId) -> Reference | None:
+        if not self._owners.hold(rref):
+            return None
+        if rref not in self._values:
+            self._values[rref] = self._new_value(rref)
+        return Reference(self, rref, None, self.me)
+
+    def _new_value(self, rref: RRefId) -> Future[Any]:
+        about = rref.creator, rref.number, self.me.name
+        return new_future(self.agent.submit, "the value of RRef %d.%d at %r", *about)
+
+
+# -- how the messages of the counting protocol travel, and how they are written ------------------
+#
+#     ForkRequest, ForkConfirm, CreationAbandon   somebody may wait for it: each leaves at once
+#     UserDelete, ChildAccept                     nobody does: those of one event are one envelope, and
+#                                                 that leaves with the next one to its receiver, of
+#                                                 whatever kind, or when the registry's tick flushes
+#
+# So a value is freed no later than the call that follows is served, or one tick later, and nobody is
+# woken for each RRef. The tables are right under any order and any delay.
+
+FORK_REQUEST = "rref.fork_request"
+FORK_CONFIRM = "rref.fork_confirm"
+CHILD_ACCEPT = "rref.child_accept"
+USER_DELETE = "rref.user_delete"
+CREATION_ABANDON = "rref.creation_abandon"
+
+# Messages in one envelope: a body stays far below what one may hold.
+MOST_TOGETHER = 1000
+
+_logger = logging.getLogger(__name__)
+
+
+@final
+class RRefMail:
+    """Posts messages of the counting protocol. From any thread; blocks nowhere.
+
+    Args:
+        agent: Whose.
+        cut_off: Hears of an owner that can never be reached.
+    """
+
+    def __init__(
+        self, agent: Agent, cut_off: Callable[[WorkerInfo, UnreachableWorkerError], None]
+    ) -> None:
+        self._agent = agent
+        self._cut_off = cut_off
+        self._riding_lock = threading.Lock()
+        self._riding: set[WorkerInfo] = set()  # to whom something may wait for a ride
+
+    @property
+    def waits(self) -> bool:
+        """Whether something may wait for `flush`."""
+        return bool(self._riding)
+
+    def post(self, sends: Sequence[Send]) -> None:
+        """Sends the messages of one event; drops those to the lost."""
+        riders: dict[tuple[WorkerInfo, str], list[object]] = {}
+        for send in sends:
+            kind, body = _write(send.message)
+            if kind not in (USER_DELETE, CHILD_ACCEPT):
+                self._post(send.peer, kind, body)
+                continue
+            together = riders.setdefault((send.peer, kind), [])
+            together += body
+            if len(together) >= MOST_TOGETHER:
+                self._post(send.peer, kind, riders.pop((send.peer, kind)))
+        for (peer, kind), together in riders.items():
+            self._post(peer, kind, together, rides=True)
+
+    def flush(self) -> None:
+        """Sends what still waits for a ride."""
+        if self._riding:
+            with self._riding_lock:
+                riding, self._riding = self._riding, set()
+            for peer in riding:
+                self._agent.flush(peer)
+
+    def _post(self, peer: WorkerInfo, kind: str, body: object, *, rides: bool = False) -> None:
+        try:
+            self._agent.post(peer, kind, body, rides=rides)
+        except UnreachableWorkerError as error:
+            self._cut_off(peer, error)
+        except WorkerLostError:
+            pass  # its loss is an event of its own
+        except UnknownWorkerError as error:
+            _logger.warning("%s: %s could not be sent: %s", self._agent.name, kind, error)
+        else:
+            if rides:
+                with self._riding_lock:
+                    self._riding.add(peer)
+
+
+def _write(message: ProtocolMessage) -> tuple[str, list[object]]:
+    match message:
+        case UserDelete(rref, fork):
+            return USER_DELETE, [list(rref), list(fork)]
+        case ChildAccept(fork):
+            return CHILD_ACCEPT, [list(fork)]
+        case ForkRequest(rref, fork):
+            return FORK_REQUEST, [list(rref), list(fork)]
+        case ForkConfirm(fork, known, failed):
+            return FORK_CONFIRM, [list(fork), known, failed]
+        case CreationAbandon(rref):
+            return CREATION_ABANDON, [list(rref)]

@@ -1,0 +1,1 @@
+"""Streams: generators of one worker that another worker iterates."""
