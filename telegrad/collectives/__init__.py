@@ -17,9 +17,8 @@ from telegrad.collectives.api import (
     world_group,
 )
 from telegrad.collectives.groups import Groups, attach_to
-from telegrad.collectives.process_group import GroupStatistics, ProcessGroup
-from telegrad.collectives.reduce_op import ReduceOp
-from telegrad.collectives.work import Work
+from telegrad.collectives.process_group import GroupStatistics, ProcessGroup, Work
+from telegrad.collectives.reduction import ReduceOp
 
 __all__ = [
     "GroupStatistics",

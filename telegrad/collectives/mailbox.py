@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias, final
 
-from telegrad.collectives.consistency import Signature
 from telegrad.collectives.messages import (
     DATA_WAITS,
     ENTERED,
@@ -26,6 +25,7 @@ from telegrad.collectives.messages import (
     Channel,
     OperationId,
     OperationMessage,
+    Signature,
 )
 from telegrad.errors import CollectiveMismatchError
 from telegrad.types import Shape

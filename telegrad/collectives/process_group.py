@@ -13,16 +13,14 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar, final
+from typing import Any, Generic, TypeVar, final
 
-from telegrad.collectives.clock import time_limit
-from telegrad.collectives.cross_wait import CrossWaits
-from telegrad.collectives.failure import Failure, cause_for_others
 from telegrad.collectives.link import run_here, run_in_pool
 from telegrad.collectives.mailbox import Mailbox, Slot
 from telegrad.collectives.messages import (
@@ -35,23 +33,191 @@ from telegrad.collectives.messages import (
     OperationId,
     OperationMessage,
 )
-from telegrad.collectives.operation import MESSAGE_BYTES, Call, Operation
-from telegrad.collectives.work import Work
+from telegrad.collectives.operation import MESSAGE_BYTES, Call, CrossWaits, Operation, time_limit
 from telegrad.errors import (
     AgentForkedError,
     BlockingCallError,
     CollectiveMismatchError,
     NotInitializedError,
+    RemoteError,
+    TelegradError,
     UnknownWorkerError,
     WorkerLostError,
 )
-from telegrad.rpc import Agent, new_future, on_own_loop, seconds
+from telegrad.rpc import Agent, Future, fresh_copy, new_future, on_own_loop, seconds
 from telegrad.types import Rank, WorkerInfo
 from telegrad.wire import Buffer
 
-__all__ = ["ALLOWANCE_BYTES", "GroupStatistics", "ProcessGroup"]
+__all__ = [
+    "ALLOWANCE_BYTES",
+    "Failure",
+    "GroupStatistics",
+    "ProcessGroup",
+    "Work",
+    "cause_for_others",
+]
+
+
+# -- why a group is over, as an exception of its own for everyone who hears of it ----------------
+
+
+@final
+class Failure:
+    """What ended a group here.
+
+    Args:
+        cause: Never raised itself, since raising writes into an exception.
+        since: The first operation of all members that is over. Earlier ones go on: every member
+            may have entered them.
+
+    Attributes:
+        since: As given.
+    """
+
+    def __init__(self, cause: BaseException, since: int) -> None:
+        self.since = since
+        self._cause = fresh_copy(cause)
+        if self._cause is not cause:  # a group lives on, and must not keep the frames of `cause`
+            self._cause.__cause__ = self._cause.__context__ = None
+
+    def ends(self, operation_id: OperationId) -> bool:
+        """Tells whether an operation is over by this; all sends and receives are."""
+        return operation_id.channel is not None or operation_id.sequence >= self.since
+
+    def fresh(self, where: str) -> BaseException:
+        """Returns the cause as a new exception.
+
+        Args:
+            where: In which operation it is raised; a note says so.
+        """
+        error = self._copy()
+        error.add_note(f"raised in {where}")
+        return error
+
+    def refusal(self, what: str, remedy: str) -> BaseException:
+        """Returns an exception of the cause's class for what was called after it.
+
+        Args:
+            what: The operation that is refused.
+            remedy: What to do instead.
+        """
+        error = self._copy()
+        words = f"{what} is refused, since the group is over: {error}; {remedy}"
+        if isinstance(error, TelegradError):
+            error.args = (words,)
+        else:
+            error.add_note(words)
+        return error
+
+    def _copy(self) -> BaseException:
+        return fresh_copy(self._cause).with_traceback(None)
+
+
+def cause_for_others(error: BaseException, where: str) -> BaseException:
+    """Returns what the other members are told of an error that ended an operation here.
+
+    Args:
+        error: What the operation raised.
+        where: The operation and the rank.
+    """
+    if isinstance(error, TelegradError):
+        return error
+    kind = type(error)
+    if isinstance(error, Exception):
+        error.add_note(f"raised in {where}")
+        return error
+    name = f"{kind.__module__}:{kind.__qualname__}"
+    return RemoteError(f"{where} was interrupted ({kind.__name__})", type_name=name)
+
+
+# -- an operation that was started and not waited for --------------------------------------------
 
 T = TypeVar("T")
+U = TypeVar("U")
+
+
+@final
+class Work(Generic[T]):
+    """What an operation returns that was called with `async_op=True`.
+
+    Until it is done the operation's array belongs to the operation. May be used from any thread
+    and awaited on any event loop.
+
+    Args:
+        future: What is completed with the operation's value.
+        operation: What was called, in words.
+        rank: Where, in words.
+        blocking: Entered while a thread waits.
+    """
+
+    def __init__(
+        self,
+        future: Future[T],
+        operation: str,
+        rank: str,
+        blocking: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self._future = future
+        self._operation = operation
+        self._rank = rank
+        self._blocking = blocking
+        self._started = time.monotonic()
+
+    def wait(self, timeout: float | None = None) -> T:
+        """Blocks until the operation is done and returns its value.
+
+        Args:
+            timeout: Seconds above 0 for this wait alone; None and `math.inf` wait for the
+                operation, which ends at its own deadline at the latest.
+
+        Returns:
+            The arrays of all ranks for `all_gather`, else None.
+
+        Raises:
+            CallTimeoutError: It was not done in the time given here, and goes on; or its own
+                deadline has passed.
+            CollectiveMismatchError: The ranks called different operations.
+            WorkerLostError: A rank is lost.
+            BlockingCallError: On an event loop that telegrad runs; write `await work`.
+        """
+        with self._blocking():
+            return self._future.wait(timeout)
+
+    def done(self) -> bool:
+        """Tells whether the operation is over, well or not."""
+        return self._future.done()
+
+    def exception(self) -> BaseException | None:
+        """Returns the error of an operation that is over, None when it went well.
+
+        Raises:
+            RuntimeError: It is not over.
+        """
+        return self._future.exception()
+
+    def then(self, callback: Callable[[Future[T]], U]) -> Future[U]:
+        """Returns a future of what `callback` makes of the operation's future; see `rpc.Future`."""
+        return self._future.then(callback)
+
+    def add_done_callback(self, callback: Callable[[Future[T]], object]) -> None:
+        """Runs `callback` with the operation's future once it is over; see `rpc.Future`."""
+        self._future.add_done_callback(callback)
+
+    def __await__(self) -> Generator[Any, None, T]:
+        """Waits on the running event loop."""
+        return self._future.__await__()
+
+    def __repr__(self) -> str:
+        """Says what it stands for, where, how far it is, and since when."""
+        state = "pending"
+        if self.done():
+            state = "done" if self.exception() is None else "failed"
+        age = time.monotonic() - self._started
+        return f"<Work {self._operation} of {self._rank}: {state}, started {age:.1f} s ago>"
+
+
+# ------------------------------------------------------------------------------------------------
+
 
 # Small data that may be under way to a rank that has not asked for it: of the operations that were
 # started and are not over, and of messages that were not received. Some dozens of small ones, and

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from telegrad.collectives.algorithms import direct, ring
 from telegrad.collectives.link import Link, Steps
-from telegrad.collectives.reduce_op import ReduceOp
+from telegrad.collectives.reduction import ReduceOp
 from telegrad.types import Array
 
 __all__ = ["AllReduce", "select_all_reduce"]

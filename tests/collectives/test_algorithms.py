@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from telegrad.collectives import ReduceOp
 from telegrad.collectives.algorithms import direct, dissemination, ring, tree
-from telegrad.collectives.reduce_op import check_reducible, finish
+from telegrad.collectives.reduction import check_reducible, finish
 from telegrad.collectives.select import DIRECT_UP_TO_BYTES, select_all_reduce
 from telegrad.types import Array
 from tests.collectives.fake_link import FakeJob, arrays_for

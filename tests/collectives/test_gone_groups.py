@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telegrad.collectives.gone_groups import MOST_MEMBERSHIPS, GoneGroups
+from telegrad.collectives.groups import MOST_MEMBERSHIPS, GoneGroups
 from telegrad.collectives.messages import GroupKey
 
 

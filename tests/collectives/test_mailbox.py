@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telegrad.collectives.consistency import Signature
 from telegrad.collectives.mailbox import Mailbox
 from telegrad.collectives.messages import (
     ENTERED,
@@ -21,6 +20,7 @@ from telegrad.collectives.messages import (
     LeftMessage,
     OperationId,
     OperationMessage,
+    Signature,
     UnformedMessage,
 )
 from telegrad.errors import CollectiveMismatchError, DecodeError

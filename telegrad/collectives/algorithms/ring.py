@@ -15,8 +15,7 @@ P. Patarasuk, X. Yuan: Bandwidth optimal all-reduce algorithms for clusters of w
 from __future__ import annotations
 
 from telegrad.collectives.link import Link
-from telegrad.collectives.reduce_op import ReduceOp, combine, finish
-from telegrad.collectives.staging import as_bytes, from_bytes
+from telegrad.collectives.reduction import ReduceOp, as_bytes, combine, finish, from_bytes
 from telegrad.types import Array
 
 __all__ = ["all_reduce", "block_bounds"]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from telegrad.collectives.algorithms import dissemination
 from telegrad.collectives.link import Link
-from telegrad.collectives.staging import as_bytes, from_bytes
+from telegrad.collectives.reduction import as_bytes, from_bytes
 from telegrad.types import Array
 
 __all__ = ["broadcast", "children", "parent"]
