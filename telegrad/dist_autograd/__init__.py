@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from telegrad.dist_autograd.container import Container
-from telegrad.dist_autograd.differentiate import grad
 from telegrad.dist_autograd.engine import (
     AutogradContext,
     attach_to,
     backward,
+    backward_from_rref,
     context,
     get_gradients,
+    grad,
 )
-from telegrad.dist_autograd.functions import RecvFunction, SendFunction
-from telegrad.dist_autograd.rref_backward import backward_from_rref
-from telegrad.dist_autograd.tensor_codec import ROW_SPARSE, TENSOR
+from telegrad.dist_autograd.functions import ROW_SPARSE, TENSOR, RecvFunction, SendFunction
 
 __all__ = [
     "ROW_SPARSE",

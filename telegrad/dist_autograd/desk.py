@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias, final
 
 if TYPE_CHECKING:
-    from telegrad.dist_autograd.own_part import OwnPart
     from telegrad.dist_autograd.pass_runner import PassRunner
+    from telegrad.dist_autograd.starting import OwnPart
 
 __all__ = ["Desk", "Work"]
 

@@ -2,34 +2,169 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextvars import Token
 from types import TracebackType
-from typing import Any, cast, final
+from typing import Any, Literal, cast, final, overload
 
 import numpy as np
 
-from telegrad.autograd import Gradient, Tensor, own_gradient
-from telegrad.dist_autograd.container import Container
+from telegrad.autograd import Gradient, Tensor, Wanted, gradients_of_roots, own_gradient, tensors_in
+from telegrad.dist_autograd.container import Container, Handlers
 from telegrad.dist_autograd.context import (
     Ambient,
     ambient_context,
     enter_ambient,
     leave_ambient,
+    moved_to,
 )
-from telegrad.dist_autograd.handlers import Handlers
+from telegrad.dist_autograd.ids import ContextId, check_context_id
 from telegrad.dist_autograd.interceptor import AutogradInterceptor
 from telegrad.dist_autograd.messages import PassMode
-from telegrad.dist_autograd.pass_gradients import moved_to
-from telegrad.dist_autograd.released import ContextId, check_context_id
 from telegrad.dist_autograd.remote_roots import RemoteRoots
-from telegrad.dist_autograd.roots import gradients_for, listed
-from telegrad.dist_autograd.rref_backward import RRefBackward, backward_from_rref
-from telegrad.dist_autograd.starting import run_pass_from
-from telegrad.errors import ContextError
-from telegrad.rpc import Agent, RRef, current_agent
+from telegrad.dist_autograd.roots import check_root, gradients_for, listed, root_of
+from telegrad.dist_autograd.starting import run_pass, run_pass_from
+from telegrad.errors import (
+    AutogradError,
+    BlockingCallError,
+    CallTimeoutError,
+    ContextError,
+    DecodeError,
+    OwnerLostError,
+)
+from telegrad.rpc import Agent, RRef, RRefCalls, RRefServing, UserCall, current_agent, on_own_loop
+from telegrad.types import WorkerInfo
 
-__all__ = ["AutogradContext", "attach_to", "backward", "context", "get_gradients"]
+__all__ = [
+    "AutogradContext",
+    "RRefBackward",
+    "attach_to",
+    "backward",
+    "backward_from_rref",
+    "context",
+    "get_gradients",
+    "grad",
+]
+
+
+# -- backward with the value of an RRef as its root: `RRef.backward`, at both ends ---------------
+#
+#     holder                                           owner
+#     rref.backward  {rref, context, gradient,
+#                     retain, create}         ───────▶  the starter: once the value is there, a pass
+#                                                       that has it as its only root
+#     None, or what ended the pass            ◀───────  the pass has ended everywhere
+#
+# The gradient of the root is an argument as any other: recorded, if the pass is. The owner asks
+# itself in the same way. A holder that gives up, or is lost, takes the pass with it:
+# the served call is cancelled, and with it the wait for the pass, which is then aborted. Without a
+# context there is no message: the owner's own graph is differentiated where it is.
+
+BACKWARD = "rref.backward"
+LABEL = "RRef.backward"
+
+
+def backward_from_rref(
+    rref: RRef[Any],
+    context_id: ContextId | None,
+    *,
+    gradient: Gradient | None = None,
+    retain_graph: bool = False,
+    create_graph: bool = False,
+    timeout: float | None = None,
+) -> None:
+    """Runs backward from the value of an RRef; see `RRef.backward`."""
+    if on_own_loop():
+        raise BlockingCallError(
+            f"{LABEL}() would block a loop of telegrad's; in an async def function write "
+            "`await rpc.to_thread(rref.backward, context_id)`"
+        )
+    if context_id is None:
+        _local(rref, gradient, PassMode(retain_graph, create_graph), timeout)
+        return
+    number = int(check_context_id(context_id))
+    owner, calls = rref.owner(), rref.reference.registry.agent.attached(RRefCalls)
+    payload = {
+        "rref": list(rref.reference.rref),
+        "context": number,
+        "gradient": gradient if create_graph or not isinstance(gradient, Tensor) else gradient.data,
+        "retain": bool(retain_graph),
+        "create": bool(create_graph),
+    }
+    ended = calls.send(rref.reference, BACKWARD, payload, LABEL, timeout)
+    try:
+        ended.wait()
+    except KeyboardInterrupt:
+        ended.cancel()  # nobody else knows of it
+        raise
+    except (CallTimeoutError, OwnerLostError) as error:
+        error.add_note(
+            f"backward of autograd context {context_id} had its root at {owner.name!r} and is "
+            "aborted unless it ended in that very moment; repeat the step in a new context"
+        )
+        raise
+
+
+def _local(
+    rref: RRef[Any], gradient: Gradient | None, mode: PassMode, timeout: float | None
+) -> None:
+    if not rref.is_owner():
+        raise ContextError(
+            f"backward() without a context id differentiates on the owner of the RRef alone, which "
+            f"is {rref.owner_name()!r} and not {rref.reference.registry.me.name!r}; write "
+            "rref.backward(context_id) inside `with dist_autograd.context() as context_id`"
+        )
+    value = rref.to_here(timeout)
+    root = check_root(value, _called(rref.owner()), given=gradient is not None)
+    root.backward(gradient, retain_graph=mode.retain, create_graph=mode.create)
+
+
+@final
+class RRefBackward:
+    """The owner's end.
+
+    Args:
+        container: The contexts of this worker.
+    """
+
+    def __init__(self, container: Container) -> None:
+        self._container = container
+        self._serving = container.agent.attached(RRefServing)
+
+    def register(self) -> None:
+        """Has the agent serve these requests."""
+        self._container.agent.serve(BACKWARD, self._prepare)
+
+    def _prepare(self, caller: WorkerInfo, payload: object) -> UserCall:
+        del caller
+        fields = payload if isinstance(payload, dict) else {}
+        context_id, gradient = fields.get("context"), fields.get("gradient")
+        retain, create = fields.get("retain"), fields.get("create")
+        if not (type(context_id) is int and isinstance(retain, bool) and isinstance(create, bool)):
+            raise DecodeError(
+                f"the body of {BACKWARD} is not {{rref, context, gradient, retain, create}}"
+            )
+        mode = PassMode(retain or create, create)
+
+        def backward_from(value: object) -> UserCall:
+            return UserCall(self._run, (value, context_id, gradient, mode), name=LABEL)
+
+        return self._serving.on_value(payload, "backward", backward_from)
+
+    def _run(self, value: object, context_id: ContextId, gradient: Any, mode: PassMode) -> None:
+        called = _called(self._container.agent.info)
+        root = root_of(value, called, gradient, create_graph=mode.create)
+        context = self._container.find(context_id)
+        # Whoever holds the RRef hears at once how it ended.
+        run_pass(self._container, context, [root], mode, math.inf, here=False)
+
+
+def _called(owner: WorkerInfo) -> str:
+    return f"the value of this RRef at {owner.name!r}"
+
+
+# ------------------------------------------------------------------------------------------------
 
 
 def attach_to(agent: Agent) -> Container:
@@ -201,3 +336,107 @@ def _own(leaf: Tensor, gradient: Gradient) -> Tensor:
     if type(gradient) is np.ndarray:
         return own
     return cast("Tensor", moved_to(own, leaf.device))
+
+
+# -- `grad`: gradients of tensors of any workers with respect to chosen tensors of this one ------
+#
+# The pass is one like any other, but keeps nothing in the context: on other workers it runs only what
+# leads to yet other ones, here what leads there too, or to what is asked for.
+
+
+@overload
+def grad(
+    context_id: ContextId,
+    outputs: Any,
+    inputs: Tensor | list[Tensor] | tuple[Tensor, ...],
+    grad_outputs: Any = None,
+    *,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    allow_unused: Literal[False] = False,
+    timeout: float | None = None,
+) -> tuple[Tensor, ...]: ...
+
+
+@overload
+def grad(
+    context_id: ContextId,
+    outputs: Any,
+    inputs: Any,
+    grad_outputs: Any = None,
+    *,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    allow_unused: bool = False,
+    timeout: float | None = None,
+) -> Any: ...
+
+
+def grad(
+    context_id: ContextId,
+    outputs: Any,
+    inputs: Any,
+    grad_outputs: Any = None,
+    *,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    allow_unused: bool = False,
+    timeout: float | None = None,
+) -> Any:
+    """Returns the gradients of `outputs` with respect to `inputs`, through calls to other workers.
+
+    As `telegrad.grad`, inside an autograd context: nothing is added to the context, no
+    `Tensor.grad` is touched. With `create_graph` the results can be differentiated again, by this
+    or by `backward` in the same context; a penalty on a gradient is the same as in one process.
+
+    Args:
+        context_id: What `with context() as context_id` gave.
+        outputs: Tensors of this worker and RRefs to tensors of any: one, or a tree of them (dicts,
+            lists, tuples, dataclasses).
+        inputs: Leaves or results of this worker that need a gradient, received ones too; a tree.
+        grad_outputs: One per output, in its shape; None for a scalar means 1.
+        retain_graph: Keeps the graph for another backward; None means as `create_graph`.
+        create_graph: Records the backward on all workers that take part.
+        allow_unused: Gives None for an input that no output depends on.
+        timeout: As for `backward`.
+
+    Returns:
+        One per input, in its shape and dtype: a tuple for one Tensor and for a list or tuple of
+        them, else a tree like `inputs`.
+
+    Raises:
+        AutogradError: An input is no tensor of this worker, needs no gradient or is unused.
+        Exception: As `backward`; none of its workers keeps anything of a call that raises.
+
+    Example:
+        >>> import operator
+        >>> from telegrad import dist_autograd, rpc, tensor
+        >>> with rpc.init_rpc("a"), dist_autograd.context() as context_id:
+        ...     x = tensor(3.0, requires_grad=True)
+        ...     cube = rpc.rpc_sync("a", operator.pow, (x, 3))
+        ...     (slope,) = dist_autograd.grad(context_id, cube, x, create_graph=True)
+        ...     (curve,) = dist_autograd.grad(context_id, slope, x)
+        ...     slope.item(), curve.item()
+        (27.0, 18.0)
+    """
+    container = current_agent().attached(Container)
+    roots = listed([outputs] if isinstance(outputs, Tensor | RRef) else tensors_in(outputs)[0])
+    if isinstance(inputs, RRef):
+        raise AutogradError(
+            f"inputs are tensors of this worker, and this is an RRef to one at "
+            f"{inputs.owner_name()!r}; call grad there, with rpc_sync"
+        )
+    wanted = Wanted(inputs)
+    given = gradients_of_roots(grad_outputs, len(roots))
+    retain = create_graph if retain_graph is None else retain_graph
+    runner = run_pass_from(
+        container,
+        context_id,
+        roots,
+        given,
+        PassMode(retain, create_graph, keep=False),
+        timeout,
+        call="dist_autograd.grad, context_id, outputs, inputs",
+        wanted=wanted.edges,
+    )
+    return wanted.answer(runner.take_captured(), allow_unused=allow_unused)

@@ -9,15 +9,40 @@ sender's graph                                         receiver's graph
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import final
+from typing import Any, final
 
 import numpy as np
 
 from telegrad.arrays import CPU, to_device
-from telegrad.autograd import Edge, Gradient, Gradients, Node, Sink, Tensor, is_row_sparse
+from telegrad.autograd import (
+    Edge,
+    Gradient,
+    Gradients,
+    Node,
+    RowSparse,
+    Sink,
+    Tensor,
+    attach,
+    is_row_sparse,
+)
+from telegrad.errors import AutogradError, DecodeError
 from telegrad.types import WorkerInfo
+from telegrad.wire import (
+    Buffer,
+    ExternalType,
+    Land,
+    Memory,
+    describe_held,
+    rebuild_held,
+    register_external,
+)
 
-__all__ = ["RecvFunction", "SendFunction"]
+__all__ = [
+    "ROW_SPARSE",
+    "TENSOR",
+    "RecvFunction",
+    "SendFunction",
+]
 
 
 @final
@@ -122,3 +147,48 @@ class RecvFunction(Sink):
     def name(self) -> str:
         """What messages call it."""
         return f"RecvFunction(from {self.peer.name!r}, message {self.message})"
+
+
+# -- tensors on the wire: the array, and nothing of the graph; a Parameter arrives as a Tensor ---
+#
+# Whether a Tensor needs a gradient is the interceptor's affair: it travels beside the document. The
+# gradients of some rows alone travel as these rows.
+
+
+def _describe(tensor: Tensor, memory: Memory) -> tuple[object, Sequence[Buffer]]:
+    return describe_held(tensor.data, memory)
+
+
+def _rebuild(meta: Any, buffers: Sequence[Buffer], land: Land) -> Tensor:
+    return attach(rebuild_held(meta, buffers, land), None)
+
+
+def _describe_rows(gradient: RowSparse, memory: Memory) -> tuple[object, Sequence[Buffer]]:
+    rows, first = describe_held(gradient.rows, memory)
+    values, second = describe_held(gradient.values, memory)
+    return [rows, values, list(gradient.shape)], [*first, *second]
+
+
+def _rebuild_rows(meta: Any, buffers: Sequence[Buffer], land: Land) -> RowSparse:
+    match meta:
+        case [rows, values, list(shape)] if all(type(n) is int and n >= 0 for n in shape):
+            held = [rebuild_held(rows, buffers[:1], land), rebuild_held(values, buffers[1:], land)]
+        case _:
+            raise DecodeError("the description of a RowSparse is not [its arrays, its shape]")
+    if held[0].dtype.kind not in "iu":
+        raise DecodeError("a RowSparse is not of a vector of rows and an array of values")
+    rows, values = held
+    try:
+        gradient = RowSparse(rows, values, tuple(shape))
+    except AutogradError as error:
+        raise DecodeError(str(error)) from error
+    if len(rows) and not 0 <= rows.min() <= rows.max() < shape[0]:
+        raise DecodeError(f"a RowSparse of {shape[0]} rows names others")
+    return gradient
+
+
+TENSOR = ExternalType("tensor", Tensor, _describe, _rebuild)
+ROW_SPARSE = ExternalType("row_sparse", RowSparse, _describe_rows, _rebuild_rows)
+
+register_external(TENSOR)
+register_external(ROW_SPARSE)

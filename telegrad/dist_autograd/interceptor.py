@@ -22,7 +22,7 @@ from telegrad.autograd import GradMode, Tensor, is_grad_enabled, place_under
 from telegrad.dist_autograd.container import Container
 from telegrad.dist_autograd.context import Ambient, Context, ambient_context, enter_ambient
 from telegrad.dist_autograd.functions import RecvFunction, SendFunction
-from telegrad.dist_autograd.released import ContextId, read_context_id, write_context_id
+from telegrad.dist_autograd.ids import ContextId, read_context_id, write_context_id
 from telegrad.errors import DecodeError
 from telegrad.rpc import CallRecord, Interceptor, Message
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, final
 
 from telegrad.autograd import Gradients, Tensor
-from telegrad.dist_autograd.released import ContextId, read_context_id, write_context_id
+from telegrad.dist_autograd.ids import ContextId, read_context_id, write_context_id
 from telegrad.errors import DecodeError, RemoteError
 from telegrad.types import WorkerInfo
 from telegrad.wire import decode_exception, encode_exception

@@ -23,8 +23,8 @@ from telegrad.autograd import Tensor, attach
 from telegrad.dist_autograd.container import Container
 from telegrad.dist_autograd.context import Context
 from telegrad.dist_autograd.functions import RecvFunction, SendFunction
+from telegrad.dist_autograd.ids import ContextId
 from telegrad.dist_autograd.pass_runner import Root
-from telegrad.dist_autograd.released import ContextId
 from telegrad.dist_autograd.roots import check_root, root_of
 from telegrad.errors import DecodeError
 from telegrad.rpc import Future, RRef, RRefCalls, RRefServing, UserCall, collect_all

@@ -19,10 +19,10 @@ from telegrad.autograd import Tensor, tensor
 from telegrad.dist_autograd.container import Container
 from telegrad.dist_autograd.context import Context, Functions, ambient_context
 from telegrad.dist_autograd.functions import SendFunction
+from telegrad.dist_autograd.ids import write_context_id
 from telegrad.dist_autograd.interceptor import NAME, AutogradInterceptor
 from telegrad.dist_autograd.messages import PassId
 from telegrad.dist_autograd.pass_runner import PassRunner
-from telegrad.dist_autograd.released import write_context_id
 from telegrad.errors import ContextError, WorkerLostError
 from telegrad.rpc import CallRecord, Message
 from telegrad.testing import Cluster, FaultPlan

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from telegrad import dist_autograd, rpc, tensor
 from telegrad.dist_autograd import messages
+from telegrad.dist_autograd.ids import make_context_id
 from telegrad.dist_autograd.messages import (
     PASS,
     AbortMessage,
@@ -21,7 +22,6 @@ from telegrad.dist_autograd.messages import (
     ReleaseMessage,
 )
 from telegrad.dist_autograd.pass_protocol import Drop, End, Feed
-from telegrad.dist_autograd.released import make_context_id
 from telegrad.errors import DecodeError, EncodeError, RemoteError
 from telegrad.rpc.agent import seams as agent_seams
 from telegrad.testing import Cluster

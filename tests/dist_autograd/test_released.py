@@ -5,12 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telegrad.dist_autograd.released import (
-    ReleasedContexts,
-    creator_of,
-    make_context_id,
-    number_of,
-)
+from telegrad.dist_autograd.ids import ReleasedContexts, creator_of, make_context_id, number_of
 from telegrad.rendezvous import MOST_LOST
 
 NUMBERS = st.integers(1, 30)

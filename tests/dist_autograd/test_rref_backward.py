@@ -13,8 +13,8 @@ import pytest
 
 from telegrad import dist_autograd, rpc
 from telegrad.autograd import Tensor, no_grad, tensor
+from telegrad.dist_autograd.engine import LABEL
 from telegrad.dist_autograd.pass_protocol import Phase
-from telegrad.dist_autograd.rref_backward import LABEL
 from telegrad.errors import (
     AutogradError,
     BlockingCallError,
