@@ -6,8 +6,7 @@ from telegrad.parallel.ddp import DistributedDataParallel
 from telegrad.parallel.dist_optimizer import DistributedOptimizer
 from telegrad.parallel.loss_scale import LossScale
 from telegrad.parallel.owners import StepFailure, StepResult, step_failure
-from telegrad.parallel.parameter_rrefs import parameter_rrefs
-from telegrad.parallel.remote_module import RemoteModule
+from telegrad.parallel.remote_module import RemoteModule, parameter_rrefs
 
 __all__ = [
     "DistributedDataParallel",

@@ -23,8 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn, final
 
 from telegrad.errors import CallTimeoutError, WorkerLostError
-from telegrad.parallel.owner_optimizer import StepRequest
-from telegrad.parallel.owners import Owner, Owners, StepResult, left_until
+from telegrad.parallel.owners import Owner, Owners, StepRequest, StepResult, left_until
 from telegrad.parallel.trainer_rounds import Rounds, StepCounts
 from telegrad.rpc import (
     Agent,

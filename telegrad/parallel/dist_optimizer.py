@@ -12,32 +12,144 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, final
 
+import numpy as np
+
 from telegrad.autograd import Tensor
 from telegrad.dist_autograd import Container
 from telegrad.errors import BlockingCallError, CallTimeoutError, WorkerLostError
 from telegrad.optim import Optimizer
 from telegrad.parallel.conductor import ANSWER_SECONDS, Conductor
 from telegrad.parallel.loss_scale import LossScale
-from telegrad.parallel.owner_optimizer import (
+from telegrad.parallel.owners import (
     GroupPart,
+    Owner,
     OwnerFacts,
     OwnerOptimizer,
+    Owners,
     StepRequest,
+    StepResult,
+    left_until,
+    step_failure,
 )
-from telegrad.parallel.owners import Owner, Owners, StepResult, left_until, step_failure
-from telegrad.parallel.rref_groups import parts_by_owner, rref_groups
-from telegrad.parallel.saved_dist_state import check_saved_state
-from telegrad.rpc import (
-    RRef,
-    current_agent,
-    on_own_loop,
-    register_type,
-    remote,
-    seconds,
-)
+from telegrad.rpc import RRef, current_agent, on_own_loop, register_type, remote, seconds
 from telegrad.types import Shape, WorkerInfo
 
-__all__ = ["DistributedOptimizer"]
+__all__ = [
+    "DistributedOptimizer",
+    "check_saved_state",
+    "parts_by_owner",
+    "rref_groups",
+]
+
+
+# -- parameters of a distributed optimizer as they are given: references, or groups of them ------
+
+
+def rref_groups(params_rref: object) -> tuple[list[dict[str, Any]], bool]:
+    """Returns groups with lists of RRefs as their `params`, and whether groups were given.
+
+    Raises:
+        TypeError: Something is no RRef.
+        ValueError: There are no parameters, or a group has none.
+    """
+    if isinstance(params_rref, RRef | Mapping) or not isinstance(params_rref, Iterable):
+        raise TypeError(
+            f"params_rref must be a list of RRefs, not {type(params_rref).__name__}; write [rref], "
+            "or parameter_rrefs(module)"
+        )
+    given = list(params_rref)
+    grouped = bool(given) and isinstance(given[0], Mapping)
+    if not grouped:
+        return [{"params": _rrefs(given, "params_rref")}], False
+    groups = []
+    for i, group in enumerate(given):
+        if not isinstance(group, Mapping) or "params" not in group:
+            raise TypeError(f"params_rref[{i}] must be a dict with 'params', not {group!r}")
+        params = group["params"]
+        rrefs = [params] if isinstance(params, RRef) else list(params)
+        groups.append({**group, "params": _rrefs(rrefs, f"params_rref[{i}]['params']")})
+    return groups, True
+
+
+def parts_by_owner(
+    groups: Iterable[Mapping[str, Any]], first_group: int, first_number: int
+) -> dict[WorkerInfo, list[GroupPart]]:
+    """Returns what of each group each worker owns, in the order of their first parameters.
+
+    Args:
+        groups: See `rref_groups`.
+        first_group: The number of the first of them.
+        first_number: The number of the first parameter.
+    """
+    parts: dict[WorkerInfo, dict[int, GroupPart]] = {}
+    number = first_number
+    for i, group in enumerate(groups, start=first_group):
+        options = {name: x for name, x in group.items() if name != "params"}
+        for rref in group["params"]:
+            of_owner = parts.setdefault(rref.owner(), {})
+            part = of_owner.setdefault(i, GroupPart(i, options=options))
+            part.numbers.append(number)
+            part.rrefs.append(rref)
+            number += 1
+    return {worker: list(of_owner.values()) for worker, of_owner in parts.items()}
+
+
+def _rrefs(params: list[Any], name: str) -> list[RRef[Any]]:
+    for i, rref in enumerate(params):
+        if not isinstance(rref, RRef):
+            raise TypeError(
+                f"{name}[{i}] must be an RRef of a parameter, not {type(rref).__name__}; "
+                "write parameter_rrefs(module)"
+            )
+    if not params:
+        raise ValueError("a distributed optimizer needs at least one parameter, as does each group")
+    return params
+
+
+# -- the check of what a distributed optimizer is to load, before any owner hears of it ----------
+
+
+def check_saved_state(
+    own: Sequence[Mapping[str, Any]],
+    defaults: Mapping[str, Any],
+    shapes: Mapping[int, Shape],
+    groups: Sequence[Mapping[str, Any]],
+    states: Mapping[int, Mapping[str, Any]],
+) -> None:
+    """Checks that what was saved is of such groups of such parameters.
+
+    Args:
+        own: The groups of the one that is to load, with numbers as their `params`.
+        defaults: Its options.
+        shapes: Those of its parameters, by number.
+        groups: The saved groups.
+        states: What was saved, by the parameter's number.
+
+    Raises:
+        ValueError: Something differs; the message lists what.
+    """
+    counts = [len(group["params"]) for group in own], [len(group["params"]) for group in groups]
+    problems = []
+    if counts[0] != counts[1]:
+        problems.append(f"its groups have {counts[1]} parameters, {counts[0]} needed")
+    for i, group in enumerate(groups):
+        missing = [name for name in defaults if name not in group]
+        if missing:
+            problems.append(f"group {i} lacks {', '.join(missing)}")
+    for i, state in states.items():
+        if i not in shapes:
+            problems.append(f"parameter {i} is none of {len(shapes)}")
+            continue
+        problems += [
+            f"{name} of parameter {i} has shape {np.shape(x)}, {shapes[i]} needed"
+            for name, x in state.items()
+            if np.shape(x) not in ((), shapes[i])
+        ]
+    if problems:
+        raise ValueError(f"state does not fit the optimizer: {'; '.join(problems)}")
+
+
+# ------------------------------------------------------------------------------------------------
 
 
 @final

@@ -28,7 +28,7 @@ from telegrad.parallel import (
     owners,
     step_failure,
 )
-from telegrad.parallel.owner_optimizer import GroupPart, OwnerOptimizer, StepRequest
+from telegrad.parallel.owners import GroupPart, OwnerOptimizer, StepRequest
 from telegrad.rpc import Future, RpcOptions
 from telegrad.rpc.call.failure import describe_failure, rebuild_failure
 from telegrad.testing import Cluster

@@ -12,7 +12,7 @@ from telegrad import optim, rpc
 from telegrad.dist_autograd import Container
 from telegrad.errors import CallTimeoutError
 from telegrad.parallel import DistributedOptimizer, LossScale, StepResult
-from telegrad.parallel.owner_optimizer import OwnerOptimizer, StepRequest
+from telegrad.parallel.owners import OwnerOptimizer, StepRequest
 from telegrad.rpc import current_agent
 from telegrad.testing import Cluster
 from telegrad.types import Array
