@@ -13,8 +13,7 @@ from typing import NoReturn, final
 
 from telegrad.launch.certs import add_certs, certs
 from telegrad.launch.doctor import add_doctor, doctor, problem_with
-from telegrad.launch.limits import limits_of, parse_limit
-from telegrad.launch.run import RunOptions, run
+from telegrad.launch.run import RunOptions, limits_of, parse_limit, run
 
 __all__ = ["main"]
 

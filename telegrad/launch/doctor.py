@@ -21,8 +21,7 @@ from telegrad.errors import RendezvousTimeoutError, TelegradError
 from telegrad.launch.doctor_host import Finding, HostFacts, look_at_host
 from telegrad.launch.doctor_reach import explain, look_at_way
 from telegrad.launch.log_relay import LogRelay
-from telegrad.launch.refusals import refusals
-from telegrad.launch.run import RunOptions, run
+from telegrad.launch.run import RunOptions, refusals, run
 
 __all__ = ["add_doctor", "doctor", "explained", "problem_with"]
 

@@ -8,20 +8,311 @@ with launch.LocalWorkers(2) as workers:          # and of three
 from __future__ import annotations
 
 import base64
+import contextlib
+import importlib
+import json
 import os
+import queue
+import runpy
+import select
+import selectors
+import signal
+import socket
+import subprocess
 import sys
+import sysconfig
 import threading
 import time
-from collections.abc import Sequence
+import traceback
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from types import TracebackType
-from typing import final
+from typing import Any, final
 
-from telegrad.distributed import invite, settle
+from telegrad.distributed import invite, is_project_module, join_invited, settle
+from telegrad.errors import (
+    DuplicateNameError,
+    RendezvousError,
+    RendezvousTimeoutError,
+    TelegradError,
+)
 from telegrad.launch.env import FORK_SUPPORT, available_cores, thread_limits
-from telegrad.launch.local_process import LocalProcess
-from telegrad.launch.script import LOADING, own_script
+from telegrad.launch.log_relay import LineChannel, LineSplitter, Piece
+from telegrad.launch.policy import describe
+from telegrad.transport import shared_loop_thread
 
-__all__ = ["LocalWorkers"]
+__all__ = [
+    "LOADING",
+    "LocalProcess",
+    "LocalWorkers",
+    "load_script",
+    "main",
+    "own_script",
+]
+
+
+# -- one local worker as the program that started it sees it: a process, its messages, its output --
+
+READ_BYTES = 1 << 16
+# The path comes as an argument, so that telegrad is found where the program has found it.
+BOOTSTRAP = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from telegrad.launch.local_workers import main; main(int(sys.argv[2]), int(sys.argv[3]))"
+)
+
+
+@final
+class LocalProcess:
+    """A process in a session of its own, so that an interrupt of the program does not reach it.
+
+    Args:
+        environ: Its environment.
+        label: What stands before the lines that it writes, until it has a name.
+    """
+
+    def __init__(self, environ: Mapping[str, str], label: str) -> None:
+        self.name = label
+        self._received: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._told_to_leave = False
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-u", "-c", BOOTSTRAP),
+                    *(json.dumps(own_path()), str(theirs.fileno()), str(os.getpid())),
+                ],
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        self._channel = LineChannel(ours)
+        self._relaying, self._to_relay = os.pipe()  # ends the relay when its session is dead
+        self._threads = [
+            threading.Thread(target=target, name=f"{name}-{self._process.pid}", daemon=True)
+            for name, target in (("local-reader", self._read), ("local-output", self._relay))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def living(self) -> bool:
+        """Whether it runs."""
+        return not self._exited(0.0)
+
+    def send(self, verb: str, **fields: object) -> None:
+        """Tells it something; dropped when it is gone."""
+        self._channel.send(verb, **fields)
+
+    def expect(self, verb: str, deadline: float, timeout: float) -> dict[str, Any]:
+        """Returns its next message, which must be of this verb.
+
+        Args:
+            verb: What it is to say.
+            deadline: Until when, of the monotonic clock.
+            timeout: How long the whole start may take, for the error.
+
+        Raises:
+            RendezvousTimeoutError: It did not say it in time.
+            DuplicateNameError: Another worker has its name.
+            RendezvousError: It failed otherwise, or is gone.
+        """
+        try:
+            message = self._received.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            raise RendezvousTimeoutError(
+                f"local worker {self.name!r} was not {verb} within {timeout:g} s; give it longer "
+                "with timeout=, or look at what it wrote"
+            ) from None
+        if message is None:
+            raise RendezvousError(f"local worker {self.name!r} {self._end()} before it was {verb}")
+        if message["verb"] == "failed":
+            raise self._failure(message["type"], message["error"])
+        return message
+
+    def _failure(self, kind: str, words: str) -> Exception:
+        if kind == DuplicateNameError.__name__:
+            return DuplicateNameError(words)
+        why = f"{kind}: {words}" if words else kind
+        return RendezvousError(f"local worker {self.name!r} did not start: {why}")
+
+    def leave(self) -> None:
+        """Tells it to finish what it serves and to exit; does not wait."""
+        self._told_to_leave = True
+        self._channel.send("leave")
+
+    def end(self, deadline: float) -> None:
+        """Waits for its exit until the deadline, kills what is left of its session, and reaps it."""
+        self._told_to_leave = True
+        self._exited(max(0.0, deadline - time.monotonic()))
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)  # not reaped yet, so the number is still its own
+        self._process.wait()
+        self._channel.close()
+        os.close(self._to_relay)
+        for thread in self._threads:
+            thread.join()
+        os.close(self._relaying)
+        for pipe in (self._process.stdout, self._process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+    def _exited(self, timeout: float) -> bool:
+        """Waits for its exit; does not reap it."""
+        if self._process.returncode is not None:
+            return True
+        try:
+            descriptor = os.pidfd_open(self.pid)
+        except ProcessLookupError:  # whoever waits for every child of the program has reaped it
+            return True
+        try:
+            return bool(select.select([descriptor], [], [], timeout)[0])
+        finally:
+            os.close(descriptor)
+
+    def _end(self) -> str:
+        """Says how it ended."""
+        if not self._exited(1.0):
+            return "closed its line"
+        try:
+            ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return "is gone"
+        if ended is None:
+            return "is gone"
+        code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+        return describe(code)
+
+    def _read(self) -> None:
+        for message in self._channel.messages():
+            if message["verb"] == "imported":
+                name = message["name"]
+                known = is_project_module(name)
+                self._channel.send("known", name=name, known=known, path=own_path())
+            else:
+                self._received.put(message)
+        self._received.put(None)
+
+    def _relay(self) -> None:
+        """Passes on what it writes, line by line, until the pipes are closed or it was reaped.
+
+        What it has started in a session of its own may hold the pipes open for ever.
+        """
+        with selectors.DefaultSelector() as selector:
+            for kind, pipe in (("stdout", self._process.stdout), ("stderr", self._process.stderr)):
+                assert pipe is not None
+                selector.register(pipe, selectors.EVENT_READ, (kind, LineSplitter()))
+            selector.register(self._relaying, selectors.EVENT_READ)
+            reaped = False
+            while not reaped and len(selector.get_map()) > 1:
+                ready = selector.select()
+                reaped = any(key.data is None for key, _ in ready)
+                for key, _ in selector.select(0.0) if reaped else ready:
+                    if key.data is not None and not self._pass_on(key):
+                        selector.unregister(key.fileobj)
+            for kind, splitter in filter(None, (key.data for key in selector.get_map().values())):
+                self._show_all(kind, splitter.finish())
+        if not self._told_to_leave:
+            self._exited(1.0)
+            end = self._end()
+            if end != describe(0):
+                self._show("stderr", end.encode())
+
+    def _pass_on(self, key: selectors.SelectorKey) -> bool:
+        """Passes on what a pipe holds; returns whether there may be more."""
+        kind, splitter = key.data
+        data = os.read(key.fd, READ_BYTES)
+        self._show_all(kind, splitter.feed(data) if data else splitter.finish())
+        return bool(data)
+
+    def _show_all(self, kind: str, pieces: Iterable[Piece]) -> None:
+        for piece in pieces:
+            if not piece.in_place:
+                self._show(kind, piece.text)
+
+    def _show(self, kind: str, line: bytes) -> None:
+        """Writes to whatever stands for the stream now: a notebook's cell, a test's capture."""
+        stream = sys.stdout if kind == "stdout" else sys.stderr
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.write(f"[{self.name}] {line.decode(errors='replace')}\n")
+            stream.flush()
+
+
+def own_path() -> list[str]:
+    """Returns where this process finds modules, whatever its directory is later."""
+    return [os.path.abspath(entry) for entry in sys.path]
+
+
+# -- the script of a program, as its local workers import it: what multiprocessing's spawn does --
+
+LOADING = "TELEGRAD_LOADING_SCRIPT"  # in a worker's environment while it imports the script
+SPAWNED = "__mp_main__"  # multiprocessing's name for the script in a process that it spawned
+
+
+def own_script() -> tuple[str, str]:
+    """Returns how this process' `__main__` is imported elsewhere.
+
+    Returns:
+        ("path", its file), ("module", its name after `python -m`), or ("", "") where there is
+        none: in a notebook, at a prompt, and where somebody else's program runs the user's code,
+        as pytest does.
+    """
+    main = sys.modules["__main__"]
+    name = getattr(getattr(main, "__spec__", None), "name", "")
+    path = getattr(main, "__file__", None)
+    if not isinstance(path, str) or not os.path.isfile(path) or _is_a_tool(path):
+        return "", ""
+    if name and name != "__main__" and not name.endswith(".__main__"):
+        return "module", name
+    return ("", "") if name else ("path", os.path.abspath(path))
+
+
+def load_script(kind: str, what: str, arguments: list[str]) -> None:
+    """Runs the script as `__mp_main__`, so that its functions are there and its main part is not.
+
+    Args:
+        kind: As `own_script` says it; "" leaves an empty `__main__`.
+        what: Likewise.
+        arguments: What the script finds in `sys.argv`.
+
+    Raises:
+        BaseException: Whatever the script raises.
+    """
+    module = types.ModuleType(SPAWNED if kind else "__main__")
+    sys.argv = arguments
+    if kind:
+        os.environ[LOADING] = "1"
+        try:
+            if kind == "path":
+                names = runpy.run_path(what, run_name=SPAWNED)
+            else:
+                names = runpy.run_module(what, run_name=SPAWNED, alter_sys=True)
+        finally:
+            del os.environ[LOADING]
+        vars(module).update(names)
+        sys.modules[SPAWNED] = module
+    sys.modules["__main__"] = module
+
+
+def _is_a_tool(path: str) -> bool:
+    """Whether a program was installed, and is not the user's own."""
+    parts = os.path.abspath(path).split(os.sep)
+    if "site-packages" in parts or "dist-packages" in parts:
+        return True
+    places = [sysconfig.get_path(name) for name in ("scripts", "stdlib")]
+    return os.path.dirname(os.path.abspath(path)) in places or path.startswith(places[1] + os.sep)
+
+
+# ------------------------------------------------------------------------------------------------
 
 START_SECONDS = 60.0  # two interpreters that import NumPy and gRPC take 1 s; a busy machine, 20
 LEAVE_SECONDS = 5.0  # from the word to leave until the interpreter has ended, then it is killed
@@ -182,3 +473,170 @@ def _checked_timeout(timeout: float) -> float:
     if not timeout > 0:
         raise ValueError(f"timeout must be above 0 seconds (got {timeout})")
     return min(timeout, threading.TIMEOUT_MAX)
+
+
+# -- the main program of a local worker: joins the job of the program that started it, and serves --
+#
+#     program                                   worker
+#     start {invitation, script, path} ───────▶ runs the script as `__mp_main__`
+#                                      ◀─────── ready
+#     join {name}                      ───────▶ becomes a member on top of the job
+#                                      ◀─────── joined {name, rank}
+#     settle                           ───────▶ hears of all who joined before
+#                                      ◀─────── settled
+#                                      ◀─────── imported {name}: may I import this module?
+#     known {name, known, path}        ───────▶
+#     leave                            ───────▶ finishes what it serves, leaves, exits
+#
+# After it has joined it calls shutdown() like any worker whose own part is done: it serves until
+# every other one has called it too. When the program is gone it ends at once, with all that it
+# started.
+
+ANSWER_SECONDS = 10.0  # the program answers from a thread of its own, whatever else it does
+DRAIN_SECONDS = 2.0  # what a call that is being served gets when the workers are closed
+CLOSE_SECONDS = 5.0  # from then on; before that the program ends the process
+LEFT = "its LocalWorkers were closed"
+
+
+def main(descriptor: int, program: int) -> None:
+    """Serves until told to leave, until all have shut down, or until the program is gone.
+
+    Args:
+        descriptor: Our end of the socket to the program.
+        program: Its process id.
+    """
+    _start_thread("local-program-watch", _end_with, program)
+    channel = LineChannel(socket.socket(fileno=descriptor))
+    worker = _Worker(channel)
+    _start_thread("local-control", worker.read)
+    worker.run()
+
+
+@final
+class _Importer:
+    """Imports what the program has imported of the user's own modules, when it is asked for.
+
+    Not on the loop, which inherits the Context of who first posted to a peer: there only protocol
+    messages are read, in which no honest worker names a class.
+    """
+
+    def __init__(self, channel: LineChannel) -> None:
+        self._channel = channel
+        self._lock = threading.Lock()  # guards the questions that are not answered
+        self._asked: dict[str, Future[dict[str, Any]]] = {}
+
+    def answer(self, answer: dict[str, Any]) -> None:
+        """Takes what the program says of a module."""
+        with self._lock:
+            asked = self._asked.pop(answer["name"], None)
+        if asked is not None:
+            asked.set_result(answer)
+
+    def __call__(self, name: str) -> None:
+        if shared_loop_thread().is_loop_thread():
+            return
+        if name not in sys.modules and not self._program_has(name):
+            return
+        try:
+            importlib.invalidate_caches()  # it may have been written a moment ago
+            importlib.import_module(name)
+        except Exception:  # whatever the user's module raises
+            sys.stderr.write(f"this worker cannot import {name!r}, which the program has:\n")
+            traceback.print_exc()
+
+    def _program_has(self, name: str) -> bool:
+        root = name.partition(".")[0]
+        if root in sys.stdlib_module_names or root == "telegrad":
+            return False
+        with self._lock:
+            first = name not in self._asked
+            asked = self._asked.setdefault(name, Future())
+        if first:
+            self._channel.send("imported", name=name)
+        try:
+            answer = asked.result(ANSWER_SECONDS)
+        except TimeoutError:
+            return False
+        sys.path[:] = answer["path"]
+        return bool(answer["known"])
+
+
+@final
+class _Worker:
+    """What the main thread does, and what the control thread tells it."""
+
+    def __init__(self, channel: LineChannel) -> None:
+        self._channel = channel
+        self._importer = _Importer(channel)
+        self._orders: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+
+    def read(self) -> None:
+        """Takes what the program says; when it says no more, nobody needs this process."""
+        for message in self._channel.messages():
+            if message["verb"] == "known":
+                self._importer.answer(message)
+            else:
+                self._orders.put(message)
+        end_session()
+
+    def run(self) -> None:
+        """Prepares, joins, and serves in a thread until the job or the program ends it."""
+        try:
+            start = self._orders.get()
+            kind, what = start["script"]
+            load_script(kind, what, start["arguments"])
+            self._channel.send("ready")
+            join = self._orders.get()
+            if join["verb"] == "leave":
+                return
+            agent = join_invited(
+                base64.b64decode(start["invitation"]), name=join["name"], importer=self._importer
+            )
+        except BaseException as error:
+            if not isinstance(error, TelegradError):
+                traceback.print_exc()
+            self._channel.send("failed", type=type(error).__name__, error=str(error))
+            sys.exit(1)
+        serving = threading.Thread(target=self._serve, args=(agent.shutdown,), name="local-serve")
+        serving.start()
+        self._channel.send("joined", name=agent.name, rank=agent.rank)
+        while (order := self._orders.get())["verb"] != "ended":
+            if order["verb"] == "settle":
+                with contextlib.suppress(TelegradError):  # the coordinator is gone: so are we
+                    settle(agent)
+                self._channel.send("settled")
+            elif order["verb"] == "leave":
+                agent.drain(time.monotonic() + DRAIN_SECONDS)
+                agent.leave_within(CLOSE_SECONDS, LEFT)
+        serving.join()
+
+    def _serve(self, shut_down: Callable[[], None]) -> None:
+        try:
+            shut_down()
+        except TelegradError:
+            pass  # told to leave at once, or the program's coordinator is gone
+        finally:
+            self._orders.put({"verb": "ended"})
+
+
+def end_session() -> None:
+    """Ends this process and what it has started, at once."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+def _end_with(program: int) -> None:
+    """Waits for the end of the program; its child may hold our socket's other end open."""
+    try:
+        descriptor = os.pidfd_open(program)
+    except ProcessLookupError:
+        end_session()
+    if os.getppid() != program:  # gone, and its number may be another process' already
+        end_session()
+    select.select([descriptor], [], [])
+    end_session()
+
+
+def _start_thread(name: str, target: Callable[..., object], *args: object) -> None:
+    threading.Thread(target=target, args=args, name=name, daemon=True).start()

@@ -11,17 +11,75 @@ A line of one worker is never broken by another's. Nothing here decodes: bytes a
 
 from __future__ import annotations
 
+import contextlib
+import json
+import re
 import select
+import socket
+import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO, RawIOBase
-from typing import final
+from typing import Any, final
 
-from telegrad.launch.interrupts import InterruptShortener
+__all__ = [
+    "InterruptShortener",
+    "LineChannel",
+    "LineSplitter",
+    "LogRelay",
+    "Piece",
+    "Screen",
+]
 
-__all__ = ["LineSplitter", "LogRelay", "Piece", "Screen"]
+
+# -- shortens the traceback of a KeyboardInterrupt to one line: whoever pressed Ctrl-C knows why --
+
+BEGIN = b"Traceback (most recent call last):"
+INTERRUPT = b"KeyboardInterrupt"
+_PLACE = re.compile(rb'^  File "(.*)", line (\d+), in (.*)$')
+
+
+@final
+@dataclass(slots=True)
+class InterruptShortener:
+    """Takes the lines of one worker's stderr; tracebacks of other exceptions pass as they are.
+
+    >>> shortener = InterruptShortener()
+    >>> shortener.feed(b"Traceback (most recent call last):")
+    []
+    >>> shortener.feed(b'  File "train.py", line 7, in main'), shortener.feed(b"    step()")
+    ([], [])
+    >>> shortener.feed(b"KeyboardInterrupt")
+    [b'KeyboardInterrupt (train.py, line 7, in main)']
+    """
+
+    _held: list[bytes] = field(default_factory=list)
+
+    def feed(self, line: bytes) -> list[bytes]:
+        """Takes a line; returns what is to be shown now."""
+        if line == BEGIN:
+            before, self._held = self._held, [line]
+            return before
+        if not self._held:
+            return [line]
+        self._held.append(line)
+        if line.startswith(b" "):
+            return []
+        held, self._held = self._held, []
+        if line != INTERRUPT:
+            return held
+        places = [found for each in held if (found := _PLACE.match(each)) is not None]
+        return [b"%s (%s, line %s, in %s)" % (line, *places[-1].groups())] if places else [line]
+
+    def finish(self) -> list[bytes]:
+        """Returns what was held back when the stream ended."""
+        held, self._held = self._held, []
+        return held
+
+
+# ------------------------------------------------------------------------------------------------
 
 LONGEST_LINE = 1 << 20  # a worker that never writes a newline must not fill our memory
 TAIL_LINES = 200  # what is kept of each worker's stderr; a traceback with its causes fits
@@ -281,3 +339,46 @@ def _first_of_chain(tail: list[tuple[int, bytes]]) -> int | None:
         if not any(link in before for link in CHAIN_LINKS):
             break
     return began
+
+
+# -- messages between a program and its local workers: lines of JSON over a pair of sockets ------
+
+
+@final
+class LineChannel:
+    """One end. Any thread may send; one thread reads.
+
+    Args:
+        end: The socket; closed with this.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+        self._reader = end.makefile("rb")
+        self._lock = threading.Lock()  # guards what is written: a line is never broken
+
+    def send(self, verb: str, **fields: object) -> bool:
+        """Sends a message; returns whether the other end is still there."""
+        line = json.dumps({"verb": verb, **fields}).encode() + b"\n"
+        try:
+            with self._lock:
+                self._socket.sendall(line)
+        except OSError:
+            return False
+        return True
+
+    def messages(self) -> Iterator[dict[str, Any]]:
+        """Yields what arrives, until the other end is closed or gone."""
+        try:
+            for line in self._reader:
+                yield json.loads(line)
+        except (OSError, ValueError):  # closed here, or cut off in the middle
+            return
+        finally:
+            self._reader.close()  # it keeps the descriptor open as long as it is
+
+    def close(self) -> None:
+        """Ends both directions, a read that waits included; idempotent."""
+        with contextlib.suppress(OSError):  # the other end was first
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()

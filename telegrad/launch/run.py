@@ -8,8 +8,12 @@ node R of N    the same name and token; the coordinator is dialled until it is t
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import dataclasses
 import functools
+import logging
+import math
 import os
 import re
 import secrets
@@ -19,17 +23,16 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import TextIO, final
+from typing import Any, Final, TextIO, final
 
 from telegrad.errors import AuthenticationError, RendezvousError, TelegradError, WorkerLostError
 from telegrad.launch.env import JobEnvironment, available_cores, thread_limits
 from telegrad.launch.log_relay import LogRelay, Screen
 from telegrad.launch.nodes import GATHER_SECONDS, GONE, SAY_SECONDS, Event, Nodes, share_ranks
-from telegrad.launch.refusals import refusals
 from telegrad.launch.supervisor import Supervisor, Watcher
 from telegrad.rendezvous import (
     COORDINATOR_NAME,
@@ -54,7 +57,72 @@ from telegrad.transport import (
 )
 from telegrad.types import WorkerInfo
 
-__all__ = ["RunOptions", "run"]
+__all__ = [
+    "LEAST",
+    "Refusals",
+    "RunOptions",
+    "limits_of",
+    "parse_limit",
+    "refusals",
+    "run",
+]
+
+
+# -- who was turned away at a port of this process, in words for people --------------------------
+
+AUDIT: Final = "telegrad.audit"
+REFUSED: Final = "connection.refused"
+MOST_REFUSALS = 16  # told apart: strangers choose what they say
+
+
+@final
+class Refusals(logging.Handler):
+    """Hears from the audit log who was turned away; made by `refusals`."""
+
+    def __init__(self, say: Callable[[str], object]) -> None:
+        super().__init__(logging.WARNING)
+        self._say = say
+        self._words: dict[str, None] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Takes a record."""
+        told = getattr(record, "telegrad", {})
+        if told.get("event") == REFUSED and len(self._words) < MOST_REFUSALS:
+            who = str(told.get("peer", "a stranger")).rpartition(".")[2]
+            address = str(told.get("address", "?")).rpartition(" ")[2]
+            family, _, place = address.partition(":")
+            if family in ("ipv4", "ipv6"):  # each dial leaves from another port
+                address = place.rpartition(":")[0]
+            words = f"{who} from {address} ({told.get('words', '')})"
+            if words not in self._words:
+                self._words[words] = None
+                self._say(words)
+
+    def found(self) -> list[str]:
+        """Returns what was heard, each once."""
+        return list(self._words)
+
+
+def _keep_quiet(words: str) -> None:
+    return None
+
+
+@contextlib.contextmanager
+def refusals(say: Callable[[str], object] = _keep_quiet) -> Iterator[Refusals]:
+    """Hears, inside the block, who is turned away by this process.
+
+    Args:
+        say: Is told at once, of each once; in a thread of the audit log's.
+    """
+    logger, handler = logging.getLogger(AUDIT), Refusals(say)
+    logger.addHandler(handler)
+    try:
+        yield handler
+    finally:
+        logger.removeHandler(handler)
+
+
+# ------------------------------------------------------------------------------------------------
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_LIMITS = ConnectionLimits()
@@ -398,3 +466,64 @@ def _say_limits(relay: LogRelay, environment: JobEnvironment, options: RunOption
             f"{', '.join(environment.limits)} = {share} for each worker (workers: "
             f"{environment.workers}, cores: {available_cores()}); set them to choose otherwise"
         )
+
+
+# -- `--limit NAME=NUMBER`: what others may take of the coordinator that a command hosts ---------
+
+# The names and least values of `rpc.Limits`, which workers take for themselves; the rest of those
+# bounds calls, of which a coordinator serves none.
+LEAST: Final[Mapping[str, float]] = {
+    "connections": 1,
+    "unproved_streams": 4,
+    "handshake_seconds": 0.1,
+    "document_bytes": 2**16,
+    "message_bytes": 2**20,
+}
+MOST: Final = 2**32 - 1
+
+# Those which are called otherwise in the transport.
+_FIELDS: Final[Mapping[str, str]] = {"unproved_streams": "unproved"}
+_OF_MESSAGES: Final = frozenset({"document_bytes", "message_bytes"})
+
+
+def parse_limit(text: str) -> tuple[str, float]:
+    """Returns the name and number of one `--limit`.
+
+    Raises:
+        argparse.ArgumentTypeError: It is none.
+
+    >>> parse_limit("connections=200")
+    ('connections', 200)
+    """
+    name, separator, value = text.partition("=")
+    if name not in LEAST or not separator:
+        known = ", ".join(LEAST)
+        raise argparse.ArgumentTypeError(
+            f"write NAME=NUMBER, with a name of {known} (got {text!r})"
+        )
+    try:
+        number = float(value) if name == "handshake_seconds" else int(value)
+    except ValueError:
+        number = math.nan
+    if not LEAST[name] <= number <= MOST:
+        raise argparse.ArgumentTypeError(
+            f"{name} must be a number from {LEAST[name]:g} to {MOST} (got {value!r})"
+        )
+    return name, number
+
+
+def limits_of(pairs: Iterable[tuple[str, float]]) -> ConnectionLimits:
+    """Returns the limits that these numbers make; what is not named has its default.
+
+    >>> limits_of([("connections", 200)]).connections
+    200
+    """
+    limits = ConnectionLimits()
+    for name, number in pairs:
+        if name in _OF_MESSAGES:
+            received = dataclasses.replace(limits.received, **{name: int(number)})
+            limits = dataclasses.replace(limits, received=received)
+        else:
+            field: dict[str, Any] = {_FIELDS.get(name, name): number}
+            limits = dataclasses.replace(limits, **field)
+    return limits

@@ -19,8 +19,7 @@ from telegrad.launch import cli
 from telegrad.launch.doctor import explained, problem_with
 from telegrad.launch.doctor_host import look_at_host
 from telegrad.launch.doctor_reach import Way, explain, look_at_way
-from telegrad.launch.refusals import refusals
-from telegrad.launch.run import RunOptions
+from telegrad.launch.run import RunOptions, refusals
 from telegrad.transport import Audit
 from tests.conftest import unused_port
 from tests.launch import test_run

@@ -9,8 +9,7 @@ import pytest
 from telegrad import rpc
 from telegrad.errors import EncodeError, RendezvousError
 from telegrad.launch.cli import main
-from telegrad.launch.limits import LEAST, MOST, limits_of, parse_limit
-from telegrad.launch.run import RunOptions, _serving
+from telegrad.launch.run import LEAST, MOST, RunOptions, _serving, limits_of, parse_limit
 from telegrad.rendezvous import JoinedJob
 from telegrad.rendezvous.control import ControlLine
 from telegrad.rpc import connection_limits

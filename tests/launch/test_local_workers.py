@@ -29,8 +29,8 @@ from telegrad.errors import (
     WorkerLostError,
 )
 from telegrad.launch import LocalWorkers
-from telegrad.launch.line_channel import LineChannel
-from telegrad.launch.local_worker import _Importer
+from telegrad.launch.local_workers import _Importer
+from telegrad.launch.log_relay import LineChannel
 from telegrad.testing import Cluster, leaks
 from telegrad.transport import shared_loop_thread
 from tests.conftest import Program, Programs

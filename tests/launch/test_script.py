@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from telegrad.launch import script
-from telegrad.launch.line_channel import LineChannel
+from telegrad.launch import local_workers as script
+from telegrad.launch.log_relay import LineChannel
 
 
 def main_module(path: str | None, name: str = "") -> types.ModuleType:
