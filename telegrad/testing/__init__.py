@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from telegrad.testing.cluster import Cluster
-from telegrad.testing.fault_injection import FaultyTransport
 from telegrad.testing.fault_plan import Fault, FaultPlan, FaultRule
-from telegrad.testing.faulty_network import (
+from telegrad.testing.faults import (
     FaultStatistics,
     FaultyNetwork,
+    FaultyTransport,
     Injected,
     faulty_network,
 )
 from telegrad.testing.leaks import (
     LeakError,
+    held_references,
     no_leaked_children,
     no_leaked_descriptors,
+    no_leaked_references,
     no_leaked_tasks,
     no_leaked_threads,
 )
-from telegrad.testing.references import held_references, no_leaked_references
 
 __all__ = [
     "Cluster",

@@ -16,10 +16,8 @@ from telegrad.distributed import make_agent
 from telegrad.errors import TelegradError
 from telegrad.rendezvous import JobAddress
 from telegrad.rpc import Agent, RpcOptions, use_agent
-from telegrad.testing.fault_injection import FaultyTransport
-from telegrad.testing.faulty_network import FaultyNetwork
+from telegrad.testing.faults import FaultyNetwork, FaultyTransport, KillableTransport
 from telegrad.testing.job import Job
-from telegrad.testing.killable import KillableTransport
 from telegrad.testing.worker_process import run_function
 from telegrad.testing.workers import Workers
 from telegrad.transport import InprocNetwork, InprocTransport, Transport, shared_loop_thread

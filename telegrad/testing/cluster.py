@@ -25,7 +25,7 @@ from typing import Any, ParamSpec, TypeVar, final
 from telegrad.rpc import RpcOptions
 from telegrad.testing.agents_here import AgentsHere
 from telegrad.testing.fault_plan import FaultPlan
-from telegrad.testing.faulty_network import FaultyNetwork
+from telegrad.testing.faults import FaultyNetwork
 from telegrad.testing.processes import Processes
 from telegrad.testing.workers import Workers
 

@@ -16,16 +16,23 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from telegrad.dist_autograd import Container
+from telegrad.rpc import current_agent
+from telegrad.testing.cluster import Cluster
+
 __all__ = [
     "LeakError",
     "child_processes",
+    "held_references",
     "no_leaked_children",
     "no_leaked_descriptors",
+    "no_leaked_references",
     "no_leaked_tasks",
     "no_leaked_threads",
     "open_descriptors",
     "wait_until_gone",
 ]
+
 
 # What ends by itself after a shutdown takes milliseconds; loaded cores may need seconds, and a
 # machine may stand still for some.
@@ -154,3 +161,43 @@ def no_leaked_children(within: float = GONE_WITHIN) -> Iterator[None]:
         ]
 
     wait_until_gone("child processes", left, within)
+
+
+# -- leak checks across a cluster: RRefs, autograd contexts and calls that nobody waits for any more --
+
+
+def held_references() -> dict[str, int]:
+    """Returns what the ambient agent holds for others and of others, by kind."""
+    agent = current_agent()
+    statistics = agent.statistics()
+    return {
+        "owned RRefs": statistics.owned_rrefs,
+        "user RRefs": statistics.user_rrefs,
+        "pending calls": statistics.pending_calls,
+        "autograd contexts": len(agent.attached(Container)),
+    }
+
+
+@contextmanager
+def no_leaked_references(cluster: Cluster, within: float = GONE_WITHIN) -> Iterator[None]:
+    """Checks that the block leaves no worker of a cluster with more than it held before.
+
+    Args:
+        cluster: Its living workers are asked; one that the block kills is not.
+        within: Seconds that what is on its way out gets to go.
+
+    Raises:
+        LeakError: A worker holds more; the message names it and what.
+    """
+    before = {r: cluster.call(r, held_references) for r in cluster.living}
+    yield
+
+    def left() -> list[str]:
+        return [
+            f"worker{r} holds {count - before[r][kind]} more {kind}"
+            for r in cluster.living
+            for kind, count in cluster.call(r, held_references).items()
+            if count > before[r][kind]
+        ]
+
+    wait_until_gone("references", left, within)

@@ -15,9 +15,8 @@ from telegrad import rpc
 from telegrad.distributed import make_agent
 from telegrad.rendezvous import parse_init_method, secured
 from telegrad.testing.channel import Channel
-from telegrad.testing.fault_injection import FaultyTransport
 from telegrad.testing.fault_plan import FaultPlan
-from telegrad.testing.faulty_network import FaultyNetwork
+from telegrad.testing.faults import FaultyNetwork, FaultyTransport
 from telegrad.transport import GrpcTransport, Transport, find_tls, find_token
 from telegrad.wire import CallablePolicy
 

@@ -11,7 +11,7 @@ from telegrad import rpc
 from telegrad.distributed import make_agent
 from telegrad.rendezvous import Coordinator, JobAddress
 from telegrad.testing import FaultyNetwork, FaultyTransport, leaks
-from telegrad.testing.killable import KillableTransport
+from telegrad.testing.faults import KillableTransport
 from telegrad.transport import (
     GrpcTransport,
     InprocNetwork,

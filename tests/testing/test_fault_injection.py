@@ -11,7 +11,7 @@ import pytest
 
 from telegrad import pb
 from telegrad.testing import Fault, FaultPlan, FaultRule, FaultStatistics, FaultyNetwork
-from telegrad.testing.fault_injection import FaultyTransport
+from telegrad.testing.faults import FaultyTransport
 from telegrad.transport import (
     Carrier,
     CarrierClosedError,

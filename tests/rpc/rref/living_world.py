@@ -20,7 +20,7 @@ from telegrad.rendezvous import Coordinator, JobAddress
 from telegrad.rpc import Agent, Future, RpcOptions, RRef
 from telegrad.rpc.rref.table import RRefRegistry
 from telegrad.testing import FaultPlan, FaultyNetwork, FaultyTransport
-from telegrad.testing.killable import KillableTransport
+from telegrad.testing.faults import KillableTransport
 from telegrad.testing.leaks import wait_until_gone
 from telegrad.transport import (
     InprocNetwork,
