@@ -14,7 +14,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import final
 
-from telegrad import collectives, dist_autograd, parallel
+from telegrad import collectives, parallel
+from telegrad.collectives.seams import Groups
+from telegrad.collectives.seams import attach_to as attach_groups
+from telegrad.dist_autograd.seams import attach_to as attach_autograd
+from telegrad.doctor.seams import attach_to as attach_doctor
 from telegrad.errors import (
     AlreadyInitializedError,
     BlockingCallError,
@@ -33,12 +37,11 @@ from telegrad.rendezvous import (
     parse_init_method,
     secured,
 )
-from telegrad.rpc import (
+from telegrad.rpc import Agent, RpcOptions
+from telegrad.rpc.seams import (
     CLOSE_SECONDS,
-    Agent,
     JobEvents,
     MembershipEvents,
-    RpcOptions,
     WaitProbes,
     attach_parts,
     call_off_joins,
@@ -155,11 +158,11 @@ def init_process_group(
     agent = find_agent()
     if agent is not None:
         _check_same(agent, name, rank, world_size, options, "init_process_group")
-        return agent.attached(collectives.Groups).make_world(timeout, world_size)
+        return agent.attached(Groups).make_world(timeout, world_size)
     agent = init_rpc(
         name, rank=rank, world_size=world_size, init_method=init_method, options=options
     )
-    groups = agent.attached(collectives.Groups)
+    groups = agent.attached(Groups)
     groups.owns_agent = True
     try:
         return groups.make_world(timeout, world_size)
@@ -173,7 +176,7 @@ def destroy_process_group() -> None:
     agent = find_agent()
     if agent is None:
         return
-    groups = agent.attached(collectives.Groups)
+    groups = agent.attached(Groups)
     if groups.owns_agent and on_own_loop():  # before anybody hears that this worker has left
         raise BlockingCallError(
             "destroy_process_group() would block a loop of telegrad's, since it shuts the agent "
@@ -191,7 +194,7 @@ def _joined_by_groups(
     agent = find_agent()
     if agent is None or agent is not process_agent():
         return None
-    groups = agent.attached(collectives.Groups)
+    groups = agent.attached(Groups)
     if not groups.owns_agent:
         return None
     _check_same(agent, name, rank, world_size, options, "init_rpc")
@@ -438,8 +441,9 @@ def make_agent(
             context=context,
         )
         attach_parts(made)
-        dist_autograd.attach_to(made)
-        collectives.attach_to(made)
+        attach_doctor(made)
+        attach_autograd(made)
+        attach_groups(made)
         endpoints = made.open()
         opened.append(made)
         events.agent = made

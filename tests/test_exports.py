@@ -26,11 +26,12 @@ DOCUMENTED: dict[str, str] = {
         LogSigmoid LogSoftmax MSELoss MaxPool2d Mish Module NLLLoss Parameter RMSNorm ReLU ReLU6 SELU Sequential
         SiLU Sigmoid SmoothL1Loss Softmax Softplus Softsign Tanh functional init Embedding GRU GRUCell LSTM LSTMCell
         ModuleDict ModuleList MultiheadAttention ParameterList RNN RNNCell TransformerEncoderLayer utils""",
+    "telegrad.doctor": "DoctorPair DoctorProblem DoctorReport DoctorWorker examine",
     "telegrad.optim": """Adagrad Adam AdamW CosineAnnealingLR ExponentialLR HasGroups LambdaLR LinearLR MultiStepLR OneCycleLR
         Optimizer RMSprop ReduceLROnPlateau SGD Scheduler SequentialLR State StepLR""",
     "telegrad.scipy": "special",
-    "telegrad.rpc": """Agent CurrentCall DoctorPair DoctorProblem DoctorReport DoctorWorker Future Limits RRef RpcOptions RpcStatistics WorkerInfo as_completed
-        collect_all current_call doctor expose first_n functions gather get_worker_info get_worker_infos idempotent init_rpc
+    "telegrad.rpc": """Agent CurrentCall Future Limits RRef RpcOptions RpcStatistics WorkerInfo as_completed
+        collect_all current_call expose first_n functions gather get_worker_info get_worker_infos idempotent init_rpc
         is_initialized lookup on_join on_leave on_loss publish register_type remote
         remote_traceback rpc_async rpc_sync shutdown statistics Stream stream TlsOptions to_thread unpublish wait_all""",
     "telegrad.dist_autograd": "backward context get_gradients grad",

@@ -16,19 +16,16 @@ from telegrad.collectives.api import (
     send,
     world_group,
 )
-from telegrad.collectives.groups import Groups, attach_to
 from telegrad.collectives.process_group import GroupStatistics, ProcessGroup, Work
 from telegrad.collectives.reduction import ReduceOp
 
 __all__ = [
     "GroupStatistics",
-    "Groups",
     "ProcessGroup",
     "ReduceOp",
     "Work",
     "all_gather",
     "all_reduce",
-    "attach_to",
     "barrier",
     "broadcast",
     "destroy_process_group",

@@ -25,7 +25,8 @@ from telegrad.collectives.reduction import (
     from_bytes,
 )
 from telegrad.collectives.select import select_all_reduce
-from telegrad.rpc import RpcOptions, current_agent, seconds
+from telegrad.rpc import RpcOptions
+from telegrad.rpc.seams import current_agent, seconds
 from telegrad.types import Array, Rank
 
 __all__ = [

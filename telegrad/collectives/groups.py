@@ -46,7 +46,8 @@ from telegrad.errors import (
     UnknownWorkerError,
     WorkerLostError,
 )
-from telegrad.rpc import Agent, Future, new_future, on_own_loop, seconds
+from telegrad.rpc import Agent, Future
+from telegrad.rpc.seams import new_future, on_own_loop, seconds
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 

@@ -46,7 +46,8 @@ from telegrad.errors import (
     UnknownWorkerError,
     WorkerLostError,
 )
-from telegrad.rpc import Agent, Future, current_served_call, new_future, seconds
+from telegrad.rpc import Agent, Future
+from telegrad.rpc.seams import current_served_call, new_future, seconds
 from telegrad.types import Shape, WorkerInfo
 from telegrad.wire import Buffer
 

@@ -44,7 +44,8 @@ from telegrad.errors import (
     UnknownWorkerError,
     WorkerLostError,
 )
-from telegrad.rpc import Agent, Future, fresh_copy, new_future, on_own_loop, seconds
+from telegrad.rpc import Agent, Future
+from telegrad.rpc.seams import fresh_copy, new_future, on_own_loop, seconds
 from telegrad.types import Rank, WorkerInfo
 from telegrad.wire import Buffer
 

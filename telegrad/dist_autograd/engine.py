@@ -33,7 +33,8 @@ from telegrad.errors import (
     DecodeError,
     OwnerLostError,
 )
-from telegrad.rpc import Agent, RRef, RRefCalls, RRefServing, UserCall, current_agent, on_own_loop
+from telegrad.rpc import Agent, RRef
+from telegrad.rpc.seams import RRefCalls, RRefServing, UserCall, current_agent, on_own_loop
 from telegrad.types import WorkerInfo
 
 __all__ = [

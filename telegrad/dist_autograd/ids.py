@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TypeAlias, final
 
 from telegrad.errors import DecodeError
-from telegrad.rpc import keep_newest
+from telegrad.rpc.seams import keep_newest
 
 __all__ = [
     "ContextId",

@@ -24,7 +24,7 @@ from telegrad.dist_autograd.context import Ambient, Context, ambient_context, en
 from telegrad.dist_autograd.functions import RecvFunction, SendFunction
 from telegrad.dist_autograd.ids import ContextId, read_context_id, write_context_id
 from telegrad.errors import DecodeError
-from telegrad.rpc import CallRecord, Interceptor, Message
+from telegrad.rpc.seams import CallRecord, Interceptor, Message
 
 __all__ = ["AutogradInterceptor"]
 

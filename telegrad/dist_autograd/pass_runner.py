@@ -48,7 +48,8 @@ from telegrad.dist_autograd.pass_protocol import (
     Reply,
 )
 from telegrad.errors import AutogradError, ContextMismatchError, UnknownWorkerError, WorkerLostError
-from telegrad.rpc import Agent, Future, new_future
+from telegrad.rpc import Agent, Future
+from telegrad.rpc.seams import new_future
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 

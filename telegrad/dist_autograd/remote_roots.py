@@ -27,7 +27,8 @@ from telegrad.dist_autograd.ids import ContextId
 from telegrad.dist_autograd.pass_runner import Root
 from telegrad.dist_autograd.roots import check_root, root_of
 from telegrad.errors import DecodeError
-from telegrad.rpc import Future, RRef, RRefCalls, RRefServing, UserCall, collect_all
+from telegrad.rpc import Future, RRef, collect_all
+from telegrad.rpc.seams import RRefCalls, RRefServing, UserCall
 from telegrad.types import WorkerInfo
 
 __all__ = ["RemoteRoots", "find_roots"]

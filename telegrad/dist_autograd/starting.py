@@ -19,17 +19,8 @@ from telegrad.dist_autograd.messages import PassMode
 from telegrad.dist_autograd.pass_runner import PassRunner, Root
 from telegrad.dist_autograd.remote_roots import find_roots
 from telegrad.errors import AutogradError, BlockingCallError, CallTimeoutError, WorkerLostError
-from telegrad.rpc import (
-    Agent,
-    Driven,
-    Future,
-    RRef,
-    Shield,
-    current_served_call,
-    new_future,
-    on_own_loop,
-    seconds,
-)
+from telegrad.rpc import Agent, Future, RRef
+from telegrad.rpc.seams import Driven, Shield, current_served_call, new_future, on_own_loop, seconds
 
 __all__ = [
     "LEAST_SECONDS",

@@ -9,10 +9,10 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import NoReturn, final
 
 from telegrad.launch.certs import add_certs, certs
-from telegrad.launch.doctor import add_doctor, doctor, problem_with
 from telegrad.launch.run import RunOptions, limits_of, parse_limit, run
 
 __all__ = ["main"]
@@ -60,7 +60,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.exit(BAD_USAGE, f"telegrad {options.command}: {problem}\n")
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else BAD_USAGE
-    return doctor(options) if for_doctor else run(_options(options))
+    return _doctor().doctor(options) if for_doctor else run(_options(options))
+
+
+def _doctor() -> ModuleType:
+    """Returns the module of `telegrad doctor`, which stands above the launcher."""
+    from telegrad.doctor import command  # noqa: PLC0415 - a door
+
+    return command
 
 
 def _build_parser() -> argparse.ArgumentParser:
@@ -100,7 +107,7 @@ def _build_parser() -> argparse.ArgumentParser:
     run_parser.add_argument(
         "arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="its arguments, as they are"
     )
-    add_doctor(commands, _add_nodes)
+    _doctor().add_doctor(commands, _add_nodes)
     add_certs(commands)
     return parser
 
@@ -139,7 +146,7 @@ def _problem_with_doctor(options: argparse.Namespace) -> str | None:
     workers = options.nproc_per_node
     if workers is not None and workers < 1:
         return f"--nproc-per-node must be at least 1 (got {workers})"
-    return _problem_with_nodes(options) or problem_with(options)
+    return _problem_with_nodes(options) or _doctor().problem_with(options)
 
 
 def _problem_with_nodes(options: argparse.Namespace) -> str | None:

@@ -25,16 +25,8 @@ from typing import Any, NoReturn, final
 from telegrad.errors import CallTimeoutError, WorkerLostError
 from telegrad.parallel.owners import Owner, Owners, StepRequest, StepResult, left_until
 from telegrad.parallel.trainer_rounds import Rounds, StepCounts
-from telegrad.rpc import (
-    Agent,
-    Future,
-    current_agent,
-    current_served_call,
-    expose,
-    fresh_copy,
-    functions,
-    new_future,
-)
+from telegrad.rpc import Agent, Future, expose, functions
+from telegrad.rpc.seams import current_agent, current_served_call, fresh_copy, new_future
 from telegrad.types import WorkerInfo
 
 __all__ = ["ANSWER_SECONDS", "Conductor"]

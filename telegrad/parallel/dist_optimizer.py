@@ -15,7 +15,7 @@ from typing import Any, final
 import numpy as np
 
 from telegrad.autograd import Tensor
-from telegrad.dist_autograd import Container
+from telegrad.dist_autograd.seams import Container
 from telegrad.errors import BlockingCallError, CallTimeoutError, WorkerLostError
 from telegrad.optim import Optimizer
 from telegrad.parallel.conductor import ANSWER_SECONDS, Conductor
@@ -31,7 +31,8 @@ from telegrad.parallel.owners import (
     left_until,
     step_failure,
 )
-from telegrad.rpc import RRef, current_agent, on_own_loop, register_type, remote, seconds
+from telegrad.rpc import RRef, register_type, remote
+from telegrad.rpc.seams import current_agent, on_own_loop, seconds
 from telegrad.types import Shape, WorkerInfo
 
 __all__ = [

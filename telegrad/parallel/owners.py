@@ -23,7 +23,7 @@ import numpy as np
 
 from telegrad.arrays import namespace
 from telegrad.autograd import Gradient, Tensor, is_row_sparse
-from telegrad.dist_autograd import Container
+from telegrad.dist_autograd.seams import Container
 from telegrad.errors import (
     BlockingCallError,
     CallTimeoutError,
@@ -32,7 +32,8 @@ from telegrad.errors import (
     WorkerLostError,
 )
 from telegrad.optim import Optimizer
-from telegrad.rpc import Future, RRef, current_agent, expose, fresh_copy, remote_traceback
+from telegrad.rpc import Future, RRef, expose, remote_traceback
+from telegrad.rpc.seams import current_agent, fresh_copy
 from telegrad.types import Shape, WorkerInfo
 
 __all__ = [

@@ -35,7 +35,8 @@ from telegrad.autograd import (
 from telegrad.errors import AutogradError, BlockingCallError
 from telegrad.kernels import flatten, unflatten
 from telegrad.parallel.bucket import Bucket
-from telegrad.rpc import Future, new_future, on_own_loop
+from telegrad.rpc import Future
+from telegrad.rpc.seams import new_future, on_own_loop
 from telegrad.types import Array
 
 __all__ = ["Averaging", "Reducer", "ReducerHook"]

@@ -16,17 +16,8 @@ from typing import Any, Self, cast, final
 from telegrad.autograd import Tensor
 from telegrad.errors import BlockingCallError, UnknownWorkerError
 from telegrad.nn import Module, Parameter
-from telegrad.rpc import (
-    Agent,
-    Future,
-    RRef,
-    expose,
-    on_own_loop,
-    register_type,
-    remote,
-    rpc_sync,
-    seconds,
-)
+from telegrad.rpc import Agent, Future, RRef, expose, register_type, remote, rpc_sync
+from telegrad.rpc.seams import on_own_loop, seconds
 from telegrad.types import Array, Shape, WorkerInfo
 
 __all__ = [

@@ -21,7 +21,7 @@ from weakref import WeakSet
 from google.protobuf.message import DecodeError
 
 from telegrad import pb
-from telegrad.rpc import current_agent
+from telegrad.rpc.seams import current_agent
 from telegrad.testing.fault_plan import (
     HANDSHAKE,
     Fault,

@@ -7,7 +7,8 @@ import secrets
 from typing import final
 
 from telegrad.rendezvous import Coordinator
-from telegrad.rpc import RpcOptions, connection_limits
+from telegrad.rpc import RpcOptions
+from telegrad.rpc.seams import connection_limits
 from telegrad.transport import Transport, make_token
 
 __all__ = ["Job"]

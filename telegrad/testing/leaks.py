@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from telegrad.dist_autograd import Container
-from telegrad.rpc import current_agent
+from telegrad.dist_autograd.seams import Container
+from telegrad.rpc.seams import current_agent
 from telegrad.testing.cluster import Cluster
 
 __all__ = [

@@ -14,6 +14,7 @@ from typing import Any
 from telegrad import rpc
 from telegrad.distributed import make_agent
 from telegrad.rendezvous import parse_init_method, secured
+from telegrad.rpc.seams import set_process_agent
 from telegrad.testing.channel import Channel
 from telegrad.testing.fault_plan import FaultPlan
 from telegrad.testing.faults import FaultyNetwork, FaultyTransport
@@ -122,7 +123,7 @@ def _join_over_faults(options: rpc.RpcOptions, network: FaultyNetwork) -> None:
         transports=[FaultyTransport(inner, network, name=name)],
     )
     agent.attach(network)
-    rpc.set_process_agent(agent)
+    set_process_agent(agent)
 
 
 def _import(name: str) -> None:

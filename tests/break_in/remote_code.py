@@ -10,6 +10,7 @@ from typing import Any
 
 from telegrad import rpc
 from telegrad.rendezvous import JoinedJob
+from telegrad.rpc.seams import current_agent
 from telegrad.types import Array
 from tests.audit_log import AuditLog
 
@@ -36,7 +37,7 @@ HELD: list[rpc.Future[None]] = []
 
 def who_am_i() -> str:
     """The name of the worker that runs this."""
-    return rpc.current_agent().name
+    return current_agent().name
 
 
 def ask_the_other() -> str:
@@ -119,7 +120,7 @@ def forget_audit() -> None:
 
 def job_name_and_coordinator() -> tuple[str, str]:
     """The name of the job, and where its coordinator listens."""
-    joined = rpc.current_agent().attached(JoinedJob)
+    joined = current_agent().attached(JoinedJob)
     return os.environ["TELEGRAD_JOB"], joined.coordinator_endpoint
 
 
@@ -131,7 +132,7 @@ def members() -> list[rpc.WorkerInfo]:
 def dial(endpoint: str) -> str:
     """Has this worker open a session with whoever listens at an endpoint; returns the error."""
     try:
-        rpc.current_agent()._exchange.introduce(endpoint, timeout=20.0)
+        current_agent()._exchange.introduce(endpoint, timeout=20.0)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""

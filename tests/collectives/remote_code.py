@@ -11,8 +11,9 @@ import numpy as np
 
 from telegrad import collectives as dist
 from telegrad import rpc
-from telegrad.collectives import Groups, ProcessGroup, ReduceOp
-from telegrad.rpc import current_agent
+from telegrad.collectives import ProcessGroup, ReduceOp
+from telegrad.collectives.seams import Groups
+from telegrad.rpc.seams import current_agent
 from telegrad.types import Array
 
 # One step above what goes without asking, in float64.

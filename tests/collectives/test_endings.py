@@ -9,8 +9,8 @@ import weakref
 import numpy as np
 
 from telegrad import collectives as dist
-from telegrad.collectives import Groups
-from telegrad.rpc import current_agent
+from telegrad.collectives.seams import Groups
+from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
 from tests.collectives import remote_code
 from tests.collectives.remote_code import LARGE

@@ -14,8 +14,9 @@ from typing import Any
 
 from telegrad import dist_autograd, rpc
 from telegrad.autograd import Tensor, no_grad
-from telegrad.dist_autograd import Container
+from telegrad.dist_autograd.seams import Container
 from telegrad.errors import CallTimeoutError, UnknownWorkerError, WorkerLostError
+from telegrad.rpc.seams import current_agent
 from tests.dist_autograd.doom import LIMIT, doomed, lost_call
 from tests.dist_autograd.packing import Packed, fetched, fetched_softly, pack
 from tests.dist_autograd.random_programs import (
@@ -308,7 +309,7 @@ def gradients_of(context_id: int) -> dict[int, Any]:
 
 def open_contexts() -> int:
     """How many contexts are open on this worker."""
-    return len(rpc.current_agent().attached(Container))
+    return len(current_agent().attached(Container))
 
 
 def loss_of(packed: Sequence[Tensor]) -> Tensor:
@@ -375,7 +376,7 @@ async def run_one_softly(program: Program, living: Sequence[int]) -> Gradients:
 
 def run_mine(case: Sequence[Program], living: Sequence[int]) -> dict[int, Gradients]:
     """Runs the programs of this worker at the same time; returns the gradients of each."""
-    agent = rpc.current_agent()
+    agent = current_agent()
     mine = {i: program for i, program in enumerate(case) if program.origin == agent.rank}
 
     def run(program: Program) -> Gradients:

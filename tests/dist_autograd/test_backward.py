@@ -12,6 +12,7 @@ import pytest
 from telegrad import dist_autograd, rpc
 from telegrad.autograd import RowSparse, Tensor, no_grad, rules, tensor
 from telegrad.errors import AutogradError
+from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
 from telegrad.types import Array
 
@@ -407,7 +408,7 @@ def test_several_losses_in_one_context(cluster: Cluster) -> None:
 
 def concurrent_contexts() -> None:
     layer = rpc.remote("worker1", Layer, (7,))
-    agent = rpc.current_agent()
+    agent = current_agent()
     failures: list[BaseException] = []
 
     def train(scale: float) -> None:

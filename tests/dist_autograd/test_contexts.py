@@ -16,15 +16,15 @@ import pytest
 
 from telegrad import dist_autograd, rpc
 from telegrad.autograd import Tensor, tensor
-from telegrad.dist_autograd.container import Container
 from telegrad.dist_autograd.context import Context, Functions, ambient_context
 from telegrad.dist_autograd.functions import SendFunction
 from telegrad.dist_autograd.ids import write_context_id
 from telegrad.dist_autograd.interceptor import NAME, AutogradInterceptor
 from telegrad.dist_autograd.messages import PassId
 from telegrad.dist_autograd.pass_runner import PassRunner
+from telegrad.dist_autograd.seams import Container
 from telegrad.errors import ContextError, WorkerLostError
-from telegrad.rpc import CallRecord, Message
+from telegrad.rpc.seams import CallRecord, Message, current_agent
 from telegrad.testing import Cluster, FaultPlan
 from telegrad.testing.leaks import wait_until_gone
 from telegrad.types import WorkerInfo
@@ -36,8 +36,8 @@ def cluster() -> Iterator[Cluster]:
         yield cluster
 
 
-def container() -> dist_autograd.Container:
-    return rpc.current_agent().attached(dist_autograd.Container)
+def container() -> Container:
+    return current_agent().attached(Container)
 
 
 def open_contexts() -> int:

@@ -27,6 +27,7 @@ from telegrad.errors import (
     WorkerLostError,
 )
 from telegrad.rpc.agent.inbox import MOST_GARBAGE_TOLD
+from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
 from tests.patience import with_more_time
 
@@ -441,7 +442,7 @@ def test_a_log_tells_of_so_many_garbage_messages_and_no_more(
     """Messages about passes count with all others of their sender."""
 
     def send_garbage() -> None:
-        agent = rpc.current_agent()
+        agent = current_agent()
         peer = agent.worker("worker1")
         for _ in range(MOST_GARBAGE_TOLD):
             for kind in (ABORT, PASS):

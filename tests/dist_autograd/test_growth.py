@@ -19,7 +19,7 @@ import pytest
 import telegrad
 from telegrad import dist_autograd, rpc
 from telegrad.autograd import Tensor, tensor
-from telegrad.dist_autograd import RecvFunction, SendFunction
+from telegrad.dist_autograd.seams import RecvFunction, SendFunction
 from telegrad.rpc import Agent
 from telegrad.testing import Cluster
 from telegrad.wire import Envelope

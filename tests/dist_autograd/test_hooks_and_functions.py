@@ -11,7 +11,7 @@ import pytest
 import telegrad as tg
 from telegrad import dist_autograd, rpc
 from telegrad.autograd import Function, FunctionContext, Tensor, tensor
-from telegrad.dist_autograd import RecvFunction
+from telegrad.dist_autograd.seams import RecvFunction
 from telegrad.errors import AutogradError
 from telegrad.testing import Cluster
 from tests.dist_autograd.second_order import Softened

@@ -13,8 +13,9 @@ import pytest
 
 from telegrad import dist_autograd, rpc
 from telegrad.autograd import Tensor, tensor
-from telegrad.dist_autograd import Container
+from telegrad.dist_autograd.seams import Container
 from telegrad.errors import ContextMismatchError
+from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
 from telegrad.testing.leaks import wait_until_gone
 from tests.soak import load
@@ -72,7 +73,7 @@ def one_context(n: int, layers: list[rpc.RRef[Layer]]) -> None:
 
 def left_over() -> list[str]:
     """What this worker still has of contexts, calls and references but those to the layers."""
-    contexts = len(rpc.current_agent().attached(Container))
+    contexts = len(current_agent().attached(Container))
     left = [each for each in load.left_over() if "RRefs" not in each]
     return [*left, f"{contexts} contexts"] if contexts else left
 
@@ -175,7 +176,7 @@ def times(x: Tensor, weight: Tensor) -> Tensor:
 def calls_of_contexts(how: str, callers: int) -> None:
     """Each caller has its own input, thread and context; all are served at once."""
     batcher = rpc.remote(1, Batcher, (callers, how))
-    agent = rpc.current_agent()
+    agent = current_agent()
     all_have_answers = threading.Barrier(callers)
 
     def step(i: int) -> bool:
@@ -271,7 +272,7 @@ def check(ranks: list[int], x: Tensor, found: dict[int, Any], of_x: Any) -> None
 
 
 def in_threads(layers: list[rpc.RRef[Scaled]], own: int, each: int) -> None:
-    agent, ranks = rpc.current_agent(), way(own, len(layers))
+    agent, ranks = current_agent(), way(own, len(layers))
 
     def steps(who: int) -> None:
         first, *others = [layers[rank] for rank in ranks]
@@ -321,7 +322,7 @@ def threads_and_tasks(each: int) -> None:
 
 
 def wait_until_released() -> None:
-    container = rpc.current_agent().attached(Container)
+    container = current_agent().attached(Container)
     wait_until_gone("contexts", lambda: range(len(container)), 20.0)
 
 

@@ -22,8 +22,10 @@ from telegrad.dist_autograd.messages import (
     ReleaseMessage,
 )
 from telegrad.dist_autograd.pass_protocol import Drop, End, Feed
+from telegrad.dist_autograd.seams import Container
 from telegrad.errors import DecodeError, EncodeError, RemoteError
 from telegrad.rpc.agent import seams as agent_seams
+from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
 from telegrad.types import WorkerInfo
 from telegrad.wire import read_body, write_body
@@ -134,7 +136,7 @@ def backward() -> None:
 
 
 def is_running(context_id: int) -> bool:
-    container = rpc.current_agent().attached(dist_autograd.Container)
+    container = current_agent().attached(Container)
     return any(runner.running for runner in container.find(context_id).passes())
 
 
@@ -163,7 +165,7 @@ def test_a_last_message_that_cannot_be_read_ends_its_pass(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, sender: str
 ) -> None:
     """Its sender is done and has no more to say: the reader waits for its reply no more."""
-    spoil(monkeypatch, lambda message: message.begun and rpc.current_agent().name == sender)
+    spoil(monkeypatch, lambda message: message.begun and current_agent().name == sender)
     with pytest.raises(DecodeError, match="message ids"):
         cluster.call(0, backward)
 
@@ -177,7 +179,7 @@ def test_gradients_that_cannot_be_had_end_the_pass(
     genuine = read_body
 
     def read(envelope: Any, **options: Any) -> object:
-        if envelope.kind == PASS and envelope.externals and rpc.current_agent().name == reader:
+        if envelope.kind == PASS and envelope.externals and current_agent().name == reader:
             raise DecodeError("external 0: the memory is not to be had")
         return genuine(envelope, **options)
 
@@ -187,7 +189,7 @@ def test_gradients_that_cannot_be_had_end_the_pass(
 
 
 def fed_after_it_was_dropped() -> None:
-    container = rpc.current_agent().attached(dist_autograd.Container)
+    container = current_agent().attached(Container)
     with dist_autograd.context() as context_id:
         runner = container.new_pass(container.find(context_id))
         cause, info = ValueError("why"), rpc.get_worker_info()
@@ -207,7 +209,7 @@ def test_gradients_that_cannot_travel_end_the_pass(
     genuine = PassMessage.to_wire
 
     def to_wire(message: PassMessage) -> dict[str, object]:
-        if message.gradients and rpc.current_agent().name == sender:
+        if message.gradients and current_agent().name == sender:
             raise EncodeError("they cannot travel", path="gradients")
         return genuine(message)
 

@@ -13,6 +13,7 @@ import pytest
 from telegrad import dist_autograd, rpc
 from telegrad.autograd import Tensor, tensor
 from telegrad.errors import WorkerLostError
+from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
 from telegrad.testing.leaks import wait_until_gone
 from tests.rpc.membership_world import World
@@ -131,7 +132,7 @@ def loses_one() -> None:
         again = (one.rpc_sync().forward(x, False) * 3.0).sum()
         dist_autograd.backward(context_id, [again])  # in the same context, without that worker
         np.testing.assert_array_equal(kept()[0], before[0] + 6.0)
-    step(rpc.current_agent(), "worker1", "worker0", "worker1")
+    step(current_agent(), "worker1", "worker0", "worker1")
 
 
 @pytest.mark.parametrize("processes", [False, True], ids=["here", "processes"])

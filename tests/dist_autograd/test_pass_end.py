@@ -13,6 +13,7 @@ from telegrad.autograd import Completion, GradientTarget, PassEnd, Sink, Tensor,
 from telegrad.dist_autograd.pass_runner import PassRunner
 from telegrad.errors import CallTimeoutError, WorkerLostError
 from telegrad.rpc import Future
+from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
 from tests.patience import with_more_time
 
@@ -93,7 +94,7 @@ def started(context_id: int, loss: Tensor) -> Future[None]:
         else:
             future.set_result(None)
 
-    rpc.current_agent().submit(run)
+    current_agent().submit(run)
     return future
 
 

@@ -20,6 +20,7 @@ from telegrad.errors import (
     WorkerLostError,
 )
 from telegrad.rpc import Agent
+from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster, leaks
 from telegrad.types import Array
 from tests.dist_autograd.test_errors import FailsBackwards
@@ -263,7 +264,7 @@ def bad_owners(name: str) -> None:
     with dist_autograd.context() as context_id:
         with pytest.raises(ZeroDivisionError, match="no value"):
             dist_autograd.backward(context_id, [x.sum(), rpc.remote("worker2", fails)])
-        outside, agent = contextvars.Context(), rpc.current_agent()
+        outside, agent = contextvars.Context(), current_agent()
         with pytest.raises(ContextError, match="'worker1' knows no autograd context"):
             outside.run(asks_outside, agent, context_id, [x.sum(), unheard], [None, X])
         for owner in ("worker0", "worker1"):

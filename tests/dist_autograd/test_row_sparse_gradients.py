@@ -10,7 +10,7 @@ import pytest
 
 from telegrad import dist_autograd, nn, optim, rpc
 from telegrad.autograd import RowSparse, Tensor, rules, tensor
-from telegrad.dist_autograd import ROW_SPARSE, TENSOR
+from telegrad.dist_autograd.seams import ROW_SPARSE, TENSOR
 from telegrad.errors import DecodeError
 from telegrad.parallel import DistributedOptimizer, parameter_rrefs
 from telegrad.testing import Cluster

@@ -15,6 +15,7 @@ from telegrad import dist_autograd, rpc
 from telegrad.autograd import Tensor, no_grad, tensor
 from telegrad.dist_autograd.engine import LABEL
 from telegrad.dist_autograd.pass_protocol import Phase
+from telegrad.dist_autograd.seams import Container
 from telegrad.errors import (
     AutogradError,
     BlockingCallError,
@@ -24,6 +25,7 @@ from telegrad.errors import (
     OwnerLostError,
     WorkerLostError,
 )
+from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster, leaks, no_leaked_references
 from telegrad.types import Array
 from tests.dist_autograd.test_errors import FailsBackwards
@@ -195,7 +197,7 @@ def asks_early(name: str, error: str) -> list[float]:
 
 def is_asked() -> None:
     """Returns when this worker serves a backward that waits for its value."""
-    serving = rpc.current_agent()._serving
+    serving = current_agent()._serving
 
     def missing() -> list[str]:
         served = [call.record.function for call in serving.calls()]
@@ -432,7 +434,7 @@ class Step:
 
 def phases(context_id: int) -> list[Phase]:
     """What the passes of a context have come to at this worker."""
-    container = rpc.current_agent().attached(dist_autograd.Container)
+    container = current_agent().attached(Container)
     found = container.get(context_id)
     return [] if found is None else [each._protocol.phase for each in found.passes()]
 
@@ -577,7 +579,7 @@ def test_another_worker_is_killed_in_the_middle(
 
 
 def nothing_is_served() -> None:
-    serving = rpc.current_agent()._serving
+    serving = current_agent()._serving
     leaks.wait_until_gone("calls", lambda: [call.record.function for call in serving.calls()])
 
 

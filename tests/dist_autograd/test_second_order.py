@@ -13,7 +13,9 @@ import pytest
 import telegrad as tg
 from telegrad import dist_autograd, rpc
 from telegrad.autograd import Tensor, tensor
+from telegrad.dist_autograd.seams import Container
 from telegrad.errors import AutogradError, BlockingCallError, ContextError
+from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
 from telegrad.types import Array
 from tests.dist_autograd.second_order import (
@@ -251,7 +253,7 @@ def many_grads() -> None:
             (slope,) = dist_autograd.grad(context_id, value, x, retain_graph=True)
             alive.append(weakref.ref(slope))
             del slope
-        found = rpc.current_agent().attached(dist_autograd.Container).get(context_id)
+        found = current_agent().attached(Container).get(context_id)
         assert found is not None
         assert [each.take_captured() for each in found.passes()] == [{}, {}, {}]
         assert [each() for each in alive] == [None, None, None]

@@ -10,7 +10,8 @@ import pytest
 
 from telegrad import dist_autograd, rpc
 from telegrad.autograd import Tensor, is_grad_enabled, no_grad, tensor
-from telegrad.dist_autograd import Container
+from telegrad.dist_autograd.seams import Container
+from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster, leaks
 
 X = np.random.default_rng(7).normal(size=(6, 4))
@@ -84,7 +85,7 @@ def test_gradients_through_items(cluster: Cluster, func: Callable[..., Any]) -> 
 
 
 def contexts() -> int:
-    return len(rpc.current_agent().attached(Container))
+    return len(current_agent().attached(Container))
 
 
 def read_a_part(func: Callable[..., Any]) -> None:

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from telegrad import Tensor, dist_autograd, optim, rpc, tensor
+from telegrad.dist_autograd.seams import Container
 from telegrad.parallel import DistributedOptimizer
+from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster, leaks
 from tests.counting import counted
 
@@ -30,8 +32,7 @@ class Layer:
 def contexts(cluster: Cluster) -> list[int]:
     """How many contexts are open, at each worker where some are."""
     found = [
-        cluster.call(r, lambda: len(rpc.current_agent().attached(dist_autograd.Container)))
-        for r in cluster.living
+        cluster.call(r, lambda: len(current_agent().attached(Container))) for r in cluster.living
     ]
     return [count for count in found if count]
 

@@ -7,6 +7,7 @@ import threading
 from telegrad import rpc
 from telegrad.errors import RendezvousError
 from telegrad.rendezvous import JoinedJob
+from telegrad.rpc.seams import current_agent
 from telegrad.testing import leaks
 from tests.faults.outcome import Failure, failure_of
 from tests.faults.remote_code import LIMIT, who
@@ -57,7 +58,7 @@ def calls(name: str) -> Failure:
 
 def joins_late() -> Failure:
     """Joins the job of this worker on top, from this process, as another agent."""
-    endpoint = rpc.current_agent().attached(JoinedJob).coordinator_endpoint
+    endpoint = current_agent().attached(JoinedJob).coordinator_endpoint
     address = f"tcp://{endpoint.rpartition('://')[2]}?late=1"
     options = rpc.RpcOptions(init_timeout=LIMIT)
     return failure_of(lambda: rpc.Agent("late", init_method=address, options=options))
@@ -65,7 +66,7 @@ def joins_late() -> Failure:
 
 def abandoned_by() -> tuple[int, int]:
     """Returns how many members the coordinator has that runs here, and how many gave it up."""
-    coordinator = rpc.current_agent().attached(JoinedJob).coordinator
+    coordinator = current_agent().attached(JoinedJob).coordinator
     assert coordinator is not None
     statistics = coordinator.statistics()
     return statistics.members, statistics.abandoned_by

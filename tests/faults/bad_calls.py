@@ -21,6 +21,7 @@ import numpy as np
 
 from telegrad import dist_autograd, nn, rpc
 from telegrad.autograd import tensor
+from telegrad.rpc.seams import current_agent
 from tests.faults import remote_code
 from tests.faults.outcome import Failure, failure_of
 from tests.faults.remote_code import double, echo, vector, who
@@ -89,7 +90,7 @@ def sync(func: Any, args: Any = (), to: Any = TO, **options: Any) -> Any:
 
 def raw(function: str, *args: Any) -> Any:
     """Asks by name, as a caller would that is not telegrad, past the checks at the caller."""
-    agent = rpc.current_agent()
+    agent = current_agent()
     payload = {"func": function, "script": "", "args": list(args), "kwargs": {}}
     return agent.send(agent.worker(TO), "rpc.call", payload, function=function).wait()
 

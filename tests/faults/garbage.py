@@ -8,6 +8,7 @@ from typing import final
 from telegrad import rpc
 from telegrad.rendezvous import JoinedJob
 from telegrad.rpc.call.interceptor import Interceptor, Message
+from telegrad.rpc.seams import current_agent
 from telegrad.wire import Envelope, write_body
 from tests.faults.outcome import Failure, failure_of
 from tests.faults.remote_code import who
@@ -35,7 +36,7 @@ NUMBERS = (0, 1, 1 << 40)
 
 def send_garbage(to: str) -> int:
     """Sends every kind that is known, and some that are not, with every kind of nonsense."""
-    agent = rpc.current_agent()
+    agent = current_agent()
     peer = agent.worker(to)
     kinds = [*agent._inbox._handlers, "rpc.reply", "rpc.error", "no.such.kind", "\u20ac" * 99]
     sent = 0
@@ -77,7 +78,7 @@ class Spoiler(Interceptor):
 
 def send_bad_headers(to: str) -> list[Failure]:
     """Calls in good form, but with nonsense in what the interceptors say beside the document."""
-    agent = rpc.current_agent()
+    agent = current_agent()
     names = [interceptor.name for interceptor in agent._codec._chain]
     spoiler = Spoiler()
     agent.add_interceptor(spoiler)
@@ -92,5 +93,5 @@ def send_bad_headers(to: str) -> list[Failure]:
 
 def job_name_and_coordinator() -> tuple[str, str]:
     """The name of the job, and where its coordinator listens."""
-    joined = rpc.current_agent().attached(JoinedJob)
+    joined = current_agent().attached(JoinedJob)
     return os.environ["TELEGRAD_JOB"], joined.coordinator_endpoint

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from types import ModuleType
 
-from telegrad import collectives, dist_autograd, parallel, rpc
+from telegrad import collectives, dist_autograd, doctor, parallel, rpc
 from tests.faults.hostile_table import ROWS
 
 __all__ = ["ELSEWHERE", "WAITS_FOR_NOBODY", "covered", "public_verbs", "table"]
 
-MODULES: tuple[ModuleType, ...] = (rpc, dist_autograd, collectives, parallel)
+MODULES: tuple[ModuleType, ...] = (rpc, dist_autograd, collectives, parallel, doctor)
 # Whose methods wait; what else is exported is a value, or a part of an agent.
 CLASSES: tuple[type, ...] = (
     rpc.AsCompleted,
@@ -35,7 +35,7 @@ ELSEWHERE = {
     ),
     "rpc.idempotent": "tests/rpc/test_retry.py",
     "rpc.publish": "tests/rpc/test_publish.py",
-    "rpc.doctor": "tests/rpc/test_doctor.py",
+    "doctor.examine": "tests/rpc/test_doctor.py",
     **dict.fromkeys(
         ("parallel.DistributedOptimizer.join", "parallel.DistributedOptimizer.leave"),
         "tests/parallel/test_dist_optimizer_faults.py::"
@@ -53,23 +53,14 @@ ELSEWHERE = {
 
 WAITS_FOR_NOBODY = {
     "a value, its class, or a constant": """
-        rpc.DoctorPair rpc.DoctorProblem rpc.DoctorReport rpc.DoctorWorker
-        rpc.CLOSE_SECONDS rpc.CallMode rpc.CallRecord rpc.CurrentCall rpc.Limits rpc.Message
-        rpc.RpcOptions rpc.RpcStatistics rpc.TlsOptions rpc.UserCall rpc.WorkerInfo
-        dist_autograd.ROW_SPARSE dist_autograd.TENSOR dist_autograd.RecvFunction dist_autograd.SendFunction
+        doctor.DoctorPair doctor.DoctorProblem doctor.DoctorReport doctor.DoctorWorker
+        rpc.CallMode rpc.CurrentCall rpc.Limits rpc.RpcOptions rpc.RpcStatistics rpc.TlsOptions
+        rpc.WorkerInfo
         collectives.GroupStatistics collectives.ReduceOp
         parallel.LossScale parallel.StepFailure parallel.StepResult""",
-    "a part of an agent, for the packages above": """
-        rpc.Interceptor rpc.JobEvents rpc.Membership rpc.MembershipEvents rpc.OpenExchange rpc.RRefCalls
-        rpc.RRefServing rpc.DoctorProbe rpc.Driven rpc.ServedCall rpc.WaitProbes rpc.attach_parts rpc.call_off_joins
-        rpc.joining
-        rpc.refuse_second rpc.clear_process_agent rpc.connection_limits rpc.current_agent rpc.current_served_call
-        rpc.find_agent rpc.fresh_copy rpc.keep_newest rpc.new_future rpc.on_own_loop rpc.process_agent rpc.seconds rpc.Shield
-        rpc.set_process_agent rpc.use_agent rpc.watched
-        dist_autograd.AutogradContext dist_autograd.Container dist_autograd.attach_to
-        collectives.Groups collectives.attach_to""",
     "answered by this worker": """
-        rpc.current_call rpc.expose rpc.get_worker_info rpc.get_worker_infos rpc.is_initialized
+        rpc.Membership rpc.current_call rpc.expose rpc.get_worker_info rpc.get_worker_infos
+        rpc.is_initialized rpc.use_agent rpc.watched
         rpc.on_join rpc.on_leave rpc.on_loss rpc.register_type rpc.remote_traceback rpc.statistics
         rpc.unpublish
         dist_autograd.context dist_autograd.get_gradients

@@ -12,7 +12,8 @@ import numpy as np
 from telegrad import collectives as dist
 from telegrad import dist_autograd, rpc
 from telegrad.autograd import Tensor, tensor
-from telegrad.collectives import Groups, ProcessGroup
+from telegrad.collectives import ProcessGroup
+from telegrad.collectives.seams import Groups
 from telegrad.errors import AutogradError, WorkerLostError
 from telegrad.nn import Linear
 from telegrad.parallel import (
@@ -21,6 +22,7 @@ from telegrad.parallel import (
     RemoteModule,
     parameter_rrefs,
 )
+from telegrad.rpc.seams import current_agent
 from tests.faults.hostile_remote import HeldModule, HeldOptimizer, hold
 from tests.faults.hostile_row import Table, lost, prepared, row
 from tests.faults.remote_code import vector
@@ -113,7 +115,7 @@ def recv(name: str) -> None:
 
 
 def is_forming(name: str) -> bool:
-    return bool(rpc.current_agent().attached(Groups).formations.waiting)
+    return bool(current_agent().attached(Groups).formations.waiting)
 
 
 @row(

@@ -11,6 +11,7 @@ from telegrad import rpc
 from telegrad.errors import NotEnoughResultsError, RendezvousError
 from telegrad.rendezvous import JoinedJob
 from telegrad.rpc.publish import _Published
+from telegrad.rpc.seams import current_agent
 from tests.faults import hostile_remote as remote
 from tests.faults.hostile_remote import hold
 from tests.faults.hostile_row import Table, lost, prepared, row
@@ -302,7 +303,7 @@ def lookup_waits(name: str) -> bool:
 
 
 def is_waited_for(name: str) -> bool:
-    return name in rpc.current_agent().attached(_Published)._waiting
+    return name in current_agent().attached(_Published)._waiting
 
 
 @row(VERBS, "rpc.lookup", held=(), middle=lookup_waits, ends=lost("callee"))
@@ -319,16 +320,16 @@ STORE: Any = {"held": (), "middle": store_is_asked, "cut_off": (RendezvousError,
 
 
 def all_wait_in_the_store() -> bool:
-    coordinator = rpc.current_agent().attached(JoinedJob)._coordinator
+    coordinator = current_agent().attached(JoinedJob)._coordinator
     assert coordinator is not None
     return len(coordinator._waits) == 2  # whose rows stand below
 
 
 @row(VERBS, "rendezvous.Store.get", **STORE)
 def store_get(name: str) -> object:
-    return rpc.current_agent().attached(JoinedJob).store.get(f"row/{name}", LIMIT)
+    return current_agent().attached(JoinedJob).store.get(f"row/{name}", LIMIT)
 
 
 @row(VERBS, "rendezvous.Store.wait", **STORE)
 def store_wait(name: str) -> object:
-    return rpc.current_agent().attached(JoinedJob).store.wait([f"row/{name}"], LIMIT)
+    return current_agent().attached(JoinedJob).store.wait([f"row/{name}"], LIMIT)

@@ -12,8 +12,10 @@ import numpy as np
 from telegrad import collectives as dist
 from telegrad import dist_autograd, nn, optim, rpc
 from telegrad.autograd import Tensor, tensor
-from telegrad.collectives import Groups, ReduceOp
+from telegrad.collectives import ReduceOp
+from telegrad.collectives.seams import Groups
 from telegrad.parallel import DistributedDataParallel
+from telegrad.rpc.seams import current_agent
 from telegrad.types import Array
 from tests.faults.outcome import Failure, failure_of
 from tests.faults.remote_code import add, echo
@@ -173,7 +175,7 @@ def gradients() -> list[Any]:
 def gradients_in_threads() -> list[Any]:
     """Several contexts at once."""
     with ThreadPoolExecutor(3) as pool:
-        agent = rpc.current_agent()
+        agent = current_agent()
         return list(pool.map(partial(_with_agent, agent), range(3)))
 
 
@@ -187,7 +189,7 @@ def _with_agent(agent: rpc.Agent, round_: int) -> list[Any]:
 
 def begin() -> tuple[int, int]:
     """Makes the group of all, unless an earlier program has; returns rank and size."""
-    if rpc.current_agent().attached(Groups).world is None:
+    if current_agent().attached(Groups).world is None:
         dist.init_process_group(timeout=30.0)
     return dist.get_rank(), dist.get_world_size()
 

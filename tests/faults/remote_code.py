@@ -13,6 +13,7 @@ import numpy as np
 from telegrad import dist_autograd, rpc
 from telegrad.autograd import Tensor, tensor
 from telegrad.rendezvous import JoinedJob
+from telegrad.rpc.seams import current_agent
 from telegrad.testing import leaks
 from tests.faults.outcome import Failure, failure_of
 
@@ -143,7 +144,7 @@ def leaves_with_a_call_in_flight(to: str, name: str) -> Failure:
 def waits_until_dropped(to: str, name: str) -> Failure:
     """The same as `waits_for`, and then until the coordinator has dropped the worker, too."""
     failure = waits_for(to, name)
-    membership = cast("JoinedJob", rpc.current_agent()._shutdown.membership)
+    membership = cast("JoinedJob", current_agent()._shutdown.membership)
     leaks.wait_until_gone(
         "members", lambda: [each for each in membership.living() if each.info.name == to]
     )

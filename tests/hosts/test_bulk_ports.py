@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from telegrad import rpc
-from telegrad.rpc import current_agent
+from telegrad.rpc.seams import current_agent
 from telegrad.transport.bulk.socket_lane import SocketLane
 from telegrad.types import Array
 from tests.conftest import Programs

@@ -26,6 +26,7 @@ from telegrad import dist_autograd, rpc
 from telegrad.autograd import Tensor
 from telegrad.errors import EvictedError, WorkerLostError
 from telegrad.rendezvous import JoinedJob
+from telegrad.rpc.seams import current_agent
 from telegrad.testing import leaks
 from telegrad.types import Array
 from tests.faults.outcome import Failure, failure_of
@@ -268,7 +269,7 @@ def wait_until_evicted() -> Failure:
 
 def wait_until_dropped(name: str) -> None:
     """Waits until the coordinator, which runs here, has given up a worker."""
-    coordinator = rpc.current_agent().attached(JoinedJob).coordinator
+    coordinator = current_agent().attached(JoinedJob).coordinator
     assert coordinator is not None
 
     def left() -> list[str]:
@@ -279,7 +280,7 @@ def wait_until_dropped(name: str) -> None:
 
 def loss_of_coordinator() -> Failure:
     """Waits until this worker has lost its coordinator; returns what says so."""
-    store = rpc.current_agent().attached(JoinedJob).store
+    store = current_agent().attached(JoinedJob).store
     return failure_of(lambda: store.get("set by nobody", LIMIT))
 
 

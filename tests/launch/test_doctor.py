@@ -14,11 +14,9 @@ from typing import Any
 
 import pytest
 
+from telegrad.doctor.command import Way, explain, explained, look_at_host, look_at_way, problem_with
 from telegrad.errors import AuthenticationError, RendezvousError, RendezvousTimeoutError
 from telegrad.launch import cli
-from telegrad.launch.doctor import explained, problem_with
-from telegrad.launch.doctor_host import look_at_host
-from telegrad.launch.doctor_reach import Way, explain, look_at_way
 from telegrad.launch.run import RunOptions, refusals
 from telegrad.transport import Audit
 from tests.conftest import unused_port
@@ -265,7 +263,7 @@ def test_without_the_package_that_encrypts(
 ) -> None:
     """On one host that is a note; between several nothing would start."""
     found: Callable[[str], Any] = lambda name: None  # noqa: E731
-    monkeypatch.setattr("telegrad.launch.doctor_host.importlib.util.find_spec", found)
+    monkeypatch.setattr("telegrad.doctor.command.importlib.util.find_spec", found)
     facts = look_at_host(home, master="10.0.0.1" if several else None, name="coordinator")
     remedies = [each.remedy for each in (facts.problems if several else facts.notes)]
     assert "run: pip install 'telegrad[tls]'" in remedies
@@ -275,7 +273,7 @@ def test_a_host_whose_name_is_loopback_is_noted(
     home: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "debian")
-    monkeypatch.setattr("telegrad.launch.doctor_host.address_of", lambda name: "127.0.1.1")
+    monkeypatch.setattr("telegrad.doctor.command.address_of", lambda name: "127.0.1.1")
     for master, told in ((None, 1), ("debian", 1), ("10.0.0.1", 0)):
         notes = look_at_host(home, master=master, name="coordinator").notes
         assert sum("'debian', means 127.0.1.1" in each.words for each in notes) == told
@@ -347,5 +345,5 @@ def test_how_a_connection_fails_is_told_apart(
     def fails(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("telegrad.launch.doctor_reach.socket.create_connection", fails)
+    monkeypatch.setattr("telegrad.doctor.command.socket.create_connection", fails)
     assert look_at_way("127.0.0.1", 1).ended == ended

@@ -12,7 +12,7 @@ from telegrad.launch.cli import main
 from telegrad.launch.run import LEAST, MOST, RunOptions, _serving, limits_of, parse_limit
 from telegrad.rendezvous import JoinedJob
 from telegrad.rendezvous.control import ControlLine
-from telegrad.rpc import connection_limits
+from telegrad.rpc.seams import connection_limits
 from telegrad.transport import GrpcTransport, make_token
 
 SECONDS = 20.0

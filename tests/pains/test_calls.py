@@ -22,6 +22,7 @@ from telegrad.errors import (
     WaitCycleError,
 )
 from telegrad.parallel import DistributedOptimizer
+from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster, held_references
 from telegrad.testing.leaks import wait_until_gone
 from tests.pains import remote_code
@@ -291,7 +292,7 @@ def test_pain_24_two_event_loops() -> None:
 
     def two_loops() -> list[list[str]]:
         found: list[list[str]] = []
-        agent = rpc.current_agent()
+        agent = current_agent()
 
         def own() -> None:
             with rpc.use_agent(agent):

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from telegrad import optim, rpc
-from telegrad.dist_autograd import Container
+from telegrad.dist_autograd.seams import Container
 from telegrad.errors import CallTimeoutError
 from telegrad.parallel import DistributedOptimizer, LossScale, StepResult
 from telegrad.parallel.owners import OwnerOptimizer, StepRequest
-from telegrad.rpc import current_agent
+from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
 from telegrad.types import Array
 from tests.parallel.trained_parts import XS, close, make_parts, mean_step, rrefs_of, step, values

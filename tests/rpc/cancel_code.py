@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from telegrad import rpc
 from telegrad.errors import CallCancelledError, CallTimeoutError
+from telegrad.rpc.seams import current_served_call
 from tests.rpc.remote_code import gates
 
 FloatArray = npt.NDArray[np.float64]
@@ -136,7 +137,7 @@ def leaves_a_call_behind(to: str, name: str) -> None:
 
 
 def counts_what_it_has_called(to: str) -> list[int]:
-    served = rpc.current_served_call()
+    served = current_served_call()
     assert served is not None
     future = rpc.rpc_async(to, hold, ("counted",))
     before = len(served.nested)

@@ -29,6 +29,7 @@ from telegrad.rpc.call.calling import Calling
 from telegrad.rpc.call.codec import MessageCodec
 from telegrad.rpc.call.interceptor import Interceptor, Message
 from telegrad.rpc.pool.deadlines import Deadlines
+from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster, leaks
 from telegrad.transport import LoopThread
 from telegrad.types import WorkerInfo
@@ -267,7 +268,7 @@ def test_a_leave_of_which_nothing_comes_lapses(make_job: MakeJob) -> None:
 
 
 def ask_and_send_nothing() -> None:
-    agent = rpc.current_agent()
+    agent = current_agent()
     agent.post(agent.worker(1), "rpc.ask", [2**40, 2**50])
 
 

@@ -20,6 +20,7 @@ from telegrad.rpc.call.user_call import (
     called_by,
     read_arguments,
 )
+from telegrad.rpc.seams import CallRecord
 from telegrad.types import WorkerInfo
 from telegrad.wire import Encoded, FunctionRef, decode, encode, read_head
 from tests.rpc import remote_code
@@ -109,7 +110,7 @@ class Silent(Interceptor):
     def name(self) -> str:
         return "silent"
 
-    def speaks(self, call: rpc.CallRecord, *, reply: bool) -> bool:
+    def speaks(self, call: CallRecord, *, reply: bool) -> bool:
         return self.talks
 
     def outgoing(self, message: Message) -> None:

@@ -16,6 +16,7 @@ from telegrad.errors import CallRefusedError, DecodeError, FunctionNotFoundError
 from telegrad.rpc.call.user_call import UserCall, admit_call
 from telegrad.rpc.rref.protocol import RRefId
 from telegrad.rpc.rref.serving import AdmittedMethod
+from telegrad.rpc.seams import current_agent
 from telegrad.transport.security.audit import CALL_REFUSED
 from telegrad.types import WorkerInfo
 from telegrad.wire import encode, read_head
@@ -76,7 +77,7 @@ def test_nor_are_those_of_a_call_of_nothing(job: Job) -> None:
 
 def by_hand(to: rpc.WorkerInfo, kind: str, **payload: Any) -> Any:
     """Sends what the caller's end of the library would not."""
-    return rpc.current_agent().send(to, kind, payload, function="by hand").wait()
+    return current_agent().send(to, kind, payload, function="by hand").wait()
 
 
 def test_the_arguments_of_a_refused_method_are_not_decoded(exposed: Job) -> None:
@@ -194,7 +195,7 @@ def test_a_method_stands_before_its_arguments(exposed: Job) -> None:
     def body() -> None:
         mine: Any = rpc.remote("w1", code.Counter)
         mine.rpc_sync().add(1)
-        agent, reference = rpc.current_agent(), mine.reference
+        agent, reference = current_agent(), mine.reference
         payload = {"rref": list(reference.rref), "args": [1], "kwargs": {}, "method": "add"}
         future = agent.send(reference.owner, "rref.call", payload, function="add")
         with pytest.raises(DecodeError, match="rref, method, args"):

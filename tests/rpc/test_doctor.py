@@ -1,4 +1,4 @@
-"""`rpc.doctor()` in running jobs: whole ones, some that do not listen, cut networks, lost workers."""
+"""`doctor.examine()` in running jobs: whole ones, some that do not listen, cut networks, lost workers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from telegrad import rpc
+from telegrad import doctor, rpc
 from telegrad.distributed import settle
+from telegrad.doctor import probe as doctor_probe
+from telegrad.doctor.facts import Reach
+from telegrad.doctor.probe import ASK, ECHO, DoctorProbe
 from telegrad.errors import (
     BlockingCallError,
     DecodeError,
@@ -20,9 +23,7 @@ from telegrad.errors import (
     PoolExhaustedError,
     UnknownWorkerError,
 )
-from telegrad.rpc import doctor_probe
-from telegrad.rpc.doctor_facts import Reach
-from telegrad.rpc.doctor_probe import ASK, ECHO, DoctorProbe
+from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster, FaultPlan
 from telegrad.transport import GrpcTransport
 from telegrad.types import WorkerInfo
@@ -40,7 +41,7 @@ def refuse(caller: WorkerInfo, module: str, qualname: str) -> bool:
 
 
 def test_a_sound_job_is_told_pair_by_pair(job: Job) -> None:
-    report = job.on(1, rpc.doctor)
+    report = job.on(1, doctor.examine)
     assert report.ok, str(report)
     assert [each.name for each in report.workers] == ["w0", "w1", "w2"]
     assert [(each.one, each.other) for each in report.pairs] == [
@@ -69,13 +70,13 @@ def test_a_sound_job_is_told_pair_by_pair(job: Job) -> None:
 
 def test_no_policy_has_a_say_and_no_code_of_the_users_runs(make_job: MakeJob) -> None:
     job = make_job(2, callables=refuse)
-    assert job.on(0, rpc.doctor).ok
+    assert job.on(0, doctor.examine).ok
     served = [agent.statistics().calls_served for agent in job.agents]
     assert served == [0, 0]
 
 
 def test_a_job_of_one_has_no_pairs(make_job: MakeJob) -> None:
-    report = make_job(1).on(0, rpc.doctor)
+    report = make_job(1).on(0, doctor.examine)
     assert report.ok
     assert report.pairs == ()
 
@@ -85,24 +86,24 @@ def test_on_a_loop_of_telegrads_it_says_what_to_write(job: Job) -> None:
 
     async def on_the_loop() -> None:
         with rpc.use_agent(agent), pytest.raises(BlockingCallError, match="rpc.to_thread"):
-            rpc.doctor()
+            doctor.examine()
 
     agent._loop.run(on_the_loop())
 
 
 def test_without_an_agent_it_says_so() -> None:
     with pytest.raises(NotInitializedError):
-        rpc.doctor()
+        doctor.examine()
 
 
 @pytest.mark.parametrize("timeout", [0, -1.0])
 def test_a_timeout_that_cannot_be_is_refused(make_job: MakeJob, timeout: float) -> None:
     with pytest.raises(ValueError, match="above 0 seconds"):
-        make_job(1).on(0, rpc.doctor, timeout)
+        make_job(1).on(0, doctor.examine, timeout)
 
 
 def test_when_the_time_is_over_the_rest_is_rows_that_say_so(job: Job) -> None:
-    report = job.on(0, rpc.doctor, 1e-9)
+    report = job.on(0, doctor.examine, 1e-9)
     assert not report.ok
     assert [each.kind for each in report.problems] == ["not measured"] * 3
     assert all("timeout=" in pair.words for pair in report.pairs)
@@ -172,7 +173,7 @@ def test_a_worker_that_answers_garbage_is_a_silent_one(
 
     liar = job.agents[1].attached(DoctorProbe)
     monkeypatch.setattr(DoctorProbe, "_answered", lies)
-    report = job.on(0, rpc.doctor)
+    report = job.on(0, doctor.examine)
     assert [each.kind for each in report.problems][:1] == ["silent worker"]
     assert report.problems[0].workers == ("w1",)
     assert report.pair("w0", "w2").ok
@@ -213,7 +214,7 @@ def test_two_that_do_not_listen_are_told_as_a_fact_from_wherever_it_is_asked(
     outbound: OutboundJob, rank: int
 ) -> None:
     """w1 cannot ask w2 itself, and asks it through w0."""
-    report = outbound.on(rank, rpc.doctor)
+    report = outbound.on(rank, doctor.examine)
     assert report.ok, str(report)
     (note,) = report.notes
     assert note.kind == "outbound only"
@@ -240,7 +241,7 @@ def test_a_cut_pair_is_a_row_with_advice_and_nobody_is_given_up_for_it() -> None
     options = rpc.RpcOptions(lost_after=6.0)
     with Cluster(3, options=options, faults=FaultPlan()) as cluster:
         cluster.network.partition("worker1", "worker2")
-        report = cluster.call(0, rpc.doctor)
+        report = cluster.call(0, doctor.examine)
         assert not report.ok
         (problem,) = report.problems  # of one host both directions are one
         assert problem.kind == "cannot reach"
@@ -256,19 +257,19 @@ def test_a_cut_pair_is_a_row_with_advice_and_nobody_is_given_up_for_it() -> None
         assert not cluster.call(2, is_watched, 1)
         assert cluster.call(0, is_watched, 1)
         cluster.network.heal()
-        healed = cluster.call(1, rpc.doctor)
+        healed = cluster.call(1, doctor.examine)
         assert healed.ok, str(healed)
 
 
 def is_watched(rank: int) -> bool:
     """Whether this worker will give another one up after `lost_after` of silence."""
-    connection = rpc.current_agent()._exchange._connection(rpc.get_worker_info(rank), False)
+    connection = current_agent()._exchange._connection(rpc.get_worker_info(rank), False)
     assert connection is not None
     return connection._traffic.has_life
 
 
 def all_losses() -> int:
-    return len(rpc.current_agent()._members.losses())
+    return len(current_agent()._members.losses())
 
 
 def test_who_cannot_be_reached_from_here_is_asked_through_another() -> None:
@@ -276,7 +277,7 @@ def test_who_cannot_be_reached_from_here_is_asked_through_another() -> None:
     options = rpc.RpcOptions(lost_after=6.0)
     with Cluster(3, options=options, faults=FaultPlan()) as cluster:
         cluster.network.partition("worker0", "worker2")
-        report = cluster.call(0, rpc.doctor)
+        report = cluster.call(0, doctor.examine)
         assert [each.silence for each in report.workers] == ["", "", ""]
         assert report.pair("worker1", "worker2").ok
         assert not report.pair("worker0", "worker2").ok
@@ -288,7 +289,7 @@ def test_a_worker_cut_off_from_all_is_silent_and_the_rest_is_measured() -> None:
     options = rpc.RpcOptions(lost_after=4.0)
     with Cluster(3, options=options, faults=FaultPlan()) as cluster:
         cluster.network.partition("worker2", ["worker0", "worker1"])
-        report = cluster.call(0, rpc.doctor)
+        report = cluster.call(0, doctor.examine)
         silent, unreached, *_ = report.problems
         assert (silent.kind, silent.workers) == ("silent worker", ("worker2",))
         assert unreached.kind == "cannot reach"
@@ -302,7 +303,7 @@ def test_who_is_lost_is_no_part_of_it() -> None:
         cluster.run(meet_all)
         cluster.kill(2)
         cluster.call(0, wait_for_loss, 2)
-        report = cluster.call(0, rpc.doctor)
+        report = cluster.call(0, doctor.examine)
         assert [each.name for each in report.workers] == ["worker0", "worker1"]
 
 
@@ -330,14 +331,14 @@ def test_who_is_dialled_in_vain_and_dials_by_itself_is_one_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Asked of w0 it is silent, for w0 has no session with it; from w1 the doctor sees both ways."""
-    found: list[rpc.DoctorReport] = []
+    found: list[doctor.DoctorReport] = []
     made = OutboundJob("grpc", (True,))
     made._size = 2
     try:
         monkeypatch.setattr(made, "_transports", lambda: [GrpcTransport(advertise="127.0.0.3")])
         made.agents.append(made.join(1, listens=True, late=True))
         settle(made.agents[0])
-        found = [made.on(rank, rpc.doctor) for rank in (0, 1)]
+        found = [made.on(rank, doctor.examine) for rank in (0, 1)]
     finally:
         made.close()
     from_w0, from_w1 = found

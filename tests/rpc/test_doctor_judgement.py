@@ -8,18 +8,18 @@ from collections.abc import Sequence
 
 import pytest
 
-from telegrad.rpc.doctor_facts import (
+from telegrad.doctor.facts import (
     Address,
     DoctorPair,
     DoctorWorker,
     Reach,
     Speed,
     all_pairs,
+    pair_of,
     rounds,
 )
-from telegrad.rpc.doctor_judgement import DoctorProblem, judge
-from telegrad.rpc.doctor_pair import pair_of
-from telegrad.rpc.doctor_report import DoctorReport
+from telegrad.doctor.judgement import DoctorProblem, judge
+from telegrad.doctor.report import DoctorReport
 from telegrad.types import WorkerInfo
 
 VERSIONS = {"telegrad": "1.0", "python": "3.11.9", "numpy": "2.2.1"}

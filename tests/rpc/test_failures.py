@@ -25,6 +25,7 @@ from telegrad.errors import (
     WorkerLostError,
 )
 from telegrad.rpc.call.interceptor import Interceptor, Message
+from telegrad.rpc.seams import fresh_copy
 from telegrad.testing import leaks
 from telegrad.wire import Envelope, write_body
 from tests.rpc import remote_code
@@ -69,7 +70,7 @@ def test_an_exception_over_two_hops(job: Job) -> None:
 
 @pytest.mark.parametrize("error", EXCEPTIONS, ids=lambda error: type(error).__name__)
 def test_a_fresh_copy_has_all_that_the_first_has(error: BaseException) -> None:
-    copy = rpc.fresh_copy(error)
+    copy = fresh_copy(error)
     assert copy is not error
     assert is_like(copy, error)
 

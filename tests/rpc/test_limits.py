@@ -10,6 +10,7 @@ import pytest
 from telegrad import rpc
 from telegrad.errors import DecodeError, EncodeError, PoolExhaustedError
 from telegrad.rpc import Limits
+from telegrad.rpc.seams import connection_limits
 from telegrad.testing import leaks
 from telegrad.transport import ConnectionLimits
 from telegrad.wire import DecodeLimits
@@ -19,7 +20,7 @@ from tests.rpc.conftest import MakeJob
 
 def test_the_defaults_of_the_floors_are_the_same() -> None:
     assert Limits().received == DecodeLimits()
-    assert rpc.connection_limits(Limits()) == ConnectionLimits()
+    assert connection_limits(Limits()) == ConnectionLimits()
 
 
 def test_each_of_them_is_described() -> None:

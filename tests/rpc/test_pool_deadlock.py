@@ -10,7 +10,7 @@ import pytest
 
 from telegrad import rpc
 from telegrad.errors import PoolExhaustedError
-from telegrad.rpc import WaitProbes
+from telegrad.rpc.seams import WaitProbes
 from telegrad.testing.leaks import wait_until_gone
 from tests.rpc import remote_code, waiting_code
 from tests.rpc.conftest import MakeJob

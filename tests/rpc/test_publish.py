@@ -22,6 +22,7 @@ from telegrad.errors import (
 )
 from telegrad.rpc import RRef
 from telegrad.rpc.publish import _Published
+from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster, no_leaked_references
 from telegrad.testing.leaks import wait_until_gone
 from tests.rpc.conftest import Job, MakeJob
@@ -247,7 +248,7 @@ def test_a_lookup_hears_of_losses() -> None:
 
         thread = threading.Thread(target=wait)
         thread.start()
-        agent = cluster.call(1, rpc.current_agent)
+        agent = cluster.call(1, current_agent)
         wait_until_gone("wait", lambda: [1] * (1 - agent.attached(_Published).waiting))
         cluster.kill(1)
         thread.join()
@@ -260,7 +261,7 @@ def test_a_caller_that_dies_waits_no_longer() -> None:
     with Cluster(2, options=rpc.RpcOptions(timeout=20.0)) as cluster:
         thread = threading.Thread(target=_look_in_vain, args=(cluster,))
         thread.start()
-        agent = cluster.call(0, rpc.current_agent)
+        agent = cluster.call(0, current_agent)
         found = agent.attached(_Published)
         wait_until_gone("wait", lambda: [1] * (1 - found.waiting))
         cluster.kill(1)

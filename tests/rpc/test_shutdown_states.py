@@ -19,6 +19,7 @@ from telegrad.errors import (
     WorkerLostError,
 )
 from telegrad.rendezvous import CallOff
+from telegrad.rpc.seams import call_off_joins, set_process_agent
 from telegrad.testing import leaks
 from telegrad.transport import loop
 from tests.conftest import Programs, unused_port
@@ -261,10 +262,10 @@ def test_while_init_rpc_waits_in_another_thread(
 def test_just_when_init_rpc_has_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     """Either the shutdown finds an agent, or the join finds that it was called off."""
     monkeypatch.setenv(*next(iter(TOKEN.items())))
-    set_agent = rpc.set_process_agent
+    set_agent = set_process_agent
 
     def shut_down_first(agent: rpc.Agent) -> None:
-        thread = threading.Thread(target=rpc.call_off_joins, args=(0.0,))
+        thread = threading.Thread(target=call_off_joins, args=(0.0,))
         thread.start()
         thread.join()
         set_agent(agent)

@@ -10,6 +10,7 @@ import pytest
 
 from telegrad import rpc
 from telegrad.errors import WorkerLostError
+from telegrad.rpc.seams import current_agent
 from telegrad.rpc.stream.serving import StreamProducers
 from telegrad.testing import Cluster, leaks
 from tests.conftest import ROOT, Programs
@@ -76,7 +77,7 @@ def read_on() -> str:
 
 
 def produced() -> int:
-    return len(rpc.current_agent().attached(StreamProducers))
+    return len(current_agent().attached(StreamProducers))
 
 
 def closed() -> bool:

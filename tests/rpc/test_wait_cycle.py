@@ -12,12 +12,13 @@ import pytest
 
 from telegrad import rpc
 from telegrad.errors import DecodeError, WaitCycleError
-from telegrad.rpc import Agent, WaitProbes
+from telegrad.rpc import Agent
 from telegrad.rpc.call.interceptor import CallRecord
 from telegrad.rpc.call.served_call import ServedCall
 from telegrad.rpc.deadlock import probe as wait_probe
 from telegrad.rpc.deadlock.graph import Way
 from telegrad.rpc.deadlock.protocol import Branch, ServedId
+from telegrad.rpc.seams import WaitProbes
 from telegrad.testing.leaks import wait_until_gone
 from telegrad.types import WorkerInfo
 from tests.rpc import remote_code, waiting_code

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from telegrad import rpc
 from telegrad.errors import CallCancelledError
+from telegrad.rpc.seams import current_agent
 from telegrad.testing.leaks import open_descriptors, wait_until_gone
 from telegrad.transport import shared_loop_thread
 
@@ -72,7 +73,7 @@ def left_over() -> list[str]:
         "owned RRefs": now.owned_rrefs,
         "RRefs to others' values": now.user_rrefs,
         # Given back from time to time: that of a creation whose RRef ended first is one.
-        "replies that nobody read": rpc.current_agent()._calling._unread.qsize(),
+        "replies that nobody read": current_agent()._calling._unread.qsize(),
     }
     return [f"{count} {what}" for what, count in counted.items() if count]
 

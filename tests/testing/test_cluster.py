@@ -13,6 +13,7 @@ import pytest
 from telegrad import rpc
 from telegrad.errors import NotInitializedError, WorkerLostError
 from telegrad.rendezvous import JoinedJob
+from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster, FaultPlan, faulty_network
 from tests.testing import late_module
 from tests.transport.workers import Authority
@@ -204,4 +205,4 @@ def test_processes_with_certificates(tmp_path: Path, faults: FaultPlan | None) -
 
 
 def coordinator_endpoint() -> str:
-    return rpc.current_agent().attached(JoinedJob).coordinator_endpoint
+    return current_agent().attached(JoinedJob).coordinator_endpoint

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from telegrad.rpc.agent.events import attach_to as attach_membership_events
 from telegrad.rpc.call.retry import attach_to as attach_retries
 from telegrad.rpc.deadlock.probe import attach_to as attach_wait_probes
-from telegrad.rpc.doctor import attach_to as attach_doctor
 from telegrad.rpc.future.unread import attach_to as attach_unread_errors
 from telegrad.rpc.publish import attach_to as attach_published
 from telegrad.rpc.rref.rref import attach_to as attach_rrefs
@@ -28,4 +27,3 @@ def attach_parts(agent: Agent) -> None:
     attach_retries(agent)
     attach_streams(agent)
     attach_wait_probes(agent)
-    attach_doctor(agent)

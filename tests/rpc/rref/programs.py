@@ -17,6 +17,7 @@ from telegrad.errors import (
 )
 from telegrad.rpc import Future, RRef, functions
 from telegrad.rpc.rref.table import RRefRegistry
+from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
 from telegrad.testing.leaks import wait_until_gone
 
@@ -130,7 +131,7 @@ async def await_it(rref: RRef[Any]) -> Any:
 
 
 def registry(cluster: Cluster, r: int) -> RRefRegistry:
-    return cluster.call(r, lambda: rpc.current_agent().attached(RRefRegistry))
+    return cluster.call(r, lambda: current_agent().attached(RRefRegistry))
 
 
 def drained(cluster: Cluster) -> None:

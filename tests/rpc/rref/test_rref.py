@@ -13,6 +13,7 @@ from telegrad.errors import (
     CallTimeoutError,
 )
 from telegrad.rpc import Future, RRef
+from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
 from tests.rpc.rref.programs import (
     Model,
@@ -252,7 +253,7 @@ def test_over_processes() -> None:
 
 
 def _in_context(work: Callable[[int], None]) -> Callable[[int], None]:
-    agent = rpc.current_agent()
+    agent = current_agent()
 
     def run(seed: int) -> None:
         with rpc.use_agent(agent):

@@ -11,6 +11,7 @@ import pytest
 from telegrad import rpc
 from telegrad.errors import CallTimeoutError, OwnerLostError
 from telegrad.rpc import Future, RpcOptions, RRef, functions
+from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster, FaultPlan
 from telegrad.testing.leaks import wait_until_gone
 from tests.rpc.rref.programs import (
@@ -70,14 +71,14 @@ def answered(cluster: Cluster, r: int, count: int) -> None:
 
 
 def rpc_calls(cluster: Cluster, r: int) -> int:
-    return len(cluster.call(r, lambda: rpc.current_agent()._serving._calls))
+    return len(cluster.call(r, lambda: current_agent()._serving._calls))
 
 
 def parked(cluster: Cluster, r: int) -> None:
     """Waits until a worker has decoded a call that it does not start yet."""
 
     def missing() -> list[str]:
-        agent = cluster.call(r, rpc.current_agent)
+        agent = cluster.call(r, current_agent)
         calls = agent._serving.calls()
         return [] if any(call.record.starts_after for call in calls) else ["a parked call"]
 

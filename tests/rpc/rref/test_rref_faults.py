@@ -21,6 +21,7 @@ from telegrad.rpc import Future, RRef
 from telegrad.rpc.call.interceptor import CallRecord
 from telegrad.rpc.call.user_call import call_payload
 from telegrad.rpc.rref.calls import NAME, Creation
+from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
 from telegrad.testing.leaks import wait_until_gone
 from tests.rpc.rref.programs import (
@@ -46,7 +47,7 @@ def test_the_owner_refuses_private_names(cluster: Cluster) -> None:
 
     def body() -> None:
         rref = rpc.remote("worker1", Model, (4,))
-        agent, reference = rpc.current_agent(), rref.reference
+        agent, reference = current_agent(), rref.reference
         payload = {"rref": list(reference.rref), "method": "_secret", "args": [], "kwargs": {}}
         with pytest.raises(CallRefusedError, match="underscore"):
             agent.send(reference.owner, "rref.call", payload, function="x").wait()
@@ -339,7 +340,7 @@ def test_a_lost_user_holds_its_values_for_one_bound() -> None:
         kept = on(cluster, 1, lambda: rpc.rpc_sync("worker0", make_rref, ("kept",)))
         owner, lost = registry(cluster, 0), kept.reference.registry.me
         told = threading.Event()
-        on(cluster, 0, rpc.current_agent).on_lost(lambda *_: told.set())
+        on(cluster, 0, current_agent).on_lost(lambda *_: told.set())
         cluster.kill(1)
         assert told.wait(20.0)
         assert owner.owned == 1
@@ -372,7 +373,7 @@ def test_a_worker_that_speaks_for_others_is_not_heard(
     kept = on(cluster, 0, lambda: rpc.rpc_sync("worker1", make_rref, ("kept",)))
 
     def lie(kept: RRef[str]) -> None:
-        agent, reference = rpc.current_agent(), kept.reference
+        agent, reference = current_agent(), kept.reference
         assert reference.fork is not None
         owner, rref, fork = reference.owner, list(reference.rref), list(reference.fork)
         agent.post(owner, "rref.user_delete", [rref, fork])
@@ -398,7 +399,7 @@ def test_nobody_creates_the_value_of_anothers_rref(cluster: Cluster) -> None:
         reference = pending.reference
         payload = call_payload(give_back, ("forged",), {})[1]
         record = CallRecord("forged", {NAME: Creation(reference.rref, reference.fork)})
-        agent = rpc.current_agent()
+        agent = current_agent()
         owner = agent.worker("worker1")
         future = agent.send(owner, "rpc.remote", payload, function="forged", record=record)
         with pytest.raises(DecodeError, match="is not its creator"):

@@ -14,6 +14,7 @@ import pytest
 from telegrad import rpc
 from telegrad.errors import CallRefusedError, CallTimeoutError, OwnerLostError
 from telegrad.rpc import RpcOptions, RRef
+from telegrad.rpc.seams import current_agent
 from telegrad.rpc.stream.protocol import WINDOW_ITEMS
 from telegrad.rpc.stream.reading import StreamReaders
 from telegrad.rpc.stream.serving import StreamProducers
@@ -91,7 +92,7 @@ async def read_all_later(rref: RRef[Numbers], method: str, n: int) -> list[Any]:
 def streams_left(cluster: Cluster) -> list[str]:
     left = []
     for r in cluster.living:
-        agent = cluster.call(r, rpc.current_agent)
+        agent = cluster.call(r, current_agent)
         ends = len(agent.attached(StreamReaders)), len(agent.attached(StreamProducers))
         if any(ends):
             left.append(f"worker{r}: {ends}")
@@ -154,7 +155,7 @@ def test_a_generator_runs_no_further_ahead_than_any_stream(cluster: Cluster) -> 
         rref = rpc.remote("worker1", Numbers)
         kept = rpc.rpc_sync("worker1", rref_of_its_own, (rref,))
         stream = rref.rpc_stream().count(2**40)
-        producers = cluster.call(1, lambda: rpc.current_agent().attached(StreamProducers))
+        producers = cluster.call(1, lambda: current_agent().attached(StreamProducers))
         wait_until_gone("running", lambda: [] if producers.resting == 1 else ["a generator"])
         assert kept.rpc_sync().runs() == WINDOW_ITEMS
         rref.release()
@@ -231,7 +232,7 @@ def test_the_policy_is_that_of_calls(cluster: Cluster) -> None:
         with pytest.raises(CallRefusedError, match="subprocess"):
             next(untyped.foreign("echo run"))
         rref = rpc.remote("worker1", Numbers)
-        agent, reference = rpc.current_agent(), rref.reference
+        agent, reference = current_agent(), rref.reference
         payload = {"rref": list(reference.rref), "method": "_hidden", "args": [], "kwargs": {}}
         with pytest.raises(CallRefusedError, match="underscore"):
             request = {**payload, "stream": 10**6}

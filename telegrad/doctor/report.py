@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, final
 
-from telegrad.rpc.doctor_facts import DoctorPair, DoctorWorker
-from telegrad.rpc.doctor_judgement import DoctorProblem
+from telegrad.doctor.facts import DoctorPair, DoctorWorker
+from telegrad.doctor.judgement import DoctorProblem
 
 __all__ = ["DoctorReport"]
 

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from telegrad.doctor.facts import Address, DoctorWorker, Reach, Speed
 from telegrad.errors import (
     CallTimeoutError,
     DecodeError,
@@ -39,13 +40,12 @@ from telegrad.errors import (
     WorkerLostError,
 )
 from telegrad.rendezvous import JoinedJob
-from telegrad.rpc.doctor_facts import Address, DoctorWorker, Reach, Speed
 from telegrad.transport import Dial, Interface, dial_peers, interfaces, own_endpoints
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 
 if TYPE_CHECKING:
-    from telegrad.rpc.agent.agent import Agent
+    from telegrad.rpc import Agent
 
 __all__ = ["ASK", "DoctorProbe", "in_words"]
 

@@ -1,4 +1,4 @@
-"""`rpc.doctor()`: examines every pair of the job's workers, from any one of them.
+"""`doctor.examine()`: examines every pair of the job's workers, from any one of them.
 
     describe   every worker: who it is, where it runs, where it listens
     dial       each pair, first from the lower rank, then from the higher: so no two dials cross;
@@ -17,29 +17,28 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, final
 
-from telegrad.errors import BlockingCallError, TelegradError
-from telegrad.rpc.agent.ambient import current_agent
-from telegrad.rpc.doctor_facts import (
+from telegrad.doctor.facts import (
     NOT_TRIED,
     DoctorPair,
     DoctorWorker,
     Reach,
     Speed,
     all_pairs,
+    pair_of,
     rounds,
 )
-from telegrad.rpc.doctor_judgement import judge, suspects
-from telegrad.rpc.doctor_pair import pair_of
-from telegrad.rpc.doctor_probe import DoctorProbe, in_words
-from telegrad.rpc.doctor_report import DoctorReport
-from telegrad.rpc.limits import seconds
+from telegrad.doctor.judgement import judge, suspects
+from telegrad.doctor.probe import DoctorProbe, in_words
+from telegrad.doctor.report import DoctorReport
+from telegrad.errors import BlockingCallError, TelegradError
+from telegrad.rpc.seams import current_agent, seconds
 from telegrad.transport import on_own_loop
 from telegrad.types import WorkerInfo
 
 if TYPE_CHECKING:
-    from telegrad.rpc.agent.agent import Agent
+    from telegrad.rpc import Agent
 
-__all__ = ["attach_to", "doctor"]
+__all__ = ["attach_to", "examine"]
 
 T = TypeVar("T")
 _Reaches: TypeAlias = dict[tuple[WorkerInfo, WorkerInfo], Reach]
@@ -53,7 +52,7 @@ MOST_THREADS = 64  # that wait for answers
 OUT_OF_TIME = "not measured: the doctor's time was over; give it more with timeout="
 
 
-def doctor(timeout: float | None = None) -> DoctorReport:
+def examine(timeout: float | None = None) -> DoctorReport:
     """Examines every pair of the job's workers, and says what is wrong and how to mend it.
 
     Round trip, bandwidth both ways, address, transport and why, names in certificates, dials from
@@ -77,7 +76,7 @@ def doctor(timeout: float | None = None) -> DoctorReport:
     """
     if on_own_loop():
         raise BlockingCallError(
-            "doctor() would block a loop of telegrad's; write `await rpc.to_thread(rpc.doctor)`"
+            "doctor.examine() would block a loop of telegrad's; write `await rpc.to_thread(doctor.examine)`"
         )
     agent = current_agent()
     limit = seconds(timeout, agent.options.timeout)

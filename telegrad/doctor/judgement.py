@@ -12,8 +12,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, final
 
-from telegrad.rpc.doctor_facts import Address, DoctorPair, DoctorWorker, Reach
-from telegrad.rpc.doctor_pair import host_in, is_loopback_endpoint, is_own_endpoint, port_in
+from telegrad.doctor.facts import (
+    Address,
+    DoctorPair,
+    DoctorWorker,
+    Reach,
+    host_in,
+    is_loopback_endpoint,
+    is_own_endpoint,
+    port_in,
+)
 
 __all__ = ["DoctorProblem", "judge", "suspects"]
 

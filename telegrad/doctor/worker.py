@@ -17,13 +17,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from telegrad.doctor.examination import LONGEST_DIAL_SECONDS, examine
+from telegrad.doctor.probe import DoctorProbe
 from telegrad.errors import RendezvousTimeoutError, TelegradError
 from telegrad.rendezvous import JoinedJob, PrefixStore
-from telegrad.rpc.agent.agent import Agent
-from telegrad.rpc.agent.options import RpcOptions
-from telegrad.rpc.api import init_rpc, shutdown
-from telegrad.rpc.doctor import LONGEST_DIAL_SECONDS, doctor
-from telegrad.rpc.doctor_probe import DoctorProbe
+from telegrad.rpc import Agent, RpcOptions, init_rpc, shutdown
 
 __all__ = ["main"]
 
@@ -77,7 +75,7 @@ def _examined(agent: Agent, timeout: float) -> bytes:
         return table.get("report", timeout=READY_SECONDS + timeout + REPORT_SECONDS)
     with contextlib.suppress(RendezvousTimeoutError):  # then it will say who is silent
         table.wait([f"ready/{each.rank}" for each in others], timeout=READY_SECONDS)
-    report = doctor(timeout)
+    report = examine(timeout)
     written = json.dumps({"text": str(report), **report.to_dict()}).encode()
     table.set("report", written)
     return written

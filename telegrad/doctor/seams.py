@@ -1,0 +1,7 @@
+"""What joins the doctor to an agent: not for users."""
+
+from __future__ import annotations
+
+from telegrad.doctor.examination import attach_to
+
+__all__ = ["attach_to"]

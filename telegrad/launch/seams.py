@@ -1,0 +1,22 @@
+"""What the doctor and the tests need of the launcher: not for users."""
+
+from __future__ import annotations
+
+from telegrad.launch.env import JobEnvironment, available_cores
+from telegrad.launch.log_relay import LogRelay, Screen
+from telegrad.launch.policy import Policy
+from telegrad.launch.run import RunOptions, refusals, run
+from telegrad.launch.supervisor import Supervisor, Watcher
+
+__all__ = [
+    "JobEnvironment",
+    "LogRelay",
+    "Policy",
+    "RunOptions",
+    "Screen",
+    "Supervisor",
+    "Watcher",
+    "available_cores",
+    "refusals",
+    "run",
+]
