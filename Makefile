@@ -18,9 +18,10 @@ PROFILE_ARGS ?=
 BASE ?= HEAD
 GOLDEN_ARGS ?=
 FUZZ_ARGS ?=
+MUTATE_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo polyglot test test-long test-uvloop test-floors fuzz lint types unit protos protos-check size gpu bench bench-quick profile bench-rpc bench-autograd bench-dist-autograd golden lock clean demo-env env
+.PHONY: help demo polyglot test test-long test-uvloop test-floors fuzz mutate lint types unit protos protos-check size gpu bench bench-quick profile bench-rpc bench-autograd bench-dist-autograd golden lock clean demo-env env
 
 help: ## says what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name what; do \
@@ -49,6 +50,9 @@ test-floors: ## the fast tests against the lowest versions that pyproject.toml a
 
 fuzz: env ## mutated inputs for all that reads others' bytes: FUZZ_ARGS='--inputs 2000000'
 	$(ONE_THREAD) $(BIN)/python scripts/fuzz.py $(FUZZ_ARGS)
+
+mutate: env ## the share of 200 small changes that the tests notice: MUTATE_ARGS='--row session'
+	$(BIN)/python scripts/mutate.py $(MUTATE_ARGS)
 
 lint: env ## ruff: rules and formatting
 	$(BIN)/ruff check .
