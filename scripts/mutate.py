@@ -83,22 +83,22 @@ POLICY = "wire/callable_policy.py wire/callable_request.py wire/known_methods.py
     "wire/allowed_functions.py wire/exposure.py wire/project.py wire/definers.py"
 NO_WIRE = " !".join(["", "wire/shadow.py", *POLICY.split()])
 ROWS = (  # 200 mutants
-    Row("rref", 14, "rpc/rref_protocol.py rpc/rref_owner.py rpc/rref_user.py",
+    Row("rref", 14, "rpc/rref_owner.py::OwnerTable rpc/rref_user.py::UserTable",
         "rpc/rref/test_rref_protocol.py rpc/rref/test_rref_machine.py"),
-    Row("stream", 5, "rpc/stream_protocol.py", "rpc/test_stream_protocol.py"),
-    Row("admission", 10, "rpc/admission.py", "rpc/test_admission.py"),
+    Row("stream", 5, "rpc/stream_protocol.py::Sender,Receiver", "rpc/test_stream_protocol.py"),
+    Row("admission", 10, "rpc/admission.py::Places,Window,Budget", "rpc/test_admission.py"),
     Row("deadlock", 6, "rpc/wait_cycle.py", "rpc/test_wait_cycle_protocol.py"),
     Row("cancel", 2, "rpc/early_cancels.py::Arrivals,EarlyCancels", "rpc/test_early_cancels.py"),
     Row("pass", 10, "dist_autograd/pass_protocol.py",
         "dist_autograd/test_pass_protocol.py dist_autograd/test_random_programs_pure.py"),
-    Row("membership", 10, "rendezvous/membership.py", "rendezvous/test_membership.py "
-        "rendezvous/test_start_when.py rendezvous/test_abandoned.py"),
+    Row("membership", 10, "rendezvous/membership.py::Membership,_duplicate,_numbers_problem",
+        "rendezvous/test_membership.py rendezvous/test_start_when.py rendezvous/test_abandoned.py"),
     Row("collectives", 8, "collectives/forming.py collectives/mailbox.py",
         "collectives/test_forming.py collectives/test_mailbox.py"),
     Row("training", 5, "parallel/bucket.py parallel/trainer_rounds.py::Rounds,StepCounts",
         "parallel/test_bucket.py parallel/test_trainer_rounds.py"),
     Row("faults", 4, "testing/fault_plan.py", "testing/test_fault_plan.py"),
-    Row("liveness", 3, "transport/liveness.py transport/bulk_standstill.py::Standstill",
+    Row("liveness", 3, "transport/liveness.py::Liveness transport/bulk_standstill.py::Standstill",
         "transport/test_bulk_standstill.py transport/test_liveness.py"),
     Row("slabs", 5, "transport/slab_ledger.py", "transport/test_slab_ledger.py"),
     Row("session", 18, "transport/session.py", "transport/test_session.py"),
@@ -244,7 +244,8 @@ def files_of(row: Row) -> dict[Path, set[str]]:
         if pattern.startswith("!"):
             found = {path: names for path, names in found.items() if path not in paths}
         else:
-            found |= {p: set(filter(None, names.split(","))) for p in paths if p.stem != "__init__"}
+            for path in paths - set((ROOT / "telegrad").rglob("__init__.py")):
+                found.setdefault(path, set()).update(filter(None, names.split(",")))
     return found
 
 
@@ -255,7 +256,10 @@ def draw(row: Row, seed: int, count: int) -> list[Mutant]:
     for file, names in sorted(files_of(row).items()):
         lines = file.read_bytes().splitlines(keepends=True)
         source = b"".join(lines)
-        for scope, old, new in walk(ast.parse(source)):
+        tree = ast.parse(source)
+        if missing := names - {getattr(node, "name", "") for node in tree.body}:
+            sys.exit(f"error: row {row.name}: {file} has no {', '.join(missing)}; edit ROWS")
+        for scope, old, new in walk(tree):
             if names and scope.split(".")[0] not in names:
                 continue
             start = sum(map(len, lines[: old.lineno - 1])) + old.col_offset
