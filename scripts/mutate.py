@@ -79,16 +79,13 @@ class Row(NamedTuple):
 
 
 # fmt: off
-POLICY = "wire/callable_policy.py wire/callable_request.py wire/known_methods.py " \
-    "wire/allowed_functions.py wire/exposure.py wire/project.py wire/definers.py"
-NO_WIRE = " !".join(["", "wire/shadow.py", *POLICY.split()])
 ROWS = (  # 200 mutants
-    Row("rref", 14, "rpc/rref_owner.py::OwnerTable rpc/rref_user.py::UserTable",
+    Row("rref", 14, "rpc/rref/protocol.py::OwnerTable,UserTable",
         "rpc/rref/test_rref_protocol.py rpc/rref/test_rref_machine.py"),
-    Row("stream", 5, "rpc/stream_protocol.py::Sender,Receiver", "rpc/test_stream_protocol.py"),
-    Row("admission", 10, "rpc/admission.py::Places,Window,Budget", "rpc/test_admission.py"),
-    Row("deadlock", 6, "rpc/wait_cycle.py", "rpc/test_wait_cycle_protocol.py"),
-    Row("cancel", 2, "rpc/early_cancels.py::Arrivals,EarlyCancels", "rpc/test_early_cancels.py"),
+    Row("stream", 5, "rpc/stream/protocol.py::Sender,Receiver", "rpc/test_stream_protocol.py"),
+    Row("admission", 10, "rpc/call/admission.py::Places,Window,Budget", "rpc/test_admission.py"),
+    Row("deadlock", 6, "rpc/deadlock/protocol.py", "rpc/test_wait_cycle_protocol.py"),
+    Row("cancel", 2, "rpc/call/early_cancels.py::Arrivals,EarlyCancels", "rpc/test_early_cancels.py"),
     Row("pass", 10, "dist_autograd/pass_protocol.py",
         "dist_autograd/test_pass_protocol.py dist_autograd/test_random_programs_pure.py"),
     Row("membership", 10, "rendezvous/membership.py::Membership,_duplicate,_numbers_problem",
@@ -98,18 +95,18 @@ ROWS = (  # 200 mutants
     Row("training", 5, "parallel/bucket.py parallel/trainer_rounds.py::Rounds,StepCounts",
         "parallel/test_bucket.py parallel/test_trainer_rounds.py"),
     Row("faults", 4, "testing/fault_plan.py", "testing/test_fault_plan.py"),
-    Row("liveness", 3, "transport/liveness.py::Liveness transport/bulk_standstill.py::Standstill",
+    Row("liveness", 3, "transport/session/liveness.py::Liveness transport/bulk/standstill.py::Standstill",
         "transport/test_bulk_standstill.py transport/test_liveness.py"),
-    Row("slabs", 5, "transport/slab_ledger.py", "transport/test_slab_ledger.py"),
-    Row("session", 18, "transport/session.py", "transport/test_session.py"),
-    Row("wire", 36, "wire/*.py" + NO_WIRE,
+    Row("slabs", 5, "transport/shm/ledger.py", "transport/test_slab_ledger.py"),
+    Row("session", 18, "transport/session/session.py", "transport/test_session.py"),
+    Row("wire", 36, "wire/*.py wire/values/*.py !wire/memory.py wire/memory.py::bytes_of,copy_of,_octets",
         "wire/test_round_trips.py wire/test_frame.py wire/test_head.py wire/test_vectors.py "
         "wire/test_limits.py wire/test_values.py wire/test_hostile.py wire/test_exceptions.py "
         "wire/test_function_ref.py wire/test_registry.py gpu/test_wire.py wire/test_arrays.py "
         "wire/test_runs_no_code.py"),
-    Row("policy", 14, POLICY, "wire/test_callable_policy.py wire/test_known_methods.py "
+    Row("policy", 14, "wire/policy/*.py", "wire/test_callable_policy.py wire/test_known_methods.py "
         "wire/test_runs_no_code.py wire/test_function_ref.py"),
-    Row("engine", 24, "autograd/graph_task.py autograd/engine.py autograd/gradient_target.py",
+    Row("engine", 24, "autograd/graph/graph_task.py autograd/graph/engine.py",
         "autograd/test_graph_task.py autograd/test_backward.py autograd/test_hooks.py "
         "autograd/test_handed_over.py autograd/test_anomaly.py autograd/test_checkpoint.py "
         "autograd/test_row_sparse.py autograd/test_step_counts.py"),
