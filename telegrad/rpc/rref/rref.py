@@ -215,9 +215,9 @@ class RRef(Counted, Generic[T]):
             RuntimeError: The RRef was released.
             Exception: What the creation of the value raised, or a rule or hook of any worker.
         """
-        from telegrad.dist_autograd.seams import backward_from_rref  # noqa: PLC0415 - a door
+        from telegrad.dist_autograd import seams  # noqa: PLC0415 - a door
 
-        backward_from_rref(
+        seams.backward_from_rref(
             self,
             context_id,
             gradient=gradient,
