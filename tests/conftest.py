@@ -21,6 +21,7 @@ import hypothesis
 import pytest
 
 from telegrad.testing import leaks
+from telegrad.testing.fork_server import ForkedProcess
 
 ROOT = Path(__file__).parent.parent
 
@@ -155,6 +156,14 @@ def _environment_of_a_shell() -> dict[str, str]:
     return kept | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
 
 
+def _is_python_script(path: str) -> bool:
+    """Whether a file is a Python program that was installed beside this interpreter."""
+    if Path(path).parent != Path(sys.executable).parent or path == sys.executable:
+        return False
+    with open(path, "rb") as file:
+        return file.readline().rstrip().endswith(b"/python")
+
+
 @dataclass
 class Programs:
     """Starts processes and leaves none behind."""
@@ -169,12 +178,20 @@ class Programs:
         env: dict[str, str] | None = None,
         limit: float = PROGRAM_SECONDS,
         pass_fds: Sequence[int] = (),
+        executed: bool = False,
     ) -> Program:
-        """Starts a command in the repository's root; `python` means this interpreter."""
+        """Starts a command in the repository's root; `python` means this interpreter.
+
+        A Python program is forked from one that has imported telegrad, unless it has to be
+        executed because the start of an interpreter is what the test is about.
+        """
         words = [sys.executable if word == "python" else str(word) for word in command]
+        if _is_python_script(words[0]):
+            words.insert(0, sys.executable)
         path = self.directory / f"output-{len(self.started)}.txt"
+        start: type[subprocess.Popen[str]] = subprocess.Popen if executed else ForkedProcess
         with path.open("w") as output:
-            process = subprocess.Popen(
+            process = start(
                 words,
                 cwd=ROOT,
                 env=_environment_of_a_shell() | (env or {}),

@@ -41,8 +41,12 @@ POLL_SECONDS = 0.005
 
 # gRPC's poller and pytest-timeout's timer live as long as their library wants.
 FOREIGN_THREADS = ("_poll_wrapper", "pytest_timeout", "asyncio-waitpid", "ThreadPoolExecutor")
-# multiprocessing starts these once per process.
-FOREIGN_CHILDREN = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+# multiprocessing starts these once per process, and a cluster of processes the last one.
+FOREIGN_CHILDREN = (
+    "multiprocessing.resource_tracker",
+    "multiprocessing.forkserver",
+    "telegrad.testing.forked_program",
+)
 # gRPC keeps its wake-up descriptors, Python its random source and trackers' pipes.
 FOREIGN_DESCRIPTORS = ("/dev/urandom", "anon_inode:[eventfd]", "anon_inode:[eventpoll]")
 

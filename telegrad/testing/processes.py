@@ -1,4 +1,4 @@
-"""The workers of a cluster as spawned processes, over gRPC on loopback.
+"""The workers of a cluster as processes of their own, over gRPC on loopback.
 
 The test's process hosts the coordinator, as `telegrad run` does, so that any rank may be killed.
 Each worker is told what to run through a pipe of its own, in the encoding of the wire; when the
@@ -8,14 +8,15 @@ pipe ends, because the test's process died, the worker dies too.
 from __future__ import annotations
 
 import itertools
-import multiprocessing
+import multiprocessing.spawn
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
 from typing import Any, final
 
 from telegrad.errors import TelegradError, WorkerLostError
@@ -23,22 +24,24 @@ from telegrad.rendezvous import COORDINATOR_NAME
 from telegrad.rpc import RpcOptions
 from telegrad.testing.channel import Channel
 from telegrad.testing.fault_plan import FaultPlan
+from telegrad.testing.fork_server import ForkedProcess
 from telegrad.testing.job import Job
-from telegrad.testing.worker_process import over_faults, serve
+from telegrad.testing.worker_process import over_faults
 from telegrad.testing.workers import Workers
 from telegrad.transport import GrpcTransport, find_tls
 from telegrad.wire import name_of
 
 __all__ = ["Processes"]
 
-START_SECONDS = 40.0  # three interpreters that import NumPy and gRPC on two loaded cores
+START_SECONDS = 40.0  # an interpreter that imports NumPy and gRPC on two loaded cores
+WORKER = "import sys; from telegrad.testing.worker_process import main; main(int(sys.argv[1]))"
 
 
 @final
 class _Worker:
     """One process and the calls that it has not answered."""
 
-    def __init__(self, rank: int, process: SpawnProcess, pipe: Connection) -> None:
+    def __init__(self, rank: int, process: ForkedProcess, pipe: Connection) -> None:
         self.rank = rank
         self.process = process
         self.channel = Channel(pipe)
@@ -85,8 +88,9 @@ class _Worker:
         with self.lock:
             failed, self.pending = self.pending, {}
         for future in failed.values():
-            self.process.join(1.0)
-            code = self.process.exitcode
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(1.0)
+            code = self.process.returncode
             future.set_exception(
                 WorkerLostError(
                     f"the process of worker{self.rank} ended in the middle (exit code: {code})",
@@ -98,7 +102,7 @@ class _Worker:
 
 @final
 class Processes(Workers):
-    """n spawned processes and the coordinator that they meet at.
+    """n processes and the coordinator that they meet at.
 
     Args:
         n: How many workers.
@@ -118,18 +122,8 @@ class Processes(Workers):
         options = self._job.options
         tls = None if options.insecure else find_tls(options.tls, os.environ, COORDINATOR_NAME)
         self._job.listen(over_faults(GrpcTransport(tls=tls), self._faults))
-        context = multiprocessing.get_context("spawn")
         for r in range(self._n):
-            here, there = context.Pipe()
-            process = context.Process(
-                target=serve,
-                args=(there, self._job.environment(r), self._job.options, self._faults),
-                name=f"cluster-worker{r}",
-                daemon=True,
-            )
-            process.start()
-            there.close()
-            self._workers[r] = _Worker(r, process, here)
+            self._workers[r] = self._start(r)
         joined = [self._ask(r, "join", "") for r in range(self._n)]
         for future in joined:
             future.result(START_SECONDS)
@@ -137,17 +131,16 @@ class Processes(Workers):
     def submit(self, rank: int, func: Callable[..., Any], args: Sequence[Any]) -> Future[Any]:
         """Sends the function by name; its module is imported on every worker first."""
         name = name_of(func)
-        for r, worker in self._workers.items():
-            if worker.process.is_alive() and r != rank:
+        for r in self._workers:
+            if self._alive(r) and r != rank:
                 self._ask(r, "import", name).result(START_SECONDS)
         return self._ask(rank, "call", name, args)
 
     def kill(self, rank: int) -> None:
         """Sends SIGKILL and waits for the process."""
-        worker = self._workers[rank]
-        worker.process.kill()
-        while worker.process.exitcode is None:  # its reader may have reaped it, and not said so yet
-            worker.process.join(1.0)
+        process = self._workers[rank].process
+        process.kill()
+        process.wait()
 
     def close(self, *, graceful: bool, timeout: float) -> None:
         """Lets each worker shut down, kills those that do not, and reaps all."""
@@ -157,18 +150,34 @@ class Processes(Workers):
                 with suppress(Exception):
                     future.result(timeout)
         for worker in self._workers.values():
-            if not graceful or worker.process.is_alive():
-                worker.process.join(GRACEFUL_EXIT if graceful else 0.0)
-                worker.process.kill()
-            worker.process.join()
+            with suppress(subprocess.TimeoutExpired):
+                worker.process.wait(GRACEFUL_EXIT if graceful else 0.0)
+            worker.process.kill()
+            worker.process.wait()
             worker.reader.join()
             worker.channel.close()
-            worker.process.close()
         self._workers.clear()
         self._job.close()
 
+    def _start(self, rank: int) -> _Worker:
+        """Starts a process and tells it what multiprocessing would tell one that it spawns."""
+        name = f"cluster-worker{rank}"
+        preparation = multiprocessing.spawn.get_preparation_data(name)
+        del preparation["authkey"]  # it is only for processes that multiprocessing starts
+        here, there = multiprocessing.Pipe()
+        with there:
+            process = ForkedProcess(
+                [sys.executable, "-c", WORKER, str(there.fileno())],
+                env=os.environ | self._job.environment(rank),
+                stdin=subprocess.DEVNULL,
+                pass_fds=[there.fileno()],
+            )
+        here.send(preparation)
+        here.send((self._job.options, self._faults))
+        return _Worker(rank, process, here)
+
     def _alive(self, rank: int) -> bool:
-        return self._workers[rank].process.is_alive()
+        return self._workers[rank].process.poll() is None
 
     def _ask(self, rank: int, verb: str, name: str, args: Sequence[Any] = ()) -> Future[Any]:
         return self._workers[rank].ask(next(self._numbers), verb, name, args)

@@ -1,10 +1,11 @@
-"""The main function of a cluster's spawned process: joins the job and runs what it is told."""
+"""The main function of a cluster's process: joins the job and runs what it is told."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib
 import inspect
+import multiprocessing.spawn
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -21,17 +22,27 @@ from telegrad.testing.faults import FaultyNetwork, FaultyTransport
 from telegrad.transport import GrpcTransport, Transport, find_tls, find_token
 from telegrad.wire import CallablePolicy
 
-__all__ = ["over_faults", "run_function", "serve"]
+__all__ = ["main", "over_faults", "run_function", "serve"]
 
 
-def serve(
-    pipe: Connection,
-    environment: dict[str, str],
-    options: rpc.RpcOptions,
-    faults: FaultPlan | None = None,
-) -> None:
+def main(descriptor: int) -> None:
+    """Runs a worker of a cluster.
+
+    Args:
+        descriptor: The end of a `multiprocessing.Pipe`, through which come what multiprocessing
+            tells a process that it spawns, the options and the faults, and then the requests.
+    """
+    pipe = Connection(descriptor)
+    process = multiprocessing.current_process()
+    process._inheriting = True  # type: ignore[attr-defined]  # a script without a guard says so
+    multiprocessing.spawn.prepare(pipe.recv())
+    del process._inheriting  # type: ignore[attr-defined]
+    options, faults = pipe.recv()
+    serve(pipe, options, faults)
+
+
+def serve(pipe: Connection, options: rpc.RpcOptions, faults: FaultPlan | None = None) -> None:
     """Serves requests until told to leave; the end of the pipe ends the process at once."""
-    os.environ.update(environment)
     channel = Channel(pipe)
     leave = threading.Event()
     reader = threading.Thread(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import multiprocessing
+import pickle
+import subprocess
+import sys
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +19,7 @@ from telegrad import rpc
 from telegrad.errors import DuplicateNameError
 from telegrad.rendezvous import Coordinator
 from telegrad.testing import FaultPlan, FaultyNetwork, FaultyTransport, leaks
+from telegrad.testing.fork_server import ForkedProcess
 from telegrad.transport import (
     GrpcTransport,
     InprocNetwork,
@@ -25,7 +28,7 @@ from telegrad.transport import (
     make_token,
 )
 from tests.rpc import remote_code
-from tests.rpc.joining import join, join_and_serve
+from tests.rpc.joining import SERVE, join
 
 logger = logging.getLogger(__name__)
 
@@ -67,18 +70,10 @@ class Job:
             lost_after=options.lost_after,
         )
         endpoint = self.coordinator.start()[0]
-        spawn = multiprocessing.get_context("spawn")
         here = 1 if processes else size
         self.processes = [
-            spawn.Process(
-                target=join_and_serve,
-                args=(rank, size, endpoint, token, options, gate),
-                daemon=True,
-            )
-            for rank in range(here, size)
+            _start(rank, size, endpoint, token, options, gate) for rank in range(here, size)
         ]
-        for process in self.processes:
-            process.start()
         self._join: Callable[[int], rpc.Agent] = lambda rank: join(
             rank, size, endpoint, token, options, transports
         )
@@ -129,12 +124,22 @@ class Job:
         for thread in threads:
             thread.join()
         for process in self.processes:
-            process.join(20.0)
-            code = process.exitcode
-            process.kill()
-            process.join()
-            assert code == 0, f"{process.name} ended with {code}"
+            try:
+                code = process.wait(20.0)
+            finally:
+                process.kill()
+                process.wait()
+            assert code == 0, f"{process.args!r} ended with {code}"
         self.coordinator.close()
+
+
+def _start(*arguments: Any) -> ForkedProcess:
+    """Starts a worker that joins and serves in a process of its own."""
+    process = ForkedProcess([sys.executable, "-c", SERVE], stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    with process.stdin as pipe:
+        pipe.write(pickle.dumps(arguments))
+    return process
 
 
 MakeJob = Callable[..., Job]

@@ -1,4 +1,4 @@
-"""How a worker joins the jobs of these tests; importable by spawned processes."""
+"""How a worker joins the jobs of these tests; importable by processes of their own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from telegrad.rendezvous import JobAddress
 from telegrad.transport import GrpcTransport, Transport
 from tests.rpc import form_code, remote_code, stream_code  # noqa: F401 - what workers run
 
-__all__ = ["join", "join_and_serve"]
+__all__ = ["SERVE", "join", "join_and_serve"]
+
+# The program of a worker in a process of its own; the arguments come through its standard input.
+SERVE = (
+    "import pickle, sys; from tests.rpc.joining import join_and_serve; "
+    "join_and_serve(*pickle.load(sys.stdin.buffer))"
+)
 
 
 def join(
@@ -49,7 +55,7 @@ def join_and_serve(
     options: rpc.RpcOptions,
     gate: str | None = None,
 ) -> None:
-    """The main function of a spawned worker: serves until all have shut down.
+    """The main function of a worker in a process: serves until all have shut down.
 
     Before it does so itself, it waits until the gate is open, if there is one.
     """

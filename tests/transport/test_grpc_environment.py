@@ -36,7 +36,9 @@ __import__(sys.argv[1])
 )
 def test_what_grpc_finds(module: str, own: dict[str, str], found: str, programs: Programs) -> None:
     asked = ["ENABLE_FORK_SUPPORT", "VERBOSITY"]
-    output = programs.run(["python", programs.script(IMPORTS), module, *asked], env=own)
+    output = programs.run(
+        ["python", programs.script(IMPORTS), module, *asked], env=own, executed=True
+    )
     assert output.splitlines() == [found]
 
 
@@ -50,7 +52,7 @@ def test_what_grpc_finds(module: str, own: dict[str, str], found: str, programs:
 )
 def test_the_event_engine_is_off(own: dict[str, str], found: str, programs: Programs) -> None:
     asked = ["telegrad.rpc", "EXPERIMENTS"]
-    output = programs.run(["python", programs.script(IMPORTS), *asked], env=own)
+    output = programs.run(["python", programs.script(IMPORTS), *asked], env=own, executed=True)
     assert output.splitlines() == [found]
 
 
@@ -64,7 +66,8 @@ grpc.insecure_channel("127.0.0.1:1").close()
 
 def test_grpc_knows_what_is_switched_off(programs: Programs) -> None:
     """It would say so: gRPC names what it does not know, as an error."""
-    assert programs.run(["python", "-c", KNOWS + "print(grpc.__name__)"]) == "grpc\n"
+    command = ["python", "-c", KNOWS + "print(grpc.__name__)"]
+    assert programs.run(command, executed=True) == "grpc\n"
 
 
 def test_nothing_is_set_after_the_import_of_grpc(caplog: pytest.LogCaptureFixture) -> None:

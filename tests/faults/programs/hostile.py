@@ -20,4 +20,4 @@ if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     faulthandler.register(signal.SIGUSR1)
     descriptor, options = sys.argv[1:]
-    serve(Connection(int(descriptor)), {}, rpc.RpcOptions(**json.loads(options)))
+    serve(Connection(int(descriptor)), rpc.RpcOptions(**json.loads(options)))
