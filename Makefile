@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 # Workers and tests share few cores: with BLAS threads of their own they are six times slower.
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 export PYTHON
+# Where it is set, each start of an interpreter compiles all modules again: twice the time.
+export PYTHONDONTWRITEBYTECODE :=
 # Test processes at once: most tests wait more than they compute. 0 for one, with pdb and all output.
 WORKERS ?= 2
 PYTEST_ARGS ?=
