@@ -276,6 +276,12 @@ def programs(tmp_path: Path) -> Iterator[Programs]:
         started.close()
 
 
+@pytest.fixture
+def forked_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forks the Python programs that the library starts in this process, as local workers are."""
+    monkeypatch.setattr(subprocess, "Popen", ForkedProcess)
+
+
 LEAST_PORT, MOST_PORTS = 10_000, 20_000
 MOST_PROBES = 1000
 

@@ -36,6 +36,8 @@ from telegrad.transport import shared_loop_thread
 from tests.conftest import Program, Programs
 from tests.launch.test_run import wait_until_gone
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 CLOSED = "its LocalWorkers were closed"
 OPTIONS = rpc.RpcOptions(token="a token that only the tests use", timeout=40.0)
 

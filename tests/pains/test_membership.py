@@ -33,6 +33,8 @@ from tests.pains.remote_code import (
 from tests.patience import with_more_time
 from tests.repeated import repeated
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 
 @repeated
 def test_pain_01_one_process_dies_and_the_rest_wait_for_ever(run: int) -> None:

@@ -19,6 +19,8 @@ from tests.conftest import Programs, unused_port
 from tests.pains.listeners import listeners
 from tests.pains.remote_code import TOKEN, echo, process_id
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 
 @pytest.mark.usefixtures("alone")
 def test_pain_07_no_authentication_and_every_interface() -> None:

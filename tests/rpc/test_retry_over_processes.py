@@ -15,6 +15,8 @@ from telegrad.launch import LocalWorkers
 from telegrad.testing import leaks
 from tests.repeated import repeated
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
+
 OPTIONS = rpc.RpcOptions(token="a token that only the tests use", timeout=60.0)
 
 
