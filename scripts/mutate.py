@@ -108,7 +108,7 @@ ROWS = (  # 200 mutants
         "wire/test_runs_no_code.py wire/test_function_ref.py"),
     Row("engine", 24, "autograd/graph/graph_task.py autograd/graph/engine.py",
         "autograd/test_graph_task.py autograd/test_backward.py autograd/test_hooks.py "
-        "autograd/test_handed_over.py autograd/test_anomaly.py autograd/test_checkpoint.py "
+        "autograd/test_handed_over.py autograd/test_anomaly.py autograd/test_recompute.py "
         "autograd/test_row_sparse.py autograd/test_step_counts.py"),
     Row("reducer", 14, "parallel/reducer.py", "parallel/test_reducer.py"),
     Row("algorithms", 12, "collectives/algorithms/*.py", "collectives/test_algorithms.py"),

@@ -26,12 +26,12 @@ from telegrad.autograd import (
 if TYPE_CHECKING:
     from telegrad import nn, numpy, optim, scipy
     from telegrad.autograd import (
-        checkpoint,
         detect_anomaly,
         hessian,
         hvp,
         jacobian,
         jvp,
+        recompute,
         value_and_grad,
         vjp,
     )
@@ -45,7 +45,6 @@ __all__ = [
     "Tensor",
     "__version__",
     "as_tensor",
-    "checkpoint",
     "detect_anomaly",
     "enable_grad",
     "from_dlpack",
@@ -61,6 +60,7 @@ __all__ = [
     "no_grad",
     "numpy",
     "optim",
+    "recompute",
     "scipy",
     "tensor",
     "value_and_grad",
@@ -69,7 +69,7 @@ __all__ = [
 
 # Where names come from that are loaded on first use; a module is found in itself.
 _LATER = {
-    "checkpoint": "telegrad.autograd",
+    "recompute": "telegrad.autograd",
     "detect_anomaly": "telegrad.autograd",
     "hessian": "telegrad.autograd",
     "hvp": "telegrad.autograd",

@@ -43,7 +43,7 @@ from telegrad.autograd.tensor.tensor import Tensor, attach, place_under
 if TYPE_CHECKING:
     from telegrad.autograd.generator import SeededGenerator, current_generator, manual_seed
     from telegrad.autograd.graph.anomaly import detect_anomaly
-    from telegrad.autograd.recompute import checkpoint
+    from telegrad.autograd.recomputation import recompute
     from telegrad.autograd.transforms import hessian, hvp, jacobian, jvp, value_and_grad, vjp
 
 __all__ = [
@@ -72,7 +72,6 @@ __all__ = [
     "as_tensor",
     "attach",
     "backward",
-    "checkpoint",
     "current_generator",
     "detect_anomaly",
     "enable_grad",
@@ -93,6 +92,7 @@ __all__ = [
     "ops",
     "own_gradient",
     "place_under",
+    "recompute",
     "tensor",
     "tensors_in",
     "value_and_grad",
@@ -100,7 +100,7 @@ __all__ = [
 ]
 
 _LATER = {
-    "checkpoint": "telegrad.autograd.recompute",
+    "recompute": "telegrad.autograd.recomputation",
     "SeededGenerator": "telegrad.autograd.generator",
     "current_generator": "telegrad.autograd.generator",
     "manual_seed": "telegrad.autograd.generator",

@@ -240,9 +240,9 @@ def init_process_group(
         WorkerLostError: A worker of the job is lost.
         Exception: What `init_rpc` raises.
     """
-    from telegrad import distributed  # noqa: PLC0415 - a door
+    from telegrad import _distributed  # noqa: PLC0415 - a door
 
-    return distributed.init_process_group(
+    return _distributed.init_process_group(
         name=name,
         rank=rank,
         world_size=world_size,
@@ -261,9 +261,9 @@ def destroy_process_group() -> None:
     Raises:
         BlockingCallError: On an event loop that telegrad runs, where it shuts the agent down.
     """
-    from telegrad import distributed  # noqa: PLC0415 - a door
+    from telegrad import _distributed  # noqa: PLC0415 - a door
 
-    distributed.destroy_process_group()
+    _distributed.destroy_process_group()
 
 
 # Groups.

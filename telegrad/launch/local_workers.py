@@ -30,7 +30,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, final
 
-from telegrad.distributed import invite, is_project_module, join_invited, settle
+from telegrad._distributed import invite, is_project_module, join_invited, settle
 from telegrad.errors import (
     DuplicateNameError,
     RendezvousError,

@@ -54,7 +54,7 @@ class Dropout(Module):
 
     Args:
         p: The probability of an item to be zero.
-        rng: Where is drawn from; None for the generator of `manual_seed`, which `checkpoint` sets
+        rng: Where is drawn from; None for the generator of `manual_seed`, which `recompute` sets
             back when it computes again, as it cannot do with this one.
 
     Raises:

@@ -83,9 +83,9 @@ def init_rpc(
         ValueError: An argument cannot be.
         OSError: A port is in use.
     """
-    from telegrad import distributed  # noqa: PLC0415 - a door
+    from telegrad import _distributed  # noqa: PLC0415 - a door
 
-    return distributed.init_rpc(
+    return _distributed.init_rpc(
         name, rank=rank, world_size=world_size, init_method=init_method, options=options
     )
 
@@ -105,9 +105,9 @@ def shutdown(*, graceful: bool = True, timeout: float = math.inf) -> None:
         RendezvousTimeoutError: Some have not called it in time; the agent is closed all the same.
         BlockingCallError: On an event loop that telegrad runs.
     """
-    from telegrad import distributed  # noqa: PLC0415 - a door
+    from telegrad import _distributed  # noqa: PLC0415 - a door
 
-    distributed.shutdown(graceful=graceful, timeout=timeout)
+    _distributed.shutdown(graceful=graceful, timeout=timeout)
 
 
 # Calls.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from typing import Any, final
 
-from telegrad.distributed import make_agent
+from telegrad._distributed import make_agent
 from telegrad.errors import TelegradError
 from telegrad.rendezvous import JobAddress
 from telegrad.rpc import Agent, RpcOptions, use_agent

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from telegrad import rpc
-from telegrad.distributed import make_agent
+from telegrad._distributed import make_agent
 from telegrad.rendezvous import parse_init_method, secured
 from telegrad.rpc.seams import set_process_agent
 from telegrad.testing.channel import Channel

@@ -129,10 +129,10 @@ def test_as_a_decorator_and_nested() -> None:
 
 def test_with_a_checkpoint() -> None:
     with tg.detect_anomaly():
-        value = tg.checkpoint(loss, leaf(0.0))
+        value = tg.recompute(loss, leaf(0.0))
         assert "the_culprit" in words_of(value.backward)
     with tg.detect_anomaly(forward=False):
-        value = tg.checkpoint(lambda x: np.log(x).sum(), leaf(1.0, 2.0))
+        value = tg.recompute(lambda x: np.log(x).sum(), leaf(1.0, 2.0))
         value.backward()
 
 

@@ -148,7 +148,7 @@ def random_program(seed: int, x: Tensor) -> list[Any]:
         elif step == 4:
             y = np.where(y > 0, y, 0.1 * y)
         else:
-            y = tg.checkpoint(lambda h: h / (1.0 + h * h), y)
+            y = tg.recompute(lambda h: h / (1.0 + h * h), y)
     loss = (y * y).sum()
     first = tg.grad(loss, [x, weights], create_graph=True)
     second = tg.grad((first[0] ** 2).sum() + (first[1] ** 2).sum(), [x, weights])
@@ -208,7 +208,7 @@ def test_a_grad_mode_is_as_it_was_after_errors() -> None:
         with pytest.raises(ZeroDivisionError), no_grad():
             tg.value_and_grad(fails)(1.0)
         with pytest.raises(ZeroDivisionError):
-            tg.checkpoint(fails, tensor(1.0, requires_grad=True))
+            tg.recompute(fails, tensor(1.0, requires_grad=True))
         with pytest.raises(ZeroDivisionError), tg.detect_anomaly():
             fails(1.0)
     assert is_grad_enabled()
@@ -234,7 +234,7 @@ optimizer = optim.SGD(model.parameters(), lr=0.1)
 x = np.ones((2, 3), np.float32)
 for _ in range(2):
     optimizer.zero_grad()
-    loss = tnp.mean(tg.checkpoint(model, tg.as_tensor(x)) ** 2)
+    loss = tnp.mean(tg.recompute(model, tg.as_tensor(x)) ** 2)
     loss.backward()
     optimizer.step()
 assert tg.hessian(lambda x: tnp.linalg.norm(x) ** 2)(np.ones(2)).shape == (2, 2)

@@ -10,7 +10,7 @@ import pytest
 
 from telegrad import collectives as dist
 from telegrad import rpc
-from telegrad.distributed import settle
+from telegrad._distributed import settle
 from telegrad.errors import AlreadyInitializedError, NotInitializedError
 from telegrad.testing import Cluster
 from tests.collectives import remote_code

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import telegrad as tg
-from telegrad import nn, optim, state_files
+from telegrad import checkpoint, nn, optim
 from tests.gpu.comparison import close, host, normal, on_gpu
 
 MODULES: list[tuple[Any, Any]] = [
@@ -69,7 +69,7 @@ def test_steps_are_those_in_host_memory(xp: Any, make: Any) -> None:
 def test_a_state_in_a_file(xp: Any, tmp_path: Path) -> None:
     pytest.importorskip("safetensors")
     module = nn.GRU(3, 4).to("cuda")
-    state_files.save_state_dict(module, tmp_path / "x")
-    found = state_files.load_state_dict(tmp_path / "x")
+    checkpoint.save_state_dict(module, tmp_path / "x")
+    found = checkpoint.load_state_dict(tmp_path / "x")
     for name, array in module.state_dict().items():
         np.testing.assert_array_equal(found[name], host(array))

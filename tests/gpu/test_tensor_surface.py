@@ -42,7 +42,7 @@ def test_functions_of_functions(xp: Any) -> None:
 
 def test_a_checkpoint(xp: Any) -> None:
     x, w = leaf(xp, X), leaf(xp, W)
-    assert gradcheck(lambda x, w: tg.checkpoint(lambda x: np.tanh(w @ x) * x, x).sum(), [x, w])
+    assert gradcheck(lambda x, w: tg.recompute(lambda x: np.tanh(w @ x) * x, x).sum(), [x, w])
 
 
 @pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")

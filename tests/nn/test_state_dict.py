@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors import numpy as safetensors_numpy
 
-from telegrad import nn, optim, state_files, tensor
+from telegrad import checkpoint, nn, optim, tensor
 from telegrad.wire.policy.allowed import ALLOWED_PACKAGES
 
 
@@ -85,47 +85,47 @@ def test_a_round_trip(tmp_path: Path) -> None:
         "complex": np.array([1 + 2j], np.complex64),
     }
     path = tmp_path / "state.safetensors"
-    state_files.save_state_dict(state, path, metadata={"step": "7"})
-    found = state_files.load_state_dict(path)
+    checkpoint.save_state_dict(state, path, metadata={"step": "7"})
+    found = checkpoint.load_state_dict(path)
     assert found.keys() == state.keys()
     for name, array in state.items():
         assert found[name].dtype == array.dtype
         assert found[name].shape == array.shape
         np.testing.assert_array_equal(found[name], array)
-    assert state_files.load_metadata(path) == {"step": "7"}
+    assert checkpoint.load_metadata(path) == {"step": "7"}
     assert os.listdir(tmp_path) == ["state.safetensors"]
 
 
 def test_a_module_in_a_file_is_read_by_safetensors_itself(tmp_path: Path) -> None:
     net, other, path = Net(), Net(), tmp_path / "net.safetensors"
-    state_files.save_state_dict(net, path)
+    checkpoint.save_state_dict(net, path)
     assert list(safetensors_numpy.load_file(path)) == sorted(net.state_dict())
-    other.load_state_dict(state_files.load_state_dict(path))
+    other.load_state_dict(checkpoint.load_state_dict(path))
     np.testing.assert_array_equal(other.embedding.weight.data, net.embedding.weight.data)
     safetensors_numpy.save_file({"x": np.ones(2)}, path)
-    assert state_files.load_state_dict(path)["x"].tolist() == [1.0, 1.0]
-    assert state_files.load_metadata(path) == {}
+    assert checkpoint.load_state_dict(path)["x"].tolist() == [1.0, 1.0]
+    assert checkpoint.load_metadata(path) == {}
 
 
 def test_a_file_is_whole_or_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "state.safetensors"
-    state_files.save_state_dict({"x": np.zeros(3)}, path)
+    checkpoint.save_state_dict({"x": np.zeros(3)}, path)
 
     def fail(descriptor: int) -> None:
         raise OSError("no space left")
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="no space left"):
-        state_files.save_state_dict({"x": np.ones(3)}, path)
+        checkpoint.save_state_dict({"x": np.ones(3)}, path)
     assert os.listdir(tmp_path) == ["state.safetensors"]
-    assert not state_files.load_state_dict(path)["x"].any()
+    assert not checkpoint.load_state_dict(path)["x"].any()
 
 
 def test_a_link_stays_one_and_the_file_may_be_read_as_new_files_may(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     target, link = tmp_path / "there" / "a.safetensors", tmp_path / "b.safetensors"
     link.symlink_to(target)
-    state_files.save_state_dict({"x": np.zeros(3)}, link)
+    checkpoint.save_state_dict({"x": np.zeros(3)}, link)
     (tmp_path / "new").touch()
     assert link.is_symlink()
     assert target.stat().st_mode == (tmp_path / "new").stat().st_mode
@@ -134,16 +134,16 @@ def test_a_link_stays_one_and_the_file_may_be_read_as_new_files_may(tmp_path: Pa
 def test_what_is_no_file_of_the_format(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"words")
-    for read in (state_files.load_state_dict, state_files.load_metadata):
+    for read in (checkpoint.load_state_dict, checkpoint.load_metadata):
         with pytest.raises(ValueError, match="is no safetensors file"):
             read(path)
         with pytest.raises(FileNotFoundError):
             read(tmp_path / "none")
     with pytest.raises(TypeError, match="cannot hold this state"):
-        state_files.save_state_dict({"x": np.ones(2, np.complex128)}, path)
+        checkpoint.save_state_dict({"x": np.ones(2, np.complex128)}, path)
     assert os.listdir(tmp_path) == ["x"]
     with pytest.raises(TypeError, match="words alone, not 'step': 7"):
-        state_files.save_state_dict({}, path, metadata={"step": 7})  # type: ignore[dict-item]
+        checkpoint.save_state_dict({}, path, metadata={"step": 7})  # type: ignore[dict-item]
 
 
 def test_without_the_library_the_message_says_how_to_get_it(
@@ -152,14 +152,14 @@ def test_without_the_library_the_message_says_how_to_get_it(
     monkeypatch.setitem(sys.modules, "safetensors", None)
     monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
     with pytest.raises(ImportError, match=r"pip install 'telegrad\[safetensors\]'"):
-        state_files.save_state_dict({}, tmp_path / "x")
+        checkpoint.save_state_dict({}, tmp_path / "x")
     with pytest.raises(ImportError, match=r"pip install 'telegrad\[safetensors\]'"):
-        state_files.load_state_dict(tmp_path / "x")
+        checkpoint.load_state_dict(tmp_path / "x")
 
 
 def test_other_workers_may_not_have_files_written() -> None:
-    assert not state_files.__name__.startswith(ALLOWED_PACKAGES)
-    assert state_files.save_state_dict.__module__ == "telegrad.state_files"
+    assert not checkpoint.__name__.startswith(ALLOWED_PACKAGES)
+    assert checkpoint.save_state_dict.__module__ == "telegrad.checkpoint"
 
 
 def test_training_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
@@ -182,8 +182,8 @@ def test_training_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     train(*first)
     best = tensor([1.5, 2.5])
     notes = {"losses": [1.0, float("inf")], "best": best, "by": {0: ("a", None)}, 7: True}
-    state_files.save_checkpoint(dict(zip(names, first, strict=True)) | {"notes": notes}, path)
-    found = state_files.load_checkpoint(path)
+    checkpoint.save_checkpoint(dict(zip(names, first, strict=True)) | {"notes": notes}, path)
+    found = checkpoint.load_checkpoint(path)
     assert found["notes"].pop("best").tolist() == [1.5, 2.5]
     assert found["notes"] == {"losses": [1.0, float("inf")], "by": {0: ("a", None)}, 7: True}
     for name, part in zip(names, second, strict=True):
@@ -193,16 +193,16 @@ def test_training_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     for name, array in first[0].state_dict().items():
         np.testing.assert_array_equal(second[0].state_dict()[name], array)
     assert second[1].state_dict()["param_groups"] == first[1].state_dict()["param_groups"]
-    assert "model.0.weight" in state_files.load_state_dict(path)
+    assert "model.0.weight" in checkpoint.load_state_dict(path)
 
 
 def test_what_a_checkpoint_refuses(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     with pytest.raises(TypeError, match="cannot hold notes.rng, which is a Generator"):
-        state_files.save_checkpoint({"notes": {"rng": np.random.default_rng()}}, path)
+        checkpoint.save_checkpoint({"notes": {"rng": np.random.default_rng()}}, path)
     with pytest.raises(ValueError, match=r"two arrays .* would have the name a\.b"):
-        state_files.save_checkpoint({"a.b": np.ones(1), "a": {"b": np.ones(1)}}, path)
+        checkpoint.save_checkpoint({"a.b": np.ones(1), "a": {"b": np.ones(1)}}, path)
     assert not path.exists()
-    state_files.save_state_dict({"x": np.ones(1)}, path)
+    checkpoint.save_state_dict({"x": np.ones(1)}, path)
     with pytest.raises(ValueError, match="is no checkpoint; read it with load_state_dict"):
-        state_files.load_checkpoint(path)
+        checkpoint.load_checkpoint(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from telegrad import rpc
-from telegrad.distributed import make_agent
+from telegrad._distributed import make_agent
 from telegrad.rendezvous import JobAddress
 from telegrad.transport import GrpcTransport, Transport
 from tests.rpc import form_code, remote_code, stream_code  # noqa: F401 - what workers run

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from telegrad import rpc
-from telegrad.distributed import make_agent
+from telegrad._distributed import make_agent
 from telegrad.rendezvous import Coordinator, JobAddress
 from telegrad.testing import FaultyNetwork, FaultyTransport, leaks
 from telegrad.testing.faults import KillableTransport

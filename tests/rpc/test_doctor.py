@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from telegrad import doctor, rpc
-from telegrad.distributed import settle
+from telegrad._distributed import settle
 from telegrad.doctor import probe as doctor_probe
 from telegrad.doctor.facts import Reach
 from telegrad.doctor.probe import ASK, ECHO, DoctorProbe

@@ -11,7 +11,7 @@ import pytest
 
 from telegrad import collectives as dist
 from telegrad import rpc
-from telegrad.distributed import make_agent
+from telegrad._distributed import make_agent
 from telegrad.errors import UnreachableWorkerError
 from telegrad.rendezvous import Coordinator, JobAddress, join_job
 from telegrad.testing import leaks

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from telegrad import distributed, rpc
+from telegrad import _distributed, rpc
 from telegrad.errors import (
     BlockingCallError,
     CallTimeoutError,
@@ -154,7 +154,7 @@ def test_what_asyncio_runs_in_threads_runs_in_the_pool(make_job: MakeJob) -> Non
 
 EVERY_STATE = """
 import sys
-from telegrad import distributed, rpc
+from telegrad import _distributed, rpc
 from telegrad.errors import NotInitializedError, RendezvousTimeoutError
 
 rpc.shutdown()                      # never initialised
@@ -270,7 +270,7 @@ def test_just_when_init_rpc_has_joined(monkeypatch: pytest.MonkeyPatch) -> None:
         thread.join()
         set_agent(agent)
 
-    monkeypatch.setattr(distributed, "set_process_agent", shut_down_first)
+    monkeypatch.setattr(_distributed, "set_process_agent", shut_down_first)
     with pytest.raises(JoinCancelledError):
         rpc.init_rpc()
     monkeypatch.undo()
@@ -500,7 +500,7 @@ def test_a_forked_child_is_told_by_every_verb(programs: Programs) -> None:
 # What the parent waits for is pending in the child for good: its threads are not there.
 FORKED_WHILE_IT_WAITS = """
 import asyncio, operator, os, signal, threading
-from telegrad import distributed, rpc
+from telegrad import _distributed, rpc
 from telegrad.errors import AgentForkedError
 
 gate = threading.Event()

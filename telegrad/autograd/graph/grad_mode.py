@@ -1,6 +1,6 @@
 """Whether operations are recorded, as a ContextVar: threads and tasks do not disturb each other.
 
-What wants to see each node as it is recorded (`checkpoint`, `detect_anomaly`) is a `Watcher`. It
+What wants to see each node as it is recorded (`recompute`, `detect_anomaly`) is a `Watcher`. It
 stands in the same ContextVar, so that a step that nobody watches pays for no second one.
 """
 

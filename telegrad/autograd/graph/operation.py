@@ -61,7 +61,7 @@ __all__ = [
 
 
 class Segment(ABC):
-    """Some operations that are computed again in the backward: see `checkpoint`."""
+    """Some operations that are computed again in the backward: see `recompute`."""
 
     @abstractmethod
     def compute(self) -> None:
@@ -75,7 +75,7 @@ class Segment(ABC):
 class SavingNode(Node):
     """Keeps what its rule needs until it is released.
 
-    A checkpoint drops that as soon as it was saved, and leaves it to a segment to compute it again.
+    `recompute` drops that as soon as it was saved, and leaves it to a segment to compute it again.
     """
 
     __slots__ = ("_saved", "_segment")

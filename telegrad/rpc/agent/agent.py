@@ -136,9 +136,9 @@ class Agent(AgentSeams, AgentVerbs):
         init_method: str | None = None,
         options: RpcOptions | None = None,
     ) -> None:
-        from telegrad import distributed  # noqa: PLC0415 - a door
+        from telegrad import _distributed  # noqa: PLC0415 - a door
 
-        distributed.join_as(
+        _distributed.join_as(
             self, name, rank=rank, world_size=world_size, init_method=init_method, options=options
         )
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
 from telegrad import rpc
-from telegrad.distributed import make_agent
+from telegrad._distributed import make_agent
 from telegrad.errors import DuplicateNameError, OwnerLostError, TelegradError
 from telegrad.rendezvous import Coordinator, JobAddress
 from telegrad.rpc import Agent, Future, RpcOptions, RRef

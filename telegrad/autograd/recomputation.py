@@ -1,4 +1,4 @@
-"""`checkpoint`: a part of the forward that keeps no values, and is computed again in the backward.
+"""A part of the forward that keeps no values: the backward computes them again.
 
     forward    f runs and is recorded as ever; each node's saved values are dropped at once
     backward   the first of these nodes to run has f run once more, recorded into nodes that are
@@ -30,13 +30,13 @@ from telegrad.autograd.graph.operation import SavingNode, Segment, refuse_change
 from telegrad.autograd.tensor.tensor import Tensor, attach
 from telegrad.errors import AutogradError
 
-__all__ = ["checkpoint"]
+__all__ = ["recompute"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def checkpoint(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+def recompute(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """Returns `function(*args, **kwargs)`; its backward computes the values in between again.
 
     Trades time for memory: the forward of `function` runs twice. The second run draws the same
@@ -56,7 +56,7 @@ def checkpoint(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R
     >>> from telegrad.autograd import tensor
     >>> import numpy as np
     >>> x = tensor([0.0, 1.0], requires_grad=True)
-    >>> checkpoint(lambda x: np.exp(x) * x, x).sum().backward()
+    >>> recompute(lambda x: np.exp(x) * x, x).sum().backward()
     >>> x.grad.data.round(3).tolist()
     [1.0, 5.437]
     """
@@ -71,7 +71,7 @@ def checkpoint(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R
 
 @final
 class _Segment(Watcher, Segment):
-    """The nodes of one checkpoint, and how to compute again what they have saved."""
+    """The nodes of one recomputed function, and how to compute again what they have saved."""
 
     def __init__(self, function: Callable[..., Any], arguments: Any) -> None:
         leaves, self._rebuild = flatten(arguments)
@@ -105,8 +105,8 @@ class _Segment(Watcher, Segment):
         """
         if not self._complete:
             raise AutogradError(
-                "a backward inside a checkpointed function meets what that function has computed, "
-                "and whose values were dropped; put the checkpoint inside what the backward is of"
+                "a backward inside a recomputed function meets what that function has computed, "
+                "and whose values were dropped; call recompute() inside the function that the backward goes through"
             )
         with self._lock:
             function = self._function
@@ -174,7 +174,7 @@ def _restored(argument: Any) -> Any:
         return argument
     value, edge = argument.value, argument.edge
     if value.version != argument.version:
-        refuse_changed(value, argument.version, "checkpoint", "an argument")
+        refuse_changed(value, argument.version, "recompute", "an argument")
     if edge is None:
         return attach(value.array, None, memory=value)
     return attach(value.array, *edge, memory=value)
@@ -187,7 +187,7 @@ def _check_leaves(name: str, before: tuple[Any, ...], now: tuple[Any, ...]) -> N
         (value, version), (current, _) = one, other
         if current.array is not value.array:
             raise AutogradError(
-                f"a parameter of shape {value.array.shape} that {name!r} used in a checkpoint has "
+                f"a parameter of shape {value.array.shape} that {name!r} used in recompute() has "
                 "got other values since; run the backward before the optimizer's step"
             )
         if current.version != version:
@@ -201,6 +201,6 @@ def _refuse_difference(found: list[str], expected: list[str]) -> NoReturn:
     first = expected[same] if same < len(expected) else "nothing more"
     second = found[same] if same < len(found) else "nothing more"
     raise AutogradError(
-        f"a checkpointed function did not do the same again: operation {same} was {first!r} and is "
+        f"a recomputed function did not do the same again: operation {same} was {first!r} and is "
         f"now {second!r}; it may depend on nothing but its arguments and unchanged values"
     )

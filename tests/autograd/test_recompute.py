@@ -1,4 +1,4 @@
-"""checkpoint: the same values and gradients as without it, computed again, with less memory."""
+"""recompute: the same values and gradients as without it, computed again, with less memory."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def same(found: Any, expected: Any) -> None:
 
 def test_values_gradients_and_random_numbers_are_those_without_it() -> None:
     results = []
-    for run in (plainly, tg.checkpoint):
+    for run in (plainly, tg.recompute):
         w, x = leaves()
         tg.manual_seed(5)
         value = nested(run, w, x)
@@ -77,7 +77,7 @@ def test_values_gradients_and_random_numbers_are_those_without_it() -> None:
 
 def test_it_can_be_differentiated_again() -> None:
     results = []
-    for run in (plainly, tg.checkpoint):
+    for run in (plainly, tg.recompute):
         w, x = leaves()
         tg.manual_seed(5)
         first = tg.grad(nested(run, w, x), [w, x], create_graph=True)
@@ -95,7 +95,7 @@ def test_the_forward_keeps_no_values_in_between() -> None:
         return h
 
     x = tensor(X, requires_grad=True)
-    for run, kept in ((plainly, 3), (tg.checkpoint, 1)):
+    for run, kept in ((plainly, 3), (tg.recompute, 1)):
         made.clear()
         result = run(part, x)
         assert sum(each() is not None for each in made) == kept
@@ -110,7 +110,7 @@ def test_it_runs_twice_and_no_more() -> None:
         return np.exp(h) * h
 
     x = tensor(X, requires_grad=True)
-    y = tg.checkpoint(part, x).sum()
+    y = tg.recompute(part, x).sum()
     assert len(calls) == 1
     y.backward(retain_graph=True)
     assert len(calls) == 2
@@ -128,16 +128,16 @@ def test_only_what_a_gradient_reaches_is_computed_again() -> None:
         return np.exp(h)
 
     x = tensor(X, requires_grad=True)
-    y, _ = tg.checkpoint(part, x), tg.checkpoint(part, x * 2)
+    y, _ = tg.recompute(part, x), tg.recompute(part, x * 2)
     y.sum().backward()
     assert len(calls) == 3
 
 
 def test_without_recording_it_is_a_call() -> None:
     with no_grad():
-        result: Any = tg.checkpoint(np.exp, tensor(X, requires_grad=True))
+        result: Any = tg.recompute(np.exp, tensor(X, requires_grad=True))
         assert not result.requires_grad
-    assert tg.checkpoint(lambda: 5) == 5
+    assert tg.recompute(lambda: 5) == 5
 
 
 def test_a_graph_of_it_is_freed_without_the_garbage_collector() -> None:
@@ -146,7 +146,7 @@ def test_a_graph_of_it_is_freed_without_the_garbage_collector() -> None:
     try:
         for backward in (False, True):
             w, x = leaves()
-            value = nested(tg.checkpoint, w, x)
+            value = nested(tg.recompute, w, x)
             nodes = [weakref.ref(node) for node in reachable(value)]
             if backward:
                 value.backward()
@@ -171,7 +171,7 @@ def test_eight_threads_at_once() -> None:
 
     def run(k: int) -> None:
         start.wait()
-        found[k] = tg.grad(chain(tg.checkpoint, w, x), [w, x])
+        found[k] = tg.grad(chain(tg.recompute, w, x), [w, x])
 
     threads = [threading.Thread(target=run, args=(k,)) for k in range(8)]
     for thread in threads:
@@ -196,7 +196,7 @@ def test_backwards_of_two_threads_through_one_part() -> None:
         calls.append(1)
         return np.tanh(h @ w)
 
-    y = tg.checkpoint(part, x)
+    y = tg.recompute(part, x)
     start = threading.Barrier(2)
     found: list[Any] = [None, None]
 
@@ -216,16 +216,16 @@ def test_backwards_of_two_threads_through_one_part() -> None:
 def test_arguments_and_parameters_may_not_change_in_between() -> None:
     w, x = leaves()
     h = x * 1.0
-    y = tg.checkpoint(lambda h: np.tanh(h @ w), h).sum()
+    y = tg.recompute(lambda h: np.tanh(h @ w), h).sum()
     with no_grad():
         h += 1.0
-    with pytest.raises(AutogradError, match=r"an argument of shape \(3, 4\) that 'checkpoint'"):
+    with pytest.raises(AutogradError, match=r"an argument of shape \(3, 4\) that 'recompute'"):
         y.backward()
-    y = tg.checkpoint(lambda h: np.tanh(h @ w), x).sum()
+    y = tg.recompute(lambda h: np.tanh(h @ w), x).sum()
     w.data = w.data + 1.0
     with pytest.raises(AutogradError, match="before the optimizer's step"):
         y.backward()
-    y = tg.checkpoint(lambda h: np.tanh(h @ w), x).sum()
+    y = tg.recompute(lambda h: np.tanh(h @ w), x).sum()
     with no_grad():
         w += 1.0
     with pytest.raises(AutogradError, match="a parameter of shape"):
@@ -235,7 +235,7 @@ def test_arguments_and_parameters_may_not_change_in_between() -> None:
 def test_a_function_that_does_something_else_the_second_time() -> None:
     x = tensor(X, requires_grad=True)
     functions = iter([np.sin, np.cos])
-    y = tg.checkpoint(lambda h: next(functions)(h) * 2, x).sum()
+    y = tg.recompute(lambda h: next(functions)(h) * 2, x).sum()
     with pytest.raises(AutogradError, match="operation 0 was 'sin' and is now 'cos'"):
         y.backward()
     rounds = iter([1, 2])
@@ -245,7 +245,7 @@ def test_a_function_that_does_something_else_the_second_time() -> None:
             h = np.exp(h)
         return h
 
-    y = tg.checkpoint(again, x).sum()
+    y = tg.recompute(again, x).sum()
     with pytest.raises(AutogradError, match="did not do the same again"):
         y.backward()
 
@@ -257,14 +257,14 @@ def test_a_backward_inside_through_what_was_just_computed() -> None:
         (slope,) = tg.grad(np.exp(h).sum(), h, create_graph=True)
         return slope
 
-    with pytest.raises(AutogradError, match="put the checkpoint inside"):
-        tg.checkpoint(penalty, x)
+    with pytest.raises(AutogradError, match=r"call recompute\(\) inside"):
+        tg.recompute(penalty, x)
 
 
 def test_modules_and_hooks() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
     gradients = []
-    for run in (plainly, tg.checkpoint):
+    for run in (plainly, tg.recompute):
         model.zero_grad()
         x = tensor(X, requires_grad=True)
         seen: list[Any] = []
@@ -291,7 +291,7 @@ def test_an_operation_of_several_outputs() -> None:
         ),
     )
     x = tensor([2.0], requires_grad=True)
-    a, b = tg.checkpoint(parts, x)
+    a, b = tg.recompute(parts, x)
     (a * b).sum().backward()
     assert x.grad is not None
     assert x.grad.data.tolist() == [5 * 2.0**4]
@@ -305,7 +305,7 @@ def test_a_context_that_goes_on_after_it_is_none_of_it() -> None:
         return np.exp(h)
 
     x = tensor([0.0], requires_grad=True)
-    y = tg.checkpoint(part, x)
+    y = tg.recompute(part, x)
     z = contexts[0].run(lambda: (x * x + y).sum())
     z.backward()
     assert x.grad is not None
