@@ -29,7 +29,7 @@ from call_points import CALLEE, CALLER, LAST, PATH, Events, cost, install, walk
 from machine import ROOT, machine, say
 from report import replace
 
-from telegrad import rpc
+from telegrad import doctor, rpc
 from telegrad.testing import Cluster
 
 WARM_UP = 300
@@ -170,7 +170,7 @@ def between_processes(transport: str | None, n: int, *, noting: bool) -> Run:
             CALLER: call_profile.events(),
             CALLEE: [(when, where) for when, where in rpc.rpc_sync("worker1", call_profile.events)],
         }
-        carried = rpc.doctor().pairs[0].transport
+        carried = doctor.examine().pairs[0].transport
         rpc.shutdown()
         callee.join()
     by_side = {CALLER: (here[0], here[1]), CALLEE: (there[0], there[1])}

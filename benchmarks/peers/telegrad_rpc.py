@@ -14,7 +14,7 @@ import measure
 import numpy as np
 import numpy.typing as npt
 
-from telegrad import rpc
+from telegrad import doctor, rpc
 
 
 class Caller:
@@ -71,7 +71,7 @@ def serve(rank: int, workers: int, meet: str, options: rpc.RpcOptions) -> None:
 
 def transport(workers: int) -> str:
     """Returns what carried the calls; "" for more than one pair, which takes the doctor long."""
-    return rpc.doctor().pairs[0].transport if workers == 2 else ""
+    return doctor.examine().pairs[0].transport if workers == 2 else ""
 
 
 def measured(told: measure.Plan, meet: str, options: rpc.RpcOptions, began: float) -> None:

@@ -19,7 +19,7 @@ MOST_PAIRS = 40  # that are listed; of more, only those with something wrong
 @final
 @dataclass(frozen=True, slots=True)
 class DoctorReport:
-    """What `rpc.doctor()` has found; `str()` of it is for people.
+    """What `doctor.examine()` has found; `str()` of it is for people.
 
     Attributes:
         workers: All of them, by rank.

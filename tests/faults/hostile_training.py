@@ -215,7 +215,6 @@ def loss_that_holds_backwards(x: Tensor, name: str) -> Tensor:
 @row(
     TRAINING,
     "rpc.RRef.backward",
-    "dist_autograd.backward_from_rref",
     ends=lost("callee", "owner", owner_of_value="callee"),
 )
 def rref_backward(name: str) -> None:

@@ -21,6 +21,7 @@ signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
 from telegrad import rpc
 from telegrad.errors import EvictedError, WorkerLostError
 from telegrad.rendezvous import JoinedJob
+from telegrad.rpc.seams import current_agent
 from telegrad.testing.leaks import wait_until_gone
 
 lost = threading.Event()
@@ -33,7 +34,7 @@ def who():
     return rpc.get_worker_info().name
 
 def living():
-    return rpc.current_agent().attached(JoinedJob).living()
+    return current_agent().attached(JoinedJob).living()
 
 def hold():
     threading.Event().wait(60)

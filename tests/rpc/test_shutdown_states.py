@@ -362,6 +362,7 @@ def test_nothing_that_is_served_holds_up_the_exit(programs: Programs, held: str)
 INTERRUPTED = """
 import os, sys
 from telegrad import rpc
+from telegrad.rpc.seams import current_agent
 
 def who():
     return rpc.get_worker_info().name
@@ -370,7 +371,7 @@ if __name__ == "__main__":
     rpc.init_rpc()
     if os.environ["RANK"] == "1":
         assert rpc.rpc_sync("worker0", who) == "worker0"
-        rpc.current_agent().on_leaving(lambda: print("waiting", flush=True))
+        current_agent().on_leaving(lambda: print("waiting", flush=True))
         try:
             rpc.shutdown()
         except KeyboardInterrupt:
