@@ -48,17 +48,26 @@ class Point(NamedTuple):
         return f"{self.function} {self.edge}"
 
 
-SEAL, OPEN = "rpc.codec:MessageCodec.seal", "rpc.codec:MessageCodec.open"
-POST, NEXT = "transport.connection:Connection.post", "transport.traffic:Traffic.next_message"
-TAKE, INBOX = "transport.traffic:Traffic.take", "rpc.inbox:Inbox.on_envelope"
-PUT, BEGIN = "transport.direct_socket:DirectSocket.put", "transport.grpc_writes:Writes.begin"
-POLL = "transport.spin:Spin.poll"
+SEAL, OPEN = "rpc.call.codec:MessageCodec.seal", "rpc.call.codec:MessageCodec.open"
+POST, NEXT = (
+    "transport.session.connection:Connection.post",
+    "transport.session.connection:Traffic.next_message",
+)
+TAKE, INBOX = "transport.session.connection:Traffic.take", "rpc.agent.inbox:Inbox.on_envelope"
+PUT, BEGIN = (
+    "transport.sockets.message_socket:DirectSocket.put",
+    "transport.grpc.writes:Writes.begin",
+)
+POLL = "transport.io.spin:Spin.poll"
 
 PATH: Final = (
     Point(CALLER, "verb: agent, arguments, name of the function", SEAL, "begin"),
     Point(CALLER, "encode the request", SEAL, "end"),
     Point(
-        CALLER, "enter the call, its deadline, its future", "rpc.calling:Calling._start", "begin"
+        CALLER,
+        "enter the call, its deadline, its future",
+        "rpc.call.calling:Calling._start",
+        "begin",
     ),
     Point(CALLER, "admission", POST, "begin"),
     Point(CALLER, "post, reach the writer", NEXT, "begin"),
@@ -70,11 +79,11 @@ PATH: Final = (
     Point(CALLEE, "wire, wake-up of who reads", POLL, "end", over="local"),
     Point(CALLEE, "read", TAKE, "begin"),
     Point(CALLEE, "check the tag, unpack the frame", INBOX, "begin"),
-    Point(CALLEE, "accept: admission, context", "rpc.executor:Executor._enter", "begin"),
-    Point(CALLEE, "find a thread, leave the sockets", "rpc.serving:Serving._serve", "begin"),
+    Point(CALLEE, "accept: admission, context", "rpc.pool.executor:Executor._enter", "begin"),
+    Point(CALLEE, "find a thread, leave the sockets", "rpc.call.serving:Serving._serve", "begin"),
     Point(CALLEE, "may it be called", OPEN, "begin"),
     Point(CALLEE, "decode the request", OPEN, "end"),
-    Point(CALLEE, "read the arguments", "rpc.serving:Serving._outcome", "begin"),
+    Point(CALLEE, "read the arguments", "rpc.call.serving:Serving._outcome", "begin"),
     Point(CALLEE, "run, settle", SEAL, "begin"),
     Point(CALLEE, "encode the reply", SEAL, "end"),
     Point(CALLEE, "reply", POST, "begin"),
@@ -87,9 +96,20 @@ PATH: Final = (
     Point(CALLER, "wire, wake-up of who reads", POLL, "end", over="local"),
     Point(CALLER, "read", TAKE, "begin"),
     Point(CALLER, "check the tag, unpack the frame", INBOX, "begin"),
-    Point(CALLER, "find the call, end its deadline", "rpc.future:Future.try_set_result", "begin"),
-    Point(CALLER, "complete the future", "rpc.future:Future.try_set_result", "end", overlaps=True),
-    Point(CALLER, "wake-up of the caller", "rpc.future:Future.value", "begin"),
+    Point(
+        CALLER,
+        "find the call, end its deadline",
+        "rpc.future.future:Future.try_set_result",
+        "begin",
+    ),
+    Point(
+        CALLER,
+        "complete the future",
+        "rpc.future.future:Future.try_set_result",
+        "end",
+        overlaps=True,
+    ),
+    Point(CALLER, "wake-up of the caller", "rpc.future.future:Future.value", "begin"),
 )
 LAST: Final = "return"
 
