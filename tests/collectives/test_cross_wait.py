@@ -8,11 +8,12 @@ CROSS_WAITS = """
 import threading
 import numpy as np
 from telegrad import collectives as dist
-from telegrad.collectives import Groups, clock, process_group
+from telegrad.collectives import operation, process_group
+from telegrad.collectives.seams import Groups
 from telegrad.errors import CallTimeoutError, CollectiveMismatchError
-from telegrad.rpc import current_agent
+from telegrad.rpc.seams import current_agent
 
-clock.TELL_AFTER = 0.2
+operation.TELL_AFTER = 0.2
 world = dist.init_process_group()
 rank = world.rank
 ONE = np.ones(3)

@@ -14,9 +14,9 @@ import asyncio
 from collections import Counter
 import numpy as np
 from telegrad import collectives, rpc
-from telegrad.transport.direct_socket import DirectSocket
-from telegrad.transport.session import Session
-from telegrad.transport.slab_ledger import Ledger
+from telegrad.transport.sockets.message_socket import DirectSocket
+from telegrad.transport.session.session import Session
+from telegrad.transport.shm.ledger import Ledger
 
 MIB = 2**20
 CALLS = 20

@@ -10,7 +10,7 @@ from tests.rpc import test_local_calls as local
 PROGRAM = """
 from telegrad import rpc
 from telegrad.transport import LoopThread, shared_loop_thread
-from telegrad.transport.grpc_writes import Writes
+from telegrad.transport.grpc.writes import Writes
 
 CALLS = 200
 turns, woken, written = [], [], []

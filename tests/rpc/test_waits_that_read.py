@@ -18,10 +18,10 @@ HEAD = """
 import asyncio, collections, os, selectors, signal, sys, threading, time
 from telegrad import rpc
 from telegrad.errors import CallCancelledError, CallTimeoutError, WorkerLostError
-from telegrad.rpc.calling import Calling
-from telegrad.rpc.inbox import Inbox
-from telegrad.transport import loop_reader
-from telegrad.transport.loop_reader import LoopReader
+from telegrad.rpc.call.calling import Calling
+from telegrad.rpc.agent.inbox import Inbox
+from telegrad.transport.io import loop_reader
+from telegrad.transport.io.loop_reader import LoopReader
 
 LoopReader.tick = lambda self: None  # a loop that the machine holds up is not to be given up
 gates = collections.defaultdict(rpc.Future)

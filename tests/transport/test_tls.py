@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from telegrad import transport
 from telegrad.errors import AuthenticationError
 from telegrad.testing import no_leaked_descriptors
 from telegrad.transport import (
@@ -22,6 +21,7 @@ from telegrad.transport import (
     KeyPair,
     Tls,
     load_tls,
+    security,
     self_signed_tls,
 )
 from telegrad.transport.addresses import interfaces
@@ -307,7 +307,7 @@ def test_beyond_this_machine_needs_the_extra(monkeypatch: pytest.MonkeyPatch) ->
     for name in list(sys.modules):
         if name.partition(".")[0] == "cryptography" or name.endswith("certificate_maker"):
             monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delattr(transport, "certificate_maker", raising=False)
+    monkeypatch.delattr(security, "certificate_maker", raising=False)
     monkeypatch.setitem(sys.modules, "cryptography", None)
     with pytest.raises(PermissionError, match=r"pip install 'telegrad\[tls\]'.*insecure=True"):
         GrpcTransport(bind="0.0.0.0")

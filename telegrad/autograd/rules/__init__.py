@@ -16,7 +16,6 @@ from telegrad.autograd.rules import (
     sequences,
     shape,
     sorting,
-    special,
 )
 
 __all__ = [
@@ -31,5 +30,4 @@ __all__ = [
     "sequences",
     "shape",
     "sorting",
-    "special",
 ]
