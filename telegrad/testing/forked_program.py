@@ -74,15 +74,20 @@ def _serve_until_forked(control: socket.socket) -> _Request | None:
             if pid:
                 os.write(write, pid.to_bytes(8, "big"))
                 os._exit(0)
+            while os.getppid() == parent:
+                time.sleep(POLL_SECONDS)
+            if request.new_session:
+                os.setsid()
             control.close()
             os.close(read)
             os.close(write)
-            while os.getppid() == parent:
-                time.sleep(POLL_SECONDS)
             return request
         os.waitpid(middle, 0)  # from here on the program is a child of whoever asked for it
-        control.sendall(os.read(read, 8))
-        for number in (read, write, *request.descriptors.values()):
+        os.close(write)
+        number_of_program = os.read(read, 8)
+        os.read(read, 1)  # until the program has closed the pipe: others may signal its session now
+        control.sendall(number_of_program)
+        for number in (read, *request.descriptors.values()):
             os.close(number)
     return None
 
@@ -105,8 +110,6 @@ def _become(request: _Request, path: list[str]) -> None:
     os.environ.clear()
     os.environ.update(read_by_grpc | request.environment)
     os.chdir(request.directory)
-    if request.new_session:
-        os.setsid()
     np.random.seed()  # `random` seeds itself after a fork, `secrets` and `uuid` ask the kernel
     search = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     _run(request.words, [*search, *path])

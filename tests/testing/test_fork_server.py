@@ -128,6 +128,15 @@ def test_an_error_is_shown_from_the_programs_first_line_on(
     assert forked.communicate(timeout=30.0)[1] == shown
 
 
+def test_its_session_is_there_as_soon_as_its_process_id_is(server: ForkServer) -> None:
+    """What ends a session that is not there yet ends nothing, and waits for the program for ever."""
+    code = "import time; time.sleep(600)"
+    for _ in range(10):
+        program = ForkedProcess([sys.executable, "-c", code], server=server, start_new_session=True)
+        os.killpg(program.pid, signal.SIGKILL)
+        assert program.wait(30.0) == -signal.SIGKILL
+
+
 def test_the_interpreter_ends_in_order(output_of: Start) -> None:
     code = (
         "import atexit, threading, time; atexit.register(print, 'at the exit'); "
