@@ -24,7 +24,7 @@ from telegrad.dist_autograd.messages import (
 from telegrad.dist_autograd.pass_protocol import Drop, End, Feed
 from telegrad.dist_autograd.seams import Container
 from telegrad.errors import DecodeError, EncodeError, RemoteError
-from telegrad.rpc.agent.agent import seams as agent_seams
+from telegrad.rpc.agent import seams as agent_seams
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
 from telegrad.types import WorkerInfo

@@ -15,9 +15,9 @@ import pytest
 
 from telegrad import rpc
 from telegrad.errors import BlockingCallError, CallTimeoutError, NotEnoughResultsError
+from telegrad.rpc.future import combine as future_sets
 from telegrad.rpc.future.combine import as_completed, collect_all, first_n, wait_all
 from telegrad.rpc.future.future import MANY_WAKERS, Future, new_future
-from telegrad.rpc.future.future import combine as future_sets
 from telegrad.rpc.future.waits import Gate
 from telegrad.transport import LoopThread
 from tests.rpc import remote_code

@@ -10,7 +10,7 @@ import pytest
 from telegrad import rpc
 from telegrad.errors import UnknownWorkerError, WorkerLostError
 from telegrad.rendezvous import MOST_LOST
-from telegrad.rpc.agent.agent import members as members_module
+from telegrad.rpc.agent import members as members_module
 from telegrad.rpc.agent.events import MembershipEvents, _Kind
 from telegrad.rpc.agent.members import Members
 from telegrad.rpc.agent.shutdown import GRACEFUL

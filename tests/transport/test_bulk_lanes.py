@@ -28,8 +28,8 @@ from telegrad.transport.bulk import (
 )
 from telegrad.transport.bulk.lanes import LANES
 from telegrad.transport.bulk.thread import BulkThread
+from telegrad.transport.session import exchange as loopback
 from telegrad.transport.session.connection import FRUITLESS_CARRIERS, LEAST_PATIENCE
-from telegrad.transport.session.session import exchange as loopback
 from telegrad.types import WorkerInfo
 from telegrad.wire import BLOCK_BYTES, Envelope
 from tests.transport.taps import Tap

@@ -12,8 +12,8 @@ import pytest
 
 from telegrad import rpc
 from telegrad.rpc import RRef
+from telegrad.rpc.rref import interceptor as rref_leaks
 from telegrad.rpc.rref.interceptor import MOST_TOLD
-from telegrad.rpc.rref.rref import interceptor as rref_leaks
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
 from telegrad.testing.leaks import wait_until_gone
