@@ -12,7 +12,6 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import final
 
 from telegrad import collectives, parallel
 from telegrad.collectives.seams import Groups
@@ -40,6 +39,7 @@ from telegrad.rendezvous import (
 from telegrad.rpc import Agent, RpcOptions
 from telegrad.rpc.seams import (
     CLOSE_SECONDS,
+    Invitation,
     JobEvents,
     MembershipEvents,
     WaitProbes,
@@ -479,17 +479,6 @@ def make_agent(
     made.begin()
     made.attached(WaitProbes).begin()
     return made
-
-
-@final
-@dataclasses.dataclass(frozen=True, slots=True)
-class Invitation:
-    """Where a job is, and how its workers are set up."""
-
-    endpoint: str
-    job: str
-    token: bytes | None
-    options: RpcOptions
 
 
 def _token(options: RpcOptions) -> bytes | None:

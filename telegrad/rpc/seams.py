@@ -15,6 +15,7 @@ from telegrad.rpc.agent.ambient import (
     set_process_agent,
 )
 from telegrad.rpc.agent.events import JobEvents, MembershipEvents
+from telegrad.rpc.agent.options import Invitation
 from telegrad.rpc.agent.parts import attach_parts
 from telegrad.rpc.agent.shutdown import CLOSE_SECONDS
 from telegrad.rpc.call.failure import fresh_copy
@@ -34,6 +35,7 @@ __all__ = [
     "CallRecord",
     "Driven",
     "Interceptor",
+    "Invitation",
     "JobEvents",
     "MembershipEvents",
     "Message",

@@ -14,6 +14,7 @@ from telegrad.dist_autograd.container import Container
 from telegrad.dist_autograd.pass_protocol import Phase
 from telegrad.errors import EvictedError, NotInitializedError
 from telegrad.testing import leaks
+from tests.repeated import TRANSPORTS
 from tests.rpc.membership_world import LIMIT, World
 
 
@@ -35,7 +36,7 @@ def name(request: pytest.FixtureRequest) -> Iterator[str]:
     gates.pop(name).go_on.set()
 
 
-@pytest.fixture(params=["inproc", "grpc"])
+@pytest.fixture(params=TRANSPORTS)
 def world(request: pytest.FixtureRequest, name: str) -> Iterator[World]:
     world = World(request.param, 3)
     yield world

@@ -16,6 +16,7 @@ from telegrad.errors import WorkerLostError
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
 from telegrad.testing.leaks import wait_until_gone
+from tests.repeated import TRANSPORTS
 from tests.rpc.membership_world import World
 
 
@@ -34,7 +35,7 @@ def step(agent: rpc.Agent, *names: str) -> None:
     np.testing.assert_allclose(found, 2.0 * x.data * 2.0 ** (len(names) + 1))
 
 
-@pytest.fixture(params=["inproc", "grpc"])
+@pytest.fixture(params=TRANSPORTS)
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     world = World(request.param, 2)
     yield world

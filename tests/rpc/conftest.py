@@ -146,25 +146,32 @@ MakeJob = Callable[..., Job]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Which places a module's tests run in.
+    """Chooses the places in which a module's tests run: one of them in `make test`, all in the long run.
 
-    One whose tests use nothing but the agent of rank 0 runs over processes too; one whose tests
-    neither count messages nor look at the clock, over a network that loses them.
+    What a transport promises is tested once, by the conformance suite of tests/transport; a verb
+    is tested over one of them. In the long run a module whose tests use nothing but the agent of
+    rank 0 runs over processes too, and one whose tests neither count messages nor look at the
+    clock over a network that loses messages.
     """
     if "make_job" in metafunc.fixturenames:
-        places: list[Any] = ["inproc", "grpc"]
+        places = ["grpc"]
         if getattr(metafunc.module, "OVER_PROCESSES_TOO", False):
             places.append("processes")
         if getattr(metafunc.module, "OVER_FAULTS_TOO", False):
-            places.append("inproc with faults")
-            places.append(pytest.param("grpc with faults", marks=pytest.mark.long))
-        metafunc.parametrize("make_job", places, indirect=True)
+            places += ["inproc with faults", "grpc with faults"]
+        longer = [pytest.param(place, marks=pytest.mark.long) for place in places]
+        metafunc.parametrize("make_job", ["inproc", *longer], indirect=True)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def processes(request: pytest.FixtureRequest) -> Iterator[Job | None]:
-    """What the tests of a module over processes visit: to start those takes a second each time."""
-    if not getattr(request.module, "OVER_PROCESSES_TOO", False):
+    """The job that the tests of a module over processes visit, if any of them runs now."""
+    chosen = [
+        getattr(item, "callspec", None)
+        for item in request.session.items
+        if item.path == request.path
+    ]
+    if not any(each and each.params.get("make_job") == "processes" for each in chosen):
         yield None
         return
     job = Job(3, options_of_job(), lambda: [GrpcTransport()], processes=True, gate=THE_END)

@@ -28,6 +28,7 @@ from telegrad.testing import Cluster, FaultPlan
 from telegrad.transport import GrpcTransport
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
+from tests.repeated import TRANSPORTS
 from tests.rpc import remote_code
 from tests.rpc.conftest import Job, MakeJob
 from tests.rpc.test_outbound_only import Job as OutboundJob
@@ -201,7 +202,7 @@ def test_an_answer_of_many_bytes_holds_none_of_its_own(
 # Workers that do not listen ------------------------------------------------------------------
 
 
-@pytest.fixture(params=["inproc", "grpc"])
+@pytest.fixture(params=TRANSPORTS)
 def outbound(request: pytest.FixtureRequest) -> Iterator[OutboundJob]:
     """w0 listens, w1 and w2 do not."""
     made = OutboundJob(request.param, (True, False, False))

@@ -14,6 +14,7 @@ from telegrad.rpc.agent import members as members_module
 from telegrad.rpc.agent.events import MembershipEvents, _Kind
 from telegrad.rpc.agent.members import Members
 from telegrad.rpc.agent.shutdown import GRACEFUL
+from tests.repeated import TRANSPORTS
 from tests.rpc import remote_code
 from tests.rpc.membership_world import LIMIT, Heard, World
 
@@ -160,7 +161,7 @@ def test_after_a_goodbye_that_is_not_told_the_next_one_is() -> None:
     assert told.run() == ["on_join 3"]
 
 
-@pytest.fixture(params=["inproc", "grpc"])
+@pytest.fixture(params=TRANSPORTS)
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     made = World(request.param, 2)
     yield made

@@ -23,13 +23,14 @@ from telegrad.errors import (
 from telegrad.rendezvous import JoinedJob
 from telegrad.testing import leaks
 from tests.patience import with_more_time
+from tests.repeated import TRANSPORTS
 from tests.rpc import remote_code
 from tests.rpc.membership_world import LIMIT, Heard, World
 
 QUICK = 3.0  # lost_after where a test waits for silence; a loaded machine is not silent so long
 
 
-@pytest.fixture(params=["inproc", "grpc"])
+@pytest.fixture(params=TRANSPORTS)
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -22,6 +22,7 @@ from telegrad.transport import (
     Transport,
     make_token,
 )
+from tests.repeated import TRANSPORTS
 from tests.rpc import remote_code
 
 T = TypeVar("T")
@@ -73,7 +74,7 @@ class Job:
         self.coordinator.close()
 
 
-@pytest.fixture(params=["inproc", "grpc"])
+@pytest.fixture(params=TRANSPORTS)
 def job(request: pytest.FixtureRequest) -> Iterator[Job]:
     """w0 listens, w1 and w2 do not."""
     made = Job(request.param, (True, False, False))
@@ -166,7 +167,7 @@ def test_a_group_over_two_of_them_ends_with_the_same_error_on_all(job: Job) -> N
     assert any(each.startswith("UnreachableWorkerError") for each in words), words
 
 
-@pytest.mark.parametrize("kind", ["inproc", "grpc"])
+@pytest.mark.parametrize("kind", TRANSPORTS)
 def test_a_group_over_one_of_them_works(kind: str) -> None:
     job = Job(kind, (True, True, False))
     with ThreadPoolExecutor(3) as pool:
@@ -175,7 +176,7 @@ def test_a_group_over_one_of_them_works(kind: str) -> None:
     job.close()
 
 
-@pytest.mark.parametrize("kind", ["inproc", "grpc"])
+@pytest.mark.parametrize("kind", TRANSPORTS)
 @pytest.mark.parametrize("listens", [True, False])
 def test_who_comes_late(kind: str, listens: bool) -> None:
     job = Job(kind, (True, False))

@@ -32,6 +32,7 @@ from telegrad.transport.session import exchange as loopback
 from telegrad.transport.session.connection import FRUITLESS_CARRIERS, LEAST_PATIENCE
 from telegrad.types import WorkerInfo
 from telegrad.wire import BLOCK_BYTES, Envelope
+from tests.repeated import TRANSPORTS
 from tests.transport.taps import Tap
 from tests.transport.workers import (
     SECONDS,
@@ -330,7 +331,7 @@ def test_the_answer_to_a_goodbye_is_heard_though_lanes_end_before_it(floor: Floo
     assert client.recorder.wait_lost().reason == "it left"
 
 
-@pytest.mark.parametrize("kind", ["inproc", "grpc"])
+@pytest.mark.parametrize("kind", TRANSPORTS)
 @pytest.mark.parametrize("held", [False, True])
 def test_nothing_is_left_open(kind: str, held: bool) -> None:
     def use() -> None:

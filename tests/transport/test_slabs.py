@@ -23,6 +23,7 @@ from telegrad.transport.shm.loans import MOST_SLABS, Loans
 from telegrad.transport.shm.slabs import SlabPool, SlabStream
 from telegrad.transport.sockets.message_socket import MOST_DESCRIPTORS, DirectSocket
 from telegrad.wire import LENT_BYTES, Envelope, Frame, Lending, Lent
+from tests.repeated import TRANSPORTS
 from tests.transport.workers import Floor, Worker, floor_of, wait_until
 
 SIZE = 2**20
@@ -180,7 +181,7 @@ def test_what_is_small_or_elsewhere_gets_none(local: Floor) -> None:
     assert alice.exchange.memory(bob.info).take(Bounds().lent + 1) is None
 
 
-@pytest.mark.parametrize("kind", ["inproc", "grpc"])
+@pytest.mark.parametrize("kind", TRANSPORTS)
 def test_other_transports_share_nothing(kind: str) -> None:
     with floor_of(kind) as floor:
         alice, bob = floor.pair()

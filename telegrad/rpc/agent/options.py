@@ -17,6 +17,7 @@ from telegrad.wire import Decide, DeviceMap
 
 __all__ = [
     "HIGHEST_PORT",
+    "Invitation",
     "RpcOptions",
     "check_ports",
 ]
@@ -327,3 +328,21 @@ def _checked_callables(callables: object) -> str | tuple[str, ...] | Decide:
             "until it is decided; write a plain def, which may block"
         )
     return callables
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Invitation:
+    """What a process needs to join a job on top of its workers; it travels by value.
+
+    Attributes:
+        endpoint: Where the coordinator listens.
+        job: The job's name.
+        token: The secret of the job; None where it is insecure.
+        options: The options of the worker that invites.
+    """
+
+    endpoint: str
+    job: str
+    token: bytes | None
+    options: RpcOptions
