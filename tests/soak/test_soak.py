@@ -55,7 +55,17 @@ def test_the_second_half_of_100000_operations_leaves_nothing(kind: str) -> None:
     check(kind, OPERATIONS, LIMIT_SECONDS)
 
 
-@pytest.mark.parametrize("kind", sorted(load.LOADS))
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "calls",
+        *(
+            pytest.param(kind, marks=pytest.mark.long)
+            for kind in sorted(load.LOADS)
+            if kind != "calls"
+        ),
+    ],
+)
 def test_a_thousand_operations_leave_nothing_running(kind: str) -> None:
     """The same load, short enough for every run; what is bounded is not full yet, and still grows."""
     check(kind, 1000, 45.0, memory=False)
