@@ -1,4 +1,4 @@
-"""Writes docs/numpy.md: every public function of NumPy, with how far it can be differentiated.
+"""Writes docs/numpy.md: every public function of NumPy, and how far it can be differentiated.
 
     scripts/make_numpy_page.py [--check]
 
@@ -31,8 +31,8 @@ MODULES: tuple[tuple[str, ModuleType], ...] = (
     ("numpy.fft", np.fft),
 )
 
-# What takes no array that could have a gradient: it makes arrays of numbers, reads files, or
-# tells about types, indices, dates and settings.
+# Functions without an array argument that could have a gradient: they make arrays of numbers, read
+# files, or return facts on types, indices, dates and settings.
 APART = """
 arange array asanyarray asarray asarray_chkfinite ascontiguousarray asfortranarray asmatrix
 bartlett base_repr binary_repr blackman bmat broadcast_shapes busday_count busday_offset
@@ -51,58 +51,62 @@ HEAD = """# NumPy's functions and their gradients
 
 <!-- Written by scripts/make_numpy_page.py: change that, and the tables of telegrad/autograd/ops. -->
 
-`telegrad.numpy.f(...)` and `numpy.f(...)` with a Tensor among the arguments do the same. This is
-every public function of NumPy {version}, of `numpy.linalg` and of `numpy.fft`:
+This page lists every public function of NumPy {version}, of `numpy.linalg` and of `numpy.fft`, and
+tells how far each can be differentiated. `telegrad.numpy.f(...)` and `numpy.f(...)` do the same if
+an argument is a Tensor.
 
-| tier | functions | what holds |
+| tier | functions | meaning |
 |---|---|---|
 {counts}
 
-An option that a rule does not know (`out=`, and `where=` of an elementwise function) is a
-`TypeError` with Tensors. Where a function has a kink or a tie, the gradient is one-sided or shared:
-equal items share that of `max` equally, `abs` and `sign` have 0 at 0, `std` has 0 where it is 0,
-`hypot` and `arctan2` have 0 at the origin. An extremum that is NaN has gradient 0, as comparisons
-with NaN are false. Of equal items, `sort`, `median`, `quantile` and their like give it to those that NumPy's order puts
-there, `unique` and the other sets to the first. With respect to `q`, a quantile has one for
-`method="linear"`; where it is an item, that of the piece that begins there.
+With Tensors, an option that a rule does not know (`out=`, and `where=` of an elementwise function)
+raises `TypeError`. At a kink or a tie the gradient is one-sided or shared: equal items share that of
+`max` equally, `abs` and `sign` have 0 at 0, `std` has 0 where it is 0, `hypot` and `arctan2` have 0
+at the origin. An extremum that is NaN has gradient 0, because comparisons with NaN are false. Among
+equal items, `sort`, `median`, `quantile` and similar functions give the gradient to the items that
+NumPy's order selects, `unique` and the other set functions to the first. A quantile has a gradient
+with respect to `q` for `method="linear"`. If the quantile is an item, it is the gradient of the
+piece that begins there.
 
-What is a view in NumPy is one here, parts of `split` included. Functions that write into their first
-argument (`copyto` `fill_diagonal` `place` `put` `put_along_axis` `putmask`, `at` of ufuncs) refuse a
-Tensor there: assign to a part, `t[index] = value`.
+A function that returns a view in NumPy returns one here, including the parts of `split`. Functions
+that write into their first argument (`copyto` `fill_diagonal` `place` `put` `put_along_axis`
+`putmask`, `at` of ufuncs) refuse a Tensor there: assign to a part, `t[index] = value`.
 
 Linear algebra: the gradient of `cholesky` is symmetric (Hermitian), as PyTorch's is. `det` has its
 first and second derivatives at singular matrices too; `inv`, `solve` and `slogdet` have none there
-and raise `LinAlgError`. A norm has gradient 0 at 0; equally large items or singular values share
-that of the orders which pick one; order 0 is constant. `einsum` contracts two operands at a time,
-in the order of `np.einsum_path`, whatever `optimize` says. `cross` takes vectors of three items.
+and raise `LinAlgError`. A norm has gradient 0 at 0. For the orders that pick one item or singular
+value, equally large ones share the gradient; order 0 is constant. `einsum` contracts two operands at
+a time, in the order of `np.einsum_path`, for any `optimize`. `cross` takes vectors of three items.
 
 Decompositions: the gradient of a Hermitian matrix (`eigh`, `eigvalsh`, `hermitian=True`) is
-Hermitian, whichever triangle is read. What NumPy chooses among equals has no gradient, so let a
-loss not depend on it:
+Hermitian, for either triangle that is read. NumPy chooses some results among several valid ones.
+Such a choice has no gradient, so a loss should not depend on it:
 
-| what is free | a loss that does not depend on it |
+| free choice | losses that do not depend on it |
 |---|---|
-| the sign of an eigenvector or singular vector; for complex numbers its phase | `v @ v.conj().T`, `abs(v)`, `v.conj() @ a @ v`; of `svd`, what has `u` and `vh` together |
+| the sign of an eigenvector or singular vector; for complex numbers its phase | `v @ v.conj().T`, `abs(v)`, `v.conj() @ a @ v`; for `svd`, products in which `u` and `vh` occur together |
 | the vectors that only complete a basis (`full_matrices=True`, `mode="complete"`) | the projection on all of them |
 | the vectors of equal eigenvalues or singular values | the values alone |
 
-A loss that depends on a sign gets the gradient for the sign that it was given; one that depends on
-a phase, or on which vectors complete a basis, that of the choice that turns least. Where values are
-equal, the vectors have no derivative: a loss that uses vectors raises `AutogradError`, unless it has
-nothing to do with the equal ones. So it does with the vectors of singular values 0, of an oblong or
-complex matrix. Between values that almost agree the gradient is as large as it says. The values
-alone always have one; that of equal values, each by itself, is for the vectors that were found, and
-`svdvals` is one-sided at 0. `qr` of a matrix without full rank raises `LinAlgError`; near one, and
-where the vectors of `eig` span less than the whole space, gradients grow without bound. `pinv` and
-`lstsq` have the gradient for changes that keep the rank.
+A loss that depends on a sign gets the gradient for the given sign. A loss that depends on a phase,
+or on the vectors that complete a basis, gets the gradient for the choice that rotates least. Vectors
+of equal values have no derivative: a loss that depends on them raises `AutogradError`. The vectors
+of singular values 0, of an oblong or complex matrix, count as such vectors. Between values that
+almost agree the gradient is correct, but large.
 
-`fft` and its like take every length and `norm`; an axis named twice has a gradient without `s`.
-`interp` has gradients for `x`, `xp`, `fp`, `left` and `right`; at a knot that of the piece that
-begins there. `pad` takes all modes but functions. `angle` and `sign` have gradient 0 at 0.
+The values alone always have a gradient. The gradient of each of several equal values is that for
+the computed vectors, and that of `svdvals` is one-sided at 0. `qr` of a matrix without full rank
+raises `LinAlgError`. Gradients grow without bound near such a matrix, and where the vectors of `eig`
+span less than the whole space. `pinv` and `lstsq` have the gradient for changes that keep the rank.
+
+`fft` and related functions take every length and `norm`; an axis named twice has a gradient without
+`s`. `interp` has gradients for `x`, `xp`, `fp`, `left` and `right`; at a knot it has the gradient of
+the piece that begins there. `pad` takes all modes except functions. `angle` and `sign` have gradient
+0 at 0.
 
 Complex numbers: the gradient of a real loss with respect to `z = x + iy` is `dL/dx + i dL/dy`, the
 direction in which the loss rises most. That is PyTorch's convention; JAX's is its conjugate. A
-function whose rule is of real numbers refuses complex ones that need a gradient.
+function whose rule holds for real numbers only refuses complex ones that need a gradient.
 
 How to add a function: `extend.md`.
 """
@@ -110,9 +114,9 @@ How to add a function: `extend.md`.
 HOLDS = {
     Tier.SECOND_ORDER: "first and second derivatives, checked against finite differences",
     Tier.FIRST_ORDER: "first derivatives, checked against finite differences",
-    Tier.CONSTANT: "the derivative is 0 wherever there is one: computed, never recorded",
-    Tier.NONE: "no rule: raises `AutogradError` when an argument needs a gradient, else computes",
-    None: "makes arrays, reads files, or tells about types, indices and settings: NumPy's own",
+    Tier.CONSTANT: "the derivative is 0 wherever it exists: computed, never recorded",
+    Tier.NONE: "no rule: raises `AutogradError` if an argument needs a gradient, else computes",
+    None: "makes arrays, reads files, or returns facts on types, indices and settings: NumPy's own",
 }
 TITLES = {
     Tier.SECOND_ORDER: "Tier 1",
@@ -133,7 +137,7 @@ def functions() -> Iterator[tuple[str, str, Callable[..., Any]]]:
 
 
 def tier(name: str, function: Callable[..., Any]) -> Tier | None:
-    """Returns the tier, None for what stands apart."""
+    """Returns the tier, None for functions that stand apart."""
     found = extend.tier_of(function)
     return None if found is Tier.NONE and name in APART.split() else found
 
