@@ -1,15 +1,16 @@
 """State in files of the safetensors format, which hold arrays and no code.
 
-Other libraries read and write them, PyTorch's users too: https://huggingface.co/docs/safetensors.
-A file is whole or not there: it is written beside its place and then given its name.
+Other libraries, PyTorch's users among them, read and write the same format:
+https://huggingface.co/docs/safetensors. A file appears whole or not at all: it is written under
+another name in the same directory and then renamed.
 
-    save_state_dict, load_state_dict    arrays by name: a module's state
-    save_checkpoint, load_checkpoint    several states, numbers and words: all that training goes on
-                                        from. Arrays have dotted names; where they and all else
-                                        belong is said, as JSON, in the file's metadata
+    save_state_dict, load_state_dict    arrays by name: the state of a module
+    save_checkpoint, load_checkpoint    all that training needs to go on: several states, numbers
+                                        and strings. Arrays have dotted names; the file's metadata
+                                        says in JSON where they and everything else belong
 
-Needs the extra `telegrad[safetensors]`. Outside of `telegrad.nn`, whose functions other workers may
-call: none of them writes a file.
+Needs the extra `telegrad[safetensors]`. These functions are not in `telegrad.nn`, because other
+workers may call the functions of `telegrad.nn`, and no remote call may write a file.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ __all__ = [
 ]
 
 _TREE: Final = "telegrad.checkpoint"
-"""The key in the metadata under which a checkpoint says what belongs where."""
+"""The metadata key under which a checkpoint stores its tree: which value belongs where."""
 
 
 @runtime_checkable
@@ -47,7 +48,7 @@ class HasState(Protocol):
     """A module, an optimizer or a scheduler."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns copies of all that it remembers."""
+        """Returns a copy of the object's state by name."""
 
 
 def save_state_dict(
@@ -56,32 +57,32 @@ def save_state_dict(
     *,
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Writes arrays into a file, in place of one that is there.
+    """Writes arrays into a file and replaces a file that is there.
 
-    Arrays of a GPU come to the host first.
+    Arrays on a GPU are copied to the host first.
 
     Args:
         state: A module, or arrays and Tensors by name.
-        path: Of the file.
-        metadata: What else it is to say; words alone.
+        path: The path of the file.
+        metadata: Further strings by name, stored in the file.
 
     Raises:
         ImportError: safetensors is not installed.
-        OSError: The file cannot be written; one that was there is still there.
-        TypeError: A key or a value of `metadata` is no str, or the format has no such dtype
-            (complex128, extended precision).
+        OSError: The file cannot be written; an existing file stays as it was.
+        TypeError: A key or a value of `metadata` is not a str, or the format does not support a
+            dtype (complex128, extended precision).
     """
     library, numpy_library = _library("safetensors"), _library("safetensors.numpy")
     words: Mapping[Any, Any] = metadata or {}
     for key, word in words.items():
         if not isinstance(key, str) or not isinstance(word, str):
-            raise TypeError(f"metadata is of words alone, not {key!r}: {word!r}")
+            raise TypeError(f"metadata holds strings only, not {key!r}: {word!r}")
     given = state.state_dict() if isinstance(state, Module) else state
     arrays = {name: _on_host(x) for name, x in given.items()}
-    target = Path(path).resolve()  # a link stays one
+    target = Path(path).resolve()  # a symbolic link stays a link
     beside = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     beside.touch(exist_ok=False)
-    mode = beside.stat().st_mode  # what others may do with new files here
+    mode = beside.stat().st_mode  # the permissions that the umask gives to new files
     try:
         numpy_library.save_file(arrays, beside, metadata=dict(words))
         beside.chmod(mode)
@@ -99,7 +100,7 @@ def load_state_dict(path: str | os.PathLike[str]) -> dict[str, Array]:
     Raises:
         ImportError: safetensors is not installed.
         OSError: There is no such file.
-        ValueError: It is no file of this format.
+        ValueError: The file is not of this format.
     """
     library = _library("safetensors")
     try:
@@ -110,12 +111,12 @@ def load_state_dict(path: str | os.PathLike[str]) -> dict[str, Array]:
 
 
 def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Returns what else a file says; reads no arrays.
+    """Returns the metadata of a file without reading its arrays.
 
     Raises:
         ImportError: safetensors is not installed.
         OSError: There is no such file.
-        ValueError: It is no file of this format.
+        ValueError: The file is not of this format.
     """
     library = _library("safetensors")
     try:
@@ -126,18 +127,19 @@ def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
 
 
 def save_checkpoint(parts: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
-    """Writes all that training is to go on from into a file, in place of one that is there.
+    """Writes all that training needs to go on into a file and replaces a file that is there.
 
     Args:
-        parts: By name: modules, optimizers and schedulers, whose `state_dict()` is saved; arrays,
-            Tensors, numbers, words, None; dicts, lists and tuples of these.
-        path: Of the file.
+        parts: The parts of the state by name. A part is a module, an optimizer or a scheduler,
+            whose `state_dict()` is saved; or an array, a Tensor, a number, a str or None; or a
+            dict, list or tuple of parts.
+        path: The path of the file.
 
     Raises:
         ImportError: safetensors is not installed.
-        OSError: See `save_state_dict`.
-        TypeError: A part is none of this; the message says which.
-        ValueError: Two arrays would have one dotted name.
+        OSError: The file cannot be written; an existing file stays as it was.
+        TypeError: A part is of another type; the message names it.
+        ValueError: Two arrays would have the same dotted name.
 
     >>> import tempfile
     >>> from telegrad import nn, optim
@@ -156,12 +158,12 @@ def save_checkpoint(parts: Mapping[str, Any], path: str | os.PathLike[str]) -> N
 
 
 def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Returns what `save_checkpoint` was given, states as dicts and Tensors as arrays.
+    """Returns the parts that `save_checkpoint` was given: states as dicts, Tensors as arrays.
 
     Raises:
         ImportError: safetensors is not installed.
         OSError: There is no such file.
-        ValueError: It is no file of `save_checkpoint`.
+        ValueError: `save_checkpoint` did not write the file.
     """
     words = load_metadata(path)
     if _TREE not in words:
@@ -171,7 +173,7 @@ def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _apart(x: Any, name: str, arrays: dict[str, Any]) -> Any:
-    """What JSON can say of `x`; its arrays go into `arrays`."""
+    """Returns `x` as JSON can hold it, and moves its arrays into `arrays`."""
     if isinstance(x, HasState):
         x = x.state_dict()
     if isinstance(x, np.generic):
@@ -207,7 +209,7 @@ def _joined(x: Any, arrays: Mapping[str, Array]) -> Any:
 
 def _on_host(x: Any) -> Array:
     array = host_copy(x.data if isinstance(x, Tensor) else as_array(x))
-    return np.array(array, order="C")  # the format knows no strides
+    return np.array(array, order="C")  # the format stores no strides
 
 
 def _reach_disk(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Names for the types that every floor shares."""
+"""Type aliases and the description of a worker, which all packages share."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ class WorkerInfo:
     """A member of the job; equal by value.
 
     Attributes:
-        name: What users call it: `[A-Za-z0-9._-]`, up to 63 characters, distinct without case.
-        rank: Its place in the job, from 0.
-        incarnation: Distinguishes it from earlier and later processes of the same name.
+        name: The worker's name: `[A-Za-z0-9._-]`, up to 63 characters; names that
+            differ only in case count as equal.
+        rank: The worker's place in the job, from 0.
+        incarnation: A number that tells this process from earlier and later ones of the same name.
     """
 
     name: WorkerName
@@ -33,4 +34,4 @@ class WorkerInfo:
     incarnation: int
 
     def __hash__(self) -> int:
-        return self.incarnation  # distinct, and each message is looked up by it several times
+        return self.incarnation  # unique; every message looks its worker up several times

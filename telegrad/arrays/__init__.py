@@ -1,4 +1,4 @@
-"""NumPy and CuPy arrays behind one face; CuPy need not be installed."""
+"""One interface to NumPy and CuPy arrays; CuPy need not be installed."""
 
 from telegrad.arrays.backend import as_array, is_array, is_cupy, is_floating, is_inexact, namespace
 from telegrad.arrays.device import (

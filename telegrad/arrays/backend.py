@@ -1,6 +1,6 @@
-"""Tells NumPy from CuPy arrays, and arrays from everything else, without importing CuPy.
+"""Tests that tell NumPy arrays, CuPy arrays and other objects apart without importing CuPy.
 
-A CuPy array can only exist where somebody has imported `cupy`; looking into `sys.modules` is
+A CuPy array can only exist where something has imported `cupy`. A look into `sys.modules` is
 therefore enough, and a machine without a GPU never pays for the import.
 """
 
@@ -16,7 +16,7 @@ from telegrad.types import Array, DTypeLike
 
 __all__ = ["as_array", "is_array", "is_cupy", "is_floating", "is_inexact", "namespace"]
 
-_LOADED: Final = sys.modules  # looked into where most operations pass
+_LOADED: Final = sys.modules  # a name of this module, because most operations look here
 
 
 def is_cupy(value: object) -> TypeGuard[Array]:
@@ -37,7 +37,7 @@ def is_array(value: object) -> TypeGuard[Array]:
 
 
 def namespace(*values: object) -> Any:
-    """Returns the module whose functions work on `values`: `cupy` if one is CuPy's, else `numpy`."""
+    """Returns the module for `values`: `cupy` if one of them is a CuPy array, else `numpy`."""
     cupy = _LOADED.get("cupy")
     if cupy is not None and any(isinstance(value, cupy.ndarray) for value in values):
         return cupy
@@ -45,7 +45,7 @@ def namespace(*values: object) -> Any:
 
 
 def _on_gpu(value: object) -> bool:
-    """Tells whether `value` is an array of another library on a GPU."""
+    """Tells whether `value` is a GPU array of any library."""
     return getattr(value, "__cuda_array_interface__", None) is not None
 
 
@@ -72,24 +72,24 @@ def is_inexact(dtype: DTypeLike) -> bool:
 
 
 def as_array(value: object, *, dtype: DTypeLike | None = None) -> Array:
-    """Returns `value` as an array, sharing its memory where it already is one of that dtype.
+    """Returns `value` as an array, without a copy if it already is an array of that dtype.
 
     Args:
         value: An array, a scalar, or nested sequences of numbers.
-        dtype: The wanted dtype, or None for the value's own.
+        dtype: The wanted dtype, or None for the dtype of `value`.
 
     Returns:
-        A CuPy array for a CuPy array and for what has a CUDA array interface, else a NumPy array
+        A CuPy array if `value` is a CuPy array or has a CUDA array interface, else a NumPy array
         (0-d for a scalar).
 
     Raises:
-        ImportError: It is on a GPU and CuPy is not installed.
-        TypeError: `value` holds something that is no number.
+        ImportError: `value` is on a GPU and CuPy is not installed.
+        TypeError: `value` holds something that is not a number.
     """
     if type(value) is np.ndarray and dtype is None and value.dtype.kind in "fiubc":
         return value
     if type(value) is not np.ndarray and isinstance(value, np.ndarray) and hasattr(value, "mask"):
-        raise TypeError("a masked array is no array of numbers; pass x.filled(value)")
+        raise TypeError("masked arrays are not supported; pass x.filled(value)")
     xp = namespace(value)
     if xp is np and not isinstance(value, np.ndarray) and _on_gpu(value):
         xp = importlib.import_module("cupy")

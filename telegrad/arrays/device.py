@@ -1,4 +1,4 @@
-"""Where an array lives, as a string: `cpu`, or `cuda:0`, `cuda:1`, ...; and moving it."""
+"""Device names (`cpu`, `cuda:0`, `cuda:1`, ...) and copies of arrays between devices."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 
 
 _GPU_KINDS: Final = (2, 13)
-"""Of DLPack's device types: CUDA memory, and CUDA managed memory."""
+"""DLPack's device types for CUDA memory and for CUDA managed memory."""
 
 CPU: Final = "cpu"
 _NUMPY_ALONE: Final = {np.ndarray}
@@ -47,26 +47,26 @@ def device_of(array: Array) -> str:
 
 
 def device_name(device: str) -> str:
-    """Returns `device` as `device_of` writes it: `cuda` is the first GPU, `cuda:0`.
+    """Returns `device` in the form that `device_of` returns; `cuda` becomes `cuda:0`.
 
     Raises:
-        ValueError: `device` is no device name.
+        ValueError: `device` is not a device name.
     """
     return CPU if device == CPU else f"cuda:{_gpu_number(device)}"
 
 
 def to_device(array: Array, device: str) -> Array:
-    """Returns `array` on `device`; the same object where it already is there.
+    """Returns `array` on `device`; the same object if it already is there.
 
-    The copy is complete when this returns: any thread and any CUDA stream may use it.
+    The copy is complete when this function returns: any thread and any CUDA stream may use it.
 
     Args:
         array: A NumPy or CuPy array.
         device: `cpu`, `cuda` (the first GPU) or `cuda:<number>`.
 
     Raises:
-        ValueError: `device` is no device name.
-        RuntimeError: A GPU is asked for and CuPy is not installed.
+        ValueError: `device` is not a device name.
+        RuntimeError: `device` is a GPU and CuPy is not installed.
     """
     if device == CPU:
         return _to_cpu(array)
@@ -77,10 +77,12 @@ def to_device(array: Array, device: str) -> Array:
 
 
 def copy_to_device(array: Array, device: str) -> Array:
-    """Returns a copy of `array` on a GPU, also where it is on that one already; see `to_device`.
+    """Returns a copy of `array` on a GPU, even if `array` already is on that GPU.
+
+    The copy is complete when this function returns, as with `to_device`.
 
     Raises:
-        ValueError: `device` is no GPU's name.
+        ValueError: `device` is not the name of a GPU.
         RuntimeError: CuPy is not installed, or there is no such GPU.
     """
     number, cupy = _gpu_number(device), _import_cupy(device)
@@ -95,13 +97,13 @@ def copy_to_device(array: Array, device: str) -> Array:
 
 
 def octets_from_gpu(octets: np.ndarray[Any, np.dtype[np.uint8]], array: Array) -> None:
-    """Copies an array of a GPU into host memory, its items in the order of C.
+    """Copies a GPU array into host memory, its items in C order.
 
-    In the current stream, which is waited for.
+    The copy runs in the current stream; this function waits for that stream.
 
     Args:
-        octets: Where to; as many bytes.
-        array: CuPy's.
+        octets: The target, with as many bytes as `array` has.
+        array: A CuPy array.
     """
     cupy = _import_cupy(device_of(array))
     with cupy.cuda.Device(_gpu_number(device_of(array))):
@@ -113,13 +115,13 @@ def octets_from_gpu(octets: np.ndarray[Any, np.dtype[np.uint8]], array: Array) -
 
 
 def array_beside(value: object, neighbour: Array) -> Array:
-    """Returns `value` as an array; one that is none yet is made where `neighbour` lives.
+    """Returns `value` as an array; a value that is not an array yet goes where `neighbour` lives.
 
     >>> array_beside([1, 2], np.zeros(3))
     array([1, 2])
 
     Raises:
-        TypeError: `value` holds something that is no number.
+        TypeError: `value` holds something that is not a number.
     """
     if type(value) is np.ndarray or is_array(value):
         return value
@@ -127,15 +129,17 @@ def array_beside(value: object, neighbour: Array) -> Array:
 
 
 def array_from_dlpack(source: Any) -> Array:
-    """Returns an array that shares the memory of another library's: CuPy's if it is on a GPU.
+    """Returns an array that shares the memory of another library's array.
+
+    It is a CuPy array if that memory is on a GPU, else a NumPy array.
 
     Args:
-        source: Has `__dlpack__` and `__dlpack_device__`.
+        source: An object with the methods `__dlpack__` and `__dlpack_device__`.
 
     Raises:
-        TypeError: It has not.
-        BufferError: Its dtype or its place is none that NumPy or CuPy knows.
-        RuntimeError: It is on a GPU and CuPy is not installed.
+        TypeError: `source` lacks these methods.
+        BufferError: NumPy or CuPy does not support the dtype or the device.
+        RuntimeError: The memory is on a GPU and CuPy is not installed.
     """
     try:
         kind, number = source.__dlpack_device__()
@@ -150,14 +154,14 @@ def array_from_dlpack(source: Any) -> Array:
 
 
 def check_devices(what: str, *values: object) -> None:
-    """Checks that those of `values` that are arrays live on one device.
+    """Checks that all arrays among `values` live on one device.
 
     Args:
-        what: What they are for, for the message.
-        values: Arrays, and anything else, which is not looked at.
+        what: The use of the arrays, a noun for the error message.
+        values: Arrays and other objects; the other objects are ignored.
 
     Raises:
-        ValueError: They do not.
+        ValueError: The arrays live on different devices.
     """
     if set(map(type, values)) == _NUMPY_ALONE:
         return
@@ -182,7 +186,7 @@ def _to_cpu(array: Array) -> Array:
 
 
 def _is_plain(array: Array) -> bool:
-    """Whether it is NumPy's, in one stretch, of numbers that CuPy takes as they are."""
+    """Tells whether `array` is a contiguous NumPy array of a dtype that CuPy supports as it is."""
     if type(array) is not np.ndarray or array.dtype.kind not in "biufc":
         return False
     flags = array.flags
@@ -210,18 +214,18 @@ def _import_cupy(device: str) -> Any:
         ) from error
 
 
-# -- array contents in host memory, for sockets, files and printing ------------------------------
+# -- copies to host memory, for sockets, files and printing --------------------------------------
 
 
 def to_host(array: Array) -> Array:
-    """Returns `array` as a NumPy array; itself where it already is one, else a copy."""
+    """Returns `array` as a NumPy array: the same object if it is one, else a copy."""
     return to_device(array, CPU)
 
 
 def host_copy(array: Array) -> Array:
     """Returns a fresh, writable, C-contiguous NumPy array with the values of `array`.
 
-    A CuPy array is copied once, in the current stream, which is waited for.
+    A CuPy array is copied once, in the current stream; this function waits for that stream.
 
     >>> source = np.zeros((2, 3)).T
     >>> copied = host_copy(source)
@@ -233,13 +237,13 @@ def host_copy(array: Array) -> Array:
     return np.array(array, order="C", copy=True)
 
 
-# -- values of the host into an array that is there already, wherever that lives -----------------
+# -- writes of host values into an existing array -------------------------------------------------
 
 
 def copy_into(target: Array, values: Array) -> None:
-    """Writes the values of a NumPy array into `target`, of the same shape and dtype.
+    """Writes the values of a NumPy array into `target`, which has the same shape and dtype.
 
-    They are there when this returns: any thread and any CUDA stream may read them.
+    The write is complete when this function returns: any thread and CUDA stream may read it.
 
     >>> import numpy as np
     >>> target = np.zeros(2)

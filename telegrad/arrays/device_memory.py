@@ -1,8 +1,9 @@
-"""Memory of a GPU that processes of one host share by CUDA's handles, and what others share, opened here.
+"""GPU memory that processes of one host share by CUDA's handles (CUDA IPC).
 
-A handle names a whole allocation of `cudaMalloc`, not a place in it; so this is no memory of CuPy's pool.
-What holds for it is NVIDIA's to say: the process that made it cannot open it; opened twice it is one
-mapping with a count; and it is to be closed by others before its maker frees it.
+A handle names a whole allocation of `cudaMalloc`, not a place in it. So this memory does not come
+from CuPy's pool. NVIDIA sets three rules for a handle. The process that made it cannot open it.
+Opening it twice gives one mapping with a count. All others must close it before its maker frees
+the memory.
 """
 
 from __future__ import annotations
@@ -27,20 +28,21 @@ IDENTITY_CHARACTERS = 16
 
 
 def gpu_identities() -> tuple[str, ...]:
-    """Returns what tells the GPUs of this host apart, in the order of their numbers here.
+    """Returns one string per GPU of this host, in this process's order of GPU numbers.
 
-    Another process may number the same GPUs otherwise.
+    The strings are the same in all processes. The order is not: another process may number the same
+    GPUs differently.
 
     Raises:
         ImportError: CuPy is not installed.
-        RuntimeError: It finds no driver.
+        RuntimeError: CuPy finds no driver.
     """
     runtime: Any = importlib.import_module("cupy").cuda.runtime
     return tuple(_identity(runtime, number) for number in range(runtime.getDeviceCount()))
 
 
 def _identity(runtime: Any, number: int) -> str:
-    # Of MIG's parts one alone may differ.
+    # Two parts of one MIG GPU may have the same uuid or the same bus id, so both are hashed.
     uuid = bytes(runtime.getDeviceProperties(number)["uuid"])
     bus = str(runtime.deviceGetPCIBusId(number)).encode()
     return hashlib.sha256(uuid + b"|" + bus).hexdigest()[:IDENTITY_CHARACTERS]
@@ -55,21 +57,24 @@ def _array(memory: Any, offset: int, shape: Shape, dtype: DTypeLike) -> Array:
 
 @final
 class DeviceMemory:
-    """Memory of a GPU here that other processes may open; freed when nothing refers to it.
+    """An allocation on one of this worker's GPUs that other processes may open.
+
+    The memory is freed when nothing refers to this object.
 
     Attributes:
-        number: Of the GPU.
-        size: In bytes.
-        pointer: Its address.
-        handle: By which others open it.
+        number: The number of the GPU.
+        size: The size in bytes.
+        pointer: The address of the memory.
+        handle: The CUDA handle with which other processes open the memory.
 
     Args:
-        number: Of the GPU.
-        size: In bytes. Of less than 2 MiB CUDA would share what lies beside it, too.
+        number: The number of the GPU.
+        size: The size in bytes; it should be at least 2 MiB. CUDA packs smaller allocations
+            together, and the handle would share the neighbours, too.
 
     Raises:
-        MemoryError: There is not so much.
-        RuntimeError: It cannot be shared here.
+        MemoryError: The GPU has not enough free memory.
+        RuntimeError: CUDA cannot share the memory on this system.
     """
 
     def __init__(self, number: int, size: int) -> None:
@@ -85,13 +90,13 @@ class DeviceMemory:
             try:
                 self.handle = bytes(self._cuda.runtime.ipcGetMemHandle(self.pointer))
             except BaseException:
-                self._free()  # now: the error keeps this object
+                self._free()  # now: the error's traceback keeps this object alive
                 raise
 
     def fill(self, offset: int, array: Array) -> None:
-        """Copies an array of this GPU to there, in the order of C, in the current stream.
+        """Copies an array of this GPU to `offset`, its items in C order.
 
-        That is waited for.
+        The copy runs in the current stream; this method waits for that stream.
         """
         with self._cuda.Device(self.number):
             there = _array(self, offset, array.shape, array.dtype)
@@ -99,12 +104,12 @@ class DeviceMemory:
             self._cuda.get_current_stream().synchronize()
 
     def read(self, offset: int, octets: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
-        """Copies bytes to the host; waits for that, and not for what else the GPU does."""
+        """Copies the bytes at `offset` to the host; waits for the copy, not for other GPU work."""
         with self._cuda.Device(self.number), self._cuda.Stream(non_blocking=True):
             octets_from_gpu(octets, _array(self, offset, octets.shape, np.uint8))
 
     def __del__(self) -> None:
-        """Frees it."""
+        """Frees the memory."""
         self._free()
 
     def _free(self) -> None:
@@ -117,13 +122,13 @@ class DeviceMemory:
 @final
 @dataclass(frozen=True, slots=True)
 class SharedPlace:
-    """Where something lies in memory of a GPU that another process has made.
+    """A place in GPU memory that another process has made.
 
     Attributes:
-        gpu: Which one, as `gpu_identities` tells them apart.
-        handle: Of the memory.
-        size: Of all of it, in bytes.
-        offset: Of the first byte.
+        gpu: The identity of the GPU, one of `gpu_identities`.
+        handle: The CUDA handle of the memory.
+        size: The size of the whole memory, in bytes.
+        offset: The offset of the first byte.
     """
 
     gpu: str
@@ -135,7 +140,7 @@ class SharedPlace:
 @final
 @dataclass(slots=True)
 class _Mapping:
-    """Memory of another process, as it is open here."""
+    """Memory of another process that is open in this process."""
 
     cuda: Any
     number: int
@@ -147,44 +152,46 @@ class _Mapping:
 
 @final
 class Mappings:
-    """What is open here of other processes' memory; any thread.
+    """The GPU memory of other processes that is open in this process; safe for any thread.
 
-    Opening takes long, so that it stays open for a while: not for as long as its maker keeps memory
-    that nobody uses.
+    Opening a handle takes long, so a mapping stays open for a while after its last use. It does not
+    stay open forever, because the maker of the memory cannot free it until then.
 
     Args:
-        clock: In seconds.
-        idle_seconds: After which it is closed.
+        clock: A function that returns the time in seconds.
+        idle_seconds: The time without use after which a mapping is closed.
     """
 
     def __init__(self, clock: Callable[[], float], idle_seconds: float) -> None:
         self._clock = clock
         self._idle_seconds = idle_seconds
-        self._lock = threading.Lock()  # guards the next two
+        self._lock = threading.Lock()  # guards _numbers and _open
         self._numbers: dict[str, int] | None = None
         self._open: dict[tuple[str, bytes], _Mapping] = {}
 
     @property
     def count(self) -> int:
-        """How many are open."""
+        """The number of open mappings."""
         return len(self._open)
 
     @contextlib.contextmanager
     def array(
         self, place: SharedPlace, shape: Shape, dtype: DTypeLike, size: int
     ) -> Iterator[Array]:
-        """Has an array of somebody else's memory for a while, C-contiguous, on its GPU.
+        """Yields a C-contiguous array over another process's memory, on its GPU.
+
+        The array is valid inside the `with` block only.
 
         Args:
-            place: Where it lies.
-            shape: Its shape.
-            dtype: Its dtype.
-            size: Its bytes.
+            place: The place of the array in the memory.
+            shape: The shape of the array.
+            dtype: The dtype of the array.
+            size: The size of the array in bytes.
 
         Raises:
-            ValueError: It would not lie in there.
+            ValueError: The array does not fit into the memory at that place.
             LookupError: This process does not see that GPU.
-            RuntimeError: CUDA cannot open it.
+            RuntimeError: CUDA cannot open the handle.
         """
         if len(place.handle) != HANDLE_BYTES or not 0 <= place.offset <= place.size - size:
             raise ValueError(f"{size} bytes at {place.offset} of a GPU's memory of {place.size}")
@@ -198,13 +205,16 @@ class Mappings:
 
     @property
     def idle(self) -> bool:
-        """Whether there is something to close."""
+        """True if `close_idle` would close a mapping."""
         then = self._clock() - self._idle_seconds
         with self._lock:
             return any(not each.users and each.used <= then for each in self._open.values())
 
     def close_idle(self, seconds: float | None = None) -> None:
-        """Closes what was not used for so long, or as long as agreed; may wait for the GPU."""
+        """Closes the mappings that were not used for `seconds` (default: `idle_seconds`).
+
+        It may wait for the GPU.
+        """
         then = self._clock() - (self._idle_seconds if seconds is None else seconds)
         with self._lock:
             for key, each in list(self._open.items()):
@@ -228,14 +238,14 @@ class Mappings:
             self._numbers = {each: number for number, each in enumerate(gpu_identities())}
         number = self._numbers.get(place.gpu)
         if number is None:
-            raise LookupError("memory of a GPU that is not visible to this process")
+            raise LookupError("the memory is on a GPU that is not visible to this process")
         cuda: Any = importlib.import_module("cupy").cuda
         with cuda.Device(number):
             pointer = int(cuda.runtime.ipcOpenMemHandle(place.handle))
         return _Mapping(cuda, number, pointer, place.size)
 
     def __del__(self) -> None:
-        """Closes all of it."""
+        """Closes all mappings."""
         for each in self._open.values():
             _close(each)
 

@@ -1,7 +1,8 @@
-"""Memory that processes of one host share, without a name: whoever holds its descriptor maps it.
+"""Unnamed memory that processes of one host share by passing its file descriptor (memfd).
 
-It lives as long as anybody maps it or holds its descriptor, and no longer, whatever kills a process.
-It is sealed: nobody can take away, by making it shorter, what another one has mapped.
+The memory lives as long as a process maps it or holds its descriptor. It goes away with the last
+of them, even if a process is killed. It is sealed, so that no process can shrink it under another
+process that has mapped it.
 """
 
 from __future__ import annotations
@@ -24,29 +25,29 @@ else:
 
 __all__ = ["SharedMemory", "can_share", "shared_below", "shared_empty"]
 
-NAME = "telegrad"  # in /proc/PID/maps, for people
+NAME = "telegrad"  # shown in /proc/PID/maps, for people
 
 
 def can_share() -> bool:
-    """Tells whether this system has such memory."""
+    """Tells whether this system supports such memory."""
     if not HAS_MEMFD:
         return False
     try:
         SharedMemory.make(1).close()
-    except OSError:  # forbidden to this process, for instance
+    except OSError:  # for instance, this process is forbidden to make one
         return False
     return True
 
 
 @final
 class SharedMemory(mmap):
-    """A mapping of shared memory; what is made over it keeps it.
+    """A mapping of shared memory, which the arrays made over it keep alive.
 
-    It is unmapped when the last view of it is freed.
+    The memory is unmapped when the last view of it is freed.
 
     Attributes:
-        descriptor: What stands for the memory, of whoever made it; -1 where there is none.
-        travels: Whether arrays in it are sent as they are.
+        descriptor: The file descriptor of the memory, in the process that made it; -1 without one.
+        travels: True if arrays in this memory are sent to local workers without a copy.
 
     >>> memory = SharedMemory.make(4096)
     >>> again = SharedMemory.of(memory.descriptor, 4096)
@@ -60,10 +61,10 @@ class SharedMemory(mmap):
 
     @classmethod
     def make(cls, size: int) -> Self:
-        """Makes memory of so many bytes, all zero; those take room when they are first used.
+        """Makes `size` bytes of memory, all zero; a page takes RAM when it is first used.
 
         Raises:
-            OSError: There is no such memory here, or no descriptor left.
+            OSError: The system has no memfd, or no file descriptor is left.
         """
         descriptor = os.memfd_create(NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
@@ -78,33 +79,33 @@ class SharedMemory(mmap):
 
     @classmethod
     def of(cls, descriptor: int, size: int) -> Self:
-        """Maps what another process made; the descriptor remains the caller's.
+        """Maps memory that another process made; the caller keeps the descriptor.
 
         Raises:
-            ValueError: It is something else, of another size, or not sealed.
-            OSError: This process has no room for it.
+            ValueError: The descriptor is not such memory, or its size or its seals are different.
+            OSError: This process has no address space left for it.
         """
         try:
             seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
             found = os.fstat(descriptor).st_size
         except OSError as error:
-            raise ValueError(f"no memory that can be shared: {error}") from error
+            raise ValueError(f"not memory that can be shared: {error}") from error
         if seals != _seals() or found != size or not size:
             raise ValueError(f"memory of {found} bytes, with the seals {seals:#x}, for {size}")
         return cls(descriptor, size)
 
     def take_descriptor(self) -> int:
-        """Returns what stands for it, once: it is the caller's to close from now on."""
+        """Hands the descriptor over to the caller, which must close it; later calls return -1."""
         descriptor, self.descriptor = self.descriptor, -1
         return descriptor
 
     def close_descriptor(self) -> None:
-        """Closes what stands for it; nobody gets it any more. Idempotent."""
+        """Closes the descriptor, so that no further process can get it; idempotent."""
         if (descriptor := self.take_descriptor()) >= 0:
             os.close(descriptor)
 
     def __del__(self) -> None:
-        """Leaves no descriptor behind."""
+        """Closes the descriptor."""
         self.close_descriptor()
 
 
@@ -113,21 +114,22 @@ def _seals() -> int:
 
 
 def shared_empty(shape: Shape | int, dtype: DTypeLike = np.float64) -> np.ndarray[Any, Any]:
-    """Makes an array that workers of this host get without a copy; its items are zero.
+    """Returns a new array, all zero, that workers of this host receive without a copy.
 
-    Where it, or a contiguous part of it, is sent to a worker of the same host and has more than 64 KiB,
-    the worker's array is the same memory: each of both sees what the other one writes, from the call on
-    and for as long as both have it; who waits for whom is the program's affair. Everyone else gets a
-    copy, as of any array: workers of other hosts, those reached otherwise than over the local transport,
-    and who gets the same message with others.
+    An array is shared if it, or a contiguous part of it, is larger than 64 KiB and is sent to a
+    worker of the same host over the local transport. The receiver's array is then the same memory.
+    Each of the two workers sees the other's writes, from the call on and as long as both have it;
+    the program must order these accesses itself. All other receivers get a copy, as of any array:
+    workers of other hosts, workers reached over another transport, and workers that get the same
+    message together with others.
 
     Args:
-        shape: Of the array.
-        dtype: Of its items; no Python objects.
+        shape: The shape of the array.
+        dtype: The dtype of its items; Python objects are not allowed.
 
     Raises:
         ValueError: The items are Python objects.
-        OSError: This system has no such memory, or no descriptor left; it takes two.
+        OSError: This system has no such memory, or fewer than two file descriptors are left.
 
     >>> array = shared_empty((2, 3), np.int32)
     >>> array[1] = 7
@@ -146,7 +148,7 @@ def shared_empty(shape: Shape | int, dtype: DTypeLike = np.float64) -> np.ndarra
 
 
 def shared_below(view: np.ndarray[Any, Any] | memoryview) -> SharedMemory | None:
-    """Returns the memory of an array that was made by `shared_empty`, or of a view of it.
+    """Returns the memory below an array of `shared_empty` or below a view of it, else None.
 
     >>> shared_below(shared_empty(8)[2:5].reshape(1, 3)) is None
     False

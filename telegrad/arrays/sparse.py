@@ -1,4 +1,4 @@
-"""Sparse matrices of `scipy.sparse` and `cupyx.scipy.sparse`, told apart without importing either."""
+"""Sparse matrices of `scipy.sparse` and `cupyx.scipy.sparse`, recognised without an import."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def is_sparse(value: object) -> bool:
     False
     """
     if isinstance(value, (np.ndarray, np.generic)):
-        return False  # SciPy takes a microsecond to say so
+        return False  # quick: SciPy takes a microsecond for the same answer
     for name in _MODULES:
         module = sys.modules.get(name)
         if module is not None and module.issparse(value):
@@ -35,31 +35,32 @@ def sparse_product(dense: Array, *, matrix: Any) -> Array:
 
     Args:
         dense: A vector, or an array of two axes.
-        matrix: A sparse one of two axes, where `dense` lives.
+        matrix: A sparse matrix of two axes, on the device of `dense`.
 
     Raises:
-        ValueError: The axes are others, or one is on a GPU and the other is not.
+        ValueError: The shapes do not fit, or one operand is on a GPU and the other is not.
     """
     if matrix.ndim != 2 or dense.ndim not in (1, 2):
         raise ValueError(
-            f"a sparse product is of a matrix and of a vector or a matrix, not of shapes "
-            f"{matrix.shape} and {dense.shape}; reshape the dense one"
+            f"a sparse product takes a matrix and a vector or a matrix, not the shapes "
+            f"{matrix.shape} and {dense.shape}; reshape the dense operand"
         )
     on_gpu = type(matrix).__module__.startswith("cupyx")
     if on_gpu != is_cupy(dense):
         raise ValueError(
-            "a product of a sparse matrix and an array of which one is on a GPU and the other is "
-            "not; move the array with tensor.to(device)"
+            "one operand of a sparse product is on a GPU and the other is not; "
+            "move the array with tensor.to(device)"
         )
     product: Array = matrix @ dense
     return product
 
 
 def sparse_product_asks() -> bool:
-    """Tells whether `matrix @ x` of scipy.sparse is what wants `x` as an array; for methods of `x`.
+    """Tells whether `matrix @ x` of scipy.sparse is asking `x` for an array; for methods of `x`.
 
-    scipy.sparse knows no protocol by which the other operand could say that it does the product
-    itself. But it leaves it to that one, if what it gets as an array is a single object.
+    scipy.sparse knows no protocol with which the right operand could claim the product. But it
+    leaves the product to that operand if its conversion to an array gives a single object. The test
+    looks two frames up the stack for scipy.sparse's product.
     """
     asking = sys._getframe(2)
     module = asking.f_globals.get("__name__", "")

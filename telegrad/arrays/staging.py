@@ -1,10 +1,11 @@
-"""Copies between a GPU and host memory by way of pinned memory, piece by piece, two under way.
+"""Copies between GPU and host through two pieces of pinned memory, so that the halves overlap.
 
-    to the host     GPU ─▶ A │ B ─▶ host     the GPU fills the one while this thread empties the other
-    to the GPU      host ─▶ A │ B ─▶ GPU     this thread fills the one while the GPU empties the other
+    to the host     GPU ─▶ A │ B ─▶ host     the GPU fills one while this thread empties the other
+    to the GPU      host ─▶ A │ B ─▶ GPU     this thread fills one while the GPU empties the other
 
-A GPU reads and writes pinned memory by itself, without a thread and without a copy by the driver. Of it
-little is to be had, and pinning takes long: A and B are from CuPy's pool, which keeps them for the next.
+A GPU reads and writes pinned memory by itself, without a thread and without a copy by the driver.
+Pinned memory is scarce and pinning takes long. A and B therefore come from CuPy's pool, which keeps
+them for the next copy.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from telegrad.types import Array
 
 __all__ = ["STAGED_BYTES", "fill_from_gpu", "fill_gpu"]
 
-# Not measured: no GPU was to be had. Big enough that starting a transfer, some 10 us, does not count
-# (4 MiB take about 200 us over PCIe 4), small enough that the first and last one, which overlap with
-# nothing, do not either.
+# Not measured, for lack of a GPU. A piece is big enough to hide the start of a transfer, some 10 us
+# (4 MiB take about 200 us over PCIe 4). It is small enough that the first and the last transfer,
+# which overlap with nothing, cost little.
 PIECE_BYTES = 4 * 2**20
-# From here on there are two pieces; of one, nothing overlaps.
+# From this size on there are two pieces; with one piece nothing overlaps.
 STAGED_BYTES = PIECE_BYTES + 1
 
 Octets = np.ndarray[Any, np.dtype[np.uint8]]
@@ -35,9 +36,9 @@ class _Place:
     """Pinned memory for one piece.
 
     Attributes:
-        memory: CuPy's; its `ptr` is the address.
-        octets: The same, for NumPy.
-        done: Comes after the last transfer from here or to here.
+        memory: CuPy's pinned memory; its `ptr` is the address.
+        octets: The same memory as a NumPy array of bytes.
+        done: A CUDA event, recorded after the last transfer that used this memory.
     """
 
     memory: Any
@@ -52,25 +53,25 @@ class _Place:
 
 
 def _pieces(places: tuple[_Place, _Place], size: int) -> Iterator[tuple[_Place, slice]]:
-    """Yields where each stretch of so many bytes is staged: at one place, at the other, and so on."""
+    """Yields each slice of `size` bytes with its place; the two places take turns."""
     for i, start in enumerate(range(0, size, PIECE_BYTES)):
         yield places[i % 2], slice(start, min(start + PIECE_BYTES, size))
 
 
 def fill_from_gpu(octets: Octets, array: Array, cupy: Any) -> None:
-    """Copies an array's bytes to host memory, in the current stream, which is waited for.
+    """Copies an array's bytes to host memory in the current stream and waits for that stream.
 
     Args:
-        octets: Where to; as many bytes.
-        array: CuPy's, C-contiguous.
-        cupy: The module.
+        octets: The target, with as many bytes as `array` has.
+        array: A C-contiguous CuPy array.
+        cupy: The module `cupy`.
     """
     source: Any = array
     pending: tuple[_Place, slice] | None = None
     with cupy.cuda.Device(source.device.id):
         stream = cupy.cuda.get_current_stream()
         kind = cupy.cuda.runtime.memcpyDeviceToHost
-        places = _Place.make(cupy), _Place.make(cupy)  # kept until all has been waited for
+        places = _Place.make(cupy), _Place.make(cupy)  # kept until the stream has finished
         try:
             for place, part in _pieces(places, source.nbytes):
                 start, size = source.data.ptr + part.start, part.stop - part.start
@@ -79,7 +80,7 @@ def fill_from_gpu(octets: Octets, array: Array, cupy: Any) -> None:
                 _empty(pending, octets)
                 pending = place, part
             _empty(pending, octets)
-        finally:  # an error, too, leaves no transfer to memory that somebody else gets next
+        finally:  # after an error, too: no transfer may outlive its pinned memory
             stream.synchronize()
 
 
@@ -91,12 +92,12 @@ def _empty(pending: tuple[_Place, slice] | None, octets: Octets) -> None:
 
 
 def fill_gpu(array: Array, octets: Octets, cupy: Any) -> None:
-    """Copies bytes of host memory to an array, in the current stream, which is waited for.
+    """Copies bytes of host memory to an array in the current stream and waits for that stream.
 
     Args:
-        array: CuPy's, contiguous, of as many bytes.
-        octets: Where from.
-        cupy: The module.
+        array: A contiguous CuPy array with as many bytes as `octets` has.
+        octets: The source.
+        cupy: The module `cupy`.
     """
     target: Any = array
     with cupy.cuda.Device(target.device.id):
@@ -106,7 +107,7 @@ def fill_gpu(array: Array, octets: Octets, cupy: Any) -> None:
         try:
             for i, (place, part) in enumerate(_pieces(places, target.nbytes)):
                 if i > 1:
-                    place.done.synchronize()  # the GPU may still read what was here before
+                    place.done.synchronize()  # the GPU may still read the previous piece
                 start, size = target.data.ptr + part.start, part.stop - part.start
                 np.copyto(place.octets[:size], octets[part])
                 cupy.cuda.runtime.memcpyAsync(start, place.memory.ptr, size, kind, stream.ptr)

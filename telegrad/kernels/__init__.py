@@ -1,6 +1,7 @@
-"""The few operations worth a kernel of their own, for NumPy and CuPy arrays alike.
+"""Hand-written kernels for the few operations that need one, for NumPy and CuPy arrays alike.
 
-Those of modules are loaded when they are first named: `import telegrad` pays for none of them.
+The kernels of modules (`telegrad.nn`) are loaded when they are first used, so `import telegrad`
+does not pay for them.
 """
 
 from importlib import import_module as _import_module
@@ -86,6 +87,6 @@ def __getattr__(name: str) -> object:
     for module, names in _MODULES.items():
         if name in names.split():
             found = getattr(_import_module(f"telegrad.kernels.{module}"), name)
-            globals()[name] = found  # the next use finds it at once
+            globals()[name] = found  # so that the next use does not come here
             return found
     raise AttributeError(f"module 'telegrad.kernels' has no attribute {name!r}")

@@ -1,11 +1,11 @@
-"""Attention, forward and backward, without keeping the weights of all pairs for the gradient.
+"""Attention, forward and backward, without storing the weights of all pairs for the gradient.
 
-softmax(scale * q @ k.T + bias) @ v is computed in blocks of the leading axes, so that the weights of
-one block stay in the processor's cache; kept is the logarithm of each row's sum alone, and the
-backward computes the weights again: Rabe and Staats, "Self-attention does not need O(n^2) memory"
-(2021). On a GPU there is one block.
+The kernel computes softmax(scale * q @ k.T + bias) @ v in blocks of the leading axes, so that the
+weights of one block stay in the processor's cache. It keeps only the logarithm of each row's sum;
+the backward computes the weights again: Rabe and Staats, "Self-attention does not need O(n^2)
+memory" (2021). On a GPU there is one block.
 
-A row of which all is masked has no weights: its result is zero.
+A row whose keys are all masked has no weights: its result is zero.
 """
 
 from __future__ import annotations
@@ -21,28 +21,30 @@ from telegrad.types import Array
 __all__ = ["attention_backward", "attention_forward"]
 
 BLOCK: Final = 1 << 16
-"""Weights in one block: with 2^16 of float32 the block and its gradient fit a cache of 1 MB; twice or
-four times as many took up to 1.4 times as long (4 x 8 heads of 256 by 256, one core)."""
+"""Number of weights in one block. With 2^16 weights of float32, the block and its gradient fit a
+cache of 1 MB; two or four times as many took up to 1.4 times as long (4 x 8 heads of 256 by 256,
+one core)."""
 
 SMALL: Final = 40.0
-"""Scores up to this: exp(40) is 2e17, and 1e20 of them have a sum in float32."""
+"""Largest score that needs no shift: exp(40) is 2e17, and a sum of 1e20 of them fits float32."""
 
 
 def attention_forward(
     q: Array, k: Array, v: Array, bias: Any, scale: float, weights: Array | None = None
 ) -> tuple[Array, Array]:
-    """Computes what each query reads.
+    """Computes attention: for each query the weighted mean of the values.
 
     Args:
-        q: Shape (..., queries, length).
-        k: Shape (..., keys, length), with the same leading axes.
-        v: Shape (..., keys, value length), with the same leading axes.
-        bias: Added to the scores; broadcasts to (..., queries, keys). None for none.
-        scale: What the scores are multiplied with.
-        weights: Written into, if given: shape (..., queries, keys).
+        q: Queries, shape (..., queries, length).
+        k: Keys, shape (..., keys, length), with the same leading axes.
+        v: Values, shape (..., keys, value length), with the same leading axes.
+        bias: An array added to the scores; broadcasts to (..., queries, keys). None adds nothing.
+        scale: The factor of the scores.
+        weights: An array that receives the weights, shape (..., queries, keys); None for none.
 
     Returns:
-        Shape (..., queries, value length), and the logarithms, shape (..., queries, 1).
+        The result, shape (..., queries, value length), and the logarithms of the rows' sums, shape
+        (..., queries, 1).
     """
     xp = namespace(q)
     result = xp.empty((*q.shape[:-1], v.shape[-1]), dtype=q.dtype)
@@ -78,17 +80,17 @@ def attention_backward(
     out: tuple[Array, Array, Array],
     of_weights: Array | None = None,
 ) -> None:
-    """Computes the gradients of `q`, `k` and `v`.
+    """Computes the gradients of `q`, `k` and `v` and writes them into `out`.
 
     Args:
         g: The gradient of the result.
-        result: Of the forward.
-        logarithms: Of the forward.
+        result: The result that `attention_forward` returned.
+        logarithms: The logarithms that `attention_forward` returned.
         inputs: `q`, `k` and `v`.
-        bias: As there.
-        scale: As there.
-        out: Written into: one for each input.
-        of_weights: The gradient of the weights, if they have one.
+        bias: The bias given to `attention_forward`.
+        scale: The scale given to `attention_forward`.
+        out: Arrays that receive the gradients, one for each input.
+        of_weights: The gradient of the weights, or None if they have no gradient.
     """
     xp = namespace(g)
     q, k, v = inputs
@@ -115,16 +117,17 @@ def _scores(q: Any, k: Any, bias: Any, part: Any) -> Any:
 
 
 def _less(a: Any, rows: Any, b: Any) -> tuple[Any, Any]:
-    """What gives `a @ b.T - rows` as one product: a pass over the pairs is spared."""
+    """Returns two matrices whose product is `a @ b.T - rows`; this saves a pass over the pairs."""
     xp = namespace(a)
     ones = xp.ones((*b.shape[:-1], 1), dtype=b.dtype)
     return xp.concatenate((a, -rows), axis=-1), xp.concatenate((b, ones), axis=-1)
 
 
 def _is_small(q: Any, k: Any, bias: Any, scale: float) -> bool:
-    """Tells whether no exp of a score can overflow or vanish, so that none need be shifted.
+    """Tells whether no exp of a score can overflow or vanish, so that no score needs a shift.
 
-    By Cauchy and Schwarz; not asked of a GPU, which would have to be waited for.
+    The bound is that of Cauchy and Schwarz. The answer is always False for a GPU, because the
+    computation would have to wait for it.
     """
     if is_cupy(q) or q.dtype.itemsize < 4 or not q.size or not k.size:
         return False
@@ -135,18 +138,21 @@ def _is_small(q: Any, k: Any, bias: Any, scale: float) -> bool:
 
 
 def _spread(bias: Any, q: Any, k: Any) -> Any:
-    """`bias` as if it had all axes of the scores."""
+    """Returns `bias` broadcast to all axes of the scores."""
     if bias is None:
         return None
     return namespace(q).broadcast_to(bias, (*q.shape[:-1], k.shape[-2]))
 
 
 def _blocks(q: Any, k: Any) -> list[Any]:
-    """Indices of the leading axes: of as many together, from the last on, as fit a block."""
+    """Returns one index of the leading axes for each block.
+
+    A block takes as many of the last leading axes as fit into it.
+    """
     if q.ndim == 2 or is_cupy(q):
         return [...]
     lead = q.shape[:-2]
-    cut, each = len(lead) - 1, q.shape[-2] * k.shape[-2]  # the axis cut, and the weights of an item
+    cut, each = len(lead) - 1, q.shape[-2] * k.shape[-2]  # the split axis, weights per item
     while cut and each * lead[cut] < BLOCK:
         each *= lead[cut]
         cut -= 1

@@ -1,15 +1,17 @@
-"""Two-dimensional cross-correlation by windows laid out as columns and one product of matrices.
+"""Two-dimensional cross-correlation: windows laid out as columns, then one matrix product.
 
 The method is that of K. Chellapilla, S. Puri and P. Simard, "High performance convolutional neural
-networks for document processing" (2006). With `*` for "times, summed over what the result has not":
+networks for document processing" (2006). Here `*` means: multiply, and sum over the axes that the
+result lacks. p counts windows; ckk counts channels and places in a window.
 
     conv2d           output[n, o, p]  =  weight[o, ckk] * columns[n, ckk, p]
     conv2d_weight    weight[o, ckk]   =  gradient[n, o, p] * columns[n, ckk, p]
-    conv2d_input     columns[n, ckk, p] = weight[o, ckk] * gradient[n, o, p], added up into the input
+    conv2d_input     columns[n, ckk, p] = weight[o, ckk] * gradient[n, o, p], added up into the
+    input
 
-where p counts windows and ckk channels and places in a window. The columns are made for as many
-images at once as fit into 2 MB, so what is held beside input and output is small. The three
-functions are the derivatives of one trilinear form: each is linear in both of its arguments.
+The columns are made for as many images at a time as fit into 2 MB, so the memory beside input and
+output is small. The three functions are the derivatives of one trilinear form: each is linear in
+both of its arguments.
 """
 
 from __future__ import annotations
@@ -24,8 +26,9 @@ from telegrad.types import Array, Shape
 
 __all__ = ["conv2d", "conv2d_input", "conv2d_weight"]
 
-# Bytes of columns at once: the memory beside input and output. From 256 kB to 64 MB the time differed
-# by less than a fifth; less costs a small network more calls. A GPU wants few launches.
+# Bytes of columns at a time: the memory beside input and output. From 256 kB to 64 MB the time
+# differed by less than a fifth; with less, a small network makes more calls. A GPU needs few
+# launches.
 _HOST_BYTES: Final = 2 << 20
 _GPU_BYTES: Final = 256 << 20
 
@@ -36,14 +39,14 @@ def conv2d(
     """Returns the cross-correlation of images and filters.
 
     Args:
-        x: Of shape (n, channels, rows, columns).
-        weight: Of shape (filters, channels / groups, *windows.size).
-        bias: Of shape (filters,).
-        windows: Where the filters are laid.
-        groups: Into how many parts channels and filters are divided.
+        x: Images, of shape (n, channels, rows, columns).
+        weight: Filters, of shape (filters, channels / groups, *windows.size).
+        bias: One number per filter, of shape (filters,), or None.
+        windows: The positions of the filters.
+        groups: The number of groups into which channels and filters are divided.
 
     Returns:
-        Of shape (n, filters, *windows.counts(x.shape)).
+        An array of shape (n, filters, *windows.counts(x.shape)).
 
     Raises:
         ValueError: No window fits.
@@ -70,11 +73,11 @@ def conv2d_weight(
     """Returns the gradient of the weight of `conv2d`.
 
     Args:
-        gradient: That of what `conv2d` returned.
-        x: As given to `conv2d`.
-        windows: As given to `conv2d`.
-        groups: As given to `conv2d`.
-        shape: That of the weight.
+        gradient: The gradient of the result of `conv2d`.
+        x: The images given to `conv2d`.
+        windows: The windows given to `conv2d`.
+        groups: The number of groups given to `conv2d`.
+        shape: The shape of the weight.
     """
     xp = namespace(gradient, x)
     matrices = gradient.reshape(len(x), groups, shape[0] // groups, math.prod(gradient.shape[2:]))
@@ -91,11 +94,11 @@ def conv2d_input(
     """Returns the gradient of the input of `conv2d`.
 
     Args:
-        gradient: That of what `conv2d` returned.
-        weight: As given to `conv2d`.
-        windows: As given to `conv2d`.
-        groups: As given to `conv2d`.
-        shape: That of the input.
+        gradient: The gradient of the result of `conv2d`.
+        weight: The filters given to `conv2d`.
+        windows: The windows given to `conv2d`.
+        groups: The number of groups given to `conv2d`.
+        shape: The shape of the input.
     """
     xp = namespace(gradient, weight)
     n, channels = shape[:2]
@@ -120,10 +123,10 @@ def conv2d_input(
 def _columns(
     x: Any, windows: Windows, groups: int, other: int = 0
 ) -> Iterator[tuple[slice, Array]]:
-    """Yields for some images at a time (which, columns of shape (some, groups, ckk, p)).
+    """Yields, for some images at a time, their slice and columns of shape (some, groups, ckk, p).
 
-    The columns are valid until the next are asked for. `other` is how many further items the
-    caller makes for one image.
+    The columns are valid until the next ones are requested, because all use one buffer. `other` is
+    the number of further items that the caller allocates for one image.
     """
     n, channels = x.shape[:2]
     down, across = windows.counts(x.shape)

@@ -1,9 +1,10 @@
 """Softmax and cross entropy, forward and backward, over the last axis.
 
-Each function takes NumPy or CuPy arrays. The two libraries have the same functions here, and for
-CuPy a fused kernel is not worth its compilation yet, so one body serves both.
-Saves nothing between forward and backward: the softmax is computed again from the logits, which
-the caller has anyway.
+Each function takes NumPy or CuPy arrays. Both libraries have the functions that are needed, and for
+CuPy a fused kernel is not worth its compilation yet, so one implementation serves both.
+
+Nothing is saved between forward and backward: the backward computes the softmax again from the
+logits, which the caller has anyway.
 """
 
 from __future__ import annotations
@@ -50,17 +51,17 @@ def cross_entropy(logits: Array, labels: Array, *, checked: bool = False) -> Arr
     """Returns `-log_softmax(logits)[..., label]` for each label.
 
     Args:
-        logits: Floating-point, of shape (..., classes).
+        logits: Floating-point numbers, of shape (..., classes).
         labels: Integers from 0 to classes - 1, of shape (...).
-        checked: Whether they are known to be such.
+        checked: True if the caller has already checked the labels.
 
     Returns:
         One number per label, of shape (...) and the dtype of `logits`.
 
     Raises:
-        TypeError: The labels are no integers.
-        ValueError: A label is no class, the shapes do not fit, or the two are on different
-            devices.
+        TypeError: The labels are not integers.
+        ValueError: A label is not a class, the shapes do not fit, or logits and labels are on
+            different devices.
     """
     labels = labels if checked else _check(logits, labels)
     shifted: Any = logits - logits.max(axis=-1, keepdims=True)
@@ -73,26 +74,27 @@ def cross_entropy_gradient(gradient: Array, logits: Array, labels: Array) -> Arr
     """Returns the gradient of the logits.
 
     Args:
-        gradient: That of what `cross_entropy` returned, in its shape, or one number for all.
-        logits: As given to `cross_entropy`.
-        labels: As given to `cross_entropy`.
+        gradient: The gradient of the result of `cross_entropy`: in its shape, or one number for
+            all.
+        logits: The logits given to `cross_entropy`.
+        labels: The labels given to `cross_entropy`.
     """
     result: Any = softmax(logits)
-    result[_places(result, labels)] -= 1  # each row has a label of its own
+    result[_places(result, labels)] -= 1  # no two labels share a row, so no place occurs twice
     result *= gradient[..., None]
     final: Array = result
     return final
 
 
 def one_hot(labels: Array, *, classes: int, dtype: Any) -> Array:
-    """Returns 1 at each label and 0 elsewhere, of shape (..., classes)."""
+    """Returns an array of shape (..., classes) with 1 at each label and 0 elsewhere."""
     xp = namespace(labels)
     hot: Array = (labels[..., None] == xp.arange(classes)).astype(dtype)
     return hot
 
 
 def _places(logits: Array, labels: Any) -> tuple[Any, ...]:
-    """Returns the index of what stands at each label."""
+    """Returns the index that selects the logit of each label."""
     if type(labels) is np.ndarray and labels.ndim == 1 and type(logits) is np.ndarray:
         return np.arange(len(labels)), labels
     xp = namespace(logits)
@@ -119,7 +121,10 @@ def _check(logits: Array, given: Any) -> Array:
 
 
 def label_range(labels: Array) -> tuple[int, int]:
-    """Returns the least and the largest label; (0, -1) if there are none. Waits once for a GPU."""
+    """Returns the smallest and the largest label; (0, -1) if there are none.
+
+    For a CuPy array it waits once for the GPU.
+    """
     if not labels.size:
         return 0, -1
     if is_cupy(labels):
@@ -129,7 +134,11 @@ def label_range(labels: Array) -> tuple[int, int]:
 
 
 def check_classes(found: tuple[int, int], classes: int) -> None:
-    """Raises a ValueError where labels in the range `found` are not all below `classes`."""
+    """Checks that labels in the range `found` are all from 0 to `classes` - 1.
+
+    Raises:
+        ValueError: A label is out of range.
+    """
     low, high = found
     if low < 0 or high >= classes:
         raise ValueError(

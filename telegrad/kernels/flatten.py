@@ -1,6 +1,7 @@
-"""Many arrays in one buffer and back, scaled on the way: what gradient buckets are made of.
+"""Copies of many arrays into one buffer and back, scaled on the way; gradient buckets use them.
 
-Works on NumPy and CuPy arrays alike: one pass over the memory, one launch per array on a GPU.
+Both functions work on NumPy and CuPy arrays: one pass over the memory, one launch per array on a
+GPU.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ def flatten(arrays: Sequence[Array], *, scale: float = 1.0, out: Array | None = 
     """Returns the items of all arrays, one array after the other in C order, times `scale`.
 
     Args:
-        arrays: At least one; all of one dtype and device.
-        scale: What each item is multiplied by.
-        out: Where to write, of one axis; a new array if None.
+        arrays: At least one array; all of one dtype and on one device.
+        scale: The factor of each item.
+        out: An array of one axis that receives the items; None makes a new one.
 
     Raises:
         ValueError: No arrays, several dtypes or devices, or an `out` of the wrong size or dtype.
@@ -61,12 +62,12 @@ def unflatten(buffer: Array, shapes: Sequence[Shape], *, scale: float = 1.0) -> 
     The arrays are views into one new buffer; none shares memory with `buffer`.
 
     Args:
-        buffer: Of one axis, as `flatten` returned it.
+        buffer: An array of one axis, as `flatten` returned it.
         shapes: The shapes of the arrays; together they have as many items as `buffer`.
-        scale: What each item is multiplied by.
+        scale: The factor of each item.
 
     Raises:
-        ValueError: The shapes do not add up.
+        ValueError: The shapes do not add up to the size of `buffer`.
     """
     sizes = [math.prod(shape) for shape in shapes]
     if buffer.shape != (sum(sizes),):

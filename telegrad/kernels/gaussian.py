@@ -1,14 +1,14 @@
 """The Gaussian error linear unit of D. Hendrycks and K. Gimpel (2016), `x * Phi(x)`, and its slope.
 
-Phi is the distribution function of the standard normal distribution. NumPy has none and no error
-function, so it is computed here as J. L. Schonfelder, "Chebyshev expansions for the error and
-related functions" (1978), does: for z >= 0, exp(z**2) * erfc(z) is a polynomial in
-t = (z - 2) / (z + 2). The coefficients below are its Chebyshev interpolation, computed with 50
-digits and written in powers of t; with them Phi is right to 1e-15, and to 2e-7 in float32, with a
-relative error of that size also far left of 0.
+Phi is the distribution function of the standard normal distribution. NumPy has neither Phi nor an
+error function, so this file follows J. L. Schonfelder, "Chebyshev expansions for the error and
+related functions" (1978). For z >= 0, exp(z**2) * erfc(z) is a polynomial in t = (z - 2) / (z + 2).
+The coefficients below are its Chebyshev interpolation, computed with 50 digits and written in
+powers of t. With them Phi is right to 1e-15, and to 2e-7 in float32. The relative error is of that
+size also far left of 0.
 
-On the CPU it runs through the array in pieces that stay in the cache: some thirty passes over a
-piece then cost what three over the memory do.
+On the CPU the functions go through the array in pieces that stay in the cache. Some thirty passes
+over a piece then cost as much as three passes over the memory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from telegrad.types import Array
 
 __all__ = ["gelu", "gelu_slope"]
 
-# Powers of t from 0, for float64 and for float32.
+# Coefficients of the powers of t, from power 0 on, for float64 and for float32.
 _LONG: Final = (
     0.25539567631050575, -0.42718584741396554, 0.2416581942424779, -0.07897858101509438,
     0.0037328924033315286, 0.006997461722095332, -0.0008471432257716448, -0.000981976811947063,
@@ -38,7 +38,7 @@ _SHORT: Final = (
     7.28801112059417e-05, 0.0001148589713881192,
 )  # fmt: skip
 _PIECE: Final = 16384
-"""Items at once on the CPU: the four arrays of a piece take 256 kB in float32."""
+"""Items in one piece on the CPU: the four arrays of a piece take 256 kB in float32."""
 
 _ROOT: Final = math.sqrt(0.5)
 _PEAK: Final = 1 / math.sqrt(2 * math.pi)
@@ -50,7 +50,7 @@ def gelu(x: Array, *, approximate: str = "none") -> Array:
     """Returns `x * Phi(x)`.
 
     Args:
-        x: Floating-point; float16 is computed in float32.
+        x: Floating-point numbers; float16 is computed in float32.
         approximate: "none", or "tanh" for `0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x**3)))`.
     """
     return _in_pieces(_tanh_value if approximate == "tanh" else _value, x)
@@ -97,8 +97,8 @@ def _tail(xp: Any, x: Any, size: Any) -> tuple[Any, Any]:
 
 
 def _value(xp: Any, x: Any) -> Any:
-    # max(x, 0) - |x| Phi(-|x|): exact in the tail, and no choice between two arrays, which NumPy
-    # makes ten times as slowly as it multiplies.
+    # max(x, 0) - |x| Phi(-|x|) is exact in the tail. It needs no np.where, which takes ten times as
+    # long as a product.
     size = xp.abs(x)
     tail, _ = _tail(xp, x, size)
     tail *= size
@@ -108,7 +108,7 @@ def _value(xp: Any, x: Any) -> Any:
 
 
 def _slope(xp: Any, x: Any) -> Any:
-    # Phi(x) + x phi(x), of which the distance from 1/2 is odd.
+    # Phi(x) + x phi(x) minus 1/2 is an odd function: compute it for |x| and copy the sign of x.
     size = xp.abs(x)
     tail, bell = _tail(xp, x, size)
     bell *= _PEAK
@@ -121,7 +121,7 @@ def _slope(xp: Any, x: Any) -> Any:
 
 
 def _tanh(xp: Any, x: Any) -> tuple[Any, Any]:
-    """Returns the tanh of the approximation and x**2."""
+    """Returns the tanh in the approximation, and x**2."""
     square = x * x
     inner = square * _CUBE
     inner += 1.0

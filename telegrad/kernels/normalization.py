@@ -1,12 +1,12 @@
-"""Arrays brought to mean 0 and variance 1, scaled and shifted: what normalisation layers compute.
+"""Normalisation of arrays to mean 0 and variance 1 with scale and shift, forward and backward.
 
-Everything is done on a view of three axes, (a, b, c), with one mean and one variance for each b:
+All computations use a view of three axes, (a, b, c), with one mean and one variance for each b:
 
     the last axes together (`over` of them)      a = 1, b counts the rows, c the items of a row
     all axes but the second (`over` None)        a counts examples, b channels, c the rest
 
-On the CPU it goes through the array by groups of b, for the sake of memory. Variances are means of squared distances from the
-mean, never differences of squares.
+On the CPU the kernels go through the array in groups of b, to save memory. Variances are means of
+squared distances from the mean, never differences of squares.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from telegrad.types import Array, Shape
 __all__ = ["Normalized", "normalize", "normalize_input", "normalize_weight"]
 
 _GROUP_BYTES: Final = 4 << 20
-"""What of one array is in work at a time on the CPU. From 64 kB to all at once the time differed by
-less than the noise: what it bounds is the memory beside the results, to a piece of this size."""
+"""Bytes of one array that are processed at a time on the CPU. From 64 kB to all at once, the time
+differed by less than the noise. The limit bounds the memory beside the results to one group."""
 
 
 class Normalized(NamedTuple):
-    """What `normalize` returns.
+    """The result of `normalize` with what the backward needs.
 
     Attributes:
         y: The result.
         standard: `x` with mean 0 and variance 1, of at least float32.
-        scale: What `x - mean` was multiplied by, with length 1 along the axes normalised over.
-        mean: In the shape of `scale`.
-        variance: In the shape of `scale`; divided by the count, not by one less.
+        scale: The factor of `x - mean`, with length 1 along the axes that are normalised together.
+        mean: The means, in the shape of `scale`.
+        variance: The variances, in the shape of `scale`; divided by the count, not by count - 1.
     """
 
     y: Array
@@ -57,13 +57,14 @@ def normalize(
     """Returns `(x - mean) / sqrt(variance + eps) * weight + bias`.
 
     Args:
-        x: Floating-point; float16 is computed in float32.
-        weight: In the shape of the axes that are normalised together; of one number per channel
-            if `over` is None. None for ones.
-        bias: In the same shape; None for zeros.
-        over: How many of the last axes are normalised together; None for all but the second axis.
-        eps: Added to the variance.
-        centred: Whether the mean is subtracted. If not, `variance` is the mean square.
+        x: Floating-point numbers; float16 is computed in float32.
+        weight: The factor, in the shape of the axes that are normalised together; one number per
+            channel if `over` is None. None for ones.
+        bias: The shift, in the shape of `weight`; None for zeros.
+        over: The number of last axes that are normalised together; None for all but the second
+            axis.
+        eps: The number added to the variance.
+        centred: True to subtract the mean. If False, `variance` is the mean square.
     """
     xp = namespace(x)
     wide: Any = np.float32 if x.dtype == np.float16 else x.dtype
@@ -99,7 +100,7 @@ def normalize(
 
 
 def _total(xp: Any, items: Any, dtype: Any) -> Any:
-    """Returns the sums over a and c. As a product with ones: BLAS is three times as fast as sum."""
+    """Returns the sums over a and c, as a product with ones: BLAS is three times as fast as sum."""
     a, _, c = items.shape
     items = items.astype(dtype, copy=False)
     if c == 1:
@@ -128,15 +129,15 @@ def normalize_input(
     over: int | None = 1,
     centred: bool = True,
 ) -> Array:
-    """Returns the gradient of the input of `normalize`, with statistics that depend on it.
+    """Returns the gradient of the input of `normalize`; mean and variance depend on that input.
 
     Args:
-        gradient: That of `y`.
-        standard: As `normalize` returned it.
-        scale: As `normalize` returned it.
-        weight: As given to `normalize`.
-        over: As given to `normalize`.
-        centred: As given to `normalize`.
+        gradient: The gradient of `y`.
+        standard: `standard` from the result of `normalize`.
+        scale: `scale` from the result of `normalize`.
+        weight: The weight given to `normalize`.
+        over: The value given to `normalize`.
+        centred: The value given to `normalize`.
     """
     xp = namespace(gradient)
     g, x = _view(gradient, over), _view(standard, over)

@@ -1,7 +1,7 @@
-"""Pooling over windows of the last two axes, and what its gradients need.
+"""Pooling over windows of the last two axes, and the kernels of its gradients.
 
-Each place in a window is one strided part of the array (`Windows.parts`), so a window of k items
-costs k passes over arrays of the size of the result, and the windows are never laid out.
+Each place in a window is one strided part of the array (`Windows.parts`). A window of k items
+therefore costs k passes over arrays of the size of the result, and no copy of the windows is made.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ __all__ = ["max_pool2d", "mean_pool2d", "pick_places", "spread_means", "spread_p
 
 
 def max_pool2d(x: Array, *, windows: Windows) -> tuple[Array, Array]:
-    """Returns the largest item of each window, and its place; the first where several are equal.
+    """Returns the largest item of each window, and its place; the first one if several are equal.
 
-    A NaN in a window is its largest item. What is padding never wins.
+    A NaN counts as the largest item of its window. Padding is never the largest item.
 
     Args:
-        x: Floating-point, of shape (..., rows, columns).
-        windows: No more padding than half a window, so that each has an item.
+        x: Floating-point numbers, of shape (..., rows, columns).
+        windows: The windows; padded by at most half a window, so that each window has an item.
 
     Returns:
-        Both of shape (..., *windows.counts(x.shape)); places as unsigned integers, row by row.
+        The items and the places, both of shape (..., *windows.counts(x.shape)). A place is an
+        unsigned integer that counts the items of a window row by row.
     """
     xp = namespace(x)
     padded: Any = windows.pad(x, fill=-np.inf)
@@ -40,7 +41,7 @@ def max_pool2d(x: Array, *, windows: Windows) -> tuple[Array, Array]:
         if largest is None:
             largest = xp.array(items, order="C")
             continue
-        # Places rise, so the larger of two is the later one.
+        # Places go up from part to part, so the larger place is that of the later winner.
         won = (items > largest).astype(places.dtype)
         won *= part.place
         xp.maximum(places, won, out=places)
@@ -49,7 +50,7 @@ def max_pool2d(x: Array, *, windows: Windows) -> tuple[Array, Array]:
 
 
 def spread_places(gradient: Array, places: Array, *, windows: Windows, shape: Shape) -> Array:
-    """Returns zeros of `shape` with each gradient added where its window's place is."""
+    """Returns zeros of `shape` plus each gradient at the place of its window."""
     xp = namespace(gradient)
     result: Any = xp.zeros(shape, gradient.dtype)
     for part in windows.parts(shape):
@@ -62,7 +63,7 @@ def spread_places(gradient: Array, places: Array, *, windows: Windows, shape: Sh
 
 
 def pick_places(x: Array, places: Array, *, windows: Windows) -> Array:
-    """Returns the item of each window that is at its place; the transpose of `spread_places`."""
+    """Returns the item of each window at its given place; the transpose of `spread_places`."""
     result: Any = namespace(x).zeros(places.shape, x.dtype)
     for part in windows.parts(x.shape):
         result[part.windows] += x[part.inside] * (places[part.windows] == part.place)
@@ -73,9 +74,9 @@ def mean_pool2d(x: Array, *, windows: Windows, count_padding: bool = True) -> Ar
     """Returns the mean of each window.
 
     Args:
-        x: Floating-point, of shape (..., rows, columns).
-        windows: Where they lie.
-        count_padding: Whether padding counts as zeros, or not at all.
+        x: Floating-point numbers, of shape (..., rows, columns).
+        windows: The windows.
+        count_padding: True to count padding as zeros, False to leave it out of the mean.
     """
     shape = (*x.shape[:-2], *windows.counts(x.shape))
     result: Any = namespace(x).zeros(shape, x.dtype)
@@ -88,7 +89,7 @@ def mean_pool2d(x: Array, *, windows: Windows, count_padding: bool = True) -> Ar
 def spread_means(
     gradient: Array, *, windows: Windows, shape: Shape, count_padding: bool = True
 ) -> Array:
-    """Returns the gradient of the input of `mean_pool2d`, which had `shape`: its transpose."""
+    """Returns the gradient of the input of `mean_pool2d`, which has `shape`; its transpose."""
     result: Any = namespace(gradient).zeros(shape, gradient.dtype)
     share: Any = gradient / _counts(gradient, windows, shape, count_padding=count_padding)
     for part in windows.parts(shape):

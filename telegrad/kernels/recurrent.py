@@ -1,9 +1,9 @@
 """Recurrent layers over whole sequences, forward and backward, on NumPy and CuPy arrays.
 
-What a step computes alone is little, so all that can be done for all steps at once is done
-outside of the loop: the products of the inputs with their weights before it, and after it the
-products for the gradients of weights and inputs. Of the backward, too, the loop keeps what
-depends on the step before:
+One step has little to compute, so everything that can be done for all steps at once is done outside
+of the loop. Before the loop: the products of the inputs with their weights. After it: the products
+for the gradients of weights and inputs. The loops, forward and backward, keep only what depends on
+the previous step:
 
     forward     gates = x @ w_ih.T + bias           one product for each gate
                 for each step: gates += h @ w_hh.T, then the cell
@@ -11,11 +11,11 @@ depends on the step before:
                 for each step: slopes times the gradient of h, then that of the h before
                 w_ih: gates.T @ x, w_hh: gates.T @ h, x: gates @ w_ih  one product for each gate
 
-A logistic function is computed as `tanh(a / 2) / 2 + 1 / 2`, so one tanh serves all gates; its
-argument is halved in the weights, which is exact.
+A logistic function is computed as `tanh(a / 2) / 2 + 1 / 2`, so one tanh serves all gates. The
+weights contain the factor 1/2 of its argument, which is exact.
 
-Gates are laid out one after the other, (gates, steps, batch, hidden), so that what is computed of
-one gate and step goes through memory in order.
+Gates are laid out one after the other, (gates, steps, batch, hidden), so that the computation of
+one gate and step reads memory in order.
 
 Long short-term memory: Hochreiter and Schmidhuber (1997), with the forget gate of Gers et al.
 (2000). Gated recurrent unit: Cho et al. (2014), with the reset gate after the product.
@@ -36,16 +36,16 @@ __all__ = ["RECURRENCES", "Recurrence", "recurrence_backward", "recurrence_forwa
 
 @dataclass(frozen=True, slots=True)
 class Recurrence:
-    """One kind of cell. What is of gates has the shape (gates, steps, batch, hidden).
+    """One kind of cell. Arrays of gates have the shape (gates, steps, batch, hidden).
 
     Attributes:
-        logistic: For each gate whether it is one, and not a tanh.
-        bias_inside: Whether the bias of the last gate's product stays with that product.
-        forward: (gates, first states, w_hh, bias) to (h of all steps, last states, what it kept).
-            Overwrites the gates.
-        backward: (kept, h of all steps, first states, w_hh, gradient of h of all steps, of the last
-            states) to (gradient of the inputs' products, of the states' products, of the first
-            states).
+        logistic: One bool per gate: True for a logistic function, False for a tanh.
+        bias_inside: True if the bias of the last gate's hidden product stays with that product.
+        forward: A function of (gates, first states, w_hh, bias). Returns (h of all steps, last
+            states, arrays kept for the backward). Overwrites the gates.
+        backward: A function of (kept arrays, h of all steps, first states, w_hh, gradient of h of
+            all steps, gradients of the last states). Returns the gradients of (the inputs'
+            products, the states' products, the first states).
     """
 
     logistic: tuple[bool, ...]
@@ -60,16 +60,17 @@ def recurrence_forward(
     """Computes a layer over a sequence.
 
     Args:
-        kind: One of `RECURRENCES`.
-        x: Shape (steps, batch, inputs).
-        states: The first h, and c where there is one; shape (batch, hidden).
-        w_ih: Shape (gates * hidden, inputs).
-        w_hh: Shape (gates * hidden, hidden).
-        b_ih: Shape (gates * hidden,), or None.
-        b_hh: As `b_ih`.
+        kind: A key of `RECURRENCES`.
+        x: The inputs, shape (steps, batch, inputs).
+        states: The first h, and the first c if the cell has one; shape (batch, hidden).
+        w_ih: The weights of the inputs, shape (gates * hidden, inputs).
+        w_hh: The weights of h, shape (gates * hidden, hidden).
+        b_ih: The bias of the inputs' products, shape (gates * hidden,), or None.
+        b_hh: The bias of the products with h, shape (gates * hidden,), or None.
 
     Returns:
-        h of all steps, shape (steps, batch, hidden); the last states; and what the backward needs.
+        h of all steps, shape (steps, batch, hidden); the last states; and the arrays that the
+        backward needs.
     """
     cell = RECURRENCES[kind]
     hidden = w_hh.shape[1]
@@ -87,7 +88,8 @@ def recurrence_forward(
     if bias is not None:
         gates += bias.reshape(-1, 1, hidden) * halves
     gates = gates.reshape(len(gates), *x.shape[:2], hidden)
-    # In order: with few rows, a transposed matrix takes half as long again.
+    # Copied into C order: with few rows, a product with a transposed matrix takes half as long
+    # again.
     return cell.forward(gates, states, outer.swapaxes(1, 2).copy(), inside)  # type: ignore[no-any-return]
 
 
@@ -105,14 +107,14 @@ def recurrence_backward(
     """Computes the gradients of `recurrence_forward`.
 
     Args:
-        kind: As there.
-        kept: What the forward kept.
-        y: Its h of all steps.
-        x: As there.
-        states: The first ones.
+        kind: The kind given to `recurrence_forward`.
+        kept: The arrays that `recurrence_forward` returned for the backward.
+        y: The h of all steps that `recurrence_forward` returned.
+        x: The inputs given to `recurrence_forward`.
+        states: The first states given to `recurrence_forward`.
         weights: `w_ih` and `w_hh`.
-        gradients: Of h of all steps and of each last state; None where there is none.
-        needs_x: Whether the inputs need a gradient.
+        gradients: The gradients of h of all steps and of each last state; None where there is none.
+        needs_x: True if the inputs need a gradient.
 
     Returns:
         The gradients of `x` (None if it needs none), of the first states, and of the four weights.
@@ -144,23 +146,23 @@ def _rows(a: Array) -> Any:
 
 
 def _by_gate(w: Array, hidden: int) -> Any:
-    """(gates * hidden, n) as (gates, hidden, n)."""
+    """Returns a view of shape (gates, hidden, n) of an array of shape (gates * hidden, n)."""
     return w.reshape(w.shape[0] // hidden, hidden, w.shape[1])
 
 
 def _per_gate(cell: Recurrence, logistic: float, other: float, like: Any) -> Any:
-    """One number for each gate, shape (gates, 1, 1)."""
+    """Returns one number for each gate, shape (gates, 1, 1)."""
     numbers = [[[logistic if is_logistic else other]] for is_logistic in cell.logistic]
     return array_beside(numbers, like).astype(like.dtype)
 
 
 def _before(of_state: Any, w_hh: Any) -> Any:
-    """The gradient of the h before a step, of that of its gates."""
+    """Returns the gradient of the previous h, given the gradient of the gates of a step."""
     return (of_state @ w_hh).sum(axis=0)
 
 
 def _start(gradient: Any, like: Array) -> Any:
-    """A gradient that may be written into."""
+    """Returns a copy of the gradient to write into; zeros if there is no gradient."""
     return namespace(like).zeros_like(like) if gradient is None else gradient.copy()
 
 
@@ -239,7 +241,7 @@ def _lstm_backward(kept: Any, y: Any, states: Any, w_hh: Any, *g: Any) -> Any:
     g_y, g_h, g_c = g
     xp = namespace(y)
     slopes = gates * gates
-    xp.subtract(gates, slopes, out=slopes)  # a - a**2, and for the tanh 1 - a**2:
+    xp.subtract(gates, slopes, out=slopes)  # a - a**2; the tanh gate needs 1 - a**2:
     slopes[2] -= gates[2] - 1
     slopes[0] *= gates[2]
     slopes[1, 1:] *= cells[:-1]

@@ -1,4 +1,4 @@
-"""CuPy's kernels of special functions: those of `cupyx.scipy.special`, by SciPy's names."""
+"""CuPy's kernels of special functions: `cupyx.scipy.special` under SciPy's names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["special_function"]
 def special_function(name: str) -> Callable[..., Any]:
     """Returns a function that computes `scipy.special.<name>` of CuPy arrays.
 
-    It raises AttributeError where the CuPy that is installed has none.
+    The returned function raises AttributeError if the installed CuPy does not have it.
     """
 
     def evaluate(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`Windows`: where the windows of a convolution or a pooling lie over the last two axes."""
+"""`Windows`: the positions of the windows of a convolution or pooling over the last two axes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Part(NamedTuple):
     """The items at one place in every window.
 
     Attributes:
-        place: The number of the place, row by row.
-        inside: Index of those of these items that exist in the array itself.
-        windows: Index of the windows that have them.
+        place: The number of the place, counted row by row.
+        inside: The index of these items in the array without padding.
+        windows: The index of the windows whose item at this place is inside the array.
     """
 
     place: int
@@ -29,10 +29,10 @@ class Windows(NamedTuple):
     """Windows of one size at even distances.
 
     Attributes:
-        size: Rows and columns of a window.
-        stride: From one window to the next.
-        padding: Before and after the rows, before and after the columns.
-        dilation: From one item of a window to the next.
+        size: The rows and columns of a window.
+        stride: The distances from one window to the next, down and across.
+        padding: The padding before and after the rows, and before and after the columns.
+        dilation: The distances from one item of a window to the next, down and across.
 
     >>> Windows((3, 3), (2, 2), ((1, 1), (1, 1)), (1, 1)).counts((28, 28))
     (14, 14)
@@ -44,13 +44,13 @@ class Windows(NamedTuple):
     dilation: tuple[int, int]
 
     def counts(self, shape: tuple[int, ...]) -> tuple[int, int]:
-        """Returns how many windows there are, down and across.
+        """Returns the number of windows, down and across.
 
         Args:
-            shape: Ends with rows and columns.
+            shape: The shape of an array; it ends with rows and columns.
 
         Raises:
-            ValueError: Not one window fits.
+            ValueError: No window fits.
         """
         found = [self._count(axis, shape[axis - 2]) for axis in (0, 1)]
         if min(found) <= 0:
@@ -66,17 +66,17 @@ class Windows(NamedTuple):
 
     @property
     def padded(self) -> bool:
-        """Whether there is padding."""
+        """True if there is padding."""
         return any(map(any, self.padding))
 
     @property
     def apart(self) -> bool:
-        """Whether no item is in two windows."""
+        """True if no item is in two windows."""
         reaches = zip(self.dilation, self.size, self.stride, strict=True)
         return all(gap * (length - 1) < step for gap, length, step in reaches)
 
     def pad(self, a: Any, fill: float = 0.0) -> Array:
-        """Returns `a` with its padding around it, as a copy; `a` itself if there is none."""
+        """Returns a copy of `a` with padding around it; `a` itself if there is no padding."""
         if not self.padded:
             return a  # type: ignore[no-any-return]
         (top, bottom), (left, right) = self.padding
@@ -88,10 +88,10 @@ class Windows(NamedTuple):
         return padded  # type: ignore[no-any-return]
 
     def parts(self, shape: tuple[int, ...]) -> Iterator[Part]:
-        """Yields the places of a window over an array without its padding.
+        """Yields one `Part` for each place of a window that lies inside the array.
 
         Args:
-            shape: That of the array; ends with rows and columns.
+            shape: The shape of the array without padding; it ends with rows and columns.
         """
         counts = self.counts(shape)
         for i in range(self.size[0]):

@@ -142,7 +142,7 @@ def test_what_is_no_file_of_the_format(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="cannot hold this state"):
         checkpoint.save_state_dict({"x": np.ones(2, np.complex128)}, path)
     assert os.listdir(tmp_path) == ["x"]
-    with pytest.raises(TypeError, match="words alone, not 'step': 7"):
+    with pytest.raises(TypeError, match="strings only, not 'step': 7"):
         checkpoint.save_state_dict({}, path, metadata={"step": 7})  # type: ignore[dict-item]
 
 
