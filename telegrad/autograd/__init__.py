@@ -1,6 +1,6 @@
-"""Tensors, the graph that their operations record, and the ways through it.
+"""Tensors, the graph that their operations record, and the functions that differentiate it.
 
-What a training step does not need is loaded when it is first named.
+Names that a training step does not need are loaded when they are first used.
 """
 
 from importlib import import_module as _import_module

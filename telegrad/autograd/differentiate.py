@@ -1,4 +1,7 @@
-"""`grad`: gradients with respect to chosen tensors, handed back instead of accumulated."""
+"""`grad`, which returns gradients instead of accumulating them, and the trees that it takes.
+
+A tree is a nest of dicts, lists, tuples, named tuples and dataclasses; its leaves may be anything.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +33,14 @@ __all__ = [
 ]
 
 
-# -- trees: dicts, lists, tuples, named tuples and dataclasses, nested, with anything as leaves --
+# -- trees ---------------------------------------------------------------------------------------
 
 Rebuild: TypeAlias = "Callable[[Iterable[Any]], Any]"
-"""Makes a tree of the same structure, with other leaves in the same order."""
+"""A function that makes a tree of the same structure with other leaves in the same order."""
 
 
 def flatten(tree: Any) -> tuple[list[Any], Rebuild]:
-    """Returns the leaves of `tree`, and what builds such a tree of others.
+    """Returns the leaves of `tree`, and a function that builds the same tree of other leaves.
 
     Branches are dicts, lists, tuples, named tuples and instances of dataclasses; None has no
     leaves. Dicts keep the order of their keys. A dataclass is built again without its `__init__`.
@@ -56,7 +59,7 @@ def flatten(tree: Any) -> tuple[list[Any], Rebuild]:
 
 
 def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
-    """Returns `tree` with `function(leaf)` in the place of each leaf.
+    """Returns a copy of `tree` with `function(leaf)` in place of each leaf.
 
     >>> tree_map(lambda x: x + 1, {"a": 1, "b": [2, 3]})
     {'a': 2, 'b': [3, 4]}
@@ -65,7 +68,7 @@ def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
 
 
 def is_branch(tree: Any) -> bool:
-    """Tells whether `tree` is no leaf."""
+    """Tells whether `tree` is a branch, not a leaf."""
     return (
         tree is None
         or isinstance(tree, (dict, list, tuple))
@@ -98,7 +101,7 @@ def _map(function: Callable[[Any], Any], tree: Any) -> Any:
     if tree is None:
         return None
     if isinstance(tree, dict):
-        copied = copy.copy(tree)  # its kind with what that knows, such as a default factory
+        copied = copy.copy(tree)  # keeps the type and its state, such as a default factory
         copied.update(zip(tree, children, strict=True))
         return copied
     if isinstance(tree, (list, tuple)):
@@ -107,11 +110,11 @@ def _map(function: Callable[[Any], Any], tree: Any) -> Any:
         return kind(*children) if named else kind(children)
     made = object.__new__(type(tree))
     for each, child in zip(dataclasses.fields(tree), children, strict=True):
-        object.__setattr__(made, each.name, child)  # frozen ones too
+        object.__setattr__(made, each.name, child)  # works on frozen dataclasses, too
     return made
 
 
-# ------------------------------------------------------------------------------------------------
+# -- gradients with respect to chosen tensors ----------------------------------------------------
 
 
 @overload
@@ -159,24 +162,25 @@ def grad(
     create_graph: bool = False,
     allow_unused: bool = False,
 ) -> Any:
-    """Returns the gradients of `outputs` with respect to `inputs`; touches no `Tensor.grad`.
+    """Returns the gradients of `outputs` with respect to `inputs`; changes no `Tensor.grad`.
 
-    Runs only what lies between the two.
+    It runs only the nodes between the two.
 
     Args:
         outputs: One or several roots; a tree of them (dicts, lists, tuples, dataclasses).
         inputs: Leaves or results that need a gradient; a tree of them.
-        grad_outputs: One per output, in its shape; None for a scalar means 1.
-        retain_graph: Keeps the graph for another backward; None means as `create_graph`.
-        create_graph: Records the backward, so that the results can be differentiated.
-        allow_unused: Gives None for an input that no output depends on.
+        grad_outputs: One gradient per output, in its shape; None for a scalar means 1.
+        retain_graph: True to keep the graph for another backward; None means `create_graph`.
+        create_graph: True to record the backward, so that the results can be differentiated.
+        allow_unused: True to return None for an input that no output depends on.
 
     Returns:
-        One per input, in its shape and dtype: a tuple for one Tensor and for a list or tuple of
-        them, else a tree like `inputs`.
+        One gradient per input, in its shape and dtype: a tuple for one Tensor and for a list or
+        tuple of them, else a tree like `inputs`.
 
     Raises:
-        AutogradError: An input needs no gradient or is unused; else as `backward`.
+        AutogradError: An input needs no gradient, or no output depends on it; or an error that
+            `backward` raises, too.
 
     >>> from telegrad.autograd import tensor
     >>> x = tensor(3.0, requires_grad=True)
@@ -200,21 +204,21 @@ def grad(
 
 @final
 class Wanted:
-    """What a `grad` is to differentiate by, and the form of its answer.
+    """The inputs of one `grad` call, and the structure of its result.
 
     Args:
-        inputs: As for `grad`.
+        inputs: The inputs, as for `grad`.
 
     Raises:
-        AutogradError: One of them is no Tensor, or needs no gradient.
+        AutogradError: An input is not a Tensor, or needs no gradient.
 
     Attributes:
-        edges: Where the gradients that are wanted come to.
+        edges: The edges of the graph at which the gradients of the inputs arrive.
     """
 
     def __init__(self, inputs: Any) -> None:
         tensors, self._rebuild = tensors_in(inputs)
-        leaves: Sequence[Any] = tensors  # of a tree they may be anything
+        leaves: Sequence[Any] = tensors  # the leaves of a tree may be anything
         self.edges: list[Edge] = []
         for i, x in enumerate(leaves):
             edge = x.edge if isinstance(x, Tensor) else None
@@ -223,14 +227,15 @@ class Wanted:
             self.edges.append(edge)
 
     def answer(self, captured: MutableMapping[Edge, Gradient], *, allow_unused: bool) -> Any:
-        """Returns the gradients that came to `edges`, in a tree like that of the inputs.
+        """Returns the gradients that arrived at `edges`, in a tree like that of the inputs.
 
         Args:
-            captured: By edge. It is emptied, for a gradient that nobody else holds is not copied.
-            allow_unused: Whether there may be none at some of them.
+            captured: The gradients by edge. This method empties it: a gradient with no other
+                reference is then handed out without a copy.
+            allow_unused: True to allow inputs without a gradient.
 
         Raises:
-            AutogradError: None came to one of them, and that is not allowed.
+            AutogradError: An input got no gradient, and `allow_unused` is False.
         """
         found: list[Any] = [captured.get(edge) for edge in self.edges]
         captured.clear()
@@ -248,17 +253,17 @@ class Wanted:
 
 
 def tensors_in(tree: Any) -> tuple[list[Tensor], Rebuild]:
-    """Returns the Tensors of `tree`, and what builds a tree of others; of flat ones, a tuple."""
+    """Returns the Tensors of `tree`, and a function that builds the result: a tuple if flat."""
     if isinstance(tree, Tensor):
         return [tree], tuple
     if isinstance(tree, (list, tuple)):
-        for x in tree:  # a generator takes three times as long
+        for x in tree:  # a loop, because a generator takes three times as long
             if not isinstance(x, Tensor):
                 return flatten(tree)
         return list(tree), tuple
     if is_branch(tree):
         return flatten(tree)
-    return list(tree), tuple  # an iterator, such as module.parameters()
+    return list(tree), tuple  # an iterator, for example module.parameters()
 
 
 def gradients_of_roots(
@@ -267,7 +272,7 @@ def gradients_of_roots(
     """Returns one gradient, or None, for each of `count` roots.
 
     Raises:
-        AutogradError: It is another number of them.
+        AutogradError: The number of gradients is not `count`.
     """
     if gradients is None:
         return [None] * count
@@ -287,7 +292,7 @@ def _no_edge(x: Any, i: int) -> AutogradError:
 
 
 def own_gradient(gradient: Gradient) -> Tensor:
-    """Returns a gradient for the user: arrays inside the engine may be shared, this one is not."""
+    """Returns a gradient that belongs to the user: a copy if the engine may share the array."""
     if type(gradient) is np.ndarray:
         return holding(gradient.copy("K"))
     if isinstance(gradient, Tensor):
@@ -299,4 +304,4 @@ def own_gradient(gradient: Gradient) -> Tensor:
 
 
 def _nothing(tensor: Tensor, gradient: Gradient) -> None:
-    """Accumulates nowhere: a task with captures never calls it."""
+    """Does nothing: a graph task that captures gradients does not accumulate any."""

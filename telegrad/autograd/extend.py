@@ -1,12 +1,11 @@
-"""How functions get gradients: `primitive`, `composed`, `constant`, `numpy_function`.
+"""The four functions that give a function its gradient, and look-ups in the table of entries.
 
-telegrad's own tables (`telegrad.autograd.ops`) are written with these four and nothing else;
-docs/extend.md shows each.
+telegrad's own tables (`telegrad.autograd.ops`) use only these four; docs/extend.md shows each.
 
     primitive        a function over arrays and the gradient rule of each argument
-    numpy_function   a primitive that stands in for a NumPy function, on Tensors
-    composed         a function written in terms of others that have rules
-    constant         a function whose derivative is zero wherever it has one
+    numpy_function   a primitive that replaces a NumPy function on Tensors
+    composed         a function made of others that have rules
+    constants        functions whose derivative is zero wherever it exists
 """
 
 from __future__ import annotations
@@ -53,32 +52,34 @@ def primitive(
     complex_rule: str | None = None,
     **rules: Callable[..., Any],
 ) -> Operation:
-    """Returns a function over arrays and Tensors that is recorded, with a rule per argument.
+    """Returns an operation over arrays and Tensors that is recorded, with one rule per argument.
 
-    A rule is called with the gradient of the result, and with what its further parameters name:
-    an argument, the result `y`, an output, an option, or the argument's `shape`. It returns the
-    gradient of its argument, which may still have axes that broadcasting added; None for none.
-    Written with operators and functions that have rules, it can be differentiated again.
+    The first parameter of a rule is the gradient of the result. Its other parameters name what the
+    rule needs: an argument, the result `y`, an output, an option, or `shape`, the shape of the
+    rule's argument. A rule returns the gradient of its argument, or None for no gradient. The
+    gradient may still have axes that broadcasting added. A rule made of operators and functions
+    that have rules can be differentiated again.
 
     Args:
-        name: What messages call it.
-        forward: Computes with arrays.
+        name: The name of the operation in messages.
+        forward: The function that computes with arrays.
         arguments: The names of its leading array arguments, `a b`; `*parts` for any number.
-        stands_for: Functions that become this one when a Tensor is among their arguments. They
-            have no entry yet; they are ufuncs or dispatch by `__array_function__`.
-        tier: How far it can be differentiated.
-        outputs: The names of its outputs, where `forward` returns several: `values vectors`. The
-            first parameter of a rule is then a tuple, None where no gradient came.
-        arrays: The names of options that are arrays too: `where weights`.
-        options: The other options with the defaults that rules are to see.
-        view: Whether the result may share the first argument's memory.
+        stands_for: Functions that this operation replaces when a Tensor is among their arguments.
+            They must have no entry yet; they are ufuncs or dispatch by `__array_function__`.
+        tier: The number of times that it can be differentiated.
+        outputs: The names of the outputs if `forward` returns several: `values vectors`. The first
+            parameter of a rule is then a tuple, with None for an output that got no gradient.
+        arrays: The names of options that are arrays, too: `where weights`.
+        options: The other options with the defaults that rules get.
+        view: True if the result may share the memory of the first argument.
         kernels: Other forward functions by the name of the array library: `{"cupy": function}`.
-        complex_rule: None where the rules are of real numbers; "holomorphic" where they are right
-            for complex numbers too, written without conjugates; "own" where they deal with them.
-        rules: By argument name.
+        complex_rule: None if the rules are valid for real numbers only; "holomorphic" if they are
+            valid for complex numbers, too, but are written without conjugates; "own" if they handle
+            the conjugates themselves.
+        rules: The rules by argument name.
 
     Raises:
-        ValueError: A rule names what there is not, or one of `stands_for` has an entry.
+        ValueError: A rule names something unknown, or a function in `stands_for` has an entry.
 
     >>> from telegrad.autograd import tensor
     >>> cube = primitive("cube", lambda x: x * x * x, "x", x=lambda g, x: g * 3 * x * x)
@@ -110,15 +111,15 @@ def numpy_function(
     options: Mapping[str, Any] | None = None,
     **others: Any,
 ) -> Operation:
-    """Returns a primitive that computes with a NumPy function and stands in for it on Tensors.
+    """Returns a primitive that computes with a NumPy function and replaces it on Tensors.
 
     Args:
-        function: Gives name, signature and values. A ufunc's `dtype`, `casting` and `order` are
-            options of all ufuncs.
-        arguments: See `primitive`.
-        also: Other functions that mean the same.
-        options: See `primitive`.
-        others: See `primitive`.
+        function: The NumPy function, which gives the name, the signature and the values. The
+            `dtype`, `casting` and `order` of a ufunc are options of all ufuncs.
+        arguments: The names of its array arguments, as for `primitive`.
+        also: Other functions with the same meaning.
+        options: The other options with their defaults, as for `primitive`.
+        others: Further arguments of `primitive`, and the rules.
     """
     if options is None and isinstance(function, np.ufunc):
         options = _OF_UFUNCS
@@ -135,7 +136,10 @@ def numpy_function(
 
 
 def _home(function: Callable[..., Any]) -> str:
-    """Returns where what stands in for `function` is found by name: `telegrad.numpy`, or below."""
+    """Returns the module in which users find the replacement of `function` by name.
+
+    It is `telegrad.numpy` or a module below it.
+    """
     module = getattr(function, "__module__", None) or "numpy"
     return f"telegrad.{module}"
 
@@ -143,10 +147,11 @@ def _home(function: Callable[..., Any]) -> str:
 def composed(
     function: Callable[..., Any], *also: Callable[..., Any], tier: Tier = Tier.SECOND_ORDER
 ) -> Callable[[F], F]:
-    """Returns a decorator for what stands in for `function` on Tensors, written with others.
+    """Returns a decorator for a function that replaces `function` on Tensors, made of others.
 
-    Arrays alone still go to `function` itself. What the decorated function does not take is no
-    parameter of it, so Python's own TypeError names it; `out` may be one, and is None.
+    Calls with arrays alone still go to `function` itself. Parameters that the decorated function
+    does not support are missing from its signature, so Python's own TypeError names them. `out` may
+    be in the signature; a value other than None is refused.
     """
 
     def decorate(body: F) -> F:
@@ -170,7 +175,7 @@ def composed(
 
 
 def constants(*functions: Callable[..., Any]) -> None:
-    """Enters functions whose derivative is zero wherever they have one: computed, never recorded."""
+    """Enters functions whose derivative is zero wherever it exists; they are never recorded."""
     for function in functions:
         entry = constant(function)
         entry.__module__ = _home(function)
@@ -178,12 +183,12 @@ def constants(*functions: Callable[..., Any]) -> None:
 
 
 def find(function: Callable[..., Any]) -> Callable[..., Any] | None:
-    """Returns what stands in for `function` on Tensors, None where nothing does."""
+    """Returns the replacement of `function` on Tensors, or None if there is none."""
     return TABLE.find(function)
 
 
 def tier_of(function: Callable[..., Any]) -> Tier:
-    """Returns how far `function` can be differentiated.
+    """Returns the tier of `function`: how often it can be differentiated.
 
     >>> tier_of(np.sin), tier_of(np.floor), tier_of(np.roots)
     (<Tier.SECOND_ORDER: 'tier 1'>, <Tier.CONSTANT: 'constant'>, <Tier.NONE: 'tier 3'>)

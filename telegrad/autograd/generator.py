@@ -1,8 +1,8 @@
-"""The random numbers that modules and functions draw where they are given no generator.
+"""The random numbers that modules and functions draw when no generator is given.
 
-There is one process default, and a ContextVar that may stand in for it. The default is the one
-piece of state here: `manual_seed` must reach every thread, those of the agent's pool included,
-which a ContextVar set in the main thread would not.
+There is one default for the process, and a ContextVar that can replace it for a block. The default
+is the only global state in this file: `manual_seed` must reach every thread, those of the agent's
+pool included. A ContextVar that is set in the main thread would not reach them.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ __all__ = ["SeededGenerator", "current_generator", "manual_seed", "repeatable"]
 
 @final
 class SeededGenerator:
-    """A generator that can be seeded anew; drawing from it is safe from several threads."""
+    """A generator that can be seeded again; several threads may draw from it."""
 
     def __init__(self, generator: np.random.Generator | None = None) -> None:
         self._generator = generator
 
     def seed(self, seed: int) -> None:
-        """Starts again from `seed`."""
+        """Restarts the generator from `seed`."""
         self._generator = np.random.default_rng(seed)
 
     def get(self) -> np.random.Generator:
-        """Returns the generator; one seeded by the operating system if `seed` was not called."""
+        """Returns the generator; the operating system seeds it if `seed` was not called."""
         if self._generator is None:
             self._generator = np.random.default_rng()
         return self._generator
@@ -43,10 +43,10 @@ _CURRENT: Final[ContextVar[SeededGenerator]] = ContextVar(
 
 
 def manual_seed(seed: int) -> None:
-    """Seeds the generator that modules draw from where they are given none (`rng=None`).
+    """Seeds the default generator, which modules use when they are given none (`rng=None`).
 
-    For the whole process. Modules made one after the other in one thread then are the same in
-    every run.
+    It is valid for the whole process. Modules that one thread makes in the same order then are the
+    same in every run.
 
     Args:
         seed: A non-negative integer.
@@ -65,22 +65,23 @@ def manual_seed(seed: int) -> None:
 
 
 def current_generator() -> np.random.Generator:
-    """Returns the generator for `rng=None`."""
+    """Returns the generator that `rng=None` stands for."""
     return _CURRENT.get().get()
 
 
 @contextmanager
 def repeatable(state: Any = None) -> Iterator[Any]:
-    """Draws from a generator of this block's own, so that the block can be run again the same.
+    """Gives this block a generator of its own, so that it can run again with the same draws.
 
-    The first time it starts as the current generator stands, which then goes on from where the
-    block has left off. While it runs, other threads do not see what the block draws.
+    In the first run, the block starts at the state of the current generator. After the block, the
+    current generator continues from the state that the block has reached. Other threads do not see
+    the block's draws.
 
     Args:
-        state: What an earlier block was given; None for the first time.
+        state: The state that the first run yielded; None for the first run.
 
     Yields:
-        The state that the block began with.
+        The state in which the block starts.
     """
     current = current_generator()
     first = state is None

@@ -1,4 +1,4 @@
-"""Gradients against finite differences."""
+"""Comparison of gradients with finite differences."""
 
 from __future__ import annotations
 
@@ -35,17 +35,19 @@ def gradcheck(
     The outputs are weighted with fixed random numbers, so that one backward checks all of them.
 
     Args:
-        func: Takes the inputs, returns a Tensor or a tuple of them; called many times.
-        inputs: Those that need a gradient must be float64 or complex128, and away from kinks.
-        step: By how much each item is moved.
-        atol: Absolute error allowed.
-        rtol: Relative error allowed.
+        func: A function of the inputs that returns a Tensor or a tuple of them; called many times.
+        inputs: The inputs; those that need a gradient must be float64 or complex128, and away from
+            kinks.
+        step: The distance by which each item is moved.
+        atol: The allowed absolute error.
+        rtol: The allowed relative error.
 
     Returns:
         True.
 
     Raises:
-        AutogradError: A gradient is wrong, an input is of another dtype, or none needs a gradient.
+        AutogradError: A gradient is wrong, an input is of another dtype, or no input needs a
+            gradient.
 
     >>> from telegrad.autograd import tensor
     >>> gradcheck(lambda x: x * x, tensor([1.0, 2.0], requires_grad=True))
@@ -59,7 +61,7 @@ def gradcheck(
         if given[i].dtype not in (np.float64, np.complex128):
             raise AutogradError(
                 f"gradcheck needs float64 or complex128 inputs, input {i} is {given[i].dtype}: "
-                "differences of shorter numbers say nothing"
+                "finite differences need that precision"
             )
     outputs = _outputs(func(*given))
     weights = _weights(outputs)
@@ -92,7 +94,8 @@ def gradgradcheck(
 ) -> bool:
     """Compares the second derivatives of `func` at `inputs` with differences of the first.
 
-    Both with respect to the inputs and to the gradient that comes in. See `gradcheck`.
+    It differentiates the gradients with respect to the inputs and to the incoming gradient.
+    Arguments, result and errors are those of `gradcheck`.
     """
     given = [inputs] if isinstance(inputs, Tensor) else list(inputs)
     checked = [i for i, x in enumerate(given) if isinstance(x, Tensor) and x.requires_grad]
@@ -149,7 +152,7 @@ def _differences(
 def _weighted(
     func: Callable[..., Any], inputs: Sequence[Any], i: int, moved: Any, weights: Sequence[Any]
 ) -> float:
-    # Recorded all the same: `func` may itself take gradients.
+    # Recorded, although no backward follows: `func` may itself compute gradients.
     moved = namespace(inputs[i].data).asarray(moved)
     outputs = _outputs(func(*inputs[:i], Tensor(moved, requires_grad=True), *inputs[i + 1 :]))
     with no_grad():

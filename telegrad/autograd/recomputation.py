@@ -1,12 +1,13 @@
-"""A part of the forward that keeps no values: the backward computes them again.
+"""`recompute`, which drops the values of a part of the forward and computes them again later.
 
-    forward    f runs and is recorded as ever; each node's saved values are dropped at once
-    backward   the first of these nodes to run has f run once more, recorded into nodes that are
-               thrown away, and every node takes what its double has saved
+    forward    the function runs and is recorded as usual; each node drops its saved values at once
+    backward   the first of these nodes to run calls the function again and records other nodes;
+               each node takes the saved values of its double, and the doubles are dropped
 
-The graph is the one of the first run, so hooks, gradients of gradients and graphs that lead to other
-workers know nothing of it. Memory: the arguments, the results, and parameters as they were. (Chen,
-Xu, Zhang, Guestrin: Training Deep Nets with Sublinear Memory Cost, 2016, arXiv:1604.06174.)
+The graph is that of the first run. Hooks, gradients of gradients and graphs that lead to other
+workers therefore need no special case. The arguments, the results and the arrays of
+parameters stay in memory. (Chen, Xu, Zhang, Guestrin: Training Deep Nets with Sublinear Memory Cost,
+2016, arXiv:1604.06174.)
 """
 
 from __future__ import annotations
@@ -37,17 +38,17 @@ R = TypeVar("R")
 
 
 def recompute(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Returns `function(*args, **kwargs)`; its backward computes the values in between again.
+    """Returns `function(*args, **kwargs)`; the backward computes the intermediate values again.
 
-    Trades time for memory: the forward of `function` runs twice. The second run draws the same
-    random numbers from the generator of `manual_seed`; it is to do the same otherwise, too: to
-    call no other worker and to change nothing outside. It may be nested, in several threads, and
-    be differentiated any number of times.
+    This trades time for memory: the forward of `function` runs twice. The second run draws the same
+    random numbers from the generator of `manual_seed`. `function` must do the same in both runs
+    otherwise, too: it must not call other workers or change anything outside. Calls may be
+    nested, run in several threads, and be differentiated any number of times.
 
     Args:
-        function: What is computed; parameters that it uses need not be arguments.
-        args: Passed on; Tensors may stand in lists, tuples, dicts and dataclasses.
-        kwargs: Passed on.
+        function: The function to run; parameters that it uses need not be arguments.
+        args: Its positional arguments; Tensors may be inside lists, tuples, dicts and dataclasses.
+        kwargs: Its keyword arguments; Tensors may be inside them, too.
 
     Raises:
         AutogradError: In the backward: the second run did something else than the first, or an
@@ -61,7 +62,7 @@ def recompute(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     [1.0, 5.437]
     """
     if not is_grad_enabled() or any(isinstance(watcher, _Segment) for watcher in watchers()):
-        return function(*args, **kwargs)  # inside another one, which computes all of it again
+        return function(*args, **kwargs)  # the outer call computes all of it again
     segment = _Segment(function, (args, kwargs))
     with repeatable() as state, watched_by(*watchers(), segment):
         result = function(*args, **kwargs)
@@ -71,13 +72,13 @@ def recompute(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
 
 @final
 class _Segment(Watcher, Segment):
-    """The nodes of one recomputed function, and how to compute again what they have saved."""
+    """The nodes of one recomputed function, and the call that computes their saved values again."""
 
     def __init__(self, function: Callable[..., Any], arguments: Any) -> None:
         leaves, self._rebuild = flatten(arguments)
         self._function: Callable[..., Any] | None = function
         self._arguments = [_Argument(x) if isinstance(x, Tensor) else x for x in leaves]
-        # Weak: the nodes keep the segment.
+        # Weak references, because the nodes keep the segment alive.
         self._nodes: list[weakref.ref[SavingNode]] = []
         self._doubled: list[tuple[str, tuple[Any, ...]]] = []
         self._state: Any = None
@@ -85,28 +86,29 @@ class _Segment(Watcher, Segment):
         self._lock = threading.Lock()
 
     def recorded(self, node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        """Drops what `node` saved, but for what leaves hold anyway."""
-        # Complete: a task that copied this context goes on, and its nodes are none of this.
+        """Drops the values that `node` saved, except those that leaves keep alive anyway."""
+        # Once the segment is complete, a task that copied this context may still record nodes. They
+        # do not belong to this segment.
         if isinstance(node, SavingNode) and not self._complete:
             self._nodes.append(weakref.ref(node))
             self._doubled.append((node.name, node.saved_leaves()))
             node.drop_saved(self)
 
     def recorded_with(self, state: Any) -> None:
-        """Ends the forward, which began with this state of the random numbers."""
+        """Ends the forward; `state` is the generator's state at its start."""
         self._state = state
         self._complete = True
 
     def compute(self) -> None:
-        """Computes again what the nodes have saved, the first time that it is called.
+        """Computes again the values that the nodes have saved; later calls do nothing.
 
         Raises:
-            AutogradError: The forward is not over, or what it used was changed since.
+            AutogradError: The forward is not over, or a value that it used was changed since.
         """
         if not self._complete:
             raise AutogradError(
-                "a backward inside a recomputed function meets what that function has computed, "
-                "and whose values were dropped; call recompute() inside the function that the backward goes through"
+                "a backward inside a recomputed function reached its own nodes, whose values were "
+                "dropped; call recompute() inside the part that this backward differentiates"
             )
         with self._lock:
             function = self._function
@@ -121,7 +123,7 @@ class _Segment(Watcher, Segment):
             self._arguments, self._nodes, self._doubled = [], [], []
 
     def replace(self, nodes: Mapping[Node | None, SavingNode]) -> None:
-        """Puts others in the place of this segment's nodes: the keys are those of now."""
+        """Replaces nodes of this segment: keys are the present nodes, values the new ones."""
         self._nodes = [
             weakref.ref(nodes[node]) if (node := each()) in nodes else each for each in self._nodes
         ]
@@ -137,7 +139,7 @@ class _Segment(Watcher, Segment):
         inner: set[Segment] = set()
         for held, (double, _) in zip(self._nodes, doubles.nodes, strict=True):
             node = held()
-            if node is not None:  # else that part of the graph is gone
+            if node is not None:  # else nothing refers to that part of the graph any more
                 places[double] = node
                 node.take_saved(double)
                 if double.segment is not None:
@@ -148,7 +150,7 @@ class _Segment(Watcher, Segment):
 
 @final
 class _Doubles(Watcher):
-    """Keeps the nodes of the second run."""
+    """A watcher that keeps the nodes of the second run."""
 
     def __init__(self) -> None:
         self.nodes: list[tuple[SavingNode, tuple[Any, ...]]] = []
@@ -161,7 +163,7 @@ class _Doubles(Watcher):
 
 @final
 class _Argument:
-    """A Tensor as it was given: its array, and its place in the graph."""
+    """A Tensor argument of the first run: its array, and its place in the graph."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.value: Value = tensor.value
@@ -188,7 +190,7 @@ def _check_leaves(name: str, before: tuple[Any, ...], now: tuple[Any, ...]) -> N
         if current.array is not value.array:
             raise AutogradError(
                 f"a parameter of shape {value.array.shape} that {name!r} used in recompute() has "
-                "got other values since; run the backward before the optimizer's step"
+                "new values since the forward; run the backward before the optimizer's step"
             )
         if current.version != version:
             refuse_changed(value, version, name, "a parameter")
@@ -202,5 +204,5 @@ def _refuse_difference(found: list[str], expected: list[str]) -> NoReturn:
     second = found[same] if same < len(found) else "nothing more"
     raise AutogradError(
         f"a recomputed function did not do the same again: operation {same} was {first!r} and is "
-        f"now {second!r}; it may depend on nothing but its arguments and unchanged values"
+        f"now {second!r}; it may depend only on its arguments and on unchanged values"
     )

@@ -1,8 +1,9 @@
-"""Functions of functions: values with gradients, products with Jacobians, Jacobians, Hessians.
+"""Functions of functions: values with gradients, Jacobians, Hessians, and products with them.
 
-Arguments and results are trees (`trees`): dicts, lists, tuples, named tuples and dataclasses, whose
-leaves are Tensors, arrays or numbers. What is differentiated are the arguments, as the function is
-given them; other Tensors that the function uses, such as parameters, are constants to it.
+Arguments and results are trees: dicts, lists, tuples, named tuples and dataclasses, whose leaves
+are Tensors, arrays or numbers. These functions differentiate with respect to the arguments that are
+passed to the function. Other Tensors that the function uses, such as parameters, count as
+constants.
 
     value_and_grad(f)(x)   f(x) and its gradient                   one pass back
     vjp(f, x)              f(x), and v -> v J for any v             one pass back for each v
@@ -11,8 +12,8 @@ given them; other Tensors that the function uses, such as parameters, are consta
     hvp(f, x, t)           f(x), and H t                            two
     hessian(f)(x)          H                                        one, and one for each item of x
 
-Without `create_graph` the results are cut off from every graph. With it they can be differentiated
-again, also with respect to what the arguments were computed from.
+Without `create_graph` the results are detached from every graph. With it they can be differentiated
+again, also with respect to the Tensors from which the arguments were computed.
 """
 
 from __future__ import annotations
@@ -39,20 +40,23 @@ def value_and_grad(
     has_aux: bool = False,
     create_graph: bool = False,
 ) -> Callable[..., tuple[Any, Any]]:
-    """Returns a function that gives the value of `function` and its gradient.
+    """Returns a function that computes the value of `function` and its gradient.
 
     Args:
-        function: Returns a Tensor of one item; with `has_aux`, that and something else.
-        argnums: Which of its positional arguments are differentiated.
-        has_aux: Whether `function` returns (value, other); the value given is then that pair.
-        create_graph: Records all of it, to be differentiated again.
+        function: A function that returns a Tensor of one item; with `has_aux`, a pair of that
+            Tensor and something else.
+        argnums: The positions of the arguments that are differentiated.
+        has_aux: True if `function` returns (value, other); the returned value is then that pair.
+        create_graph: True to record the passes, so that the results can be differentiated again.
 
     Returns:
-        Takes what `function` takes, and returns (value, gradient): a tree like the argument, or a
-        tuple of them where `argnums` is a sequence; zeros for what the value does not depend on.
+        A function with the parameters of `function` that returns (value, gradient). The gradient is
+        a tree like the argument, or a tuple of trees if `argnums` is a sequence; it is zero where
+        the value does not depend on the argument.
 
     Raises:
-        AutogradError: When it is called: the value is not one item, or needs no gradient.
+        AutogradError: When the returned function is called: the value is not a Tensor of one item,
+            or needs no gradient.
 
     >>> import numpy as np
     >>> loss = lambda p, x: np.sum((p["w"] * x + p["b"]) ** 2)
@@ -80,16 +84,17 @@ def value_and_grad(
 def vjp(
     function: Callable[..., Any], *primals: Any, create_graph: bool = False
 ) -> tuple[Any, Callable[..., tuple[Any, ...]]]:
-    """Returns `function(*primals)`, and what takes gradients of it back to the primals.
+    """Returns `function(*primals)`, and a function that takes gradients of it back to the primals.
 
     Args:
-        function: Returns a tree of Tensors.
-        primals: Its arguments, all of them differentiated.
-        create_graph: Records all of it, to be differentiated again.
+        function: A function that returns a tree of Tensors.
+        primals: Its arguments; all of them are differentiated.
+        create_graph: True to record the passes, so that the results can be differentiated again.
 
     Returns:
-        The outputs, and a function of a tree like them (a product with the Jacobian from the left)
-        that returns a tuple of trees like the primals. It may be called any number of times.
+        The outputs, and a second function. It takes a tree like the outputs, multiplies it with the
+        Jacobian from the left, and returns a tuple of trees like the primals. It may be called any
+        number of times.
 
     >>> import numpy as np
     >>> outputs, pull = vjp(lambda x, y: x * np.sin(y), np.array([2.0, 3.0]), 0.0)
@@ -118,16 +123,17 @@ def jvp(
     *,
     create_graph: bool = False,
 ) -> tuple[Any, Any]:
-    """Returns `function(*primals)`, and how fast it changes as the primals move by `tangents`.
+    """Returns `function(*primals)`, and its rate of change as the primals move by `tangents`.
 
-    By two passes back (the transpose of the transpose), for rules of forward mode there are none;
-    so the function needs rules that can be differentiated once more.
+    There are no rules for forward mode, so this takes two passes back (the transpose of the
+    transpose). The operations of the function therefore need rules that can be differentiated once
+    more.
 
     Args:
-        function: Returns a tree of Tensors.
-        primals: Its arguments, all of them differentiated.
-        tangents: A tree like each of them.
-        create_graph: Records all of it, to be differentiated again.
+        function: A function that returns a tree of Tensors.
+        primals: Its arguments; all of them are differentiated.
+        tangents: The directions: one tree like each primal.
+        create_graph: True to record the passes, so that the results can be differentiated again.
 
     Returns:
         The outputs, and a tree like them: the product with the Jacobian from the right.
@@ -143,7 +149,8 @@ def jvp(
     with enable_grad():
         outputs = function(*inputs.arguments)
         roots, rebuild = flatten(outputs)
-        # The gradients are linear in `weights`, so their slope in them is the Jacobian transposed.
+        # The gradients are linear in `weights`, so their slope in `weights` is the Jacobian
+        # transposed.
         weights = [_leaf(namespace(y.data).zeros_like(y.data)) for y in roots]
         pulled = _gradients(roots, inputs.leaves, weights, create_graph=True)
     moving = [k for k, place in enumerate(inputs.places) if place]
@@ -159,17 +166,17 @@ def jacobian(
     *,
     create_graph: bool = False,
 ) -> Callable[..., Any]:
-    """Returns a function that gives all slopes of the outputs of `function` in its arguments.
+    """Returns a function that computes the Jacobian: all slopes of the outputs in the arguments.
 
     Args:
-        function: Returns a tree of Tensors.
-        argnums: Which of its positional arguments are differentiated.
-        create_graph: Records all of it, to be differentiated again.
+        function: A function that returns a tree of Tensors.
+        argnums: The positions of the arguments that are differentiated.
+        create_graph: True to record the passes, so that the results can be differentiated again.
 
     Returns:
-        Takes what `function` takes, and returns a tree like the outputs, whose leaves are trees
-        like the argument (a tuple of them for several `argnums`), whose leaves have the shape of
-        the output and then that of the argument.
+        A function with the parameters of `function`. It returns a tree like the outputs; each leaf
+        is a tree like the argument (a tuple of trees for several `argnums`). The leaves of these
+        trees have the shape of the output followed by that of the argument.
 
     >>> import numpy as np
     >>> jacobian(lambda x: x * x[0])(np.array([2.0, 3.0])).tolist()
@@ -194,13 +201,13 @@ def hvp(
     *,
     create_graph: bool = False,
 ) -> tuple[Tensor, tuple[Any, ...]]:
-    """Returns `function(*primals)`, and how fast its gradient changes along `tangents`.
+    """Returns `function(*primals)`, and the rate of change of its gradient along `tangents`.
 
     Args:
-        function: Returns a Tensor of one item.
-        primals: Its arguments, all of them differentiated.
-        tangents: A tree like each of them.
-        create_graph: Records all of it, to be differentiated again.
+        function: A function that returns a Tensor of one item.
+        primals: Its arguments; all of them are differentiated.
+        tangents: The directions: one tree like each primal.
+        create_graph: True to record the passes, so that the results can be differentiated again.
 
     Returns:
         The value, and a tuple of trees like the primals: the Hessian times the tangents.
@@ -229,16 +236,17 @@ def hessian(
     *,
     create_graph: bool = False,
 ) -> Callable[..., Any]:
-    """Returns a function that gives all second derivatives of `function` in its arguments.
+    """Returns a function that computes the Hessian: all second derivatives of `function`.
 
     Args:
-        function: Returns a Tensor of one item.
-        argnums: Which of its positional arguments are differentiated.
-        create_graph: Records all of it, to be differentiated again.
+        function: A function that returns a Tensor of one item.
+        argnums: The positions of the arguments that are differentiated.
+        create_graph: True to record the passes, so that the results can be differentiated again.
 
     Returns:
-        Takes what `function` takes, and returns a tree like the argument (a tuple of them for
-        several `argnums`), whose leaves are such trees again, whose leaves have both shapes.
+        A function with the parameters of `function`. It returns a tree like the argument (a tuple
+        of trees for several `argnums`); each leaf is such a tree again. The leaves of these have
+        the shapes of both arguments, one after the other.
 
     >>> import numpy as np
     >>> hessian(lambda x: x[0] ** 2 * x[1])(np.array([2.0, 3.0])).tolist()
@@ -252,17 +260,17 @@ def hessian(
 
 
 class _Inputs:
-    """The arguments of one call, those that are differentiated replaced by leaves.
+    """The arguments of one call, with leaves of a new graph in place of the differentiated ones.
 
     Args:
         args: The positional arguments.
-        argnums: Which of them are differentiated.
-        create_graph: Whether Tensors keep their place in the graph that they come from.
+        argnums: The positions of the arguments that are differentiated.
+        create_graph: True if Tensors stay connected to the graph that they come from.
 
     Attributes:
-        arguments: What the function is called with.
-        leaves: What is differentiated.
-        places: For each leaf of the trees whether it is.
+        arguments: The arguments with which the function is called.
+        leaves: The Tensors that are differentiated.
+        places: One bool for each leaf of the trees: True if it is differentiated.
     """
 
     def __init__(
@@ -289,21 +297,21 @@ class _Inputs:
             self.arguments[k] = tree
 
     def like_arguments(self, found: Sequence[Tensor]) -> Any:
-        """Returns the trees of what belongs to each leaf, None for what is not differentiated."""
+        """Returns trees like the arguments: `found` at differentiated leaves, None at others."""
         waiting = iter(found)
         trees = self._rebuild([next(waiting) if place else None for place in self.places])
         return trees[0] if self._alone else tuple(trees)
 
 
 def _as_given(x: Any) -> Any:
-    """Returns arrays and numbers as Tensors, all else as it is."""
+    """Returns an array or a number as a Tensor, anything else unchanged."""
     if isinstance(x, (Tensor, bool, np.bool_)):
         return x
     return Tensor(x) if is_array(x) or isinstance(x, (float, complex, np.inexact)) else x
 
 
 def _leaf(x: Any, *, connected: bool = False) -> Tensor:
-    """Returns the values of `x` at a place of their own in the graph."""
+    """Returns the values of `x` as a Tensor with a new place in the graph."""
     if connected and isinstance(x, Tensor) and x.requires_grad:
         with enable_grad():
             view: Tensor = ops.reshape(x, to=x.shape)
@@ -323,7 +331,7 @@ def _gradients(
     create_graph: bool,
     retain_graph: bool = True,
 ) -> list[Tensor]:
-    """Returns the gradient of each input, zeros where no output depends on it."""
+    """Returns the gradient of each input; zeros if no output depends on it."""
     pairs = [
         (y, g)
         for y, g in zip(outputs, given, strict=True)
@@ -346,13 +354,13 @@ def _gradients(
 
 
 def _rows(y: Any, inputs: Sequence[Tensor], *, create_graph: bool) -> list[Tensor]:
-    """Returns the Jacobian of one output in each input."""
+    """Returns the Jacobian of one output, one Tensor for each input."""
     if not isinstance(y, Tensor):
         raise AutogradError(f"jacobian needs Tensors as outputs, not {type(y)}")
-    if y.dtype.kind == "c":  # where it is not holomorphic there are two slopes
+    if y.dtype.kind == "c":  # a function that is not holomorphic has two slopes
         raise AutogradError(
             "jacobian of complex outputs; give their real and their imaginary part as outputs, "
-            "or use jvp, hvp"
+            "or use jvp or hvp"
         )
     xp = namespace(y.data)
     rows = []

@@ -2,12 +2,12 @@
 
     import telegrad.numpy as np
 
-Each takes arrays, Tensors, numbers and lists. A Tensor among the arguments makes the result a
-Tensor, recorded; without one, this is NumPy itself. `numpy.f(tensor)` does the same as
-`telegrad.numpy.f(tensor)`. docs/numpy.md lists how far each function can be differentiated; one
-that cannot be raises when an argument needs a gradient, here as there.
+Each function takes arrays, Tensors, numbers and lists. With a Tensor among the arguments, the
+result is a Tensor and the operation is recorded; without one, NumPy itself runs. `numpy.f(tensor)`
+does the same as `telegrad.numpy.f(tensor)`. docs/numpy.md lists how often each function can be
+differentiated. A function without a gradient raises if an argument needs one, under either name.
 
-What is here follows the NumPy that is installed, so the names are not written out below.
+The names follow the NumPy that is installed, so this file does not list them.
 
 >>> import telegrad as tg
 >>> x = tg.tensor([0.0, 1.0], requires_grad=True)

@@ -1,4 +1,4 @@
-"""From a NumPy module to its names, with what stands in for its functions."""
+"""The public names of a NumPy module, with telegrad's functions in place of NumPy's."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["names_of"]
 
 
 def names_of(module: ModuleType) -> dict[str, Any]:
-    """Returns the public names of a NumPy module, its functions replaced by those with rules.
+    """Returns the public names of a NumPy module; functions with a gradient rule replace NumPy's.
 
-    A function that has no rule is NumPy's own: with a Tensor that needs a gradient it comes back
-    to telegrad by NumPy's protocols, and raises.
+    A function without a rule stays NumPy's own. If it gets a Tensor that needs a gradient, NumPy's
+    protocols pass the call to telegrad, which raises.
     """
-    held = vars(module)  # getattr would load submodules such as numpy.testing
+    held = vars(module)  # not getattr, which would load submodules such as numpy.testing
     found = {name: held[name] for name in module.__all__ if name in held}
     return {
         name: _stand_in(value) for name, value in found.items() if not isinstance(value, ModuleType)

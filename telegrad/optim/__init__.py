@@ -1,4 +1,4 @@
-"""Optimizers: pure updates of arrays, applied to parameters; and schedules of their rates."""
+"""Optimizers, which apply pure array updates to parameters, and learning-rate schedules."""
 
 from telegrad.optim.adam import Adam, AdamW
 from telegrad.optim.optimizer import Group, HasGroups, Optimizer, Params, State

@@ -1,6 +1,6 @@
 """`scipy.special` with gradients, under SciPy's names and signatures.
 
-Those with rules, to second order:
+These functions have rules, to second order:
 
     error       erf erfc erfcx erfinv erfcinv dawsn ndtr log_ndtr ndtri
     logistic    expit logit log_expit logsumexp softmax log_softmax
@@ -10,9 +10,9 @@ Those with rules, to second order:
     Bessel      i0 i1 i0e i1e k0 k1 k0e k1e j0 j1 y0 y1
     others      expi exp1 exp2 exp10 expm1 log1p cbrt sinc
 
-Any other raises where an argument needs a gradient. `scipy.special.f(tensor)` does the same for
-all but `logsumexp`, `softmax`, `log_softmax` and `polygamma`, which are no ufuncs: take these from
-here. CuPy arrays are computed by `cupyx.scipy.special`, where that has the function.
+Any other function raises if an argument needs a gradient. `scipy.special.f(tensor)` does the same
+as the function here, except for `logsumexp`, `softmax`, `log_softmax` and `polygamma`: SciPy's are
+not ufuncs, so use the ones here. CuPy arrays go to `cupyx.scipy.special`, if that has the function.
 """
 
 import typing

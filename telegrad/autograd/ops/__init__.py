@@ -1,6 +1,6 @@
 """The operations that have gradient rules; each takes arrays and Tensors alike.
 
-Arrays alone give an array; with a Tensor among them the result is a Tensor, and recorded.
+Arrays alone give an array. With a Tensor among them, the result is a Tensor and is recorded.
 """
 
 from telegrad.autograd.ops.elementwise import (

@@ -1,4 +1,4 @@
-"""Elementwise functions of one argument that operators, modules and rules use, with their rules."""
+"""Elementwise functions that operators, modules and rules use, with their gradient rules."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ __all__ = [
 
 
 def _sigmoid(a: Any) -> Array:
-    # exp of a negative number only: never overflows.
+    # Takes exp of negative numbers only, so that it never overflows.
     xp = namespace(a)
     small = xp.exp(-xp.abs(a))
     result: Array = xp.where(a >= 0, 1 / (1 + small), small / (1 + small))
@@ -59,7 +59,7 @@ def _relu(a: Any) -> Array:
 
 
 def _sign(x: Any) -> Array:
-    # CuPy's own, of a complex number, is that of its real part.
+    # CuPy's sign of a complex number is the sign of its real part, unlike NumPy's.
     xp = namespace(x)
     size = xp.abs(x)
     found: Array = xp.sign(x) if x.dtype.kind != "c" else x / xp.where(size == 0, 1, size)
@@ -69,12 +69,13 @@ def _sign(x: Any) -> Array:
 def _of_sign(g: Any, x: Any, y: Any) -> Any:
     if x.dtype.kind != "c":
         return g * 0
-    # z / |z| only turns: of a change of z counts what stands across it. At 0 this gives 0.
+    # z / |z| only rotates: only the part of a change of z that is perpendicular to z counts. At 0
+    # the gradient is 0.
     across = conjugate(y) * g
     return y * (across - conjugate(across)) / np.where(x == 0, 1.0, 2 * absolute(x))
 
 
-cos: Operation  # declared before its rule and that of sin name each other
+cos: Operation  # declared here, because its rule and that of sin name each other
 conjugate: Operation
 _H: Final = "holomorphic"
 
@@ -100,7 +101,7 @@ relu       = primitive("relu",    _relu,    "a", a=lambda g, y: g * (y > 0))
 # fmt: on
 
 
-# -- elementwise functions of several arguments that operators, modules and rules use, with rules --
+# -- elementwise functions of several arguments ---------------------------------------------------
 
 
 def _where(condition: Any, a: Any, b: Any) -> Array:
@@ -121,8 +122,8 @@ def _inside(a: Any, low: Any, high: Any) -> Any:
 
 
 def base_slope(a: Any, b: Any) -> Any:
-    """Returns the slope of `a ** b` in `a`."""
-    # b * a ** (b - 1), and 0 rather than 0 * inf where b is 0.
+    """Returns the slope of `a ** b` with respect to `a`."""
+    # b * a ** (b - 1), but 0 instead of 0 * inf where b is 0.
     b = b.item() if isinstance(b, np.generic) else b
     if isinstance(b, (int, float)):
         return b * a ** (b - 1) if b != 0 else 0.0
@@ -130,19 +131,19 @@ def base_slope(a: Any, b: Any) -> Any:
 
 
 def exponent_slope(y: Any, a: Any) -> Any:
-    """Returns the slope of `y = a ** b` in `b`."""
-    # y * log(a), and 0 where a is not positive: the power is then defined at single b only.
+    """Returns the slope of `y = a ** b` with respect to `b`."""
+    # y * log(a), but 0 where a is not positive: there the power exists for isolated b only.
     if y.dtype.kind == "c":
         return y * log(where(a == 0, 1.0, a) + 0j)
     return y * log(where(a > 0, a, 1.0))
 
 
 def _share(g: Any, a: Any, b: Any) -> Any:
-    # All of g where a wins, half of it where both are equal.
+    # All of g if a is the larger one, half of it if both are equal.
     return where(a > b, g, where(a == b, g * 0.5, 0.0))
 
 
-where: Operation  # declared, as rules name what stands below
+where: Operation  # declared here, because rules above its definition name it
 
 # fmt: off
 add          = numpy_function(np.add,          "x1 x2", complex_rule=_H, x1=lambda g: g,          x2=lambda g: g)
@@ -169,7 +170,7 @@ def _clip_of_numpy(
     min: Any = None,  # noqa: A002  NumPy's name
     max: Any = None,  # noqa: A002
 ) -> Any:
-    """Stands in for `np.clip`; a bound that needs a gradient gets what is clipped to it."""
+    """Replaces `np.clip`; a bound that needs a gradient gets that of the items clipped to it."""
     if not (a_min is a_max is None or min is max is None):
         raise ValueError("clip takes min and max, or a_min and a_max, not some of both")
     low, high = (a_min if min is None else min), (a_max if max is None else max)
@@ -182,13 +183,13 @@ def _clip_of_numpy(
 
 @composed(np.where)
 def _where_of_numpy(condition: Any, x: Any = None, y: Any = None, /) -> Any:
-    """Stands in for `np.where`; of one argument, it is `np.nonzero`."""
+    """Replaces `np.where`; with one argument it is `np.nonzero`."""
     if x is None and y is None:
         return np.nonzero(condition)
     return where(condition, x, y)
 
 
-# -- functions whose derivative is zero wherever it exists and that operators and methods are ----
+# -- functions with derivative zero that operators and methods use -------------------------------
 #
 # All others are in `telegrad.autograd.rules.elementwise`.
 

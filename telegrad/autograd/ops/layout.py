@@ -1,7 +1,7 @@
-"""NumPy's functions of shape, order of axes, joining, dtype and place, with NumPy's parameters.
+"""NumPy's functions of shape, order of axes, joining, dtype and device, with NumPy's parameters.
 
-What has no meaning for Tensors (`subok=`, ...) is no parameter here, so Python's own TypeError
-names it.
+Parameters that have no meaning for Tensors (`subok=`, ...) are missing from the signatures, so
+Python's own TypeError names them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = [
 
 @composed(np.reshape)
 def reshape(a: Any, /, shape: Any, order: str = "C", *, copy: bool | None = None) -> Any:
-    """Stands in for `np.reshape`."""
+    """Replaces `np.reshape`."""
     to = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
     to = _resolve(to, a)
     if order != "C" and (order == "F" or _columns_first(a)):
@@ -63,7 +63,7 @@ def reshape(a: Any, /, shape: Any, order: str = "C", *, copy: bool | None = None
 
 @composed(np.ravel)
 def ravel(a: Any, order: str = "C") -> Any:
-    """Stands in for `np.ravel`."""
+    """Replaces `np.ravel`."""
     if order == "K":
         a = shaping.transpose(a, axes=_by_stride(a))
     elif order == "F" or (order == "A" and _columns_first(a)):
@@ -82,7 +82,7 @@ def _by_stride(a: Any) -> tuple[int, ...]:
 
 @composed(np.squeeze)
 def squeeze(a: Any, axis: Any = None) -> Any:
-    """Stands in for `np.squeeze`."""
+    """Replaces `np.squeeze`."""
     gone = range(a.ndim) if axis is None else normalize_axis_tuple(axis, max(a.ndim, 1))
     if axis is not None and any(n != 1 for k, n in enumerate(a.shape) if k in gone):
         raise ValueError(f"axis {axis} of shape {a.shape} has not length 1")
@@ -91,7 +91,7 @@ def squeeze(a: Any, axis: Any = None) -> Any:
 
 @composed(np.expand_dims)
 def expand_dims(a: Any, axis: Any) -> Any:
-    """Stands in for `np.expand_dims`."""
+    """Replaces `np.expand_dims`."""
     ndim = a.ndim + (len(axis) if isinstance(axis, (tuple, list)) else 1)
     new = normalize_axis_tuple(axis, ndim)
     lengths = iter(a.shape)
@@ -100,19 +100,19 @@ def expand_dims(a: Any, axis: Any) -> Any:
 
 @composed(np.transpose)
 def transpose(a: Any, axes: Any = None) -> Any:
-    """Stands in for `np.transpose`."""
+    """Replaces `np.transpose`."""
     return shaping.transpose(a, axes=axes)
 
 
 @composed(np.swapaxes)
 def swapaxes(a: Any, axis1: int, axis2: int) -> Any:
-    """Stands in for `np.swapaxes`."""
+    """Replaces `np.swapaxes`."""
     return shaping.swapaxes(a, axis1=axis1, axis2=axis2)
 
 
 @composed(np.broadcast_to)
 def broadcast(array: Any, shape: Any) -> Any:
-    """Stands in for `np.broadcast_to`."""
+    """Replaces `np.broadcast_to`."""
     return shaping.broadcast_to(array, to=(shape,) if isinstance(shape, int) else tuple(shape))
 
 
@@ -126,7 +126,7 @@ def concatenate(
     dtype: DTypeLike | None = None,
     casting: Any = "same_kind",
 ) -> Any:
-    """Stands in for `np.concatenate`."""
+    """Replaces `np.concatenate`."""
     parts = arrays
     if axis is None:
         parts, axis = [ravel(x if isinstance(x, Tensor) else as_array(x)) for x in arrays], 0
@@ -142,7 +142,7 @@ def stack(
     dtype: DTypeLike | None = None,
     casting: Any = "same_kind",
 ) -> Any:
-    """Stands in for `np.stack`."""
+    """Replaces `np.stack`."""
     return _cast(shaping.stack(*arrays, axis=axis), dtype, casting)
 
 
@@ -156,7 +156,7 @@ def _cast(joined: Any, dtype: DTypeLike | None, casting: Any) -> Any:
 
 @composed(np.astype)
 def as_type(x: Any, dtype: DTypeLike, /, *, copy: bool = True) -> Any:
-    """Stands in for `np.astype`; a result that cannot have a gradient needs none."""
+    """Replaces `np.astype`; a result of a dtype without gradients needs no gradient."""
     exact = np.dtype(dtype)
     if not copy and x.dtype == exact:
         return x
@@ -166,7 +166,7 @@ def as_type(x: Any, dtype: DTypeLike, /, *, copy: bool = True) -> Any:
 
 @TABLE.register(to_device)
 def on_device(array: Any, device: str) -> Any:
-    """Stands in for `to_device`; a Tensor that is there already is returned as it is."""
+    """Replaces `to_device`; returns a Tensor that is on the device already as it is."""
     exact, source = device_name(device), device_of(array.data)
     return array if exact == source else shaping.move(array, device=exact, source=source)
 

@@ -1,6 +1,6 @@
-"""Sums, means and extrema over axes, each with its gradient rule.
+"""Sums, means, extrema, matrix products, softmax and cross entropy with their gradient rules.
 
-Extrema: items that are equal share the gradient equally.
+The gradient of an extremum is divided equally among the items that are equal to it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def _average(g: Any, shape: Shape, axis: Any, where: Any) -> Any:
 
 
 def _with_axes(g: Any, shape: Shape, axis: Any, where: Any) -> Any:
-    # A count of its own for each result has the reduced axes, so the gradient must have them.
+    # With `where`, each result has its own count. The counts keep the reduced axes, so the gradient
+    # must have them, too.
     return g if where is None or where is True else kept(g, shape, axis)
 
 
@@ -65,10 +66,11 @@ reduce_min = numpy_function(np.min,  "a", arrays="where", options=_BOUNDED, a=to
 # fmt: on
 
 
-# -- matrix products, with their gradient rules --------------------------------------------------
-
-# `a @ b` with a vector on the left is a row, on the right a column, and the product has lost that
-# axis. The rules put it back, multiply matrices, and leave batch axes to the node, which sums.
+# -- matrix products -----------------------------------------------------------------------------
+#
+# In `a @ b`, a vector on the left is a row and a vector on the right is a column, and the product
+# lacks the axis that was added. The rules put that axis back and multiply matrices. They leave
+# batch axes in the gradient; the node sums them.
 
 
 def _row(a: Any) -> Any:
@@ -110,7 +112,7 @@ matmul = numpy_function(np.matmul, "x1 x2", complex_rule="holomorphic", x1=_left
 # fmt: on
 
 
-# -- softmax and cross entropy over the last axis, on the kernels, with their gradient rules -----
+# -- softmax and cross entropy over the last axis, computed by the kernels -----------------------
 
 
 def _cross_entropy(a: Any, labels: Any, *, mean: bool = False, checked: bool = False) -> Any:
@@ -119,17 +121,17 @@ def _cross_entropy(a: Any, labels: Any, *, mean: bool = False, checked: bool = F
 
 
 def _turn(g: Any, y: Any) -> Any:
-    """The gradient of logits whose softmax is `y`."""
+    """Returns the gradient of logits whose softmax is `y`."""
     return y * (g - reduce_sum(g * y, axis=-1, keepdims=True))
 
 
 def _distance(a: Any, labels: Any) -> Any:
-    """How far the softmax is from being right: softmax minus one-hot."""
+    """Returns softmax minus one-hot."""
     plain = labels.data if isinstance(labels, Tensor) else labels
     return softmax(a) - kernels.one_hot(plain, classes=a.shape[-1], dtype=a.dtype)
 
 
-cross_entropy_gradient: Operation  # declared, as the rule of cross_entropy names it
+cross_entropy_gradient: Operation  # declared here, because the rule of cross_entropy names it
 _LOSS: Final = {"mean": False, "checked": False}
 
 # fmt: off

@@ -1,4 +1,4 @@
-"""Operations that move items without computing with them, each with its gradient rule."""
+"""Operations that move items without computing with them, with their gradient rules."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ __all__ = [
 ]
 
 
-# -- reading and replacing parts of an array, by basic and advanced indices, with gradient rules --
+# -- reads and writes of parts of an array, by basic and advanced indices ------------------------
 
 _SIMPLE: Final = (int, np.integer, bool, np.bool_, slice, EllipsisType)
-"""With None, the parts of an index that are immutable and name no item twice."""
+"""Together with None: the types of index parts that are immutable and name no item twice."""
 _USUAL: Final = frozenset({int, slice, EllipsisType, type(None)})
-"""The types of most of these, which are looked at before all else."""
+"""The most frequent of these types, tested first."""
 
 
 def _plain(index: Any) -> Any:
@@ -61,7 +61,7 @@ def _plain(index: Any) -> Any:
 
 
 def _own(index: Any) -> Any:
-    """Copies what of an index may be changed after it was used, as the gradient needs it then."""
+    """Copies the mutable parts of an index, because the gradient needs them as they are now."""
     if type(index) in _USUAL:
         return index
     if isinstance(index, tuple):
@@ -73,7 +73,7 @@ def _own(index: Any) -> Any:
 
 
 def _may_repeat(index: Any) -> bool:
-    """Tells whether an index may name one item twice: what counts items one by one can."""
+    """Tells whether an index may name one item twice, as an index with arrays or lists can."""
     for part in index if isinstance(index, tuple) else (index,):
         if type(part) in _USUAL or isinstance(part, _SIMPLE):
             continue
@@ -99,7 +99,7 @@ def _scatter(a: Any, *, index: Any, into: Shape) -> Array:
 
 
 def _of_assigned(g: Any, index: Any) -> Any:
-    """Returns the gradient of what was put at `index`: 0 for what was written over again."""
+    """Returns the gradient of the values that were put at `index`; 0 for overwritten values."""
     part = getitem(g, index=index)
     plain = _plain(index)
     if not _may_repeat(plain):
@@ -118,16 +118,16 @@ def _put(a: Any, b: Any, *, index: Any) -> Array:
     return changed
 
 
-scatter: Operation  # declared, as rules name what stands below
+scatter: Operation  # declared here, because rules above their definitions name them
 put: Operation
 
 # fmt: off
 getitem = primitive("getitem", _getitem, "a", view=True, complex_rule="own", options={"index": ()},
                     a=lambda g, shape, index: scatter(g, index=index, into=shape))
-# The gradient of getitem: `a` added at `index` into zeros of shape `into`.
+# The gradient of getitem: adds `a` at `index` into zeros of shape `into`.
 scatter = primitive("scatter", _scatter, "a", complex_rule="own", options={"index": (), "into": ()},
                     a=lambda g, index: getitem(g, index=index))
-# A copy of `a` with `b` at `index`; of an item that is named twice, the last one counts.
+# A copy of `a` with `b` at `index`; if an item is named twice, the last value counts.
 put     = primitive("put",     _put,     "a b", complex_rule="own", options={"index": ()},
                     a=lambda g, index: put(g, 0.0, index=index),
                     b=_of_assigned)
@@ -136,17 +136,17 @@ put     = primitive("put",     _put,     "a b", complex_rule="own", options={"in
 
 @TABLE.register(operator.getitem)
 def read(a: Any, *, index: Any) -> Any:
-    """Stands in for `a[index]`."""
+    """Replaces `a[index]`."""
     return getitem(a, index=_own(index))
 
 
 @TABLE.register(operator.setitem)
 def replaced(a: Any, b: Any, *, index: Any) -> Any:
-    """Stands in for `a[index] = b`, with the result instead of the change."""
+    """Replaces `a[index] = b`, but returns the result instead of changing `a`."""
     return put(a, b, index=_own(index))
 
 
-# ------------------------------------------------------------------------------------------------
+# -- shapes, axes, joins, dtypes and devices -----------------------------------------------------
 
 
 def _reshape(a: Any, *, to: Shape) -> Array:
@@ -184,7 +184,7 @@ def _stack(*parts: Any, axis: int = 0) -> Array:
 
 
 def _move(a: Any, *, device: str, source: str) -> Array:
-    del source  # where it comes from: its gradient goes back there
+    del source  # the device of the argument: the gradient goes back there
     return to_device(a, device)
 
 
@@ -202,11 +202,11 @@ def _part(g: Any, i: int, shapes: Sequence[Shape], axis: int) -> Any:
 
 
 def along(axis: int, index: Any) -> tuple[Any, ...]:
-    """Returns the index that is `index` on one axis and all of those before and after."""
+    """Returns an index with `index` on one axis and all items of the other axes."""
     return (*[slice(None)] * axis, index)
 
 
-reshape: Operation  # declared, as their rules name them
+reshape: Operation  # declared here, because rules above their definitions name them
 transpose: Operation
 swapaxes: Operation
 move: Operation
@@ -232,10 +232,10 @@ move        = primitive("to",          _move,        "a", complex_rule="own", op
 # fmt: on
 
 
-# -- what rules of functions over axes share: giving reduced axes back, counting, masks ----------
+# -- reduced axes, counts and masks, for the rules of functions over axes ------------------------
 
 _FEW: Final = 4096
-"""Items that are copied in less time than `np.broadcast_to` takes to make a view (2.4 us)."""
+"""Number of items that are copied in less time than `np.broadcast_to` needs for a view (2.4 us)."""
 
 
 def axes_of(axis: Any, ndim: int) -> tuple[int, ...]:
@@ -259,7 +259,7 @@ def kept(x: Any, shape: Shape, axis: Any) -> Any:
 
 
 def spread(g: Any, shape: Shape, axis: Any) -> Any:
-    """Gives a reduced value its reduced axes back, repeated."""
+    """Gives a reduced value its reduced axes back and repeats it along them."""
     g = kept(g, shape, axis)
     if type(g) is np.ndarray and math.prod(shape) <= _FEW:
         repeated = np.empty(shape, g.dtype)
@@ -269,12 +269,12 @@ def spread(g: Any, shape: Shape, axis: Any) -> Any:
 
 
 def masked(g: Any, where: Any) -> Any:
-    """Returns `g` where it was counted, else 0."""
+    """Returns `g` where `where` is true, else 0."""
     return g if where is None or where is True else choose(where, g, 0.0)
 
 
 def count(shape: Shape, axis: Any, where: Any = None) -> Any:
-    """Returns how many items each result is made of: a number, with `where` an array."""
+    """Returns the number of items behind each result: an int, or an array if `where` is given."""
     if axis is None and (where is None or where is True):
         return math.prod(shape)
     if where is None or where is True:
@@ -283,19 +283,22 @@ def count(shape: Shape, axis: Any, where: Any = None) -> Any:
 
 
 def shared(g: Any, number: Any) -> Any:
-    """Returns `g / number` in the dtype of `g`; one of 16 bits may not hold the number itself."""
+    """Returns `g / number` in the dtype of `g`, divided in float32 if that has 16 bits or less.
+
+    A number of 16 bits may be too small for the count.
+    """
     wide = astype(g, dtype=np.float32) if g.dtype.itemsize <= 2 else g
     divisor = number if isinstance(number, (int, float)) else astype(number, dtype=wide.dtype)
     return astype(wide / divisor, dtype=g.dtype) if wide is not g else wide / divisor
 
 
 def to_winners(g: Any, y: Any, a: Any, axis: Any, where: Any = None) -> Any:
-    """Gives the gradient of an extremum to the items that are equal to it, in equal shares."""
-    # `winners` is constant wherever it has a derivative.
+    """Divides the gradient of an extremum equally among the items that are equal to it."""
+    # `winners` has derivative zero wherever it has one, so it needs no rule.
     winners = a == kept(y, a.shape, axis)
     if where is not None and where is not True:
         winners = winners & where
     number = winners.sum(axis=axis, keepdims=True)
-    # None wins against an `initial` that is larger than all of them.
+    # If `initial` is larger than all items, there is no winner and the count is 0.
     number = number + (number == 0)
     return choose(winners, shared(kept(g, a.shape, axis), number), 0.0)

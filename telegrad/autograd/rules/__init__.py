@@ -1,7 +1,7 @@
-"""The rules that operators, methods and modules do not need: all others of NumPy's functions.
+"""Gradient rules of the NumPy functions that operators, methods and modules do not need.
 
-They are loaded when a NumPy function meets a Tensor and has no entry yet, and with
-`telegrad.numpy`: `import telegrad` pays for none of them. A module of rules is named here.
+They are loaded with `telegrad.numpy`, or when a NumPy function without an entry gets a Tensor, so
+`import telegrad` does not pay for them. This file lists the modules of rules.
 """
 
 from telegrad.autograd.rules import (
