@@ -5,7 +5,7 @@ telegrad's own tables (`telegrad.autograd.ops`) use only these four; docs/extend
     primitive        a function over arrays and the gradient rule of each argument
     numpy_function   a primitive that replaces a NumPy function on Tensors
     composed         a function made of others that have rules
-    constants        functions whose derivative is zero wherever it exists
+    constants        enters functions whose derivative is zero wherever it exists
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Elementwise functions of one argument, each with its gradient rule."""
+"""Further elementwise functions of NumPy, `i0`, and choices between arrays, with gradient rules."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _H: Final = "holomorphic"
 
 
 def _sinc_slope(x: Any) -> Any:
-    # (cos(pi x) - sinc(x)) / x; near 0, where little of that difference is left, its series.
+    # (cos(pi x) - sinc(x)) / x; near 0, where the difference cancels, its series.
     size = abs(x)
     near = size < float(np.spacing(size.dtype.type(1))) ** (1 / 6)
     away = np.where(near, 1.0, x)
@@ -31,7 +31,7 @@ def _sinc_slope(x: Any) -> Any:
     return np.where(near, series, (np.cos(np.pi * away) - np.sinc(away)) / away)
 
 
-cosh: Operation  # declared before the rule of sinh names it
+cosh: Operation  # declared here, because the rule of sinh names it
 
 # fmt: off
 fabs       = numpy_function(np.fabs,       "x", x=lambda g, x: g * sign(x))
@@ -58,11 +58,11 @@ imag       = numpy_function(np.imag,       "val", view=True, complex_rule="own",
 # fmt: on
 
 
-# -- elementwise functions of several arguments, which broadcast, each with its gradient rules ---
+# -- elementwise functions of several arguments, which broadcast ---------------------------------
 
 
 def _present(g: Any, a: Any, b: Any, wins: Any) -> Any:
-    # As _share, but what is no number loses against what is one.
+    # Like _share, but NaN loses against a number.
     return where(b != b, g, where(wins, g, where(a == b, g * 0.5, 0.0)))
 
 
@@ -72,13 +72,13 @@ def _over(x: Any, length: Any) -> Any:
 
 
 def _turned(x: Any, x1: Any, x2: Any) -> Any:
-    # x / (x1^2 + x2^2) without the squares, which overflow, and vanish, where lengths do not.
+    # x / (x1^2 + x2^2) without the squares, which overflow or vanish earlier than the lengths do.
     length = np.hypot(x1, x2)
     return _over(_over(x, length), length)
 
 
 def _of_sum(x: Any, y: Any) -> Any:
-    """Returns the logarithm of which part of exp(y) exp(x) is; of nothing, none is a part."""
+    """Returns the log of the share of exp(x) in exp(y); if exp(y) is 0, it returns x (-inf)."""
     return x - where(y == -np.inf, 0.0, y)
 
 
@@ -104,11 +104,11 @@ divmod_      = numpy_function(np.divmod,       "x1 x2", outputs="quotient remain
 # fmt: on
 
 
-# -- functions about complex numbers that are no ufuncs, each with its gradient rule -------------
+# -- functions of complex numbers that are not ufuncs ---------------------------------------------
 
 
 def _of_angle(g: Any, z: Any, deg: bool) -> Any:
-    # The angle grows across z, the slower the farther out; it jumps at 0, where this gives 0.
+    # The angle grows across z, more slowly farther out. It jumps at 0, where the gradient is 0.
     if z.dtype.kind != "c":
         return g * 0
     across = where(z == 0, 0.0, 1j / np.conjugate(where(z == 0, 1.0, z)))
@@ -125,7 +125,7 @@ def _real_if_close(a: Any, tol: Any = 100) -> Any:
     return np.real(a) if np.real_if_close(a.data, tol).dtype.kind != "c" else a
 
 
-# -- numPy's functions whose derivative is zero wherever it exists: computed, never recorded -----
+# -- functions of NumPy whose derivative is zero wherever it exists, never recorded ---------------
 
 constants(
     np.logical_and, np.logical_or, np.logical_xor, np.logical_not,
@@ -149,13 +149,15 @@ constants(
 
 # -- `np.i0`, the modified Bessel function of order 0, and its derivatives -----------------------
 #
-# The k-th derivative is a mean over a circle, which as a sum over equal steps is exact to rounding
-# as soon as there are enough of them (M. Abramowitz and I. A. Stegun, "Handbook of mathematical
-# functions" (1964), 9.6.16):
+# The k-th derivative is a mean over a circle (M. Abramowitz and I. A. Stegun, "Handbook of
+# mathematical functions" (1964), 9.6.16):
 #
 #     i0^(k)(x) = mean of exp(x cos(t)) cos(t)^k over t
+#
+# As a sum over enough equal steps, the mean is exact to rounding.
 
-# Of 256 steps the first quarter; the sum is short by i256(x), which for x = 713, from where on i0
+# The first quarter of 256 steps. The error of the sum is i256(x); at x = 713, from where on i0 is
+# infinite, this is 1e-20 of i0. The other quarters have the same cosines up to the sign.
 # is infinite, is 1e-20 of it. Four quarters have the same cosines but for the sign.
 _COSINES: Final = np.cos((np.arange(64) + 0.5) * (np.pi / 128))
 
@@ -171,7 +173,7 @@ def _slope(x: Any, *, order: int = 1) -> Array:
     return slope
 
 
-slope: Operation  # declared, as its rule names it
+slope: Operation  # declared here, because its rule names it
 
 # fmt: off
 slope = primitive("i0_slope", _slope, "x", options={"order": 1}, x=lambda g, x, order: g * slope(x, order=order + 1))
@@ -179,7 +181,7 @@ i0    = numpy_function(np.i0, "x", x=lambda g, x: g * slope(x, order=1))
 # fmt: on
 
 
-# -- functions that take each item from one of several places, with their rules ------------------
+# -- choices of each item from one of several arrays ----------------------------------------------
 
 
 @composed(np.choose)
@@ -211,7 +213,7 @@ def _select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0
 
 
 def _several(conditions: Any, ndim: int) -> bool:
-    """Tells whether these are conditions, or one, as NumPy does."""
+    """Tells whether `conditions` are several conditions or one, by NumPy's rule."""
     if isinstance(conditions, (list, tuple)):
         return np.ndim(conditions[0]) > 0 or ndim == 0
     return np.ndim(conditions) > (1 if ndim else 0)

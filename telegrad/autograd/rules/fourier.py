@@ -1,13 +1,13 @@
 """Discrete Fourier transforms, with their gradient rules.
 
-The matrix of a transform is symmetric, so the rule of a complex one is the transform itself. That
-of a real one is the other real one, where a frequency stands for itself and for its mirror image,
-which `rfft` leaves out and `irfft` adds:
+The matrix of a transform is symmetric, so the rule of a complex transform is the transform itself.
+The rule of a real transform is the other real transform with weights. `rfft` leaves out the mirror
+image of each frequency and `irfft` adds it, so a frequency counts once or twice:
 
     frequency    0    1    2   ...   n/2, if n is even
     counts       1    2    2   ...   1
 
-What was padded is cropped again, and what was cropped gets zeros.
+The gradient of padding is cropping; the gradient of cropping is padding with zeros.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from telegrad.types import Shape
 
 __all__: list[str] = []
 
-# The norm under which a transform is the transpose of its inverse, and the other way round.
+# For each norm of a transform, the norm of its inverse with which that is its transpose.
 _DUAL: Final[dict[Any, Any]] = {
     None: "forward",
     "backward": "forward",
@@ -34,7 +34,7 @@ _DUAL: Final[dict[Any, Any]] = {
 
 
 def _fitted(x: Any, shape: Shape) -> Any:
-    """Returns `x` cropped, or with zeros at the ends of its axes, to `shape`."""
+    """Returns `x` in `shape`: each axis is cropped, or padded with zeros at the end."""
     if x.shape == shape:
         return x
     both = tuple([slice(0, min(pair)) for pair in zip(x.shape, shape, strict=True)])
@@ -43,7 +43,7 @@ def _fitted(x: Any, shape: Shape) -> Any:
 
 
 def _alone(n: int, axis: int, ndim: int) -> tuple[Any, ...]:
-    """Returns the index of those frequencies of `n` that are their own mirror image."""
+    """Returns the index of the frequencies of `n` that are their own mirror image."""
     alone = slice(0, None, n // 2) if n % 2 == 0 else slice(0, 1)
     return along(axis % ndim, alone)
 
@@ -102,7 +102,7 @@ def _ihfft(a: Any, n: Any = None, axis: int = -1, norm: Any = None) -> Any:
 
 
 def _lengths(shape: Shape, s: Any, axes: Any) -> tuple[list[Any], list[int]]:
-    """Returns the length to which each axis is cropped or padded, None for its own, and the axes."""
+    """Returns the length of each axis after cropping or padding (None: unchanged), and the axes."""
     if axes is None:
         axes = range(-len(shape if s is None else s), 0)
     lengths = [None] * len(axes) if s is None else [None if n == -1 else n for n in s]

@@ -1,4 +1,4 @@
-"""Functions that join arrays, and that put items in or leave them out, written with others."""
+"""Functions that join, split, repeat and broadcast arrays, or insert and delete items."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 
 
 def alike(arrays: Any) -> list[Tensor]:
-    """Returns Tensors: what is no array yet is made one beside the first Tensor."""
+    """Returns Tensors; values that are not arrays yet go to the device of the first Tensor."""
     parts = list(arrays)
     beside = next((x for x in parts if isinstance(x, Tensor)), None)
     return [
@@ -91,7 +91,7 @@ def _column_stack(tup: Any) -> Any:
 
 
 def _depth(blocks: Any) -> int:
-    """Returns how deep lists are nested; all must be as deep."""
+    """Returns the depth of nested lists; all must have the same depth."""
     if not isinstance(blocks, list):
         return 0
     depths = {_depth(part) for part in blocks}
@@ -130,7 +130,7 @@ def _append(arr: Any, values: Any, axis: int | None = None) -> Any:
 
 
 def _places(obj: Any) -> Any:
-    """Returns what of an index NumPy reads, in host memory: it says where, and holds no data."""
+    """Returns an index in host memory; it only names places, so it needs no gradient."""
     array = obj.data if isinstance(obj, Tensor) else obj
     return to_host(array) if is_array(array) else obj
 
@@ -164,7 +164,7 @@ def _insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
 
 
 def _few(places: Any, length: int) -> tuple[bool, bool]:
-    """Tells whether `places` names one place, and whether as a number."""
+    """Tells whether `places` names exactly one place, and whether it does so by a plain number."""
     if isinstance(places, slice):
         return len(range(*places.indices(length))) == 1, False
     array = np.asarray(places)
@@ -173,11 +173,11 @@ def _few(places: Any, length: int) -> tuple[bool, bool]:
     return array.size == 1, array.ndim == 0
 
 
-# -- functions that split an array into parts, which are views of it, with their rules -----------
+# -- splits of an array into parts, which are views of it ----------------------------------------
 
 
 def _bounds(sections: Any, length: int) -> list[tuple[int, int]]:
-    """Returns where each part starts and ends."""
+    """Returns the start and the end of each part."""
     if isinstance(sections, (int, np.integer)):
         each, longer = divmod(length, int(sections))
         ends = np.cumsum([each + 1] * longer + [each] * (int(sections) - longer)).tolist()
@@ -188,7 +188,7 @@ def _bounds(sections: Any, length: int) -> list[tuple[int, int]]:
 
 
 def _joined(g: Sequence[Any], shape: Shape, sections: Any, axis: int) -> Any:
-    """Returns the gradient of all from those of the parts, zeros where none came."""
+    """Returns the gradient of the whole array from those of the parts; zeros for a missing one."""
     axis %= len(shape)
     beside = next(part for part in g if part is not None)
     bounds = _bounds(sections, shape[axis])
@@ -200,7 +200,7 @@ def _joined(g: Sequence[Any], shape: Shape, sections: Any, axis: int) -> Any:
             for part, n in zip(g, lengths, strict=True)
         ]
         return concatenate(*parts, axis=axis)
-    whole: Any = 0.0  # parts that overlap, or leave something out
+    whole: Any = 0.0  # the parts overlap, or leave items out
     for part, (start, end) in zip(g, bounds, strict=True):
         if part is not None:
             whole = whole + scatter(part, index=along(axis, slice(start, end)), into=shape)
@@ -213,7 +213,7 @@ def _stacked(g: Sequence[Any], axis: int) -> Any:
 
 
 def _rows(x: Any, axis: int = 0) -> tuple[Array, ...]:
-    """Unstacks where the library has no function for it."""
+    """Unstacks an array with a library that has no function for it."""
     return tuple(namespace(x).moveaxis(x, axis, 0))
 
 
@@ -252,7 +252,7 @@ def _with_axes(a: Any, least: int, name: str) -> Any:
     return a
 
 
-# -- functions that repeat items, written with others: where they can, as views that broadcast ---
+# -- repeats of items, as broadcast views where possible ------------------------------------------
 
 
 @composed(np.tile)
@@ -275,9 +275,9 @@ def _repeat(a: Any, repeats: Any, axis: int | None = None) -> Any:
         a, axis = ravel(a), axis or 0
     axis = normalize_axis_index(axis, a.ndim)
     before, length, after = a.shape[:axis], a.shape[axis], a.shape[axis + 1 :]
-    times = to_host(plain(repeats, np.empty(0)))  # no data: how often
+    times = to_host(plain(repeats, np.empty(0)))  # only counts, so they need no gradient
     if times.size != 1:
-        times = times if times.size else times.astype(np.intp)  # of an empty list, not yet integers
+        times = times if times.size else times.astype(np.intp)  # an empty list has dtype float64
         return take(a, np.repeat(np.arange(length), times), axis)
     number = int(times.item())
     apart = reshape(a, to=(*before, length, 1, *after))
@@ -315,7 +315,7 @@ def _full_like(
     return filled
 
 
-# -- functions that broadcast arrays against each other, written with others ---------------------
+# -- broadcasts of arrays against each other ------------------------------------------------------
 
 
 @composed(np.broadcast_arrays)
@@ -326,7 +326,7 @@ def _broadcast_arrays(*args: Any) -> Any:
 
 
 def _across(parts: list[Any]) -> list[Any]:
-    """Gives each its own axis."""
+    """Reshapes each array so that it has an axis of its own."""
     count = len(parts)
     return [
         reshape(x, to=tuple([x.size if i == k else 1 for i in range(count)]))

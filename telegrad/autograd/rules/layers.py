@@ -1,6 +1,7 @@
-"""Functions of one argument between the layers of a network, each with its gradient rule.
+"""Operations of neural networks: activations, losses, normalisation, convolution, pooling.
 
-At a kink the slope is that of the side where it is zero, or of the left; PyTorch's choice.
+At a kink, the slope is that of the side on which it is zero, or else of the left side; this is
+PyTorch's choice.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def _hardtanh(a: Any, *, low: float = -1.0, high: float = 1.0) -> Array:
 
 
 def _softplus(a: Any) -> Array:
-    # max(a, 0) + log(1 + exp(-|a|)): never overflows.
+    # max(a, 0) + log(1 + exp(-|a|)) never overflows.
     xp = namespace(a)
     made: Any = xp.asarray(xp.exp(-xp.abs(a)))
     xp.log1p(made, out=made)
@@ -92,7 +93,7 @@ def _softplus(a: Any) -> Array:
 
 
 def _silu(a: Any) -> Array:
-    # a / (1 + exp(-a)) with exponentials of negative numbers only: never overflows.
+    # a / (1 + exp(-a)), with exponentials of negative numbers only, never overflows.
     xp = namespace(a)
     made: Any = xp.asarray(xp.exp(-xp.abs(a)))
     made += 1
@@ -106,7 +107,7 @@ def _silu_slope(s: Any, a: Any) -> Any:
 
 
 def _bend(x: Any, approximate: str) -> Any:
-    """The second derivative of GELU."""
+    """Returns the second derivative of GELU."""
     square = x * x
     if approximate != "tanh":
         return exp(square * -0.5) * (2 - square) * _PEAK
@@ -128,7 +129,7 @@ def _masked_scale(a: Any, mask: Any, *, scale: float = 1.0) -> Array:
     return made  # type: ignore[no-any-return]
 
 
-gelu_slope: Operation  # declared, as rules name what stands below
+gelu_slope: Operation  # declared here, because rules above their definitions name them
 masked_scale: Operation
 _FORM: Final = {"approximate": "none"}
 
@@ -146,11 +147,11 @@ masked_scale = primitive("masked_scale", _masked_scale, "a mask", options={"scal
 # fmt: on
 
 
-# -- what a linear layer computes, as one operation: all leading axes together, in one matrix product --
+# -- the linear layer: one operation that merges all leading axes into one matrix product ---------
 #
-# Written as `x @ weight.T + bias`, the gradients of batches of matrices would be products one by one,
-# added up afterwards, and that of the weight would come transposed, which optimizers then read
-# against the grain.
+# Written as `x @ weight.T + bias`, its backward would multiply the matrices of a batch one by one
+# and add up the products. The gradient of the weight would also come transposed, so that optimizers
+# read it against the order of memory.
 
 
 def _linear(x: Any, weight: Any, bias: Any) -> Any:
@@ -163,7 +164,7 @@ def _linear(x: Any, weight: Any, bias: Any) -> Any:
 
 
 def _rows(a: Any) -> Any:
-    """`a` as a matrix, its last axis kept."""
+    """Returns `a` as a matrix that keeps the last axis."""
     return a if a.ndim == 2 else reshape(a, to=(math.prod(a.shape[:-1]), a.shape[-1]))
 
 
@@ -178,7 +179,7 @@ def _of_weight(g: Any, x: Any) -> Any:
 
 
 # fmt: off
-# x: (..., m), weight: (n, m), bias: (n,) or None; `x @ weight.T + bias`, of shape (..., n).
+# x: (..., m), weight: (n, m), bias: (n,) or None. The result `x @ weight.T + bias` is (..., n).
 linear = primitive("linear", _linear, "x weight bias", complex_rule="holomorphic",
                    x=_of_x,
                    weight=_of_weight,
@@ -186,16 +187,16 @@ linear = primitive("linear", _linear, "x weight bias", complex_rule="holomorphic
 # fmt: on
 
 
-# -- what losses are computed with, each with its gradient rule ----------------------------------
+# -- losses --------------------------------------------------------------------------------------
 
-# PyTorch's: the least logarithm of a probability, which is that of 0, and the least p * (1 - p).
+# PyTorch's limits: the least logarithm of a probability (that of 0), and the least p * (1 - p).
 _LEAST_LOG: Final = -100.0
 _LEAST_PROBABILITY: Final = float(np.exp(_LEAST_LOG))
 _LEAST_VARIANCE: Final = 1e-12
 
 
 def _least(number: float, p: Any) -> float:
-    """Returns `number`, or the least positive one of the dtype of `p` where it has none so small."""
+    """Returns `number`, or the least positive number of the dtype of `p` if that is larger."""
     exact = p.dtype.type
     return float(max(exact(number), np.nextafter(exact(0), exact(1))))
 
@@ -214,7 +215,7 @@ def _log_odds(p: Any) -> Any:
 
 
 def _of_logits(x: Any, t: Any) -> Array:
-    # max(x, 0) - x t + log(1 + exp(-|x|)): nothing overflows, and no small loss is a difference.
+    # max(x, 0) - x t + log(1 + exp(-|x|)) never overflows, and small losses do not cancel.
     xp = namespace(x, t)
     losses: Array = xp.log1p(xp.exp(-xp.abs(x))) + (xp.maximum(x, 0) - x * t)
     return losses
@@ -247,15 +248,15 @@ binary_cross_entropy = primitive("binary_cross_entropy", _binary_cross_entropy, 
 cross_entropy_of_logits = primitive("binary_cross_entropy_with_logits", _of_logits, "x t",
                                     x=lambda g, x, t: g * (sigmoid(x) - t), t=lambda g, x: -g * x)
 huber                = primitive("huber",  _huber,  "z", options={"delta": 1.0}, z=lambda g, z, delta: g * clip(z, low=-delta, high=delta))
-# `a[..., label]` for each label, along the last axis.
+# The values `a[..., label]` along the last axis.
 picked               = primitive("picked", _picked, "a labels", a=lambda g, labels, shape: _returned(g, labels, shape[-1]))
 # fmt: on
 
 
-# -- normalisation to mean 0 and variance 1, with a weight and a bias: one function for all layers --
+# -- normalisation to mean 0 and variance 1, one function for all layers --------------------------
 #
 # The formulas are those of J. L. Ba, J. R. Kiros and G. E. Hinton, "Layer normalization" (2016). On
-# arrays each gradient is a kernel; what is to be recorded is written with functions that have rules.
+# arrays each gradient is a kernel. A gradient that is recorded uses functions that have rules.
 
 _OPTIONS: Final = {"over": 1, "eps": 1e-5, "centred": True}
 
@@ -267,7 +268,7 @@ def _axes(ndim: int, over: int | None) -> tuple[int, ...]:
 
 
 def _beside(part: Any, ndim: int, over: int | None) -> Any:
-    """A weight in the shape that broadcasts against what it scales."""
+    """Returns a weight in the shape that broadcasts against its factor."""
     return reshape(part, to=(-1, *[1] * (ndim - 2))) if over is None else part
 
 
@@ -322,7 +323,7 @@ normalize = primitive("normalize", kernels.normalize, "x", arrays="weight bias",
                       x=lambda g, standard, scale, weight, over, centred: _input(g, standard, scale, weight, over, centred),
                       weight=lambda g, standard, over: _weight(g, standard, over),
                       bias=lambda g, over: _bias(g[0], over))
-# One number per channel, the second axis: `x * weight + bias`.
+# `x * weight + bias` with one number per channel, the second axis.
 affine    = primitive("affine", _affine, "x weight bias",
                       x=lambda g, x, weight: g * _beside(weight, x.ndim, None),
                       weight=lambda g, x: _bias(g * x, None),
@@ -330,7 +331,7 @@ affine    = primitive("affine", _affine, "x weight bias",
 # fmt: on
 
 
-# -- rows of a table, chosen by integers; their gradient is dense, or `RowSparse` where asked for --
+# -- rows of a table, chosen by integers; the gradient is dense, or `RowSparse` on request --------
 
 
 def _rows_of(weight: Any, *, indices: Any, padding_idx: Any, sparse: bool) -> Array:
@@ -339,7 +340,7 @@ def _rows_of(weight: Any, *, indices: Any, padding_idx: Any, sparse: bool) -> Ar
 
 
 def _kept(g: Any, indices: Array, padding_idx: int | None) -> Any:
-    """`g` with zeros where `indices` name the row that is not trained."""
+    """Returns `g` with zeros where `indices` name `padding_idx`, the row without a gradient."""
     if padding_idx is None:
         return g
     present = (indices != padding_idx).reshape(*indices.shape, *(1,) * (g.ndim - indices.ndim))
@@ -371,18 +372,18 @@ def embedding(
     """Returns the rows of `weight` that `indices` name.
 
     Args:
-        weight: An array or Tensor with at least one axis, the table.
+        weight: The table: an array or Tensor with at least one axis.
         indices: Integers from 0, of any shape: an array, a Tensor, a list.
-        padding_idx: A row that gets no gradient.
-        sparse: Makes the gradient of a leaf a `RowSparse`, as long as that is not recorded
-            (`create_graph`). One that goes on to an operation is an array.
+        padding_idx: A row that gets no gradient; None for none.
+        sparse: True to make the gradient of a leaf a `RowSparse`, unless that gradient is recorded
+            (`create_graph`). A gradient that goes on to another operation is an array.
 
     Returns:
-        Shape `(*indices.shape, *weight.shape[1:])`, in the dtype of `weight`.
+        An array or Tensor of shape `(*indices.shape, *weight.shape[1:])`, in the dtype of `weight`.
 
     Raises:
-        TypeError: `indices` are no integers.
-        IndexError: One of them names no row. On a GPU that is not looked for.
+        TypeError: `indices` are not integers.
+        IndexError: An index names no row. On a GPU this is not checked.
 
     >>> from telegrad.autograd import tensor
     >>> table = tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
@@ -400,7 +401,7 @@ def embedding(
 
 
 def _checked(indices: Any, table: Array) -> Array:
-    """Returns a copy of `indices`, for the gradient needs them as they are now."""
+    """Returns a copy of `indices`, because the gradient needs them as they are now."""
     given = indices.data if isinstance(indices, Tensor) else indices
     given = array_beside(given, table)
     if given.dtype.kind not in "iu" and given.size:
@@ -417,8 +418,8 @@ def _checked(indices: Any, table: Array) -> Array:
 
 # -- pooling over windows of the last two axes ---------------------------------------------------
 #
-# The largest item of a window is one of its places, which is constant in between: from there on all
-# is linear, and each function's gradient is its transpose.
+# The place of the largest item in a window is constant between jumps. Given the places, everything
+# is linear, and the gradient of each function is its transpose.
 
 _LAID: Final = {"windows": None}
 _SHAPED: Final = {**_LAID, "shape_of": ()}
@@ -434,7 +435,7 @@ def _spread_means(gradient: Any, *, shape_of: Any, **others: Any) -> Any:
     return kernels.spread_means(gradient, shape=shape_of, **others)
 
 
-pick_places: Operation  # declared, as rules name what stands below
+pick_places: Operation  # declared here, because rules above their definitions name them
 spread_places: Operation
 spread_means: Operation
 
@@ -452,9 +453,9 @@ spread_means  = primitive("spread_means",  _spread_means,       "b", options=_BO
 # fmt: on
 
 
-# -- convolution over the last two axes: three functions, each in both arguments linear ----------
+# -- convolution over the last two axes: three functions, each linear in both arguments ----------
 #
-# The gradients of each are the other two, so derivatives of any order come of these rules.
+# The gradients of each function are the other two, so these rules give derivatives of any order.
 
 _CONV_LAID: Final = {"windows": None, "groups": 1}
 _CONV_SHAPED: Final = {**_CONV_LAID, "shape_of": ()}
@@ -468,7 +469,7 @@ def _conv_weight(gradient: Any, x: Any, *, shape_of: Any, **laid: Any) -> Any:
     return kernels.conv2d_weight(gradient, x, shape=shape_of, **laid)
 
 
-conv2d_input: Operation  # declared, as the rules name each other
+conv2d_input: Operation  # declared here, because the rules name each other
 conv2d_weight: Operation
 
 # fmt: off
@@ -485,7 +486,7 @@ conv2d_weight = primitive("conv2d_weight", _conv_weight,        "b x",      opti
 # fmt: on
 
 
-# -- gradients that can be differentiated again, of functions whose own backward cannot ----------
+# -- recorded gradients of functions whose own backward cannot be differentiated ------------------
 
 
 def recorded_gradients(
@@ -494,19 +495,21 @@ def recorded_gradients(
     gradients: Sequence[Any],
     needs: Sequence[bool],
 ) -> list[Any]:
-    """Returns the gradients of `inputs`, recorded: `body` is computed once more.
+    """Computes `body` once more and returns the recorded gradients of `inputs`.
 
     Args:
-        body: What was computed, written with operations that have rules; gives a tuple.
-        inputs: Its arguments.
-        gradients: One per output; None where there is none.
-        needs: Which inputs need a gradient.
+        body: A function that repeats the computation with operations that have rules; it returns a
+            tuple.
+        inputs: The arguments of `body`.
+        gradients: One gradient per output; None for an output without one.
+        needs: One bool per input: True if it needs a gradient.
 
     Returns:
-        One per input; None for what needs none or does not matter.
+        One gradient per input; None for an input that needs none or that no output depends on.
     """
     with enable_grad():
-        # Views, so that an input which depends on another one counts as an input of its own.
+        # Views, so that an input that was computed from another input counts as an input of its
+        # own.
         own = [x.reshape(x.shape) if isinstance(x, Tensor) else x for x in inputs]
         outputs = body(*own)
         pairs = [(y, g) for y, g in zip(outputs, gradients, strict=True) if g is not None]

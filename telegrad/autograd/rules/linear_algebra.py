@@ -1,20 +1,21 @@
-"""Eigenvalues, singular values and QR, with their gradient rules.
+"""Eigenvalues, singular values, QR, inverses, least squares and norms, with gradient rules.
 
-Every rule is first a change to the factors and then its adjoint; M is the change of A as the
-factors see it, `F` divides by the differences of what A's vectors belong to:
+Each rule below first describes the change of the factors, and the code computes its adjoint. M is
+the change of A in the basis of the factors. F divides by the differences of the values of A:
 
-    A = V diag(w) V^H      M = V^H dA V      dw = diag(M)     dV = V (F o M)            F = 1 / (wj - wi)
-    A = V diag(w) V^-1     M = V^-1 dA V     dw = diag(M)     dV = V (F o M), normalised
-    A = U diag(s) V^H      M = U^H dA V      ds = re diag(M)  dU = U (F o (M s + s M^H)), F = 1 / (sj^2 - si^2)
-    A = Q R                M = Q^H dA R^-1   dR = up(M + M^H) R                         up: diagonal halved
+    A = V diag(w) V^H      M = V^H dA V      dw = diag(M)     dV = V (F o M)            F = 1 / (wj
+    - wi) A = V diag(w) V^-1     M = V^-1 dA V     dw = diag(M)     dV = V (F o M), normalised
+    A = U diag(s) V^H      M = U^H dA V      ds = re diag(M)  dU = U (F o (M s + s M^H)), F = 1 /
+    (sj^2 - si^2) A = Q R                M = Q^H dA R^-1   dR = up(M + M^H) R
+     up: diagonal halved
 
-Vectors are determined up to a factor of length 1, and those of equal values up to a rotation. The
-rules give the change that has no part of that freedom, which is right for losses that do not depend
-on it. Where values are equal, the vectors have no derivative: a loss that uses vectors raises,
-unless it has nothing to do with these.
+Vectors are determined up to a factor of length 1; the vectors of equal values are determined up to
+a rotation. The rules return the change without that freedom, which is right for losses that do not
+depend on it. If values are equal, their vectors have no derivative. A loss that uses vectors then
+raises, unless it does not depend on the equal values and their vectors.
 
-The gradient of a Hermitian matrix is Hermitian, as PyTorch's is: NumPy reads one triangle,
-and the items of both are taken to move together.
+The gradient of a Hermitian matrix is Hermitian, as in PyTorch: NumPy reads one triangle, and the
+rules treat the items of both triangles as moving together.
 
 M. Giles, "Collected matrix derivative results for forward and reverse mode algorithmic
 differentiation" (2008); Z.-Q. Wan and S.-X. Zhang, "Automatic differentiation for complex valued
@@ -68,7 +69,7 @@ def _array(x: Any) -> Any:
 
 
 def _rows_minus_columns(x: Any) -> Any:
-    """Returns, for a square or oblong matrix, an array of its shape: row number minus column's."""
+    """Returns an array in the shape of a matrix whose item [i, j] is i - j."""
     array = _array(x)
     xp = namespace(array)
     rows, columns = array.shape[-2:]
@@ -84,7 +85,7 @@ def diagonal(d: Any) -> Any:
 
 
 def total(parts: list[Any]) -> Any:
-    """Returns the sum, None where there are none."""
+    """Returns the sum of the parts; None if there are none."""
     return sum(parts[1:], parts[0]) if parts else None
 
 
@@ -93,24 +94,24 @@ def _skew(x: Any) -> Any:
 
 
 def _over(x: Any, divisor: Any) -> Any:
-    """Returns x / divisor, 0 where the divisor is 0."""
+    """Returns `x / divisor`, but 0 where the divisor is 0."""
     zero = _array(divisor) == 0
     return where(zero, 0.0, x / where(zero, 1.0, divisor))
 
 
 def _differences(values: Any) -> Any:
-    """Returns what is at [i, j] the j-th value minus the i-th."""
+    """Returns the matrix whose item [i, j] is the j-th value minus the i-th value."""
     return values[..., None, :] - values[..., :, None]
 
 
 def _refuse_equal(name: str, values: Any, of_values: Any, *of_vectors: Any) -> None:
-    """Checks that a loss of vectors has nothing to do with those of equal values.
+    """Checks that a loss of vectors does not depend on equal values or on their vectors.
 
-    One that has may have a derivative, but not by way of the vectors, which have none: 0 would be
-    as wrong as infinity. The values alone always have one.
+    Such a loss may have a derivative, but not by way of the vectors, which have none: a gradient of
+    0 would be as wrong as infinity. A loss of the values alone always has a gradient.
 
     Raises:
-        AutogradError: It has.
+        AutogradError: The loss depends on equal values or on their vectors.
     """
     values = _array(values)
     equal = (_differences(values) == 0).sum(axis=-1) > 1
@@ -122,8 +123,8 @@ def _refuse(name: str, what: str, found: Any, of_values: Any, of_vectors: tuple[
     given += [] if of_values is None else [_array(of_values) != 0]
     if any(bool((found & used).any()) for used in given):
         raise AutogradError(
-            f"{name} has no gradient here: values {what}, so their vectors are not determined, and "
-            "the loss uses vectors and these; use values alone, or add a small perturbation"
+            f"{name} has no gradient here: values {what}, so their vectors are not determined, but "
+            "the loss uses vectors and these values; use values only, or add a small perturbation"
         )
 
 
@@ -146,7 +147,7 @@ def _of_eig(g: Any, values: Any, vectors: Any) -> Any:
     inner = 0.0 if of_values is None else diagonal(of_values)
     if of_vectors is not None:
         _refuse_equal("eig", values, of_values, of_vectors)
-        # The length of each vector stays 1: what would change it does not count.
+        # Each vector keeps length 1, so the part of the gradient along the vector is dropped.
         lengths = np.real((np.conjugate(vectors) * of_vectors).sum(axis=-2, keepdims=True))
         turned = back @ of_vectors - (back @ vectors) * lengths
         inner = inner + _over(turned, np.conjugate(_differences(values)))
@@ -157,9 +158,10 @@ def _of_eig(g: Any, values: Any, vectors: Any) -> Any:
 
 
 def _basis(g: Any, x: Any, n: int) -> tuple[Any, Any]:
-    """Returns the gradient of the first n vectors of a basis, with that of the others, and these.
+    """Returns the gradient of the first n vectors of a basis, and these vectors.
 
-    The others turn against the first ones as those do against them.
+    If a first vector turns toward one of the others, that one turns back, so the gradient of the
+    others is part of the result.
     """
     first, others = x[..., :n], x[..., n:]
     if g is None or not others.size:
@@ -188,27 +190,27 @@ def _of_svd(g: Any, u: Any, s: Any, vh: Any) -> Any:
 
 
 def _turning(g: Any, x: Any, s: Any) -> Any:
-    """Returns what comes of singular vectors `x` that turn into one another."""
+    """Returns the contribution of singular vectors `x` that turn into one another."""
     apart = _differences(s) * (s[..., None, :] + s[..., :, None])
     return _over(_skew(adjoint(x) @ g), apart)
 
 
 def _phases(g: Any, x: Any, s: Any) -> Any:
-    """Returns what comes of the phases of u and v where these do not turn together."""
+    """Returns the contribution of the phases of u and v, as far as they do not turn together."""
     if x.dtype.kind != "c":
         return 0.0
     return diagonal(_over(1j * np.imag((np.conjugate(x) * g).sum(axis=-2)), 2 * s))
 
 
 def _leaving(g: Any, x: Any, s: Any) -> Any:
-    """Returns what comes of vectors `x` that leave the space that they span."""
+    """Returns the contribution of vectors `x` that leave the space that they span."""
     if x.shape[-2] == x.shape[-1]:
         return x * 0
     return _over(g - x @ (adjoint(x) @ g), s[..., None, :])
 
 
 def _of_hermitian(g: Any, u: Any, s: Any, vh: Any) -> Any:
-    """The rule of the singular values of a Hermitian matrix, which are those of its eigenvalues."""
+    """Applies the rule of eigenvalues to the singular values of a Hermitian matrix."""
     v = adjoint(vh)
     signs = np.sign(np.real((np.conjugate(u) * v).sum(axis=-2)))
     of_values = None if g[1] is None else g[1] * signs
@@ -221,7 +223,7 @@ def _of_hermitian(g: Any, u: Any, s: Any, vh: Any) -> Any:
 
 
 def _of_square(of_q: Any, of_r: Any, q: Any, r: Any) -> Any:
-    """The rule of a matrix with as many columns as its rank."""
+    """Returns the gradient of a matrix with as many columns as its rank."""
     place = _rows_minus_columns(r)
     weight = 0.0
     if of_r is not None:
@@ -242,7 +244,7 @@ def _of_qr(g: Any, a: Any, q: Any, r: Any) -> Any:
     of_r, r = (None if g[1] is None else g[1][..., :k, :]), r[..., :k, :]
     if n <= m:
         return _of_square(of_q, of_r, q, r)
-    # The columns beyond the square are rotated by the Q of the square.
+    # The Q of the square part rotates the remaining columns.
     if of_r is None:
         left, right = None, a[..., m:] * 0
     else:
@@ -296,17 +298,18 @@ def _qr(a: Any, mode: str = "reduced") -> Any:
     return qr(a)[1] if mode == "r" else qr(a, mode=mode)
 
 
-# -- inverses, solutions, determinants and Cholesky factors, batched, each with its gradient rule --
+# -- inverses, solutions, determinants and Cholesky factors, batched -----------------------------
 #
 # M. Giles, "An extended collection of matrix derivative results for forward and reverse mode
 # algorithmic differentiation" (2008); for the Cholesky factor, I. Murray, "Differentiation of the
 # Cholesky decomposition" (2016).
 #
-# The gradient of `cholesky` is symmetric (Hermitian), as PyTorch's is: NumPy reads one triangle, and
-# the items of both are taken to move together. `det` has its first and second derivatives at singular
-# matrices too, and there no third; `slogdet` has none there: it raises LinAlgError, as `inv` does.
+# The gradient of `cholesky` is symmetric (Hermitian), as in PyTorch: NumPy reads one triangle, and
+# the rule treats the items of both triangles as moving together. At singular matrices, `det` has a
+# first and a second derivative, but no third. `slogdet` has none there and raises LinAlgError, as
+# `inv` does.
 
-_ILL: Final = 1e6  # second derivatives by the inverse lose the square of this to rounding
+_ILL: Final = 1e6  # with the inverse, second derivatives lose the square of this to rounding
 
 
 def _turned(a: Any) -> Any:
@@ -340,7 +343,7 @@ def _of_right_side(g: Any, a: Any, vector: bool) -> Any:
 
 
 def _solve_there(a: Any, b: Any) -> Any:
-    """`solve` for CuPy, whose own broadcasts no batches, and takes vectors as NumPy 1 did."""
+    """Computes `solve` for CuPy, whose own does not broadcast and treats vectors as NumPy 1 did."""
     xp = namespace(a, b)
     columns = b[..., None] if b.ndim == 1 else b
     batch = np.broadcast_shapes(a.shape[:-2], columns.shape[:-2])
@@ -351,10 +354,12 @@ def _solve_there(a: Any, b: Any) -> Any:
 
 # -- determinants --------------------------------------------------------------------------------
 
-# The gradient of det is the matrix of cofactors C(A), a polynomial, whatever the rank of A. With
-# A = U S V^H it is C(U) C(S) C(V^H), where C(Q) = det(Q) conj(Q) for unitary Q, and C(S) has at i, i
-# the product of all s but s_i. Its derivative in direction H is, for diagonal S, at i, i the sum
-# over k of P_ik H_kk, and at i, j -P_ij H_ji, where P_ij is the product of all s but s_i and s_j.
+# The gradient of det is the matrix of cofactors C(A), a polynomial of A for any rank of A. With
+# A = U S V^H it is C(U) C(S) C(V^H). For unitary Q, C(Q) = det(Q) conj(Q). C(S) is diagonal; at i,
+# i it has the product of all s but s_i.
+#
+# For diagonal S, the derivative of C in direction H uses P_ij, the product of all s but s_i and
+# s_j. At i, i it is the sum over k of P_ik H_kk; at i, j it is -P_ij H_ji.
 
 
 def _frame(a: Any) -> tuple[Any, Any, Any, Any]:
@@ -432,9 +437,9 @@ def _of_sign_and_logarithm(g: Any, sign: Any, a: Any) -> Any:
 
 
 def _lower_half(a: Any) -> Array:
-    """Returns the lower triangle of `a` with half its diagonal: itself its own gradient."""
+    """Returns the lower triangle of `a` with half its diagonal; this map is its own transpose."""
     items = namespace(a).arange(a.shape[-1])
-    # 1 below the diagonal, 0.5 on it, 0 above.
+    # The mask is 1 below the diagonal, 0.5 on it, 0 above.
     mask = np.heaviside(items[:, None] - items, 0.5).astype(a.real.dtype)
     half: Array = a * mask
     return half
@@ -448,12 +453,12 @@ def _of_factor(g: Any, y: Any, upper: bool) -> Any:
 
 
 def _cholesky_there(a: Any, upper: bool = False) -> Any:
-    """`cholesky` for CuPy, whose own knows the lower factor only."""
+    """Computes `cholesky` for CuPy, whose own computes only the lower factor."""
     factor = np.linalg.cholesky(a.swapaxes(-1, -2).conj() if upper else a)
     return factor.swapaxes(-1, -2).conj() if upper else factor
 
 
-solve: Operation  # declared, as rules name what stands below
+solve: Operation  # declared here, because rules above their definitions name them
 slope: Operation
 lower_half: Operation
 _H: Final = "holomorphic"
@@ -497,15 +502,15 @@ def _cond(x: Any, p: Any = None) -> Any:
     return np.linalg.matrix_norm(x, ord=p) * np.linalg.matrix_norm(np.linalg.inv(x), ord=p)
 
 
-# -- pseudo-inverses and least squares, with their gradient rules --------------------------------
+# -- pseudo-inverses and least squares -----------------------------------------------------------
 #
 # G. H. Golub and V. Pereyra, "The differentiation of pseudo-inverses and nonlinear least squares
-# problems whose variables separate" (1973). The gradient is for changes that keep the rank; that of a
-# Hermitian matrix is Hermitian.
+# problems whose variables separate" (1973). The gradient is valid for changes that keep the rank.
+# The gradient of a Hermitian matrix is Hermitian.
 
 
 def _hermitian(a: Any) -> Any:
-    """Returns the Hermitian matrix whose lower triangle stands in `a`."""
+    """Returns the Hermitian matrix that has the lower triangle of `a`."""
     below = np.tril(a, -1)
     return below + adjoint(below) + np.real(np.tril(np.triu(a)))
 
@@ -536,12 +541,12 @@ def _inverse(a: Any, rcond: Any) -> Any:
 
 
 def _lstsq(a: Any, b: Any, rcond: Any = None) -> Any:
-    # CuPy warns where `rcond` is not given.
+    # Passes `rcond` on always, because CuPy warns if it is missing.
     return np.linalg.lstsq(a, b, rcond)
 
 
 def _of_system(g: Any, a: Any, b: Any, x: Any, rcond: Any) -> Any:
-    """The rule of the matrix of least squares."""
+    """Returns the gradient of the matrix of least squares."""
     x, b = _as_columns(x), _as_columns(b)
     rest = b - a @ x
     parts = []
@@ -564,7 +569,7 @@ def _of_system(g: Any, a: Any, b: Any, x: Any, rcond: Any) -> Any:
 
 
 def _of_target(g: Any, a: Any, b: Any, x: Any, rcond: Any) -> Any:
-    """The rule of the right sides of least squares."""
+    """Returns the gradient of the right sides of least squares."""
     parts = []
     if g[0] is not None:
         parts += [adjoint(_inverse(a, rcond)) @ g[0]]
@@ -580,26 +585,28 @@ lstsq = numpy_function(np.linalg.lstsq, "a b", outputs="x residuals rank s", opt
 # fmt: on
 
 
-# -- norms of vectors and matrices, each with its gradient rule ----------------------------------
+# -- norms of vectors and matrices ----------------------------------------------------------------
 #
-# Where a norm has a kink its gradient is one-sided or shared: 0 at the zero vector and for items that
-# are 0, shared equally by items or singular values that are equally large. Order 0 counts: constant.
+# At a kink of a norm, the gradient is one-sided or shared. It is 0 at the zero vector and for items
+# that are 0. Items or singular values of equal size share it equally. Order 0 is a count, so it is
+# constant.
 
 
 def _fraction(x: Any, y: Any) -> Any:
-    """Returns `x / y`, 0 where `y` is 0."""
+    """Returns `x / y`, but 0 where `y` is 0."""
     zero = y == 0
     return choose(zero, 0.0, x / choose(zero, 1.0, y))
 
 
 def _to_extreme(g: Any, sizes: Any, axis: Any, order: float) -> Any:
-    # Their own extreme, not the norm: computed otherwise, that may differ in the last digit.
+    # The extreme of `sizes`, not the norm, which is computed differently and may differ in its last
+    # digit.
     extreme = np.max if order > 0 else np.min
     return to_winners(g, extreme(sizes, axis=axis, keepdims=True), sizes, axis)
 
 
 def _of_vector(g: Any, y: Any, x: Any, order: Any, axis: Any) -> Any:
-    """The gradient of a norm over all items of `axis`, one or several."""
+    """Returns the gradient of a norm over all items of `axis`, which is one or several axes."""
     if order == 0:
         return None
     if abs(order) == math.inf:
@@ -610,14 +617,14 @@ def _of_vector(g: Any, y: Any, x: Any, order: Any, axis: Any) -> Any:
     if order == 2:
         return x * _fraction(g, y)
     size = absolute(x)
-    # In fractions of the norm, so that no power overflows; sign is 0 where an item is.
+    # Fractions of the norm, so that no power overflows. Where an item is 0, sign(x) is 0.
     zero = (size == 0) | (y == 0)
     ratio = choose(zero, 1.0, size / choose(y == 0, 1.0, y))
     return choose(zero, 0.0, g * sign(x) * ratio ** (order - 1))
 
 
 def _of_matrix_norm(g: Any, y: Any, x: Any, order: Any, axes: tuple[int, int]) -> Any:
-    """The gradient of a norm of the matrices in `axes`."""
+    """Returns the gradient of a norm of the matrices in `axes`."""
     if order is None or order == "fro":
         return _of_vector(g, y, x, 2, axes)
     if order in (1, -1, math.inf, -math.inf):
@@ -633,7 +640,7 @@ def _of_matrix_norm(g: Any, y: Any, x: Any, order: Any, axes: tuple[int, int]) -
 
 
 def _of_values(g: Any, x: Any, axes: tuple[int, int]) -> Any:
-    """Gives one number per matrix the axis of the singular values."""
+    """Adds an axis for the singular values to an array of one number per matrix."""
     return reshape(g, to=(*[n for k, n in enumerate(x.shape) if k not in axes], 1))
 
 
@@ -645,7 +652,7 @@ def _of_norm(g: Any, y: Any, x: Any, order: Any, axis: Any) -> Any:
     return _of_vector(g, y, x, 2 if order is None else order, axes)
 
 
-# CuPy has neither of these two before its version 14.
+# CuPy before version 14 has neither of these two functions.
 
 
 def _vector_norm_there(x: Any, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:  # noqa: A002

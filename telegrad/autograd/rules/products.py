@@ -1,7 +1,7 @@
-"""Products of vectors, matrices and tensors, each with its gradient rule: a contraction.
+"""Products of vectors, matrices and tensors, `einsum`, convolutions and polynomials, with rules.
 
-A rule is the gradient of the `einsum` that means the same: of `np.dot` of two matrices that is
-`ij,jk->ik`. NumPy's `vdot`, `vecdot` and `vecmat` conjugate their first argument.
+The rule of a product is the gradient of the `einsum` with the same meaning: for `np.dot` of two
+matrices that is `ij,jk->ik`. NumPy's `vdot`, `vecdot` and `vecmat` conjugate their first argument.
 """
 
 from __future__ import annotations
@@ -34,21 +34,22 @@ __all__ = [
 ]
 
 
-# -- contractions of one or two arrays by subscripts, as primitives whose gradients are contractions --
+# -- contractions of one or two arrays by subscripts ---------------------------------------------
 #
 #     contraction("ij,jk->ik")(a, b)              each label at most once in an operand
 #     collapse(a, subscripts="iij->j")            one operand: diagonals, sums, transposes
 #     place(g, subscripts="iij->j", into=shape)   the gradient of collapse
 #
-# Labels are single letters; an axis of length 1 broadcasts. `np.einsum` and NumPy's products are
-# written with these. Two arrays are multiplied by `@`, which was faster than `np.einsum` at every
-# size measured, from 2 x 2 (1.4 against 2.3 us) to attention's bqhd,bkhd->bhqk (0.09 against 1.1 ms).
+# The gradients of contractions are contractions. Labels are single letters; an axis of length 1
+# broadcasts. `np.einsum` and NumPy's products use these three. A contraction multiplies two arrays
+# with `@`, which was faster than `np.einsum` at every size measured, from 2 x 2 (1.4 against 2.3
+# us) to attention's bqhd,bkhd->bhqk (0.09 against 1.1 ms).
 
-_REMEMBERED_PLANS: Final = 1024  # of each a few hundred bytes; a program has few subscripts
+_REMEMBERED_PLANS: Final = 1024  # a few hundred bytes each; a program has few subscripts
 
 
 def arrays_of(operands: Sequence[Any]) -> list[Any]:
-    """Returns the operands, numbers and lists as arrays where the others are."""
+    """Returns the operands; numbers and lists become arrays on the device of the others."""
     if all(map(_is_known, operands)):
         return list(operands)
     beside = next(x.data if isinstance(x, Tensor) else x for x in operands if _is_known(x))
@@ -63,18 +64,19 @@ _Order: TypeAlias = "tuple[int, ...] | None"
 
 
 class _Plan(NamedTuple):
-    """How `@` or `*` does a contraction.
+    """The steps with which `@` or `*` computes a contraction.
+
+    An order is None if the axes are in that order already.
 
     Attributes:
-        sums: For each operand, its axes that neither the other nor the result has.
-        orders: For each operand, its other axes: batch, own, contracted of the first; batch,
-            contracted, own of the second. Without contracted ones, the order of the result.
-        counts: How many batch, own (first), contracted, own (second) axes there are.
-        spread: Without contracted axes, for each operand the index that gives it all axes.
-        back: From batch, own, own to the order of the result.
-        subscripts: All of it, for NumPy.
-
-    An order is None where it changes nothing.
+        sums: For each operand, its axes that neither the other operand nor the result has.
+        orders: For each operand, the order of its other axes. First operand: batch, own,
+            contracted; second operand: batch, contracted, own. If no axis is contracted, the order
+            of the result.
+        counts: The numbers of axes: batch, own of the first, contracted, own of the second.
+        spread: If no axis is contracted, for each operand the index that adds the missing axes.
+        back: The order that turns (batch, own, own) into the result.
+        subscripts: The whole contraction, for `np.einsum`.
     """
 
     sums: tuple[tuple[int, ...], tuple[int, ...]]
@@ -125,10 +127,12 @@ def _spread(labels: Sequence[str], out: str) -> tuple[slice | None, ...]:
 
 @lru_cache(_REMEMBERED_PLANS)
 def contraction(subscripts: str) -> Operation:
-    """Returns the contraction of two arrays: an operation of its own, for one with options is slower.
+    """Returns the contraction of two arrays as an operation.
+
+    There is one operation for each `subscripts`, because one operation with options is slower.
 
     Args:
-        subscripts: `ij,jk->ik`, each label at most once in an operand.
+        subscripts: The labels, such as `ij,jk->ik`; each at most once in an operand.
     """
     # fmt: off
     return primitive("einsum", _kernel(subscripts), "a b", complex_rule="holomorphic", a=lambda g, b, shape: toward(g, b, shape, subscripts, 0),
@@ -153,7 +157,7 @@ def _contract(plan: _Plan, a: Any, b: Any) -> Any:
     own, met = one.shape[batch : batch + left], one.shape[batch + left :]
     other = two.shape[batch + contracted :]
     if met != two.shape[batch : batch + contracted]:
-        return np.einsum(plan.subscripts, a, b)  # length 1 broadcasts, or NumPy says what is wrong
+        return np.einsum(plan.subscripts, a, b)  # length 1 broadcasts; NumPy reports other lengths
     single = plan.counts[1:] == (1, 1, 1)
     if not single:
         number = math.prod(met)
@@ -167,14 +171,15 @@ def _contract(plan: _Plan, a: Any, b: Any) -> Any:
 
 class _Back(NamedTuple):
     subscripts: str
-    axes: tuple[int | None, ...]  # of each axis of the operand, the axis of what is computed
+    axes: tuple[int | None, ...]  # for each axis of the operand, its axis in the product
 
 
 @lru_cache(_REMEMBERED_PLANS)
 def _back(subscripts: str, i: int, narrow: tuple[bool, ...]) -> _Back:
     first, second, out = _parts(subscripts)
     own, other = (first, second) if i == 0 else (second, first)
-    # An axis of length 1 gets the sum over what it was broadcast to: here, not afterwards.
+    # An axis of length 1 gets the sum over the axis it was broadcast to, as part of the
+    # contraction.
     kept = [x for x, one in zip(own, narrow, strict=True) if (x in out or x in other) and not one]
     axes = tuple([kept.index(x) if x in kept else None for x in own])
     return _Back(f"{out},{other}->{''.join(kept)}", axes)
@@ -186,9 +191,9 @@ def toward(g: Any, other: Any, shape: Shape, subscripts: str, i: int) -> Any:
     Args:
         g: The gradient of the result.
         other: The other operand.
-        shape: That of the operand.
-        subscripts: `ij,jk->ik`, each label at most once in an operand.
-        i: 0 or 1.
+        shape: The shape of operand `i`.
+        subscripts: The labels, such as `ij,jk->ik`; each at most once in an operand.
+        i: The number of the operand, 0 or 1.
     """
     plan = _back(subscripts, i, tuple([n == 1 for n in shape]))
     recorded = isinstance(g, Tensor) or isinstance(other, Tensor)
@@ -214,7 +219,7 @@ def _place(a: Any, *, subscripts: str, into: Shape) -> Array:
         whole: Array = xp.broadcast_to(a, into)
         return whole
     whole = xp.zeros(into, dtype=a.dtype)
-    # Along a diagonal a step goes one further in each of its axes.
+    # One step along a diagonal is one step along each of its axes, so its stride is their sum.
     lengths = dict(zip(labels, into, strict=True))
     strides = [sum(whole.strides[k] for k, x in enumerate(labels) if x == y) for y in unique]
     shape = tuple([lengths[x] for x in unique])
@@ -222,7 +227,7 @@ def _place(a: Any, *, subscripts: str, into: Shape) -> Array:
     return whole
 
 
-place: Operation  # declared, as a rule names it
+place: Operation  # declared here, because the rule of collapse names it
 _BY: Final = {"subscripts": ""}
 
 # fmt: off
@@ -231,10 +236,10 @@ place    = primitive("diagonal", _place,    "a", options={**_BY, "into": ()}, co
 # fmt: on
 
 
-# ------------------------------------------------------------------------------------------------
+# -- NumPy's products ----------------------------------------------------------------------------
 
 _LETTERS: Final = string.ascii_letters
-_REMEMBERED: Final = 256  # numbers of axes
+_REMEMBERED: Final = 256  # entries, one for each pair of numbers of axes
 
 
 @lru_cache(_REMEMBERED)
@@ -278,7 +283,7 @@ def _tuple(axes: Any) -> tuple[int, ...]:
 
 @lru_cache(_REMEMBERED)
 def _of_vectors(n: int, m: int, axis: int = -1) -> str:
-    """Vectors with vectors, on the axes before which all broadcast."""
+    """Returns the subscripts of vectors times vectors along `axis`; all other axes broadcast."""
     batch = _LETTERS[1 : max(n, m)]
     a, b = list(batch[len(batch) - n + 1 :]), list(batch[len(batch) - m + 1 :])
     a.insert(axis % n, "a")
@@ -315,7 +320,7 @@ def _conjugate(g: Any) -> Any:
 
 
 def _there(of: Any, *, conjugate: bool = False) -> dict[str, Any]:
-    """Returns the kernel for CuPy, which lacks these functions or has them since its version 14."""
+    """Returns a kernel for CuPy, whose versions before 14 lack some of these functions."""
 
     def multiply(x1: Any, x2: Any, axis: int | None = None) -> Any:
         subscripts = of(x1.ndim, x2.ndim) if axis is None else of(x1.ndim, x2.ndim, axis)
@@ -324,7 +329,7 @@ def _there(of: Any, *, conjugate: bool = False) -> dict[str, Any]:
     return {"cupy": multiply}
 
 
-cross: Operation  # declared, as its rules name it
+cross: Operation  # declared here, because its rules name it
 _H: Final = "holomorphic"
 _UFUNC: Final = {"dtype": None, "casting": "same_kind", "order": "K", "subok": True}
 
@@ -339,7 +344,7 @@ matvec    = numpy_function(np.matvec,    "x1 x2", kernels=_there(_of_matvec), co
 vecmat    = numpy_function(np.vecmat,    "x1 x2", kernels=_there(_of_vecmat, conjugate=True), complex_rule="own", x1=lambda g, x2, shape: _left(_conjugate(g), x2, shape, _of_vecmat), x2=lambda g, x1, shape: _right(g, x1, shape, _of_vecmat))
 vecdot    = numpy_function(np.vecdot,    "x1 x2", kernels=_there(_of_vectors, conjugate=True), complex_rule="own", options={**_UFUNC, "axis": -1},
                            x1=lambda g, x2, shape, axis: _left(_conjugate(g), x2, shape, _of_vectors, axis), x2=lambda g, x1, shape, axis: _right(g, x1, shape, _of_vectors, axis))
-# Of vectors of three items in the last axis.
+# The cross product of vectors of three items in the last axis.
 cross     = primitive("cross", np.cross, "a b",   complex_rule=_H, a=lambda g, b: cross(b, g), b=lambda g, a: cross(g, a))
 # fmt: on
 
@@ -355,7 +360,7 @@ def _kron(a: Any, b: Any) -> Any:
     ndim = max(np.ndim(a), np.ndim(b))
     one = (1,) * (ndim - np.ndim(a)) + np.shape(a)
     two = (1,) * (ndim - np.ndim(b)) + np.shape(b)
-    # Axes of one and of two by turns, which then become one each.
+    # Interleave the axes of both, then merge each pair into one axis.
     by_turns = np.reshape(a, [n for k in one for n in (k, 1)]) * np.reshape(
         b, [n for k in two for n in (1, k)]
     )
@@ -404,23 +409,23 @@ def _linalg_matmul(x1: Any, x2: Any, /) -> Any:
     return matmul(x1, x2)
 
 
-# -- `np.einsum` on Tensors, in all of its forms; its gradient is made of contractions too -------
+# -- `np.einsum` on Tensors ----------------------------------------------------------------------
 #
-# Three operands and more are contracted two at a time, in the order of `np.einsum_path`: also where
-# `optimize` is False, for the backward pass would otherwise go over all of them for each one.
+# Three or more operands are contracted two at a time, in the order of `np.einsum_path`. This holds
+# for `optimize=False`, too: else the backward would go over all operands again for each of them.
 
-_REMEMBERED_SPECS: Final = 1024  # subscripts and numbers of axes; with three operands, also shapes
-_OF_SUBLISTS: Final = string.ascii_uppercase + string.ascii_lowercase  # in the order of 0, 1, ...
+_REMEMBERED_SPECS: Final = 1024  # entries by subscripts and numbers of axes (or shapes)
+_OF_SUBLISTS: Final = string.ascii_uppercase + string.ascii_lowercase  # labels 0, 1, ... in order
 
 
 class _Parsed(NamedTuple):
     """Subscripts without ellipses.
 
     Attributes:
-        operands: The labels of each operand, none twice in one.
-        out: Those of the result.
-        diagonals: For each operand that has a label twice, the subscripts that take its diagonal.
-        subscripts: All of it again, `ij,jk->ik`.
+        operands: The labels of each operand, each label once.
+        out: The labels of the result.
+        diagonals: For each operand with a repeated label, the subscripts that take its diagonal.
+        subscripts: The whole contraction, such as `ij,jk->ik`.
     """
 
     operands: tuple[str, ...]
@@ -475,10 +480,10 @@ def _frozen(part: Any) -> Any:
 
 @lru_cache(_REMEMBERED_SPECS)
 def _parse(subscripts: str, ndims: tuple[int, ...]) -> _Parsed:
-    """Returns what subscripts mean for operands of `ndims` axes.
+    """Returns the parsed subscripts for operands of `ndims` axes.
 
     Raises:
-        ValueError: NumPy's own, if they mean nothing.
+        ValueError: The subscripts are invalid; the error is NumPy's own.
     """
     np.einsum(subscripts, *[np.ones((1,) * n) for n in ndims])
     given, arrow, out = subscripts.replace(" ", "").partition("->")
@@ -491,7 +496,7 @@ def _parse(subscripts: str, ndims: tuple[int, ...]) -> _Parsed:
         count = Counter(given.replace("...", "").replace(",", ""))
         out = "..." + "".join(sorted(x for x in count if count[x] == 1))
     out = out.replace("...", anywhere)
-    # The axes of an ellipsis are counted from the last one.
+    # An ellipsis aligns its axes at the end, so operands with fewer axes take the last ones.
     parts = [
         part.replace("...", anywhere[width - own :])
         for part, own in zip(parts, widths, strict=True)
@@ -508,7 +513,7 @@ def _parse(subscripts: str, ndims: tuple[int, ...]) -> _Parsed:
 
 @lru_cache(_REMEMBERED_SPECS)
 def _steps(subscripts: str, shapes: tuple[Shape, ...], way: Any) -> list[tuple[int, int, str]]:
-    """Returns which two operands to contract, by which subscripts; the result goes to the end."""
+    """Returns the pairs of operands to contract, with subscripts; each result goes to the end."""
     way = list(way) if isinstance(way, tuple) else way
     given, out = subscripts.split("->")
     labels = given.split(",")
@@ -529,7 +534,7 @@ def _steps(subscripts: str, shapes: tuple[Shape, ...], way: Any) -> list[tuple[i
     return steps
 
 
-# -- traces, diagonals and products of many matrices, written with what has rules ----------------
+# -- traces, diagonals and products of many matrices ---------------------------------------------
 
 
 @composed(np.trace)
@@ -581,9 +586,10 @@ def _multi_dot(arrays: Sequence[Any]) -> Any:
 
 
 def _cheapest(lengths: Sequence[int]) -> dict[tuple[int, int], int]:
-    """Returns after which matrix to split the product of those from i to j.
+    """Returns, for the product of the matrices i to j, the matrix after which to split it.
 
-    By dynamic programming: Cormen, Leiserson, Rivest, Stein, Introduction to Algorithms, 15.2.
+    The algorithm is dynamic programming: Cormen, Leiserson, Rivest, Stein, Introduction to
+    Algorithms, 15.2.
     """
     number = len(lengths) - 1
     cost = {(i, i): 0 for i in range(number)}
@@ -598,13 +604,13 @@ def _cheapest(lengths: Sequence[int]) -> dict[tuple[int, int], int]:
     return split
 
 
-# -- convolution and correlation of sequences, with their gradient rules -------------------------
+# -- convolution and correlation of sequences ----------------------------------------------------
 
 
 def _middle(a: int, v: int, mode: str | int) -> slice:
-    """Returns which items of the full convolution of lengths `a` and `v` a mode keeps.
+    """Returns the slice of the full convolution of lengths `a` and `v` that a mode keeps.
 
-    NumPy numbers the modes too: 0 valid, 1 same, 2 full.
+    NumPy numbers the modes, too: 0 valid, 1 same, 2 full.
     """
     longer, shorter = max(a, v), min(a, v)
     if mode in ("full", 2):
@@ -615,7 +621,7 @@ def _middle(a: int, v: int, mode: str | int) -> slice:
 
 
 def _of_convolution(g: Any, own: Any, other: Any, mode: str | int) -> Any:
-    """Returns the gradient of one of the two, which is a convolution with the other one turned."""
+    """Returns the gradient of one operand: `g` convolved with the other operand in reverse."""
     n, m = max(own.size, 1), max(np.size(other), 1)
     if mode not in ("full", 2):
         g = scatter(g, index=_middle(n, m, mode), into=(n + m - 1,))
@@ -635,7 +641,7 @@ def _correlate(a: Any, v: Any, mode: Any = "valid") -> Any:
         np.asarray(x) if isinstance(x, (int, float, complex, list, tuple)) else x for x in (a, v)
     )
     if mode in ("same", 1) and a.size < v.size:
-        # As NumPy swaps both and turns the result, an even length is cut at the other end.
+        # NumPy swaps the operands and reverses the result, so an even length loses its other end.
         return np.correlate(np.conjugate(v), np.conjugate(a), mode)[::-1]
     return np.convolve(a, reshape(np.conjugate(v), to=(-1,))[::-1], mode)
 
@@ -650,7 +656,7 @@ def _tensors(*given: Any) -> list[Any]:
 
 @composed(np.polyval)
 def _polyval(p: Any, x: Any) -> Any:
-    # W. G. Horner's scheme.
+    # This is W. G. Horner's scheme.
     if not isinstance(x, Tensor):
         x = array_beside(x, p.data)
     y = x * 0
@@ -709,7 +715,7 @@ def _polyint(p: Any, m: Any = 1, k: Any = None) -> Any:
 
 
 def _powers(p: Any, more: int) -> Any:
-    """Returns the powers of the coefficients but the last one, or, with 1 more, those after."""
+    """Returns the powers of all coefficients but the last; with `more` = 1, each power plus one."""
     powers = np.arange(len(p) - 1 + more, 0, -1)
     return array_beside(powers.tolist(), p.data)
 
@@ -769,9 +775,9 @@ def _polyfit(
     return found
 
 
-# -- products with sparse matrices, which are constant: the gradient is that of the dense factor --
+# -- products with sparse matrices, which are constants without a gradient -----------------------
 
-product: Operation  # declared, as its rule names it
+product: Operation  # declared here, because its rule names it
 
 # fmt: off
 product = primitive("sparse_product", sparse_product, "dense", stands_for=(sparse_product,), complex_rule="holomorphic", options={"matrix": None},

@@ -1,6 +1,7 @@
-"""Products, variances and what else reduces axes, each with its gradient rule.
+"""Cumulative sums and products, variances, quantiles and other reductions, with gradient rules.
 
-Extrema: items that are equal share the gradient equally. Standard deviation: 0 where it is 0.
+The gradient of an extremum is divided equally among the items that are equal to it. The gradient of
+a standard deviation that is 0 is 0.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ __all__ = [
 ]
 
 
-# -- sums and products so far, with their gradient rules, and what these build on ----------------
+# -- cumulative sums and products ----------------------------------------------------------------
 
 
 def _recurrence(a: Any, b: Any) -> Array:
@@ -72,7 +73,7 @@ def _recurrence(a: Any, b: Any) -> Array:
 
 
 def _later(x: Any, first: float) -> Any:
-    """Moves everything by one along the last axis, `first` comes in."""
+    """Moves all items by one to the end of the last axis, with `first` in front."""
     edge = np.full_like(x[..., :1], first)
     return concatenate(edge, x[..., :-1], axis=-1)
 
@@ -87,19 +88,19 @@ def _turned(x: Any) -> Any:
 
 
 def _upstream(g: Any, a: Any) -> Any:
-    """The gradient that reaches each h[i]: what comes in there and what comes from h[i + 1]."""
+    """Returns the whole gradient of each h[i]: its own part `g` and the part from h[i + 1]."""
     return _turned(recurrence(_turned(_sooner(a)), _turned(g)))
 
 
 def others(a: Any) -> Any:
-    """Returns, for each item of the last axis, the product of all others; right beside zeros."""
+    """Returns, for each item of the last axis, the product of all others; it allows zeros."""
     before = cumprod(_later(a, 1.0), axis=-1)
     after = cumprod(_later(_turned(a), 1.0), axis=-1)
     return before * _turned(after)
 
 
 def _along(rule: Any, g: Any, axis: Any, shape: Shape, *values: Any) -> Any:
-    """Runs a rule of the last axis on another one; `axis` None means all items in a row."""
+    """Runs a rule for the last axis along another axis; None means along all items in a row."""
     if axis is None or len(shape) < 2:
         flat = [reshape(x, to=(-1 if x.size else 0,)) for x in (g, *values)]
         return reshape(rule(*flat), to=shape)
@@ -117,7 +118,7 @@ def _of_products(g: Any, a: Any, y: Any) -> Any:
     return _of_sums(g * y) / a
 
 
-cumsum: Operation  # declared, as rules name what stands below
+cumsum: Operation  # declared here, because rules above their definitions name them
 cumprod: Operation
 recurrence: Operation
 _ALONG: Final = {"axis": None, "dtype": None}
@@ -172,11 +173,11 @@ def _nancumprod(a: Any, axis: Any = None, dtype: Any = None) -> Any:
     return np.cumprod(choose(np.isnan(a), 1.0, a), axis=axis, dtype=dtype)
 
 
-# ------------------------------------------------------------------------------------------------
+# -- products, variances and standard deviations -------------------------------------------------
 
 
 def _distance(a: Any, axis: Any, where: Any) -> Any:
-    """How far each item is from the mean, 0 where it was not counted."""
+    """Returns the distance of each item from the mean; 0 where `where` is false."""
     counted = {} if where is None else {"where": where}
     average = np.mean(a, axis=axis, keepdims=True, **counted)
     return masked(a - average, where)
@@ -235,9 +236,9 @@ def _ptp(a: Any, axis: Any = None, out: None = None, keepdims: bool = False) -> 
     return np.max(a, **over) - np.min(a, **over)
 
 
-# -- reductions that leave out what is not a number, written with those that do not --------------
+# -- reductions that skip NaN, made of those that do not ------------------------------------------
 #
-# What is left out gets gradient 0.
+# Items that are skipped get gradient 0.
 
 
 def _enter_total(function: Callable[..., Any], total: Callable[..., Any], neutral: float) -> None:
@@ -260,7 +261,7 @@ _enter_total(np.nanprod, np.prod, 1.0)
 
 
 def _numbers(a: Any, where: Any) -> Any:
-    """Where the items are that count."""
+    """Returns a mask of the items that are counted: those that are not NaN."""
     present = ~np.isnan(a)
     return present if where is None else present & where
 
@@ -313,7 +314,7 @@ nanmin = numpy_function(np.nanmin, "a", arrays="where", options=_NAN_OVER, a=to_
 # fmt: on
 
 
-# -- covariances and correlations, composed of what has rules ------------------------------------
+# -- covariances and correlations ----------------------------------------------------------------
 
 
 def _variables(m: Any, rowvar: bool, dtype: Any, *, alone: bool) -> Any:
@@ -376,15 +377,15 @@ def _corrcoef(x: Any, y: Any = None, rowvar: bool = True, *, dtype: Any = None) 
     return real + 1j * np.clip(np.imag(found), -1, 1) if found.dtype.kind == "c" else real
 
 
-# -- averages and counts with weights, with their rules ------------------------------------------
+# -- weighted averages, bin counts and histograms ------------------------------------------------
 
 
 def weights_like(a: Any, weights: Any, axis: Any) -> Any:
-    """Returns weights of the axes `axis` so that they broadcast with `a`.
+    """Returns weights for the axes `axis`, in a shape that broadcasts with `a`.
 
     Raises:
-        TypeError: Their shape is not that of `a`, and no axis is given.
-        ValueError: Their shape is not that of these axes.
+        TypeError: The shape of the weights is not that of `a`, and `axis` is None.
+        ValueError: The shape of the weights is not that of the axes.
     """
     if weights.shape == a.shape:
         return weights
@@ -431,7 +432,7 @@ def _sums(weights: Any, x: Any, *, minlength: int = 0) -> Array:
     return sums
 
 
-bin_sums: Operation  # declared, as mypy wants the lines below in one block
+bin_sums: Operation  # declared here, because mypy needs the lines below in one block
 
 # fmt: off
 bin_sums = primitive("bincount", _sums, "weights x", options={"minlength": 0}, weights=lambda g, x: getitem(g, index=x))
@@ -448,7 +449,7 @@ def _bincount(x: Any, /, weights: Any = None, minlength: int = 0) -> Any:
 
 
 def _of_bins(g: Any, hist: Any, a: Any, bin_edges: Any, weights: Any, density: Any) -> Any:
-    """The gradient of weights from that of what they add up to in each bin."""
+    """Returns the gradient of the weights, given that of their sum in each bin."""
     if g[0] is None:
         return None
     g = g[0]
@@ -471,20 +472,21 @@ histogram = numpy_function(np.histogram, "a", arrays="weights", outputs="hist bi
 # fmt: on
 
 
-# -- medians and quantiles, with and without what is no number, written with others --------------
+# -- medians and quantiles, with and without NaN -------------------------------------------------
 #
-# A quantile lies between two items of the sorted numbers; which ones, and how far between, depends on
-# their count alone. NumPy tells: the same quantile of the ranks 0, 1, ..., n - 1 is that place.
+# A quantile lies between two of the sorted items. Which two, and how far between them, depends on
+# the number of items only. NumPy computes that place: it is the same quantile of the ranks 0, 1,
+# ..., n - 1.
 #
 #     numbers   2.0  3.0  5.0  9.0
 #     ranks       0    1    2    3     their 0.4 quantile: 1.2
 #     result         3.0 + 0.2 * (5.0 - 3.0)
 #
-# The gradient goes to the items on both sides; among equal ones, to those that sorting puts there.
+# The gradient goes to the items on both sides; among equal items, to those that sorting puts there.
 
 
 def _last(a: Any, axes: tuple[int, ...]) -> Any:
-    """Returns `a` with `axes` as one, the last."""
+    """Returns `a` with `axes` merged into one axis, the last."""
     kept = tuple([k for k in range(a.ndim) if k not in axes])
     turned = transpose(a, axes=(*kept, *axes))
     lengths = turned.shape[: len(kept)]
@@ -492,7 +494,7 @@ def _last(a: Any, axes: tuple[int, ...]) -> Any:
 
 
 def _order(data: Array, low: Array, high: Array) -> Array:
-    """Returns indices that sort the last axis, as far as the places asked for need it."""
+    """Returns indices that sort the last axis, at least at the places `low` and `high`."""
     xp = namespace(data)
     if low.ndim > 1 or xp is not np:
         order: Array = xp.argsort(data, axis=-1)
@@ -503,20 +505,20 @@ def _order(data: Array, low: Array, high: Array) -> Array:
 
 
 def _between(lines: Any, places: Array, exact: Any, bad: bool) -> Any:
-    """Returns what stands at fractional places of the sorted last axis.
+    """Returns the values at fractional places of the sorted last axis.
 
     Args:
-        lines: (..., n).
-        places: (k,) or (..., k), from 0 to n - 1.
-        exact: The same as a Tensor, where they need a gradient; else None.
-        bad: Whether a line with what is no number has no quantile.
+        lines: The items, shape (..., n).
+        places: The places from 0 to n - 1, shape (k,) or (..., k).
+        exact: The places as a Tensor if they need a gradient, else None.
+        bad: True if a line that holds NaN has the quantile NaN.
 
     Returns:
-        (..., k)
+        The values, shape (..., k).
     """
     xp = namespace(lines.data)
     low, high = np.floor(places).astype(np.intp), np.ceil(places).astype(np.intp)
-    if exact is not None:  # at an item the slope of the piece that begins there; it must have one
+    if exact is not None:  # at an item, the slope is that of the piece that begins there
         low = np.minimum(low, max(lines.shape[-1] - 2, 0))
         high = np.minimum(low + 1, lines.shape[-1] - 1)
     order = _order(lines.data, low, high)
@@ -531,7 +533,7 @@ def _between(lines: Any, places: Array, exact: Any, bad: bool) -> Any:
     result = below
     if exact is not None or (low != high).any():
         part = xp.asarray(places - low) if exact is None else exact - xp.asarray(low)
-        with np.errstate(invalid="ignore"):  # inf - inf where nothing is between
+        with np.errstate(invalid="ignore"):  # inf - inf between two infinite items
             rise = at(high) - below
         used = part > 0 if exact is None else (part.data > 0) | xp.isfinite(rise.data)
         result = below + where(used, rise, 0.0) * astype(part, dtype=lines.dtype)
@@ -543,15 +545,15 @@ def _between(lines: Any, places: Array, exact: Any, bad: bool) -> Any:
 
 
 def _counts(data: Array, skip: bool) -> Any:
-    """Returns how many items a line has; with `skip`, in each one how many are numbers."""
+    """Returns the length of the lines; with `skip`, for each line its number of non-NaN items."""
     if not skip:
         return data.shape[-1]
     xp = namespace(data)
-    return xp.maximum((~xp.isnan(data)).sum(axis=-1), 1)  # of a line without, what it has instead
+    return xp.maximum((~xp.isnan(data)).sum(axis=-1), 1)  # a line of NaN counts as one item
 
 
 def _places_of_counts(counts: Any, quantile: Callable[..., Any]) -> Array:
-    """Returns the places among as many sorted items."""
+    """Returns the places among `counts` sorted items."""
     if isinstance(counts, int):
         places: Array = quantile(np.arange(float(counts)))
         return places
@@ -579,7 +581,7 @@ def _is_active(q: Any) -> bool:
 
 
 def _exact_places(q: Tensor, scale: float, counts: Any) -> Any:
-    """Returns places by the method "linear", in terms of `q`."""
+    """Returns the places of the method "linear" as a function of `q`."""
     last = counts - 1 if isinstance(counts, int) else counts[..., None] - 1
     return reshape(astype(q, dtype=np.float64), to=(-1,)) / scale * last
 
@@ -593,20 +595,20 @@ def _quantile(
     keepdims: Any,
     weights: Any,
 ) -> Any:
-    """Returns what `function` does, one of NumPy's for quantiles; its name says the rest."""
+    """Computes one of NumPy's quantiles; its name tells the unit of q and the role of NaN."""
     skip = function.__name__.startswith("nan")
     scale = 100.0 if function in (np.percentile, np.nanpercentile) else 1.0
     active = _is_active(q)
     if active and (method != "linear" or weights is not None):
         raise AutogradError(
-            f"{function.__name__} has a gradient with respect to q for method='linear' without "
-            "weights alone; pass t.detach()"
+            f"{function.__name__} has a gradient with respect to q only for method='linear' "
+            "without weights; pass t.detach()"
         )
     a = as_tensor(a)
     asked = q.data if isinstance(q, Tensor) else q
     if not a.size:
         nothing = as_tensor(_of_nothing(function, a.data, asked, axis, method, keepdims))
-        return nothing + astype(np.sum(a), dtype=nothing.dtype)  # 0, in terms of `a`
+        return nothing + astype(np.sum(a), dtype=nothing.dtype)  # adds 0, to connect it with `a`
     asked = to_host(asked) if is_array(asked) else asked
     parts = np.asarray(asked) / scale
     dtype = _dtype(function, a.dtype, asked, method)
@@ -682,7 +684,7 @@ _enter_parts(np.percentile)
 _enter_parts(np.nanpercentile)
 
 
-# -- differences of neighbours, what undoes them, and areas, with their rules --------------------
+# -- differences, gaps and areas -----------------------------------------------------------------
 
 _EARLIER: Final = slice(None, -1)
 _LATER: Final = slice(1, None)
@@ -738,6 +740,6 @@ def _trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
 
 
 # fmt: off
-# What it adds is constant between jumps.
+# The correction depends on jumps only, so it is constant between jumps.
 unwrap = numpy_function(np.unwrap, "p", options={"discont": None, "axis": -1, "period": 2 * np.pi}, p=lambda g: g)
 # fmt: on

@@ -1,4 +1,4 @@
-"""Functions that choose items by index or by condition, with their rules."""
+"""Functions that select items by index or by condition, with their gradient rules."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["chosen", "in_range", "plain", "take", "zeros_beside"]
 
 
 def plain(x: Any, beside: Any) -> Array:
-    """Returns an array: of a Tensor its own, of numbers one on the device of `beside`."""
+    """Returns an array: that of a Tensor, or numbers as an array on the device of `beside`."""
     if isinstance(x, Tensor):
         return x.data
     return (
@@ -29,14 +29,14 @@ def plain(x: Any, beside: Any) -> Array:
 
 
 def zeros_beside(x: Any, shape: Shape) -> Array:
-    """Returns zeros with the dtype of `x`, on its device."""
+    """Returns zeros of shape `shape` with the dtype of `x`, on its device."""
     array = x.data if isinstance(x, Tensor) else x
     zeros: Array = namespace(array).zeros(shape, array.dtype)
     return zeros
 
 
 def in_range(numbers: Array, count: int, mode: str) -> Array:
-    """Returns the numbers of items as `mode`, that of `np.take`, has it: "raise" leaves them.
+    """Returns indices as `mode`, a mode of `np.take`, maps them; "raise" leaves them as they are.
 
     Raises:
         ValueError: There is no such mode.
@@ -55,19 +55,19 @@ def in_range(numbers: Array, count: int, mode: str) -> Array:
 def take(
     a: Any, indices: Any, axis: int | None = None, out: None = None, mode: str = "raise"
 ) -> Any:
-    """Stands in for `np.take`."""
+    """Replaces `np.take`."""
     a = as_tensor(a)
     if axis is None or not a.ndim:
         a, axis = ravel(a), axis or 0
     axis = normalize_axis_index(axis, a.ndim)
     numbers = plain(indices, a)
-    if numbers.dtype == np.bool_ or not numbers.size:  # of an empty list, not yet integers
+    if numbers.dtype == np.bool_ or not numbers.size:  # an empty list has dtype float64
         numbers = numbers.astype(np.intp)
     return read(a, index=along(axis, in_range(numbers, a.shape[axis], mode)))
 
 
 def _along(indices: Any, axis: int, shape: Shape) -> tuple[Any, ...]:
-    """Returns the index that `take_along_axis` stands for."""
+    """Returns the index with which `take_along_axis` reads."""
     xp = namespace(indices.data if isinstance(indices, Tensor) else indices)
     axis %= len(shape)
     ranges = [
@@ -93,12 +93,12 @@ def _chosen(a: Any, indices: Any, *, axis: int) -> Array:
     return items
 
 
-chosen: Operation  # declared, as mypy wants the lines below in one block
+chosen: Operation  # declared here, because mypy needs the lines below in one block
 
 # fmt: off
 take_along_axis = numpy_function(np.take_along_axis, "arr indices", options={"axis": -1}, complex_rule="own",
                                  arr=_of_taken)
-# take_along_axis for indices that name no item twice.
+# `take_along_axis` for indices that name no item twice.
 chosen          = primitive("chosen", _chosen, "a indices", options={"axis": -1}, complex_rule="own",
                             a=_of_chosen)
 # fmt: on
@@ -123,7 +123,7 @@ def _extract(condition: Any, arr: Any) -> Any:
 def _trim_zeros(filt: Any, trim: str = "fb", axis: Any = None) -> Any:
     filt = as_tensor(filt)
     if not set(trim.lower()) <= set("fb"):
-        raise ValueError(f"trim holds 'f' and 'b' alone, not {trim!r}")
+        raise ValueError(f"trim may hold only 'f' and 'b', not {trim!r}")
     axes = range(filt.ndim) if axis is None else normalize_axis_tuple(axis, filt.ndim)
     if not axes:
         return filt

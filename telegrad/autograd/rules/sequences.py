@@ -1,9 +1,11 @@
-"""Attention as one node with a backward of its own, and as a composition.
+"""Attention and recurrent layers, each as one node with its own backward and as a composition.
 
-attention           on the kernels, which keep no weights for the gradient
-attention_packed    the same of query, key and value in one array
-attention_by_parts  of operations that have rules: with dropout, with a mask that is learned, and
+attention           uses the kernels, which keep no weights for the gradient
+attention_packed    the same with query, key and value in one array
+attention_by_parts  uses operations that have rules: for dropout, for a mask that is trained, and
                     for gradients of gradients
+recurrence          uses the kernels; its backward computes with arrays
+recurrence_by_steps uses operations that have rules: for gradients of gradients
 """
 
 from __future__ import annotations
@@ -32,20 +34,21 @@ __all__ = [
 def attention(
     q: Any, k: Any, v: Any, bias: Any, scale: float, *, weights: bool = False
 ) -> tuple[Any, Any]:
-    """Returns `softmax(scale * q @ k.T + bias) @ v`, and the softmax if it is asked for.
+    """Returns `softmax(scale * q @ k.T + bias) @ v`, and the softmax if `weights` is True.
 
-    A row that is masked as a whole reads zero.
+    The result of a row whose keys are all masked is zero.
 
     Args:
-        q: Shape (..., queries, length).
-        k: Shape (..., keys, length), with the same leading axes.
-        v: Shape (..., keys, value length), with the same leading axes.
+        q: Queries, shape (..., queries, length).
+        k: Keys, shape (..., keys, length), with the same leading axes.
+        v: Values, shape (..., keys, value length), with the same leading axes.
         bias: An array that broadcasts to (..., queries, keys), -inf where masked; None for none.
-        scale: What the scores are multiplied with.
-        weights: Whether the softmax is asked for.
+        scale: The factor of the scores.
+        weights: True to return the softmax, too.
 
     Returns:
-        Shape (..., queries, value length); and shape (..., queries, keys), or None.
+        The result, shape (..., queries, value length); and the softmax, shape (..., queries, keys),
+        or None.
     """
     found = _Attention.apply(bias, scale, weights, q, k, v)
     return found if weights else (found, None)
@@ -67,15 +70,15 @@ def attention_by_parts(
     scale: float,
     drop: Callable[[Any], Any] | None = None,
 ) -> tuple[Any, Any]:
-    """Returns the same as `attention`, and the weights, shape (..., queries, keys).
+    """Returns the result of `attention`, and the weights, shape (..., queries, keys).
 
     Args:
-        q: See `attention`.
-        k: See `attention`.
-        v: See `attention`.
-        bias: See `attention`; may need a gradient.
-        scale: See `attention`.
-        drop: Applied to the weights.
+        q: Queries, as for `attention`.
+        k: Keys, as for `attention`.
+        v: Values, as for `attention`.
+        bias: An array or Tensor as for `attention`; it may need a gradient.
+        scale: The factor of the scores.
+        drop: A function that is applied to the weights, such as dropout; None for none.
     """
     scores = (q * scale) @ swapaxes(k, axis1=-1, axis2=-2)
     if bias is not None:
@@ -93,7 +96,7 @@ def attention_by_parts(
 
 @final
 class _Attention(Function):
-    """Of three inputs, or of one that holds all three."""
+    """Attention as one node; its inputs are q, k and v, or one array that holds all three."""
 
     @staticmethod
     def forward(ctx: FunctionContext, *args: Any) -> Any:
@@ -132,10 +135,7 @@ def _three(inputs: Sequence[Any]) -> tuple[Any, Any, Any]:
     return q, k, v
 
 
-# -- recurrent layers over a sequence: one node with a backward of its own -----------------------
-#
-# recurrence          on the kernels; its backward computes with arrays
-# recurrence_by_steps the same, of operations that have rules; for gradients of gradients
+# -- recurrent layers over a sequence ------------------------------------------------------------
 
 
 def recurrence(
@@ -149,17 +149,17 @@ def recurrence(
     *,
     reverse: bool = False,
 ) -> tuple[Any, ...]:
-    """Returns what one recurrent layer computes of a sequence.
+    """Returns the output of one recurrent layer for a sequence.
 
     Args:
         kind: `rnn_tanh`, `rnn_relu`, `gru` or `lstm`.
-        x: Shape (steps, batch, inputs), with at least one step.
-        states: The first h, and c of an LSTM; shape (batch, hidden).
-        w_ih: Shape (gates * hidden, inputs).
-        w_hh: Shape (gates * hidden, hidden).
-        b_ih: Shape (gates * hidden,), or None.
-        b_hh: As `b_ih`.
-        reverse: Whether it goes from the last step to the first.
+        x: The inputs, shape (steps, batch, inputs), with at least one step.
+        states: The first h, and the first c of an LSTM; shape (batch, hidden).
+        w_ih: The weights of the inputs, shape (gates * hidden, inputs).
+        w_hh: The weights of h, shape (gates * hidden, hidden).
+        b_ih: The bias of the inputs' products, shape (gates * hidden,), or None.
+        b_hh: The bias of the products with h, shape (gates * hidden,), or None.
+        reverse: True to run from the last step to the first.
 
     Returns:
         h of all steps, shape (steps, batch, hidden), and the last states.
@@ -182,7 +182,7 @@ def recurrence_by_steps(
     *,
     reverse: bool = False,
 ) -> tuple[Any, ...]:
-    """Returns the same as `recurrence`, computed by an operation for each sum and product."""
+    """Returns the result of `recurrence`, computed with one operation for each sum and product."""
     steps = []
     for t in range(len(x)):
         inputs = x[len(x) - 1 - t if reverse else t] @ w_ih.T
@@ -224,7 +224,7 @@ _STEPS = {
 
 @final
 class _Recurrence(Function):
-    """`recurrence`, with all that is no option as a positional argument."""
+    """`recurrence` as one node, with all arrays as positional arguments."""
 
     @staticmethod
     def forward(ctx: FunctionContext, *args: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Functions that give axes another order or direction: views, and `roll`, with their rules."""
+"""Reordered axes, `roll`, diagonals, triangles, `pad` and sliding windows, with gradient rules."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BACKWARDS: Final = slice(None, None, -1)
 
 @composed(np.moveaxis)
 def moveaxis(a: Any, source: Any, destination: Any) -> Any:
-    """Stands in for `np.moveaxis`."""
+    """Replaces `np.moveaxis`."""
     a = as_tensor(a)
     sources = normalize_axis_tuple(source, a.ndim, "source")
     places = normalize_axis_tuple(destination, a.ndim, "destination")
@@ -72,7 +72,7 @@ def _transpose_of_linalg(x: Any, /) -> Any:
 
 @composed(np.flip)
 def flip(m: Any, axis: Any = None) -> Any:
-    """Stands in for `np.flip`."""
+    """Replaces `np.flip`."""
     m = as_tensor(m)
     axes = range(m.ndim) if axis is None else normalize_axis_tuple(axis, m.ndim)
     index = tuple([_BACKWARDS if k in axes else slice(None) for k in range(m.ndim)])
@@ -105,7 +105,7 @@ def _negative(shift: Any) -> Any:
     return tuple([-k for k in shift]) if isinstance(shift, (list, tuple)) else -shift
 
 
-roll: Operation  # declared, as its rule names it
+roll: Operation  # declared here, because its rule names it
 
 # fmt: off
 roll = numpy_function(np.roll, "a", options={"shift": None, "axis": None}, complex_rule="own",
@@ -113,11 +113,11 @@ roll = numpy_function(np.roll, "a", options={"shift": None, "axis": None}, compl
 # fmt: on
 
 
-# -- diagonals and triangles, with their rules ---------------------------------------------------
+# -- diagonals and triangles ---------------------------------------------------------------------
 
 
 def _on_diagonal(a: Any, *, into: Shape, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
-    """Returns zeros of shape `into` with `a` on the diagonals of which `diagonal` tells."""
+    """Returns zeros of shape `into` with `a` on the diagonals that `diagonal` reads."""
     xp = namespace(a)
     whole: Array = xp.zeros(into, a.dtype)
     rows, columns = axis1 % len(into), axis2 % len(into)
@@ -128,7 +128,7 @@ def _on_diagonal(a: Any, *, into: Shape, offset: int = 0, axis1: int = 0, axis2:
     return whole
 
 
-diagonal: Operation  # declared, as rules name what stands below
+diagonal: Operation  # declared here, because rules above their definitions name them
 on_diagonal: Operation
 tril: Operation
 triu: Operation
@@ -160,10 +160,10 @@ def _diagflat(v: Any, k: int = 0) -> Any:
     return _diag(ravel(as_tensor(v)), k)
 
 
-# -- `np.pad`: what stands around an array, as a function of the array ---------------------------
+# -- `np.pad` ------------------------------------------------------------------------------------
 #
-# Constants are padded in one go; all other modes axis by axis, as NumPy does, from items that
-# exist, so that functions which have rules do the rest.
+# Constants are padded in one step. All other modes pad axis by axis, as NumPy does, from existing
+# items, with functions that have rules.
 
 
 def _inside(shape: Shape, width: Any) -> tuple[slice, ...]:
@@ -172,7 +172,7 @@ def _inside(shape: Shape, width: Any) -> tuple[slice, ...]:
 
 
 def _pairs(given: Any, ndim: int, missing: Any = 0) -> list[list[Any]]:
-    """Returns what NumPy's pad is given for each axis, before and after."""
+    """Returns one of NumPy's `pad` arguments as pairs (before, after), one for each axis."""
     if isinstance(given, Mapping):
         found = {axis % ndim: pair for axis, pair in given.items()}
         given = [np.broadcast_to(found.get(axis, missing), 2).tolist() for axis in range(ndim)]
@@ -180,7 +180,7 @@ def _pairs(given: Any, ndim: int, missing: Any = 0) -> list[list[Any]]:
     return pairs
 
 
-# The rule of what does not depend on the array: constants, and what `empty` leaves there.
+# The padding of this rule does not depend on the array: constants, and the values of mode `empty`.
 _pad_constant = primitive(
     "pad",
     np.pad,
@@ -191,8 +191,8 @@ _pad_constant = primitive(
 )
 
 
-# A mode returns the items at `places`, counted from the first one of the axis, all of one side.
-# `side` is 0 before the array and 1 after it.
+# A mode returns the items at `places`, all on one side of the array. `places` counts from the first
+# item of the axis. `side` is 0 before the array and 1 after it.
 
 
 def _edge(a: Any, axis: int, places: Any, side: int) -> Any:
@@ -228,9 +228,9 @@ def _statistic(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _reflected(a: Any, axis: int, places: Any, period: int, reflect_type: str) -> Any:
-    """Mirrors at both ends, again and again; "odd" turns each image around the item at the end.
+    """Mirrors the array at both ends as often as needed; "odd" also reflects about the end's value.
 
-    Place j is in image number q = j // period, and images of odd numbers run backwards.
+    Place j is in image number q = j // period; images with odd numbers run backwards.
     """
     n = a.shape[axis]
     image, inside = np.divmod(places, period)
@@ -295,7 +295,7 @@ def _pad(array: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> A
     return array
 
 
-# -- windows that slide over an array, which are a view of it, with their rules ------------------
+# -- sliding windows, which are views of an array ------------------------------------------------
 
 
 def _windows(x: Any, window_shape: Any, axis: Any = None) -> Array:
@@ -305,7 +305,7 @@ def _windows(x: Any, window_shape: Any, axis: Any = None) -> Array:
 
 
 def _folded(a: Any, *, into: Shape, axis: Any) -> Array:
-    """Returns the sum of windows where they were seen in an array of shape `into`."""
+    """Adds up windows at their places in an array of shape `into`: the transpose of `windows`."""
     axes = normalize_axis_tuple(range(len(into)) if axis is None else axis, len(into), None, True)
     whole: Array = namespace(a).zeros(into, a.dtype)
     lengths = a.shape[: len(into)]
@@ -318,7 +318,7 @@ def _folded(a: Any, *, into: Shape, axis: Any) -> Array:
     return whole
 
 
-windows: Operation  # declared, as rules name what stands below
+windows: Operation  # declared here, because rules above their definitions name them
 folded: Operation
 _H: Final = "holomorphic"
 

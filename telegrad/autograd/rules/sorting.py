@@ -1,7 +1,7 @@
-"""Functions that order items, and sets of them, with their rules.
+"""Sorting, sets, interpolation, finite differences and functions along axes, with gradient rules.
 
-Of equal items, the gradient goes to those that NumPy's own order puts there: to the first one, for
-`unique` and what is built on it.
+Among equal items, the gradient goes to the one that NumPy's own order puts at the place. For
+`unique` and the functions that use it, that is the first one.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _sort(
 def _partition(
     a: Any, kth: Any, axis: int | None = -1, kind: str = "introselect", order: None = None
 ) -> Any:
-    del kind  # there is but one
+    del kind  # there is only one
     _refuse_fields(order)
     return _ordered(
         as_tensor(a), axis, lambda data, k: namespace(data).argpartition(data, kth, axis=k)
@@ -108,7 +108,7 @@ def _unique_values(x: Any) -> Any:
 
 
 def _named(function: Callable[..., Any], x: Any, **asked: bool) -> Any:
-    # The names are those of NumPy's result, of whatever numbers.
+    # The type of NumPy's result holds the names of its fields and does not depend on the numbers.
     kind = type(function(np.zeros(1)))
     return kind(*_unique(x, equal_nan=False, **asked))
 
@@ -164,10 +164,10 @@ def _intersect1d(
     return (values, *map(Tensor, places)) if return_indices else values
 
 
-# -- piecewise linear interpolation and finite differences on a grid, composed of what has rules --
+# -- piecewise linear interpolation and finite differences on a grid -----------------------------
 #
-# `interp` has gradients with respect to `x`, the knots `xp` and the values `fp`. At a knot the slope
-# is that of the piece that begins there, at the last knot that of the last piece.
+# `interp` has gradients with respect to `x`, the knots `xp` and the values `fp`. At a knot, the
+# slope is that of the piece that begins there; at the last knot, that of the last piece.
 
 
 def _cast(x: Any, dtype: DTypeLike) -> Any:
@@ -192,11 +192,11 @@ def _interp(
     if xp.size == 1:
         inside = fp[0] + x * 0
     else:
-        # The piece that each x is in; what is outside of all gets a value of its own.
+        # The number of the piece for each x; for x outside of all pieces, `where` below decides.
         last = np.searchsorted(xp, x, "right").data
         last = namespace(last).clip(last, 1, xp.size - 1)
         start, end, low_value, high_value = xp[last - 1], xp[last], fp[last - 1], fp[last]
-        flat = start == end  # knots that are equal count as the later one
+        flat = start == end  # of two equal knots, the later one counts
         part = where(flat, 1.0, (x - start) / where(flat, 1.0, end - start))
         inside = low_value + (high_value - low_value) * part
     below, above = fp[0] if left is None else left, fp[-1] if right is None else right
@@ -204,7 +204,7 @@ def _interp(
 
 
 def _unrolled(x: Any, xp: Any, fp: Any, period: float) -> tuple[Any, Any, Any]:
-    """Returns what is interpolated within one period, with the neighbour at each end."""
+    """Returns x, knots and values within one period, with one more knot at each end."""
     x, xp = x % period, xp % period
     order = np.argsort(xp).data
     xp, fp = xp[order], fp[order]
@@ -234,7 +234,7 @@ def _gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: Any = 1) -> A
 def _slope(f: Any, axis: int, spacing: Any, edge_order: int) -> Any:
     """Returns the slope of the parabola through each item and its two neighbours.
 
-    That is the mean of the slopes to both, each weighted with the distance to the other one.
+    It is the mean of the slopes to both neighbours, each weighted with the distance to the other.
     """
     n = f.shape[axis]
     if n < edge_order + 1:
@@ -262,7 +262,7 @@ def _slope(f: Any, axis: int, spacing: Any, edge_order: int) -> Any:
     return _cast(whole, f.dtype)
 
 
-# -- functions that apply a function of the user's along axes, written with others ---------------
+# -- functions of the user, applied along axes ---------------------------------------------------
 
 
 @composed(np.apply_along_axis)

@@ -1,7 +1,7 @@
-"""The special functions of SciPy with their gradient rules; loaded where `scipy.special` is.
+"""SciPy's special functions with their gradient rules; loaded when `scipy.special` is.
 
-Formulas are those of the NIST Digital Library of Mathematical Functions (dlmf.nist.gov): 5 gamma,
-7 error, 10 Bessel functions.
+The formulas are those of the NIST Digital Library of Mathematical Functions (dlmf.nist.gov):
+chapters 5 (gamma), 7 (error functions) and 10 (Bessel functions).
 """
 
 from __future__ import annotations
@@ -49,38 +49,38 @@ def _primitive(name: str, forward: Callable[..., Any], arguments: str, **others:
 
 
 def _on_arrays(name: str, *args: Any, **options: Any) -> Any:
-    """What SciPy, or on a GPU CuPy, gives; for functions that no protocol hands on."""
+    """Calls SciPy, or CuPy on a GPU, for functions that no NumPy protocol dispatches."""
     arrays = [*args, *options.values()]
     kernel = special_function(name) if namespace(*arrays) is not np else getattr(special, name)
     return kernel(*args, **options)
 
 
 def _over(y: Any, x: Any, at_zero: float) -> Any:
-    """`y / x`, and `at_zero` where x is 0."""
+    """Returns `y / x`, but `at_zero` where x is 0."""
     zero = x == 0
     return np.where(zero, at_zero, y / np.where(zero, 1.0, x))
 
 
 def _unless(case: Any, x: Any, other: float) -> Any:
-    """`x`, and `other` in a case where a product with 0 is 0."""
+    """Returns `x`, but `other` where `case` is true, because a product with 0 is 0 there."""
     return np.where(case, other, x)
 
 
 def _share(x1: Any, x2: Any) -> Any:
-    """`x1 / x2`, and 0 where x1 is 0, whatever x2 is."""
+    """Returns `x1 / x2`, but 0 where x1 is 0, whatever x2 is."""
     return x1 / np.where(x1 == 0, 1.0, x2)
 
 
 def _log_ndtr_slope(x: Any, y: Any) -> Any:
-    # exp(-x^2 / 2 - y) / sqrt(2 pi); far to the left, where -x^2 / 2 and y are large and almost the
-    # same, in terms of erfcx(-x / sqrt(2)), which is their ratio.
+    # exp(-x^2 / 2 - y) / sqrt(2 pi). Far to the left, -x^2 / 2 and y are large and almost equal, so
+    # the left half uses erfcx(-x / sqrt(2)), which is the ratio of the two exponentials.
     left = x < 0
     below, above = np.where(left, x, 0.0), np.where(left, 0.0, x)
     right = exp(-above * above / 2 - np.where(left, 0.0, y)) / _ROOT_2PI
     return np.where(left, _ROOT_2_PI / erfcx(-below / _ROOT_2), right)
 
 
-# Declared before a rule that stands above them names them.
+# Declared here, because rules above their definitions name them.
 digamma: Operation
 polygamma: Operation
 expit: Operation
@@ -122,7 +122,7 @@ digamma   = _ufunc("digamma",   "x", x=lambda g, x: g * polygamma(1, x))
 polygamma = _primitive("polygamma", special.polygamma, "n x", stands_for=(special.polygamma,), x=lambda g, n, x: g * polygamma(n + 1, x))
 beta      = _ufunc("beta",      "x1 x2", x1=lambda g, y, x1, x2: g * y * (digamma(x1) - digamma(x1 + x2)), x2=lambda g, y, x1, x2: g * y * (digamma(x2) - digamma(x1 + x2)))
 betaln    = _ufunc("betaln",    "x1 x2", x1=lambda g, x1, x2: g * (digamma(x1) - digamma(x1 + x2)), x2=lambda g, x1, x2: g * (digamma(x2) - digamma(x1 + x2)))
-# Not with respect to the order, which has no closed form.
+# There is no rule for the order, because that derivative has no closed form.
 gammainc  = _ufunc("gammainc",  "x1 x2", x2=lambda g, x1, x2: g * exp(xlogy(x1 - 1, x2) - x2 - gammaln(x1)))
 gammaincc = _ufunc("gammaincc", "x1 x2", x2=lambda g, x1, x2: -g * exp(xlogy(x1 - 1, x2) - x2 - gammaln(x1)))
 
@@ -148,7 +148,7 @@ y1        = _ufunc("y1",  "x", x=lambda g, x, y: g * (y0(x) - y / x))
 
 
 def _shares(g: Any, y: Any, s: Any, a: Any, axis: Any) -> Any:
-    """The gradient of what `b` multiplies: exp(a) by the sum's, with its sign."""
+    """Returns the gradient of `b`: exp(a) divided by the sum, with the sum's sign, times `g`."""
     return None if g[0] is None else _by_shares(g[0] * s, y, a, axis)
 
 
@@ -163,11 +163,12 @@ def _of_a(g: Any, y: Any, s: Any, a: Any, b: Any, axis: Any) -> Any:
 
 
 def _of_finite(a: Any, *, axis: Any = None, keepdims: bool = False) -> Any:
-    """What SciPy gives, in a fifth of its time where arrays are small and sums are finite."""
+    """Computes SciPy's logsumexp; five times as fast for small arrays with finite sums."""
     top = np.maximum.reduce(a, axis=axis, keepdims=True) if a.ndim and a.size else np.nan
     if a.dtype.kind != "f" or not np.isfinite(top).all():
         return special.logsumexp(a, axis=axis, keepdims=keepdims)
-    # The largest are counted: in a sum with them, what is small beside 1 would be lost.
+    # The largest items are counted, not added: a sum that holds them would lose what is small
+    # beside 1.
     largest = a == top
     number = np.add.reduce(largest, axis=axis, keepdims=True, dtype=a.dtype)
     others = np.exp(a - top)
@@ -208,7 +209,7 @@ def _logsumexp(
 
 
 def _last(function: Any, x: Any, axis: Any) -> Any:
-    """`function`, which goes over the last axis, over another one, or over all items."""
+    """Applies a function of the last axis along `axis`, or over all items if that is None."""
     if axis is None:
         return function(x.reshape(-1)).reshape(x.shape)
     return np.swapaxes(function(np.swapaxes(x, axis, -1)), axis, -1)
