@@ -1,4 +1,4 @@
-"""Modules: parameters and what is computed with them."""
+"""Modules, which own parameters and compute with them."""
 
 from telegrad.autograd import current_generator, manual_seed
 from telegrad.nn import functional, init, utils

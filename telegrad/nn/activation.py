@@ -1,6 +1,6 @@
-"""Functions of one argument between the layers, as functions and as modules.
+"""Activations, as functions and as modules.
 
-Results are Tensors, in the shape of the argument. At a kink the slope is PyTorch's.
+The result of each is a Tensor in the shape of the argument. At a kink the slope is PyTorch's.
 """
 
 from __future__ import annotations
@@ -46,23 +46,23 @@ __all__ = [
     "tanh",
 ]
 
-# The fixed point of G. Klambauer et al.: mean 0 and variance 1 stay what they are.
+# The fixed point of G. Klambauer et al.: numbers with mean 0 and variance 1 keep them.
 _SELU_ALPHA = 1.6732632423543772848170429916717
 _SELU_SCALE = 1.0507009873554804934193349852946
 
 
 def relu(x: Tensor | Array) -> Tensor:
-    """Returns `x` with what is negative replaced by zero."""
+    """Returns `x` with 0 in place of negative numbers."""
     return as_tensor(ops.relu(x))
 
 
 def relu6(x: Tensor | Array) -> Tensor:
-    """Returns `x`, not less than 0 and not more than 6."""
+    """Returns `x` limited to the range from 0 to 6."""
     return hardtanh(x, 0.0, 6.0)
 
 
 def leaky_relu(x: Tensor | Array, negative_slope: float = 0.01) -> Tensor:
-    """Returns `x`, what is negative times `negative_slope`."""
+    """Returns `x`, with negative numbers multiplied by `negative_slope`."""
     return as_tensor(rules.layers.leaky_relu(x, slope=negative_slope))
 
 
@@ -73,8 +73,8 @@ def elu(x: Tensor | Array, alpha: float = 1.0) -> Tensor:
     exponential linear units" (2016).
 
     Raises:
-        ValueError: `alpha` is negative: the slope is found from the result, which then does not
-            tell on which side of 0 it came from.
+        ValueError: `alpha` is negative. The slope is computed from the result, and with a negative
+            `alpha` the result does not tell the sign of `x`.
     """
     if alpha < 0:
         raise ValueError(f"alpha must not be negative, it is {alpha}")
@@ -82,7 +82,7 @@ def elu(x: Tensor | Array, alpha: float = 1.0) -> Tensor:
 
 
 def selu(x: Tensor | Array) -> Tensor:
-    """Returns the self-normalising form of `elu`, scaled so that mean 0 and variance 1 stay.
+    """Returns the self-normalising form of `elu`, which keeps mean 0 and variance 1.
 
     G. Klambauer et al., "Self-normalizing neural networks" (2017).
     """
@@ -95,12 +95,12 @@ def gelu(x: Tensor | Array, approximate: str = "none") -> Tensor:
     D. Hendrycks and K. Gimpel, "Gaussian error linear units" (2016).
 
     Args:
-        x: Floating-point.
-        approximate: "none": right to the last digits of the dtype. "tanh": their formula with
-            tanh, up to 5e-4 away; about a third of the time.
+        x: Floating-point numbers.
+        approximate: "none": exact to the last digits of the dtype. "tanh": the authors' formula
+            with tanh, which is off by up to 5e-4 and takes about a third of the time.
 
     Raises:
-        ValueError: `approximate` is neither.
+        ValueError: `approximate` is neither "none" nor "tanh".
 
     >>> import numpy as np
     >>> gelu(np.array([-1.0, 0.0, 1.0])).data.round(4)
@@ -127,7 +127,7 @@ def sigmoid(x: Tensor | Array) -> Tensor:
 
 
 def logsigmoid(x: Tensor | Array) -> Tensor:
-    """Returns the logarithm of `sigmoid(x)`, exact also where that is tiny."""
+    """Returns the logarithm of `sigmoid(x)`, exact even where `sigmoid(x)` is tiny."""
     return as_tensor(-rules.layers.softplus(-x))
 
 
@@ -137,9 +137,10 @@ def tanh(x: Tensor | Array) -> Tensor:
 
 
 def softplus(x: Tensor | Array, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
-    """Returns `log(1 + exp(beta * x)) / beta`, and `x` where `beta * x` is above `threshold`.
+    """Returns `log(1 + exp(beta * x)) / beta`, but `x` where `beta * x` is above `threshold`.
 
-    It never overflows; an infinite `threshold` means none, 2e-9 away from that of 20.
+    It never overflows. An infinite `threshold` disables the limit; the results differ from those
+    with 20 by up to 2e-9.
     """
     scaled = x if beta == 1.0 else x * beta
     smooth = rules.layers.softplus(scaled)
@@ -153,7 +154,7 @@ def softsign(x: Tensor | Array) -> Tensor:
 
 
 def hardtanh(x: Tensor | Array, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
-    """Returns `x`, not less than `min_val` and not more than `max_val`; the slope is 0 at both.
+    """Returns `x` limited to the range from `min_val` to `max_val`; at both ends the slope is 0.
 
     Raises:
         ValueError: `min_val` is not less than `max_val`.
@@ -169,7 +170,7 @@ def softmax(x: Tensor | Array, dim: int = -1) -> Tensor:
 
 
 def log_softmax(x: Tensor | Array, dim: int = -1) -> Tensor:
-    """Returns the logarithm of `softmax(x, dim)`, exact also where that is tiny."""
+    """Returns the logarithm of `softmax(x, dim)`, exact even where the softmax is tiny."""
     return as_tensor(_along(ops.log_softmax, x, dim))
 
 
@@ -180,7 +181,7 @@ def _along(function: Any, x: Any, dim: int) -> Any:
 
 
 class ReLU(Module):
-    """Replaces what is negative by zero."""
+    """Replaces negative numbers by 0."""
 
     def forward(self, x: Any) -> Tensor:
         """Returns `relu(x)`."""
@@ -188,7 +189,7 @@ class ReLU(Module):
 
 
 class ReLU6(Module):
-    """Limits to 0 to 6."""
+    """Limits numbers to the range from 0 to 6."""
 
     def forward(self, x: Any) -> Tensor:
         """Returns `relu6(x)`."""
@@ -196,7 +197,7 @@ class ReLU6(Module):
 
 
 class SELU(Module):
-    """See `functional.selu`."""
+    """The module form of `functional.selu`."""
 
     def forward(self, x: Any) -> Tensor:
         """Returns `selu(x)`."""
@@ -204,7 +205,7 @@ class SELU(Module):
 
 
 class SiLU(Module):
-    """See `functional.silu`."""
+    """The module form of `functional.silu`."""
 
     def forward(self, x: Any) -> Tensor:
         """Returns `silu(x)`."""
@@ -212,7 +213,7 @@ class SiLU(Module):
 
 
 class Mish(Module):
-    """See `functional.mish`."""
+    """The module form of `functional.mish`."""
 
     def forward(self, x: Any) -> Tensor:
         """Returns `mish(x)`."""
@@ -220,7 +221,7 @@ class Mish(Module):
 
 
 class Sigmoid(Module):
-    """See `functional.sigmoid`."""
+    """The module form of `functional.sigmoid`."""
 
     def forward(self, x: Any) -> Tensor:
         """Returns `sigmoid(x)`."""
@@ -228,7 +229,7 @@ class Sigmoid(Module):
 
 
 class LogSigmoid(Module):
-    """See `functional.logsigmoid`."""
+    """The module form of `functional.logsigmoid`."""
 
     def forward(self, x: Any) -> Tensor:
         """Returns `logsigmoid(x)`."""
@@ -244,7 +245,7 @@ class Tanh(Module):
 
 
 class Softsign(Module):
-    """See `functional.softsign`."""
+    """The module form of `functional.softsign`."""
 
     def forward(self, x: Any) -> Tensor:
         """Returns `softsign(x)`."""
@@ -252,7 +253,7 @@ class Softsign(Module):
 
 
 class LeakyReLU(Module):
-    """See `functional.leaky_relu`."""
+    """The module form of `functional.leaky_relu`."""
 
     def __init__(self, negative_slope: float = 0.01) -> None:
         super().__init__()
@@ -267,7 +268,7 @@ class LeakyReLU(Module):
 
 
 class ELU(Module):
-    """See `functional.elu`."""
+    """The module form of `functional.elu`."""
 
     def __init__(self, alpha: float = 1.0) -> None:
         super().__init__()
@@ -282,7 +283,7 @@ class ELU(Module):
 
 
 class GELU(Module):
-    """See `functional.gelu`."""
+    """The module form of `functional.gelu`."""
 
     def __init__(self, approximate: str = "none") -> None:
         super().__init__()
@@ -297,7 +298,7 @@ class GELU(Module):
 
 
 class Softplus(Module):
-    """See `functional.softplus`."""
+    """The module form of `functional.softplus`."""
 
     def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
         super().__init__()
@@ -313,7 +314,7 @@ class Softplus(Module):
 
 
 class Hardtanh(Module):
-    """See `functional.hardtanh`."""
+    """The module form of `functional.hardtanh`."""
 
     def __init__(self, min_val: float = -1.0, max_val: float = 1.0) -> None:
         super().__init__()
@@ -329,7 +330,7 @@ class Hardtanh(Module):
 
 
 class Softmax(Module):
-    """See `functional.softmax`."""
+    """The module form of `functional.softmax`."""
 
     def __init__(self, dim: int = -1) -> None:
         super().__init__()
@@ -344,7 +345,7 @@ class Softmax(Module):
 
 
 class LogSoftmax(Module):
-    """See `functional.log_softmax`."""
+    """The module form of `functional.log_softmax`."""
 
     def __init__(self, dim: int = -1) -> None:
         super().__init__()

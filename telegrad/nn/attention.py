@@ -1,4 +1,7 @@
-"""Scaled dot-product attention: Vaswani et al., "Attention is all you need" (2017)."""
+"""Scaled dot-product attention and multi-head attention.
+
+Vaswani et al., "Attention is all you need" (2017).
+"""
 
 from __future__ import annotations
 
@@ -35,23 +38,24 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """Returns `softmax(query @ key.T * scale + mask) @ value`, over the last two axes.
 
-    The weights of all pairs are not kept for the gradient, unless some are dropped.
+    Without dropout, the weights of all pairs are not stored for the gradient.
 
     Args:
-        query: Shape (..., queries, length).
-        key: Shape (..., keys, length).
-        value: Shape (..., keys, value length).
-        attn_mask: Broadcasts to (..., queries, keys): of bool, True where a query may read; or
-            numbers that are added to the scores.
-        dropout_p: The probability with which a weight is dropped; always, not in training alone.
-        is_causal: Whether a query reads only keys up to its own number.
-        scale: None for 1/sqrt(length).
+        query: The queries, shape (..., queries, length).
+        key: The keys, shape (..., keys, length).
+        value: The values, shape (..., keys, value length).
+        attn_mask: An array that broadcasts to (..., queries, keys). Of bool: True where a query may
+            read a key. Of numbers: they are added to the scores.
+        dropout_p: The probability with which a weight is dropped; in evaluation, too.
+        is_causal: True to let each query read only keys up to its own number.
+        scale: The factor of the scores; None for 1/sqrt(length).
 
     Returns:
-        Shape (..., queries, value length). A query that may read nothing reads zeros.
+        A Tensor of shape (..., queries, value length). The result of a query that may read no key
+        is zero.
 
     Raises:
-        ValueError: The shapes do not fit, or `dropout_p` is no probability.
+        ValueError: The shapes do not fit, or `dropout_p` is not a probability.
 
     >>> q = np.ones((2, 3, 4))
     >>> scaled_dot_product_attention(q, q, q, is_causal=True).shape
@@ -78,16 +82,16 @@ def attend(
     scale: float | None = None,
     weights: bool = False,
 ) -> tuple[Any, Any]:
-    """Returns what is read and, if asked for, the weights; else None.
+    """Returns the result of attention, and the weights if `weights` is True, else None.
 
     Args:
-        query: Shape (..., queries, length).
-        key: Shape (..., keys, length), with the same leading axes.
-        value: Shape (..., keys, value length), with the same leading axes.
-        bias: Added to the scores, -inf where masked; None for none.
-        dropout_p: See `scaled_dot_product_attention`.
-        scale: See `scaled_dot_product_attention`.
-        weights: Whether they are asked for.
+        query: The queries, shape (..., queries, length).
+        key: The keys, shape (..., keys, length), with the same leading axes.
+        value: The values, shape (..., keys, value length), with the same leading axes.
+        bias: An array added to the scores, -inf where masked; None for none.
+        dropout_p: The probability with which a weight is dropped.
+        scale: The factor of the scores; None for 1/sqrt(length).
+        weights: True to return the weights, too.
     """
     if scale is None:
         scale = 1 / math.sqrt(query.shape[-1])
@@ -98,12 +102,12 @@ def attend(
 
 
 def masked_bias(mask: Any, like: Any, *, allowed: bool) -> Any:
-    """Returns what a mask adds to scores: of bool 0 or -inf, numbers as they are.
+    """Returns a mask as an array to add to scores: bool becomes 0 or -inf, numbers stay.
 
     Args:
         mask: An array or Tensor.
-        like: Whose dtype and device the result has.
-        allowed: Whether True in `mask` lets a query read, and does not keep it from reading.
+        like: An array or Tensor whose dtype and device the result has.
+        allowed: True if True in `mask` lets a query read a key, False if it forbids this.
     """
     if isinstance(mask, Tensor) and mask.requires_grad:
         return mask
@@ -116,7 +120,7 @@ def masked_bias(mask: Any, like: Any, *, allowed: bool) -> Any:
 
 
 def causal_bias(like: Any, queries: int, keys: int) -> Array:
-    """Returns what keeps each query from keys after its own number, shape (queries, keys)."""
+    """Returns a bias that hides keys after a query's own number, shape (queries, keys)."""
     xp = namespace(_data(like))
     later: Any = xp.arange(keys)[None, :] > xp.arange(queries)[:, None]
     bias: Array = xp.where(later, -math.inf, 0.0).astype(like.dtype)
@@ -145,38 +149,38 @@ def _check(query: Any, key: Any, value: Any, dropout_p: float) -> None:
             f"(..., m, any), not shapes {shapes}"
         )
     if key.shape[-2] != value.shape[-2]:
-        raise ValueError(f"{key.shape[-2]} keys have {value.shape[-2]} values; one each is needed")
+        raise ValueError(f"{key.shape[-2]} keys have {value.shape[-2]} values; each key needs one")
 
 
-# -- multi-head attention: Vaswani et al., "Attention is all you need" (2017) --------------------
+# -- multi-head attention ------------------------------------------------------------------------
 
 
 class MultiheadAttention(Module):
-    """Attention in several parts of the features at once, each with projections of its own.
+    """Attention in several parts (heads) of the features at once, each with its own projections.
 
-    The projections are drawn uniformly by Glorot and Bengio (2010), biases are zero at first.
+    The projections are drawn uniformly after Glorot and Bengio (2010); biases start at zero.
 
     Args:
         embed_dim: The length of queries and of the output.
-        num_heads: Into how many parts it is split; divides `embed_dim`.
+        num_heads: The number of heads; it divides `embed_dim`.
         dropout: The probability with which a weight is dropped in training.
-        bias: Whether the projections have one.
+        bias: True to give the projections a bias.
         kdim: The length of keys; None for `embed_dim`.
         vdim: The length of values; None for `embed_dim`.
-        batch_first: Whether inputs have the shape (batch, steps, features) and not
+        batch_first: True for inputs of shape (batch, steps, features), False for
             (steps, batch, features).
-        dtype: Of the parameters; floating-point.
-        rng: Where they are drawn from; None for the generator of `manual_seed`.
+        dtype: The dtype of the parameters; floating-point.
+        rng: The generator of their first values; None for the generator of `manual_seed`.
 
     Raises:
         ValueError: A number is out of its range, or `dtype` is not floating-point.
 
     Attributes:
-        in_proj_weight: Shape (3 * embed_dim, embed_dim): of queries, keys and values. None if
-            `kdim` or `vdim` differs; there are `q_proj_weight`, `k_proj_weight` and
-            `v_proj_weight` then.
-        in_proj_bias: Shape (3 * embed_dim,), or None.
-        out_proj: Linear.
+        in_proj_weight: The projections of queries, keys and values, shape (3 * embed_dim,
+            embed_dim). None if `kdim` or `vdim` differs from `embed_dim`; then there are
+            `q_proj_weight`, `k_proj_weight` and `v_proj_weight`.
+        in_proj_bias: The biases of these projections, shape (3 * embed_dim,), or None.
+        out_proj: The projection of the result, a linear layer.
 
     >>> x = np.ones((7, 5, 8), np.float32)
     >>> y, weights = MultiheadAttention(8, 2)(x, x, x)
@@ -242,24 +246,24 @@ class MultiheadAttention(Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Returns what is read, and the weights.
+        """Returns the result of attention, and the weights or None.
 
         Args:
-            query: Shape (steps, batch, embed_dim), or (steps, embed_dim).
-            key: Shape (keys, batch, kdim), or (keys, kdim).
-            value: Shape (keys, batch, vdim), or (keys, vdim).
-            key_padding_mask: Shape (batch, keys), or (keys,): True for keys that nobody reads, or
-                numbers that are added to the scores.
-            need_weights: Whether the weights are asked for, which costs time and memory; the
-                second result is None if not.
-            attn_mask: Shape (steps, keys) or (batch * heads, steps, keys): True where a query does
-                not read, or numbers that are added to the scores.
-            average_attn_weights: Whether the weights are the mean over the heads.
-            is_causal: Whether a query reads only keys up to its own number; needs no mask.
+            query: The queries, shape (steps, batch, embed_dim), or (steps, embed_dim).
+            key: The keys, shape (keys, batch, kdim), or (keys, kdim).
+            value: The values, shape (keys, batch, vdim), or (keys, vdim).
+            key_padding_mask: An array of shape (batch, keys), or (keys,). Of bool: True for keys
+                that no query reads. Of numbers: they are added to the scores.
+            need_weights: True to return the weights, which costs time and memory.
+            attn_mask: An array of shape (steps, keys) or (batch * heads, steps, keys). Of bool:
+                True where a query does not read a key. Of numbers: they are added to the scores.
+            average_attn_weights: True to return the mean of the weights over the heads.
+            is_causal: True to let each query read only keys up to its own number; needs no mask.
 
         Returns:
-            In the layout of `query`; and shape (batch, steps, keys), or (batch, heads, steps, keys)
-            if not averaged, without batch where the inputs have none.
+            The result in the layout of `query`; and the weights, shape (batch, steps, keys), or
+            (batch, heads, steps, keys) if not averaged. If the inputs have no batch axis, the
+            weights have none.
 
         Raises:
             ValueError: The shapes do not fit.
@@ -269,7 +273,7 @@ class MultiheadAttention(Module):
         same = query is key and key is value
         if single:
             query, key, value = (x.reshape(x.shape[0], 1, x.shape[1]) for x in (query, key, value))
-        by_batch = self.batch_first and not single  # else by step
+        by_batch = self.batch_first and not single  # False: the axis of steps comes first
         steps, batch = query.shape[1::-1] if by_batch else query.shape[:2]
         shape = (batch, self.num_heads, steps, key.shape[1 if by_batch else 0])
         bias = self._bias(shape, key_padding_mask, attn_mask, is_causal=is_causal)
@@ -295,14 +299,14 @@ class MultiheadAttention(Module):
         return y, weights
 
     def _packed(self, x: Any, *, by_batch: bool) -> Any:
-        """All projections by one product: shape (3, batch, heads, steps, length)."""
+        """Returns all projections by one product: shape (3, batch, heads, steps, length)."""
         y = linear(x, self.in_proj_weight, self.in_proj_bias)
         length = self.embed_dim // self.num_heads
         parts = y.reshape(*x.shape[:2], 3, self.num_heads, length)
         return parts.transpose(2, 0, 3, 1, 4) if by_batch else parts.transpose(2, 1, 3, 0, 4)
 
     def _projected(self, k: int, x: Any, *, by_batch: bool) -> Any:
-        """Queries (k = 0), keys (1) or values (2): shape (batch, heads, steps, length)."""
+        """Returns queries (k = 0), keys (1) or values (2): shape (batch, heads, steps, length)."""
         own = slice(k * self.embed_dim, (k + 1) * self.embed_dim)
         if self.in_proj_weight is not None:
             weight: Any = self.in_proj_weight[own]
@@ -316,7 +320,7 @@ class MultiheadAttention(Module):
     def _bias(
         self, shape: tuple[int, int, int, int], padding: Any, mask: Any, *, is_causal: bool
     ) -> Any:
-        """The sum of all that is added to scores, over (batch, heads, steps, keys)."""
+        """Returns the sum of all masks as one bias, over (batch, heads, steps, keys)."""
         batch, _, steps, keys = shape
         like = self.out_proj.weight
         found = []

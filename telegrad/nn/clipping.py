@@ -1,7 +1,8 @@
 """Clipping of gradients, which keeps steps short where a loss is steep.
 
 Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks" (2013).
-Gradients are replaced and never written into, so what others hold of them stays what it was.
+The functions replace gradients and never write into them, so other references to a gradient keep
+its values.
 """
 
 from __future__ import annotations
@@ -25,20 +26,22 @@ def clip_grad_norm_(
     norm_type: float = 2.0,
     error_if_nonfinite: bool = False,
 ) -> float:
-    """Scales all gradients by one number so that their norm, taken together, is at most `max_norm`.
+    """Scales all gradients by one factor so that their joint norm is at most `max_norm`.
 
     Args:
-        parameters: Those without `grad` are left out.
-        max_norm: Not negative.
-        norm_type: Which p-norm; `math.inf` for the largest item.
-        error_if_nonfinite: Whether a norm that is infinite or no number raises; else such
-            gradients are scaled by it.
+        parameters: The parameters; those without `grad` are ignored.
+        max_norm: The largest norm; not negative.
+        norm_type: The order p of the p-norm; `math.inf` for the largest item.
+        error_if_nonfinite: True to raise if the norm is infinite or NaN. If False, the gradients
+            are scaled by such a norm.
 
     Returns:
-        The norm before. On a GPU this waits for it, once. Squares of float16 are of float32.
+        The norm before scaling. For arrays on a GPU, the function waits for it once. Squares of
+        float16 are computed in float32.
 
     Raises:
-        ValueError: The norm is not finite, or `max_norm` is negative; no gradient was changed.
+        ValueError: The norm is not finite and `error_if_nonfinite` is True, or `max_norm` is
+            negative; no gradient was changed.
 
     >>> from telegrad import tensor
     >>> x = tensor([3.0, 4.0], requires_grad=True)
@@ -49,34 +52,34 @@ def clip_grad_norm_(
     array([0.6, 0.8])
     """
     if not max_norm >= 0:
-        raise ValueError(f"max_norm is not negative, not {max_norm}")
+        raise ValueError(f"max_norm must not be negative, it is {max_norm}")
     found = _with_gradient(parameters)
     total = _norm([_items(p.grad) for p in found], norm_type)
     if error_if_nonfinite and not math.isfinite(total):
         raise ValueError(
-            f"the gradients' norm of order {norm_type} is {total}; look for what made them so, or "
-            "pass error_if_nonfinite=False"
+            f"the gradients' norm of order {norm_type} is {total}; find the operation that made "
+            "them so, or pass error_if_nonfinite=False"
         )
     factor = max_norm / (total + 1e-6)
     if not factor >= 1:
-        with np.errstate(invalid="ignore"):  # what is infinite, scaled by zero
+        with np.errstate(invalid="ignore"):  # infinite items times zero
             for p in found:
                 _replace(p, (p.grad if isinstance(p.grad, RowSparse) else p.grad.data) * factor)
     return total
 
 
 def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -> None:
-    """Replaces what of the gradients is not between `-clip_value` and `clip_value` by these.
+    """Limits the items of all gradients to the range from `-clip_value` to `clip_value`.
 
     Args:
-        parameters: Those without `grad` are left out.
-        clip_value: Not negative.
+        parameters: The parameters; those without `grad` are ignored.
+        clip_value: The largest size of an item; not negative.
 
     Raises:
         ValueError: `clip_value` is negative.
     """
     if not clip_value >= 0:
-        raise ValueError(f"clip_value is not negative, not {clip_value}")
+        raise ValueError(f"clip_value must not be negative, it is {clip_value}")
     for p in _with_gradient(parameters):
         gradient = p.grad
         if isinstance(gradient, RowSparse):
@@ -100,7 +103,7 @@ def _norm(arrays: list[Any], order: float) -> float:
     for items in arrays:
         if items.size:
             parts.setdefault(device_of(items), []).append(_part(items, order))
-    # Together, so that each device is waited for once.
+    # All parts are computed first, so that each device is waited for once.
     found = [x for some in parts.values() for x in namespace(*some).stack(some).tolist()]
     if math.isnan(sum(found)):
         return math.nan
@@ -108,7 +111,7 @@ def _norm(arrays: list[Any], order: float) -> float:
 
 
 def _part(items: Any, order: float) -> Any:
-    """The sum of what the norm is the root of; for `math.inf` the largest size."""
+    """Returns the sum whose root is the norm; for `math.inf` the largest size."""
     wide = items.astype(np.float32) if items.dtype == np.float16 else items
     if order == 2 and wide.dtype.kind == "f":
         flat = wide.ravel()

@@ -13,10 +13,10 @@ __all__ = ["ModuleDict", "ModuleList", "ParameterList"]
 class ModuleList(Module):
     """A list of modules; the parameters of the i-th are named `i.<name>`.
 
-    It computes nothing itself: whoever has it calls its modules.
+    It computes nothing itself; its owner calls the modules.
 
     Args:
-        modules: The first ones.
+        modules: The first modules.
 
     >>> from telegrad import nn
     >>> layers = ModuleList(nn.Linear(4, 4) for _ in range(3))
@@ -29,16 +29,16 @@ class ModuleList(Module):
         self.extend(modules)
 
     def append(self, module: Module) -> ModuleList:
-        """Adds `module` at the end, and returns the list."""
+        """Adds `module` at the end and returns the list."""
         return self.extend([module])
 
     def extend(self, modules: Iterable[Module]) -> ModuleList:
-        """Adds `modules` at the end, and returns the list."""
+        """Adds `modules` at the end and returns the list."""
         self._replace([*self, *modules])
         return self
 
     def insert(self, index: int, module: Module) -> None:
-        """Adds `module` before that of `index`; names of later ones change."""
+        """Inserts `module` before the module at `index`; the names of later modules change."""
         modules = list(self)
         modules.insert(index, module)
         self._replace(modules)
@@ -85,13 +85,13 @@ class ModuleList(Module):
 class ModuleDict(Module):
     """Modules by name; the parameters of each are named `<key>.<name>`.
 
-    It computes nothing itself: whoever has it calls its modules.
+    It computes nothing itself; its owner calls the modules.
 
     Args:
-        modules: The first ones.
+        modules: The first modules.
 
     Raises:
-        ValueError: A key is empty or has a dot in it.
+        ValueError: A key is empty or contains a dot.
 
     >>> from telegrad import nn
     >>> import numpy as np
@@ -105,7 +105,7 @@ class ModuleDict(Module):
         self.update(modules or {})
 
     def update(self, modules: Mapping[str, Module]) -> None:
-        """Adds modules, or replaces those of these names."""
+        """Adds modules; a module replaces the present one of the same name."""
         for name, module in modules.items():
             self[name] = module
 
@@ -122,7 +122,7 @@ class ModuleDict(Module):
         return self._modules.items()
 
     def pop(self, name: str) -> Module:
-        """Takes a module out and returns it."""
+        """Removes a module and returns it."""
         module = self._modules[name]
         del self[name]
         return module
@@ -134,7 +134,7 @@ class ModuleDict(Module):
         if not isinstance(module, Module):
             raise TypeError(f"{name!r} is no Module but {type(module).__name__}")
         if not name or "." in name:
-            raise ValueError(f"a name of a module is not empty and has no dot in it, not {name!r}")
+            raise ValueError(f"the name of a module must be non-empty, without a dot, not {name!r}")
         self._modules[name] = module
 
     def __delitem__(self, name: str) -> None:
@@ -154,7 +154,7 @@ class ParameterList(Module):
     """A list of parameters, named by their numbers.
 
     Args:
-        parameters: The first ones; arrays become parameters.
+        parameters: The first parameters; arrays become parameters.
 
     >>> import numpy as np
     >>> [name for name, _ in ParameterList([np.ones(2), np.ones(3)]).named_parameters()]
@@ -166,11 +166,11 @@ class ParameterList(Module):
         self.extend(parameters)
 
     def append(self, parameter: Any) -> ParameterList:
-        """Adds `parameter` at the end, and returns the list."""
+        """Adds `parameter` at the end and returns the list."""
         return self.extend([parameter])
 
     def extend(self, parameters: Iterable[Any]) -> ParameterList:
-        """Adds `parameters` at the end, and returns the list."""
+        """Adds `parameters` at the end and returns the list."""
         for given in parameters:
             made = given if isinstance(given, Parameter) else Parameter(given)
             self._parameters[str(len(self))] = made

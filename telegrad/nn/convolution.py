@@ -1,4 +1,4 @@
-"""Convolution (the cross-correlation of networks), as functions and as modules."""
+"""Convolution (cross-correlation, as in all networks) and pooling, as functions and as modules."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ __all__ = [
 ]
 
 
-# -- what users say of windows (numbers, pairs, "same"), checked and made `kernels.Windows` ------
+# -- arguments that describe windows (numbers, pairs, "same"), as `kernels.Windows` --------------
 
 Pair: TypeAlias = int | Sequence[int]
-"""A number for rows and columns, or one for each."""
+"""One number for both rows and columns, or one for each."""
 
 
 def pair(name: str, value: Pair, least: int) -> tuple[int, int]:
     """Returns `value` as two integers.
 
     Raises:
-        ValueError: It is not one or two integers of at least `least`.
+        ValueError: `value` is not one or two integers of at least `least`.
     """
     given: tuple[Any, ...] = (value, value) if isinstance(value, int) else tuple(value)
     if len(given) != 2 or not all(isinstance(x, int) and x >= least for x in given):
@@ -57,14 +57,14 @@ def of_convolution(
     """Returns the windows of a convolution.
 
     Args:
-        size: Rows and columns of the filters.
-        stride: At least 1.
-        padding: On both sides; "valid" for none; "same" for an output as large as the input, with
-            the odd row or column at the end.
-        dilation: At least 1.
+        size: The rows and columns of the filters.
+        stride: The distance from one window to the next; at least 1.
+        padding: The padding on both sides; "valid" for none; "same" for an output as large as the
+            input, with the odd row or column at the end.
+        dilation: The distance from one item of a window to the next; at least 1.
 
     Raises:
-        ValueError: One of them is none of this, or "same" with a stride.
+        ValueError: An argument is invalid, or `padding` is "same" and `stride` is not 1.
     """
     steps, gaps = pair("stride", stride, 1), pair("dilation", dilation, 1)
     if padding == "same":
@@ -83,7 +83,7 @@ def of_pooling(size: Pair, stride: Pair | None, padding: Pair, dilation: Pair = 
     """Returns the windows of a pooling; `stride` None means their size.
 
     Raises:
-        ValueError: As `pair`, or the padding is more than half a window.
+        ValueError: An argument is invalid, or the padding is more than half a window.
     """
     both = pair("kernel_size", size, 1)
     steps = both if stride is None else pair("stride", stride, 1)
@@ -95,7 +95,7 @@ def of_pooling(size: Pair, stride: Pair | None, padding: Pair, dilation: Pair = 
     return Windows(both, steps, ((top, top), (left, left)), pair("dilation", dilation, 1))
 
 
-# ------------------------------------------------------------------------------------------------
+# -- convolution ---------------------------------------------------------------------------------
 
 
 def conv2d(
@@ -110,19 +110,21 @@ def conv2d(
     """Returns the cross-correlation of images with filters.
 
     Args:
-        x: Of shape (n, channels, rows, columns), or without n.
-        weight: Of shape (filters, channels / groups, rows, columns).
-        bias: Of shape (filters,).
-        stride: From one place to the next.
-        padding: Zeros on each side; "valid" for none, "same" for an output as large as the input.
-        dilation: From one row or column of a filter to the next.
-        groups: Into how many parts channels and filters are divided, each with its own.
+        x: The images, of shape (n, channels, rows, columns), or without n.
+        weight: The filters, of shape (filters, channels / groups, rows, columns).
+        bias: One number per filter, of shape (filters,), or None.
+        stride: The distance from one window to the next.
+        padding: The number of zeros on each side; "valid" for none, "same" for an output as large
+            as the input.
+        dilation: The distance from one row or column of a filter to the next.
+        groups: The number of parts into which channels and filters are divided; each part of the
+            filters sees one part of the channels.
 
     Returns:
-        Of shape (n, filters, rows, columns).
+        A Tensor of shape (n, filters, rows, columns).
 
     Raises:
-        ValueError: The shapes do not fit each other or `groups`, a number is out of its bounds, or
+        ValueError: The shapes do not fit each other or `groups`, a number is out of its range, or
             no filter fits into the image.
     """
     if x.ndim == 3:
@@ -138,8 +140,8 @@ def conv2d(
 def _check_shapes(x: Any, weight: Any, bias: Any, groups: int) -> None:
     if x.ndim != 4 or weight.ndim != 4:
         raise ValueError(
-            f"a convolution is of (n, channels, rows, columns) with (filters, channels / groups, "
-            f"rows, columns), not of {x.shape} with {weight.shape}"
+            f"a convolution takes (n, channels, rows, columns) and (filters, channels / groups, "
+            f"rows, columns), not {x.shape} and {weight.shape}"
         )
     if groups < 1 or len(weight) % groups or weight.shape[1] * groups != x.shape[1]:
         raise ValueError(
@@ -159,27 +161,27 @@ def conv1d(
     dilation: int = 1,
     groups: int = 1,
 ) -> Tensor:
-    """Returns the cross-correlation of sequences with filters: `conv2d` of one row.
+    """Returns the cross-correlation of sequences with filters: `conv2d` with one row.
 
     Args:
-        x: Of shape (n, channels, length), or without n.
-        weight: Of shape (filters, channels / groups, length).
-        bias: Of shape (filters,).
-        stride: See `conv2d`.
-        padding: See `conv2d`.
-        dilation: See `conv2d`.
-        groups: See `conv2d`.
+        x: The sequences, of shape (n, channels, length), or without n.
+        weight: The filters, of shape (filters, channels / groups, length).
+        bias: One number per filter, of shape (filters,), or None.
+        stride: The distance from one window to the next.
+        padding: The number of zeros on each side, "valid" or "same", as for `conv2d`.
+        dilation: The distance from one item of a filter to the next.
+        groups: The number of parts into which channels and filters are divided.
 
     Returns:
-        Of shape (n, filters, length).
+        A Tensor of shape (n, filters, length).
 
     Raises:
-        ValueError: See `conv2d`.
+        ValueError: The arguments do not fit, as for `conv2d`.
     """
     if x.ndim not in (2, 3) or weight.ndim != 3:
         raise ValueError(
-            f"a convolution is of (n, channels, length) with (filters, channels / groups, length), "
-            f"not of {x.shape} with {weight.shape}"
+            f"a convolution takes (n, channels, length) and (filters, channels / groups, length), "
+            f"not {x.shape} and {weight.shape}"
         )
     row = ops.reshape(x, to=(*x.shape[:-1], 1, x.shape[-1]))
     filters = ops.reshape(weight, to=(*weight.shape[:2], 1, weight.shape[2]))
@@ -189,7 +191,7 @@ def conv1d(
 
 
 class _Convolution(Module):
-    """What both convolutions have: parameters drawn uniformly from ±1/sqrt(fan in)."""
+    """The base of both convolutions: parameters drawn uniformly from ±1/sqrt(fan in)."""
 
     bias: Parameter | None
     kernel_size: Any
@@ -245,27 +247,27 @@ class _Convolution(Module):
 
 
 class Conv2d(_Convolution):
-    """See `functional.conv2d`; what is drawn is drawn as `Linear` does it.
+    """The module form of `functional.conv2d`; its parameters are drawn as `Linear` draws its own.
 
     Args:
-        in_channels: Channels of the input.
-        out_channels: How many filters.
-        kernel_size: Rows and columns of a filter.
-        stride: See `functional.conv2d`.
-        padding: See `functional.conv2d`.
-        dilation: See `functional.conv2d`.
-        groups: See `functional.conv2d`.
-        bias: Whether there is one.
-        dtype: Of the parameters; floating-point.
-        rng: Where they are drawn from; None for the generator of `manual_seed`.
+        in_channels: The number of channels of the input.
+        out_channels: The number of filters.
+        kernel_size: The rows and columns of a filter.
+        stride: The distance from one window to the next.
+        padding: The number of zeros on each side, "valid" or "same".
+        dilation: The distance from one row or column of a filter to the next.
+        groups: The number of parts into which channels and filters are divided.
+        bias: True to add one number per filter.
+        dtype: The dtype of the parameters; floating-point.
+        rng: The generator of their first values; None for the generator of `manual_seed`.
 
     Raises:
-        ValueError: A number is out of its bounds, the channels do not divide into the groups, or
-            `dtype` is not floating-point.
+        ValueError: A number is out of its range, `groups` does not divide the channels and filters,
+            or `dtype` is not floating-point.
 
     Attributes:
-        weight: Of shape (out_channels, in_channels / groups, *kernel_size).
-        bias: Of shape (out_channels,), or None.
+        weight: The filters, of shape (out_channels, in_channels / groups, *kernel_size).
+        bias: One number per filter, of shape (out_channels,), or None.
 
     >>> layer = Conv2d(1, 4, 3, padding="same", rng=np.random.default_rng(0))
     >>> layer(np.ones((2, 1, 8, 8), np.float32)).shape
@@ -304,11 +306,11 @@ class Conv2d(_Convolution):
 
 
 class Conv1d(_Convolution):
-    """See `functional.conv1d` and `Conv2d`.
+    """The module form of `functional.conv1d`, with the arguments of `Conv2d`.
 
     Attributes:
-        weight: Of shape (out_channels, in_channels / groups, kernel_size).
-        bias: Of shape (out_channels,), or None.
+        weight: The filters, of shape (out_channels, in_channels / groups, kernel_size).
+        bias: One number per filter, of shape (out_channels,), or None.
     """
 
     def __init__(
@@ -354,17 +356,17 @@ def max_pool2d(
     *,
     dilation: Pair = 1,
 ) -> Tensor:
-    """Returns the largest item of each window; the first takes the gradient where several are.
+    """Returns the largest item of each window; of several, the first gets the gradient.
 
     Args:
-        x: Floating-point, of shape (..., rows, columns).
-        kernel_size: Rows and columns of a window.
-        stride: From one window to the next; None for their size.
-        padding: On each side; at most half a window. It never wins.
-        dilation: From one item of a window to the next.
+        x: Floating-point numbers, of shape (..., rows, columns).
+        kernel_size: The rows and columns of a window.
+        stride: The distance from one window to the next; None for the size of a window.
+        padding: The padding on each side, at most half a window; it is never the largest item.
+        dilation: The distance from one item of a window to the next.
 
     Raises:
-        ValueError: A number is out of its bounds, or no window fits.
+        ValueError: A number is out of its range, or no window fits.
 
     >>> import numpy as np
     >>> max_pool2d(np.arange(16.0).reshape(4, 4), 2).data.tolist()
@@ -386,14 +388,14 @@ def avg_pool2d(
     """Returns the mean of each window.
 
     Args:
-        x: Floating-point, of shape (..., rows, columns).
-        kernel_size: Rows and columns of a window.
-        stride: From one window to the next; None for their size.
-        padding: Zeros on each side; at most half a window.
-        count_include_pad: Whether they count.
+        x: Floating-point numbers, of shape (..., rows, columns).
+        kernel_size: The rows and columns of a window.
+        stride: The distance from one window to the next; None for the size of a window.
+        padding: The number of zeros on each side; at most half a window.
+        count_include_pad: True to count these zeros in the mean.
 
     Raises:
-        ValueError: A number is out of its bounds, or no window fits.
+        ValueError: A number is out of its range, or no window fits.
     """
     windows = of_pooling(kernel_size, stride, padding)
     _check_axes(x)
@@ -402,20 +404,22 @@ def avg_pool2d(
 
 
 def adaptive_avg_pool2d(x: Tensor | Array, output_size: Any) -> Tensor:
-    """Returns the means of parts of even size, so many that there are `output_size` of them.
+    """Returns the means of `output_size` parts of the image, of nearly equal size.
 
-    Part i of n covers the rows from floor(i * rows / n) to ceil((i + 1) * rows / n).
+    Part i of n covers the rows from floor(i * rows / n) to ceil((i + 1) * rows / n); columns
+    likewise.
 
     Args:
-        x: Floating-point, of shape (..., rows, columns).
-        output_size: A number or two; None for as many as there are.
+        x: Floating-point numbers, of shape (..., rows, columns).
+        output_size: The number of parts, or one number each for rows and columns; None for one part
+            per row or column.
 
     Raises:
         ValueError: A number is not positive, or there are no rows or columns.
     """
     _check_axes(x)
     if 0 in x.shape[-2:]:
-        raise ValueError(f"there is no mean of no items: the shape is {x.shape}")
+        raise ValueError(f"the mean of no items is not defined; the shape is {x.shape}")
     given = output_size if isinstance(output_size, (tuple, list)) else (output_size, output_size)
     parts = [n if part is None else part for part, n in zip(given, x.shape[-2:], strict=True)]
     if min(parts) < 1:
@@ -430,7 +434,7 @@ def adaptive_avg_pool2d(x: Tensor | Array, output_size: Any) -> Tensor:
 
 
 def _means(x: Any, n: int, parts: int) -> Any:
-    """The matrix, of shape (parts, n), that takes means."""
+    """Returns the matrix, of shape (parts, n), that computes means."""
     array = x.data if isinstance(x, Tensor) else x
     matrix = np.zeros((parts, n), array.dtype)
     for i in range(parts):
@@ -445,7 +449,7 @@ def _check_axes(x: Any) -> None:
 
 
 class MaxPool2d(Module):
-    """See `functional.max_pool2d`."""
+    """The module form of `functional.max_pool2d`."""
 
     def __init__(
         self,
@@ -471,7 +475,7 @@ class MaxPool2d(Module):
 
 
 class AvgPool2d(Module):
-    """See `functional.avg_pool2d`."""
+    """The module form of `functional.avg_pool2d`."""
 
     def __init__(
         self,
@@ -498,7 +502,7 @@ class AvgPool2d(Module):
 
 
 class AdaptiveAvgPool2d(Module):
-    """See `functional.adaptive_avg_pool2d`."""
+    """The module form of `functional.adaptive_avg_pool2d`."""
 
     def __init__(self, output_size: Any) -> None:
         super().__init__()
@@ -513,7 +517,7 @@ class AdaptiveAvgPool2d(Module):
 
 
 class Flatten(Module):
-    """Makes one axis of those from `start_dim` to `end_dim`; all but the first if not said."""
+    """Merges the axes from `start_dim` to `end_dim` into one; by default all but the first."""
 
     def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
         super().__init__()
@@ -521,7 +525,7 @@ class Flatten(Module):
         self.end_dim = end_dim
 
     def forward(self, x: Any) -> Tensor:
-        """Returns the items of `x` in fewer axes.
+        """Returns the items of `x` with the axes merged.
 
         Raises:
             ValueError: There are no such axes, or the first comes after the last.

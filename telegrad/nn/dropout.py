@@ -1,4 +1,4 @@
-"""Dropout: leaves out at random, in training."""
+"""Dropout: sets random items to zero in training."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ def dropout(
     *,
     rng: np.random.Generator | None = None,
 ) -> Tensor:
-    """Returns `x` with each item zero with probability `p`, and else divided by `1 - p`.
+    """Returns `x` with each item set to zero with probability `p`, or else divided by `1 - p`.
 
     N. Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting"
-    (2014), in the inverted form: what is expected of an item stays the same.
+    (2014), in the inverted form: the expected value of an item stays the same.
 
     Args:
-        x: Floating-point.
-        p: From 0 to 1.
-        training: If not, `x` is returned as it is.
-        rng: Where is drawn from; None for the generator of `manual_seed`. For arrays on a GPU it
-            seeds one of theirs.
+        x: Floating-point numbers.
+        p: The probability, from 0 to 1.
+        training: True to drop items; if False, `x` is returned as it is.
+        rng: The generator to draw from; None for the generator of `manual_seed`. For arrays on a
+            GPU it seeds a generator of the GPU.
 
     Raises:
-        ValueError: `p` is no probability.
+        ValueError: `p` is not a probability.
     """
     if not 0.0 <= p <= 1.0:
         raise ValueError(f"a probability is from 0 to 1, not {p}")
@@ -50,15 +50,15 @@ def dropout(
 
 
 class Dropout(Module):
-    """See `functional.dropout`; in `eval()` the identity.
+    """The module form of `functional.dropout`; in `eval()` it returns its input.
 
     Args:
-        p: The probability of an item to be zero.
-        rng: Where is drawn from; None for the generator of `manual_seed`, which `recompute` sets
-            back when it computes again, as it cannot do with this one.
+        p: The probability with which an item is set to zero.
+        rng: The generator to draw from; None for the generator of `manual_seed`. `recompute`
+            resets that generator when it computes again; it cannot reset one that is passed here.
 
     Raises:
-        ValueError: `p` is no probability.
+        ValueError: `p` is not a probability.
     """
 
     def __init__(self, p: float = 0.5, *, rng: np.random.Generator | None = None) -> None:

@@ -21,16 +21,16 @@ def embedding(
 
     Args:
         indices: Integers from 0, of any shape.
-        weight: Shape (rows, length).
-        padding_idx: A row that gets no gradient.
-        sparse: Whether the gradient of `weight` is a `RowSparse`: of the rows used alone.
+        weight: The table, shape (rows, length).
+        padding_idx: A row that gets no gradient; None for none.
+        sparse: True to make the gradient of `weight` a `RowSparse`, which holds only the rows used.
 
     Returns:
-        Shape `(*indices.shape, length)`.
+        A Tensor of shape `(*indices.shape, length)`.
 
     Raises:
-        TypeError: `indices` are no integers.
-        IndexError: One of them names no row.
+        TypeError: `indices` are not integers.
+        IndexError: An index names no row.
     """
     found = rules.layers.embedding(weight, indices, padding_idx=padding_idx, sparse=sparse)
     return found if isinstance(found, Tensor) else Tensor(found)
@@ -40,20 +40,21 @@ class Embedding(Module):
     """A table of vectors, drawn from the normal distribution.
 
     Args:
-        num_embeddings: How many there are.
-        embedding_dim: The length of each.
-        padding_idx: One that is zero at first and is not trained; negative counts from the end.
-        sparse: Whether the gradient of the table is a `RowSparse`; SGD without momentum and Adagrad
-            then step the rows used alone.
-        dtype: Of the parameters; floating-point.
-        rng: Where they are drawn from; None for the generator of `manual_seed`.
+        num_embeddings: The number of vectors.
+        embedding_dim: The length of each vector.
+        padding_idx: A row that starts at zero and is not trained; negative numbers count from the
+            end.
+        sparse: True to make the gradient of the table a `RowSparse`; SGD without momentum and
+            Adagrad then step only the rows used.
+        dtype: The dtype of the parameters; floating-point.
+        rng: The generator of their first values; None for the generator of `manual_seed`.
 
     Raises:
         ValueError: A length is not positive, `padding_idx` names no row, or `dtype` is not
             floating-point.
 
     Attributes:
-        weight: Shape (num_embeddings, embedding_dim).
+        weight: The table, shape (num_embeddings, embedding_dim).
 
     >>> table = Embedding(10, 4, padding_idx=0)
     >>> table([[1, 2, 0]]).shape, bool(table.weight.data[0].any())
@@ -97,13 +98,13 @@ class Embedding(Module):
         padding_idx: int | None = None,
         sparse: bool = False,
     ) -> Embedding:
-        """Returns one with a copy of a given table.
+        """Returns an `Embedding` with a copy of a given table.
 
         Args:
-            embeddings: Shape (rows, length).
-            freeze: Whether it is not trained.
-            padding_idx: See the class.
-            sparse: See the class.
+            embeddings: The table, shape (rows, length).
+            freeze: True for a table that is not trained.
+            padding_idx: A row that is not trained, as for the class.
+            sparse: True for a `RowSparse` gradient, as for the class.
         """
         given: Any = embeddings.data if isinstance(embeddings, Tensor) else as_array(embeddings)
         made = cls(*given.shape, padding_idx=padding_idx, sparse=sparse, dtype=given.dtype)
@@ -114,8 +115,8 @@ class Embedding(Module):
         """Returns the vectors, shape `(*indices.shape, embedding_dim)`.
 
         Raises:
-            TypeError: `indices` are no integers.
-            IndexError: One of them names no row.
+            TypeError: `indices` are not integers.
+            IndexError: An index names no row.
         """
         return embedding(indices, self.weight, padding_idx=self.padding_idx, sparse=self.sparse)
 

@@ -1,4 +1,4 @@
-"""Functions of tensors and arrays that have no parameters, or take them as arguments."""
+"""Functions of tensors and arrays that own no parameters; some take them as arguments."""
 
 from telegrad.nn.activation import (
     elu,

@@ -1,12 +1,14 @@
 """First values of parameters: each function replaces the array of a Tensor and returns the Tensor.
 
-Numbers are drawn in float64 and then rounded, so that one seed gives the same in every dtype; from
-`rng`, or from the generator of `manual_seed`. Graphs recorded before keep the values they had.
+The numbers come from `rng`, or from the generator of `manual_seed`. They are drawn in float64 and
+then rounded, so that one seed gives the same numbers in every dtype. Graphs that were recorded
+before keep the old values.
 
-    fan in    how many items of the input one item of the output depends on
-    fan out   how many items of the output one item of the input goes into
+    fan in    number of items of the input on which one item of the output depends
+    fan out   number of items of the output that depend on one item of the input
 
-Of a weight of shape (outputs, inputs, *window) they are inputs and outputs times the window's size.
+For a weight of shape (outputs, inputs, *window), they are inputs and outputs times the window's
+size.
 """
 
 from __future__ import annotations
@@ -40,12 +42,12 @@ _Rng = np.random.Generator | None
 
 
 def uniform_(tensor: T, a: float = 0.0, b: float = 1.0, *, rng: _Rng = None) -> T:
-    """Draws evenly from `a` to `b`."""
+    """Fills the tensor with numbers drawn uniformly from `a` to `b`."""
     return _filled(tensor, _generator(rng).uniform(a, b, tensor.shape))
 
 
 def normal_(tensor: T, mean: float = 0.0, std: float = 1.0, *, rng: _Rng = None) -> T:
-    """Draws from a normal distribution."""
+    """Fills the tensor with numbers drawn from a normal distribution."""
     return _filled(tensor, _generator(rng).normal(mean, std, tensor.shape))
 
 
@@ -58,11 +60,11 @@ def trunc_normal_(
     *,
     rng: _Rng = None,
 ) -> T:
-    """Draws from a normal distribution, and again what is not from `a` to `b`.
+    """Fills the tensor from a normal distribution and redraws numbers outside of `a` to `b`.
 
     Raises:
-        ValueError: `a` is not less than `b`, or they are so far from the mean that hardly a number
-            would be kept.
+        ValueError: `a` is not less than `b`, or the two are so far from the mean that almost no
+            number would be kept.
     """
     if not a < b:
         raise ValueError(f"a must be less than b; got {a} and {b}")
@@ -98,7 +100,7 @@ def ones_(tensor: T) -> T:
 
 
 def xavier_uniform_(tensor: T, gain: float = 1.0, *, rng: _Rng = None) -> T:
-    """Draws evenly, with the standard deviation gain * sqrt(2 / (fan in + fan out)).
+    """Fills uniformly, with the standard deviation gain * sqrt(2 / (fan in + fan out)).
 
     X. Glorot and Y. Bengio, "Understanding the difficulty of training deep feedforward neural
     networks" (2010).
@@ -111,9 +113,9 @@ def xavier_uniform_(tensor: T, gain: float = 1.0, *, rng: _Rng = None) -> T:
 
 
 def xavier_normal_(tensor: T, gain: float = 1.0, *, rng: _Rng = None) -> T:
-    """Draws normally, with the standard deviation gain * sqrt(2 / (fan in + fan out)).
+    """Fills from a normal distribution of standard deviation gain * sqrt(2 / (fan in + fan out)).
 
-    See `xavier_uniform_`.
+    The paper is that of `xavier_uniform_`.
 
     Raises:
         ValueError: The tensor has fewer than two axes.
@@ -129,16 +131,16 @@ def kaiming_uniform_(
     *,
     rng: _Rng = None,
 ) -> T:
-    """Draws evenly, with the standard deviation gain / sqrt(fan).
+    """Fills uniformly, with the standard deviation gain / sqrt(fan).
 
     K. He et al., "Delving deep into rectifiers" (2015).
 
     Args:
-        tensor: Of at least two axes.
+        tensor: A tensor of at least two axes.
         a: The slope of `leaky_relu` left of 0.
-        mode: "fan_in" keeps the variance on the way forward, "fan_out" on the way back.
-        nonlinearity: What follows; see `calculate_gain`.
-        rng: See above.
+        mode: "fan_in" keeps the variance in the forward, "fan_out" in the backward.
+        nonlinearity: The function that follows, one of `calculate_gain`.
+        rng: The generator to draw from; None for the generator of `manual_seed`.
 
     Raises:
         ValueError: The tensor has fewer than two axes, or a name is unknown.
@@ -155,15 +157,18 @@ def kaiming_normal_(
     *,
     rng: _Rng = None,
 ) -> T:
-    """Draws normally, with the standard deviation gain / sqrt(fan); see `kaiming_uniform_`."""
+    """Fills from a normal distribution of standard deviation gain / sqrt(fan).
+
+    Arguments and errors are those of `kaiming_uniform_`.
+    """
     return normal_(tensor, 0.0, _kaiming(tensor.shape, a, mode, nonlinearity), rng=rng)
 
 
 def orthogonal_(tensor: T, gain: float = 1.0, *, rng: _Rng = None) -> T:
-    """Draws a matrix with orthonormal rows, or columns if there are fewer of them, times `gain`.
+    """Fills with a matrix of orthonormal rows (or columns, if there are fewer) times `gain`.
 
-    All axes but the first are one. A. M. Saxe, J. L. McClelland and S. Ganguli, "Exact solutions to
-    the nonlinear dynamics of learning in deep linear neural networks" (2013).
+    All axes but the first count as one. A. M. Saxe, J. L. McClelland and S. Ganguli, "Exact
+    solutions to the nonlinear dynamics of learning in deep linear neural networks" (2013).
 
     Raises:
         ValueError: The tensor has fewer than two axes.
@@ -177,20 +182,20 @@ def orthogonal_(tensor: T, gain: float = 1.0, *, rng: _Rng = None) -> T:
     rows, columns = tensor.shape[0], math.prod(tensor.shape[1:])
     drawn = _generator(rng).normal(size=(max(rows, columns), min(rows, columns)))
     q, r = np.linalg.qr(drawn)
-    q *= np.sign(np.diagonal(r))  # else the distribution would not be even (F. Mezzadri, 2007)
+    q *= np.sign(np.diagonal(r))  # else the distribution would not be uniform (F. Mezzadri, 2007)
     turned = q.T if rows < columns else q
     return _filled(tensor, gain * turned.reshape(tensor.shape))
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
-    """Returns by what weights before a nonlinearity should be larger, that the variance stays.
+    """Returns the factor of the weights before a nonlinearity that keeps the variance.
 
     Args:
-        nonlinearity: linear, conv1d, conv2d, sigmoid, tanh, relu, leaky_relu or selu.
+        nonlinearity: The name: linear, conv1d, conv2d, sigmoid, tanh, relu, leaky_relu or selu.
         param: The slope of leaky_relu left of 0; None for 0.01.
 
     Raises:
-        ValueError: It is none of these.
+        ValueError: The name is unknown.
 
     >>> calculate_gain("relu") ** 2
     2.0000000000000004
@@ -207,9 +212,7 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
 
 def _fans(shape: Shape) -> tuple[int, int]:
     if len(shape) < 2:
-        raise ValueError(
-            f"at least two axes are needed to count what goes in; the shape is {shape}"
-        )
+        raise ValueError(f"at least two axes are needed to compute the fan; the shape is {shape}")
     window = math.prod(shape[2:])
     return shape[1] * window, shape[0] * window
 

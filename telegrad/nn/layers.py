@@ -1,4 +1,4 @@
-"""Modules for multilayer perceptrons."""
+"""Linear layers, and modules that are applied one after the other."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Tensor:
     """Returns `x @ weight.T + bias`.
 
     Args:
-        x: Shape (..., in_features).
-        weight: Shape (out_features, in_features).
-        bias: Shape (out_features,), or None.
+        x: The input, shape (..., in_features).
+        weight: The matrix, shape (out_features, in_features).
+        bias: The shift, shape (out_features,), or None.
     """
     x = as_tensor(x)
     shape = weight.shape
@@ -36,22 +36,22 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Tensor:
 class Linear(Module):
     """`x @ weight.T + bias`.
 
-    Both are drawn uniformly from ±1/sqrt(in_features), in float64 and then rounded, so that one
-    seed gives the same numbers in every dtype.
+    Weight and bias are drawn uniformly from ±1/sqrt(in_features), in float64 and then rounded, so
+    that one seed gives the same numbers in every dtype.
 
     Args:
         in_features: The length of the last axis of the input.
         out_features: The length of the last axis of the output.
-        bias: Whether there is one.
-        dtype: Of the parameters; floating-point.
-        rng: Where they are drawn from; None for the generator of `manual_seed`.
+        bias: True to add a bias.
+        dtype: The dtype of the parameters; floating-point.
+        rng: The generator of their first values; None for the generator of `manual_seed`.
 
     Raises:
         ValueError: A length is not positive, or `dtype` is not floating-point.
 
     Attributes:
-        weight: Of shape (out_features, in_features).
-        bias: Of shape (out_features,), or None.
+        weight: The matrix, of shape (out_features, in_features).
+        bias: The shift, of shape (out_features,), or None.
 
     >>> Linear(3, 2, rng=np.random.default_rng(0))(np.ones((5, 3), np.float32)).shape
     (5, 2)
@@ -87,7 +87,7 @@ class Linear(Module):
             self.bias = None
 
     def forward(self, x: Any) -> Tensor:
-        """Returns the product, with `x` of shape (..., in_features)."""
+        """Returns the output for `x` of shape (..., in_features)."""
         if x.shape[-1:] != (self.in_features,):
             raise ValueError(
                 f"{self!r} needs an input of shape (..., {self.in_features}), not {x.shape}"
@@ -100,7 +100,7 @@ class Linear(Module):
 
 
 class Identity(Module):
-    """Returns what it is given, in the place of a module that is not needed."""
+    """Returns its argument; it fills the place of a module that is not needed."""
 
     def forward(self, x: Any) -> Any:
         """Returns `x`."""
@@ -111,10 +111,10 @@ class Sequential(Module):
     """Modules applied one after the other; the parameters of the i-th are named `i.<name>`.
 
     Args:
-        modules: In their order; or one mapping with names of their own.
+        modules: The modules in their order; or one mapping from names to modules.
 
     Raises:
-        TypeError: One of them is no Module.
+        TypeError: An item is not a Module.
 
     >>> from telegrad.nn import ReLU
     >>> model = Sequential(Linear(4, 8), ReLU(), Linear(8, 2))
@@ -130,12 +130,12 @@ class Sequential(Module):
             self.add_module(str(name), module)  # type: ignore[arg-type]  # or it raises
 
     def append(self, module: Module) -> Sequential:
-        """Adds `module` at the end, and returns this one."""
+        """Adds `module` at the end and returns this object."""
         self.add_module(str(len(self)), module)
         return self
 
     def forward(self, x: Any) -> Any:
-        """Returns what the last module makes of it."""
+        """Returns the output of the last module."""
         for _, module in self.named_children():
             x = module(x)
         return x

@@ -1,4 +1,4 @@
-"""Losses as modules; `nn.losses` has the functions, and says what `reduction` is."""
+"""Losses, as functions and as modules."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ __all__ = [
 ]
 
 
-# -- how far outputs are from targets, as functions; `nn.loss` has the modules -------------------
+# -- losses as functions -------------------------------------------------------------------------
 #
-# `reduction` is "mean" (over all items, if nothing else is said), "sum" or "none". The mean of no
-# items is refused, where PyTorch returns NaN; shapes must be equal, where PyTorch broadcasts. A loss
-# has the dtype of the outputs `x`: targets and weights, which NumPy makes float64, are cast to it.
+# `reduction` is "mean" (over all items, unless the docstring says otherwise), "sum" or "none". The
+# mean of no items raises, where PyTorch returns NaN. Shapes must be equal, where PyTorch
+# broadcasts. A loss has the dtype of the outputs `x`: targets and weights, often float64, are cast
+# to it.
 
 _IGNORED = -100
 
@@ -59,7 +60,7 @@ def l1_loss(x: Tensor | Array, target: Tensor | Array, *, reduction: str = "mean
 def huber_loss(
     x: Tensor | Array, target: Tensor | Array, *, reduction: str = "mean", delta: float = 1.0
 ) -> Tensor:
-    """Returns half the squared distances, growing as a line from the distance `delta` on.
+    """Returns half the squared distances up to `delta`, and a straight line beyond.
 
     P. J. Huber, "Robust estimation of a location parameter" (1964).
 
@@ -93,13 +94,13 @@ def binary_cross_entropy(
     *,
     reduction: str = "mean",
 ) -> Tensor:
-    """Returns `-(target * log(x) + (1 - target) * log(1 - x))`, logarithms of at least -100.
+    """Returns `-(target * log(x) + (1 - target) * log(1 - x))`, with logarithms of at least -100.
 
     Args:
         x: Probabilities.
         target: Probabilities, of the same shape.
-        weight: What each item is multiplied by; broadcast.
-        reduction: See above.
+        weight: A factor of each loss, which broadcasts; None for 1.
+        reduction: "mean", "sum" or "none".
     """
     losses = rules.layers.binary_cross_entropy(x, _matching(target, x))
     return _reduced(losses if weight is None else losses * _cast(weight, x), reduction)
@@ -118,9 +119,9 @@ def binary_cross_entropy_with_logits(
     Args:
         x: Logits.
         target: Probabilities, of the same shape.
-        weight: What each item is multiplied by; broadcast.
-        reduction: See above.
-        pos_weight: What the losses of positive targets are multiplied by; broadcast.
+        weight: A factor of each loss, which broadcasts; None for 1.
+        reduction: "mean", "sum" or "none".
+        pos_weight: A factor of the losses of positive targets, which broadcasts; None for 1.
     """
     target = _matching(target, x)
     if pos_weight is None:
@@ -138,15 +139,16 @@ def kl_div(
     reduction: str = "mean",
     log_target: bool = False,
 ) -> Tensor:
-    """Returns `target * (log(target) - x)`, 0 where a target is: the divergence once it is summed.
+    """Returns `target * (log(target) - x)`, 0 where `target` is 0; its sum is the divergence.
 
     S. Kullback and R. A. Leibler, "On information and sufficiency" (1951).
 
     Args:
         x: Logarithms of probabilities.
         target: Probabilities, or their logarithms, of the same shape.
-        reduction: See above; also "batchmean": the sum divided by the length of the first axis.
-        log_target: Whether `target` holds logarithms.
+        reduction: "mean", "sum", "none", or "batchmean": the sum divided by the length of the first
+            axis.
+        log_target: True if `target` holds logarithms.
     """
     target = _matching(target, x)
     if log_target:
@@ -168,14 +170,14 @@ def nll_loss(
     ignore_index: int = _IGNORED,
     reduction: str = "mean",
 ) -> Tensor:
-    """Returns `-x` at the labels: `cross_entropy` of what `log_softmax` returned.
+    """Returns `-x` at the labels; after `log_softmax` this is the cross entropy.
 
     Args:
-        x: Logarithms of probabilities; see `cross_entropy` for this and all else.
-        target: Labels.
-        weight: See `cross_entropy`.
-        ignore_index: See `cross_entropy`.
-        reduction: See `cross_entropy`.
+        x: Logarithms of probabilities, of shape (n, classes, ...) or (classes,).
+        target: Labels: integers from 0 to classes - 1, of shape (n, ...) or ().
+        weight: A factor for each class, as for `cross_entropy`.
+        ignore_index: A label that does not count.
+        reduction: "mean", "sum" or "none".
     """
     found = _labelled(x, target, weight, ignore_index)
     losses = -rules.layers.picked(found.scores, found.labels)
@@ -197,19 +199,19 @@ def cross_entropy(
         x: Logits, floating-point, of shape (n, classes, ...) or (classes,).
         target: Labels: integers from 0 to classes - 1, of shape (n, ...) or (); or probabilities,
             in the shape of `x`.
-        weight: What the losses of each class are multiplied by, of shape (classes,). The mean is
-            then divided by the sum of the weights of all labels.
+        weight: A factor for the losses of each class, of shape (classes,). The mean is then divided
+            by the sum of the weights of all labels.
         ignore_index: A label that does not count.
-        reduction: See above.
-        label_smoothing: How much of each target is spread evenly over the classes (C. Szegedy et
-            al., "Rethinking the inception architecture for computer vision", 2016).
+        reduction: "mean", "sum" or "none".
+        label_smoothing: The part of each target that is spread evenly over the classes (C. Szegedy
+            et al., "Rethinking the inception architecture for computer vision", 2016).
 
     Returns:
-        A scalar in the dtype of `x`; with the reduction "none" one number per label.
+        A scalar in the dtype of `x`; with the reduction "none", one number per label.
 
     Raises:
-        TypeError: The labels are no integers.
-        ValueError: A label is no class, no label counts and a mean is wanted, or shapes do not fit.
+        TypeError: The labels are not integers.
+        ValueError: A label is not a class, the mean has no label that counts, or shapes do not fit.
 
     >>> import numpy as np
     >>> round(cross_entropy(np.zeros((3, 2)), np.array([0, 1, 0])).item(), 4)
@@ -248,15 +250,15 @@ def _of_probabilities(
 
 
 class _Labelled(NamedTuple):
-    """Scores with labels that are all classes.
+    """Scores with labels that are all valid classes.
 
     Attributes:
-        scores: With the classes along the last axis.
-        labels: Integers; 0 for a label that does not count.
-        weights: Of each label, 0 for one that does not count; None if all are 1. A Tensor where
-            the weights of the classes are one.
-        counted: Which labels count; None if all do.
-        axis: Where the classes were.
+        scores: The scores, with the classes along the last axis.
+        labels: Integers; 0 in place of a label that does not count.
+        weights: The weight of each label, 0 for one that does not count; None if all are 1. A
+            Tensor if the weights of the classes are one.
+        counted: A mask of the labels that count; None if all do.
+        axis: The axis of the classes in the input.
     """
 
     scores: Any
@@ -298,14 +300,14 @@ def _labelled(x: Any, target: Any, weight: Any, ignore_index: int) -> _Labelled:
 
 
 def _turned(x: Any) -> Any:
-    """`x` with the classes along the last axis."""
+    """Returns `x` with the classes along the last axis."""
     if x.ndim <= 2:
         return x
     return ops.transpose(x, axes=(0, *range(2, x.ndim), 1))
 
 
 def _over_labels(losses: Any, found: _Labelled, reduction: str, further: Any = None) -> Tensor:
-    if found.counted is not None:  # before weights: a loss that does not count may be infinite
+    if found.counted is not None:  # before the weights, because an ignored loss may be infinite
         losses = ops.where(found.counted, losses, 0.0)
     if found.weights is not None:
         losses = losses * found.weights
@@ -313,7 +315,7 @@ def _over_labels(losses: Any, found: _Labelled, reduction: str, further: Any = N
         losses = losses + further
     if reduction != "mean" or found.weights is None:
         return _reduced(losses, reduction)
-    average = found.weights.mean() if found.weights.size else 0.0  # sums overflow half precision
+    average = found.weights.mean() if found.weights.size else 0.0  # a sum could overflow float16
     if not average:
         raise ValueError("the mean of no losses is not defined; every label is ignored")
     return as_tensor(losses.mean() / average)
@@ -331,7 +333,7 @@ def _matching(target: Any, x: Any) -> Any:
 
 
 def _cast(value: Any, x: Any) -> Any:
-    """`value` in the dtype of `x`; of a list an array where `x` is."""
+    """Returns `value` in the dtype of `x`; a list becomes an array on the device of `x`."""
     if not isinstance(value, Tensor):
         value = array_beside(value, _plain(x))
     numbers = is_floating(value.dtype) or value.dtype.kind in "iub"
@@ -356,11 +358,11 @@ def _reduced(losses: Any, reduction: str) -> Tensor:
     return as_tensor(losses.mean())
 
 
-# ------------------------------------------------------------------------------------------------
+# -- losses as modules ---------------------------------------------------------------------------
 
 
 class _Loss(Module):
-    """A loss with its reduction; a weight is a buffer, so it is part of `state_dict()`.
+    """The base of losses: holds the reduction. A weight is a buffer, so `state_dict()` has it.
 
     Raises:
         ValueError: `reduction` is unknown.
@@ -382,47 +384,47 @@ class _Loss(Module):
 
 
 class MSELoss(_Loss):
-    """See `functional.mse_loss`."""
+    """The module form of `functional.mse_loss`."""
 
     def forward(self, x: Any, target: Any) -> Tensor:
-        """Returns the squared distances."""
+        """Returns the squared distances, reduced."""
         return mse_loss(x, target, reduction=self.reduction)
 
 
 class L1Loss(_Loss):
-    """See `functional.l1_loss`."""
+    """The module form of `functional.l1_loss`."""
 
     def forward(self, x: Any, target: Any) -> Tensor:
-        """Returns the absolute distances."""
+        """Returns the absolute distances, reduced."""
         return l1_loss(x, target, reduction=self.reduction)
 
 
 class SmoothL1Loss(_Loss):
-    """See `functional.smooth_l1_loss`."""
+    """The module form of `functional.smooth_l1_loss`."""
 
     def __init__(self, *, reduction: str = "mean", beta: float = 1.0) -> None:
         super().__init__(reduction=reduction)
         self.beta = beta
 
     def forward(self, x: Any, target: Any) -> Tensor:
-        """Returns the distances, rounded off at 0."""
+        """Returns the absolute distances, smooth near 0, reduced."""
         return smooth_l1_loss(x, target, reduction=self.reduction, beta=self.beta)
 
 
 class HuberLoss(_Loss):
-    """See `functional.huber_loss`."""
+    """The module form of `functional.huber_loss`."""
 
     def __init__(self, *, reduction: str = "mean", delta: float = 1.0) -> None:
         super().__init__(reduction=reduction)
         self.delta = delta
 
     def forward(self, x: Any, target: Any) -> Tensor:
-        """Returns half the squared distances, lines far away."""
+        """Returns half the squared distances up to `delta` and a line beyond, reduced."""
         return huber_loss(x, target, reduction=self.reduction, delta=self.delta)
 
 
 class BCELoss(_Loss):
-    """See `functional.binary_cross_entropy`."""
+    """The module form of `functional.binary_cross_entropy`."""
 
     weight: Tensor | None
 
@@ -431,12 +433,12 @@ class BCELoss(_Loss):
         self._keep("weight", weight)
 
     def forward(self, x: Any, target: Any) -> Tensor:
-        """Returns the cross entropy of probabilities."""
+        """Returns the cross entropy of probabilities, reduced."""
         return binary_cross_entropy(x, target, self.weight, reduction=self.reduction)
 
 
 class BCEWithLogitsLoss(_Loss):
-    """See `functional.binary_cross_entropy_with_logits`."""
+    """The module form of `functional.binary_cross_entropy_with_logits`."""
 
     weight: Tensor | None
     pos_weight: Tensor | None
@@ -453,14 +455,14 @@ class BCEWithLogitsLoss(_Loss):
         self._keep("pos_weight", pos_weight)
 
     def forward(self, x: Any, target: Any) -> Tensor:
-        """Returns the cross entropy of logits."""
+        """Returns the cross entropy of logits, reduced."""
         return binary_cross_entropy_with_logits(
             x, target, self.weight, reduction=self.reduction, pos_weight=self.pos_weight
         )
 
 
 class NLLLoss(_Loss):
-    """See `functional.nll_loss`."""
+    """The module form of `functional.nll_loss`."""
 
     weight: Tensor | None
 
@@ -476,14 +478,14 @@ class NLLLoss(_Loss):
         self.ignore_index = ignore_index
 
     def forward(self, x: Any, target: Any) -> Tensor:
-        """Returns what is lost at the labels."""
+        """Returns the negative log-likelihood of the labels, reduced."""
         return nll_loss(
             x, target, self.weight, ignore_index=self.ignore_index, reduction=self.reduction
         )
 
 
 class CrossEntropyLoss(_Loss):
-    """See `functional.cross_entropy`.
+    """The module form of `functional.cross_entropy`.
 
     >>> import numpy as np
     >>> loss = CrossEntropyLoss(label_smoothing=0.1)
@@ -507,7 +509,7 @@ class CrossEntropyLoss(_Loss):
         self.label_smoothing = label_smoothing
 
     def forward(self, x: Any, target: Any) -> Tensor:
-        """Returns the cross entropy of logits at labels, or with probabilities."""
+        """Returns the cross entropy of logits with labels or with probabilities, reduced."""
         return cross_entropy(
             x,
             target,
@@ -519,7 +521,7 @@ class CrossEntropyLoss(_Loss):
 
 
 class KLDivLoss(_Loss):
-    """See `functional.kl_div`."""
+    """The module form of `functional.kl_div`."""
 
     reductions = ("mean", "sum", "none", "batchmean")
 
@@ -528,5 +530,5 @@ class KLDivLoss(_Loss):
         self.log_target = log_target
 
     def forward(self, x: Any, target: Any) -> Tensor:
-        """Returns the divergence of `x`, logarithms, from `target`."""
+        """Returns the divergence of `x`, which are logarithms, from `target`, reduced."""
         return kl_div(x, target, reduction=self.reduction, log_target=self.log_target)

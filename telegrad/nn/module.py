@@ -1,4 +1,4 @@
-"""`Module`: parameters, buffers and other modules, found by the names of attributes."""
+"""`Module`: an object that finds its parameters, buffers and inner modules by attribute name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 
-# -- what users have called before and after a module's `forward`, and after its backward --------
+# -- hooks before and after a module's `forward`, and after its backward -------------------------
 
 
 @final
@@ -32,9 +32,9 @@ class ModuleHooks:
     """The hooks of one module.
 
     Attributes:
-        before: `hook(module, args)`.
-        after: `hook(module, args, output)`.
-        backward: `hook(module, grad_input, grad_output)`.
+        before: The hooks to call as `hook(module, args)`.
+        after: The hooks to call as `hook(module, args, output)`.
+        backward: The hooks to call as `hook(module, grad_input, grad_output)`.
     """
 
     __slots__ = ("after", "backward", "before")
@@ -51,7 +51,7 @@ class ModuleHooks:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Returns what `forward` and the hooks around it make of the arguments."""
+        """Calls `forward` with the hooks around it, and returns the output."""
         for hook in self.before:
             given = hook(module, args)
             if given is not None:
@@ -72,7 +72,7 @@ class ModuleHooks:
 
 @final
 class _Gate:
-    """Two nodes around one call: gradients pass the one at its outputs, then that at its inputs."""
+    """Two nodes around one call: gradients pass the node at its outputs, then that at its inputs."""
 
     def __init__(self, module: Any, hooks: HookList[Callable[..., Any]]) -> None:
         self._module = module
@@ -92,13 +92,13 @@ class _Gate:
         return _through(_Outputs, self, (output,))[0]
 
     def at_outputs(self, gradients: tuple[Any, ...]) -> None:
-        """Notes the gradients; without inputs that need one, the hooks are called here."""
+        """Stores the gradients; if no input needs a gradient, calls the hooks at once."""
         self._outputs = gradients
         if not self._has_inputs:
             self.at_inputs((None,))
 
     def at_inputs(self, gradients: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Returns what the hooks make of the gradients of the arguments."""
+        """Calls the hooks, and returns the gradients of the arguments that they leave."""
         found = tuple(_wrapped(g) for g in gradients)
         outputs = tuple(_wrapped(g) for g in self._outputs)
         for hook in self._hooks:
@@ -124,7 +124,7 @@ def _wrapped(gradient: Any) -> Any:
 
 
 def _spread(places: tuple[int, ...], count: int, gradients: tuple[Any, ...]) -> tuple[Any, ...]:
-    """One gradient per value, None for those that are no Tensors."""
+    """Returns one gradient per value, None for values that are not Tensors."""
     found: list[Any] = [None] * count
     for i, g in zip(places, gradients, strict=True):
         found[i] = g
@@ -159,15 +159,17 @@ class _Inputs(Function):
         return (None, None, None, *[found[i] for i in places])
 
 
-# -- `Parameter`: a tensor that a module owns and an optimizer steps -----------------------------
+# -- `Parameter` ---------------------------------------------------------------------------------
 
 
 class Parameter(Tensor):
-    """A leaf that, assigned to an attribute of a `Module`, is found by its `parameters()`.
+    """A leaf that a module owns and an optimizer steps.
+
+    Assigned to an attribute of a `Module`, it is found by `parameters()`.
 
     Args:
-        data: An array, shared, or what NumPy makes one of.
-        requires_grad: False for one that is not trained.
+        data: An array, whose memory is shared, or anything that NumPy makes an array of.
+        requires_grad: False for a parameter that is not trained.
     """
 
     __slots__ = ()
@@ -179,7 +181,7 @@ class Parameter(Tensor):
         return f"Parameter({super().__repr__()})"
 
 
-# ------------------------------------------------------------------------------------------------
+# -- `Module` ------------------------------------------------------------------------------------
 
 
 class Module:
@@ -189,7 +191,7 @@ class Module:
     `state_dict()` under that attribute's name. Other tensors are not; see `register_buffer`.
 
     Attributes:
-        training: Whether `train()` or `eval()` was called last; True at first.
+        training: True after `train()`, False after `eval()`; True at first.
     """
 
     training: bool
@@ -247,7 +249,7 @@ class Module:
         self._not_saved.discard(name)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Computes the output; subclasses write it, users call the module itself.
+        """Computes the output; subclasses write this method, users call the module itself.
 
         Raises:
             NotImplementedError: The subclass has not written it.
@@ -255,31 +257,33 @@ class Module:
         raise NotImplementedError(f"{type(self).__name__} has no forward")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns `forward(*args, **kwargs)`, with what the hooks make of it."""
+        """Returns `forward(*args, **kwargs)`; the hooks run before and after it."""
         if self._hooks is None:
             return self.forward(*args, **kwargs)
         return self._hooks.call(self, self.forward, args, kwargs)
 
     def register_forward_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Has `hook(module, args)` called before `forward`, with its arguments by position.
+        """Calls `hook(module, args)` before each `forward`, with the positional arguments.
 
-        What it returns, unless None, takes their place: a tuple, or the only one of them.
+        If the hook returns something else than None, that replaces the arguments: a tuple, or the
+        only argument.
         """
         return self._make_hooks().before.add(hook)
 
     def register_forward_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Has `hook(module, args, output)` called after `forward`.
+        """Calls `hook(module, args, output)` after each `forward`.
 
-        What it returns, unless None, takes the output's place.
+        If the hook returns something else than None, that replaces the output.
         """
         return self._make_hooks().after.add(hook)
 
     def register_full_backward_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Has `hook(module, grad_input, grad_output)` called when a backward has come through.
+        """Calls `hook(module, grad_input, grad_output)` after a backward through the module.
 
-        Both are tuples: one gradient per argument by position of `forward`, and per output, None
-        for what is no Tensor or has no gradient. What it returns, unless None, takes the place of
-        `grad_input`. It is for calls made after this one, and while gradients are recorded.
+        Both are tuples: one gradient per positional argument of `forward`, and one per output. A
+        gradient is None for a value that is not a Tensor or gets none. If the hook returns
+        something else than None, that replaces `grad_input`. It applies to calls that start after
+        this one, while gradients are recorded.
         """
         return self._make_hooks().backward.add(hook)
 
@@ -293,12 +297,12 @@ class Module:
         """Makes `value` an attribute that moves with the module and is not trained.
 
         Args:
-            name: Of the attribute.
-            value: Its value; may be assigned anew.
-            persistent: Whether it is part of `state_dict()`.
+            name: The name of the attribute.
+            value: Its value; another Tensor may be assigned later.
+            persistent: True to make it part of `state_dict()`.
 
         Raises:
-            TypeError: `value` is no Tensor.
+            TypeError: `value` is not a Tensor.
         """
         if not isinstance(value, Tensor):
             raise TypeError(f"buffer {name!r} is a Tensor, not {type(value).__name__}")
@@ -309,10 +313,10 @@ class Module:
             self._not_saved.add(name)
 
     def add_module(self, name: str, module: Module) -> None:
-        """Makes `module` a part of this one, also under a name that no attribute can have.
+        """Makes `module` a part of this one; `name` may be one that no attribute can have.
 
         Raises:
-            TypeError: `module` is none.
+            TypeError: `module` is not a Module.
         """
         if not isinstance(module, Module):
             raise TypeError(f"{name!r} is no Module but {type(module).__name__}")
@@ -330,7 +334,7 @@ class Module:
             yield module
 
     def apply(self, function: Callable[[Module], object]) -> Self:
-        """Calls `function` with this module and all inside, each once, and returns this one."""
+        """Calls `function` once with this module and each one inside, and returns this module."""
         for module in tuple(self.modules()):
             function(module)
         return self
@@ -380,7 +384,7 @@ class Module:
     def state_dict(self) -> dict[str, Array]:
         """Returns copies of the arrays of all parameters and persistent buffers by dotted name.
 
-        What is shared is there under each of its names, as in PyTorch.
+        A shared parameter is there under each of its names, as in PyTorch.
         """
         state = {name: _copied(x) for name, x in self._named_state()}
         for prefix, module in self.named_modules():
@@ -391,11 +395,11 @@ class Module:
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
         """Replaces the arrays of parameters and buffers by copies of those in `state`.
 
-        Dtypes and devices stay what they are here. All is checked before anything changes.
+        Dtypes and devices of the module do not change. All checks come before the first change.
 
         Args:
             state: Arrays or Tensors by dotted name.
-            strict: Whether the names must be the same on both sides.
+            strict: True to require the same names on both sides.
 
         Raises:
             ValueError: Names (if strict) or shapes differ; the message lists them.
@@ -425,7 +429,7 @@ class Module:
             target.data = namespace(copy).array(copy, dtype=target.dtype, copy=True)
 
     def state_shapes(self) -> dict[str, Shape]:
-        """Returns the shapes of what `state_dict()` returns, in its order."""
+        """Returns the shapes of the arrays of `state_dict()`, in its order."""
         shapes = {name: x.shape for name, x in self._named_state()}
         for prefix, module in self.named_modules():
             for name, shape in module._shapes_elsewhere().items():
@@ -447,8 +451,8 @@ class Module:
     def to(self, device: str) -> Self:
         """Moves the arrays of all parameters and buffers, and of their `grad`, to `device`.
 
-        In place: parameters stay the objects that they are. Move a module before an optimizer
-        steps it, as what that remembers of its parameters stays where it is.
+        Parameters stay the same objects. Move a module before an optimizer steps it, because the
+        optimizer's state stays where it is.
 
         Args:
             device: `cpu`, `cuda` or `cuda:<number>`.
@@ -457,8 +461,8 @@ class Module:
             This module.
 
         Raises:
-            ValueError: `device` is no device name.
-            RuntimeError: A GPU is asked for and CuPy is not installed.
+            ValueError: `device` is not a device name.
+            RuntimeError: `device` is a GPU and CuPy is not installed.
         """
         for held in (*self.parameters(), *self.buffers()):
             gradient: Any = held.grad
@@ -470,7 +474,7 @@ class Module:
         return self
 
     def train(self, mode: bool = True) -> Self:
-        """Sets `training` here and in all modules inside, and returns this module."""
+        """Sets `training` of this module and of all modules inside, and returns this module."""
         for module in self.modules():
             module._set_training(mode)
         return self
@@ -480,7 +484,7 @@ class Module:
         return self.train(False)
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
-        """Has every parameter need a gradient, or none of them, and returns this module."""
+        """Sets `requires_grad` of every parameter, and returns this module."""
         for module in self.modules():
             module._set_requires_grad(requires_grad)
         return self
@@ -490,7 +494,8 @@ class Module:
         for parameter in self.parameters():
             parameter.grad = None
 
-    # For modules with a part that is not in this process: `parallel.RemoteModule` overrides them.
+    # `parallel.RemoteModule` overrides these methods, because its parameters are in another
+    # process.
 
     def _set_training(self, mode: bool) -> None:
         self.__dict__["training"] = mode
@@ -517,7 +522,7 @@ class Module:
 
 
 def _copied(x: Tensor) -> Array:
-    with x.steady():  # an optimizer in another thread may write rows
+    with x.steady():  # else an optimizer in another thread could write rows meanwhile
         copy: Array = namespace(x.data).array(x.data)
     return copy
 

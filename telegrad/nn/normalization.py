@@ -1,7 +1,7 @@
 """Normalisation layers, as functions and as modules.
 
-Means and variances are those of the dtype of the input, of float32 for float16; variances are means
-of squared distances, never differences of squares.
+Means and variances have the dtype of the input, or float32 for float16. Variances are means of
+squared distances, never differences of squares.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def layer_norm(
     J. L. Ba, J. R. Kiros and G. E. Hinton, "Layer normalization" (2016).
 
     Args:
-        x: Floating-point, of shape (..., *normalized_shape).
-        normalized_shape: The lengths of these axes.
-        weight: Of shape `normalized_shape`; None for ones.
-        bias: Of shape `normalized_shape`; None for zeros.
-        eps: Added to the variance.
+        x: Floating-point numbers, of shape (..., *normalized_shape).
+        normalized_shape: The lengths of the last axes.
+        weight: The factor, of shape `normalized_shape`; None for ones.
+        bias: The shift, of shape `normalized_shape`; None for zeros.
+        eps: The number added to the variance.
 
     Raises:
-        ValueError: The shapes do not fit, or there are no items to take the mean of.
+        ValueError: The shapes do not fit, or there are no items.
     """
     return _over_last(x, tuple(normalized_shape), weight, bias, eps, centred=True)
 
@@ -63,13 +63,14 @@ def rms_norm(
     B. Zhang and R. Sennrich, "Root mean square layer normalization" (2019).
 
     Args:
-        x: Floating-point, of shape (..., *normalized_shape).
-        normalized_shape: The lengths of these axes.
-        weight: Of shape `normalized_shape`; None for ones.
-        eps: Added to the mean of squares; None for the smallest step from 1 in the dtype of `x`.
+        x: Floating-point numbers, of shape (..., *normalized_shape).
+        normalized_shape: The lengths of the last axes.
+        weight: The factor, of shape `normalized_shape`; None for ones.
+        eps: The number added to the mean of squares; None for the distance from 1 to the next
+            number in the dtype of `x`.
 
     Raises:
-        ValueError: See `layer_norm`.
+        ValueError: The shapes do not fit, or there are no items.
     """
     added = float(np.finfo(x.dtype).eps) if eps is None else eps
     return _over_last(x, tuple(normalized_shape), weight, None, added, centred=False)
@@ -106,19 +107,19 @@ def batch_norm(
     S. Ioffe and C. Szegedy, "Batch normalization" (2015).
 
     Args:
-        x: Floating-point, of shape (n, channels, ...).
-        running_mean: Of shape (channels,); in training its array is replaced by one that is nearer
-            to the mean of this batch.
-        running_var: As `running_mean`; of the variance divided by one less than the count.
-        weight: Of shape (channels,); None for ones.
-        bias: Of shape (channels,); None for zeros.
-        training: Whether mean and variance are those of this batch; else they are the running ones.
-        momentum: How far the running ones go towards those of this batch.
-        eps: Added to the variance.
+        x: Floating-point numbers, of shape (n, channels, ...).
+        running_mean: The running means, of shape (channels,). Training replaces their array by one
+            that is nearer to the means of this batch.
+        running_var: The running variances, in the same shape; divided by count - 1.
+        weight: The factor, of shape (channels,); None for ones.
+        bias: The shift, of shape (channels,); None for zeros.
+        training: True to use mean and variance of this batch, False to use the running ones.
+        momentum: The part of the way that running statistics move towards those of this batch.
+        eps: The number added to the variance.
 
     Raises:
-        ValueError: A shape does not fit, there is one value for each channel in training, or there
-            are no running statistics outside it.
+        ValueError: A shape does not fit; or, in training, each channel has only one value; or,
+            outside of it, there are no running statistics.
     """
     if x.ndim < 2:
         raise ValueError(f"batches have shape (n, channels, ...), not {x.shape}")
@@ -173,21 +174,21 @@ def _approach(running: Tensor | None, found: Any, momentum: float, factor: float
 
 
 class LayerNorm(Module):
-    """See `functional.layer_norm`.
+    """The module form of `functional.layer_norm`.
 
     Args:
-        normalized_shape: The lengths of the last axes; a number for one.
-        eps: Added to the variance.
-        elementwise_affine: Whether there are a weight (ones at first) and a bias (zeros).
-        bias: Whether there is a bias then.
-        dtype: Of the parameters; floating-point.
+        normalized_shape: The lengths of the last axes; a number for one axis.
+        eps: The number added to the variance.
+        elementwise_affine: True to have a weight (ones at first) and a bias (zeros at first).
+        bias: False to have the weight only.
+        dtype: The dtype of the parameters; floating-point.
 
     Raises:
         ValueError: A length is not positive, or `dtype` is not floating-point.
 
     Attributes:
-        weight: Of shape `normalized_shape`, or None.
-        bias: As `weight`.
+        weight: The factor, of shape `normalized_shape`, or None.
+        bias: The shift, of shape `normalized_shape`, or None.
 
     >>> y = LayerNorm(4)(np.arange(8, dtype=np.float32).reshape(2, 4))
     >>> y.data.mean(axis=-1).tolist()
@@ -222,19 +223,19 @@ class LayerNorm(Module):
 
 
 class RMSNorm(Module):
-    """See `functional.rms_norm`.
+    """The module form of `functional.rms_norm`.
 
     Args:
-        normalized_shape: The lengths of the last axes; a number for one.
-        eps: See `functional.rms_norm`.
-        elementwise_affine: Whether there is a weight (ones at first).
-        dtype: Of the weight; floating-point.
+        normalized_shape: The lengths of the last axes; a number for one axis.
+        eps: The number added to the mean of squares; None for the default of the function.
+        elementwise_affine: True to have a weight (ones at first).
+        dtype: The dtype of the weight; floating-point.
 
     Raises:
         ValueError: A length is not positive, or `dtype` is not floating-point.
 
     Attributes:
-        weight: Of shape `normalized_shape`, or None.
+        weight: The factor, of shape `normalized_shape`, or None.
     """
 
     weight: Parameter | None
@@ -261,7 +262,7 @@ class RMSNorm(Module):
 
 
 class _BatchNorm(Module):
-    """What batch normalisations of all dimensions do."""
+    """The base of batch normalisations of all dimensions."""
 
     weight: Parameter | None
     bias: Parameter | None
@@ -297,7 +298,7 @@ class _BatchNorm(Module):
         """Returns `x`, of shape (n, num_features, ...), normalised.
 
         Raises:
-            ValueError: The shape is another one, or see `functional.batch_norm`.
+            ValueError: The shape is different, or `functional.batch_norm` raises.
         """
         if x.ndim not in self._ndims() or x.shape[1] != self.num_features:
             raise ValueError(f"{self!r} does not take an input of shape {x.shape}")
@@ -326,27 +327,27 @@ class _BatchNorm(Module):
 
 
 class BatchNorm2d(_BatchNorm):
-    """Batch normalisation of images (n, channels, rows, columns); see `functional.batch_norm`.
+    """Batch normalisation of images (n, channels, rows, columns) by `functional.batch_norm`.
 
     Args:
-        num_features: How many channels.
-        eps: Added to the variance.
-        momentum: How far the running statistics go towards those of a batch; None for their mean
-            over all batches.
-        affine: Whether there are a weight (ones at first) and a bias (zeros).
-        track_running_stats: Whether there are running statistics; without, those of the batch are
-            used in `eval()` too.
-        dtype: Of parameters and running statistics; floating-point.
+        num_features: The number of channels.
+        eps: The number added to the variance.
+        momentum: The part of the way that running statistics move towards those of a batch; None
+            for the mean over all batches.
+        affine: True to have a weight (ones at first) and a bias (zeros at first).
+        track_running_stats: True to have running statistics. If False, `eval()` uses those of the
+            batch, too.
+        dtype: The dtype of parameters and running statistics; floating-point.
 
     Raises:
         ValueError: `num_features` is not positive, or `dtype` is not floating-point.
 
     Attributes:
-        weight: Of shape (num_features,), or None.
-        bias: As `weight`.
+        weight: The factor, of shape (num_features,), or None.
+        bias: The shift, of shape (num_features,), or None.
         running_mean: A buffer of shape (num_features,), or None.
-        running_var: As `running_mean`.
-        num_batches_tracked: A buffer: how many batches the running statistics have seen; or None.
+        running_var: A buffer of shape (num_features,), or None.
+        num_batches_tracked: A buffer with the number of batches in the running statistics, or None.
 
     >>> norm = BatchNorm2d(3)
     >>> _ = norm(np.full((2, 3, 4, 4), 5.0, np.float32))
@@ -359,7 +360,10 @@ class BatchNorm2d(_BatchNorm):
 
 
 class BatchNorm1d(_BatchNorm):
-    """As `BatchNorm2d`, of inputs of shape (n, channels) or (n, channels, length)."""
+    """Batch normalisation of inputs of shape (n, channels) or (n, channels, length).
+
+    Arguments and attributes are those of `BatchNorm2d`.
+    """
 
     def _ndims(self) -> tuple[int, ...]:
         return (2, 3)

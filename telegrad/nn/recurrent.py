@@ -1,4 +1,4 @@
-"""Recurrent layers, over one step (cells) and over sequences, with PyTorch's parameters."""
+"""Recurrent layers, for one step (cells) and for sequences, with PyTorch's parameters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _kind(nonlinearity: str) -> str:
 
 
 class _Recurrent(Module):
-    """What cells and sequences share: the parameters, drawn from ±1/sqrt(hidden_size), and checks."""
+    """The base of cells and sequences: parameters, drawn from ±1/sqrt(hidden_size), and checks."""
 
     kind: str
     states: ClassVar[int] = 1
@@ -61,7 +61,7 @@ class _Recurrent(Module):
         return [getattr(self, name + suffix) for name in names]
 
     def _first_states(self, hx: Any, shape: tuple[int, ...], like: Tensor) -> tuple[Any, ...]:
-        """Checks the states that were given; zeros where there are none."""
+        """Returns the given states after a check; zeros if none are given."""
         if hx is None:
             return (namespace(like.data).zeros(shape, dtype=like.dtype),) * self.states
         given = hx if self.states > 1 else (hx,)
@@ -82,7 +82,7 @@ class _Recurrent(Module):
         return f"{type(self).__name__}({', '.join(said)})"
 
     def _options(self) -> list[str]:
-        """What `repr` says besides the lengths: what is not as it is at first."""
+        """Returns the options that `repr` shows: those that differ from their defaults."""
         said = [] if self.bias else ["bias=False"]
         return [*said, "nonlinearity='relu'"] if self.kind == "rnn_relu" else said
 
@@ -116,13 +116,13 @@ class RNNCell(_Cell):
     Args:
         input_size: The length of the last axis of the input.
         hidden_size: The length of the last axis of the state.
-        bias: Whether there are any.
+        bias: True to add the two biases.
         nonlinearity: `tanh` or `relu`.
-        dtype: Of the parameters; floating-point.
-        rng: Where they are drawn from; None for the generator of `manual_seed`.
+        dtype: The dtype of the parameters; floating-point.
+        rng: The generator of their first values; None for the generator of `manual_seed`.
 
     Raises:
-        ValueError: A length is not positive, `nonlinearity` is none, or `dtype` is not
+        ValueError: A length is not positive, `nonlinearity` is unknown, or `dtype` is not
             floating-point.
 
     >>> RNNCell(3, 2)(np.ones((5, 3), np.float32)).shape
@@ -139,7 +139,7 @@ class RNNCell(_Cell):
         dtype: DTypeLike = np.float32,
         rng: np.random.Generator | None = None,
     ) -> None:
-        self.__dict__["kind"] = _kind(nonlinearity)  # what is drawn depends on it
+        self.__dict__["kind"] = _kind(nonlinearity)  # before the parameters, which depend on it
         super().__init__(input_size, hidden_size, bias=bias, dtype=dtype, rng=rng)
 
     def forward(self, x: Any, hx: Any = None) -> Tensor:
@@ -158,9 +158,9 @@ class GRUCell(_Cell):
     Args:
         input_size: The length of the last axis of the input.
         hidden_size: The length of the last axis of the state.
-        bias: Whether there are any.
-        dtype: Of the parameters; floating-point.
-        rng: Where they are drawn from; None for the generator of `manual_seed`.
+        bias: True to add the two biases.
+        dtype: The dtype of the parameters; floating-point.
+        rng: The generator of their first values; None for the generator of `manual_seed`.
 
     Raises:
         ValueError: A length is not positive, or `dtype` is not floating-point.
@@ -185,9 +185,9 @@ class LSTMCell(_Cell):
     Args:
         input_size: The length of the last axis of the input.
         hidden_size: The length of the last axis of the states.
-        bias: Whether there are any.
-        dtype: Of the parameters; floating-point.
-        rng: Where they are drawn from; None for the generator of `manual_seed`.
+        bias: True to add the two biases.
+        dtype: The dtype of the parameters; floating-point.
+        rng: The generator of their first values; None for the generator of `manual_seed`.
 
     Raises:
         ValueError: A length is not positive, or `dtype` is not floating-point.
@@ -285,15 +285,16 @@ class RNN(_Sequence):
     Args:
         input_size: The length of the last axis of the input.
         hidden_size: The length of the last axis of each state.
-        num_layers: Each but the first takes what the one before has computed.
+        num_layers: The number of layers; each takes the output of the one before.
         nonlinearity: `tanh` or `relu`.
-        bias: Whether there are any.
-        batch_first: Whether input and output have the shape (batch, steps, ...) and not
-            (steps, batch, ...). States have their shape in any case.
+        bias: True to add the two biases of each layer.
+        batch_first: True for input and output of shape (batch, steps, ...), False for
+            (steps, batch, ...). The shape of states is the same in both cases.
         dropout: The probability with which a number between two layers is dropped in training.
-        bidirectional: Whether each layer goes both ways, and hands on both results side by side.
-        dtype: Of the parameters; floating-point.
-        rng: Where they are drawn from; None for the generator of `manual_seed`.
+        bidirectional: True to run each layer in both directions; its output is both results, one
+            after the other along the last axis.
+        dtype: The dtype of the parameters; floating-point.
+        rng: The generator of their first values; None for the generator of `manual_seed`.
 
     Raises:
         ValueError: A number is out of its range, or `dtype` is not floating-point.
@@ -317,7 +318,7 @@ class RNN(_Sequence):
         dtype: DTypeLike = np.float32,
         rng: np.random.Generator | None = None,
     ) -> None:
-        self.__dict__["kind"] = _kind(nonlinearity)  # what is drawn depends on it
+        self.__dict__["kind"] = _kind(nonlinearity)  # before the parameters, which depend on it
         super().__init__(
             input_size,
             hidden_size,
@@ -334,7 +335,7 @@ class RNN(_Sequence):
         """Returns h of all steps of the last layer, and the last h of all layers.
 
         Args:
-            x: Shape (steps, batch, input_size), or (steps, input_size).
+            x: The inputs, shape (steps, batch, input_size), or (steps, input_size).
             hx: The first h, shape (layers * directions, batch, hidden_size); None for zeros.
 
         Raises:
@@ -348,15 +349,15 @@ class GRU(_Sequence):
     """Layers of `GRUCell` over a sequence.
 
     Args:
-        input_size: See `RNN`.
-        hidden_size: See `RNN`.
-        num_layers: See `RNN`.
-        bias: See `RNN`.
-        batch_first: See `RNN`.
-        dropout: See `RNN`.
-        bidirectional: See `RNN`.
-        dtype: See `RNN`.
-        rng: See `RNN`.
+        input_size: The length of the last axis of the input.
+        hidden_size: The length of the last axis of each state.
+        num_layers: The number of layers, as for `RNN`.
+        bias: True to add the two biases of each layer.
+        batch_first: The order of the axes, as for `RNN`.
+        dropout: The probability of dropout between two layers, as for `RNN`.
+        bidirectional: True to run each layer in both directions, as for `RNN`.
+        dtype: The dtype of the parameters; floating-point.
+        rng: The generator of their first values; None for the generator of `manual_seed`.
 
     Raises:
         ValueError: A number is out of its range, or `dtype` is not floating-point.
@@ -365,7 +366,7 @@ class GRU(_Sequence):
     kind = "gru"
 
     def forward(self, x: Any, hx: Any = None) -> tuple[Tensor, Tensor]:
-        """Returns h of all steps of the last layer, and the last h of all layers; see `RNN`."""
+        """Returns h of all steps of the last layer, and the last h of all layers, as `RNN` does."""
         y, (h,) = self._run(x, hx)
         return y, h
 
@@ -374,15 +375,15 @@ class LSTM(_Sequence):
     """Layers of `LSTMCell` over a sequence.
 
     Args:
-        input_size: See `RNN`.
-        hidden_size: See `RNN`.
-        num_layers: See `RNN`.
-        bias: See `RNN`.
-        batch_first: See `RNN`.
-        dropout: See `RNN`.
-        bidirectional: See `RNN`.
-        dtype: See `RNN`.
-        rng: See `RNN`.
+        input_size: The length of the last axis of the input.
+        hidden_size: The length of the last axis of each state.
+        num_layers: The number of layers, as for `RNN`.
+        bias: True to add the two biases of each layer.
+        batch_first: The order of the axes, as for `RNN`.
+        dropout: The probability of dropout between two layers, as for `RNN`.
+        bidirectional: True to run each layer in both directions, as for `RNN`.
+        dtype: The dtype of the parameters; floating-point.
+        rng: The generator of their first values; None for the generator of `manual_seed`.
 
     Raises:
         ValueError: A number is out of its range, or `dtype` is not floating-point.
@@ -399,7 +400,7 @@ class LSTM(_Sequence):
         """Returns h of all steps of the last layer, and the last (h, c) of all layers.
 
         Args:
-            x: Shape (steps, batch, input_size), or (steps, input_size).
+            x: The inputs, shape (steps, batch, input_size), or (steps, input_size).
             hx: The first (h, c), each of shape (layers * directions, batch, hidden_size); None for
                 zeros.
 

@@ -1,4 +1,4 @@
-"""A layer of a transformer's encoder: Vaswani et al., "Attention is all you need" (2017)."""
+"""One layer of a transformer's encoder: Vaswani et al., "Attention is all you need" (2017)."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ __all__ = ["TransformerEncoderLayer"]
 
 
 class TransformerEncoderLayer(Module):
-    """Attention of a sequence to itself, then two linear layers; a sum and a norm around each.
+    """Self-attention, then two linear layers; each part is added to its input and normalised.
 
     Args:
         d_model: The length of the last axis.
-        nhead: How many heads the attention has.
+        nhead: The number of heads of the attention.
         dim_feedforward: The length between the two linear layers.
         dropout: The probability with which a number is dropped in training.
         activation: `relu`, `gelu` or a function of a Tensor.
-        layer_norm_eps: See `LayerNorm`.
-        batch_first: See `MultiheadAttention`.
-        norm_first: Whether norms come before attention and linear layers, and not after the sums.
-        bias: Whether linear layers, attention and norms have one.
-        dtype: Of the parameters; floating-point.
-        rng: Where they are drawn from; None for the generator of `manual_seed`.
+        layer_norm_eps: The `eps` of the two `LayerNorm`s.
+        batch_first: The order of the axes, as for `MultiheadAttention`.
+        norm_first: True to normalise before attention and linear layers, False to normalise the
+            sums.
+        bias: True to give linear layers, attention and norms a bias.
+        dtype: The dtype of the parameters; floating-point.
+        rng: The generator of their first values; None for the generator of `manual_seed`.
 
     Raises:
-        ValueError: A number is out of its range, or `activation` is none.
+        ValueError: A number is out of its range, or `activation` is unknown.
 
     >>> layer = TransformerEncoderLayer(8, 2, dim_feedforward=16)
     >>> layer(np.ones((7, 5, 8), np.float32), is_causal=True).shape
@@ -95,10 +96,10 @@ class TransformerEncoderLayer(Module):
         """Returns a sequence of the same shape.
 
         Args:
-            src: Shape (steps, batch, d_model), or (steps, d_model).
-            src_mask: `attn_mask` of `MultiheadAttention`.
-            src_key_padding_mask: `key_padding_mask` of `MultiheadAttention`.
-            is_causal: Whether a step reads only steps up to itself; needs no mask.
+            src: The sequence, shape (steps, batch, d_model), or (steps, d_model).
+            src_mask: The `attn_mask` of `MultiheadAttention`.
+            src_key_padding_mask: The `key_padding_mask` of `MultiheadAttention`.
+            is_causal: True to let each step read only steps up to itself; needs no mask.
         """
 
         def attend(x: Any) -> Tensor:

@@ -1,4 +1,4 @@
-"""What works on gradients of parameters, under the name that it has in PyTorch."""
+"""Functions that clip the gradients of parameters, under PyTorch's module name."""
 
 from telegrad.nn.clipping import clip_grad_norm_, clip_grad_value_
 

@@ -1,4 +1,4 @@
-"""Adam and AdamW: steps in units of how far gradients scatter."""
+"""Adam and AdamW, whose step length depends on the scatter of the gradients."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ class Adam(Optimizer):
         square = betas[1] * square + (1 - betas[1]) * g**2
         parameter -= lr * mean / (1 - betas[0]**t) / (sqrt(square / (1 - betas[1]**t)) + eps)
 
-    Kingma and Ba, "Adam: a method for stochastic optimization" (2015); `amsgrad` divides by the
-    largest square so far: Reddi, Kale and Kumar (2018).
+    Kingma and Ba, "Adam: a method for stochastic optimization" (2015). With `amsgrad`, the largest
+    square so far is the divisor: Reddi, Kale and Kumar (2018).
 
     Args:
         params: The parameters, or groups of them.
-        lr: How far a step goes; not negative.
-        betas: How much of each mean is kept, at least 0 and below 1.
-        eps: Added to the root; not negative.
-        weight_decay: Not negative.
-        amsgrad: Whether steps are never longer again.
+        lr: The learning rate; not negative.
+        betas: The parts of the two means that each step keeps; at least 0 and below 1.
+        eps: The number added to the root; not negative.
+        weight_decay: The factor of the decay; not negative.
+        amsgrad: True to divide by the largest square so far.
 
     Raises:
-        TypeError: A parameter is no Tensor.
-        ValueError: A number is out of its range, or a parameter is no leaf that needs a gradient.
+        TypeError: A parameter is not a Tensor.
+        ValueError: A number is out of its range, or a parameter is not a leaf that needs a
+            gradient.
 
     >>> from telegrad.autograd import tensor
     >>> x = tensor(1.0, requires_grad=True)
@@ -46,7 +47,7 @@ class Adam(Optimizer):
     """
 
     decoupled: ClassVar[bool] = False
-    """Whether the decay goes to the parameter itself and not through the gradient."""
+    """True if the decay applies to the parameter itself, False if it is part of the gradient."""
 
     def __init__(
         self,
@@ -70,7 +71,11 @@ class Adam(Optimizer):
         )
 
     def check(self, options: Mapping[str, Any]) -> None:
-        """Raises a ValueError where an option is out of its range."""
+        """Checks the options.
+
+        Raises:
+            ValueError: An option is out of its range.
+        """
         lr, betas, eps, decay = (options[k] for k in ("lr", "betas", "eps", "weight_decay"))
         good = lr >= 0 and eps >= 0 and decay >= 0 and len(betas) == 2
         if not good or not all(0 <= beta < 1 for beta in betas):
@@ -118,21 +123,22 @@ class Adam(Optimizer):
 
 
 class AdamW(Adam):
-    """Adam with a decay that goes to the parameter itself: `parameter -= lr * decay * parameter`.
+    """Adam with a decay of the parameter itself: `parameter -= lr * decay * parameter`.
 
     Loshchilov and Hutter, "Decoupled weight decay regularization" (2019).
 
     Args:
-        params: See `Adam`.
-        lr: See `Adam`.
-        betas: See `Adam`.
-        eps: See `Adam`.
-        weight_decay: Not negative.
-        amsgrad: See `Adam`.
+        params: The parameters, or groups of them.
+        lr: The learning rate; not negative.
+        betas: The parts of the two means that each step keeps; at least 0 and below 1.
+        eps: The number added to the root; not negative.
+        weight_decay: The factor of the decay; not negative.
+        amsgrad: True to divide by the largest square so far.
 
     Raises:
-        TypeError: A parameter is no Tensor.
-        ValueError: A number is out of its range, or a parameter is no leaf that needs a gradient.
+        TypeError: A parameter is not a Tensor.
+        ValueError: A number is out of its range, or a parameter is not a leaf that needs a
+            gradient.
     """
 
     decoupled = True

@@ -1,13 +1,14 @@
-"""`Optimizer`: a pure update per parameter, and the two ways to apply it.
+"""`Optimizer`: a pure update per parameter, and the two methods that apply it.
 
     step()             with each parameter's own `grad`
     apply(gradients)   with gradients from elsewhere: a distributed autograd context
 
-Both replace the arrays of parameters, so graphs recorded before keep their values, and several
-optimizers may step one parameter from several threads: each update is atomic. What an optimizer
-remembers is its own and is written into. The rows of a RowSparse gradient are written into the
-table too, where nobody else holds that: a copy of a million rows for a hundred of them would be most
-of the step (docs/sparse.md has the times).
+Both methods replace the arrays of parameters, so graphs that were recorded before keep their
+values. Each update is atomic, so several optimizers may step one parameter from several threads. An
+optimizer's state belongs to the optimizer alone, so updates write into it. The rows of a
+`RowSparse` gradient are written into the table in place, too, if nothing else refers to the table:
+a copy of a million rows for the sake of a hundred would take most of the step (docs/sparse.md has
+the times).
 """
 
 from __future__ import annotations
@@ -38,18 +39,18 @@ __all__ = [
 ]
 
 
-# -- what optimizers save: copies of what they remember, and the check of what is to be loaded ---
+# -- saved state: copies of an optimizer's state, and checks before it is loaded -----------------
 
 
 def copied(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns `state` with arrays copied."""
+    """Returns a copy of `state` with copies of its arrays."""
     return {name: namespace(x).array(x) if is_array(x) else x for name, x in state.items()}
 
 
 def restored(saved: Mapping[str, Any], parameter: Tensor) -> dict[str, Any]:
     """Returns `saved` with arrays copied to the dtype and device of `parameter`.
 
-    Numbers stay numbers; an array of no axes is one, where the parameter has axes.
+    Numbers stay numbers. An array of no axes becomes a number if the parameter has axes.
     """
     found: dict[str, Any] = {}
     for name, x in saved.items():
@@ -65,9 +66,9 @@ def restored(saved: Mapping[str, Any], parameter: Tensor) -> dict[str, Any]:
 def with_rows(state: Mapping[str, Any], name: str, rows: Array, values: Array) -> Array:
     """Returns the array `state[name]` with `values` in `rows`.
 
-    It is that array itself if `state` alone holds it, and a copy otherwise.
+    It is the same array if only `state` refers to it, else a copy.
     """
-    sole = getrefcount(state[name]) == 2 and state[name].base is None  # 2: by `state` and the call
+    sole = getrefcount(state[name]) == 2 and state[name].base is None  # 2: `state` and this call
     table: Array = state[name] if sole else state[name].copy()
     table[rows] = values
     return table
@@ -80,17 +81,17 @@ def check_saved(
     groups: Sequence[Mapping[str, Any]],
     states: Mapping[int, Mapping[str, Any]],
 ) -> None:
-    """Checks that what was saved is of such groups of such parameters.
+    """Checks that saved state fits the groups of an optimizer.
 
     Args:
-        who: The optimizer's class, for messages.
-        own: The groups of the one that is to load.
-        defaults: Its options.
-        groups: The saved ones, with numbers as their `params`.
-        states: What was saved, by the parameter's number.
+        who: The name of the optimizer's class, for messages.
+        own: The groups of the optimizer that loads.
+        defaults: The options of that optimizer.
+        groups: The saved groups, with numbers as their `params`.
+        states: The saved state of each parameter, by its number.
 
     Raises:
-        ValueError: Something differs; the message lists what.
+        ValueError: Something does not fit; the message lists the differences.
     """
     counts = [len(group["params"]) for group in own], [len(group["params"]) for group in groups]
     problems = []
@@ -119,29 +120,29 @@ def _array(value: Any) -> Any:
     return value.data if isinstance(value, Tensor) else as_array(value)
 
 
-# ------------------------------------------------------------------------------------------------
+# -- `Optimizer` ---------------------------------------------------------------------------------
 
 INITIAL_LR = "initial_lr"
-"""What schedulers add to a group: the learning rate before the first of them."""
+"""The key that schedulers add to a group: the learning rate before the first scheduler."""
 
 State: TypeAlias = Mapping[str, Any]
-"""What an optimizer remembers of one parameter, arrays and numbers; empty at first; nobody else
-holds its arrays."""
+"""An optimizer's state of one parameter: arrays and numbers by name, empty at first. Nothing else
+refers to its arrays."""
 
 Group: TypeAlias = dict[str, Any]
-"""Parameters, as `params`, and the options that they are stepped with."""
+"""A group: parameters, under `params`, and the options of their steps."""
 
 Params: TypeAlias = Iterable[Tensor | Mapping[str, Any]]
-"""Parameters, or groups of them: not both."""
+"""Either parameters or groups of them, not both."""
 
 
 @runtime_checkable
 class HasGroups(Protocol):
-    """What schedulers drive: an `Optimizer`, or one whose parameters are elsewhere.
+    """The interface that schedulers need: `Optimizer` has it, and optimizers of remote parameters.
 
     Attributes:
-        defaults: The options that groups have where they say nothing.
-        param_groups: Each a dict with its options.
+        defaults: The options of groups that do not set them.
+        param_groups: The groups, each a dict with its options.
     """
 
     defaults: dict[str, Any]
@@ -154,16 +155,17 @@ class Optimizer(ABC):
     Args:
         params: Leaves that need a gradient, each at most once; at least one. Or groups of them:
             dicts with `params` and the options that differ from `defaults`.
-        defaults: The options of `update` that groups may have for themselves.
+        defaults: The options of `update`, which a group may override.
 
     Raises:
-        TypeError: One of the parameters is no Tensor.
-        ValueError: There are none, one is given twice, is no leaf, or needs no gradient; or an
-            option of a group is unknown or out of its range.
+        TypeError: A parameter is not a Tensor.
+        ValueError: There are no parameters; or a parameter is given twice, is not a leaf, or needs
+            no gradient; or an option of a group is unknown or out of its range.
 
     Attributes:
-        defaults: As given.
-        param_groups: Each a dict with its `params` and all options; `group["lr"]` may be assigned.
+        defaults: The options that were given.
+        param_groups: The groups, each a dict with its `params` and all options; `group["lr"]` may
+            be assigned.
     """
 
     def __init__(
@@ -185,14 +187,14 @@ class Optimizer(ABC):
         return tuple(self._group_of)
 
     def add_param_group(self, group: Mapping[str, Any]) -> None:
-        """Takes on further parameters, with options of their own.
+        """Adds parameters with options of their own.
 
         Args:
-            group: `params`, and the options that differ from `defaults`.
+            group: A dict with `params`, and the options that differ from `defaults`.
 
         Raises:
-            TypeError: See the class.
-            ValueError: See the class.
+            TypeError: A parameter is not a Tensor.
+            ValueError: The group is empty, or a parameter or an option is invalid.
         """
         options = {**self.defaults, **{k: x for k, x in group.items() if k != "params"}}
         unknown = sorted(options.keys() - self.defaults.keys() - {INITIAL_LR})
@@ -210,29 +212,34 @@ class Optimizer(ABC):
         self._group_of.update(dict.fromkeys(params, made))
 
     def check(self, options: Mapping[str, Any]) -> None:  # noqa: B027 - nothing need be checked
-        """Raises a ValueError where an option is out of its range; subclasses may write it."""
+        """Checks options; subclasses may override this method.
+
+        Raises:
+            ValueError: An option is out of its range.
+        """
 
     @abstractmethod
     def update(
         self, parameter: Array, gradient: Array, state: State, *args: Any, **options: Any
     ) -> tuple[Array, State]:
-        """Returns the new array and the new state; keeps none of its arguments.
+        """Returns the new array and the new state; keeps no reference to an argument.
 
-        Changes none of them but the arrays of `state`, which it may write into and return.
+        It changes no argument except the arrays of `state`, which it may write into and return.
 
         Args:
             parameter: The present array.
-            gradient: Of the same shape and dtype.
-            state: What this returned last for this parameter; empty the first time.
-            args: None are passed; a subclass leaves them out.
-            options: Those of `defaults`, as the parameter's group has them; a subclass without
-                defaults leaves them out.
+            gradient: The gradient, in the same shape and dtype.
+            state: The state that this method returned last for this parameter; empty the first
+                time.
+            args: Nothing is passed here; a subclass leaves this parameter out.
+            options: The options of the parameter's group, by the names of `defaults`; a subclass
+                without defaults leaves this parameter out.
         """
 
     def steps_rows(self, options: Mapping[str, Any]) -> bool:
-        """Tells whether `update` goes item by item and leaves alone where the gradient is zero.
+        """Tells whether `update` works item by item and changes nothing where the gradient is zero.
 
-        A RowSparse gradient then steps its rows alone, and is made an array otherwise.
+        If so, a `RowSparse` gradient steps its rows only. Otherwise it is converted to an array.
         """
         return False
 
@@ -241,14 +248,15 @@ class Optimizer(ABC):
         return {}
 
     def step(self) -> None:
-        """Steps each parameter that has a `grad`; one without is left alone."""
+        """Steps each parameter that has a `grad`; others stay unchanged."""
         self.apply({p: p.grad for p in self._group_of if p.grad is not None})
 
     def apply(self, gradients: Mapping[Tensor, Gradient]) -> None:
-        """Steps each own parameter that `gradients` has; what is not an own one is ignored.
+        """Steps each of the optimizer's parameters that is in `gradients`; ignores other keys.
 
         Args:
-            gradients: By parameter, by identity; arrays or Tensors in the parameter's shape.
+            gradients: The gradients by parameter (by identity): arrays or Tensors in the
+                parameter's shape.
 
         Raises:
             ValueError: A gradient has another shape or is on another device; no parameter was
@@ -262,7 +270,7 @@ class Optimizer(ABC):
             self._apply_one(parameter, gradient, options)
 
     def _own(self, gradients: Mapping[Tensor, Gradient]) -> list[tuple[Tensor, Any]]:
-        """Returns the parameters that `gradients` has, each with its array, which fits."""
+        """Returns the parameters in `gradients`, each with its array; checks the shapes."""
         own: list[tuple[Tensor, Any]] = []
         for parameter in self._group_of:
             if parameter not in gradients:
@@ -286,7 +294,7 @@ class Optimizer(ABC):
         options = {}
         for name in self.defaults:
             option = group[name]
-            # A NumPy scalar would widen the dtype of what it is multiplied with.
+            # A NumPy scalar would widen the dtype of products with it.
             options[name] = option.item() if isinstance(option, np.generic) else option
         return options
 
@@ -297,7 +305,7 @@ class Optimizer(ABC):
                 return
             gradient = gradient.to_dense()
 
-        def replace(array: Array) -> Array:  # runs under the parameter's lock, and so the state too
+        def replace(array: Array) -> Array:  # under the parameter's lock, which guards the state
             state = self._states.get(parameter, {})
             exact = gradient.astype(array.dtype, copy=False)
             updated, self._states[parameter] = self.update(array, exact, state, **options)
@@ -335,11 +343,11 @@ class Optimizer(ABC):
         return "\n".join([f"{type(self).__name__}(", *lines, ")"])
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns copies of all that it remembers, in PyTorch's layout.
+        """Returns copies of the optimizer's state, in PyTorch's layout.
 
         Returns:
-            `state`: by the parameter's number, what is remembered of it. `param_groups`: the
-            options of each group, with the numbers of its `params`.
+            `state`: the state of each parameter by its number. `param_groups`: the options of each
+            group, with the numbers of its `params`.
         """
         number = {parameter: i for i, parameter in enumerate(self._group_of)}
         groups = [
@@ -349,17 +357,17 @@ class Optimizer(ABC):
         return {"state": state, "param_groups": groups}
 
     def _saved(self, parameter: Tensor) -> dict[str, Any]:
-        with parameter.steady():  # another thread may step its rows
+        with parameter.steady():  # another thread may step rows of this parameter
             return copied(self._states[parameter])
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Goes on from what `state_dict()` returned, for the same parameters in the same groups.
+        """Restores what `state_dict()` returned, for the same parameters in the same groups.
 
-        Arrays are copied, to the dtype and device of their parameter. All is checked before
-        anything changes.
+        Arrays are copied, to the dtype and device of their parameter. All checks come before the
+        first change.
 
         Raises:
-            ValueError: Groups, options or shapes differ; the message lists where.
+            ValueError: Groups, options or shapes differ; the message lists the differences.
         """
         groups, states = state_dict["param_groups"], state_dict["state"]
         check_saved(type(self).__name__, self.param_groups, self.defaults, groups, states)
@@ -407,23 +415,23 @@ def _checked(params: Any, first: int) -> tuple[Tensor, ...]:
     return found
 
 
-# -- how updates go over their arrays: cut alike into parts that stay in a core's cache ----------
+# -- updates in blocks that stay in a core's cache -----------------------------------------------
 
 BLOCK_BYTES: Final = 256 * 1024
-"""Of each array. A step with momentum of 1.8 million float32 numbers took 1.9 ms whole, and in parts
-of 64, 128, 256 and 512 KiB 1.5, 1.4, 1.3 and 1.3: an update has four to six arrays, and a core's
-second cache is often of 1 to 2 MiB."""
+"""Bytes of each array in one block. A step with momentum of 1.8 million float32 numbers took 1.9 ms
+without blocks, and 1.5, 1.4, 1.3 and 1.3 ms with blocks of 64, 128, 256 and 512 KiB. An update has
+four to six arrays, and a core's second-level cache is often 1 to 2 MiB."""
 
 
 def in_blocks(*arrays: Any) -> Iterable[tuple[Any, ...]]:
-    """Gives views of the same rows of each, block after block; small ones all at once.
+    """Yields views of the same rows of each array, block after block; small arrays in one block.
 
-    An update is several passes over its arrays; done block by block, all but the first find them in
-    the cache, and what is computed on the way is as small as a block. Arrays of a GPU are left
-    whole: each pass is a launch there.
+    An update is several passes over its arrays. Block by block, all passes but the first find their
+    data in the cache, and temporary arrays are as small as a block. Arrays on a GPU are not split,
+    because each pass would be one more launch.
 
     Args:
-        arrays: Of one shape.
+        arrays: Arrays of one shape.
 
     >>> [a.shape for a, b in in_blocks(np.zeros((1000, 100)), np.ones((1000, 100)))]
     [(327, 100), (327, 100), (327, 100), (19, 100)]
@@ -441,7 +449,7 @@ def _blocks(first: Any, arrays: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
 
 
 def held_arrays(state: Mapping[str, Any], names: Iterable[str], like: Array) -> dict[str, Array]:
-    """Returns those arrays of `state`; zeros, of the shape of `like`, where it has none yet."""
+    """Returns the named arrays of `state`; zeros like `like` where there is none yet."""
     return {
         name: state[name] if name in state else namespace(like).zeros_like(like) for name in names
     }

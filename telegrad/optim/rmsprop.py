@@ -1,4 +1,4 @@
-"""RMSprop: steps in units of the gradients' root mean square."""
+"""RMSprop and Adagrad, which divide gradients by the root of their squares."""
 
 from __future__ import annotations
 
@@ -29,16 +29,17 @@ class RMSprop(Optimizer):
 
     Args:
         params: The parameters, or groups of them.
-        lr: How far a step goes; not negative.
-        alpha: How much of each mean is kept, at least 0 and at most 1.
-        eps: Added to the root; not negative.
-        weight_decay: Not negative.
-        momentum: How much of the last velocity is kept; not negative.
-        centered: Whether the mean is taken off: an estimate of the variance divides.
+        lr: The learning rate; not negative.
+        alpha: The part of each mean that a step keeps; at least 0 and at most 1.
+        eps: The number added to the root; not negative.
+        weight_decay: The factor of the decay; not negative.
+        momentum: The part of the last velocity that a step keeps; not negative.
+        centered: True to subtract the squared mean, so that the divisor estimates the variance.
 
     Raises:
-        TypeError: A parameter is no Tensor.
-        ValueError: A number is out of its range, or a parameter is no leaf that needs a gradient.
+        TypeError: A parameter is not a Tensor.
+        ValueError: A number is out of its range, or a parameter is not a leaf that needs a
+            gradient.
     """
 
     def __init__(
@@ -65,7 +66,11 @@ class RMSprop(Optimizer):
         )
 
     def check(self, options: Mapping[str, Any]) -> None:
-        """Raises a ValueError where an option is out of its range."""
+        """Checks the options.
+
+        Raises:
+            ValueError: An option is out of its range.
+        """
         names = ("lr", "eps", "weight_decay", "momentum")
         if not all(options[name] >= 0 for name in names) or not 0 <= options["alpha"] <= 1:
             told = ", ".join(f"{name}={options[name]}" for name in (*names, "alpha"))
@@ -110,7 +115,7 @@ class RMSprop(Optimizer):
         return stepped, {"step": int(state.get("step", 0)) + 1, **held}
 
 
-# -- adagrad: rates that fall where gradients were large -----------------------------------------
+# -- Adagrad -------------------------------------------------------------------------------------
 
 
 class Adagrad(Optimizer):
@@ -125,15 +130,16 @@ class Adagrad(Optimizer):
 
     Args:
         params: The parameters, or groups of them.
-        lr: How far a step goes; not negative.
-        lr_decay: Not negative.
-        weight_decay: Not negative.
-        initial_accumulator_value: What the sum starts from; not negative.
-        eps: Added to the root; not negative.
+        lr: The learning rate; not negative.
+        lr_decay: The rate at which the learning rate falls; not negative.
+        weight_decay: The factor of the decay; not negative.
+        initial_accumulator_value: The first value of the sum; not negative.
+        eps: The number added to the root; not negative.
 
     Raises:
-        TypeError: A parameter is no Tensor.
-        ValueError: A number is out of its range, or a parameter is no leaf that needs a gradient.
+        TypeError: A parameter is not a Tensor.
+        ValueError: A number is out of its range, or a parameter is not a leaf that needs a
+            gradient.
     """
 
     def __init__(
@@ -158,17 +164,21 @@ class Adagrad(Optimizer):
         )
 
     def check(self, options: Mapping[str, Any]) -> None:
-        """Raises a ValueError where an option is out of its range."""
+        """Checks the options.
+
+        Raises:
+            ValueError: An option is out of its range.
+        """
         if not all(options[name] >= 0 for name in self.defaults):
             told = ", ".join(f"{name}={options[name]}" for name in self.defaults)
             raise ValueError(f"Adagrad needs options that are not negative, not {told}")
 
     def steps_rows(self, options: Mapping[str, Any]) -> bool:
-        """Without weight decay."""
+        """Returns True if there is no weight decay."""
         return not options["weight_decay"]
 
     def initial(self, parameter: Array, options: Mapping[str, Any]) -> State:
-        """Returns the sum that it starts from."""
+        """Returns the first value of the sum."""
         start = namespace(parameter).full_like(parameter, options["initial_accumulator_value"])
         return {"step": 0, "sum": start}
 

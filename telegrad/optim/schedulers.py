@@ -1,7 +1,8 @@
-"""Schedules of learning rates, as functions of how many steps were made.
+"""Schedules of learning rates, as functions of the number of steps made.
 
-Each is `rate(base, t)`, with the group's rate before any scheduler as `base`: it needs no history,
-and one schedule may go on where another ends (`SequentialLR`).
+Each schedule is a function `rate(base, t)`, where `base` is the group's rate before any scheduler.
+It needs no history, so one schedule can continue where another ends (`SequentialLR`).
+`ReduceLROnPlateau` is different: it follows a metric.
 """
 
 from __future__ import annotations
@@ -31,17 +32,18 @@ __all__ = [
 class Scheduler(ABC):
     """Sets the `lr` of each group of an optimizer; subclasses write `rate`.
 
-    Made, it sets the rates of the first step; `step()` is called after those of the optimizer.
+    The constructor sets the rates of the first step. Call `step()` after the optimizer's `step()`.
 
     Args:
-        optimizer: Its groups' present rates are the bases, unless a scheduler came before.
-        last_epoch: How many steps were made already, less one.
+        optimizer: The optimizer; its groups' present rates are the bases, unless it already had a
+            scheduler.
+        last_epoch: The number of steps already made, minus one.
 
     Raises:
-        TypeError: `optimizer` is none.
+        TypeError: `optimizer` has no groups.
 
     Attributes:
-        last_epoch: How often `step` was called.
+        last_epoch: The number of calls of `step`.
     """
 
     def __init__(self, optimizer: HasGroups, *, last_epoch: int = -1) -> None:
@@ -63,8 +65,8 @@ class Scheduler(ABC):
         """Returns the learning rate after `t` steps.
 
         Args:
-            base: That of the group before any scheduler.
-            t: From 0.
+            base: The rate of the group before any scheduler.
+            t: The number of steps made, from 0.
         """
 
     def step(self) -> None:
@@ -85,14 +87,14 @@ class Scheduler(ABC):
         return f"{type(self).__name__}(last_epoch={self.last_epoch}, lr={self.get_last_lr()})"
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns where it is: numbers alone."""
+        """Returns the state of the scheduler, which is numbers only."""
         return {"base_lrs": list(self.base_lrs), "last_epoch": self.last_epoch}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Goes on from there, for a scheduler made with the same options.
+        """Restores what `state_dict()` returned, for a scheduler with the same options.
 
         Raises:
-            ValueError: It was of another number of groups.
+            ValueError: The state has another number of groups.
         """
         if len(state_dict["base_lrs"]) != len(self._groups):
             raise ValueError(
@@ -106,12 +108,12 @@ class Scheduler(ABC):
 
 @final
 class LambdaLR(Scheduler):
-    """`base * function(t)`.
+    """The schedule `base * function(t)`.
 
     Args:
-        optimizer: See `Scheduler`.
-        lr_lambda: The factor after `t` steps.
-        last_epoch: See `Scheduler`.
+        optimizer: The optimizer whose rates it sets.
+        lr_lambda: The function of the number of steps that returns the factor.
+        last_epoch: The number of steps already made, minus one.
     """
 
     def __init__(
@@ -127,13 +129,13 @@ class LambdaLR(Scheduler):
 
 @final
 class StepLR(Scheduler):
-    """`base * gamma ** (t // step_size)`.
+    """The schedule `base * gamma ** (t // step_size)`.
 
     Args:
-        optimizer: See `Scheduler`.
-        step_size: After how many steps the rate falls; positive.
-        gamma: By what it is multiplied then.
-        last_epoch: See `Scheduler`.
+        optimizer: The optimizer whose rates it sets.
+        step_size: The number of steps after which the rate falls; positive.
+        gamma: The factor by which it falls.
+        last_epoch: The number of steps already made, minus one.
 
     >>> from telegrad import optim, tensor
     >>> optimizer = optim.SGD([tensor(1.0, requires_grad=True)], lr=0.5)
@@ -160,13 +162,13 @@ class StepLR(Scheduler):
 
 @final
 class MultiStepLR(Scheduler):
-    """`base * gamma ** n`, where `t` has reached `n` of the milestones.
+    """The schedule `base * gamma ** n`, where n is the number of milestones that `t` has reached.
 
     Args:
-        optimizer: See `Scheduler`.
-        milestones: After how many steps the rate falls.
-        gamma: By what it is multiplied then.
-        last_epoch: See `Scheduler`.
+        optimizer: The optimizer whose rates it sets.
+        milestones: The numbers of steps after which the rate falls.
+        gamma: The factor by which it falls.
+        last_epoch: The number of steps already made, minus one.
     """
 
     def __init__(
@@ -187,12 +189,12 @@ class MultiStepLR(Scheduler):
 
 @final
 class ExponentialLR(Scheduler):
-    """`base * gamma ** t`.
+    """The schedule `base * gamma ** t`.
 
     Args:
-        optimizer: See `Scheduler`.
-        gamma: By what each step multiplies the rate.
-        last_epoch: See `Scheduler`.
+        optimizer: The optimizer whose rates it sets.
+        gamma: The factor of each step.
+        last_epoch: The number of steps already made, minus one.
     """
 
     def __init__(self, optimizer: HasGroups, gamma: float, *, last_epoch: int = -1) -> None:
@@ -206,14 +208,14 @@ class ExponentialLR(Scheduler):
 
 @final
 class LinearLR(Scheduler):
-    """From `start_factor * base` to `end_factor * base` on a line: a warm-up.
+    """The schedule from `start_factor * base` to `end_factor * base` on a line: a warm-up.
 
     Args:
-        optimizer: See `Scheduler`.
-        start_factor: Above 0, at most 1.
-        end_factor: At least 0, at most 1.
-        total_iters: After how many steps the end is reached; positive.
-        last_epoch: See `Scheduler`.
+        optimizer: The optimizer whose rates it sets.
+        start_factor: The first factor; above 0, at most 1.
+        end_factor: The last factor; at least 0, at most 1.
+        total_iters: The number of steps after which the end is reached; positive.
+        last_epoch: The number of steps already made, minus one.
     """
 
     def __init__(
@@ -235,23 +237,23 @@ class LinearLR(Scheduler):
         super().__init__(optimizer, last_epoch=last_epoch)
 
     def rate(self, base: float, t: int) -> float:
-        """Returns the base times what the line is at `t`."""
+        """Returns the base times the value of the line at `t`."""
         part = min(t, self.total_iters) / self.total_iters
         return base * (self.start_factor + (self.end_factor - self.start_factor) * part)
 
 
 @final
 class CosineAnnealingLR(Scheduler):
-    """From the base to `eta_min` on half a cosine, and back again.
+    """The schedule from the base to `eta_min` on half a cosine, and back again.
 
     Loshchilov and Hutter, "SGDR: stochastic gradient descent with warm restarts" (2017), without
     restarts.
 
     Args:
-        optimizer: See `Scheduler`.
-        T_max: After how many steps `eta_min` is reached; positive.
+        optimizer: The optimizer whose rates it sets.
+        T_max: The number of steps after which `eta_min` is reached; positive.
         eta_min: The least rate.
-        last_epoch: See `Scheduler`.
+        last_epoch: The number of steps already made, minus one.
     """
 
     def __init__(
@@ -262,29 +264,29 @@ class CosineAnnealingLR(Scheduler):
         super().__init__(optimizer, last_epoch=last_epoch)
 
     def rate(self, base: float, t: int) -> float:
-        """Returns what the cosine is at `t`."""
+        """Returns the value of the cosine at `t`."""
         return _cosine(base, self.eta_min, t / self.T_max)
 
 
 @final
 class OneCycleLR(Scheduler):
-    """Up to `max_lr`, and down to almost nothing; momentum goes the other way.
+    """The schedule up to `max_lr` and down to almost nothing; momentum goes the other way.
 
     Smith and Topin, "Super-convergence" (2018). The rates do not depend on the optimizer's own.
 
     Args:
-        optimizer: See `Scheduler`.
+        optimizer: The optimizer whose rates it sets.
         max_lr: The largest rate.
-        total_steps: How many steps there will be; `step` is called no more often. After the last
-            one the rates stay.
-        pct_start: Which part of them goes up; between 0 and 1.
+        total_steps: The number of steps of the cycle. `step` may be called only so often; the rates
+            do not change after the last one.
+        pct_start: The part of the cycle in which the rate rises; between 0 and 1.
         anneal_strategy: `cos` or `linear`.
-        cycle_momentum: Whether `momentum`, or the first of `betas`, is set too.
-        base_momentum: The least, where the rate is largest.
-        max_momentum: The largest, at both ends.
-        div_factor: The first rate is `max_lr / div_factor`.
-        final_div_factor: The last rate is the first over this.
-        last_epoch: See `Scheduler`.
+        cycle_momentum: True to set `momentum`, or the first of `betas`, too.
+        base_momentum: The least momentum, at the largest rate.
+        max_momentum: The largest momentum, at both ends of the cycle.
+        div_factor: The divisor that gives the first rate: `max_lr / div_factor`.
+        final_div_factor: The divisor that gives the last rate from the first rate.
+        last_epoch: The number of steps already made, minus one.
 
     Raises:
         ValueError: A number is out of its range, or the optimizer has no momentum to cycle.
@@ -330,14 +332,14 @@ class OneCycleLR(Scheduler):
     def _at(self, t: int, start: float, middle: float, end: float) -> float:
         if t > self.total_steps:
             raise ValueError(f"a cycle of {self.total_steps} steps has no step {t}")
-        t = min(t, self.total_steps - 1)  # loops call `step` after the last step too
+        t = min(t, self.total_steps - 1)  # loops call `step` after the last step, too
         top, last = self.pct_start * self.total_steps - 1, self.total_steps - 1
         if t <= top:
             return self._anneal(start, middle, t / top if top else 1.0)
         return self._anneal(middle, end, (t - top) / (last - top))
 
     def set_groups(self, t: int) -> None:
-        """Sets the rates, and the momenta, after `t` steps."""
+        """Sets the rates and the momenta after `t` steps."""
         super().set_groups(t)
         if self.momenta is None:
             return
@@ -352,17 +354,17 @@ class OneCycleLR(Scheduler):
 
 @final
 class SequentialLR(Scheduler):
-    """One schedule after the other: a warm-up and then a cosine.
+    """One schedule after the other: for example a warm-up and then a cosine.
 
     Args:
-        optimizer: See `Scheduler`.
-        schedulers: Made for this optimizer.
-        milestones: After how many steps each but the first takes over, and counts from 0.
-        last_epoch: See `Scheduler`.
+        optimizer: The optimizer whose rates it sets.
+        schedulers: The schedules in their order, made for this optimizer.
+        milestones: The numbers of steps after which each schedule but the first starts at 0.
+        last_epoch: The number of steps already made, minus one.
 
     Raises:
-        ValueError: There are not as many milestones as schedulers after the first, or one
-            is of another optimizer.
+        ValueError: The number of milestones is not that of the schedules minus one, or a schedule
+            belongs to another optimizer.
     """
 
     def __init__(
@@ -384,20 +386,20 @@ class SequentialLR(Scheduler):
         super().__init__(optimizer, last_epoch=last_epoch)
 
     def rate(self, base: float, t: int) -> float:
-        """Returns the rate of the schedule whose turn it is."""
+        """Returns the rate of the schedule that is active at `t`."""
         i = bisect_right(self.milestones, t)
         return self.schedulers[i].rate(base, t - (self.milestones[i - 1] if i else 0))
 
     def set_groups(self, t: int) -> None:
-        """Sets the rates after `t` steps, as the schedule whose turn it is does."""
+        """Sets the rates after `t` steps by the schedule that is active then."""
         i = bisect_right(self.milestones, t)
         self.schedulers[i].set_groups(t - (self.milestones[i - 1] if i else 0))
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Goes on from there, and so does each of the schedules.
+        """Restores what `state_dict()` returned, in each of the schedules, too.
 
         Raises:
-            ValueError: It was of another number of groups.
+            ValueError: The state has another number of groups.
         """
         for scheduler in self.schedulers:
             scheduler.base_lrs = list(state_dict["base_lrs"])
@@ -417,26 +419,27 @@ def _check_positive(name: str, number: int) -> None:
         raise ValueError(f"{name} is positive, not {number}")
 
 
-# -- `ReduceLROnPlateau`: a learning rate that falls when nothing gets better any more -----------
+# -- `ReduceLROnPlateau` -------------------------------------------------------------------------
 
 
 @final
 class ReduceLROnPlateau:
-    """Multiplies the rates by `factor` when a metric has stopped getting better.
+    """Multiplies the rates by `factor` when a metric has stopped improving.
 
     Args:
-        optimizer: The one whose rates it sets.
-        mode: Whether a good metric is a `min` or a `max`.
-        factor: Below 1.
-        patience: How many steps without an improvement are let pass.
-        threshold: By how much a metric must be better to count as an improvement.
-        threshold_mode: Whether that is `rel`, to the best so far, or `abs`.
-        cooldown: How many steps after a reduction are not counted.
-        min_lr: No rate falls below it.
-        eps: A reduction by less is not made.
+        optimizer: The optimizer whose rates it sets.
+        mode: The direction of improvement: `min` if a small metric is good, `max` if a large one
+            is.
+        factor: The factor of the rates; below 1.
+        patience: The number of steps without an improvement that pass before a reduction.
+        threshold: The difference from the best metric that counts as an improvement.
+        threshold_mode: The meaning of `threshold`: `rel`, relative to the best metric, or `abs`.
+        cooldown: The number of steps after a reduction that are not counted.
+        min_lr: The least rate.
+        eps: The least reduction; smaller ones are not made.
 
     Raises:
-        ValueError: `factor` is not below 1, or a mode is none.
+        ValueError: `factor` is not below 1, or a mode is unknown.
     """
 
     def __init__(
@@ -465,7 +468,7 @@ class ReduceLROnPlateau:
         self.num_bad_epochs = self.cooldown_counter = self.last_epoch = 0
 
     def step(self, metrics: float) -> None:
-        """Takes note of a metric, and reduces the rates if it is time."""
+        """Records a metric, and reduces the rates if it has not improved for too long."""
         metric = float(metrics)
         self.last_epoch += 1
         if self._is_better(metric):
@@ -499,12 +502,12 @@ class ReduceLROnPlateau:
         return [group["lr"] for group in self.optimizer.param_groups]
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns where it is: numbers alone; the rates are the optimizer's to save."""
+        """Returns the state, which is numbers only; the optimizer saves the rates."""
         names = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")
         return {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Goes on from there."""
+        """Restores what `state_dict()` returned."""
         self.best = float(state_dict["best"])
         self.num_bad_epochs = int(state_dict["num_bad_epochs"])
         self.cooldown_counter = int(state_dict["cooldown_counter"])

@@ -14,7 +14,7 @@ __all__ = ["SGD"]
 
 
 class SGD(Optimizer):
-    """Steps against the gradient.
+    """Takes steps against the gradient.
 
         g = gradient + weight_decay * parameter
         buffer = momentum * buffer + (1 - dampening) * g      (g, at the first step)
@@ -25,15 +25,16 @@ class SGD(Optimizer):
 
     Args:
         params: The parameters, or groups of them.
-        lr: How far a step goes; not negative.
-        momentum: How much of the last velocity is kept, at least 0 and below 1.
-        dampening: How much of the gradient is left out of the velocity.
-        weight_decay: Not negative.
-        nesterov: Looks ahead; needs momentum and no dampening.
+        lr: The learning rate; not negative.
+        momentum: The part of the last velocity that a step keeps; at least 0 and below 1.
+        dampening: The part of the gradient that does not go into the velocity.
+        weight_decay: The factor of the decay; not negative.
+        nesterov: True for Nesterov's momentum, which looks ahead; needs momentum and no dampening.
 
     Raises:
-        TypeError: A parameter is no Tensor.
-        ValueError: A number is out of its range, or a parameter is no leaf that needs a gradient.
+        TypeError: A parameter is not a Tensor.
+        ValueError: A number is out of its range, or a parameter is not a leaf that needs a
+            gradient.
 
     >>> from telegrad.autograd import tensor
     >>> x = tensor(1.0, requires_grad=True)
@@ -66,9 +67,13 @@ class SGD(Optimizer):
         )
 
     def check(self, options: Mapping[str, Any]) -> None:
-        """Raises a ValueError where an option is out of its range."""
+        """Checks the options.
+
+        Raises:
+            ValueError: An option is out of its range.
+        """
         lr, momentum, decay = (options[name] for name in ("lr", "momentum", "weight_decay"))
-        # Written so that nan is refused too.
+        # These conditions are False for NaN, so NaN is refused, too.
         if not lr >= 0 or not 0 <= momentum < 1 or not decay >= 0:
             raise ValueError(
                 f"SGD needs lr >= 0, 0 <= momentum < 1 and weight_decay >= 0, not lr={lr}, "
@@ -78,7 +83,7 @@ class SGD(Optimizer):
             raise ValueError("Nesterov's momentum needs momentum > 0 and dampening=0")
 
     def steps_rows(self, options: Mapping[str, Any]) -> bool:
-        """Without momentum and weight decay."""
+        """Returns True if there is neither momentum nor weight decay."""
         return not options["momentum"] and not options["weight_decay"]
 
     def update(

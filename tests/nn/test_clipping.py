@@ -66,9 +66,9 @@ def test_what_is_not_finite() -> None:
             clip_norm(params, 1.0, error_if_nonfinite=True)
         assert params[0].grad.data[1] == 1.0
         assert str(clip_norm(params, 1.0)) == str(bad)
-    with pytest.raises(ValueError, match="max_norm is not negative, not nan"):
+    with pytest.raises(ValueError, match="max_norm must not be negative, it is nan"):
         clip_norm([], math.nan)
-    with pytest.raises(ValueError, match="clip_value is not negative, not -1"):
+    with pytest.raises(ValueError, match="clip_value must not be negative, it is -1"):
         clip_value([], -1)
     assert clip_norm([], 1.0) == 0.0
 

@@ -231,7 +231,7 @@ def bad_modes() -> None:
         ({"trainers": ["worker1", 1]}, ValueError, "each once"),
         ({"trainers": "worker1"}, TypeError, r"write \['worker1'\]"),
         ({"trainers": ["worker9"]}, LookupError, "worker9"),
-        ({"max_norm": -1.0}, ValueError, "max_norm is not negative"),
+        ({"max_norm": -1.0}, ValueError, "max_norm must not be negative"),
     ]
     for options, error, words in cases:
         with pytest.raises(error, match=words):
