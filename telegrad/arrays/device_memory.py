@@ -155,7 +155,7 @@ class Mappings:
     """The GPU memory of other processes that is open in this process; safe for any thread.
 
     Opening a handle takes long, so a mapping stays open for a while after its last use. It does not
-    stay open forever, because the maker of the memory cannot free it until then.
+    stay open until the maker frees the memory, because the maker also keeps memory that is unused.
 
     Args:
         clock: A function that returns the time in seconds.

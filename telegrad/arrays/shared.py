@@ -116,7 +116,7 @@ def _seals() -> int:
 def shared_empty(shape: Shape | int, dtype: DTypeLike = np.float64) -> np.ndarray[Any, Any]:
     """Returns a new array, all zero, that workers of this host receive without a copy.
 
-    An array is shared if it, or a contiguous part of it, is larger than 64 KiB and is sent to a
+    The array, or a contiguous part of it, is shared if it is larger than 64 KiB and is sent to a
     worker of the same host over the local transport. The receiver's array is then the same memory.
     Each of the two workers sees the other's writes, from the call on and as long as both have it;
     the program must order these accesses itself. All other receivers get a copy, as of any array:

@@ -179,8 +179,8 @@ def grad(
         tuple of them, else a tree like `inputs`.
 
     Raises:
-        AutogradError: An input needs no gradient, or no output depends on it; or an error that
-            `backward` raises, too.
+        AutogradError: An input needs no gradient, no output depends on it, or `backward` would
+            raise.
 
     >>> from telegrad.autograd import tensor
     >>> x = tensor(3.0, requires_grad=True)

@@ -149,7 +149,7 @@ def composed(
 ) -> Callable[[F], F]:
     """Returns a decorator for a function that replaces `function` on Tensors, made of others.
 
-    Calls with arrays alone still go to `function` itself. Parameters that the decorated function
+    Calls without Tensors still go to `function` itself. Parameters that the decorated function
     does not support are missing from its signature, so Python's own TypeError names them. `out` may
     be in the signature; a value other than None is refused.
     """

@@ -1,7 +1,7 @@
 """Attention, forward and backward, without storing the weights of all pairs for the gradient.
 
-The kernel computes softmax(scale * q @ k.T + bias) @ v in blocks of the leading axes, so that the
-weights of one block stay in the processor's cache. It keeps only the logarithm of each row's sum;
+The kernel computes softmax(scale * q @ k.T + bias) @ v in blocks of the leading axes. The weights of
+one block fit into the processor's cache. It keeps only the logarithm of each row's sum;
 the backward computes the weights again: Rabe and Staats, "Self-attention does not need O(n^2)
 memory" (2021). On a GPU there is one block.
 

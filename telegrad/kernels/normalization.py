@@ -28,7 +28,7 @@ differed by less than the noise. The limit bounds the memory beside the results 
 
 
 class Normalized(NamedTuple):
-    """The result of `normalize` with what the backward needs.
+    """The result of `normalize`, with the arrays that the backward needs.
 
     Attributes:
         y: The result.

@@ -2,8 +2,8 @@
 
 One step has little to compute, so everything that can be done for all steps at once is done outside
 of the loop. Before the loop: the products of the inputs with their weights. After it: the products
-for the gradients of weights and inputs. The loops, forward and backward, keep only what depends on
-the previous step:
+for the gradients of weights and inputs. The loops, forward and backward, compute only
+what depends on the previous step:
 
     forward     gates = x @ w_ih.T + bias           one product for each gate
                 for each step: gates += h @ w_hh.T, then the cell
@@ -166,7 +166,7 @@ def _start(gradient: Any, like: Array) -> Any:
     return namespace(like).zeros_like(like) if gradient is None else gradient.copy()
 
 
-# -- tanh and rectifier: h = f(gates) ----------------------------------------------------------------
+# -- tanh and rectifier: h = f(gates) --------------------------------------------------------------
 
 
 def _simple_forward(
@@ -211,7 +211,7 @@ def _rectifier_slope(y: Any) -> Any:
     return (y > 0).astype(y.dtype)
 
 
-# -- long short-term memory: i, f, g, o; c = f * c + i * g; h = o * tanh(c) --------------------------
+# -- long short-term memory: i, f, g, o; c = f * c + i * g; h = o * tanh(c) ------------------------
 
 
 def _lstm_forward(gates: Any, states: Any, w_hh: Any, _: Any) -> Any:
@@ -265,7 +265,7 @@ def _lstm_backward(kept: Any, y: Any, states: Any, w_hh: Any, *g: Any) -> Any:
     return slopes, slopes, (dh, dc)
 
 
-# -- gated recurrent unit: r, z, n; n = tanh(gates + r * (h @ w)); h = n + z * (h - n) ---------------
+# -- gated recurrent unit: r, z, n; n = tanh(gates + r * (h @ w)); h = n + z * (h - n) -------------
 
 
 def _gru_forward(gates: Any, states: Any, w_hh: Any, bias: Any) -> Any:

@@ -44,8 +44,8 @@ def scaled_dot_product_attention(
         query: The queries, shape (..., queries, length).
         key: The keys, shape (..., keys, length).
         value: The values, shape (..., keys, value length).
-        attn_mask: An array that broadcasts to (..., queries, keys). Of bool: True where a query may
-            read a key. Of numbers: they are added to the scores.
+        attn_mask: An array that broadcasts to (..., queries, keys). A bool mask is
+            True where a query may read a key; a numeric mask is added to the scores.
         dropout_p: The probability with which a weight is dropped; in evaluation, too.
         is_causal: True to let each query read only keys up to its own number.
         scale: The factor of the scores; None for 1/sqrt(length).
@@ -252,11 +252,12 @@ class MultiheadAttention(Module):
             query: The queries, shape (steps, batch, embed_dim), or (steps, embed_dim).
             key: The keys, shape (keys, batch, kdim), or (keys, kdim).
             value: The values, shape (keys, batch, vdim), or (keys, vdim).
-            key_padding_mask: An array of shape (batch, keys), or (keys,). Of bool: True for keys
-                that no query reads. Of numbers: they are added to the scores.
+            key_padding_mask: An array of shape (batch, keys), or (keys,). A bool mask
+                is True for keys that no query reads; a numeric mask is added to the scores.
             need_weights: True to return the weights, which costs time and memory.
-            attn_mask: An array of shape (steps, keys) or (batch * heads, steps, keys). Of bool:
-                True where a query does not read a key. Of numbers: they are added to the scores.
+            attn_mask: An array of shape (steps, keys) or (batch * heads, steps, keys). A bool
+                mask is True where a query does not read a key; a numeric mask is added to the
+                scores.
             average_attn_weights: True to return the mean of the weights over the heads.
             is_causal: True to let each query read only keys up to its own number; needs no mask.
 

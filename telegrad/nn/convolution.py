@@ -406,8 +406,8 @@ def avg_pool2d(
 def adaptive_avg_pool2d(x: Tensor | Array, output_size: Any) -> Tensor:
     """Returns the means of `output_size` parts of the image, of nearly equal size.
 
-    Part i of n covers the rows from floor(i * rows / n) to ceil((i + 1) * rows / n); columns
-    likewise.
+    Part i of n covers the rows from floor(i * rows / n) to ceil((i + 1) * rows / n). Columns
+    are divided in the same way.
 
     Args:
         x: Floating-point numbers, of shape (..., rows, columns).

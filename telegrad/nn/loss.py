@@ -256,7 +256,7 @@ class _Labelled(NamedTuple):
         scores: The scores, with the classes along the last axis.
         labels: Integers; 0 in place of a label that does not count.
         weights: The weight of each label, 0 for one that does not count; None if all are 1. A
-            Tensor if the weights of the classes are one.
+            Tensor if the class weights are a Tensor.
         counted: A mask of the labels that count; None if all do.
         axis: The axis of the classes in the input.
     """

@@ -72,7 +72,7 @@ class ModuleHooks:
 
 @final
 class _Gate:
-    """Two nodes around one call: gradients pass the node at its outputs, then that at its inputs."""
+    """Two nodes around one call; gradients pass the one at its outputs, then that at its inputs."""
 
     def __init__(self, module: Any, hooks: HookList[Callable[..., Any]]) -> None:
         self._module = module

@@ -61,7 +61,7 @@ def test_a_dict_is_a_dict() -> None:
     assert "a" not in heads
     del heads["keys"]
     assert list(heads) == ["b"]
-    with pytest.raises(ValueError, match=r"no dot in it, not 'a\.b'"):
+    with pytest.raises(ValueError, match=r"without a dot, not 'a\.b'"):
         heads["a.b"] = nn.ReLU()
     with pytest.raises(TypeError, match="'c' is no Module but int"):
         heads["c"] = 3  # type: ignore[assignment]

@@ -196,7 +196,7 @@ def test_what_it_refuses() -> None:
     ]:
         with pytest.raises(ValueError, match=words):
             F.conv2d(x, weight, **options)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"not of \(4,\) with"):
+    with pytest.raises(ValueError, match=r"not \(4,\) and"):
         F.conv2d(np.zeros(4), weight)
     with pytest.raises(ValueError, match="do not divide into 2 groups"):
         nn.Conv2d(3, 4, 3, groups=2)

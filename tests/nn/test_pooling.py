@@ -157,7 +157,7 @@ def test_what_they_refuse() -> None:
         (lambda: nn.MaxPool2d(0), "kernel_size is one integer or two"),
         (lambda: F.max_pool2d(x[0], 1), "over the last two axes"),
         (lambda: F.adaptive_avg_pool2d(x, 0), "output_size is positive"),
-        (lambda: F.adaptive_avg_pool2d(x[:0], 1), "no mean of no items"),
+        (lambda: F.adaptive_avg_pool2d(x[:0], 1), "the mean of no items"),
     ]
     for call, words in refused:
         with pytest.raises(ValueError, match=words):

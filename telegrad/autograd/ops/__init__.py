@@ -1,6 +1,7 @@
 """The operations that have gradient rules; each takes arrays and Tensors alike.
 
-Arrays alone give an array. With a Tensor among them, the result is a Tensor and is recorded.
+If all arguments are arrays, the result is an array. If one is a Tensor, the result is a Tensor and
+the operation is recorded.
 """
 
 from telegrad.autograd.ops.elementwise import (

@@ -24,7 +24,7 @@ from telegrad.types import Shape
 
 __all__: list[str] = []
 
-# For each norm of a transform, the norm of its inverse with which that is its transpose.
+# For each norm of a transform, the norm with which the inverse transform is its transpose.
 _DUAL: Final[dict[Any, Any]] = {
     None: "forward",
     "backward": "forward",

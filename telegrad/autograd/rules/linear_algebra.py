@@ -343,7 +343,7 @@ def _of_right_side(g: Any, a: Any, vector: bool) -> Any:
 
 
 def _solve_there(a: Any, b: Any) -> Any:
-    """Computes `solve` for CuPy, whose own does not broadcast and treats vectors as NumPy 1 did."""
+    """Computes `solve` for CuPy, which does not broadcast batches and treats vectors as NumPy 1."""
     xp = namespace(a, b)
     columns = b[..., None] if b.ndim == 1 else b
     batch = np.broadcast_shapes(a.shape[:-2], columns.shape[:-2])
@@ -453,7 +453,7 @@ def _of_factor(g: Any, y: Any, upper: bool) -> Any:
 
 
 def _cholesky_there(a: Any, upper: bool = False) -> Any:
-    """Computes `cholesky` for CuPy, whose own computes only the lower factor."""
+    """Computes `cholesky` for CuPy, which can compute only the lower factor."""
     factor = np.linalg.cholesky(a.swapaxes(-1, -2).conj() if upper else a)
     return factor.swapaxes(-1, -2).conj() if upper else factor
 
@@ -617,7 +617,7 @@ def _of_vector(g: Any, y: Any, x: Any, order: Any, axis: Any) -> Any:
     if order == 2:
         return x * _fraction(g, y)
     size = absolute(x)
-    # Fractions of the norm, so that no power overflows. Where an item is 0, sign(x) is 0.
+    # Fractions of the norm, so that no power overflows. If an item is 0, sign(x) is 0.
     zero = (size == 0) | (y == 0)
     ratio = choose(zero, 1.0, size / choose(y == 0, 1.0, y))
     return choose(zero, 0.0, g * sign(x) * ratio ** (order - 1))

@@ -320,7 +320,7 @@ def _conjugate(g: Any) -> Any:
 
 
 def _there(of: Any, *, conjugate: bool = False) -> dict[str, Any]:
-    """Returns a kernel for CuPy, whose versions before 14 lack some of these functions."""
+    """Returns a kernel for CuPy, which lacks these functions or has them only since version 14."""
 
     def multiply(x1: Any, x2: Any, axis: int | None = None) -> Any:
         subscripts = of(x1.ndim, x2.ndim) if axis is None else of(x1.ndim, x2.ndim, axis)

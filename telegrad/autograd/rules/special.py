@@ -167,8 +167,8 @@ def _of_finite(a: Any, *, axis: Any = None, keepdims: bool = False) -> Any:
     top = np.maximum.reduce(a, axis=axis, keepdims=True) if a.ndim and a.size else np.nan
     if a.dtype.kind != "f" or not np.isfinite(top).all():
         return special.logsumexp(a, axis=axis, keepdims=keepdims)
-    # The largest items are counted, not added: a sum that holds them would lose what is small
-    # beside 1.
+    # The largest items are counted, not added: a sum that holds them would lose terms that
+    # are small beside 1.
     largest = a == top
     number = np.add.reduce(largest, axis=axis, keepdims=True, dtype=a.dtype)
     others = np.exp(a - top)
