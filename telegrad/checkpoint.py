@@ -107,7 +107,7 @@ def load_state_dict(path: str | os.PathLike[str]) -> dict[str, Array]:
         with library.safe_open(os.fspath(path), framework="np") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
     except library.SafetensorError as error:
-        raise ValueError(f"{os.fspath(path)} is no safetensors file: {error}") from error
+        raise ValueError(f"{os.fspath(path)} is not a safetensors file: {error}") from error
 
 
 def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
@@ -123,7 +123,7 @@ def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
         with library.safe_open(os.fspath(path), framework="np") as file:
             return dict(file.metadata() or {})
     except library.SafetensorError as error:
-        raise ValueError(f"{os.fspath(path)} is no safetensors file: {error}") from error
+        raise ValueError(f"{os.fspath(path)} is not a safetensors file: {error}") from error
 
 
 def save_checkpoint(parts: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
@@ -167,7 +167,7 @@ def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
     words = load_metadata(path)
     if _TREE not in words:
-        raise ValueError(f"{os.fspath(path)} is no checkpoint; read it with load_state_dict")
+        raise ValueError(f"{os.fspath(path)} is not a checkpoint; read it with load_state_dict")
     arrays = load_state_dict(path)
     return {name: _joined(x, arrays) for name, x in json.loads(words[_TREE]).items()}
 

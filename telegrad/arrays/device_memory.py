@@ -194,7 +194,7 @@ class Mappings:
             RuntimeError: CUDA cannot open the handle.
         """
         if len(place.handle) != HANDLE_BYTES or not 0 <= place.offset <= place.size - size:
-            raise ValueError(f"{size} bytes at {place.offset} of a GPU's memory of {place.size}")
+            raise ValueError(f"invalid GPU memory: {size} bytes at {place.offset} of {place.size}")
         mapping = self._use(place)
         try:
             yield _array(mapping, place.offset, shape, dtype)
@@ -229,7 +229,7 @@ class Mappings:
             if mapping is None:
                 mapping = self._open[key] = self._opened(place)
             elif mapping.size != place.size:
-                raise ValueError(f"memory of {mapping.size} bytes, and now of {place.size}")
+                raise ValueError(f"one handle for memory of {mapping.size} and {place.size} bytes")
             mapping.users += 1
             return mapping
 

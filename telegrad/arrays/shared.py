@@ -91,7 +91,7 @@ class SharedMemory(mmap):
         except OSError as error:
             raise ValueError(f"not memory that can be shared: {error}") from error
         if seals != _seals() or found != size or not size:
-            raise ValueError(f"memory of {found} bytes, with the seals {seals:#x}, for {size}")
+            raise ValueError(f"got memory of {found} bytes with the seals {seals:#x}, not {size}")
         return cls(descriptor, size)
 
     def take_descriptor(self) -> int:
@@ -140,7 +140,7 @@ def shared_empty(shape: Shape | int, dtype: DTypeLike = np.float64) -> np.ndarra
     if item.hasobject:
         raise ValueError(f"items of dtype {item} cannot be shared; use a dtype of numbers")
     if not HAS_MEMFD:
-        raise OSError("this system has no memory that can be shared; use numpy.empty")
+        raise OSError("this system does not support shared memory; use numpy.empty")
     size = math.prod((shape,) if isinstance(shape, int) else shape) * item.itemsize
     memory = SharedMemory.make(max(1, size))
     memory.travels = True

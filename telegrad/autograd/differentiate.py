@@ -287,7 +287,7 @@ def gradients_of_roots(
 
 def _no_edge(x: Any, i: int) -> AutogradError:
     if not isinstance(x, Tensor):
-        return AutogradError(f"input {i} is no tensor but {type(x).__name__}")
+        return AutogradError(f"input {i} must be a Tensor, not {type(x).__name__}")
     return AutogradError(f"input {i} of shape {x.shape} needs no gradient")
 
 

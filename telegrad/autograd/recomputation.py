@@ -5,9 +5,9 @@
                each node takes the saved values of its double, and the doubles are dropped
 
 The graph is that of the first run. Hooks, gradients of gradients and graphs that lead to other
-workers therefore need no special case. The arguments, the results and the arrays of
-parameters stay in memory. (Chen, Xu, Zhang, Guestrin: Training Deep Nets with Sublinear Memory Cost,
-2016, arXiv:1604.06174.)
+workers therefore need no special case. The arguments, the results and the arrays of parameters stay
+in memory. (Chen, Xu, Zhang, Guestrin: Training Deep Nets with Sublinear Memory Cost, 2016,
+arXiv:1604.06174.)
 """
 
 from __future__ import annotations

@@ -279,7 +279,7 @@ class _Inputs:
         self._alone = isinstance(argnums, int)
         numbers = [argnums] if isinstance(argnums, int) else list(argnums)
         if not all(-len(args) <= k < len(args) for k in numbers):
-            raise ValueError(f"argnums {argnums} of {len(args)} positional arguments")
+            raise ValueError(f"argnums {argnums} is out of range: {len(args)} positional arguments")
         if len({k % len(args) for k in numbers}) < len(numbers):
             raise ValueError(f"argnums {argnums} name an argument twice")
         flat, self._rebuild = flatten([args[k] for k in numbers])

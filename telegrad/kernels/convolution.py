@@ -6,8 +6,7 @@ result lacks. p counts windows; ckk counts channels and places in a window.
 
     conv2d           output[n, o, p]  =  weight[o, ckk] * columns[n, ckk, p]
     conv2d_weight    weight[o, ckk]   =  gradient[n, o, p] * columns[n, ckk, p]
-    conv2d_input     columns[n, ckk, p] = weight[o, ckk] * gradient[n, o, p], added up into the
-    input
+    conv2d_input     columns[n, ckk, p] = weight[o, ckk] * gradient[n, o, p], added into the input
 
 The columns are made for as many images at a time as fit into 2 MB, so the memory beside input and
 output is small. The three functions are the derivatives of one trilinear form: each is linear in

@@ -71,7 +71,7 @@ def unflatten(buffer: Array, shapes: Sequence[Shape], *, scale: float = 1.0) -> 
     """
     sizes = [math.prod(shape) for shape in shapes]
     if buffer.shape != (sum(sizes),):
-        raise ValueError(f"a buffer of shape {buffer.shape} has not the {sum(sizes)} items needed")
+        raise ValueError(f"a buffer of shape {buffer.shape} does not have {sum(sizes)} items")
     xp = namespace(buffer)
     scaled: Any = xp.empty_like(buffer)
     if scale == 1.0:

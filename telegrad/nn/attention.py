@@ -356,7 +356,7 @@ class MultiheadAttention(Module):
                 f"{shapes}"
             )
         if shapes[1][:-1] != shapes[2][:-1]:
-            raise ValueError(f"keys of shape {shapes[1]} have values of shape {shapes[2]}")
+            raise ValueError(f"keys of shape {shapes[1]} do not fit values of shape {shapes[2]}")
 
     def __repr__(self) -> str:
         return f"MultiheadAttention({self.embed_dim}, {self.num_heads})"

@@ -46,7 +46,7 @@ class ModuleList(Module):
     def _replace(self, modules: list[Module]) -> None:
         for i, module in enumerate(modules):
             if not isinstance(module, Module):
-                raise TypeError(f"item {i} is no Module but {type(module).__name__}")
+                raise TypeError(f"item {i} must be a Module, not {type(module).__name__}")
         for name in tuple(self._modules):
             delattr(self, name)
         for i, module in enumerate(modules):
@@ -132,7 +132,7 @@ class ModuleDict(Module):
 
     def __setitem__(self, name: str, module: Module) -> None:
         if not isinstance(module, Module):
-            raise TypeError(f"{name!r} is no Module but {type(module).__name__}")
+            raise TypeError(f"{name!r} must be a Module, not {type(module).__name__}")
         if not name or "." in name:
             raise ValueError(f"the name of a module must be non-empty, without a dot, not {name!r}")
         self._modules[name] = module

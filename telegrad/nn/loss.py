@@ -328,7 +328,7 @@ def _difference(x: Any, target: Any) -> Any:
 def _matching(target: Any, x: Any) -> Any:
     target = _cast(target, x)
     if x.shape != target.shape:
-        raise ValueError(f"outputs of shape {x.shape} and targets of shape {target.shape}")
+        raise ValueError(f"outputs of shape {x.shape} do not fit targets of shape {target.shape}")
     return target
 
 

@@ -305,7 +305,7 @@ class Module:
             TypeError: `value` is not a Tensor.
         """
         if not isinstance(value, Tensor):
-            raise TypeError(f"buffer {name!r} is a Tensor, not {type(value).__name__}")
+            raise TypeError(f"buffer {name!r} must be a Tensor, not {type(value).__name__}")
         self._forget(name)
         self._buffers[name] = value
         setattr(self, name, value)
@@ -319,7 +319,7 @@ class Module:
             TypeError: `module` is not a Module.
         """
         if not isinstance(module, Module):
-            raise TypeError(f"{name!r} is no Module but {type(module).__name__}")
+            raise TypeError(f"{name!r} must be a Module, not {type(module).__name__}")
         self._forget(name)
         self._modules[name] = module
         object.__setattr__(self, name, module)

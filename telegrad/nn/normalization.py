@@ -82,7 +82,7 @@ def _over_last(
     over = len(shape)
     if not shape or x.shape[-over:] != shape or math.prod(shape) == 0:
         raise ValueError(
-            f"an input of shape (..., *{shape}) is needed, not {x.shape}; each positive"
+            f"an input of shape (..., *{shape}) is needed, not {x.shape}; all lengths positive"
         )
     for name, part in (("weight", weight), ("bias", bias)):
         if part is not None and part.shape != shape:

@@ -281,7 +281,7 @@ class Optimizer(ABC):
             array = parameter.data
             if gradient.shape != array.shape:
                 raise ValueError(
-                    f"a gradient of shape {gradient.shape} for a parameter of shape {array.shape}"
+                    f"a gradient of shape {gradient.shape} does not fit a parameter of {array.shape}"
                 )
             if not type(gradient) is type(array) is np.ndarray:
                 values = gradient.values if is_row_sparse(gradient) else gradient
@@ -403,12 +403,12 @@ def _checked(params: Any, first: int) -> tuple[Tensor, ...]:
         raise ValueError("an optimizer needs at least one parameter, and so does each group")
     for i, parameter in enumerate(found, start=first):
         if not isinstance(parameter, Tensor):
-            raise TypeError(f"parameter {i} is no Tensor but {type(parameter).__name__}")
+            raise TypeError(f"parameter {i} must be a Tensor, not {type(parameter).__name__}")
         if not parameter.is_leaf or not parameter.requires_grad:
             what = "needs no gradient" if parameter.is_leaf else "was computed"
             raise ValueError(
-                f"parameter {i} is no leaf that needs a gradient: one of shape {parameter.shape} that "
-                f"{what}; pass [p for p in params if p.is_leaf and p.requires_grad]"
+                f"parameter {i} is not a leaf that needs a gradient: its shape is "
+                f"{parameter.shape}, it {what}; pass [p for p in params if p.is_leaf and p.requires_grad]"
             )
     if len(set(found)) != len(found):
         raise ValueError("a parameter is given twice")

@@ -381,7 +381,7 @@ class SequentialLR(Scheduler):
                 f"{len(milestones)}"
             )
         if any(scheduler.optimizer is not optimizer for scheduler in schedulers):
-            raise ValueError("one of the schedulers is of another optimizer")
+            raise ValueError("one of the schedulers belongs to another optimizer")
         self.schedulers, self.milestones = list(schedulers), list(milestones)
         super().__init__(optimizer, last_epoch=last_epoch)
 

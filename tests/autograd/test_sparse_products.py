@@ -129,9 +129,9 @@ def test_all_else_is_refused_in_words(kind: str, name: str) -> None:
 
 def test_shapes_that_do_not_fit_say_so() -> None:
     matrix = sparse.csr_array(dense())
-    with pytest.raises(ValueError, match="sparse product is of a matrix and of a vector"):
+    with pytest.raises(ValueError, match="sparse product takes a matrix and a vector"):
         matrix @ tensor(numbers(2, 3, 2))
-    with pytest.raises(ValueError, match="sparse product is of a matrix"):
+    with pytest.raises(ValueError, match="sparse product takes a matrix"):
         sparse.coo_array(np.ones(3)) @ tensor(numbers(3))
     with pytest.raises(ValueError, match="mismatch"):
         matrix @ tensor(numbers(4))

@@ -140,7 +140,7 @@ def test_what_cannot_be_done(call: Any, words: str) -> None:
 
 
 def test_argnums_out_of_range() -> None:
-    with pytest.raises(ValueError, match="argnums 2 of 1 positional arguments"):
+    with pytest.raises(ValueError, match="argnums 2 is out of range: 1 positional arguments"):
         tg.value_and_grad(lambda x: x.sum(), 2)(X)
     with pytest.raises(ValueError, match="name an argument twice"):
         tg.value_and_grad(lambda x, y: (x * y).sum(), (0, -2))(X, X)
@@ -269,5 +269,5 @@ def test_grad_over_trees() -> None:
         found = tg.grad(iter([outputs["a"]]), flat, retain_graph=True)
         assert type(found) is tuple
         close(found[0], T)
-    with pytest.raises(AutogradError, match="input 1 is no tensor but str"):
+    with pytest.raises(AutogradError, match="input 1 must be a Tensor, not str"):
         tg.grad(outputs, [w, "text"])

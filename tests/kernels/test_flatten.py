@@ -43,7 +43,7 @@ def test_out_is_written_and_returned() -> None:
         (lambda: kernels.flatten([]), "no arrays"),
         (lambda: kernels.flatten([np.zeros(1), np.zeros(1, int)]), "float64', 'int64"),
         (lambda: kernels.flatten([np.zeros(2)], out=np.zeros(3)), r"\(2,\) and float64 needed"),
-        (lambda: kernels.unflatten(np.zeros(3), [(2, 2)]), "has not the 4 items needed"),
+        (lambda: kernels.unflatten(np.zeros(3), [(2, 2)]), "does not have 4 items"),
     ],
 )
 def test_what_does_not_fit(call: Any, words: str) -> None:

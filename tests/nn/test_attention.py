@@ -246,7 +246,7 @@ def test_messages() -> None:
         nn.MultiheadAttention(5, 2)
     with pytest.raises(ValueError, match=r"the last of lengths \(4, 4, 4\)"):
         layer(x, x, x[..., :3])
-    with pytest.raises(ValueError, match="have values of shape"):
+    with pytest.raises(ValueError, match="do not fit values of shape"):
         layer(x, x, x[:2])
     with pytest.raises(ValueError, match=r"attn_mask has shape \(3, 2\), \(3, 3\) or"):
         layer(x, x, x, attn_mask=np.zeros((3, 2), bool))

@@ -31,7 +31,7 @@ def test_a_list_is_a_list() -> None:
     layers[0] = first
     assert names(layers.append(second)) == ["0.weight", "1.weight", "2.weight"]
     assert names(layers.extend([nn.Linear(1, 1)]))[-1] == "3.bias"
-    with pytest.raises(TypeError, match="item 4 is no Module but int"):
+    with pytest.raises(TypeError, match="item 4 must be a Module, not int"):
         layers.append(3)  # type: ignore[arg-type]
     assert len(layers) == 4
 
@@ -45,7 +45,7 @@ def test_a_sequence_is_made_cut_and_gone_on_with() -> None:
     assert next(iter(rest)) is layers[-1]
     x = np.ones((4, 3), np.float32)
     np.testing.assert_array_equal(rest(x).data, layers[1](x).data)
-    with pytest.raises(TypeError, match="'1' is no Module but function"):
+    with pytest.raises(TypeError, match="'1' must be a Module, not function"):
         nn.Sequential(nn.Linear(2, 3), nn.functional.relu)  # type: ignore[arg-type]
 
 
@@ -63,7 +63,7 @@ def test_a_dict_is_a_dict() -> None:
     assert list(heads) == ["b"]
     with pytest.raises(ValueError, match=r"without a dot, not 'a\.b'"):
         heads["a.b"] = nn.ReLU()
-    with pytest.raises(TypeError, match="'c' is no Module but int"):
+    with pytest.raises(TypeError, match="'c' must be a Module, not int"):
         heads["c"] = 3  # type: ignore[assignment]
     with pytest.raises(KeyError):
         heads["a"]

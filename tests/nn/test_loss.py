@@ -102,7 +102,7 @@ def test_gradients(pair: Any) -> None:
 def test_what_pairs_refuse(pair: Any) -> None:
     function, module, options, draw, _ = pair
     x = draw(3, 1)
-    with pytest.raises(ValueError, match=r"shape \(3, 1\) and targets of shape \(3,\)"):
+    with pytest.raises(ValueError, match=r"shape \(3, 1\) do not fit targets of shape \(3,\)"):
         function(x, x[:, 0], **options)
     with pytest.raises(ValueError, match="mean of no losses is not defined"):
         function(x[:0], x[:0], **options)

@@ -81,9 +81,9 @@ def test_a_parameter_is_not_lost_to_an_assignment() -> None:
             net.first.weight = value  # type: ignore[assignment]
     with pytest.raises(TypeError, match="'mean' is a buffer and cannot become a float"):
         net.mean = 1.0
-    with pytest.raises(TypeError, match="buffer 'other' is a Tensor, not ndarray"):
+    with pytest.raises(TypeError, match="buffer 'other' must be a Tensor, not ndarray"):
         net.register_buffer("other", np.zeros(3))  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="'other' is no Module but type"):
+    with pytest.raises(TypeError, match="'other' must be a Module, not type"):
         net.add_module("other", nn.ReLU)  # type: ignore[arg-type]
     assert [name for name, _ in net.named_parameters()][1] == "first.weight"
     assert list(net.state_dict()) == list(Net().state_dict())

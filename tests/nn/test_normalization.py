@@ -217,7 +217,7 @@ def test_what_they_refuse() -> None:
     x = np.zeros((2, 3))
     refused: list[tuple[Any, str]] = [
         (lambda: F.layer_norm(x, (2,)), r"of shape \(\.\.\., \*\(2,\)\) is needed, not \(2, 3\)"),
-        (lambda: F.layer_norm(x[:, :0], (0,)), "each positive"),
+        (lambda: F.layer_norm(x[:, :0], (0,)), "all lengths positive"),
         (lambda: F.layer_norm(x, (3,), np.zeros(2)), r"weight has shape \(2,\), \(3,\) needed"),
         (lambda: F.batch_norm(x, None, None), "pass training=True"),
         (lambda: F.batch_norm(x[:1], None, None, training=True), "more than one value"),

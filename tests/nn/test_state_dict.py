@@ -135,7 +135,7 @@ def test_what_is_no_file_of_the_format(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"words")
     for read in (checkpoint.load_state_dict, checkpoint.load_metadata):
-        with pytest.raises(ValueError, match="is no safetensors file"):
+        with pytest.raises(ValueError, match="is not a safetensors file"):
             read(path)
         with pytest.raises(FileNotFoundError):
             read(tmp_path / "none")
@@ -204,5 +204,5 @@ def test_what_a_checkpoint_refuses(tmp_path: Path) -> None:
         checkpoint.save_checkpoint({"a.b": np.ones(1), "a": {"b": np.ones(1)}}, path)
     assert not path.exists()
     checkpoint.save_state_dict({"x": np.ones(1)}, path)
-    with pytest.raises(ValueError, match="is no checkpoint; read it with load_state_dict"):
+    with pytest.raises(ValueError, match="is not a checkpoint; read it with load_state_dict"):
         checkpoint.load_checkpoint(path)

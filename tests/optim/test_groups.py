@@ -40,8 +40,8 @@ def test_groups_are_checked() -> None:
         ([{"params": []}], ValueError, "at least one parameter"),
         ([{"lr": 1.0}], ValueError, "at least one parameter"),
         ([{"params": [x]}, {"params": [y, x]}], ValueError, "given twice"),
-        ([{"params": [x]}, {"params": [y * 2]}], ValueError, "parameter 1 is no leaf"),
-        ([x, {"params": [y]}], TypeError, "parameter 1 is no Tensor but dict"),
+        ([{"params": [x]}, {"params": [y * 2]}], ValueError, "parameter 1 is not a leaf"),
+        ([x, {"params": [y]}], TypeError, "parameter 1 must be a Tensor, not dict"),
     ]
     for params, error, words in cases:
         with pytest.raises(error, match=words):
@@ -110,7 +110,7 @@ def test_they_say_what_they_are() -> None:
     scheduler.step()
     assert repr(scheduler) == "ExponentialLR(last_epoch=1, lr=[0.25, 0.0625])"
     x.requires_grad_(False)
-    with pytest.raises(ValueError, match=r"parameter 1 is no leaf .* needs no gradient; pass \[p "):
+    with pytest.raises(ValueError, match=r"1 is not a leaf .* needs no gradient; pass \[p "):
         optim.SGD([y, x])
 
 

@@ -143,7 +143,7 @@ def test_messages() -> None:
         (
             lambda: optim.SequentialLR(optimizer, [optim.StepLR(made(), 1)], []),
             ValueError,
-            "of another optimizer",
+            "belongs to another optimizer",
         ),
         (lambda: optim.ReduceLROnPlateau(optimizer, factor=1.0), ValueError, "needs factor < 1"),
     ]

@@ -73,7 +73,7 @@ def test_apply_takes_its_own_parameters_only() -> None:
     x.grad = tensor([100.0])
     optimizer.apply({x: tensor([0.25]), other: tensor([1.0])})
     assert [p.item() for p in (x, y, other)] == [0.75, 1.0, 1.0]
-    with pytest.raises(ValueError, match=r"shape \(2,\) for a parameter of shape \(1,\)"):
+    with pytest.raises(ValueError, match=r"shape \(2,\) does not fit a parameter of \(1,\)"):
         optimizer.apply({x: np.ones(1), y: np.ones(2)})
     assert x.item() == 0.75
     optimizer.zero_grad()
@@ -123,10 +123,10 @@ def test_parameters_are_checked() -> None:
     cases: list[tuple[Any, type[Exception], str]] = [
         ([], ValueError, "at least one parameter"),
         (x, TypeError, r"write \[param\]"),
-        ([np.ones(1)], TypeError, "parameter 0 is no Tensor but ndarray"),
+        ([np.ones(1)], TypeError, "parameter 0 must be a Tensor, not ndarray"),
         ([x, x], ValueError, "given twice"),
-        ([x * 2], ValueError, "parameter 0 is no leaf"),
-        ([tensor([1.0])], ValueError, "parameter 0 is no leaf"),
+        ([x * 2], ValueError, "parameter 0 is not a leaf"),
+        ([tensor([1.0])], ValueError, "parameter 0 is not a leaf"),
     ]
     for params, error, words in cases:
         with pytest.raises(error, match=words):

@@ -57,7 +57,7 @@ def reshape(a: Any, /, shape: Any, order: str = "C", *, copy: bool | None = None
         return shaped
     shares = namespace(a.data).may_share_memory(a.data, shaped.data)
     if not copy and not shares:
-        raise ValueError(f"shape {a.shape} is no view of shape {to}; leave out copy=False")
+        raise ValueError(f"{a.shape} cannot become {to} without a copy; leave out copy=False")
     return np.copy(shaped) if copy and shares else shaped
 
 
@@ -85,7 +85,7 @@ def squeeze(a: Any, axis: Any = None) -> Any:
     """Replaces `np.squeeze`."""
     gone = range(a.ndim) if axis is None else normalize_axis_tuple(axis, max(a.ndim, 1))
     if axis is not None and any(n != 1 for k, n in enumerate(a.shape) if k in gone):
-        raise ValueError(f"axis {axis} of shape {a.shape} has not length 1")
+        raise ValueError(f"axis {axis} of shape {a.shape} does not have length 1")
     return shaping.reshape(a, to=tuple(n for k, n in enumerate(a.shape) if n != 1 or k not in gone))
 
 
@@ -150,7 +150,7 @@ def _cast(joined: Any, dtype: DTypeLike | None, casting: Any) -> Any:
     if dtype is None:
         return joined
     if not np.can_cast(joined.dtype, np.dtype(dtype), casting):
-        raise TypeError(f"arrays of {joined.dtype} do not become {dtype} by casting={casting!r}")
+        raise TypeError(f"{joined.dtype} cannot be cast to {dtype} with casting={casting!r}")
     return as_type(joined, dtype)
 
 
@@ -175,6 +175,6 @@ def _resolve(to: Shape, a: Any) -> Shape:
     if -1 not in to:
         return to
     if to.count(-1) > 1:
-        raise ValueError(f"a shape has one unknown length at most: {to}")
+        raise ValueError(f"a shape may have only one unknown length: {to}")
     known = math.prod(n for n in to if n != -1)
     return tuple(a.size // max(known, 1) if n == -1 else n for n in to)

@@ -190,7 +190,7 @@ def _choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Any:
     count = len(parts)
     numbers = in_range(first.data, count, mode)
     if ((numbers < 0) | (numbers >= count)).any():
-        raise ValueError(f"a number of a choice is not from 0 to {count - 1}")
+        raise ValueError(f"choose needs numbers from 0 to {count - 1}")
     shape = np.broadcast_shapes(numbers.shape, *[x.shape for x in parts])
     pile = stack(*[broadcast_to(x, to=shape) for x in parts], axis=0)
     places = broadcast_to(numbers, to=shape)[None].astype(np.intp)
@@ -207,7 +207,7 @@ def _select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0
     result = default
     for condition, choice in zip(reversed(condlist), reversed(choicelist), strict=True):
         if plain(condition, choice).dtype != np.bool_:
-            raise TypeError("a condition of select must be of bool")
+            raise TypeError("conditions of select must have dtype bool")
         result = where(condition, choice, result)
     return as_tensor(result)
 

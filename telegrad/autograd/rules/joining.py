@@ -96,7 +96,7 @@ def _depth(blocks: Any) -> int:
         return 0
     depths = {_depth(part) for part in blocks}
     if len(depths) != 1:
-        raise ValueError("block needs lists that are not empty and all nested as deep")
+        raise ValueError("block needs non-empty lists, all nested to the same depth")
     return 1 + depths.pop()
 
 
@@ -309,7 +309,7 @@ def _full_like(
     device: str | None = None,
 ) -> Any:
     if device is not None:
-        raise TypeError("full_like of tensors does not take device; it is that of the first one")
+        raise TypeError("full_like of tensors does not take device; it uses that of the first")
     filled = as_tensor(np.empty_like(a, dtype, order, subok, shape))
     filled[...] = fill_value
     return filled

@@ -3,11 +3,10 @@
 Each rule below first describes the change of the factors, and the code computes its adjoint. M is
 the change of A in the basis of the factors. F divides by the differences of the values of A:
 
-    A = V diag(w) V^H      M = V^H dA V      dw = diag(M)     dV = V (F o M)            F = 1 / (wj
-    - wi) A = V diag(w) V^-1     M = V^-1 dA V     dw = diag(M)     dV = V (F o M), normalised
-    A = U diag(s) V^H      M = U^H dA V      ds = re diag(M)  dU = U (F o (M s + s M^H)), F = 1 /
-    (sj^2 - si^2) A = Q R                M = Q^H dA R^-1   dR = up(M + M^H) R
-     up: diagonal halved
+    A = V diag(w) V^H      M = V^H dA V      dw = diag(M)     dV = V (F o M)            F = 1 / (wj - wi)
+    A = V diag(w) V^-1     M = V^-1 dA V     dw = diag(M)     dV = V (F o M), normalised
+    A = U diag(s) V^H      M = U^H dA V      ds = re diag(M)  dU = U (F o (M s + s M^H)), F = 1 / (sj^2 - si^2)
+    A = Q R                M = Q^H dA R^-1   dR = up(M + M^H) R                         up: diagonal halved
 
 Vectors are determined up to a factor of length 1; the vectors of equal values are determined up to
 a rotation. The rules return the change without that freedom, which is right for losses that do not

@@ -696,7 +696,7 @@ def _polymul(a1: Any, a2: Any) -> Any:
 @composed(np.polyder)
 def _polyder(p: Any, m: Any = 1) -> Any:
     if m < 0:
-        raise ValueError(f"a polynomial is differentiated 0 times or more often, not {m}")
+        raise ValueError(f"the number of derivatives must not be negative, it is {m}")
     for _ in range(int(m)):
         p = p[:-1] * _powers(p, 0)
     return p
@@ -705,7 +705,7 @@ def _polyder(p: Any, m: Any = 1) -> Any:
 @composed(np.polyint)
 def _polyint(p: Any, m: Any = 1, k: Any = None) -> Any:
     if m < 0:
-        raise ValueError(f"a polynomial is integrated 0 times or more often, not {m}")
+        raise ValueError(f"the number of integrations must not be negative, it is {m}")
     p, k = _tensors(p, 0.0 if k is None else k)
     if len(k) not in (1, m) and len(k) < m:
         raise ValueError(f"{len(k)} constants are given for {m} integrations")

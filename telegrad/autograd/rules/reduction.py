@@ -390,11 +390,11 @@ def weights_like(a: Any, weights: Any, axis: Any) -> Any:
     if weights.shape == a.shape:
         return weights
     if axis is None:
-        raise TypeError("weights of another shape than a need an axis")
+        raise TypeError("the shapes of weights and a differ; pass axis")
     axes = normalize_axis_tuple(axis, a.ndim)
     if weights.shape != tuple([a.shape[k] for k in axes]):
         raise ValueError(
-            f"weights of shape {weights.shape} are not of the axes {axis} of {a.shape}"
+            f"weights of shape {weights.shape} do not fit the axes {axis} of shape {a.shape}"
         )
     ordered = transpose(weights, axes=tuple(sorted(range(len(axes)), key=axes.__getitem__)))
     return reshape(ordered, to=tuple([n if k in axes else 1 for k, n in enumerate(a.shape)]))
@@ -719,7 +719,7 @@ def _ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
     parts[place] = line[1:] - line[:-1]
     for x in parts:
         if not np.can_cast(x.dtype, line.dtype, casting="same_kind"):
-            raise TypeError(f"{x.dtype} is not of the kind of {line.dtype}, the dtype of ary")
+            raise TypeError(f"{x.dtype} cannot become {line.dtype}, the dtype of ary")
     return concatenate(*[astype(x, dtype=line.dtype) for x in parts], axis=0)
 
 
