@@ -407,8 +407,8 @@ def _checked(params: Any, first: int) -> tuple[Tensor, ...]:
         if not parameter.is_leaf or not parameter.requires_grad:
             what = "needs no gradient" if parameter.is_leaf else "was computed"
             raise ValueError(
-                f"parameter {i} is not a leaf that needs a gradient: its shape is "
-                f"{parameter.shape}, it {what}; pass [p for p in params if p.is_leaf and p.requires_grad]"
+                f"parameter {i} is not a leaf that needs a gradient (shape {parameter.shape}): it "
+                f"{what}; pass [p for p in params if p.is_leaf and p.requires_grad]"
             )
     if len(set(found)) != len(found):
         raise ValueError("a parameter is given twice")
