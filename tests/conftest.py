@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -172,14 +173,6 @@ def _environment_of_a_shell() -> dict[str, str]:
     return kept | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
 
 
-def _is_python_script(path: str) -> bool:
-    """Whether a file is a Python program that was installed beside this interpreter."""
-    if Path(path).parent != Path(sys.executable).parent or path == sys.executable:
-        return False
-    with open(path, "rb") as file:
-        return file.readline().rstrip().endswith(b"/python")
-
-
 @dataclass
 class Programs:
     """Starts processes and leaves none behind."""
@@ -195,17 +188,21 @@ class Programs:
         limit: float = PROGRAM_SECONDS,
         pass_fds: Sequence[int] = (),
         executed: bool = False,
+        preload: Sequence[str] | None = None,
     ) -> Program:
-        """Starts a command in the repository's root; `python` means this interpreter.
+        """Starts a command in the repository's root; `python` and `telegrad` mean this one's.
 
         A Python program is forked from one that has imported telegrad, unless it has to be
-        executed because the start of an interpreter is what the test is about.
+        executed because the start of an interpreter is what the test is about. So are the workers
+        of `telegrad run`, and the local workers of a program where `preload` says, maybe with an
+        empty list, which modules they have imported.
         """
         words = [sys.executable if word == "python" else str(word) for word in command]
-        if _is_python_script(words[0]):
-            words.insert(0, sys.executable)
+        if words[0] == "telegrad":
+            words[:1] = [sys.executable, "-m", "telegrad" if executed else "tests.forked_launcher"]
+            preload = preload or ()
         path = self.directory / f"output-{len(self.started)}.txt"
-        start: type[subprocess.Popen[str]] = subprocess.Popen if executed else ForkedProcess
+        start = subprocess.Popen if executed else partial(ForkedProcess, preload=preload)
         with path.open("w") as output:
             process = start(
                 words,

@@ -6,7 +6,6 @@ import asyncio
 import re
 import signal
 import struct
-import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,7 +17,7 @@ from telegrad import rpc
 from telegrad.testing import Cluster
 from tests.conftest import Programs
 
-LAUNCH: list[str | Path] = [Path(sys.executable).with_name("telegrad"), "run", "--nproc-per-node"]
+LAUNCH = ["telegrad", "run", "--nproc-per-node"]
 
 
 class Here:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,7 @@ from telegrad.testing import Cluster
 from telegrad.types import Array
 from tests.conftest import Programs
 
-LAUNCH: list[str | Path] = [Path(sys.executable).with_name("telegrad"), "run", "--nproc-per-node"]
+LAUNCH = ["telegrad", "run", "--nproc-per-node"]
 STEPS = 3
 
 

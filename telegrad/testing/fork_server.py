@@ -94,6 +94,7 @@ class ForkServer:
         environment: Mapping[str, str],
         descriptors: Mapping[int, int],
         new_session: bool,
+        preload: Sequence[str] | None = None,
     ) -> int:
         """Starts a program as a child of this process, which has to wait for it.
 
@@ -103,6 +104,8 @@ class ForkServer:
             environment: Its whole environment.
             descriptors: What it has open, by its numbers: the numbers of this process.
             new_session: Whether it begins a session.
+            preload: Has the Python programs that it starts itself forked from what it is at its
+                start, with these modules imported. None executes them.
 
         Returns:
             Its process id.
@@ -116,6 +119,7 @@ class ForkServer:
             "environment": dict(environment),
             "descriptors": list(descriptors),
             "new_session": new_session,
+            "preload": None if preload is None else [*preload],
         }
         body = json.dumps(request).encode()
         with self._lock, _adopting_orphans():
@@ -133,13 +137,19 @@ class ForkServer:
         with self._lock:
             self._end()
 
+    def attach(self, control: socket.socket) -> None:
+        """Takes a fork of this process as the server; it is told what to do through a socket."""
+        with self._lock:
+            self._control = control
+            self._owner, self._environment = os.getpid(), dict(os.environ)
+
     def _ensure_running(self) -> socket.socket:
-        if self._control is not None and self._process is not None:
-            if self._owner == os.getpid() and self._process.poll() is None:
+        if self._control is not None and self._owner == os.getpid():
+            if self._process is None or self._process.poll() is None:
                 return self._control
-            self._end()
         else:
             atexit.register(self.close)
+        self._end()
         self._control, theirs = socket.socketpair()
         self._owner, self._environment = os.getpid(), dict(os.environ)
         options = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
@@ -149,7 +159,6 @@ class ForkServer:
                 [sys.executable, *options, "-uc", BOOTSTRAP, path, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                start_new_session=True,  # Ctrl-C is for the tests
             )
         return self._control
 
@@ -166,20 +175,26 @@ class ForkServer:
                 process.wait()
 
 
-@final
 class ForkedProcess(Popen[Any]):
     """A `subprocess.Popen` that is forked where that makes no difference, and else executed.
 
     Args:
         args: The command.
         server: What it is forked from.
+        preload: As of `ForkServer.start`.
         options: Those of `subprocess.Popen`.
     """
 
     def __init__(
-        self, args: Sequence[str], *, server: ForkServer | None = None, **options: Any
+        self,
+        args: Sequence[str],
+        *,
+        server: ForkServer | None = None,
+        preload: Sequence[str] | None = None,
+        **options: Any,
     ) -> None:
         self._server = shared_fork_server() if server is None else server
+        self._preload = preload
         super().__init__(args, **options)
 
     def _execute_child(self, *given: Any) -> None:
@@ -198,6 +213,7 @@ class ForkedProcess(Popen[Any]):
             descriptors={i: i if stream == -1 else stream for i, stream in streams}
             | {number: number for number in call["pass_fds"]},
             new_session=call["start_new_session"],
+            preload=self._preload,
         )
         self._child_created = True
         ends = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")

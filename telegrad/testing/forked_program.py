@@ -10,16 +10,21 @@ import importlib
 import json
 import os
 import runpy
+import signal
 import socket
+import subprocess
 import sys
 import time
 import types
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.machinery import BuiltinImporter, SourceFileLoader
 from typing import Any, final
 
 import numpy as np
+
+from telegrad.testing.fork_server import ForkedProcess, shared_fork_server
 
 __all__ = ["serve"]
 
@@ -38,6 +43,7 @@ class _Request:
     environment: dict[str, str]
     descriptors: dict[int, int]
     new_session: bool
+    preload: list[str] | None
 
 
 def serve(descriptor: int, path: list[str]) -> None:
@@ -50,11 +56,14 @@ def serve(descriptor: int, path: list[str]) -> None:
     for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep):
         if entry in path:
             path.remove(entry)
-    for name in PRELOADED:
+    _serve(socket.socket(fileno=descriptor), path, PRELOADED)
+
+
+def _serve(control: socket.socket, path: list[str], preload: Sequence[str]) -> None:
+    for name in preload:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # else the first collection of each program copies all that the server has
-    control = socket.socket(fileno=descriptor)
     with warnings.catch_warnings():
         # Python 3.12 warns where BLAS has threads; BLAS ends them before a fork by itself.
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -65,6 +74,7 @@ def serve(descriptor: int, path: list[str]) -> None:
 
 def _serve_until_forked(control: socket.socket) -> _Request | None:
     """Returns what a program has to do, in the program; None in the server, at the end."""
+    on_interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the programs
     while (request := _receive(control)) is not None:
         read, write = os.pipe()
         middle = os.fork()
@@ -78,6 +88,7 @@ def _serve_until_forked(control: socket.socket) -> _Request | None:
                 time.sleep(POLL_SECONDS)
             if request.new_session:
                 os.setsid()
+            signal.signal(signal.SIGINT, on_interrupt)
             control.close()
             os.close(read)
             os.close(write)
@@ -85,7 +96,7 @@ def _serve_until_forked(control: socket.socket) -> _Request | None:
         os.waitpid(middle, 0)  # from here on the program is a child of whoever asked for it
         os.close(write)
         number_of_program = os.read(read, 8)
-        os.read(read, 1)  # until the program has closed the pipe: others may signal its session now
+        os.read(read, 1)  # until the program has closed the pipe: it may be signalled now
         control.sendall(number_of_program)
         for number in (read, *request.descriptors.values()):
             os.close(number)
@@ -110,9 +121,27 @@ def _become(request: _Request, path: list[str]) -> None:
     os.environ.clear()
     os.environ.update(read_by_grpc | request.environment)
     os.chdir(request.directory)
+    if request.preload is not None:
+        _fork_own_server(request, path)
     np.random.seed()  # `random` seeds itself after a fork, `secrets` and `uuid` ask the kernel
     search = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     _run(request.words, [*search, *path])
+
+
+def _fork_own_server(request: _Request, path: list[str]) -> None:
+    """Forks a server of this process' own, which has to have one thread as yet."""
+    control, theirs = socket.socketpair()
+    if os.fork():
+        theirs.close()
+        shared_fork_server().attach(control)
+        subprocess.Popen = ForkedProcess  # type: ignore[assignment, misc]
+        return
+    control.close()
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in request.descriptors:
+        os.dup2(null, number)
+    _serve(theirs, path, request.preload or ())
+    sys.exit()
 
 
 def _show_command(words: list[str]) -> None:

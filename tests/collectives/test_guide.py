@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 from tests.conftest import Programs
@@ -17,8 +16,7 @@ def test_the_program_of_the_guide_prints_what_it_shows(programs: Programs) -> No
     shown = re.search(r"    \$ telegrad run --nproc-per-node 3 mean\.py\n((?:    .*\n)+)", text)
     assert program is not None
     assert shown is not None
-    telegrad = Path(sys.executable).with_name("telegrad")
     script = programs.script(program[1], "mean.py")
-    output = programs.run([telegrad, "run", "--nproc-per-node", "3", script])
+    output = programs.run(["telegrad", "run", "--nproc-per-node", "3", script])
     expected = [line.strip() for line in shown[1].splitlines()]
     assert [line for line in output.splitlines() if line.startswith("[")] == expected

@@ -77,7 +77,7 @@ def test_under_the_launcher(
     programs: Programs, fault: str, code: int, reason: str, words: str, run: int
 ) -> None:
     """The others get the time to be told and to end; the launcher's exit code is the culprit's."""
-    launch = ["python", "-m", "telegrad.launch.cli", "run", "--nproc-per-node", "3", str(SCRIPT)]
+    launch = ["telegrad", "run", "--nproc-per-node", "3", str(SCRIPT)]
     program = programs.start(launch, env={"FAULT": fault}, limit=LIMIT)
     output = program.wait(code=code)
     pids = [int(read_report(output)[f"pid of {rank}"]) for rank in range(3)]

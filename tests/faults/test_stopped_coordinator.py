@@ -32,7 +32,7 @@ def test_a_launcher_that_is_stopped_and_woken_evicts_nobody(
     programs: Programs, tmp_path: Path
 ) -> None:
     """As by Ctrl-Z: only the launcher, which hosts the coordinator, and none of its workers."""
-    run = ["python", "-m", "telegrad.launch.cli", "run", "--nproc-per-node", "2"]
+    run = ["telegrad", "run", "--nproc-per-node", "2"]
     launcher = programs.start([*run, SCRIPT, tmp_path], limit=LIMIT)
     wait_for_files(tmp_path, "before 0", "before 1")
     os.kill(launcher.process.pid, signal.SIGSTOP)

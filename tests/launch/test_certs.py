@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import stat
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,7 @@ from telegrad.transport.addresses import interfaces
 if TYPE_CHECKING:
     from tests.conftest import Programs
 
-RUN = [sys.executable, "-m", "telegrad.launch.cli", "run"]
+RUN = ["telegrad", "run"]
 TOKEN = "a token that only the tests use"
 
 JOB = """

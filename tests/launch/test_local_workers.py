@@ -355,7 +355,7 @@ def script(programs: Programs) -> Callable[..., Program]:
             body = 'if __name__ == "__main__":\n' + textwrap.indent(body, "    ")
         path = programs.script(f"{head}\n{body}\n")
         env = {"TELEGRAD_TOKEN": "a token that only the tests use"}
-        return programs.start(["python", path, *arguments], env=env)
+        return programs.start(["python", path, *arguments], env=env, preload=[])
 
     return start
 
@@ -504,9 +504,7 @@ def test_under_telegrad_run(programs: Programs) -> None:
             """
         )
     )
-    output = programs.run(
-        ["python", "-m", "telegrad.launch.cli", "run", "--nproc-per-node", "2", path]
-    )
+    output = programs.run(["telegrad", "run", "--nproc-per-node", "2", path])
     assert "[1] ('worker2',) True" in output
 
 
@@ -524,7 +522,7 @@ def test_module_of_a_package(programs: Programs, tmp_path: Path) -> None:
         "        print(rpc.rpc_sync(1, twice, (3,)), rpc.rpc_sync(1, half, (3,)))\n"
     )
     env = {"PYTHONPATH": f"{Path.cwd()}:{tmp_path}", "TELEGRAD_TOKEN": "a token only of the tests"}
-    assert "6 1.5" in programs.run(["python", "-m", "pkg.app"], env=env)
+    assert "6 1.5" in programs.run(["python", "-m", "pkg.app"], env=env, preload=[])
 
 
 PROGRAM_WITHOUT_A_FILE = """
@@ -546,7 +544,7 @@ with rpc.init_rpc("me"):
 
 
 def test_a_program_that_is_no_file_hears_so_before_anything_is_sent(programs: Programs) -> None:
-    output = programs.run(["python", "-c", PROGRAM_WITHOUT_A_FILE])
+    output = programs.run(["python", "-c", PROGRAM_WITHOUT_A_FILE], preload=[])
     assert output.splitlines()[:2] == ["1", "2"]
     assert (
         "EncodeError f is defined in a program that is no file (python -c, or standard input), "

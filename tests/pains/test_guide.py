@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -41,9 +40,8 @@ def program(name: str) -> tuple[str, str]:
 
 def test_the_training_step_prints_what_the_guide_shows(programs: Programs) -> None:
     text, shown = program("step.py")
-    telegrad = Path(sys.executable).with_name("telegrad")
     script = programs.script(text, "step.py")
-    output = programs.run([telegrad, "run", "--nproc-per-node", "2", script])
+    output = programs.run(["telegrad", "run", "--nproc-per-node", "2", script])
     assert [line for line in output.splitlines() if line.startswith("[")] == shown.splitlines()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 from tests.conftest import Programs
@@ -15,7 +14,6 @@ def test_the_program_of_the_guide_prints_what_it_shows(programs: Programs) -> No
     found = re.search(r"```python\n(.*?)```\n+    \$ [^\n]*\n((?:    [^\n]*\n)+)", GUIDE, re.DOTALL)
     assert found
     shown = [line.strip() for line in found[2].splitlines()]
-    telegrad = Path(sys.executable).with_name("telegrad")
     script = programs.script(found[1], "rounds.py")
-    output = programs.run([telegrad, "run", "--nproc-per-node", "3", script])
+    output = programs.run(["telegrad", "run", "--nproc-per-node", "3", script])
     assert [line for line in output.splitlines() if line.startswith("[0]")] == shown

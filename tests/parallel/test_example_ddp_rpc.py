@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +18,7 @@ from telegrad.testing import Cluster
 from telegrad.types import Array
 from tests.conftest import Programs
 
-LAUNCH: list[str | Path] = [Path(sys.executable).with_name("telegrad"), "run", "--nproc-per-node"]
+LAUNCH = ["telegrad", "run", "--nproc-per-node"]
 TRAINERS = 2
 
 

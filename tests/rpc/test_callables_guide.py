@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 
 from telegrad import rpc
@@ -19,9 +18,8 @@ def test_the_program_of_the_guide_prints_what_it_shows(programs: Programs) -> No
     found = re.search(r"```python\n(.*?)```\n+    \$ [^\n]*\n((?:    [^\n]*\n)+)", GUIDE, re.DOTALL)
     assert found
     shown = [line.strip() for line in found[2].splitlines()]
-    telegrad = Path(sys.executable).with_name("telegrad")
     script = programs.script(found[1], "guarded.py")
-    output = programs.run([telegrad, "run", "--nproc-per-node", "2", script])
+    output = programs.run(["telegrad", "run", "--nproc-per-node", "2", script])
     lines = output.splitlines()
     assert [line for line in lines if line.startswith("[0]")] == shown
     told = [json.loads(line.partition(" ")[2]) for line in lines if line.startswith("[1]")]

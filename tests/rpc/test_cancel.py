@@ -648,14 +648,10 @@ def test_the_last_call_is_seen_while_it_runs_or_was_cancelled() -> None:
 def test_the_examples_of_the_guide_run(programs: Programs) -> None:
     first, second = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
     stop, digest = programs.script(first, "stop.py"), programs.script(second, "digest.py")
-    output = programs.run(
-        ["python", "-m", "telegrad.launch.cli", "run", "--nproc-per-node", "2", stop]
-    )
+    output = programs.run(["telegrad", "run", "--nproc-per-node", "2", stop])
     assert "divisor on 'worker1' was cancelled" in output
     assert "stopped: True" in output
-    output = programs.run(
-        ["python", "-m", "telegrad.launch.cli", "run", "--nproc-per-node", "2", digest]
-    )
+    output = programs.run(["telegrad", "run", "--nproc-per-node", "2", digest])
     assert hashlib.sha256(b"weights").hexdigest() in output
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -48,14 +47,13 @@ def test_the_table_of_limits_has_all_with_their_defaults() -> None:
 def test_the_program_runs_with_certificates(programs: Programs) -> None:
     found = re.search(r"```python\n(\"\"\"scorer\.py.*?)```", GUIDE, re.DOTALL)
     assert found
-    telegrad = Path(sys.executable).with_name("telegrad")
     certs = programs.directory / "certs"
     assert main(["certs", "init", str(certs)]) == 0
     names = ["coordinator", "worker0", "worker1"]
     assert main(["certs", "issue", "--dir", str(certs), *names]) == 0
     text = found[1].replace('f"{os.environ', f'f"{programs.directory}/{{os.environ')
     output = programs.run(
-        [telegrad, "run", "--nproc-per-node", "2", programs.script(text, "scorer.py")],
+        ["telegrad", "run", "--nproc-per-node", "2", programs.script(text, "scorer.py")],
         env={
             "TELEGRAD_TLS_CA": str(certs / "ca.crt"),
             "TELEGRAD_TLS_CERTIFICATE": str(certs / "{name}.crt"),

@@ -46,7 +46,7 @@ def test_the_program_of_the_guide(programs: Programs) -> None:
     command = "telegrad run --nproc-per-node 2 streaming.py"
     said = [line.strip() for line in text.partition(command)[2].partition("\n\n")[0].split("\n")]
     script = programs.script(program, "streaming.py")
-    launch = ["python", "-m", "telegrad.launch.cli", "run", "--nproc-per-node", "2"]
+    launch = ["telegrad", "run", "--nproc-per-node", "2"]
     output = programs.run([*launch, script])
     assert [line for line in output.splitlines() if line.startswith("[0]")] == said[1:]
     assert len(said) == 5

@@ -183,3 +183,17 @@ def test_another_server_is_started_when_one_has_ended(server: ForkServer) -> Non
     server._process.kill()
     server._process.wait()
     assert ForkedProcess(command, server=server).wait(30.0) == 3
+
+
+STARTS_ANOTHER = """
+import os, subprocess, sys
+told = "import os, sys; print(os.getppid(), 'wave' in sys.modules, os.getsid(0))"
+for command in ([sys.executable, "-c", told], [sys.executable, "-E", "-c", told]):
+    found = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
+    print(found == [str(os.getpid()), str("-E" not in command), str(os.getsid(0))], found)
+"""
+
+
+def test_a_program_forks_what_it_starts_itself(output_of: Start) -> None:
+    lines = output_of("-c", STARTS_ANOTHER, preload=["wave"], start_new_session=True).splitlines()
+    assert [line.split()[0] for line in lines] == ["True", "True"], lines
