@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import socket
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,7 @@ from telegrad.launch import cli
 from telegrad.launch.run import RunOptions, refusals
 from telegrad.transport import Audit
 from tests.conftest import unused_port
-from tests.launch import test_run
-from tests.launch.test_run import Run
+from tests.launch.test_run import FORKED_WORKERS, Run
 
 TOKEN = "a token that only the tests use"
 
@@ -29,16 +27,15 @@ Start = Callable[..., Run]
 
 
 @pytest.fixture
-def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+def start(tmp_path: Path) -> Iterator[Start]:
     """Starts `telegrad doctor` with arguments, and a token of its own where one is given."""
     runs: list[Run] = []
-    monkeypatch.setattr(test_run, "RUN", [sys.executable, "-m", "telegrad", "doctor"])
 
     def start(*arguments: object, token: str = TOKEN) -> Run:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("TELEGRAD_TOKEN", token)
-            patch.setenv("OMP_NUM_THREADS", "1")
-            runs.append(Run(tmp_path, *map(str, arguments)))
+            words = map(str, arguments)
+            runs.append(Run(tmp_path, *words, command=[*FORKED_WORKERS, "doctor"]))
         return runs[-1]
 
     yield start

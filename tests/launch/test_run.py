@@ -11,33 +11,47 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from telegrad.launch import worker_process
+from telegrad.testing.fork_server import ForkedProcess
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 40.0  # seconds for any one thing to happen; nothing here takes a tenth of it
-RUN = [sys.executable, "-m", "telegrad.launch.cli", "run"]
+# What telegrad chooses for its workers where nobody has chosen.
+UNLIMITED = (
+    "import os, sys; from telegrad.launch.cli import main\n"
+    "for name in [*os.environ]:\n"
+    "    if name.endswith('_NUM_THREADS'): del os.environ[name]\n"
+    "sys.exit(main())"
+)
+RUN = [sys.executable, "-c", UNLIMITED, "run"]
+FORKED_WORKERS = [sys.executable, "-m", "tests.forked_launcher"]
 
 
 class Run:
     """A launcher in a session of its own, whose output is read as it comes."""
 
-    def __init__(self, directory: Path, *arguments: str, terminal: bool = False) -> None:
-        environ = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
-        environ |= {"PYTHONPATH": str(ROOT), "TMPDIR": str(directory)}
+    def __init__(
+        self,
+        directory: Path,
+        *arguments: str,
+        terminal: bool = False,
+        command: Sequence[str] = RUN,
+    ) -> None:
         if terminal:
             self.fd, writer = pty.openpty()
         else:
             self.fd, writer = os.pipe()
         self.output = b""
-        self.process = subprocess.Popen(
-            [*RUN, *arguments],
+        self.process = ForkedProcess(
+            [*command, *arguments],
+            preload=[] if command[: len(FORKED_WORKERS)] == FORKED_WORKERS else None,
             cwd=directory,
-            env=environ,
+            env=os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(directory)},
             stdin=subprocess.DEVNULL,
             stdout=writer,
             stderr=writer,

@@ -11,7 +11,7 @@ import pytest
 
 from telegrad.launch.run import how_to_copy
 from tests.conftest import unused_port
-from tests.launch.test_run import WAIT, Run, wait_until_gone
+from tests.launch.test_run import FORKED_WORKERS, WAIT, Run, wait_until_gone
 
 TOKEN = "a token that only the tests use"
 HEAD = """import os, signal, sys
@@ -48,8 +48,7 @@ def start(tmp_path: Path) -> Iterator[StartNodes]:
             words = [str(word) for pair in options.items() for word in pair]
             with pytest.MonkeyPatch.context() as patch:
                 patch.setenv("TELEGRAD_TOKEN", token)
-                patch.setenv("OMP_NUM_THREADS", "1")
-                runs.append(Run(tmp_path, *words, "script.py"))
+                runs.append(Run(tmp_path, *words, "script.py", command=[*FORKED_WORKERS, "run"]))
         return runs
 
     yield start
