@@ -14,7 +14,7 @@
     ├─ EncodeError                                                     (TypeError)
     └─ DecodeError, DuplicateNameError, CollectiveMismatchError        (ValueError)
 
-Every one takes its message first; what else it knows is keyword-only and kept as an attribute.
+Every error takes its message first. Further facts are keyword-only and kept as attributes.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class AlreadyInitializedError(TelegradError, RuntimeError):
 class BlockingCallError(TelegradError, RuntimeError):
     """A blocking verb was called where it could never return; nothing was sent.
 
-    That is on an event loop that telegrad runs, or `shutdown()` in a call that is served.
+    Such places are an event loop that telegrad runs, and for `shutdown()` a call being served.
     """
 
 
@@ -95,11 +95,11 @@ class RemoteError(TelegradError, RuntimeError):
 
 
 class AutogradError(TelegradError, RuntimeError):
-    """The graph cannot be differentiated as asked."""
+    """The graph cannot be differentiated in the way that was requested."""
 
 
 class ContextError(TelegradError, RuntimeError):
-    """No such autograd context here, or none is active, or it was released."""
+    """The autograd context does not exist here, was released, or none is active."""
 
 
 class ContextMismatchError(TelegradError, RuntimeError):
@@ -107,14 +107,15 @@ class ContextMismatchError(TelegradError, RuntimeError):
 
 
 class PoolExhaustedError(TelegradError, RuntimeError):
-    """The callee's pool has as many threads as it may have and takes no further call."""
+    """The callee's pool has reached its maximum of threads and takes no further call."""
 
 
 class WaitCycleError(TelegradError, RuntimeError):
     """Calls wait for each other, so that none of them can end.
 
     Attributes:
-        chain: Who waits for what, one line for each wait; the last one waits for the first.
+        chain: The waits, one line each: a waiter and what it waits for. The last waits for the
+            first.
     """
 
     def __init__(self, message: str, *, chain: Sequence[str] = ()) -> None:
@@ -126,7 +127,7 @@ class RendezvousError(TelegradError, ConnectionError):
     """The job could not be joined.
 
     Attributes:
-        missing: The ranks or names that had not joined, each with the last error seen of it.
+        missing: The ranks or names that had not joined, each with the last error seen from it.
     """
 
     def __init__(self, message: str, *, missing: Sequence[str] = ()) -> None:
@@ -135,15 +136,15 @@ class RendezvousError(TelegradError, ConnectionError):
 
 
 class WorkerLostError(TelegradError, ConnectionError):
-    """A worker that this operation waits for is gone, for this pair of incarnations and for good.
+    """A worker that this operation needs is lost: this pair of incarnations will never talk again.
 
     Attributes:
-        worker: Its name.
-        incarnation: Which incarnation of that name was lost.
-        last_seen: Seconds since it was last heard when it was given up.
-        reason: Why it was given up.
-        left: Whether it said goodbye, rather than fall silent or be gone.
-        fenced: Whether it was the other way round: it had given up this worker.
+        worker: The name of the lost worker.
+        incarnation: The incarnation of that name that was lost.
+        last_seen: Seconds from the last sign of life until the worker was given up.
+        reason: The reason for giving it up.
+        left: True if the worker said goodbye; False if it fell silent or ended without a word.
+        fenced: True if the other worker had given up this one, rather than this one the other.
     """
 
     def __init__(
@@ -175,9 +176,10 @@ class EvictedError(WorkerLostError):
 
 
 class UnreachableWorkerError(WorkerLostError):
-    """Neither this worker nor the other one listens, so that no call can pass between them.
+    """Neither this worker nor the other one listens, so no call can pass between them.
 
-    Both are members of the job, and others reach them; nothing was sent. See `RpcOptions.listen`.
+    Both are members of the job, and other workers reach them. Nothing was sent. See
+    `RpcOptions.listen`.
     """
 
 
@@ -186,8 +188,8 @@ class CallTimeoutError(TelegradError, TimeoutError):
 
     Attributes:
         worker: The callee's name.
-        function: What was called.
-        phase: How far it was known to have come (`sending`, `waiting`, ...).
+        function: The function that was called.
+        phase: The last phase that the call is known to have reached (`sending`, `waiting`, ...).
         elapsed: Seconds from the call to the expiry.
     """
 
@@ -208,18 +210,18 @@ class CallTimeoutError(TelegradError, TimeoutError):
 
 
 class CallCancelledError(TelegradError, CancelledError):
-    """A call was cancelled: by `Future.cancel()`, or with the served call that had made it.
+    """A call was cancelled, by `Future.cancel()` or together with the served call that made it.
 
-    It is no `asyncio.CancelledError`: a task that awaits a cancelled call gets an exception like
-    any other, and is not itself taken for cancelled.
+    This is no `asyncio.CancelledError`: a task that awaits a cancelled call gets an ordinary
+    exception and does not count as cancelled itself.
     """
 
 
 class NotEnoughResultsError(TelegradError, RuntimeError):
-    """So many of several calls failed that too few are left to succeed.
+    """So many of several calls failed that the number wanted cannot succeed any more.
 
     Attributes:
-        failures: The errors of those that failed, in the order in which they did.
+        failures: The errors of the failed calls, in the order in which they failed.
     """
 
     def __init__(self, message: str, *, failures: Sequence[BaseException] = ()) -> None:
@@ -228,7 +230,7 @@ class NotEnoughResultsError(TelegradError, RuntimeError):
 
 
 class RendezvousTimeoutError(RendezvousError, TimeoutError):
-    """The job was not complete in time."""
+    """The job was not complete before the deadline."""
 
 
 class JoinCancelledError(RendezvousError):
@@ -255,7 +257,7 @@ class EncodeError(TelegradError, TypeError):
     """A value cannot travel.
 
     Attributes:
-        path: Where in the message it stands, for instance `args[0]['lr']`.
+        path: The place of the value in the message, for instance `args[0]['lr']`.
     """
 
     def __init__(self, message: str, *, path: str = "") -> None:
@@ -264,11 +266,11 @@ class EncodeError(TelegradError, TypeError):
 
 
 class DecodeError(TelegradError, ValueError):
-    """Bytes from a peer are not a message, or name what may not be built here."""
+    """Bytes from a peer are not a valid message, or name something that may not be built here."""
 
 
 class DuplicateNameError(TelegradError, ValueError):
-    """A name is taken: another living worker has it, or its rank; or another object or codec does."""
+    """A name, rank or codec is already taken by another living worker, or by another object."""
 
 
 class CollectiveMismatchError(TelegradError, ValueError):

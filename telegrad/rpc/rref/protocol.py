@@ -1,24 +1,24 @@
-"""How references to RRefs are counted: the messages and effects of two pure state machines.
+"""Reference counting of RRefs: the messages, and two pure state machines for owner and user.
 
 A value lives at its **owner**. Every other worker that refers to it is a **user** and holds a
-**fork**; the forks of an RRef form a tree, each with a **parent** that sent it. `OwnerTable` knows
-the forks of this worker's values, `UserTable` this worker's forks of the values of others; each
-takes events and returns effects.
+**fork**; the forks of an RRef form a tree, each with a **parent** that sent it. `OwnerTable` keeps
+the forks of this worker's values; `UserTable` keeps this worker's forks of other workers' values.
+Both take events and return effects.
 
-    who sends an RRef to whom        what is counted, and what is sent
+    sender ──fork──▶ receiver        what is counted, and what is sent
 
     owner ──fork──▶ user             the owner counts the fork as it sends; confirmed on arrival
     user  ──fork──▶ owner            the user pins its own fork until ChildAccept comes back
     parent ─fork──▶ child            the parent pins its own fork;
                     child ──ForkRequest──▶ owner
-                    child ◀──ForkConfirm── owner        the owner counts the fork, and says whether
-                                                        the creation of the value has failed
-    parent ◀─ChildAccept── child                        the parent lets go of its pin
+                    child ◀──ForkConfirm── owner        the owner counts the fork and reports
+                                                        a failed creation of the value
+    parent ◀─ChildAccept── child                        the parent releases its pin
     creator ─creation──▶ owner       the owner counts the creator's fork when it arrives;
-    creator ◀──reply─────── owner    pending until then; where it fails the owner tells all other
-                                     users by one more ForkConfirm, and what it sends later says so
+    creator ◀──reply─────── owner    pending until then. If the creation fails, the owner sends all
+                                     other users one more ForkConfirm, and marks later forks failed
 
-A fork at its user (`UserTable`); `let go`: no handle, no call in flight, no pinned child:
+A fork at its user (`UserTable`). `let go` means: no handle, no call under way, no pinned child:
 
     arrived from a parent ─▶ PENDING ── ForkConfirm, reply ──▶ CONFIRMED ── let go ──▶ UserDelete ─▶ ∅
     created                     │
@@ -29,24 +29,25 @@ A fork at its user (`UserTable`); `let go`: no handle, no call in flight, no pin
                                 any ── the owner is lost ──▶ LOST ── let go ──▶ ∅
 
 A value at its owner (`OwnerTable`): absent ─▶ expected (named before its creation arrived) ─▶
-creating ─▶ settled ─▶ freed, once it has neither handle nor fork and no creation runs.
+creating ─▶ settled ─▶ freed. It is freed when it has no handle, no fork and no running creation.
 
-Guarantees, under any order of messages, and under repeated ones:
+Guarantees, for any order of messages and for repeated messages:
 
-- G1: the owner hears of the end of every fork it counted: a UserDelete, or the loss of its user.
+- G1: the owner learns that each fork it counted ended: by a UserDelete, or by the loss of its user.
 - G2: a parent's fork outlives the confirmation of its child; a user's fork outlives the arrival of
   what it sends to the owner. So a ForkRequest always finds the value, as long as nobody is lost.
 - G3: a fork or a creation that was counted once is never counted again.
 - G4: a lost user's forks at the owner, and a parent's pins for a lost child, are released when
-  `expire` is called, one full bound after `lost`: what the lost worker sent has arrived by then.
+  `expire` is called, one full bound after `lost`. Messages of the lost worker have arrived by then.
 - G5: the forks of a lost owner are LOST for good, and nothing more is sent about them.
-- G6: what is known not to have been handed over takes its forks back (`undelivered`); what arrived
-  and will never be decoded gives them back (`refused`).
+- G6: a message that is known not to have been delivered takes its forks back (`undelivered`). A
+  message that arrived but will never be decoded gives its forks back (`refused`).
 
-Where a call brings an RRef, its function starts once the fork is no longer PENDING, and only if the
-owner has counted it: CONFIRMED, or FAILED, of which every use says why (`rref_confirmation`).
+If a call brings an RRef, its function starts only after the fork has left PENDING, and only if the
+owner has counted it. The fork is then CONFIRMED, or FAILED: every use of a FAILED one raises the
+error of the creation (`rref_confirmation`).
 
-Neither table is thread-safe; whoever owns them holds one lock around each event.
+Neither table is thread-safe; their user holds one lock around each event.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ __all__ = [
 ]
 
 
-# -- names of RRefs and of their forks, and a compact set of the numbers seen so far -------------
+# -- identifiers of RRefs and forks, and a compact set of numbers --------------------------------
 
 
 class RRefId(NamedTuple):
@@ -93,7 +94,7 @@ class RRefId(NamedTuple):
     Attributes:
         owner: The incarnation of the worker that holds the value.
         creator: The incarnation of the worker that asked for it; the owner itself for `RRef(value)`.
-        number: Counts the RRefs that this creator made at this owner, from 0.
+        number: The number of this RRef among those of the same owner and creator, from 0.
     """
 
     owner: int
@@ -108,8 +109,8 @@ class ForkId(NamedTuple):
         owner: The incarnation of the RRef's owner.
         parent: The incarnation of the worker that made the fork: it sent the RRef, or created it.
         child: The incarnation of the worker that holds the fork.
-        number: Counts the forks with these three incarnations, from 0. Counted so, the numbers
-            that an owner or a child sees are consecutive, and `NumberSet` keeps them in one run.
+        number: The number of this fork among those with the same three incarnations, from 0. So the
+            numbers that an owner or a child sees are consecutive, and `NumberSet` keeps one run.
     """
 
     owner: int
@@ -118,13 +119,15 @@ class ForkId(NamedTuple):
     number: int
 
 
-# What `RRefId(*numbers)` makes, in a third of its time: each reference takes seven on its way.
+# Same result as `RRefId(*numbers)` in a third of the time; one reference makes seven such calls.
 rref_id: Final[Callable[[Iterable[int]], RRefId]] = partial(tuple.__new__, RRefId)
 fork_id: Final[Callable[[Iterable[int]], ForkId]] = partial(tuple.__new__, ForkId)
 
 
 class NumberSet:
-    """A set of natural numbers that only grows, kept as runs: its size is the number of gaps.
+    """A set of natural numbers that only grows, stored as runs of consecutive numbers.
+
+    Its memory grows with the number of gaps.
 
     Examples:
         >>> seen = NumberSet()
@@ -142,7 +145,7 @@ class NumberSet:
 
     @property
     def runs(self) -> int:
-        """How many runs of consecutive numbers there are."""
+        """The number of runs of consecutive numbers."""
         return len(self._starts)
 
     def __contains__(self, number: int) -> bool:
@@ -150,7 +153,7 @@ class NumberSet:
         return at >= 0 and number < self._ends[at]
 
     def take(self, number: int) -> bool:
-        """Adds a number; tells whether it was not there."""
+        """Adds a number; returns True if it was not in the set."""
         ends = self._ends
         if ends and number == ends[-1]:  # most come in order
             ends[-1] = number + 1
@@ -161,7 +164,7 @@ class NumberSet:
         return True
 
     def add(self, number: int) -> bool:
-        """Adds a number, if it is not there already; tells whether there is one run more for it."""
+        """Adds a number if it is missing; returns True if that made one run more."""
         ends = self._ends
         if ends and number == ends[-1]:  # most come in order
             ends[-1] = number + 1
@@ -189,22 +192,21 @@ class NumberSet:
         return False
 
     def close_gaps(self, most: int) -> None:
-        """Adds the lowest numbers that are missing, until no more than `most` runs are left."""
+        """Adds the lowest missing numbers until at most `most` runs are left."""
         closed = len(self._starts) - most
         if closed > 0:
             del self._starts[1 : closed + 1], self._ends[:closed]
 
 
-# ------------------------------------------------------------------------------------------------
+# -- messages ------------------------------------------------------------------------------------
 
-# Messages ------------------------------------------------------------------------------------
-
-# Nobody writes into one; they are not frozen, since such take three times as long to make.
+# Nobody modifies a message. The classes are not frozen: frozen ones take three times as long to
+# make.
 
 
 @dataclass(slots=True)
 class ForkRequest:
-    """Child to owner: count this fork of mine."""
+    """From child to owner: a request to count this fork."""
 
     rref: RRefId
     fork: ForkId
@@ -212,26 +214,26 @@ class ForkRequest:
 
 @dataclass(slots=True)
 class ForkConfirm:
-    """Owner to child: the fork is counted; or the value is gone and it never will be.
+    """From owner to child: the fork is counted, or the value is gone and the fork never will be.
 
-    Once more where the creation of the value fails after that.
+    The owner sends it once more if the creation of the value fails after that.
     """
 
     fork: ForkId
     known: bool
-    failed: bool = False  # the creation of the value
+    failed: bool = False  # True if the creation of the value failed
 
 
 @dataclass(slots=True)
 class ChildAccept:
-    """Child (or the owner, for a fork that came home) to parent: the pin may go."""
+    """To the parent, from the child or from an owner that got its own RRef: release the pin."""
 
     fork: ForkId
 
 
 @dataclass(slots=True)
 class UserDelete:
-    """User to owner: this fork is no more."""
+    """From user to owner: this fork has ended."""
 
     rref: RRefId
     fork: ForkId
@@ -239,7 +241,7 @@ class UserDelete:
 
 @dataclass(slots=True)
 class CreationAbandon:
-    """Creator to owner: the creation of this RRef was never sent and never will be."""
+    """From creator to owner: the creation of this RRef was never sent and never will be."""
 
     rref: RRefId
 
@@ -247,12 +249,12 @@ class CreationAbandon:
 ProtocolMessage: TypeAlias = ForkRequest | ForkConfirm | ChildAccept | UserDelete | CreationAbandon
 
 
-# Effects -------------------------------------------------------------------------------------
+# -- effects -------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class Send:
-    """Post this message; if the peer is lost by now, drop it."""
+    """Send this message; if the peer is lost by now, drop it."""
 
     peer: WorkerInfo
     message: ProtocolMessage
@@ -267,7 +269,7 @@ class Freed:
 
 @dataclass(slots=True)
 class Orphaned:
-    """This value was expected, and its creation will never arrive; fail whoever waits for it."""
+    """The creation of an expected value will never arrive; fail everything that waits for it."""
 
     rref: RRefId
 
@@ -282,25 +284,25 @@ class Settled:
 Effect: TypeAlias = Send | Freed | Orphaned | Settled
 
 
-# -- the owner's side of RRef counting: a pure state machine; `rref_protocol` draws it -----------
+# -- the owner's table ---------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class _Owned:
     handles: int = 0
     creating: bool = False
-    failed: bool = False  # its creation
+    failed: bool = False  # True if its creation failed
     creator: WorkerInfo | None = None  # None while it is expected
-    asked_by: ForkId | None = None  # the creator's, who hears by the reply how it ended
+    asked_by: ForkId | None = None  # the creator's fork; the reply tells it how the creation ended
     forks: dict[ForkId, WorkerInfo] = field(default_factory=dict)
 
 
 @final
 class OwnerTable:
-    """The values of one worker, and who refers to them.
+    """The values of one worker, and their forks at other workers.
 
     Args:
-        me: The worker.
+        me: The worker that owns the values.
     """
 
     def __init__(self, me: WorkerInfo) -> None:
@@ -308,13 +310,14 @@ class OwnerTable:
         self._owned: dict[RRefId, _Owned] = {}
         self._next_rref = 0
         self._next_fork: defaultdict[int, int] = defaultdict(int)  # by child
-        # G3: creations by creator, forks by (parent, child). A creator that is lost sends none.
+        # G3: creations by creator, forks by (parent, child). A lost creator sends no more
+        # creations.
         self._created: defaultdict[int, NumberSet] = defaultdict(NumberSet)
         self._counted: defaultdict[tuple[int, int], NumberSet] = defaultdict(NumberSet)
-        self._lost = NumberSet()  # incarnations: a job counts them, so most lie side by side
+        self._lost = NumberSet()  # lost incarnations; most are consecutive, as a job counts them
 
     def __len__(self) -> int:
-        """Returns how many values there are, those that are expected included."""
+        """Returns the number of values, including expected ones."""
         return len(self._owned)
 
     def __contains__(self, rref: RRefId) -> bool:
@@ -322,11 +325,11 @@ class OwnerTable:
 
     @property
     def forks(self) -> int:
-        """How many forks are counted."""
+        """The number of forks that are counted."""
         return sum(len(owned.forks) for owned in self._owned.values())
 
     def holders(self, rref: RRefId | None = None) -> set[WorkerInfo]:
-        """Returns the living others that hold a fork of a value, or of any."""
+        """Returns the other living workers that hold a fork of this value, or of any if None."""
         entries = self._owned.values() if rref is None else filter(None, [self._owned.get(rref)])
         return {
             user
@@ -336,12 +339,12 @@ class OwnerTable:
         }
 
     def creator(self, rref: RRefId) -> WorkerInfo | None:
-        """Returns who had a value created; None where it is gone, or its creation not arrived."""
+        """Returns the creator of a value; None if it is gone or its creation has not arrived."""
         owned = self._owned.get(rref)
         return None if owned is None else owned.creator
 
     def new(self, *, creating: bool = False) -> RRefId:
-        """Enters a value made here, or that a creation asked for here will make; one handle."""
+        """Enters a value made here, or one that a creation requested here will make; one handle."""
         rref = RRefId(self._me.incarnation, self._me.incarnation, self._next_rref)
         self._next_rref += 1
         self._created[rref.creator].add(rref.number)
@@ -349,7 +352,7 @@ class OwnerTable:
         return rref
 
     def create(self, rref: RRefId, fork: ForkId, creator: WorkerInfo) -> bool:
-        """Takes a creation request; returns whether it is a new one, whose function is to run."""
+        """Takes a creation request; returns True if it is new, and its function must run."""
         if not self._created[rref.creator].take(rref.number):  # G3
             return False
         owned = self._owned.get(rref)
@@ -362,7 +365,7 @@ class OwnerTable:
         return True
 
     def settle(self, rref: RRefId, *, failed: bool = False) -> list[Effect]:
-        """Hears that the creation ended, with a value or an exception, and tells of the latter."""
+        """Records that the creation ended; if it failed, tells all users."""
         owned = self._owned.get(rref)
         if owned is None:
             return []
@@ -373,12 +376,12 @@ class OwnerTable:
         return self.tell(rref) + self._free_if_unused(rref)
 
     def failed(self, rref: RRefId) -> bool:
-        """Whether the creation of a value failed."""
+        """Returns True if the creation of a value failed."""
         owned = self._owned.get(rref)
         return owned is not None and owned.failed
 
     def tell(self, rref: RRefId, whom: WorkerInfo | None = None) -> list[Effect]:
-        """Tells one user, or all, that the creation failed, if it did."""
+        """Tells one user, or all of them if None, that the creation failed, if it did."""
         owned = self._owned.get(rref)
         if owned is None or not owned.failed:
             return []
@@ -389,7 +392,7 @@ class OwnerTable:
         ]
 
     def hold(self, rref: RRefId) -> bool:
-        """Takes one more handle here; False when the value is gone. May be expected, not yet made."""
+        """Takes one more handle here, of an expected value too; returns False if it is gone."""
         if self._is_gone(rref):
             return False
         self._owned.setdefault(rref, _Owned()).handles += 1
@@ -417,26 +420,26 @@ class OwnerTable:
         return fork
 
     def arrived(self, rref: RRefId, fork: ForkId, parent: WorkerInfo) -> tuple[bool, list[Effect]]:
-        """Takes an RRef that came home: one more handle, and the sender's pin may go (G2).
+        """Takes an RRef that came home: one more handle here, and the sender's pin may go (G2).
 
         Returns:
-            Whether the value is there or expected (only then a handle was taken), and effects.
+            True and effects if the value is there or expected; else False, and no handle was taken.
         """
         held = self.hold(rref)
         return held, self.refused(rref, fork, parent)
 
     def refused(self, rref: RRefId, fork: ForkId, parent: WorkerInfo) -> list[Effect]:
-        """Hears that an RRef came home in a message that nobody will decode (G6)."""
+        """Records that an RRef came home in a message that nobody will decode (G6)."""
         if parent == self._me:
             return self.user_delete(rref, fork)
         return [Send(parent, ChildAccept(fork))]
 
     def undelivered(self, rref: RRefId, fork: ForkId) -> list[Effect]:
-        """Takes back a fork from `make_fork` that was not handed over (G6)."""
+        """Takes back a fork from `make_fork` that was not delivered (G6)."""
         return self.user_delete(rref, fork)
 
     def fork_request(self, rref: RRefId, fork: ForkId, child: WorkerInfo) -> list[Effect]:
-        """Counts a child's fork, and confirms it."""
+        """Counts a child's fork and confirms it."""
         if not self._is_gone(rref):
             self._count(self._owned.setdefault(rref, _Owned()), fork, child)
         owned = self._owned.get(rref)
@@ -448,16 +451,16 @@ class OwnerTable:
         """Ends a fork (G1)."""
         owned = self._owned.get(rref)
         if owned is None or owned.forks.pop(fork, None) is None:
-            self._counted[fork.parent, fork.child].add(fork.number)  # it never will be: G3
+            self._counted[fork.parent, fork.child].add(fork.number)  # so it never is counted: G3
             return []
         return self._free_if_unused(rref)
 
     def abandon(self, rref: RRefId) -> list[Effect]:
-        """Hears that a creation will never arrive."""
+        """Records that a creation will never arrive."""
         return self._orphan(rref) if self._created[rref.creator].take(rref.number) else []
 
     def lost(self, peer: WorkerInfo) -> list[Effect]:
-        """Hears that a worker is lost: its creations come no more; its forks stay for now (G4)."""
+        """Records that a worker is lost: it creates no more; its forks stay for now (G4)."""
         self._lost.add(peer.incarnation)
         created = self._created.get(peer.incarnation, NumberSet())
         orphans = [
@@ -505,11 +508,11 @@ class OwnerTable:
         return [Freed(rref)]
 
 
-# -- the user's side of RRef counting: a pure state machine; `rref_protocol` draws it ------------
+# -- the user's table ----------------------------------------------------------------------------
 
 
 class ForkState(Enum):
-    """What a user knows of its fork; drawn in `rref_protocol`."""
+    """The state of a fork as its user knows it; the module docstring draws the transitions."""
 
     PENDING = "pending"
     CONFIRMED = "confirmed"
@@ -526,46 +529,46 @@ class _Fork:
     state: ForkState
     handle: bool = True
     uses: int = 0
-    counted: bool = True  # whether the owner may know of it and must hear of its end
+    counted: bool = True  # the owner may have counted it, and must hear of its end
     children: dict[ForkId, WorkerInfo] = field(default_factory=dict)
 
 
 @final
 class UserTable:
-    """One worker's forks of the values of others.
+    """One worker's forks of the values of other workers.
 
     Args:
-        me: The worker.
+        me: The worker that holds the forks.
     """
 
     def __init__(self, me: WorkerInfo) -> None:
         self._me = me
         self._forks: dict[ForkId, _Fork] = {}
-        self._pinned_by: dict[ForkId, ForkId] = {}  # a child, to the fork of ours that it pins
+        self._pinned_by: dict[ForkId, ForkId] = {}  # a child's fork, to our fork that it pins
         self._next_rref: defaultdict[int, int] = defaultdict(int)  # by owner
         self._next_fork: defaultdict[tuple[int, int], int] = defaultdict(int)  # by (owner, child)
         # G3: forks that arrived, by (owner, parent).
         self._arrived: defaultdict[tuple[int, int], NumberSet] = defaultdict(NumberSet)
-        self._lost = NumberSet()  # incarnations: a job counts them, so most lie side by side
+        self._lost = NumberSet()  # lost incarnations; most are consecutive, as a job counts them
 
     def __len__(self) -> int:
-        """Returns how many forks there are, those that only wait to leave included."""
+        """Returns the number of forks, including those that only wait to end."""
         return len(self._forks)
 
     def __contains__(self, fork: ForkId) -> bool:
         return fork in self._forks
 
     def state(self, fork: ForkId) -> ForkState | None:
-        """What is known of a fork; None when it has left."""
+        """Returns the state of a fork; None if it has ended."""
         entry = self._forks.get(fork)
         return None if entry is None else entry.state
 
     def held(self) -> list[ForkId]:
-        """The forks that have a handle."""
+        """Returns the forks that have a handle."""
         return [fork for fork, entry in self._forks.items() if entry.handle]
 
     def create(self, owner: WorkerInfo) -> tuple[RRefId, ForkId]:
-        """Names a new RRef that `owner` is about to be asked to create, and this worker's fork."""
+        """Names a new RRef that `owner` will be asked to create, and this worker's fork of it."""
         there, here = owner.incarnation, self._me.incarnation
         number = self._next_rref[there]
         self._next_rref[there] = number + 1
@@ -576,16 +579,16 @@ class UserTable:
         return rref, fork
 
     def created(self, fork: ForkId) -> list[Effect]:
-        """Hears that the creation succeeded."""
+        """Records that the creation succeeded."""
         return self._settle(fork, ForkState.CONFIRMED)
 
     def creation_failed(self, fork: ForkId, *, delivered: bool) -> list[Effect]:
-        """Hears that the creation failed.
+        """Records that the creation failed.
 
         Args:
             fork: The creator's fork.
-            delivered: False only if the request is known not to have been handed over (G6). The
-                owner, which may have heard of the RRef from others, is told that it will not come.
+            delivered: False only if the request is known not to have been delivered (G6). The owner
+                may know the RRef from other workers; it is told that the creation will not come.
         """
         entry = self._forks.get(fork)
         if entry is None or entry.state is not ForkState.PENDING:
@@ -600,7 +603,7 @@ class UserTable:
         """Makes a fork that leaves for `child` now, and pins `fork` for it (G2).
 
         Raises:
-            KeyError: The fork has left, or is about to.
+            KeyError: The fork has ended, or is about to end.
         """
         entry = self._forks[fork]
         if not entry.handle and not entry.uses:
@@ -623,22 +626,22 @@ class UserTable:
         """Takes a fork that came in a message, with one handle.
 
         Args:
-            rref: Which value.
+            rref: The value that the fork refers to.
             fork: The fork.
-            owner: Who has the value.
-            parent: Who sent it.
-            failed: Whether the creation failed, as its parent says; only the owner's word counts.
+            owner: The worker that has the value.
+            parent: The worker that sent the fork.
+            failed: True if the parent says that the creation failed; believed only from the owner.
 
         Returns:
-            Whether the fork is here (it is not if a repeated message names one that has left),
-            and effects.
+            True and effects if the fork is here. False if a repeated message names a fork that has
+            already ended.
         """
         if not self._is_first(fork):
             known = self._forks.get(fork)
             if known is not None:
                 known.handle = True
             return known is not None, []
-        # The owner counted what it sent itself; whatever else it must be asked to count.
+        # The owner has counted forks that it sent itself; for others it must be asked to.
         state = ForkState.PENDING
         if parent == owner:
             state = ForkState.FAILED if failed else ForkState.CONFIRMED
@@ -647,7 +650,7 @@ class UserTable:
         self._forks[fork] = _Fork(rref, owner, parent, state)
         if state is ForkState.PENDING:
             return True, [Send(owner, ForkRequest(rref, fork))]
-        # G5: the parent, for whom the owner may live, would keep its pin for ever.
+        # G5: the owner may be alive for the parent, which would then keep its pin for ever.
         return True, [Send(parent, ChildAccept(fork))] if parent != owner else []
 
     def refused(
@@ -661,9 +664,9 @@ class UserTable:
         return [Send(parent, ChildAccept(fork))]
 
     def fork_confirm(self, fork: ForkId, *, known: bool, failed: bool = False) -> list[Effect]:
-        """Hears the owner's answer to a ForkRequest; then the parent may let go (G2).
+        """Takes the owner's answer to a ForkRequest; then the parent may release its pin (G2).
 
-        Or, of a fork that is counted, that the creation of its value has failed since.
+        For a fork that is already counted it says that the creation of the value has failed since.
         """
         entry = self._forks.get(fork)
         if entry is None or entry.parent is None:
@@ -677,7 +680,7 @@ class UserTable:
         return []
 
     def child_accept(self, child: ForkId) -> list[Effect]:
-        """Lets go of the pin for a child that its owner has confirmed."""
+        """Releases the pin for a child that its owner has confirmed."""
         fork = self._pinned_by.pop(child, None)
         if fork is None:
             return []
@@ -685,11 +688,11 @@ class UserTable:
         return self._leave_if_let_go(fork)
 
     def undelivered(self, child: ForkId) -> list[Effect]:
-        """Takes back a fork from `make_fork` that was not handed over (G6)."""
+        """Takes back a fork from `make_fork` that was not delivered (G6)."""
         return self.child_accept(child)
 
     def use(self, fork: ForkId) -> ForkState | None:
-        """Keeps a fork for a call that names it, until `unuse`; None when it has left."""
+        """Keeps a fork for a call that names it, until `unuse`; returns None if it has ended."""
         entry = self._forks.get(fork)
         if entry is None or not (entry.handle or entry.uses):
             return None
@@ -705,7 +708,7 @@ class UserTable:
         return [] if entry.handle else self._leave_if_let_go(fork)
 
     def release(self, fork: ForkId) -> list[Effect]:
-        """Hears that the handle is gone; the fork leaves as soon as it is let go."""
+        """Records that the handle is gone; the fork ends as soon as nothing else keeps it."""
         entry = self._forks.get(fork)
         if entry is None:
             return []
@@ -713,7 +716,7 @@ class UserTable:
         return self._leave_if_let_go(fork)
 
     def lost(self, peer: WorkerInfo) -> list[Effect]:
-        """Hears that a worker is lost: its own values with it (G5); pins for it stay for now."""
+        """Records that a worker is lost, with its values (G5); pins for its forks stay for now."""
         self._lost.add(peer.incarnation)
         effects: list[Effect] = []
         for fork in [fork for fork, entry in self._forks.items() if entry.owner == peer]:

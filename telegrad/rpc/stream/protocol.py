@@ -1,4 +1,4 @@
-"""Which item of a stream may be sent, and which is the next one to be read. Pure.
+"""Flow control and order of one stream's items: two pure state machines.
 
     producer (Sender)                               consumer (Receiver)
     next value of the generator
@@ -11,13 +11,13 @@
 Guarantees, under any order of messages:
 
 - T1: the consumer takes every item once, in the order in which the generator yielded them.
-- T2: at most WINDOW_ITEMS items, and at most WINDOW_BYTES and one item more, are sent and not
-  known to be taken.
-- T3: whoever waits is woken: when the producer has no room, what it has sent is enough for the
-  consumer to say `more` once it has taken it.
-- T4: an old `more` changes nothing, for what it says is a sum.
+- T2: the items sent and not known to be taken are at most WINDOW_ITEMS, and their bytes at most
+  WINDOW_BYTES plus one item.
+- T3: no side waits for ever: when the producer has no room, it has sent enough items for the
+  consumer to say `more` once it has taken them.
+- T4: an old `more` changes nothing, because it carries a total.
 
-Neither class is thread-safe; whoever owns one holds a lock around each event.
+Neither class is thread-safe; their user holds a lock around each event.
 """
 
 from __future__ import annotations
@@ -32,37 +32,37 @@ __all__ = ["WINDOW_BYTES", "WINDOW_ITEMS", "Receiver", "Sender"]
 T = TypeVar("T")
 
 # Small items a second over gRPC between two processes, with 1, 4, 16, 32 and 256 ahead: 350, 2,100,
-# 8,700, 10,900 and 14,100 (on a busy machine: the proportions count). Whoever stops reading has had
-# that many made in vain.
+# 8,700, 10,900 and 14,100 (on a busy machine: the proportions count). When a consumer stops
+# reading, up to this many items were made in vain.
 WINDOW_ITEMS = 32
-# Memory of the consumer's, for each stream: some of what is worth the bulk lanes.
+# Memory at the consumer for each stream. Large enough that items use the bulk lanes.
 WINDOW_BYTES = 8 * 2**20
 
 
 @final
 class Sender:
-    """The producer's end: how far it may run ahead.
+    """The producer's end: limits how far the producer may run ahead.
 
     Args:
-        items: How many items may be sent and not taken.
-        size: How many bytes may be, before the item that goes beyond.
+        items: The number of items that may be sent and not yet taken.
+        size: The bytes of such items after which no further item may be sent.
     """
 
     def __init__(self, items: int = WINDOW_ITEMS, size: int = WINDOW_BYTES) -> None:
         self._items = items
         self._size = size
-        self._ahead: deque[int] = deque()  # the sizes of what is sent and not taken
+        self._ahead: deque[int] = deque()  # sizes of the items that are sent and not taken
         self._ahead_bytes = 0
         self._taken = 0
 
     @property
     def sent(self) -> int:
-        """How many items were sent."""
+        """The number of items that were sent."""
         return self._taken + len(self._ahead)
 
     @property
     def has_room(self) -> bool:
-        """Whether one more item may be sent."""
+        """True if one more item may be sent."""
         return len(self._ahead) < self._items and self._ahead_bytes < self._size
 
     def send(self, size: int) -> int:
@@ -73,14 +73,14 @@ class Sender:
         return number
 
     def unsend(self) -> None:
-        """Takes back the last item: it could not be posted, and nobody has taken it."""
+        """Takes back the last item, which could not be posted; nobody has taken it."""
         self._ahead_bytes -= self._ahead.pop()
 
     def more(self, taken: int) -> None:
-        """Hears how many items were taken so far.
+        """Takes the consumer's message that `taken` items were taken so far.
 
         Raises:
-            DecodeError: So many were never sent.
+            DecodeError: The number is higher than that of the items sent.
         """
         if taken > self.sent:
             raise DecodeError(f"{taken} items of a stream were taken, but {self.sent} were sent")
@@ -91,11 +91,11 @@ class Sender:
 
 @final
 class Receiver(Generic[T]):
-    """The consumer's end: puts items in order and says when to ask for more.
+    """The consumer's end: puts items in order and decides when to ask for more.
 
     Args:
-        items: As at the producer.
-        size: As at the producer.
+        items: The producer's limit of items.
+        size: The producer's limit of bytes.
     """
 
     def __init__(self, items: int = WINDOW_ITEMS, size: int = WINDOW_BYTES) -> None:
@@ -103,35 +103,35 @@ class Receiver(Generic[T]):
         self._size = size
         self._here: dict[int, tuple[T, int]] = {}
         self._taken = 0
-        self._said = 0  # of those taken, how many the producer has heard of
+        self._said = 0  # the number of taken items that the producer was told
         self._unsaid_bytes = 0
         self._end: int | None = None
 
     @property
     def taken(self) -> int:
-        """How many items were taken."""
+        """The number of items that were taken."""
         return self._taken
 
     @property
     def has_next(self) -> bool:
-        """Whether the next item is here."""
+        """True if the next item is here."""
         return self._taken in self._here
 
     @property
     def is_whole(self) -> bool:
-        """Whether it has ended and every item is here, or was taken."""
+        """True if the stream has ended and every item is here or was taken."""
         return self._end is not None and self._taken + len(self._here) == self._end
 
     @property
     def is_over(self) -> bool:
-        """Whether all items were taken and no other will come."""
+        """True if all items were taken and no further one will come."""
         return self._end is not None and self._taken >= self._end
 
     def arrive(self, number: int, size: int, item: T) -> None:
-        """An item came.
+        """Takes an item that arrived.
 
         Raises:
-            DecodeError: It came before, or was sent without room for it, or after the end.
+            DecodeError: The item came before, exceeds the window, or lies behind the end.
         """
         known = number < self._taken or number in self._here
         beyond = number >= self._said + self._items
@@ -140,17 +140,17 @@ class Receiver(Generic[T]):
         self._here[number] = (item, size)
 
     def end(self, sent: int) -> None:
-        """The producer has ended, after so many items.
+        """Records that the producer ended after `sent` items.
 
         Raises:
-            DecodeError: More were taken.
+            DecodeError: Items with higher numbers arrived or were taken.
         """
         if sent < self._taken or any(number >= sent for number in self._here):
             raise DecodeError(f"a stream of {sent} items had others")
         self._end = sent
 
     def break_off(self) -> list[T]:
-        """Nothing further will come; returns the items that can no longer be taken in order."""
+        """Ends the stream early; returns the items that can no longer be taken in order."""
         end = self._taken
         while end in self._here:
             end += 1
@@ -158,14 +158,14 @@ class Receiver(Generic[T]):
         return [self._here.pop(number)[0] for number in sorted(self._here) if number >= end]
 
     def close(self) -> list[T]:
-        """Nothing further will be taken; returns the items that are here."""
+        """Ends the reading early; returns the items that are here."""
         left = [item for item, _ in self._here.values()]
         self._here.clear()
         self._end = self._taken
         return left
 
     def take(self) -> T | None:
-        """Takes the next item; None where it is not here."""
+        """Takes the next item; returns None if it is not here."""
         item, size = self._here.pop(self._taken, (None, 0))
         if item is not None:
             self._taken += 1
@@ -173,7 +173,7 @@ class Receiver(Generic[T]):
         return item
 
     def ask_for_more(self) -> int | None:
-        """Returns what the producer is to be told was taken; None while it need not hear."""
+        """Returns the number of taken items to tell the producer; None while it need not know."""
         unsaid = self._taken - self._said
         if self._end is not None or not unsaid:
             return None
