@@ -1,4 +1,4 @@
-"""One worker in one backward pass: a pure state machine, events in, messages out.
+"""The part of one worker in one backward pass: a pure state machine, events in, messages out.
 
 A pass is a tree of begins (Dijkstra and Scholten, 1980) over a graph of claims:
 
@@ -29,7 +29,7 @@ Guarantees, proved in docs/dist-autograd.md and simulated in tests/dist_autograd
         worker of the pass has aborted. An abort is a request: its first receiver replies when
         the aborts that it sent itself were replied to, and a begin's reply waits for both.
 
-Nothing here knows a clock, a thread or a socket. Events of one machine come one at a time.
+Nothing here uses a clock, a thread or a socket. The events of one machine come one at a time.
 """
 
 from __future__ import annotations
@@ -63,17 +63,17 @@ __all__ = [
 G = TypeVar("G")  # the gradients of one function, one slot per Tensor that was sent
 
 FunctionKey: TypeAlias = tuple[WorkerInfo, int]
-"""A send or recv function at one worker: the peer, and the message id the sender gave it."""
+"""A send or recv function at one worker: the peer, and the message id that the sender gave it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What takes part in a pass at one worker; fixed when the pass reaches it.
+    """The functions that take part in a pass at one worker; fixed when the pass reaches the worker.
 
     Attributes:
         sends: Message ids of this worker's send functions, by peer.
         receives: This worker's recv functions.
-        reached: Those receives that its roots or its sends lead to.
+        reached: The receives that this worker's roots or sends lead to.
         lost: Peers known to be lost, each with the error to raise for it.
     """
 
@@ -86,13 +86,13 @@ class Cut:
 _NOTHING: Final = Cut(MappingProxyType({}), frozenset(), frozenset(), MappingProxyType({}))
 
 
-# What is to be done. Several are made for each message, and frozen ones take three times as long.
+# The actions. Each message leads to several, and frozen classes take three times as long to make.
 
 
 @final
 @dataclass(slots=True)
 class Begin:
-    """To a peer: the pass began; these sends of mine to you are claims. Expects a reply."""
+    """To a peer: the pass began, and these sends of mine to you are claims. Expects a reply."""
 
     peer: WorkerInfo
     claims: tuple[int, ...]
@@ -101,7 +101,7 @@ class Begin:
 @final
 @dataclass(slots=True)
 class Reply:
-    """To a peer: the reply to its begin; with a cause when the pass was aborted here."""
+    """To a peer: the reply to its begin; it carries a cause if the pass was aborted here."""
 
     peer: WorkerInfo
     request: object
@@ -111,7 +111,7 @@ class Reply:
 @final
 @dataclass(slots=True)
 class Answer(Generic[G]):
-    """To a peer: answers to sends of its own, gradients by message id and a list of nones."""
+    """To a peer: answers to its own sends: gradients by message id, and a list of nones."""
 
     peer: WorkerInfo
     gradients: tuple[tuple[int, G], ...]
@@ -121,7 +121,7 @@ class Answer(Generic[G]):
 @final
 @dataclass(slots=True)
 class Abort:
-    """To a peer: the pass is over, with this cause; a request. To the starter: it should be."""
+    """To a peer: a request to end the pass with this cause. To the starter: the wish to do so."""
 
     peer: WorkerInfo
     cause: BaseException
@@ -139,7 +139,7 @@ class Confirm:
 @final
 @dataclass(slots=True)
 class Feed(Generic[G]):
-    """To the local graph: a send function's answer; `gradient` is None when it is none."""
+    """To the local graph: the answer to a send function; `gradient` is None for a none."""
 
     key: FunctionKey
     gradient: G | None
@@ -148,7 +148,7 @@ class Feed(Generic[G]):
 @final
 @dataclass(slots=True)
 class Drop:
-    """To the local graph: stop, and take this pass' gradients away."""
+    """To the local graph: stop, and discard the gradients of this pass."""
 
     cause: BaseException
 
@@ -165,7 +165,7 @@ Action: TypeAlias = Begin | Reply | Answer[G] | Abort | Confirm | Feed[G] | Drop
 
 
 class Phase(enum.Enum):
-    """Where one worker stands in one pass.
+    """The state of one worker in one pass.
 
     IDLE ──enter──▶ ACTIVE ──settled──▶ DONE     (the first begin is replied to)
       └──abort──▶ ABORTED ◀──abort──┘ ◀──abort──┘   (never from DONE at the starter)
@@ -194,29 +194,29 @@ class PassProtocol(Generic[G]):
         self.cause: BaseException | None = None
         self._cut = _NOTHING
         self._parent: tuple[WorkerInfo, object] | None = None
-        self._ended = False  # the first begin was replied to; at the starter: End was given out
+        self._ended = False  # the first begin was replied to; at the starter: End was returned
         self._finished = False  # the local graph has nothing left to do
         self._early: list[tuple[WorkerInfo, tuple[tuple[int, G], ...], tuple[int, ...]]] = []
         self._unanswered: set[FunctionKey] = set()  # my sends that wait for their answer
         self._unbegun: set[WorkerInfo] = set()  # peers whose reply to my begin is missing
         self._engaged: set[WorkerInfo] = set()  # peers that began with me, or I with them
-        # My receives that are reached: those not resolved yet, True for one with a claim on it; and
-        # the resolved ones, True for one that a gradient came to.
+        # My receives that are reached. Open: not resolved yet; True if a claim on it has come.
+        # Resolved: True if a gradient came to it.
         self._open: dict[FunctionKey, bool] = {}
         self._resolved: dict[FunctionKey, bool] = {}
         self._gone: set[WorkerInfo] = set()
-        self._told: set[WorkerInfo] = set()  # who was sent an abort
-        self._unconfirmed: set[WorkerInfo] = set()  # who has not replied to it
-        self._aborter: tuple[WorkerInfo, object] | None = None  # whose abort waits for mine
+        self._told: set[WorkerInfo] = set()  # peers that were sent an abort
+        self._unconfirmed: set[WorkerInfo] = set()  # those of them that have not replied to it
+        self._aborter: tuple[WorkerInfo, object] | None = None  # its abort waits for mine
 
     @property
     def entered(self) -> bool:
-        """Whether the cut is fixed or no longer needed."""
+        """True if the cut is fixed, or no longer needed."""
         return self.phase is not Phase.IDLE
 
     @property
     def unanswered(self) -> frozenset[FunctionKey]:
-        """The sends that wait for their answer, for messages about who is late."""
+        """The sends that wait for their answer, for messages that name late peers."""
         return frozenset(self._unanswered)
 
     @property
@@ -226,15 +226,15 @@ class PassProtocol(Generic[G]):
 
     @property
     def awaited(self) -> WorkerInfo | None:
-        """One of these peers."""
+        """One of the peers whose reply to this worker's begin is missing; None if there is none."""
         for peer in self._unbegun:
             return peer
         return None
 
-    # Events. Each returns what is to be done, in this order.
+    # Events. Each returns the actions to carry out, in this order.
 
     def enter(self, cut: Cut) -> list[Action[G]]:
-        """Fixes the cut: before the first begin is handled, or to start the pass."""
+        """Fixes the cut: before the first begin is handled, or in order to start the pass."""
         assert self.phase is Phase.IDLE, "a cut is fixed once"
         out: list[Action[G]] = []
         self.phase = Phase.ACTIVE
@@ -248,7 +248,7 @@ class PassProtocol(Generic[G]):
         for peer, _ in cut.receives:
             peers.setdefault(peer, ())
         for peer, ids in peers.items():
-            if lost and peer in lost:  # it answers none: what it held is not in its cut
+            if lost and peer in lost:  # every answer is none: its functions are not in any cut
                 out += [Feed((peer, number), None) for number in ids]
             else:
                 for number in ids:
@@ -258,7 +258,7 @@ class PassProtocol(Generic[G]):
                 out.append(Begin(peer, tuple(ids)))
         early, self._early = self._early, []
         for peer, gradients, nones in early:
-            if peer in lost:  # it had begun: lost in the middle
+            if peer in lost:  # it had begun, so it was lost during the pass
                 self._abort(lost[peer], None, out)
             else:
                 self._take(peer, gradients, nones, out)
@@ -267,7 +267,7 @@ class PassProtocol(Generic[G]):
         return out
 
     def begin(self, peer: WorkerInfo, claims: Iterable[int], request: object) -> list[Action[G]]:
-        """A peer began with this worker; `request` is what its reply must name."""
+        """Handles a peer's begin; the reply must name `request`."""
         out: list[Action[G]] = []
         assert self.entered, "the cut is fixed before a begin is handled"
         self._engaged.add(peer)
@@ -283,8 +283,8 @@ class PassProtocol(Generic[G]):
             key = (peer, number)
             if key in self._open:
                 self._open[key] = True
-            elif not self._resolved.get(key):  # not in the cut, nothing in it leads there, or none
-                nones.append(number)  # (a gradient was sent when it was resolved)
+            elif not self._resolved.get(key):  # not in the cut, not reached by it, or a none
+                nones.append(number)  # (a gradient was already sent when the receive was resolved)
         if nones:
             out.append(Answer(peer, (), tuple(nones)))
         if not self._unbegun:
@@ -294,7 +294,7 @@ class PassProtocol(Generic[G]):
     def answer(
         self, peer: WorkerInfo, gradients: Iterable[tuple[int, G]], nones: Iterable[int]
     ) -> list[Action[G]]:
-        """A peer answered sends of this worker; kept when it overtook the first begin."""
+        """Takes a peer's answers to this worker's sends; keeps any that overtook the first begin."""
         out: list[Action[G]] = []
         if self.phase is Phase.IDLE:
             self._early.append((peer, tuple(gradients), tuple(nones)))
@@ -305,7 +305,7 @@ class PassProtocol(Generic[G]):
         return out
 
     def resolve(self, answers: Iterable[tuple[FunctionKey, G | None]]) -> list[Action[G]]:
-        """The local graph came to these receives, each with a gradient or with none."""
+        """Takes what the local graph computed for these receives: a gradient each, or none."""
         out: list[Action[G]] = []
         nones: dict[WorkerInfo, list[int]] = {}
         for key, gradient in answers:
@@ -320,7 +320,7 @@ class PassProtocol(Generic[G]):
                     nones.setdefault(peer, []).append(number)
             elif self._cut.lost and peer in self._cut.lost:
                 self._abort(self._cut.lost[peer], None, out)
-            else:  # eager: the claim may still be on its way
+            else:  # sent early: the claim may still be on its way
                 out.append(Answer(peer, ((number, gradient),), ()))
         if nones and self.phase is not Phase.ABORTED:
             out += [Answer(peer, (), tuple(numbers)) for peer, numbers in nones.items()]
@@ -329,7 +329,7 @@ class PassProtocol(Generic[G]):
         return out
 
     def finished(self) -> list[Action[G]]:
-        """The local graph ran dry for good: every send was fed, every receive resolved."""
+        """Records that the local graph is done: every send was fed, every receive resolved."""
         out: list[Action[G]] = []
         if self.phase is Phase.ACTIVE:
             assert not self._open, "a receive was left unresolved"
@@ -339,7 +339,7 @@ class PassProtocol(Generic[G]):
         return out
 
     def begun(self, peer: WorkerInfo, cause: BaseException | None = None) -> list[Action[G]]:
-        """A peer replied to this worker's begin; with a cause it has aborted."""
+        """Takes a peer's reply to this worker's begin; a cause says that the peer aborted."""
         out: list[Action[G]] = []
         self._unbegun.discard(peer)
         if cause is not None:
@@ -348,7 +348,7 @@ class PassProtocol(Generic[G]):
         return out
 
     def lost(self, peer: WorkerInfo, cause: BaseException) -> list[Action[G]]:
-        """A peer is lost for good."""
+        """Records that a peer is lost for good."""
         out: list[Action[G]] = []
         self._gone.add(peer)
         self._unbegun.discard(peer)
@@ -356,8 +356,8 @@ class PassProtocol(Generic[G]):
         if peer == self.starter or (self.phase is Phase.ACTIVE and peer in self._engaged):
             self._abort(cause, peer, out)
         elif self.phase is Phase.DONE and peer in self._engaged and not self._starts:
-            # This part is over, the pass perhaps not, and nobody else may know this worker:
-            # the starter decides, and says so if it aborted.
+            # This worker's part is over, but the pass perhaps is not, and it may be that no other
+            # worker knows this one. The starter decides, and replies if it aborted.
             self._tell(self.starter, cause, out)
         self._settle(out)
         return out
@@ -369,12 +369,12 @@ class PassProtocol(Generic[G]):
         *,
         at_once: bool = False,
     ) -> list[Action[G]]:
-        """The pass fails, here (no source) or as a peer says; the first cause stays.
+        """Aborts the pass because of an error here (no source) or at a peer; the first cause stays.
 
         Args:
-            cause: Why.
-            source: The peer that said so and the request to reply to.
-            at_once: At the starter: ends without waiting until the others confirmed.
+            cause: The error that ends the pass.
+            source: The peer that sent the abort, and the request to reply to.
+            at_once: At the starter: ends without waiting for the others to confirm.
         """
         out: list[Action[G]] = []
         peer = None if source is None else source[0]
@@ -387,8 +387,8 @@ class PassProtocol(Generic[G]):
             self._unbegun.clear()
             self._unconfirmed.clear()
         if source is not None:
-            # The starter's own aborts are waited for by the starter alone: who only reported a
-            # loss waits for its confirmation and would else be waited for in turn.
+            # Only the starter waits for its own aborts. A peer that merely reported a loss waits
+            # for the starter's confirmation; waiting for that peer in turn would be a cycle.
             aborts = self.phase is Phase.ABORTED and not aborted_before
             if self._starts or not aborts:
                 out.append(Confirm(*source))
@@ -398,7 +398,7 @@ class PassProtocol(Generic[G]):
         return out
 
     def confirmed(self, peer: WorkerInfo) -> list[Action[G]]:
-        """A peer replied to this worker's abort."""
+        """Takes a peer's reply to this worker's abort."""
         out: list[Action[G]] = []
         self._unconfirmed.discard(peer)
         self._settle(out)
@@ -454,10 +454,10 @@ class PassProtocol(Generic[G]):
             out.append(Abort(peer, cause))
 
     def _settle(self, out: list[Action[G]]) -> None:
-        """Gives out the one reply, or the end, when nothing is waited for any more.
+        """Returns the reply to the first begin, or the end, once nothing is waited for any more.
 
-        Nothing comes of it while a reply to a begin is missing, so many do not ask it then; who hears
-        of aborts does.
+        It can do nothing while a reply to a begin is missing. So many callers skip it then; callers
+        that handle aborts do not, as it also confirms aborts.
         """
         if self._aborter is not None and not self._unconfirmed:
             out.append(Confirm(*self._aborter))

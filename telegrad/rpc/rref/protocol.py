@@ -45,7 +45,7 @@ Guarantees, for any order of messages and for repeated messages:
 
 If a call brings an RRef, its function starts only after the fork has left PENDING, and only if the
 owner has counted it. The fork is then CONFIRMED, or FAILED: every use of a FAILED one raises the
-error of the creation (`rref_confirmation`).
+error of the creation again.
 
 Neither table is thread-safe; their user holds one lock around each event.
 """

@@ -1,1 +1,1 @@
-"""Who may connect: the handshake, tags of frames, TLS, certificates and the audit log."""
+"""Authentication of peers: the handshake, tags of frames, TLS, certificates and the audit log."""

@@ -1,9 +1,9 @@
-"""The audit log: who came in, who was refused, and which calls were; off every hot path.
+"""The audit log: a record of each admission, refusal and refused call, off every hot path.
 
-    any thread     record() ──▶ of refusals no flood ──▶ queue
+    any thread     record() ──▶ limit on floods of refusals ──▶ queue
     audit thread                                          queue ──▶ logger "telegrad.audit"
 
-Only the audit thread runs handlers of the program's, which may be as slow as they like.
+Only the audit thread runs the program's log handlers, which may be as slow as they like.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ __all__ = [
 ]
 
 CONNECTION_ADMITTED: Final = "connection.admitted"
-CONNECTION_REFUSED: Final = "connection.refused"  # of one that came in
-DIAL_REFUSED: Final = "dial.refused"  # of one that this worker made, by either side
+CONNECTION_REFUSED: Final = "connection.refused"  # an incoming connection
+DIAL_REFUSED: Final = "dial.refused"  # one that this worker dialled, by either side
 CALL_REFUSED: Final = "call.refused"
-PEER_CUT_OFF: Final = "peer.cut_off"  # one that had proved itself
+PEER_CUT_OFF: Final = "peer.cut_off"  # a peer that had proved itself
 LOST: Final = "audit.lost"
 
-# Of refusals for the same reason, or of the same caller, so many are recorded at once and one a
-# second afterwards: at 500 bytes each that is 43 MB a day, and a job's worth of honest mistakes.
+# Of refusals for the same reason, or of the same caller, this many are recorded at once and one a
+# second afterwards: at 500 bytes each that is 43 MB a day, and covers one job's honest mistakes.
 BURST = 100
 PER_SECOND = 1.0
-SUMMARY_SECONDS = 10.0  # how often the rest is told of, in one record
-MOST_FLOODS = 256  # told apart; whatever else floods is counted together
-# Where handlers are too slow, so much waits for them: at about 1 KB each, and more than the
-# connections of a job of two thousand workers that start at once.
+SUMMARY_SECONDS = 10.0  # between two records that count the refusals held back
+MOST_FLOODS = 256  # counted separately; further ones are counted together
+# The most records that wait for slow handlers: about 1 KB each, and more than the connections of
+# a job of two thousand workers that start at once.
 MOST_WAITING = 10_000
 MOST_TEXT = 500  # characters of a field: strangers choose their names
 IDLE_SECONDS = 1.0  # without a record, after which the thread ends; the next one starts another
-SHOWN = ("peer", "caller", "function", "address", "suppressed")  # where nobody reads JSON
-FLUSH_SECONDS = 0.5  # that a shutdown waits for what is recorded to be handed over
+SHOWN = ("peer", "caller", "function", "address", "suppressed")  # fields of the plain-text form
+FLUSH_SECONDS = 0.5  # for which a shutdown waits until the queue is handed over
 
-# Reasons for which honest workers are refused: two dialled each other at once, one came back.
+# Reasons that honest workers meet: two dialled each other at once, or one came back.
 ORDINARY: Final = frozenset(
     {
         "DUPLICATE",
@@ -71,7 +71,7 @@ _Key: TypeAlias = tuple[str, str, str]
 @final
 @dataclass(slots=True)
 class _Flood:
-    """How many records of one kind may still be made, and how many were not."""
+    """A budget of records of one kind, and the number of records held back since it ran out."""
 
     left: float
     at: float
@@ -81,7 +81,7 @@ class _Flood:
 
 @final
 class _Meter:
-    """Keeps floods of refusals out of the log, and counts them. Pure; not thread-safe."""
+    """Keeps floods of refusals out of the log and counts them. Pure; not thread-safe."""
 
     def __init__(self) -> None:
         self._floods: dict[_Key, _Flood] = {}
@@ -89,11 +89,11 @@ class _Meter:
 
     @property
     def due(self) -> float | None:
-        """When `summaries` has something to tell; None while nothing is held back."""
+        """The time at which `summaries` has something to report; None if nothing is held back."""
         return self._due
 
     def takes(self, key: _Key, now: float) -> bool:
-        """Whether a record may be made now; counts it if not."""
+        """Returns True if a record may be made now; otherwise counts it as held back."""
         flood = self._floods.get(key)
         if flood is None:
             flood = self._begin(key, now)
@@ -110,7 +110,7 @@ class _Meter:
         return False
 
     def summaries(self, now: float) -> list[tuple[_Key, int, float]]:
-        """Returns of what was held back how many, in how many seconds; and begins anew."""
+        """Returns the number of records held back and the seconds, for each kind; resets both."""
         self._due = None
         held = [(key, flood) for key, flood in self._floods.items() if flood.suppressed]
         told = [(key, flood.suppressed, now - flood.since) for key, flood in held]
@@ -137,14 +137,16 @@ class Audit:
     """Hands records to the logger `telegrad.audit`, in a daemon thread while there are any.
 
     A record is one line of JSON as the message, and the same as a dict in `record.telegrad`. Of a
-    flood of refusals the first are recorded; the rest is counted in one record with
-    `suppressed` every 10 s. What came in is INFO; what was refused is WARNING, but INFO for reasons
-    that honest workers meet. Where that logger has no handler, nor any above it, a warning is words
-    instead, by this module's logger; of a dial not even these, as who dials hears why it ended.
+    flood of refusals the first ones are recorded. The rest is counted in one record with
+    `suppressed` every 10 s. Admissions are INFO; refusals are WARNING, or INFO for reasons that
+    honest workers meet.
+
+    If neither that logger nor any above it has a handler, this module's logger writes a warning as
+    plain text instead. A refused dial is not even written so, as the dialler gets the error itself.
 
     Args:
-        worker: Who records.
-        clock: By which floods are told; in seconds.
+        worker: The name of the worker that records.
+        clock: A clock in seconds, by which floods are recognised.
     """
 
     def __init__(self, worker: str = "", clock: Callable[[], float] = time.monotonic) -> None:
@@ -152,18 +154,18 @@ class Audit:
         self._clock = clock
         self._queue: SimpleQueue[tuple[int, _Record] | None] = SimpleQueue()  # None: look again
         self._given_up = threading.Event()
-        self._lock = threading.Lock()  # guards all below
+        self._lock = threading.Lock()  # guards all attributes below
         self._meter = _Meter()
         self._lost = 0
         self._thread: threading.Thread | None = None
         self._closed = False
 
     def record(self, event: str, **fields: object) -> None:
-        """Records what happened; from any thread, never blocks, costs nothing where nobody listens.
+        """Records an event; from any thread. It never blocks, and costs nothing if nobody listens.
 
         Args:
-            event: What happened, such as `"connection.refused"`.
-            fields: Plain values; those that are None are left out, long texts cut short.
+            event: The kind of event, such as `"connection.refused"`.
+            fields: Plain values. Those that are None are left out; long texts are cut short.
         """
         level = _level(event, fields.get("reason"))
         if not _LOGGER.isEnabledFor(level):
@@ -176,7 +178,7 @@ class Audit:
             if event != CONNECTION_ADMITTED and not self._meter.takes(_key(event, fields), now):
                 if told_later:
                     return
-                self._queue.put(None)  # the thread is to look at the clock
+                self._queue.put(None)  # makes the thread look at the clock
             elif self._queue.qsize() >= MOST_WAITING:
                 self._lost += 1
                 return
@@ -185,7 +187,7 @@ class Audit:
             self._start_thread()
 
     def close(self, timeout: float = FLUSH_SECONDS) -> None:
-        """Hands over what is recorded, in so many seconds; what is left then is dropped. Idempotent."""
+        """Hands over the queue for at most `timeout` seconds, then drops the rest. Idempotent."""
         with self._lock:
             self._closed = True
             thread = self._thread
@@ -200,11 +202,11 @@ class Audit:
         return {"event": event, "time": round(time.time(), 6), "worker": self._worker, **written}
 
     def _start_thread(self) -> None:
-        """Starts the thread unless it is there. Holds the lock."""
+        """Starts the thread unless it runs. The caller holds the lock."""
         if self._thread is None:
             name = f"telegrad-audit-{self._worker}"
             thread = threading.Thread(target=self._run, name=name, daemon=True)
-            with contextlib.suppress(RuntimeError):  # no room for a thread now; the next may have
+            with contextlib.suppress(RuntimeError):  # no thread to be had now; retried next time
                 thread.start()
                 self._thread = thread
 
@@ -221,7 +223,7 @@ class Audit:
                 return
 
     def _next(self) -> tuple[int, _Record] | None:
-        """Waits for a record; returns None when there is something else to look at."""
+        """Waits for a record; returns None if a summary may be due or the log may be closed."""
         with self._lock:
             due, closed = self._meter.due, self._closed
         left = IDLE_SECONDS if due is None else max(0.0, due - self._clock())
@@ -230,7 +232,7 @@ class Audit:
         return None
 
     def _ends(self) -> bool:
-        """Whether nothing is left to do; whoever records then starts another thread."""
+        """Returns True if nothing is left to do; the next record then starts another thread."""
         with self._lock:
             idle = self._queue.empty() and self._meter.due is None
             if idle:
@@ -238,7 +240,7 @@ class Audit:
             return idle
 
     def _summaries(self) -> list[tuple[int, _Record]]:
-        """Returns the records of what was held back or lost, where it is time for them."""
+        """Returns the records that count what was held back or lost, if it is time for them."""
         records = []
         with self._lock:
             now = self._clock()
@@ -260,13 +262,13 @@ class Audit:
 
     def _hand_over(self, level: int, record: _Record) -> None:
         try:
-            if not _LOGGER.hasHandlers():  # Python would show the JSON to people
+            if not _LOGGER.hasHandlers():  # Python's last resort would print the JSON
                 if record["event"] != DIAL_REFUSED:
                     _own_logger.log(level, "%s", _in_words(record))
                 return
             line = json.dumps(record, default=str)
             _LOGGER.log(level, line, extra={"telegrad": record})
-        except Exception:  # of a handler of the program's: the next record may fare better
+        except Exception:  # in the program's own handler: the next record may fare better
             with contextlib.suppress(Exception):
                 _own_logger.exception("a handler of the logger telegrad.audit failed")
 

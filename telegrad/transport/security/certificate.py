@@ -1,4 +1,4 @@
-"""A certificate with its key, and what one says."""
+"""A certificate with its private key, and the facts that a certificate states."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Certificate", "KeyPair"]
 @final
 @dataclass(frozen=True, slots=True, repr=False)
 class KeyPair:
-    """A certificate, and those that follow it to its authority, and its private key; PEM."""
+    """A certificate with the chain to its authority, and its private key; both in PEM form."""
 
     certificate: bytes
     key: bytes
@@ -25,15 +25,15 @@ class KeyPair:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """What a certificate says; as a string, in words for errors.
+    """The facts in a certificate; `str` gives a description for error messages.
 
     Attributes:
-        names: The workers that it is for.
-        addresses: The addresses that it is for; no worker looks at them.
-        issuer: Who signed it.
-        valid_from: Since when it counts, in UTC.
-        valid_until: Until when it counts, in UTC.
-        authority: Whether it may sign others.
+        names: The names of workers that it is for.
+        addresses: The addresses that it is for; no worker checks them.
+        issuer: The name of the authority that signed it.
+        valid_from: The start of its validity, in UTC.
+        valid_until: The end of its validity, in UTC.
+        authority: True if it may sign other certificates.
         fingerprint: SHA-256 of its DER form, in hexadecimal.
     """
 
@@ -46,7 +46,7 @@ class Certificate:
     fingerprint: str
 
     def __str__(self) -> str:
-        """Says whose it is, and until when it counts."""
+        """Returns its holder, issuer and end of validity, in words."""
         whose = "of " + " and ".join(map(repr, self.names)) if self.names else "without a name"
         if self.authority:
             whose = "of an authority"
@@ -56,5 +56,5 @@ class Certificate:
         )
 
     def has(self, name: str) -> bool:
-        """Returns whether it is for a worker of that name; names are equal without case."""
+        """Returns True if it is for a worker of that name, upper and lower case alike."""
         return name.lower() in map(str.lower, self.names)

@@ -1,6 +1,6 @@
-"""Makes, signs and reads certificates; the only file that knows the package `cryptography`.
+"""Functions that make, sign and read certificates; alone imports the package `cryptography`.
 
-`telegrad.transport.security.certificates` imports it when there is something to make or read.
+`telegrad.transport.security.certificates` imports this file on first use.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ __all__ = ["make_authority", "make_certificate", "make_self_signed", "read_certi
 DAY: Final = datetime.timedelta(days=1)
 # The clocks of two hosts differ, and a time zone is set wrong now and then.
 BACKDATED: Final = DAY
-# Nobody can take a key that lives in one process' memory, and an expired certificate would keep
-# that process from being dialled again: longer than processes run.
+# A key that lives only in one process' memory cannot be stolen, and an expired certificate would
+# make that process unreachable for new dials. So the validity is longer than processes run.
 SELF_SIGNED_DAYS = 366.0
 SELF_SIGNED_NAME = "telegrad"
 
@@ -31,7 +31,7 @@ SELF_SIGNED_NAME = "telegrad"
 def make_authority(*, days: float) -> KeyPair:
     """Makes an authority that signs certificates of workers, and no further authorities."""
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = _subject(f"telegrad CA {x509.random_serial_number() % 2**32:08x}")  # no two alike
+    subject = _subject(f"telegrad CA {x509.random_serial_number() % 2**32:08x}")  # unique
     builder = _builder(subject, subject, key, days).add_extension(
         x509.BasicConstraints(ca=True, path_length=0), critical=True
     )
@@ -41,10 +41,10 @@ def make_authority(*, days: float) -> KeyPair:
 def make_certificate(
     authority: KeyPair, names: Sequence[str], *, addresses: Sequence[str], days: float
 ) -> KeyPair:
-    """Makes a key, and has an authority sign that its holder has these names.
+    """Makes a key, and a certificate in which an authority signs that its holder has these names.
 
     Raises:
-        ValueError: The authority's are no certificate and key.
+        ValueError: The authority's files are not a certificate and its key.
     """
     signer = x509.load_pem_x509_certificate(authority.certificate)
     signing = serialization.load_pem_private_key(authority.key, None)
@@ -66,7 +66,7 @@ def make_certificate(
 
 
 def make_self_signed() -> KeyPair:
-    """Makes the certificate of one process, which no authority stands for."""
+    """Makes the certificate of one process, signed by itself and by no authority."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _subject(SELF_SIGNED_NAME)
     holder = x509.SubjectAlternativeName([x509.DNSName(SELF_SIGNED_NAME)])
@@ -79,10 +79,10 @@ def make_self_signed() -> KeyPair:
 
 
 def read_certificate(data: bytes) -> Certificate:
-    """Reads a certificate, PEM or DER; of several the first.
+    """Reads a certificate in PEM or DER form; the first one if there are several.
 
     Raises:
-        ValueError: It is no certificate.
+        ValueError: The data is not a certificate.
     """
     pem = b"-----BEGIN" in data
     found = x509.load_pem_x509_certificate(data) if pem else x509.load_der_x509_certificate(data)

@@ -1,8 +1,8 @@
 """Certificates: made, signed and read with the package `cryptography`, imported on use.
 
-authority    signs for its workers; its key stays where it was made
-worker's     lists the names that whoever holds its key may say in a hello: DNS names, whatever
-             characters they have; good for dialling and for listening
+authority    signs for its workers; its key stays on the host where it was made
+worker's     lists the names that the holder of its key may state in a hello: DNS names, with any
+             characters; valid for dialling and for listening
 self-signed  made at the start of a process, which keeps the key in memory
 """
 
@@ -38,18 +38,18 @@ def make_certificate(
     addresses: Sequence[str] = (),
     days: float = CERTIFICATE_DAYS,
 ) -> KeyPair:
-    """Makes a key, and has an authority sign that its holder has these names.
+    """Makes a key, and a certificate in which an authority signs that its holder has these names.
 
     Args:
-        authority: Signs.
-        names: Of workers, at least one.
-        addresses: Of the host, for programs that look at them: IP addresses or host names. A host
+        authority: The authority's certificate and key.
+        names: Names of workers, at least one.
+        addresses: IP addresses or host names of the host, for programs that check them. A host
             name counts as a worker's name, too.
-        days: How long it counts.
+        days: The days for which the certificate is valid.
 
     Raises:
         AuthenticationError: The package cryptography is not installed.
-        ValueError: The authority's are no certificate and key.
+        ValueError: The authority's files are not a certificate and its key.
     """
     with _extra("making certificates"):
         from telegrad.transport.security import certificate_maker  # noqa: PLC0415 - an extra
@@ -57,7 +57,7 @@ def make_certificate(
 
 
 def make_self_signed() -> KeyPair:
-    """Makes the certificate of one process, which no authority stands for.
+    """Makes the certificate of one process, signed by itself and by no authority.
 
     Raises:
         AuthenticationError: The package cryptography is not installed.
@@ -68,11 +68,11 @@ def make_self_signed() -> KeyPair:
 
 
 def read_certificate(data: bytes) -> Certificate:
-    """Reads a certificate, PEM or DER; of several the first.
+    """Reads a certificate in PEM or DER form; the first one if there are several.
 
     Raises:
         AuthenticationError: The package cryptography is not installed.
-        ValueError: It is no certificate.
+        ValueError: The data is not a certificate.
     """
     with _extra("reading certificates"):
         from telegrad.transport.security import certificate_maker  # noqa: PLC0415 - an extra

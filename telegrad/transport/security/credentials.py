@@ -1,4 +1,4 @@
-"""The job's token: where it is looked for, how it is made, who may read its file."""
+"""The job's token: its sources, how a new one is made, and the permissions of its file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["find_token", "make_token", "read_token_file", "write_token_file"]
 logger = logging.getLogger(__name__)
 
 TOKEN_BYTES = 32  # 256 random bits
-MIN_TOKEN_CHARACTERS = 16  # a word that can be guessed is no proof
+MIN_TOKEN_CHARACTERS = 16  # shorter ones can be guessed
 USER_TOKEN_FILE = Path(".config") / "telegrad" / "token"
 
 
@@ -33,17 +33,17 @@ def make_token() -> bytes:
 def find_token(explicit: str | bytes | None, environ: Mapping[str, str]) -> bytes:
     """Finds the token of this job.
 
-    The first of: what the program says, `TELEGRAD_TOKEN`, the file that `TELEGRAD_TOKEN_FILE`
-    names (or the inherited descriptor, as `/dev/fd/N`), and the user's own file
-    `~/.config/telegrad/token`, which is made with mode 0600 when it is not there.
+    The first of these counts: the program's own option, `TELEGRAD_TOKEN`, the file that
+    `TELEGRAD_TOKEN_FILE` names (or the inherited descriptor, as `/dev/fd/N`), and the user's own
+    file `~/.config/telegrad/token`, which is made with mode 0600 if it does not exist.
 
     Args:
         explicit: `RpcOptions.token`.
-        environ: `os.environ`, or what a test puts in its place.
+        environ: `os.environ`, or a test's substitute.
 
     Raises:
-        AuthenticationError: A token is too short, or its file is missing, empty, or may be read
-            by others; or there is none, and none can be made.
+        AuthenticationError: A token is too short; or its file is missing, empty, or accessible to
+            other users; or there is no token and none can be made.
     """
     if explicit is not None:
         text = explicit.encode() if isinstance(explicit, str) else bytes(explicit)
@@ -73,7 +73,7 @@ def write_token_file(path: str | os.PathLike[str], token: bytes | None = None) -
         The token.
 
     Raises:
-        FileExistsError: The file is there already; it is left alone.
+        FileExistsError: The file exists already; it is left alone.
     """
     token = make_token() if token is None else token
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -83,10 +83,10 @@ def write_token_file(path: str | os.PathLike[str], token: bytes | None = None) -
 
 
 def read_token_file(path: str | os.PathLike[str]) -> bytes:
-    """Reads a token from a file that nobody but its owner may read.
+    """Reads a token from a file that only its owner may read.
 
     Raises:
-        AuthenticationError: It cannot be read, is empty, or others may read or write it.
+        AuthenticationError: The file cannot be read, is empty, or others may read or write it.
     """
     try:
         with open(path, "rb") as file:
@@ -119,9 +119,9 @@ def _checked(text: bytes, source: str) -> bytes:
 
 
 def _make_user_token(path: Path) -> None:
-    """Makes the user's token file; of several processes that do so at once, one wins.
+    """Makes the user's token file; if several processes do so at once, one of them wins.
 
-    The token is written to a file of its own first and then linked, so that nobody ever reads
+    The token is first written to a separate file, which is then linked. So no process ever reads
     half a token.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

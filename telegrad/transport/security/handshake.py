@@ -1,4 +1,4 @@
-"""How two workers prove to each other who they are, before anything else is read. Pure.
+"""The handshake by which two workers prove to each other who they are. Pure.
 
     dialler                          listener
       hello ─────────────────────────▶ takes_hello   same job, a common version, the name expected
@@ -6,19 +6,19 @@
       prove(received) ───────────────▶ takes_proof   the dialler holds the token
       takes_welcome ◀───────────────── welcome(received)  so does the listener; frames follow
 
-At every step the listener may send a refusal instead, which ends the stream. Each side says the
-number of the last envelope that it holds, after it let go of the carrier before this one; what
-the other says decides what is sent again. A proof is HMAC-SHA256(token, role | purpose | that
-number | both hellos in full): it fits no other role, purpose, number or stream.
+At every step the listener may send a refusal instead, which ends the stream. Each side states the
+number of the last envelope that it holds, after it has dropped the previous carrier; the other
+side's number decides what is sent again. A proof is HMAC-SHA256(token, role | purpose | that number
+| both hellos in full): it is valid for no other role, purpose, number or stream.
 
-Under TLS a proof covers the certificate that the listener has shown, too: "tls" and its fingerprint
-stand before the hellos. Somebody in between who ends the one TLS connection and begins another shows
-the dialler another certificate, and neither proof is right at the other end. Frames then need no
-tags. Where certificates were asked of both ends, the name in a hello must be one of those in the
-certificate of whoever says it, in whatever case.
+Under TLS a proof also covers the certificate that the listener has shown: "tls" and its fingerprint
+stand before the hellos. An attacker in between, with one TLS connection to each end, shows the
+dialler another certificate, and neither proof is valid at the other end. Frames then need no tags.
+If both ends have to show certificates, the name in a hello must be one of those in the sender's
+certificate; upper and lower case count as equal.
 
 A bulk lane opens with the same four messages. Its hello names the control stream that it belongs
-to, by an id that both ends made of that stream's hellos; the number is 0, and chunks follow.
+to, by an id that both ends computed from that stream's hellos. The number is 0, and chunks follow.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ __all__ = [
 
 OLDEST_VERSION = NEWEST_VERSION = 1
 CONTROL, BULK, MOVED = "control", "bulk", "moved"
-MAX_HANDSHAKE_BYTES = 16 * 1024  # all that a stream gets before it has proved itself
+MAX_HANDSHAKE_BYTES = 16 * 1024  # the most that a stream may send before it has proved itself
 
 
 class Reason(enum.IntEnum):
-    """Why a stream was refused; the numbers of `pb.Refusal.Reason`."""
+    """A reason for which a stream was refused; the numbers are those of `pb.Refusal.Reason`."""
 
     UNSPECIFIED = 0
     VERSION = 1
@@ -84,16 +84,16 @@ class Reason(enum.IntEnum):
         return cls.UNSPECIFIED
 
 
-# Whoever is refused for one of these will never reach that incarnation again.
+# A dialler that is refused for one of these will never reach that incarnation again.
 GONE: Final = frozenset({Reason.NAME, Reason.INCARNATION, Reason.FENCED, Reason.UNKNOWN_SESSION})
 
 
 class RefusedError(ConnectionError):
-    """A handshake ended early, by whichever side.
+    """One of the two sides ended a handshake early.
 
     Attributes:
-        reason: Why, for programs.
-        words: Why, for people.
+        reason: The reason as a code, for programs.
+        words: The reason as text, for people.
     """
 
     def __init__(self, reason: Reason, words: str) -> None:
@@ -104,7 +104,7 @@ class RefusedError(ConnectionError):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who this worker says it is."""
+    """The identity that this worker claims: its job, name, rank, incarnation and capabilities."""
 
     job: str
     info: WorkerInfo
@@ -112,20 +112,20 @@ class Identity:
 
 
 def itself(name: str) -> str:
-    """Returns the name: what says it has to prove it."""
+    """Returns the name itself: by default a certificate must contain the name in the hello."""
     return name
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Underlay:
-    """What the connection below a handshake has proved; nothing by default.
+    """Facts that the connection below a handshake has proved; none by default.
 
     Attributes:
         binding: The fingerprint of the certificate that the listener has shown.
-        peer_names: The names in the certificate of the other end; None where none was asked for.
-        certified: Which name has to be among these, by the name in the hello.
-        told: What this end is able to on this connection.
+        peer_names: The names in the other end's certificate; None if it was not asked for one.
+        certified: Maps the name in a hello to the name that must be in the certificate.
+        told: Capabilities that this end states on this connection.
     """
 
     binding: bytes = b""
@@ -135,19 +135,19 @@ class Underlay:
 
     @classmethod
     def of(cls, carrier: Carrier, certified: Callable[[str], str] = itself) -> Underlay:
-        """Returns what a carrier proves."""
+        """Returns the facts that a carrier proves."""
         return cls(carrier.binding, carrier.peer_names, certified, carrier.told)
 
     def protects(self, capabilities: Collection[str]) -> bool:
-        """Tells whether frames need no tags: TLS protects them, or both ends know that nobody can.
+        """Returns True if frames need no tags: TLS protects them, or both ends know they are safe.
 
         Args:
-            capabilities: What the other end is able to.
+            capabilities: The capabilities of the other end.
         """
         return bool(self.binding) or (UNTAGGED in self.told and UNTAGGED in capabilities)
 
     def tells(self, identity: Identity) -> Identity:
-        """Returns an identity with what this end is able to on this connection."""
+        """Returns an identity with the capabilities that this end states on this connection."""
         if not self.told:
             return identity
         return replace(identity, capabilities=(*identity.capabilities, *self.told))
@@ -156,7 +156,7 @@ class Underlay:
         """Checks the name in a hello.
 
         Raises:
-            RefusedError: The certificate is for others.
+            RefusedError: The certificate is for other names.
         """
         if self.peer_names is None:
             return
@@ -173,20 +173,20 @@ class Underlay:
 
 @final
 class DialHandshake:
-    """The dialler's half.
+    """The dialler's half of a handshake.
 
     Attributes:
-        capabilities: Once an answer was taken: what the listener is able to.
-        transcript: Once an answer was taken: both hellos in full.
+        capabilities: The capabilities of the listener, once an answer was taken.
+        transcript: Both hellos in full, once an answer was taken.
 
     Args:
-        identity: Who dials.
-        token: What both must hold; None in an insecure job.
-        expected: Whom it wants to reach; None for whoever answers.
+        identity: The identity of the dialler.
+        token: The secret that both must hold; None in an insecure job.
+        expected: The worker that should answer; None to accept any.
         nonce: 32 random bytes.
         lane_of: For a lane: the id of the stream that it belongs to.
-        moves: Whether it is no lane, but takes the place of that stream.
-        underlay: What the connection has proved.
+        moves: True if this stream is no lane but replaces that stream.
+        underlay: The facts that the connection has proved.
     """
 
     def __init__(
@@ -215,10 +215,10 @@ class DialHandshake:
         return b"H" + self._hello
 
     def takes_answer(self, message: bytes) -> WorkerInfo:
-        """Reads the listener's hello; returns who it says it is.
+        """Reads the listener's hello; returns the identity that it claims.
 
         Raises:
-            RefusedError: It refuses, or it is not whom this side wants.
+            RefusedError: The listener refuses, or is not the expected one.
         """
         body = _body(message, b"H")
         hello = _parse_hello(body)
@@ -234,7 +234,7 @@ class DialHandshake:
         return peer
 
     def prove(self, received: int, *, resumes: bool) -> bytes:
-        """Returns the proof, with the number of the last envelope held here."""
+        """Returns the proof, with the number of the last envelope that this side holds."""
         mac = _mac(self._token, b"dialler", self._purpose, received, resumes, self._proved)
         return b"P" + pb.Proof(mac=mac, received=received, resumes=resumes).SerializeToString()
 
@@ -242,7 +242,7 @@ class DialHandshake:
         """Returns the number of the last envelope that the listener holds.
 
         Raises:
-            RefusedError: It refuses, or does not hold the token.
+            RefusedError: The listener refuses, or does not hold the token.
         """
         welcome = pb.Welcome()
         _parse(welcome, _body(message, b"W"))
@@ -250,11 +250,11 @@ class DialHandshake:
         return welcome.received
 
     def stream_id(self) -> bytes:
-        """Returns the name of this stream, for its lanes."""
+        """Returns the id of this stream, which its lanes name."""
         return stream_id(self._token, self.transcript)
 
     def lane_secret(self) -> bytes:
-        """Returns what protects lanes of this stream that have no TLS; empty where it has none."""
+        """Returns the secret that protects lanes of this stream without TLS; empty if none does."""
         return lane_secret(self._token, self._underlay.binding, self.transcript)
 
     @property
@@ -262,21 +262,21 @@ class DialHandshake:
         return _bound(self._underlay.binding, self.transcript)
 
     def frames(self) -> Frames:
-        """Returns what seals and opens the frames of this stream."""
+        """Returns the object that seals and opens the frames of this stream."""
         token = None if self._underlay.protects(self.capabilities) else self._token
         return make_frames(token, self.transcript, dialled=True)
 
 
 @final
 class AcceptHandshake:
-    """The listener's half; see `DialHandshake`.
+    """The listener's half of a handshake; `DialHandshake` describes the arguments.
 
     Attributes:
-        claimed: Who the dialler says it is; None before a hello was read.
-        lane_of: Once a hello was taken: the id of the stream that a lane says it belongs to, or
-            whose place it takes; empty for any other control stream.
-        capabilities: Once a hello was taken: what the dialler is able to.
-        transcript: Once a hello was taken: both in full.
+        claimed: The identity that the dialler claims; None before a hello was read.
+        lane_of: The id of the stream that a lane belongs to, or that this stream replaces, once a
+            hello was taken; empty for any other control stream.
+        capabilities: The capabilities of the dialler, once a hello was taken.
+        transcript: Both hellos in full, once a hello was taken.
     """
 
     def __init__(
@@ -299,10 +299,10 @@ class AcceptHandshake:
         self.transcript = b""
 
     def takes_hello(self, message: bytes) -> WorkerInfo:
-        """Reads the first message; returns who the dialler says it is.
+        """Reads the first message; returns the identity that the dialler claims.
 
         Raises:
-            RefusedError: It does not belong here; to be told by `refusal`.
+            RefusedError: The dialler does not belong here; send it `refusal`.
         """
         body = _body(message, b"H")
         hello = _parse_hello(body)
@@ -324,7 +324,7 @@ class AcceptHandshake:
 
     @property
     def moves(self) -> bool:
-        """Whether it is to take the place of the stream that it names."""
+        """True if this stream is to replace the stream that its hello names."""
         return self._purpose == MOVED
 
     def answer(self) -> bytes:
@@ -332,7 +332,7 @@ class AcceptHandshake:
         return b"H" + self._hello
 
     def takes_proof(self, message: bytes) -> tuple[int, bool]:
-        """Returns the number of the last envelope that the dialler holds, and if it resumes.
+        """Returns the number of the last envelope that the dialler holds, and True if it resumes.
 
         Raises:
             RefusedError: The dialler does not hold the token.
@@ -343,16 +343,16 @@ class AcceptHandshake:
         return proof.received, proof.resumes
 
     def welcome(self, received: int, *, resumes: bool) -> bytes:
-        """Returns the last message, with the number of the last envelope held here."""
+        """Returns the last message, with the number of the last envelope that this side holds."""
         mac = _mac(self._token, b"listener", self._purpose, received, resumes, self._proved)
         return b"W" + pb.Welcome(mac=mac, received=received, resumes=resumes).SerializeToString()
 
     def stream_id(self) -> bytes:
-        """Returns the name of this stream, for its lanes."""
+        """Returns the id of this stream, which its lanes name."""
         return stream_id(self._token, self.transcript)
 
     def lane_secret(self) -> bytes:
-        """Returns what protects lanes of this stream that have no TLS; empty where it has none."""
+        """Returns the secret that protects lanes of this stream without TLS; empty if none does."""
         return lane_secret(self._token, self._underlay.binding, self.transcript)
 
     @property
@@ -360,13 +360,13 @@ class AcceptHandshake:
         return _bound(self._underlay.binding, self.transcript)
 
     def frames(self) -> Frames:
-        """Returns what seals and opens the frames of this stream."""
+        """Returns the object that seals and opens the frames of this stream."""
         token = None if self._underlay.protects(self.capabilities) else self._token
         return make_frames(token, self.transcript, dialled=False)
 
 
 def refusal(error: RefusedError) -> bytes:
-    """Returns the message that tells the other side why the stream ends."""
+    """Returns the message that tells the other side the reason for which the stream ends."""
     told = pb.Refusal(reason=error.reason.name, words=error.words)
     return b"R" + told.SerializeToString()
 
@@ -397,7 +397,7 @@ def _hello(
 
 
 def _body(message: bytes, tag: bytes) -> bytes:
-    """Returns what stands behind the tag; a refusal becomes its error."""
+    """Returns the content behind the tag; raises the error that a refusal carries."""
     if message[:1] == b"R":
         told = pb.Refusal()
         _parse(told, message[1:])
@@ -467,7 +467,7 @@ def _transcript(dialler: bytes, listener: bytes) -> bytes:
 
 
 def _bound(binding: bytes, transcript: bytes) -> bytes:
-    """Returns what a proof covers; a transcript, and no other text, begins with a zero byte."""
+    """Returns the bytes that a proof covers; only a bare transcript begins with a zero byte."""
     return b"tls|" + binding + b"|" + transcript if binding else transcript
 
 

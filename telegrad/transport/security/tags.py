@@ -1,17 +1,18 @@
-"""The tag on every frame: who wrote it holds the token, and it stands in its place.
+"""The tag on every frame: proof that its writer holds the token and that it is in its place.
 
     message = BLAKE2b(key, counter | payload, 16 bytes) | payload
 
-BLAKE2b with a key is a MAC by itself (RFC 7693). HMAC-SHA256, by which the handshake proves itself,
-costs 20 us in the midst of a call, as OpenSSL looks its algorithm up each time; this one 2.
+BLAKE2b with a key is a MAC by itself (RFC 7693) and costs 2 us. HMAC-SHA256, which the handshake
+uses, costs 20 us in the midst of a call, as OpenSSL looks up its algorithm each time.
 
-The key belongs to one direction of one stream; the counter is not sent: a frame that is left
-out, repeated, moved or made up fails. The chunks of bulk lanes carry no tag: a lane proves itself
+The key belongs to one direction of one stream. The counter is not sent; so a frame that is left
+out, repeated, moved or forged fails. The chunks of bulk lanes carry no tag: a lane proves itself
 when it is opened, and after that array bytes are as safe as the network is. Only TLS protects
-against somebody who reads along, or alters what lanes carry.
+against an attacker who reads along, or who alters the data on lanes.
 
-Frames are plain where something better protects them: TLS, or the kernel, which says of a Unix socket
-that both ends are this user's. Both ends have to know that of their carrier, and to say so (`UNTAGGED`).
+Frames carry no tag where something better protects them: TLS, or for a Unix socket the kernel,
+which tells that both ends belong to this user. Both ends have to know that about their carrier, and
+to state it (`UNTAGGED`).
 """
 
 from __future__ import annotations
@@ -41,35 +42,35 @@ class BadTagError(ConnectionError):
 
 
 class Frames(Protocol):
-    """What protects the frames of one stream."""
+    """An object that protects the frames of one stream."""
 
     def seal(self, payload: bytes) -> bytes:
-        """Returns what to send."""
+        """Returns the message to send for a payload."""
 
     def open(self, message: bytes) -> bytes:
-        """Returns what was sent.
+        """Returns the payload of a message.
 
         Raises:
-            BadTagError: Somebody else wrote it, or not at this place.
+            BadTagError: The peer did not write it, or not at this place.
         """
 
 
 @final
 class PlainFrames:
-    """Frames without tags: of a job that runs `insecure`, under TLS, over a Unix socket."""
+    """Frames without tags: in a job that runs `insecure`, under TLS, and over a Unix socket."""
 
     def seal(self, payload: bytes) -> bytes:
-        """Returns what to send."""
+        """Returns the payload as it is."""
         return payload
 
     def open(self, message: bytes) -> bytes:
-        """Returns what was sent."""
+        """Returns the message as it is."""
         return message
 
 
 @final
 class FrameTags:
-    """Seals the frames that leave and checks those that come, on one stream.
+    """Seals outgoing frames and checks incoming ones, on one stream.
 
     Args:
         sending: The key of the outgoing direction.
@@ -84,7 +85,7 @@ class FrameTags:
 
     def seal(self, payload: bytes) -> bytes:
         """Returns the payload behind its tag."""
-        running = self._sending.copy()  # costs less than to begin with the key each time
+        running = self._sending.copy()  # cheaper than to begin with the key each time
         running.update(self._sent.to_bytes(8, "big") + payload)
         self._sent += 1
         return running.digest() + payload
@@ -105,12 +106,12 @@ class FrameTags:
 
 
 def make_frames(token: bytes | None, transcript: bytes, *, dialled: bool) -> Frames:
-    """Returns what seals and opens the frames of one stream.
+    """Returns the object that seals and opens the frames of one stream.
 
     Args:
-        token: The job's; None where frames carry no tags.
+        token: The job's token; None if frames carry no tags.
         transcript: Both hellos in full; their nonces make the keys this stream's own.
-        dialled: Whether this side dialled.
+        dialled: True if this side dialled.
     """
     if token is None:
         return PlainFrames()
@@ -122,9 +123,9 @@ def make_frames(token: bytes | None, transcript: bytes, *, dialled: bool) -> Fra
 
 
 def stream_id(token: bytes | None, transcript: bytes) -> bytes:
-    """Returns the name of a control stream, by which lanes say that they belong to it.
+    """Returns the id of a control stream, by which lanes state that they belong to it.
 
-    No secret: whoever names it has to prove itself as well.
+    The id is no secret: a peer that names it has to prove itself as well.
 
     Args:
         token: The job's token; None in an insecure job.

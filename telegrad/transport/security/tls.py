@@ -1,10 +1,11 @@
-"""What a process shows when TLS connections are made, and what it demands of the other end.
+"""The TLS settings of a process: the certificate it shows and the checks of the other end's.
 
-    tls=TlsOptions(...)       mutual: both ends show certificates of one authority, and the names in
-                              them are the only ones that their holders may say in a hello
-    without, beyond loopback  self-signed: made at the start, kept in memory. No authority stands for
-                              it; the handshake's proofs cover its fingerprint, so that somebody in
-                              between, whose certificate is another one, is found out
+    tls=TlsOptions(...)       mutual: both ends show certificates of one authority. Their names are
+    the
+                              only ones that the holders may state in a hello
+    without, beyond loopback  self-signed: made at the start, kept in memory. No authority signs it;
+                              the handshake's proofs cover its fingerprint, so that an attacker in
+                              between, who has another certificate, is found out
 
 The token is proved in both cases. Everything here reads files and belongs into the thread that
 starts an agent, never on the loop.
@@ -42,8 +43,8 @@ VARIABLES: Final = {
     "key": "TELEGRAD_TLS_KEY",
 }
 NAME = "{name}"
-ALPN: Final = ["h2"]  # what gRPC speaks, and demands to hear
-# A certificate and what follows it: nobody names a file of a gigabyte in earnest.
+ALPN: Final = ["h2"]  # the protocol of gRPC, which gRPC insists on
+# The most bytes of a certificate file with its chain; anything larger is the wrong file.
 MOST_BYTES = 1 << 20
 _LINE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 
@@ -51,14 +52,14 @@ _LINE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", 
 @final
 @dataclass(frozen=True, kw_only=True)
 class TlsOptions:
-    """Files, all PEM, with which a worker proves its name; `telegrad certs` makes them.
+    """The PEM files with which a worker proves its name; `telegrad certs` makes them.
 
     `{name}` in a path stands for the worker's name, so that one setting fits all of them.
 
     Attributes:
-        ca: The authorities whose certificates are believed.
-        certificate: This worker's, and those between it and its authority, if any.
-        key: The private key to it, which nobody else may read.
+        ca: The certificates of the authorities that this worker trusts.
+        certificate: This worker's certificate, and those between it and its authority, if any.
+        key: The private key to the certificate; no other user may read it.
 
     >>> TlsOptions(ca="ca.crt", certificate="{name}.crt", key="{name}.key").of("worker1").key
     'worker1.key'
@@ -94,14 +95,14 @@ class TlsOptions:
 @final
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class Tls:
-    """The certificate of this process, and its judgement of others; made once, never changed.
+    """The certificate of this process, and the trust it has in others; made once, never changed.
 
     Attributes:
-        pair: What it shows.
-        binding: The fingerprint of that.
-        certificate: What the certificate says; None for a self-signed one.
-        authorities: Whose certificates it believes, PEM; empty: it asks for none.
-        dialling: How the other end's certificate is fetched and checked.
+        pair: The certificate that it shows, with its key.
+        binding: The fingerprint of that certificate.
+        certificate: The facts in that certificate; None for a self-signed one.
+        authorities: The trusted authorities in PEM form; empty if no certificate is demanded.
+        dialling: The context that fetches and checks the listener's certificate.
     """
 
     pair: KeyPair
@@ -112,14 +113,14 @@ class Tls:
 
     @property
     def mutual(self) -> bool:
-        """Whether both ends show certificates that an authority stands for."""
+        """True if both ends show certificates that an authority signed."""
         return self.certificate is not None
 
     def only_name(self) -> str:
-        """Returns the name of a worker that has not been given another.
+        """Returns the one name in the certificate, for a worker that was given none.
 
         Raises:
-            AuthenticationError: The certificate is for several, or for nobody.
+            AuthenticationError: The certificate has several names, or none.
         """
         names = () if self.certificate is None else self.certificate.names
         if len(names) != 1:
@@ -130,10 +131,10 @@ class Tls:
         return names[0]
 
     def check_name(self, name: str, why: str = "this worker") -> None:
-        """Checks that a worker of this process may say a name in its hellos.
+        """Checks that a worker of this process may state a name in its hellos.
 
         Raises:
-            AuthenticationError: The certificate is for others.
+            AuthenticationError: The certificate is for other names.
         """
         if self.certificate is None or self.certificate.has(name):
             return
@@ -145,13 +146,13 @@ class Tls:
 
 
 def tls_options(explicit: TlsOptions | None, environ: Mapping[str, str]) -> TlsOptions | None:
-    """Returns what a program says, else the environment; None where neither does.
+    """Returns the program's own options, else those of the environment; None if there are none.
 
     >>> tls_options(None, {})
 
     Args:
         explicit: `RpcOptions.tls`.
-        environ: `os.environ`, or what a test puts in its place.
+        environ: `os.environ`, or a test's substitute.
 
     Raises:
         AuthenticationError: Some of the variables are set and others are not.
@@ -171,12 +172,12 @@ def tls_options(explicit: TlsOptions | None, environ: Mapping[str, str]) -> TlsO
 
 
 def find_tls(explicit: TlsOptions | None, environ: Mapping[str, str], name: str) -> Tls | None:
-    """Returns what a worker shows and demands; None where it has no certificate.
+    """Returns the TLS settings of a worker; None if it has no certificate.
 
     Args:
         explicit: `RpcOptions.tls`.
-        environ: `os.environ`, or what a test puts in its place.
-        name: The worker's; "" for one that gets its name from its certificate.
+        environ: `os.environ`, or a test's substitute.
+        name: The worker's name; "" if it takes its name from its certificate.
 
     Raises:
         AuthenticationError: A file cannot be used; see `load_tls`.
@@ -186,7 +187,7 @@ def find_tls(explicit: TlsOptions | None, environ: Mapping[str, str], name: str)
 
 
 def self_signed_tls() -> Tls:
-    """Makes a certificate for this process and its life.
+    """Makes a self-signed certificate for the life of this process.
 
     Raises:
         AuthenticationError: The package cryptography is not installed.
@@ -202,15 +203,15 @@ def self_signed_tls() -> Tls:
 
 
 def load_tls(options: TlsOptions, name: str) -> Tls:
-    """Reads the certificate of one worker, and checks it as its peers will.
+    """Reads the certificate of one worker, and checks it in the way its peers will.
 
     Args:
-        options: Where the files are.
-        name: The worker's; "" for one that gets its name from the coordinator.
+        options: The paths of the files.
+        name: The worker's name; "" if it gets its name from the coordinator.
 
     Raises:
-        AuthenticationError: A file cannot be used, the certificate is not of this authority, has
-            expired or is for somebody else; or the package cryptography is not installed.
+        AuthenticationError: A file cannot be used; the certificate is not from this authority, has
+            expired or is for another worker; or the package cryptography is not installed.
     """
     paths = options.of(name)
     authorities = _read(paths.ca, "ca")
@@ -239,7 +240,7 @@ def load_tls(options: TlsOptions, name: str) -> Tls:
 
 
 def trusting_context() -> ssl.SSLContext:
-    """Returns what fetches a certificate without a judgement of it."""
+    """Returns a context that fetches a certificate without checking it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -249,12 +250,12 @@ def trusting_context() -> ssl.SSLContext:
 
 
 def fingerprint(der: bytes) -> bytes:
-    """Returns what tells one certificate from all others: SHA-256 of its DER form."""
+    """Returns the SHA-256 of a certificate's DER form, which identifies it."""
     return hashlib.sha256(der).digest()
 
 
 def issue_command(name: str) -> str:
-    """Returns what to type for a worker's certificate.
+    """Returns the command that makes a worker's certificate.
 
     >>> issue_command("worker1")
     'telegrad certs issue worker1'
@@ -263,7 +264,7 @@ def issue_command(name: str) -> str:
 
 
 def handshake_in_memory(client: ssl.SSLContext, server: ssl.SSLContext) -> None:
-    """Has two contexts shake hands, without a socket.
+    """Runs a TLS handshake between two contexts, without a socket.
 
     Raises:
         ssl.SSLError: One of them refuses the other.
@@ -283,7 +284,7 @@ def handshake_in_memory(client: ssl.SSLContext, server: ssl.SSLContext) -> None:
 
 def _context(protocol: int, paths: TlsOptions, certificate: Certificate) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
-    context.check_hostname = False  # names are those of workers, and compared by us
+    context.check_hostname = False  # names are those of workers, and telegrad compares them
     context.verify_mode = ssl.CERT_REQUIRED
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(ALPN)
@@ -305,7 +306,7 @@ def _refuse_password() -> str:
 def _try_out(
     client: ssl.SSLContext, server: ssl.SSLContext, paths: TlsOptions, certificate: Certificate
 ) -> None:
-    """Shows the certificate to its own authority: what others would refuse is said here, at once."""
+    """Shows the certificate to its own authority, so that a bad one is reported here, at once."""
     try:
         handshake_in_memory(client, server)
     except ssl.SSLCertVerificationError as error:
@@ -345,7 +346,7 @@ def _read_key(path: str | os.PathLike[str]) -> bytes:
 
 
 def _der(pem: bytes) -> bytes:
-    """Returns the first certificate of a PEM file; what stands around it is commentary."""
+    """Returns the first certificate of a PEM file; ignores any text around it."""
     found = _LINE.search(pem)
     if found is None:
         raise ValueError("it holds no certificate")

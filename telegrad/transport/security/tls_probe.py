@@ -1,16 +1,17 @@
-"""The handshake before gRPC's: who listens there, and which certificate does it show?
+"""The TLS handshake before gRPC's own: fetches and checks the listener's certificate.
 
-gRPC's dialling end cannot say which certificate it was shown. So a plain TLS handshake fetches it
-first, and judges it where this worker has authorities to judge by. Then gRPC is given that one
-certificate as all that it trusts (it takes a leaf for an anchor: X509_V_FLAG_PARTIAL_CHAIN, looked
-at with 1.85), self-signed or not: the connection that it makes shows the same one, or none
-comes up. So what was fetched here is what a carrier is bound to, under mutual TLS as well.
+gRPC's dialling end cannot tell which certificate it was shown. So a plain TLS handshake fetches it
+first, and checks it if this worker has authorities. Then gRPC gets that one certificate as all that
+it trusts, self-signed or not (it takes a leaf as an anchor: X509_V_FLAG_PARTIAL_CHAIN, seen in
+version 1.85). gRPC's connection shows the same certificate, or does not come up. So a carrier is
+bound to the certificate that was fetched here, under mutual TLS as well.
 
     connect ─▶ TLS handshake ─▶ the listener's first bytes ─▶ hang up ─▶ gRPC
-                                   it has taken our certificate, too
+                                   it has accepted our certificate, too
 
-With TLS 1.3 a listener judges our certificate after we have judged its own, and gRPC's hangs up
-without a word when it does not like it. One that does so twice, and accepts connections, does that.
+With TLS 1.3 a listener checks our certificate after we have checked its own. gRPC's listener hangs
+up without a word if it rejects ours. A listener that accepts connections and hangs up twice has
+rejected it.
 """
 
 from __future__ import annotations
@@ -36,23 +37,23 @@ T = TypeVar("T")
 READ_BYTES = 1 << 16
 SELF_SIGNED_NAME: Final = "telegrad"  # in all certificates that workers make at their start
 SIGNS_ITSELF: Final = frozenset({18, 19})  # X509_V_ERR_..SELF_SIGNED_CERT..
-HANG_UPS = 2  # one may be the end of a process
+HANG_UPS = 2  # a single one may be the end of a process
 
 
 class _HungUpError(ConnectionError):
-    """The listener ended a connection when it had seen our certificate, or that there is none."""
+    """The listener hung up after it saw our certificate, or saw that there is none."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A certificate that a listener has shown, and has the key to.
+    """A certificate that a listener has shown, and whose key it holds.
 
     Attributes:
-        certificate: PEM, it alone.
-        binding: Its fingerprint.
-        names: Whom our authorities say that it is for; None where there are none to ask.
-        target: The name by which gRPC is to find it right: any of its own.
+        certificate: The certificate alone, in PEM form.
+        binding: The fingerprint of the certificate.
+        names: The names that our authorities certify; None if we have no authorities.
+        target: The name under which gRPC must verify it: any of its own names.
     """
 
     certificate: bytes
@@ -63,11 +64,12 @@ class Shown:
 
 @final
 class Probe:
-    """Fetches certificates of listeners; on the loop, but made elsewhere.
+    """Fetches certificates of listeners; runs on the loop, but is made outside of it.
 
     Args:
-        tls: What this worker shows and whom it believes. None, as for a self-signed one: it shows
-            nothing and believes nobody, and the handshake's proofs have to cover what it is shown.
+        tls: The TLS settings of this worker. With None or a self-signed certificate it shows
+            nothing and trusts nobody; the handshake's proofs have to cover the listener's
+            certificate.
     """
 
     def __init__(self, tls: Tls | None) -> None:
@@ -76,14 +78,14 @@ class Probe:
         self._context = self._trusting if self._tls is None else self._tls.dialling
 
     async def fetch(self, endpoint: str, connect: Callable[[], Awaitable[socket.socket]]) -> Shown:
-        """Shakes hands with a listener.
+        """Makes a TLS handshake with a listener.
 
         Args:
-            endpoint: Where it is, for errors.
-            connect: Makes a connection to it; may be called more than once.
+            endpoint: The listener's address, for errors.
+            connect: Makes a connection to the listener; may be called more than once.
 
         Raises:
-            RefusedError: It speaks no TLS, its certificate is not good, or ours is not for it.
+            RefusedError: The listener speaks no TLS, or one side rejects the other's certificate.
             OSError: A connection broke, or cannot be made.
         """
         for _ in range(HANG_UPS):
@@ -145,7 +147,7 @@ class Probe:
     async def _unverified(
         self, endpoint: str, connected: socket.socket, error: ssl.SSLCertVerificationError
     ) -> str:
-        """Says whose certificate did not stand up: it takes another handshake to read it."""
+        """Returns an error text with the rejected certificate; a second handshake reads it."""
         try:
             handshake = await _shake_hands(self._trusting, connected, patient=False)
             found = str(read_certificate(handshake.certificate))
@@ -166,7 +168,7 @@ class Probe:
 @final
 @dataclass(frozen=True, slots=True)
 class _Handshake:
-    """What a handshake brought: the certificate in DER form, and the names that were verified."""
+    """The result of a handshake: the certificate in DER form, and the names that were verified."""
 
     certificate: bytes
     names: frozenset[str]
@@ -175,7 +177,7 @@ class _Handshake:
 async def _shake_hands(
     context: ssl.SSLContext, connected: socket.socket, *, patient: bool = True
 ) -> _Handshake:
-    """Shakes hands, and waits for the listener's first bytes if `patient`."""
+    """Makes the handshake, and waits for the listener's first bytes if `patient`."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = context.wrap_bio(incoming, outgoing, server_hostname=None)
     turn = functools.partial(_turn, connected, incoming, outgoing)
@@ -199,7 +201,7 @@ async def _turn(
     outgoing: ssl.MemoryBIO,
     function: Callable[[], T],
 ) -> T:
-    """Calls a function of TLS, and moves what it has to say and to hear, until it returns."""
+    """Calls a TLS function, moving bytes between it and the socket until it returns."""
     loop = asyncio.get_running_loop()
     while True:
         try:

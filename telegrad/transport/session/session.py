@@ -1,4 +1,4 @@
-"""The promise between two incarnations: every envelope is handed over exactly once. Pure.
+"""The session between two incarnations: hands every envelope over exactly once. Pure.
 
     post 1 2 3 ──▶ unacknowledged {1 2 3} ──next_write──▶ frame(1 2, receipt 7)
                         │  freed by receipt 2 ◀────────── frame(8, receipt 2)
@@ -7,16 +7,17 @@
     big parts     next_write announces ── next_piece ──▶ lanes ──▶ claim, copy, placed, finish
 
 S1. Envelopes are numbered from 1 without gaps, in the order of `post`.
-S2. What was posted is kept until a receipt covers it; on a new carrier all of it is sent again.
-S3. A receipt is cumulative: it covers n only when 1..n are complete here. Later ones that are
+S2. A posted envelope is kept until a receipt covers it; on a new carrier all of them are sent
+again. S3. A receipt is cumulative: it covers n only when 1..n are complete here. Later ones that
+are
     complete already (an envelope with big parts takes longer) are remembered by number.
 S4. A number that was handed over is never handed over again.
-S5. A piece that is in its place is never claimed again; an assembly outlives the carrier, and is
-    complete when no copy is under way: what is claimed will be placed, or given back.
+S5. A piece that is in its place is never claimed again. An assembly outlives the carrier. It is
+    complete when no copy is under way: every claimed piece will be placed or given back.
 S6. A goodbye is written when every big envelope before it is covered by a receipt.
 
 S2 gives at least once, S4 and S5 at most once. Pieces travel on lanes, beside the frames: in any
-order, and perhaps before the envelope that announces them, whose claimer then has to wait. Several
+order, and perhaps before the envelope that announces them; then the claim has to wait. Several
 big envelopes take turns, piece by piece.
 """
 
@@ -52,35 +53,35 @@ __all__ = ["MAX_MESSAGE_BYTES", "WRITE_BYTES", "Session", "SessionStatistics"]
 
 WRITE_BYTES = 2**20  # one gRPC message: coalesced writes carry over 100,000 envelopes/s
 MAX_INLINE_BYTES = 2 * 2**20  # of one envelope: a write that it overfills stays under 4 MiB
-# The largest message is a write of one envelope that is as large as may be; a chunk has 1 MiB. Beside
-# it stand the envelope's fields, a receipt and a tag. A message is gathered before anyone can look at
-# it, from strangers, too: there is always a bound.
+# The largest message is a write of one envelope of the maximal size; a chunk has 1 MiB. An
+# envelope's fields, a receipt and a tag are added to it. A message is gathered in memory before its
+# sender has proved anything, so there must always be a bound.
 MAX_MESSAGE_BYTES = MAX_INLINE_BYTES + 64 * 2**10
 
-# Of all messages under way from one peer, at 200 bytes each. Twenty with a hundred thousand arrays.
+# For all messages under way from one peer, at 200 bytes a part: twenty with 100,000 arrays each.
 MOST_PARTS_AWAITED = 2**21
 
-# A receipt rides on the next write. Where nothing is written back it goes alone after so many, and
-# at once for an envelope with big parts: its sender holds their memory until then.
+# A receipt rides on the next write. If nothing is written back, it goes alone after this many
+# envelopes, and at once for one with big parts: its sender holds their memory until then.
 ENVELOPES_PER_RECEIPT = 64
 
 
-# Returns where the parts of an envelope lie, by their numbers, those that are lent from now on.
+# Returns the places of those parts of an envelope that are lent from now on, by part number.
 Lend: TypeAlias = Callable[[Envelope], dict[int, Lent]]
 
 
 @dataclass(frozen=True, slots=True)
 class SessionStatistics:
-    """What a session has done so far.
+    """The counts of one session so far.
 
     Attributes:
         posted: Envelopes numbered.
         delivered: Envelopes handed over.
         repeated: Envelopes announced again on a later carrier.
-        dropped: Envelopes that came again and were known.
+        dropped: Envelopes that came again although they were known.
         unacknowledged: Envelopes kept for a receipt.
-        carriers: How often it was connected.
-        awaited: Requests that have not come whole: by call, how many pieces are to come.
+        carriers: The number of carriers on which the session was connected.
+        awaited: Incomplete requests: the number of pieces still to come, by call.
     """
 
     posted: int
@@ -101,15 +102,15 @@ class Session:
     """One end of the session between two incarnations; not thread-safe.
 
     Args:
-        limits: Of one message, to the peer or from it.
-        take: Returns memory of so many bytes for a buffer that comes in pieces, or None.
+        limits: The limits of one message, to the peer or from it.
+        take: Returns memory for a buffer that comes in pieces, by its number of bytes; or None.
 
     Attributes:
-        pending: Whether the next write would carry anything that the peer has to have now.
+        pending: True if the next write would carry anything that the peer has to have now.
         news: A number that grows with every frame that brings something new.
         replies_unread: Replies that were posted and that no receipt covers.
-        written: Envelopes in all writes, once more for each time that one was sent again.
-        cutting: The pieces that are to be sent, by envelope, for `next_piece`; to be looked at only.
+        written: Envelopes in all writes; one that was sent again counts again.
+        cutting: The pieces still to be sent, by envelope, for `next_piece`. Read-only to others.
     """
 
     def __init__(
@@ -122,17 +123,17 @@ class Session:
         self._limits = limits
         self._take = take
         self._unacknowledged: dict[int, _Posted] = {}
-        self._announced = 0  # up to here everything was written on this carrier
-        self._announced_before = 0  # or on an earlier one
+        self._announced = 0  # envelopes up to this number were written on this carrier
+        self._announced_before = 0  # the same, for earlier carriers
         self.cutting: deque[deque[Piece]] = deque()
-        self._big: set[int] = set()  # numbers that had pieces and have no receipt yet
+        self._big: set[int] = set()  # numbers that were cut into pieces and have no receipt yet
         self._last_posted = 0
         self._acknowledged = 0
         self._received = 0
         self._received_later: set[int] = set()  # complete, but some earlier one is not
         self._assemblies: dict[int, Assembly] = {}
-        self._parts_awaited = 0  # of all of them
-        self._owed = 0  # envelopes that came since a receipt was written
+        self._parts_awaited = 0  # in all assemblies together
+        self._owed = 0  # envelopes that came since the last receipt was written
         self._connected = False
         self._goodbye: Goodbye | None = None
         self._goodbye_written = False
@@ -145,32 +146,32 @@ class Session:
 
     @property
     def acknowledged(self) -> int:
-        """The number up to which the peer has said that every envelope is complete there."""
+        """The number up to which the peer has confirmed that every envelope is complete there."""
         return self._acknowledged
 
     @property
     def connected(self) -> bool:
-        """Whether there is a carrier to write to."""
+        """True if there is a carrier to write to."""
         return self._connected
 
     @property
     def delivered(self) -> int:
-        """How many envelopes are complete here."""
+        """The number of envelopes that are complete here."""
         return self._received + len(self._received_later)
 
     @property
     def pieces_waiting(self) -> bool:
-        """Whether `next_piece` would return one."""
+        """True if `next_piece` would return a piece."""
         return bool(self.cutting)
 
     @property
     def flushed(self) -> bool:
-        """Whether the peer holds everything that was posted."""
+        """True if the peer has confirmed everything that was posted."""
         return not self._unacknowledged
 
     @property
     def goodbye_written(self) -> bool:
-        """Whether this side's goodbye was written to the present carrier."""
+        """True if this side's goodbye was written to the present carrier."""
         return self._goodbye_written
 
     @property
@@ -179,7 +180,7 @@ class Session:
         return wanted and self._announced == self._last_posted and not self._big
 
     def _look(self) -> None:
-        """Finds out anew whether anything is pending."""
+        """Computes anew if anything is pending."""
         unannounced = self._announced < self._last_posted
         self.pending = unannounced or self._owed >= ENVELOPES_PER_RECEIPT or self._goodbye_due
 
@@ -202,23 +203,24 @@ class Session:
     def post(self, envelope: Envelope, now: float = 0.0) -> int:
         """Numbers an envelope and queues it.
 
-        It is the session's from now on, and its buffers must not change until a receipt has covered
-        it. One that has a number, as it was posted to another session, is copied first.
+        The envelope belongs to the session from now on. Its buffers must not change until a receipt
+        has covered it. An envelope that has a number, because another session posted it, is copied
+        first.
 
         Args:
-            envelope: What is to be handed over to the peer.
-            now: The time, from which its `time_left` counts.
+            envelope: The envelope to hand over to the peer.
+            now: The current time; the envelope's `time_left` counts from it.
 
         Returns:
-            Its number.
+            The envelope's number.
 
         Raises:
-            EncodeError: It or its headers are too big; nothing was posted.
+            EncodeError: The envelope or its headers are too big; nothing was posted.
         """
         if envelope.buffers or envelope.headers or envelope.externals:
             size, whole = self._measure(envelope)
         elif (size := len(envelope.document) + ENVELOPE_BYTES) <= INLINE_BYTES:
-            whole = True  # a document and nothing else, as most are
+            whole = True  # nothing but a document, as in most envelopes
         else:
             size, whole = self._measure(envelope)
         if envelope.number:
@@ -240,16 +242,16 @@ class Session:
         return size, whole
 
     def leave(self, reason: str) -> None:
-        """Has a goodbye written behind everything that was posted, once big parts have arrived."""
+        """Requests a goodbye after all posted envelopes, once their big parts have arrived."""
         self._goodbye = Goodbye(reason)
         self._look()
 
     def connection_made(self, peer_received: int) -> None:
-        """Starts on a new carrier, after the peer said what it holds.
+        """Starts on a new carrier, after the peer said up to which number it is complete.
 
         Raises:
-            DecodeError: The peer holds less than it once acknowledged, or more than was sent: it
-                is not the one this session is with.
+            DecodeError: The peer holds less than it once acknowledged, or more than was sent: this
+                session is with another peer.
         """
         self._acknowledge(peer_received)
         self._connected = True
@@ -261,12 +263,12 @@ class Session:
         self._look()
 
     def connection_lost(self) -> None:
-        """Stops writing until there is a carrier again; big parts will be cut again."""
+        """Stops writing until there is a carrier again; big parts will be cut into pieces again."""
         self._connected = False
         self.cutting.clear()
 
     def abandon(self) -> None:
-        """Lets go of everything that was posted or is half received; the peer is lost."""
+        """Drops everything that was posted or is half received; the peer is lost."""
         self._connected = False
         self._unacknowledged.clear()
         self.cutting.clear()
@@ -277,16 +279,17 @@ class Session:
     def next_write(
         self, limit: int = WRITE_BYTES, now: float = 0.0, lend: Lend | None = None
     ) -> Frame:
-        """Returns what goes into the next write, about `limit` bytes.
+        """Returns the next write, of about `limit` bytes.
 
-        Whatever is in it counts as written.
+        Everything in it counts as written.
 
         Args:
             limit: Bytes after which nothing more is added.
-            now: The time, for what is left of deadlines.
-            lend: Lends the peer what parts of an envelope lie in memory that both share. Asked once
-                for each: what the peer may have written to since is not sent again as it was, and
-                comes in pieces where it was not handed over.
+            now: The current time, from which the time left to deadlines is computed.
+            lend: Lends the peer those parts of an envelope that lie in memory shared with it.
+                Called once for each envelope: the peer may have written into lent memory since, so
+                the same bytes cannot be lent again. If such an envelope was not handed over, it is
+                sent again in pieces.
         """
         envelopes: list[Envelope] = []
         frame = Frame(envelopes, self._received, None, None, {})
@@ -316,12 +319,12 @@ class Session:
         return frame
 
     def next_piece(self, most: int = PIECE_BYTES) -> Piece | None:
-        """Returns what a lane sends next; each envelope that was announced has its turn.
+        """Returns the next piece for a lane; the announced envelopes take turns.
 
-        It counts as sent. Its data is a view of what was posted.
+        The piece counts as sent. Its data is a view of the posted buffer.
 
         Args:
-            most: Bytes that it may have; a multiple of 16 KiB.
+            most: The maximal bytes of the piece; a multiple of 16 KiB.
         """
         if not self.cutting:
             return None
@@ -350,7 +353,7 @@ class Session:
                 self._drop(envelope, awaited=number in frame.awaited)
             elif number in frame.awaited:
                 self._begin(envelope, frame.awaited[number])
-            elif number == self._received + 1 and not later:  # as nearly all come
+            elif number == self._received + 1 and not later:  # the usual case
                 self._received = number
                 self.news += 1
                 complete.append(envelope)
@@ -362,37 +365,37 @@ class Session:
         return complete
 
     def announced(self, number: int) -> bool:
-        """Returns whether an envelope is known; a piece of one that is not has to wait."""
+        """Returns True if an envelope is known; a piece of an unknown envelope has to wait."""
         return self._is_complete(number) or number in self._assemblies
 
     def claim(self, piece: Span) -> memoryview | None:
-        """Returns where the bytes of a piece belong; None when they are not wanted any more.
+        """Returns the memory for the bytes of a piece; None if they are not wanted any more.
 
-        Whoever gets a place copies them there, in any thread, and then calls `placed`, or
-        `given_back` if they never came.
+        The caller copies the bytes there, in any thread, and then calls `placed`, or `given_back`
+        if they never came.
 
         Raises:
-            DecodeError: It does not fit what was announced.
+            DecodeError: The piece does not fit the announcement.
         """
         assembly = self._assemblies.get(piece.number)
         return None if assembly is None else assembly.claim(piece)
 
     def placed(self, piece: Span) -> Assembly | None:
-        """Hears that a claimed piece is in its place.
+        """Records that a claimed piece is in its place.
 
         Returns:
-            The assembly, when that was the last one: join it, in any thread, then call `finish`.
+            The assembly if that was its last piece: join it, in any thread, then call `finish`.
         """
         assembly = self._assemblies.get(piece.number)
         return assembly if assembly is not None and assembly.placed(piece) else None
 
     def given_back(self, piece: Span) -> Assembly | None:
-        """Hears that the bytes of a claimed piece did not come; returns as `placed`."""
+        """Records that a claimed piece's bytes did not come; returns the same as `placed`."""
         assembly = self._assemblies.get(piece.number)
         return assembly if assembly is not None and assembly.given_back() else None
 
     def finish(self, number: int) -> list[Envelope]:
-        """Takes an assembly that was joined; returns its envelope, unless the peer is lost."""
+        """Ends an assembly that was joined; returns its envelope, unless the peer is lost."""
         assembly = self._assemblies.pop(number, None)
         complete: list[Envelope] = []
         if assembly is not None:
@@ -407,7 +410,7 @@ class Session:
             self._big.add(envelope.number)
 
     def _drop(self, envelope: Envelope, *, awaited: bool) -> None:
-        """Takes an envelope that came again, on a new carrier."""
+        """Drops an envelope that came again on a new carrier."""
         if envelope.number < 1:
             raise DecodeError(f"an envelope without a number (kind: {envelope.kind!r})")
         self._dropped += 1
@@ -453,14 +456,14 @@ class Session:
         self.news += number - self._acknowledged
         self._acknowledged = number
         if number > self._announced or self._big:
-            self._announced = max(number, self._announced)  # on this carrier it was not yet
+            self._announced = max(number, self._announced)  # it may not be on this carrier yet
             self._big = {big for big in self._big if big > number}
             self.cutting = deque(left for left in self.cutting if left[0].number > number)
             self._look()
 
 
 def _lent(envelope: Envelope, lend: Lend, frame: Frame) -> Container[int]:
-    """Has parts of an envelope lent, and the frame say so; returns which ones."""
+    """Lends parts of an envelope and records them in the frame; returns their numbers."""
     lent = lend(envelope)
     if lent:
         if frame.lending is None:
