@@ -1,4 +1,4 @@
-"""How workers find each other: stores, the coordinator, joining and leaving a job."""
+"""Meeting of workers: stores, the coordinator, joining and leaving a job."""
 
 from __future__ import annotations
 

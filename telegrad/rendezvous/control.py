@@ -1,4 +1,7 @@
-"""A worker's line to its coordinator: requests with replies, and messages that come unasked."""
+"""A worker's line to its coordinator: requests with replies, and messages without a request.
+
+The file also holds the kinds of those messages, and the reminders of a long wait.
+"""
 
 from __future__ import annotations
 
@@ -47,23 +50,23 @@ __all__ = [
 ]
 
 
-# -- the kinds that workers and their coordinator exchange, and how errors travel in replies -----
+# -- the kinds of messages, and errors in replies ------------------------------------------------
 #
 # worker -> coordinator   member.join       reply: the members, once the job is complete
-#                         member.reserve    reply: name, rank and world size of one who comes on top
+#                         member.reserve    reply: name, rank and world size of a late worker
 #                         member.shutdown   reply: once every living member has sent it
-#                         member.leave      reply: at once; the others hear `member.lost`
-#                         member.standing   reply: at once, whether an incarnation is a member; null
-#                                           where it is not this coordinator that can say so
+#                         member.leave      reply: at once; the others get `member.lost`
+#                         member.standing   reply: at once, true if an incarnation is a member; null
+#                                           if this coordinator cannot tell
 #                         member.gave_up    one-way: the sender has given up a member
 #                         store.*           reply: the result; get and wait reply when set
 #                         store.forget      one-way: a waiting get or wait gave up
 # coordinator -> worker   member.progress   one-way, before the worker is welcomed
-#                         member.joined     one-way, after it: a replacement or one more came;
-#                                           before it: this one was welcomed
+#                         member.joined     one-way. After the welcome: a replacement or a late
+# worker                                           joined. Before it: the named worker was welcomed
 #                         member.lost       one-way: a member is gone for good
 #                         member.given_up   one-way: another member has given up this one
-#                         member.running    one-way, to whoever waits in shutdown
+#                         member.running    one-way, to every worker that waits in shutdown
 # both                    control.reply, control.error   envelopes with `reply` set
 
 COORDINATOR_NAME: Final = "coordinator"
@@ -109,7 +112,7 @@ _ERROR_TYPES: Final[Mapping[str, type[Exception]]] = {
 
 
 def encode_error(error: Exception) -> dict[str, object]:
-    """Returns an error as plain values; a type out of the table becomes RendezvousError."""
+    """Returns an error as plain values; a type that is not in the table becomes RendezvousError."""
     name = type(error).__name__
     return {"type": name if name in _ERROR_TYPES else "RendezvousError", "message": str(error)}
 
@@ -123,12 +126,12 @@ def decode_error(body: object) -> Exception:
 
 
 def is_ours(error: Exception) -> bool:
-    """Tells whether an error is an answer to bad input rather than a bug in the coordinator."""
+    """Returns True if an error is an answer to bad input rather than a bug in the coordinator."""
     return isinstance(error, TelegradError | TypeError | ValueError)
 
 
 def line_name(rank: int, incarnation: int, owner: str) -> str:
-    """Returns what a worker's line to the coordinator is called.
+    """Returns the name of a worker's line to the coordinator.
 
     >>> line_name(3, 255, "worker3")
     'store.3.ff.worker3'
@@ -137,7 +140,7 @@ def line_name(rank: int, incarnation: int, owner: str) -> str:
 
 
 def line_owner(name: str) -> str:
-    """Returns whose line it is, "" where that has no name yet: what a certificate has to prove.
+    """Returns the owner that a line's name states and its certificate must prove; "" if none.
 
     >>> line_owner("store.3.ff.worker3"), line_owner("store.-1.ff."), line_owner("worker3")
     ('worker3', '', '')
@@ -146,9 +149,9 @@ def line_owner(name: str) -> str:
     return rest.split(".", 2)[2] if kind == "store" and rest.count(".") >= 2 else ""
 
 
-# -- when a long wait tells the log what it waits for: after a while, and then ever more rarely --
+# -- reminders: a long wait logs what it waits for, at growing intervals -------------------------
 
-# A wait that a user would call long; what ends within it nobody wants to read about.
+# A shorter wait is not worth a line in the log.
 FIRST_SECONDS = 10.0
 GROWTH = 3.0
 LONGEST_SECONDS = 600.0
@@ -156,10 +159,10 @@ LONGEST_SECONDS = 600.0
 
 @final
 class Reminder:
-    """The times at which one wait is told of; starts with the wait.
+    """The times at which one wait is logged; starts with the wait.
 
     Args:
-        clock: Seconds of any monotonic clock.
+        clock: A monotonic clock, in seconds.
     """
 
     __slots__ = ("_at", "_clock", "_pause")
@@ -171,11 +174,11 @@ class Reminder:
 
     @property
     def left(self) -> float:
-        """Seconds until the next time, at least 0."""
+        """The seconds until the next time, at least 0."""
         return max(self._at - self._clock(), 0.0)
 
     def is_due(self) -> bool:
-        """Tells whether it is time now; if so the next time is set."""
+        """Returns True if it is time now; then the next time is set."""
         if self.left > 0:
             return False
         self._pause = min(GROWTH * self._pause, LONGEST_SECONDS)
@@ -183,7 +186,7 @@ class Reminder:
         return True
 
 
-# ------------------------------------------------------------------------------------------------
+# -- the line ------------------------------------------------------------------------------------
 
 logger = logging.getLogger(__name__)
 
@@ -213,20 +216,20 @@ class Pending:
         self._reply: concurrent.futures.Future[object] = concurrent.futures.Future()
 
     def done(self) -> bool:
-        """Whether the reply, or the reason why none will come, is here."""
+        """Returns True if the reply is here, or the reason for which none will come."""
         return self._reply.done()
 
     def on_done(self, function: Callable[[], None]) -> None:
-        """Calls `function` when it is done: at once, or later on the loop."""
+        """Calls `function` when the request is done: at once, or later on the loop."""
         self._reply.add_done_callback(lambda _: function())
 
     def wait(self, timeout: float = math.inf) -> object:
         """Returns the reply.
 
         Raises:
-            TimeoutError: It has not come in time; the request stays pending.
+            TimeoutError: The reply has not come in time; the request stays pending.
             RendezvousError: The coordinator is lost.
-            Exception: What the coordinator answered.
+            Exception: The error that the coordinator answered.
         """
         seconds = None if math.isinf(timeout) else min(timeout, threading.TIMEOUT_MAX)
         return self._reply.result(seconds)
@@ -237,7 +240,7 @@ class Pending:
             self._reply.set_result(body)
 
     def fail(self, error: Exception) -> None:
-        """Says why there is no reply; dropped when there is one."""
+        """Records the reason for which there is no reply; ignored if there is one."""
         if not self._reply.done():
             self._reply.set_exception(error)
 
@@ -246,25 +249,26 @@ class Pending:
 class ControlLine:
     """One session with the coordinator, on an Exchange of its own.
 
-    Once told to it listens as well, so that the coordinator dials it when the connection breaks and
-    hears at once when this process is gone. All methods may be called from any thread but the loop's.
+    After `listen` it listens as well: the coordinator then dials it when the connection breaks, and
+    learns at once when this process is gone. All methods may be called from any thread but the
+    loop's.
 
     Args:
         job: The job's name.
-        rank: The rank of the worker that it belongs to, for the coordinator's log.
+        rank: The rank of the line's worker, for the coordinator's log.
         token: The job's token; None only when insecure.
-        transports: How the coordinator is reached.
+        transports: The transports that reach the coordinator.
         lost_after: Seconds of silence after which the coordinator is lost.
-        on_message: Takes kind and body of what comes unasked; called on the loop.
-        on_lost: Hears once that the coordinator is lost; called on the loop.
-        owner: Name of the worker that it belongs to, which its certificate has to prove; "" where
-            that has none yet.
-        limits: What others may take of it.
+        on_message: Takes the kind and body of each message that is no reply; called on the loop.
+        on_lost: Called once, on the loop, when the coordinator is lost.
+        owner: The name of the line's worker, which its certificate has to prove; "" if it has no
+            name yet.
+        limits: The limits on what the coordinator may use of this worker.
         loop: The loop thread; the process' shared one by default.
 
     Attributes:
-        another: Makes a line like this one, which hears of nothing.
-        lost_after: As given.
+        another: Makes a line with the same settings, but without the callbacks.
+        lost_after: The argument of that name.
     """
 
     def __init__(
@@ -328,7 +332,7 @@ class ControlLine:
         self._exchange.start(listen=False)
 
     def listen(self) -> tuple[str, ...]:
-        """Opens the line at this end, too; returns where the coordinator may dial it.
+        """Opens listeners at this end; returns the endpoints that the coordinator may dial.
 
         Raises:
             OSError: An address or port cannot be had.
@@ -337,31 +341,31 @@ class ControlLine:
 
     @property
     def closed(self) -> threading.Event:
-        """Set when the line is closed; what else a wait of its user may wait on."""
+        """An event, set when the line is closed; its user may wait on it as well."""
         return self._closed
 
     @property
     def coordinator(self) -> WorkerInfo | None:
-        """Who it is; None while it was not found."""
+        """The coordinator; None until it is found."""
         return self._coordinator
 
     @property
     def lost(self) -> WorkerLostError | None:
-        """Why the coordinator is lost; None while it is not."""
+        """The error with which the coordinator was lost; None if it is not lost."""
         return self._lost
 
     def evicted(self, error: EvictedError) -> None:
-        """Takes it that the coordinator has given up this worker: who waits or asks hears so."""
+        """Records that the coordinator gave up this worker; waiting and later requests raise it."""
         self._lost = error
 
     def connect(self, endpoint: str, timeout: float) -> WorkerInfo:
-        """Finds the coordinator; may be tried again when it raised.
+        """Finds the coordinator; may be called again when it raised.
 
         Raises:
             ConnectionError: Nobody answers at the endpoint.
-            AuthenticationError: One of both does not hold the other's token.
-            RendezvousError: What answers belongs to another job, or is not called `coordinator`,
-                which alone proves something where workers have certificates.
+            AuthenticationError: One side does not hold the other's token.
+            RendezvousError: The peer belongs to another job, or is not called `coordinator`: where
+                workers have certificates, only that name proves that it is the coordinator.
         """
         refuse_on_loop("joining a job")
         try:
@@ -403,7 +407,7 @@ class ControlLine:
         try:
             self._exchange.post(coordinator, envelope)
         except WorkerLostError:
-            # `on_lost` or `close` is about to fail it, once it is known what the loss means.
+            # `on_lost` or `close` is about to fail it, once the meaning of the loss is known.
             logger.debug("%s was not sent: the coordinator is lost", kind)
         return pending
 
@@ -420,10 +424,10 @@ class ControlLine:
 
         Args:
             kind: The request's kind.
-            body: Its body.
+            body: The request's body.
             timeout: Seconds to wait at most.
-            forget: The kind of the message that tells the coordinator of a wait given up.
-            remind: Called here after a long wait, and then rarely.
+            forget: The kind of the message that tells the coordinator that the wait was given up.
+            remind: Called in this thread after a long wait, and then rarely.
 
         Raises:
             TimeoutError: The reply has not come in time.
@@ -442,7 +446,7 @@ class ControlLine:
                     self.tell(forget, {"call": pending.call})
 
     def tell(self, kind: str, body: object = None) -> None:
-        """Posts a message that has no reply; dropped when there is nobody to tell."""
+        """Posts a message that has no reply; dropped if there is no coordinator to send it to."""
         with self._lock:
             coordinator = self._coordinator
         if coordinator is None or self._lost is not None or self._closed.is_set():
@@ -453,7 +457,7 @@ class ControlLine:
             logger.debug("%s was not sent: the coordinator is lost", kind)
 
     def close(self, timeout: float = CLOSE_TIMEOUT, *, reason: str = "shutdown") -> None:
-        """Says goodbye and closes; whoever still waits gets RendezvousError. Idempotent."""
+        """Says goodbye and closes; pending requests raise RendezvousError. Idempotent."""
         self._closed.set()
         self._fail_all(RendezvousError(f"the line to the coordinator was closed here ({reason})"))
         self._exchange.close(timeout, reason)
@@ -489,11 +493,11 @@ class ControlLine:
             if self._closed.is_set() or self._coordinator != peer:
                 return
             self._lost = error
-        self._on_lost(error)  # first: whoever waits here finds that this worker was evicted
+        self._on_lost(error)  # first, so that waiters here find out that this worker was evicted
         self._fail_all(lost_error(self._lost))
 
     def _renew(self) -> None:
-        """Begins again under another incarnation: the last one may be fenced by now."""
+        """Starts again under another incarnation: the last one may be fenced by now."""
         self._exchange.close(RENEW_TIMEOUT, "it begins again")
         if not self._closed.is_set():
             self._exchange = self._open_exchange()
@@ -536,7 +540,7 @@ def _wait(pending: Pending, timeout: float, remind: Callable[[], None]) -> objec
 
 
 def lost_error(error: WorkerLostError) -> RendezvousError | EvictedError:
-    """Builds a new error for each waiter of a lost coordinator, or of one that gave up this worker."""
+    """Returns a new error for a waiter whose coordinator is lost or gave up this worker."""
     if isinstance(error, EvictedError):
         return EvictedError(
             str(error),

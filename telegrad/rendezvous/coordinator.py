@@ -47,27 +47,27 @@ logger = logging.getLogger(__name__)
 CLOSE_TIMEOUT = 10.0
 LOST_AFTER = 10.0
 DEFAULT_LIMITS = ConnectionLimits()
-# A job's incarnations begin at a random multiple: a worker that an ended job has left over, and
-# that finds another one of the same token at its port, does not meet its own name and number there.
+# A job's incarnations begin at a random multiple of this. A worker left over from an ended job may
+# find a new job with the same token at its port: it must not meet its own name and number there.
 INCARNATIONS_APART = 1000
 FIRST_INCARNATIONS = 1_000_000
-MOST_SECONDS = 10**9  # written as an integer; who wants more writes infinity
-# Of what is said about workers, which is kept and told to all of them: 10,000 names, and a reason.
+MOST_SECONDS = 10**9  # as an integer; longer times must be written as infinity
+# For texts about workers, which are kept and sent to all of them: 10,000 names, and a reason.
 MOST_SAID_BYTES = 2**20
 MOST_REASON = 1000  # characters
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorStatistics:
-    """What a coordinator has to do at this moment.
+    """The present load of a coordinator.
 
     Attributes:
         members: Living members.
         joining: Workers that wait for the job to be complete.
         leaving: Members that wait in shutdown.
         splits: Pairs of members that are lost to each other, while both still live.
-        abandoned_by: Workers that have given up this coordinator and go on without it; from the
-            first one on nobody can join.
+        abandoned_by: Workers that have given up this coordinator and go on without it. Once there
+            is one, nobody can join any more.
         keys: Keys in the store.
     """
 
@@ -83,20 +83,20 @@ class CoordinatorStatistics:
 class Coordinator:
     """Serves the store and the membership of one job until it is closed.
 
-    Everything that it does, it does on the loop thread in the order of arrival; nothing there
-    blocks. Losing it does not stop the workers: they go on, and no one can join. If it comes back,
-    since it was only stopped or cut off, it has no say any more about those that gave it up.
+    Everything happens on the loop thread, in the order of arrival; nothing there blocks. If the
+    coordinator is lost, the workers go on, but no worker can join. If it was only stopped or cut
+    off and comes back, it no longer decides about the workers that gave it up.
 
     Args:
-        transports: Where it listens.
-        job: The job's name; workers of another are refused.
+        transports: The transports on which it listens.
+        job: The job's name; workers of another job are refused.
         token: The job's token; None only when insecure.
-        world_size: How many workers make the job complete; None: as the first that joins says.
-        host: The rank of the worker in whose process it runs; None where it has its own.
+        world_size: The number of workers that make the job complete; None takes the first worker's.
+        host: The rank of the worker in whose process it runs; None if it has its own process.
         lost_after: Seconds of silence after which a worker is lost.
-        on_session_lost: Hears of each session that ended, of members and of others that use the
-            store, with the WorkerInfo that opened it. Called on the loop.
-        limits: What others may take of it; its store takes as much as one message's document.
+        on_session_lost: Called on the loop for each session that ended, of members and of other
+            users of the store, with the WorkerInfo that opened it.
+        limits: The limits on what others may use; the store holds at most one message's document.
         loop: The loop thread; the process' shared one by default.
     """
 
@@ -165,7 +165,7 @@ class Coordinator:
 
     @property
     def store(self) -> MemoryStore:
-        """The table itself, for whoever runs in the coordinator's process."""
+        """The store itself, for users in the coordinator's process."""
         return self._store
 
     @property
@@ -175,7 +175,7 @@ class Coordinator:
             return self._membership.members
 
     def statistics(self) -> CoordinatorStatistics:
-        """Returns counts of this moment."""
+        """Returns the present counts."""
         with self._lock:
             return CoordinatorStatistics(
                 members=len(self._membership.members),
@@ -187,7 +187,7 @@ class Coordinator:
             )
 
     def ended(self, rank: int, how: str) -> None:
-        """Hears from whoever started a rank's process how that has ended; from any thread.
+        """Records how a rank's process ended; for the program that started it; from any thread.
 
         Workers that wait for this rank to join are refused.
         """
@@ -217,7 +217,7 @@ class Coordinator:
             self._answer_error(peer, envelope.call, error)
 
     def on_lost(self, peer: WorkerInfo, error: WorkerLostError) -> None:
-        """Drops a member that is lost, unless it was the first to give up the other one.
+        """Drops a lost member, unless the member gave up the coordinator first.
 
         Called on the loop by the Exchange.
         """
@@ -235,7 +235,7 @@ class Coordinator:
             self._on_session_lost(peer, error)
 
     def _on_refused(self, claimed: WorkerInfo, words: str) -> None:
-        """Remembers a worker that did not prove itself, for the words of a time-out."""
+        """Remembers a worker that failed to authenticate, for the message of a timeout."""
         with self._lock:
             self._send(self._membership.note(claimed.rank, f"refused by the coordinator: {words}"))
 
@@ -271,7 +271,7 @@ class Coordinator:
         self._answer(peer, envelope.call)
 
     def _on_standing(self, peer: WorkerInfo, envelope: Envelope, body: object) -> None:
-        """Says whether an incarnation is a member; one that was cut off asks that when it can."""
+        """Answers if an incarnation is a member; a worker asks this after it was cut off."""
         incarnation = _integer(_fields(body), "incarnation")
         with self._lock:
             for name in self._membership.names_of(incarnation):
@@ -313,7 +313,7 @@ class Coordinator:
             self._waits.forget(peer, call)
 
     def _say_if_abandoned(self) -> None:
-        """Says once, to whoever started this, that workers go on without it. Holds the lock."""
+        """Logs once that workers go on without this coordinator. The caller holds the lock."""
         workers = self._membership.abandoned_by
         if not workers or self._said_abandoned:
             return
@@ -322,13 +322,13 @@ class Coordinator:
             "%s gave up this coordinator, which was stopped or cut off for too long, and goes on "
             "without it; nobody can join this job any more"
         )
-        # Where that is written may be slow, and this is the loop.
+        # The log may be slow, and this is the loop.
         threading.Thread(
             target=logger.warning, args=(words, workers[0].name), name="telegrad-log", daemon=True
         ).start()
 
     def _send(self, outgoing: Sequence[Message]) -> None:
-        """Posts what the membership says; holds the lock, so the order is the membership's."""
+        """Posts the membership's messages. The caller holds the lock, which keeps them in order."""
         for message in outgoing:
             match message:
                 case Welcome(session, members):
@@ -381,7 +381,7 @@ class Coordinator:
         envelope.call = call
         try:
             self._exchange.post(peer, envelope)
-        except (WorkerLostError, UnknownWorkerError):  # it may be lost so long that it is forgotten
+        except (WorkerLostError, UnknownWorkerError):  # unknown: lost so long that it is forgotten
             logger.debug("%s for %s was not sent: it is lost", kind, peer.name)
 
 
@@ -397,7 +397,7 @@ def _fields(body: object) -> Mapping[str, object]:
 
 
 def _read_join(body: object) -> tuple[JoinRequest, tuple[str, ...]]:
-    """Reads a join: who it is, and where its control line may be dialled."""
+    """Reads a join: the request, and the endpoints of the worker's control line."""
     fields = _fields(body)
     name = fields.get("name")
     if not isinstance(name, str):
@@ -414,7 +414,7 @@ def _read_join(body: object) -> tuple[JoinRequest, tuple[str, ...]]:
 
 
 def _check_owner(line: WorkerInfo, name: str) -> None:
-    """Checks that a worker speaks on its own line: under mutual TLS that has proved its name."""
+    """Checks that a worker uses its own line; under mutual TLS the line has proved its name."""
     owner = messages.line_owner(line.name)
     if owner and name.lower() != owner.lower():
         raise AuthenticationError(

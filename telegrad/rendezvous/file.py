@@ -1,12 +1,15 @@
-r"""A store over a file that all workers see: a log of changes, of which every reader keeps a table.
+r"""Two files that all workers see: a store, and the coordinator's endpoint.
+
+The store is a log of changes, from which every reader builds a table:
 
     telegrad store 1\n | 16 random bytes
-    [crc32 of the body | its length | body] [...] ...      a body: what, length of the key, key, value
+    [crc32 of the body | its length | body] [...] ...      body: action, length of the key, key,
+    value
 
-A change is appended under an exclusive lock of the file, by whoever holds it; a reader takes no
-lock and stops at the first record that is not whole. What a writer that was killed has left of its
-last record is cut off by the next one, so every change is there whole or not at all. By the random
-bytes a reader knows a file again: one that was deleted may leave its inode to its successor.
+A writer appends a change under an exclusive lock of the file. A reader takes no lock and stops at
+the first record that is not whole. If a writer is killed in the middle of a record, the next writer
+cuts that record off; so every change is there whole or not at all. By the random bytes a reader
+recognises a file: a deleted file may leave its inode to its successor.
 """
 
 from __future__ import annotations
@@ -52,24 +55,25 @@ __all__ = [
 MAGIC = b"telegrad store 1\n"
 BEGINNING_BYTES = len(MAGIC) + 16
 HEAD = struct.Struct(">II")  # crc32 and length of the body
-KEY = struct.Struct(">cI")  # what the record does, length of the key
+KEY = struct.Struct(">cI")  # action of the record, length of the key
 SET, DELETE = b"s", b"d"
 
-LOCK_TIMEOUT = 60.0  # a change takes well under a millisecond; its writer may have been stopped
+LOCK_TIMEOUT = 60.0  # a change takes well under a millisecond; a stopped writer may hold the lock
 LOCK_PAUSE = 0.001
-FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.1  # a look costs some 10 us, on a network file system a trip
+FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.1  # a look costs about 10 us, or a network trip
 
 
 @final
 class FileStore(Store):
     """A table in a file, for processes that share a directory and no network address yet.
 
-    The file grows by a record with every change and is never rewritten: it is for the handful of
-    things that a job needs to begin. It outlives the job; whoever starts another one under the
-    same name deletes it first. A network file system must support locks (NFS does).
+    The file grows by one record with every change and is never rewritten: it is for the few values
+    that a job needs to begin. It outlives the job; delete it before another job starts under the
+    same name. A network file system must support locks (NFS does).
 
     Args:
-        path: The file; made, with mode 0600, if it is not there. Its directory must be.
+        path: The path of the file, which is made with mode 0600 if it does not exist. Its
+            directory must exist.
 
     Raises:
         RendezvousError: The file cannot be made, read or written, or is not a store.
@@ -85,7 +89,7 @@ class FileStore(Store):
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.path.abspath(os.fspath(path))
         self._closed = threading.Event()
-        self._lock = threading.Lock()  # guards the table and how far the file was read
+        self._lock = threading.Lock()  # guards the table and the position in the file
         self._table: dict[str, bytes] = {}
         self._beginning = b""  # of the file that was read
         self._position = 0
@@ -164,7 +168,7 @@ class FileStore(Store):
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def _refresh(self) -> None:
-        """Reads what was appended since, without a lock."""
+        """Reads the records appended since the last look, without a lock."""
         self._check_usable()
         with self._words():
             try:
@@ -178,7 +182,7 @@ class FileStore(Store):
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[int]:
-        """Holds the file's lock and the table at its newest; the body may append."""
+        """Holds the file's lock, with the table up to date; the body may append."""
         self._check_usable()
         with self._words():
             descriptor = self._open_locked()
@@ -186,7 +190,7 @@ class FileStore(Store):
             with self._words():
                 end = self._read(descriptor)
                 if end < os.fstat(descriptor).st_size:
-                    os.ftruncate(descriptor, end)  # what a killed writer left
+                    os.ftruncate(descriptor, end)  # half a record of a killed writer
                 if end == 0:
                     self._append(descriptor, MAGIC + os.urandom(BEGINNING_BYTES - len(MAGIC)))
             yield descriptor
@@ -195,7 +199,7 @@ class FileStore(Store):
             os.close(descriptor)
 
     def _open_locked(self) -> int:
-        """Opens the file that stands at the path, and locks it against processes and threads."""
+        """Opens the file at the path, and locks it against other processes and threads."""
         deadline = time.monotonic() + LOCK_TIMEOUT
         while True:
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -220,7 +224,7 @@ class FileStore(Store):
             self._closed.wait(LOCK_PAUSE)
 
     def _read(self, descriptor: int) -> int:
-        """Takes over the whole records that follow; returns where they end."""
+        """Takes over the whole records that follow; returns the position behind them."""
         with self._lock:
             size = os.fstat(descriptor).st_size
             beginning = os.pread(descriptor, min(BEGINNING_BYTES, size), 0)
@@ -253,7 +257,7 @@ class FileStore(Store):
         return start
 
     def _append(self, descriptor: int, data: bytes) -> None:
-        """Writes a record whole and takes it over; takes it back where the disk is full."""
+        """Writes a whole record and takes it over; removes it again if the disk is full."""
         end = os.fstat(descriptor).st_size
         with self._words():
             try:
@@ -277,7 +281,7 @@ class FileStore(Store):
 
     @contextlib.contextmanager
     def _words(self) -> Iterator[None]:
-        """Turns the errors of the file system into ours."""
+        """Turns errors of the file system into RendezvousError."""
         try:
             yield
         except RendezvousError:
@@ -293,7 +297,7 @@ def _record(what: bytes, key: str, value: bytes = b"") -> bytes:
 
 
 def _whole_body(data: bytes, start: int) -> bytes | None:
-    """Returns the body of the record there, or None where it is not whole (yet)."""
+    """Returns the body of the record at `start`, or None if it is not whole (yet)."""
     if len(data) < start + HEAD.size:
         return None
     checksum, length = HEAD.unpack_from(data, start)
@@ -303,7 +307,7 @@ def _whole_body(data: bytes, start: int) -> bytes | None:
 
 
 def _explain(path: str, error: OSError) -> str:
-    """Says what is wrong with a store's file, and the remedy."""
+    """Returns the problem with a store's file, in words, and the remedy."""
     directory = os.path.dirname(path)
     match error.errno:
         case errno.ENOENT | errno.ENOTDIR:
@@ -319,10 +323,10 @@ def _explain(path: str, error: OSError) -> str:
     return f"cannot use {path!r} as a store: {problem}"
 
 
-# -- the file in which rank 0 says where the coordinator is: `init_method="file:///path"` --------
+# -- the endpoint file, in which rank 0 names its coordinator: `init_method="file:///path"` ------
 #
-# It is replaced as a whole and so never read half. A file that an earlier job has left names a
-# coordinator that is gone: who reads it looks again until rank 0 of this job has replaced it.
+# The file is replaced as a whole, so it is never read half-written. A file left by an earlier job
+# names a coordinator that is gone: its reader looks again until rank 0 of this job has replaced it.
 
 JOB_MAGIC = "telegrad job 1"
 LONGEST = 4096  # bytes; an address and some words
@@ -331,12 +335,12 @@ LONGEST = 4096  # bytes; an address and some words
 @final
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What stands in the file.
+    """The content of the endpoint file.
 
     Attributes:
-        endpoint: Where the coordinator listens, or did.
+        endpoint: The endpoint at which the coordinator listens, or once did.
         job: The name of its job.
-        by: Who wrote it and when, in words.
+        by: The writer and the time, in words.
     """
 
     endpoint: str
@@ -349,7 +353,7 @@ class Published:
 
     @classmethod
     def of(cls, text: str) -> Published | None:
-        """Reads a file's text; None where it is none."""
+        """Reads a file's text; returns None if it is something else."""
         first, *lines = text.splitlines() or [""]
         fields = dict(line.split(" ", 1) for line in lines if " " in line)
         if first != JOB_MAGIC or not {"endpoint", "job", "by"} <= set(fields):
@@ -359,10 +363,10 @@ class Published:
 
 @final
 class EndpointFile:
-    """The file, for the one who writes it and for those who read it.
+    """The endpoint file, for the worker that writes it and for those that read it.
 
     Args:
-        path: Absolute; its directory must be there.
+        path: The absolute path; its directory must exist.
     """
 
     def __init__(self, path: str) -> None:
@@ -370,7 +374,7 @@ class EndpointFile:
         self._mine: Published | None = None
 
     def publish(self, endpoint: str, job: str) -> None:
-        """Writes where the coordinator is, over what an earlier job has left.
+        """Writes the coordinator's endpoint, over the file of any earlier job.
 
         Raises:
             RendezvousError: The file cannot be written, or is something else.
@@ -394,10 +398,10 @@ class EndpointFile:
             raise self._error(error, "name a path that rank 0 may write to") from error
 
     def read(self) -> Published | None:
-        """Returns what stands there; None where nothing does yet.
+        """Returns the content of the file; None if nothing was written yet.
 
         Raises:
-            RendezvousError: The file cannot be read, its directory is not there, or it is
+            RendezvousError: The file cannot be read, its directory does not exist, or the file is
                 something else.
         """
         directory = os.path.dirname(self.path)
@@ -410,7 +414,7 @@ class EndpointFile:
                 "make it, or name a file in one that all workers see"
             ) from error
         except PermissionError:
-            pass  # it may be passed through nevertheless
+            pass  # a directory that cannot be opened may still be passed through
         try:
             with open(self.path, "rb") as file:
                 text = file.read(LONGEST).decode(errors="replace")
@@ -427,7 +431,7 @@ class EndpointFile:
         return published
 
     def withdraw(self) -> None:
-        """Takes away what `publish` wrote, if no other job has written since; idempotent."""
+        """Removes what `publish` wrote, unless another job has written since; idempotent."""
         if self._mine is None:
             return
         aside = f"{self.path}.{secrets.token_hex(4)}"

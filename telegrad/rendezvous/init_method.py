@@ -1,12 +1,14 @@
-"""Where the job is: parses init methods into addresses.
+"""Init methods: parses them into the address of a job and this worker's place in it.
 
     env://                              RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TELEGRAD_JOB, TELEGRAD_NAME
     tcp://host:port?rank=&world_size=   the host and port of rank 0
-    file:///path?rank=&world_size=      a file that all workers see, in which rank 0 says where it is
-    ...?late=1                          either: on top of a job that has started, which gives the rank
-    None                                env:// where RANK is set, else a job of one on loopback
+    file:///path?rank=&world_size=      a file that all workers see; rank 0 writes its address into
+    it ...?late=1                          either of them, for a worker that joins a job which has
+    already
+                                        started; the job gives it its rank
+    None                                env:// if RANK is set, else a job of one on loopback
 
-The coordinator is `telegrad run` itself where TELEGRAD_JOB is in the environment, else rank 0.
+The coordinator is `telegrad run` itself if TELEGRAD_JOB is in the environment, else rank 0.
 """
 
 from __future__ import annotations
@@ -31,27 +33,28 @@ __all__ = [
 
 DEFAULT_JOB = "default"
 LOOPBACK = "127.0.0.1"
-_ALONE = ((None, 1), (0, 1))  # rank and world size of who says that it is alone
+_ALONE = ((None, 1), (0, 1))  # rank and world size that mean a job of one
 KNOWN = "'env://', 'tcp://host:port' or 'file:///path'"
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobAddress:
-    """Where a job assembles, and which place in it this worker has.
+    """The address of a job, and this worker's place in it.
 
     Attributes:
         host: The coordinator's host.
-        port: Its port; 0 for a job of one, whose port the kernel chooses.
+        port: The coordinator's port; 0 for a job of one, whose port the kernel chooses.
         rank: This worker's place, from 0.
-        world_size: How many workers the job has.
+        world_size: The number of workers in the job.
         job: The job's name; workers of another job are refused.
-        hosts_store: Whether this worker runs the coordinator.
+        hosts_store: True if this worker runs the coordinator.
         name: The name that the environment gives this worker, if any.
-        endpoint: What to dial where it is not `grpc://host:port`, as for the in-process transport.
-        file: The file in which rank 0 says what to dial; "" where host and port are known.
-        late: Whether this worker joins on top of a complete job; the coordinator then gives it
-            its name (where it has none), its rank and the world size.
+        endpoint: The endpoint to dial if it is not `grpc://host:port`, as with the in-process
+            transport.
+        file: The file in which rank 0 writes the endpoint; "" if host and port are known.
+        late: True if this worker joins a job that is already complete. The coordinator then gives
+            it its rank, the world size and, if it has none, its name.
     """
 
     host: str
@@ -72,7 +75,7 @@ class JobAddress:
 
     @property
     def coordinator_endpoint(self) -> str:
-        """What to dial; "" where a file says it.
+        """The endpoint to dial; "" if a file contains it.
 
         >>> parse_init_method("tcp://[::1]:29500", rank=0, world_size=2).coordinator_endpoint
         'grpc://[::1]:29500'
@@ -90,12 +93,12 @@ def parse_init_method(
     world_size: int | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> JobAddress:
-    """Returns where the job is.
+    """Parses an init method into the address of the job.
 
     Args:
         init_method: `env://`, `tcp://host:port`, `file:///path` or None.
-        rank: This worker's rank; overrides what the environment or the address says.
-        world_size: The job's size; overrides likewise.
+        rank: This worker's rank; overrides the environment and the address.
+        world_size: The job's size; overrides the environment and the address.
         environ: The environment to read; empty when not given.
 
     Raises:
@@ -133,7 +136,7 @@ def parse_init_method(
 
 
 def check_place(rank: int, world_size: int) -> None:
-    """Checks rank and world size; raises ValueError with words."""
+    """Checks rank and world size; raises ValueError with the reason."""
     for what, value in (("rank", rank), ("world_size", world_size)):
         if type(value) is not int:  # a bool is no rank
             raise ValueError(f"{what} must be an int (got {value!r})")
@@ -147,7 +150,7 @@ def check_place(rank: int, world_size: int) -> None:
 
 
 def _is_of_several(environ: Mapping[str, str]) -> bool:
-    """Whether the environment speaks of other workers, though not of a rank."""
+    """Returns True if the environment mentions other workers but no rank."""
     return bool(_set_of(environ)) and environ.get("WORLD_SIZE") != "1"
 
 
@@ -156,7 +159,7 @@ def _set_of(environ: Mapping[str, str]) -> list[str]:
 
 
 def _check_rank_is_said(environ: Mapping[str, str], rank: int | None) -> None:
-    """Checks that it is known which worker this is: else each would start a job of its own."""
+    """Checks that this worker's rank is known: else each worker would start a job of its own."""
     if rank is None:
         there = _set_of(environ)
         verb = "is" if len(there) == 1 else "are"
@@ -248,7 +251,7 @@ def _from_file(url: str, rank: int | None, world_size: int | None) -> JobAddress
 
 
 class _Place(NamedTuple):
-    """Which place in its job a worker says that it has."""
+    """The place in its job that a worker claims."""
 
     rank: int
     world_size: int
@@ -256,7 +259,7 @@ class _Place(NamedTuple):
 
 
 def _place(url: str, query: Mapping[str, str], rank: int | None, world_size: int | None) -> _Place:
-    """Reads the place out of an address; what was given as an argument goes first."""
+    """Reads the place from an address; arguments take precedence."""
     reader = _Reader(query, what="parameter ", where=f" of init_method {url!r}")
     reader.refuse_unknown({"rank", "world_size", "job", "late"})
     if reader.flag("late"):
@@ -294,7 +297,7 @@ def _split(url: str) -> tuple[str, int, dict[str, str]]:
 
 @final
 class _Reader:
-    """Reads settings and collects what is wrong with them, to say it all at once."""
+    """A reader of settings that collects all problems, to report them in one error."""
 
     def __init__(
         self, settings: Mapping[str, str], *, what: str = "", where: str = " in the environment"
@@ -353,20 +356,20 @@ class _Reader:
             raise ValueError(f"{'; '.join(found)}{self._where}; {remedy}")
 
 
-# -- whether the line to the coordinator is encrypted, which the address of a job does not say ---
+# -- encryption of the line to the coordinator, which the address of a job does not state --------
 
 logger = logging.getLogger(__name__)
 
 
 def secured(address: JobAddress, *, mutual: bool, insecure: bool) -> JobAddress:
-    """Returns the address of a job with what this worker demands of its coordinator.
+    """Returns the address of a job, with the encryption that this worker demands.
 
-    What others say where they listen has a scheme of its own, and is left as it is.
+    An endpoint that a file states has a scheme of its own, and is not changed.
 
     Args:
-        address: Where the job is.
-        mutual: Whether this worker has certificates.
-        insecure: Whether it does without encryption.
+        address: The address of the job.
+        mutual: True if this worker has certificates.
+        insecure: True if it does without encryption.
 
     >>> from telegrad.rendezvous import parse_init_method
     >>> job = parse_init_method("tcp://127.0.0.1:29500", rank=1, world_size=2)
@@ -385,7 +388,7 @@ def secured(address: JobAddress, *, mutual: bool, insecure: bool) -> JobAddress:
 
 
 def _is_here(host: str) -> bool:
-    """Returns whether a host is this machine's loopback; not where its name is not known yet."""
+    """Returns True if a host is this machine's loopback; False if its name cannot be resolved."""
     try:
         return is_loopback_address(address_of(host))
     except OSError as error:

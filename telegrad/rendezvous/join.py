@@ -1,11 +1,11 @@
-"""How a worker finds its job and becomes a member of it; blocking, within one deadline.
+"""Joining a job: a worker finds the coordinator and becomes a member. Blocking, with a deadline.
 
-host the coordinator if this is the worker for it; say in the file where it is, if there is one
+host the coordinator if this is the worker for it; write its endpoint into the file, if there is one
 dial it, again and again, until it listens
-choose an address to listen on, now that it is known where the coordinator is
-reserve a place, if this worker comes on top of a complete job
+choose an address to listen on, now that the coordinator's is known
+reserve a place, if this worker joins a job that is already complete
 draw an incarnation from the store, listen, publish endpoints under it
-member.join, and wait until every rank has come, or whom else this worker waits for
+member.join, and wait until every rank has come, or the other workers that this one waits for
 """
 
 from __future__ import annotations
@@ -55,31 +55,31 @@ __all__ = [
 ]
 
 
-# -- lets another thread end a join that still waits, or learn that it was too late for that -----
+# -- cancelling a join that still waits, from another thread -------------------------------------
 
 
 @final
 class CallOff:
-    """One join, as seen by who may call it off. All methods may be called from any thread.
+    """The means to cancel one join. All methods may be called from any thread.
 
         waits ──▶ called off     every `check` of the join raises
-          └─────▶ settled        it has joined
+          └─────▶ settled        the worker has joined
 
     Attributes:
-        thread: The one that joins.
-        over: Set when the join has ended and left nothing behind, or has succeeded.
+        thread: The thread that joins.
+        over: An event, set when the join has succeeded, or has ended and left nothing behind.
     """
 
     def __init__(self) -> None:
         self.thread = threading.get_ident()
         self.over = threading.Event()
-        self._lock = threading.RLock()  # guards all below; a signal handler may come inside it
+        self._lock = threading.RLock()  # guards all attributes below; reentrant for signal handlers
         self._called_off = False
         self._settled = False
         self._hook: Callable[[], object] | None = None
 
     def __call__(self) -> bool:
-        """Calls it off; tells whether it was, and False where it has joined before."""
+        """Cancels the join; returns False if the worker had joined before."""
         with self._lock:
             if self._settled:
                 return False
@@ -90,7 +90,7 @@ class CallOff:
         return True
 
     def wakes(self, hook: Callable[[], object]) -> None:
-        """Has `hook` called when it is called off, or now if it was; it must not block."""
+        """Calls `hook` when the join is cancelled, or now if it was; `hook` must not block."""
         with self._lock:
             self._hook = hook
             called_off = self._called_off
@@ -98,10 +98,10 @@ class CallOff:
             hook()
 
     def check(self) -> None:
-        """Returns while it may go on.
+        """Returns if the join may go on.
 
         Raises:
-            JoinCancelledError: It was called off.
+            JoinCancelledError: The join was cancelled.
         """
         if self._called_off:
             raise JoinCancelledError(
@@ -110,17 +110,17 @@ class CallOff:
             )
 
     def settle(self) -> None:
-        """Takes it that it has joined: nobody calls it off any more.
+        """Records that the worker has joined; the join cannot be cancelled any more.
 
         Raises:
-            JoinCancelledError: Somebody has, before.
+            JoinCancelledError: The join was cancelled before.
         """
         with self._lock:
             self._settled = not self._called_off
         self.check()
 
 
-# ------------------------------------------------------------------------------------------------
+# -- the join ------------------------------------------------------------------------------------
 
 logger = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ FIRST_BACKOFF, LONGEST_BACKOFF = 0.02, 0.5  # a coordinator starts within a seco
 ATTEMPT_TIMEOUT = 10.0  # for one dial and its handshake, two round trips
 GOODBYE_TIMEOUT = 1.0
 DEFAULT_LIMITS = ConnectionLimits()
-LINES = 2  # of one worker to the coordinator at most: one that was cut off asks on another
+LINES = 2  # of one worker to the coordinator at most: one that was cut off asks on a second line
 
 
 def join_job(
@@ -155,45 +155,48 @@ def join_job(
     loop: LoopThread | None = None,
     call_off: CallOff | None = None,
 ) -> JoinedJob:
-    """Joins a job and waits until all its workers have, or those of `start_when`.
+    """Joins a job; waits until all its workers have joined, or those of `start_when`.
 
-    When it raises, nothing is left behind here or at the coordinator, and it may be called again
-    at once. What `publish` opened is the caller's to close.
+    When it raises, nothing is left behind here or at the coordinator, and it may be called again at
+    once. The caller must close what `publish` opened.
 
     Args:
-        address: Where the job is and which place in it this worker has.
-        name: This worker's name; "" has the coordinator choose one, for a late worker only.
+        address: The address of the job, and this worker's place in it.
+        name: This worker's name; with "" the coordinator chooses one, for a late worker only.
         token: The job's token; None only when insecure.
-        transports: How the coordinator is reached, and where this worker listens for it.
-        publish: Is given who this worker is and the world size, opens what the other workers
-            dial, and returns the endpoints in order of preference. Called once, by this thread.
-        listener: Hears of arrivals and losses after this worker was welcomed; called on the loop.
-        host_transports: Where the coordinator listens when `address.hosts_store`; `transports`
-            by default.
-        guests: Kept in step with the members, for the listeners that `publish` opens.
-        on_found: Hears the coordinator's endpoint before anything listens here, where it does not
-            run here; by this thread.
-        listens: Whether the coordinator may dial this worker; else it hears of this worker's sudden
-            end by silence.
-        start_when: How many workers, itself included, or which names it waits for; None for every
-            rank below the world size. Who comes on top of a job waits for nobody.
-        timeout: Seconds for all of it, above 0.
+        transports: The transports that reach the coordinator, and on which this worker listens for
+            it.
+        publish: Gets this worker's identity and the world size, opens the listeners for other
+            workers, and returns their endpoints in order of preference. Called once, by this
+            thread.
+        listener: Gets arrivals and losses after this worker was welcomed; called on the loop.
+        host_transports: The transports on which the coordinator listens if `address.hosts_store`;
+            `transports` by default.
+        guests: The allowlist for the listeners that `publish` opens; kept in step with the members.
+        on_found: Gets the coordinator's endpoint before anything listens here, unless the
+            coordinator runs here; called by this thread.
+        listens: True if the coordinator may dial this worker. If False, it notices this worker's
+            sudden end only by silence.
+        start_when: The number of workers to wait for, itself included, or their names; None for
+            every rank below the world size. A late worker waits for nobody.
+        timeout: Seconds for everything, above 0.
         lost_after: Seconds of silence after which the coordinator is lost for this worker, and
             this worker, if that is later than others, for the coordinator.
-        limits: What others may take of the line to the coordinator, and of that where it runs here.
+        limits: The limits on the line to the coordinator, and on the coordinator if it runs here.
         loop: The loop thread; the process' shared one by default.
-        call_off: Called by another thread, it ends the wait.
+        call_off: Ends the wait when another thread calls it.
 
     Raises:
-        JoinCancelledError: It was called off.
-        RendezvousTimeoutError: Not all whom it waits for came in time; `.missing` says which,
-            each with the last error known of it.
+        JoinCancelledError: The join was cancelled.
+        RendezvousTimeoutError: Not all the workers that this one waits for came in time; `.missing`
+            names them, each with the last error known of it.
         DuplicateNameError: Another living worker has the name or the rank.
-        AuthenticationError: One of both does not hold the other's token.
-        RendezvousError: The coordinator is of another job, expects another world size, or was
-            lost; the file that says where it is cannot be used.
+        AuthenticationError: One side does not hold the other's token.
+        RendezvousError: The coordinator belongs to another job, expects another world size, or was
+            lost; or the file with its endpoint cannot be used.
         EvictedError: The coordinator gave this worker up before it was welcomed.
-        ValueError: The name or the timeout cannot be, or it is to host and not to listen.
+        ValueError: The name or the timeout is invalid, or a host of the coordinator must not
+            listen.
         OSError: The port to listen on is in use.
     """
     refuse_on_loop("joining a job")
@@ -250,7 +253,7 @@ def join_job(
             file.withdraw()
         _clean_up(line, coordinator, f"joining failed: {error}")
         if isinstance(error, Exception):
-            call_off.check()  # whatever that has led to
+            call_off.check()  # a cancelled join raises its own error, whatever this one is
         raise
     return job.with_coordinator(coordinator, file)
 
@@ -272,7 +275,7 @@ class Deadline:
 @final
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Attempt:
-    """One worker's way into the job."""
+    """The steps of one worker into the job."""
 
     address: JobAddress
     name: str
@@ -333,8 +336,8 @@ class _Attempt:
         """Dials the coordinator until it answers; the pauses end when the line is closed.
 
         Returns:
-            Its endpoint: the one given, or where there is none what the file says. What an
-            earlier job has left in a file may lead anywhere, so any failure there is tried again.
+            Its endpoint: the given one, or else the one in the file. A file of an earlier job may
+            lead anywhere, so any failure with an endpoint from a file is tried again.
         """
         report = _Report(self.deadline)
         backoff = FIRST_BACKOFF
@@ -344,7 +347,7 @@ class _Attempt:
             allowed = min(ATTEMPT_TIMEOUT, max(self.deadline.left, 0.001))
             published = self.file.read() if self.file is not None and not endpoint else None
             where = published.endpoint if published is not None else endpoint
-            seen = published or seen  # rank 0 that gives up takes the file away
+            seen = published or seen  # when rank 0 gives up, it removes the file
             cause: Exception | None = None
             try:
                 if where:
@@ -356,7 +359,7 @@ class _Attempt:
                 cause = error
             except (ConnectionError, TimeoutError) as error:
                 cause = error
-            # An attempt that our own deadline cut short says less than the one before it.
+            # An attempt cut short by our own deadline tells less than the one before it.
             if cause is not None and (
                 not problem or allowed == ATTEMPT_TIMEOUT or self.deadline.left > 0
             ):
@@ -375,7 +378,7 @@ class _Attempt:
         return unwritten_line(self.file.path, left)
 
     def _reserve(self, line: ControlLine, endpoint: str) -> _Attempt:
-        """Has the coordinator say which worker this is going to be."""
+        """Asks the coordinator for the name and rank that this worker will have."""
         match self._ask(line, endpoint, messages.RESERVE, {"name": self.name}):
             case {"name": str(name), "rank": int(rank), "world_size": int(size)}:
                 address = dataclasses.replace(self.address, rank=rank, world_size=size)
@@ -463,7 +466,7 @@ class _Attempt:
 
 @final
 class _Report:
-    """Says a line at INFO when something changed, and at WARNING every 10 s of waiting."""
+    """Logs a line at INFO when something changed, and at WARNING every 10 s of waiting."""
 
     def __init__(self, deadline: Deadline) -> None:
         self._deadline = deadline
@@ -472,7 +475,7 @@ class _Report:
 
     @property
     def pause(self) -> float:
-        """Seconds until the next warning is due."""
+        """The seconds until the next warning is due."""
         return max(0.0, self._warn_at - time.monotonic())
 
     def say(self, state: object, line: str) -> None:
@@ -492,7 +495,7 @@ def _note_eviction(line: ControlLine, error: WorkerLostError) -> None:
 
 
 def _clean_up(line: ControlLine | None, coordinator: Coordinator | None, reason: str) -> None:
-    """Leaves before the line closes, so that the place is free when this returns."""
+    """Leaves the job before it closes the line, so that the place is free when this returns."""
     if line is not None:
         try:
             line.ask(messages.LEAVE, {"reason": reason}, timeout=GOODBYE_TIMEOUT)

@@ -1,4 +1,4 @@
-"""A worker's membership after it has joined: who the others are, leaving, shutting down."""
+"""A worker's membership after it has joined: the other members, leaving, shutting down."""
 
 from __future__ import annotations
 
@@ -36,35 +36,37 @@ __all__ = [
 ]
 
 
-# -- whether a worker that lost its coordinator by silence was given up by it: asked until known --
+# -- a worker cut off from its coordinator asks if it is still a member --------------------------
 #
-# A cut ends the session with the coordinator at both ends and for good, and nobody is there to tell
-# who was cut off that the job goes on without it. So it dials again, under another incarnation:
+# A cut ends the session with the coordinator at both ends and for good. Nobody then tells the
+# worker that was cut off that the job goes on without it. So it dials again, under another
+# incarnation:
 #
 #     refused, or another coordinator    the old one is gone: nothing to ask
-#     not reached, or no clear answer    again, later
+#     not reached, or no clear answer    ask again, later
 #     answered: no member                the coordinator gave up this worker and goes on: evicted
-#     answered: nobody can say           it was the coordinator that was stopped or cut off: it has
+#     answered: nobody can say           the coordinator itself was stopped or cut off. By this
+#                                        question, if not before, it learns that it is lost here
 #                                        learned by the question, if not before, that it is lost here
 
 logger = logging.getLogger(__name__)
 
 FIRST_PAUSE_SECONDS = 0.1
-LONGEST_PAUSE_SECONDS = 5.0  # how late a worker may hear of it once the cut is healed
+LONGEST_PAUSE_SECONDS = 5.0  # the longest delay until a worker knows, once the cut is healed
 ATTEMPT_SECONDS = 2.0
 
 
 @final
 class Standing:
-    """Asks in a thread of its own until it knows, or is closed.
+    """Asks in a thread of its own until the answer is known, or it is closed.
 
     Args:
-        line: The one that is lost; the new ones are like it.
-        endpoint: Where the coordinator was.
+        line: The line that is lost; new lines get its settings.
+        endpoint: The endpoint of the coordinator.
         info: This worker.
-        on_evicted: Called once, in that thread, when the coordinator goes on without this worker.
-        longest_pause: Seconds between two questions at most. Well below the bound of silence: so a
-            coordinator that cannot dial this worker hears of it before it gives this worker up.
+        on_evicted: Called once, in that thread, if the coordinator goes on without this worker.
+        longest_pause: The most seconds between two questions. Well below the bound of silence: so a
+            coordinator that cannot dial this worker hears from it before it gives this worker up.
     """
 
     def __init__(
@@ -86,11 +88,11 @@ class Standing:
         )
 
     def start(self) -> None:
-        """Begins to ask."""
+        """Starts the thread."""
         self._thread.start()
 
     def close(self, timeout: float) -> None:
-        """Stops asking; waits for the attempt that is under way, for so many seconds at most."""
+        """Stops asking; waits at most `timeout` seconds for the attempt that is under way."""
         self._closed.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(min(timeout, 2 * ATTEMPT_SECONDS))
@@ -119,7 +121,7 @@ class Standing:
             line.close(reason="it has asked")
 
     def _ask(self, line: ControlLine) -> bool | None:
-        """Returns whether this worker counts as a member; None where nobody can say any more."""
+        """Returns True if this worker counts as a member; None if nobody can tell any more."""
         try:
             coordinator = line.connect(self._endpoint, ATTEMPT_SECONDS)
         except (ConnectionRefusedError, AuthenticationError, RendezvousError) as error:
@@ -142,7 +144,7 @@ class Standing:
         return True
 
 
-# -- what is said while a job assembles: progress lines and the words of the time-out; pure ------
+# -- progress of a join: lines for the log and texts for a timeout; pure -------------------------
 
 SHOWN_RANKS = 8
 
@@ -150,15 +152,15 @@ SHOWN_RANKS = 8
 @final
 @dataclass(frozen=True, slots=True)
 class JoinProgress:
-    """How far a job has come, as one waiting worker knows it.
+    """The progress of a job's assembly, as one waiting worker knows it.
 
     Attributes:
-        version: Later progress has a higher one.
-        joined: The ranks that are there.
-        world_size: How many there will be.
-        errors: What was last seen of ranks that are not there.
-        names: Of those who are there.
-        start_when: Whom this worker waits for: so many, or these names; None for all ranks.
+        version: A number; later progress has a higher one.
+        joined: The ranks that have joined.
+        world_size: The number of ranks in the job.
+        errors: The last error seen from each rank that has not joined.
+        names: The names of the workers that have joined.
+        start_when: The number of workers, or the names, to wait for; None for all ranks.
     """
 
     version: int
@@ -170,19 +172,19 @@ class JoinProgress:
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """The ranks that are not there."""
+        """The ranks that have not joined."""
         there = set(self.joined)
         return tuple(r for r in range(self.world_size) if r not in there)
 
     @property
     def missing_names(self) -> tuple[str, ...]:
-        """The names that this worker waits for and that are not there."""
+        """The names that this worker waits for and that have not joined."""
         wanted = self.start_when if isinstance(self.start_when, tuple) else ()
         return tuple(name for name in wanted if name not in self.names)
 
     @property
     def wanted(self) -> str:
-        """Who has to come, in words; empty when nobody has.
+        """The workers that still have to come, in words; empty if there are none.
 
         >>> JoinProgress(1, (0, 2), 5, start_when=3).wanted
         'any 1 of ranks 1, 3, 4'
@@ -208,7 +210,7 @@ class JoinProgress:
         return f"{head}; waiting for {self.wanted}; {time_left(seconds_left)}"
 
     def missing_with_errors(self, endpoint: str) -> tuple[str, ...]:
-        """Returns each missing rank, or name, with what is known of it.
+        """Returns each missing rank, or name, with the error known of it.
 
         >>> JoinProgress(1, (0,), 2).missing_with_errors("grpc://10.0.0.1:29500")
         ('rank 1: never reached the coordinator at grpc://10.0.0.1:29500',)
@@ -216,13 +218,13 @@ class JoinProgress:
         unseen = f"never reached the coordinator at {endpoint}"
         if not isinstance(self.start_when, tuple):
             return tuple(f"rank {r}: {self.errors.get(r, unseen)}" for r in self.missing)
-        # What is known is known by rank; which of them would have had the name is not.
+        # Errors are known by rank; which rank would have had the name is not known.
         known = tuple(f"rank {r}: {self.errors[r]}" for r in self.missing if r in self.errors)
         return (*(f"worker {name!r}: {unseen}" for name in self.missing_names), *known)
 
 
 def name_ranks(ranks: tuple[int, ...]) -> str:
-    """Names ranks, the first few of many.
+    """Returns ranks in words; only the first few if there are many.
 
     >>> name_ranks((1,)), name_ranks((1, 4))
     ('rank 1', 'ranks 1, 4')
@@ -235,7 +237,7 @@ def name_ranks(ranks: tuple[int, ...]) -> str:
 
 
 def time_left(seconds: float) -> str:
-    """Says how long a wait may still last.
+    """Returns the time that a wait may still last, in words.
 
     >>> time_left(290.4), time_left(float("inf"))
     ('290 s left', 'no time limit')
@@ -244,7 +246,7 @@ def time_left(seconds: float) -> str:
 
 
 def rounded(seconds: float) -> str:
-    """Returns seconds for a message, without the digits that only a clock has.
+    """Returns seconds for a message, rounded.
 
     >>> rounded(0.999944), rounded(1234.4), rounded(0.05)
     ('1', '1234', '0.05')
@@ -258,31 +260,31 @@ def unreached_line(endpoint: str, problem: str, seconds: float) -> str:
 
 
 def unwritten_line(path: str, seconds: float) -> str:
-    """Returns the progress line of a worker that does not know yet where its coordinator is."""
+    """Returns the progress line of a worker that does not know its coordinator's address yet."""
     return f"waiting for rank 0 to write {path!r}; {time_left(seconds)}"
 
 
-# ------------------------------------------------------------------------------------------------
+# -- the joined job ------------------------------------------------------------------------------
 
 
 LEAVE_TIMEOUT = 1.0
-LEAST_TIMEOUT = 0.1  # what is closed last still says goodbye
-QUESTIONS_PER_BOUND = 5  # as many as heartbeats: one that gets no answer must not matter
+LEAST_TIMEOUT = 0.1  # the last to be closed still needs time for a goodbye
+QUESTIONS_PER_BOUND = 5  # as many as heartbeats: one question without an answer must not matter
 
 
 class JobListener(Protocol):
-    """What the floor above gives `join_job`. Called on the loop; must not block or raise."""
+    """The callbacks for `join_job`. Called on the loop; must not block or raise."""
 
     def on_member_joined(self, member: Member) -> None:
-        """Hears of a worker that joined after this one was welcomed."""
+        """Called when a worker has joined after this one was welcomed."""
 
     def on_member_lost(self, info: WorkerInfo, reason: str, left: bool) -> None:
-        """Hears that a member left or was dropped by the coordinator, or gave up this worker."""
+        """Called when a member left, was dropped by the coordinator, or gave up this worker."""
 
     def on_coordinator_lost(self, error: WorkerLostError) -> None:
-        """Hears that the coordinator is lost; with an EvictedError if it has dropped this worker.
+        """Called when the coordinator is lost; with an EvictedError if it has dropped this worker.
 
-        Where that is found out later, when the coordinator can be reached again, it is called
+        If the eviction is found out later, when the coordinator can be reached again, it is called
         once more, on another thread.
         """
 
@@ -291,12 +293,12 @@ class JobListener(Protocol):
 class MemberEvents:
     """Turns the coordinator's messages into progress and into calls of a JobListener.
 
-    What overtakes the welcome only changes who is welcomed; the listener hears of what comes
-    after it.
+    A message that overtakes the welcome only changes the set of welcomed members; the listener is
+    called for messages that come after the welcome.
 
     Args:
-        listener: The floor above.
-        guests: Kept in step with the members.
+        listener: The callbacks.
+        guests: The allowlist to keep in step with the members.
     """
 
     def __init__(self, listener: JobListener, guests: GuestList | None = None) -> None:
@@ -309,18 +311,18 @@ class MemberEvents:
         self._running: tuple[int, tuple[str, ...]] = (0, ())
         self._self: WorkerInfo | None = None
         self._welcomed = False
-        self._given_up: list[tuple[WorkerInfo, str]] = []  # heard of before the welcome
+        self._given_up: list[tuple[WorkerInfo, str]] = []  # reported before the welcome
         self._loss: WorkerLostError | None = None
         self._when_lost: Callable[[WorkerLostError], None] | None = None
 
     @property
     def progress(self) -> JoinProgress | None:
-        """The newest progress heard of."""
+        """The newest progress received."""
         return self._progress
 
     @property
     def running(self) -> tuple[str, ...]:
-        """Who had not called shutdown when the coordinator last said so."""
+        """The workers that had not called shutdown when the coordinator last sent the list."""
         return self._running[1]
 
     @property
@@ -330,11 +332,11 @@ class MemberEvents:
             return self._roster.members
 
     def follow(self, info: WorkerInfo) -> None:
-        """Says who this worker is."""
+        """Sets the identity of this worker."""
         self._self = info
 
     def welcome(self, members: Sequence[Member]) -> tuple[Member, ...]:
-        """Takes the first members; returns those of them that still live."""
+        """Takes the first members; returns those that still live."""
         with self._lock:
             for member in members:
                 self._roster.joined(member)
@@ -348,7 +350,7 @@ class MemberEvents:
         return living
 
     def on_message(self, kind: str, body: object) -> None:
-        """Takes an unasked message of the coordinator."""
+        """Takes a message of the coordinator that is no reply."""
         if kind == messages.PROGRESS:
             self._on_progress(as_progress(body))
         elif kind == messages.RUNNING:
@@ -363,14 +365,14 @@ class MemberEvents:
             logger.debug("the coordinator sent %s, which is not known here", kind)
 
     def when_lost(self, function: Callable[[WorkerLostError], None]) -> None:
-        """Has `function` hear, too, of the loss of the coordinator, once; perhaps at once."""
+        """Calls `function` once when the coordinator is lost, or at once if it is."""
         with self._lock:
             self._when_lost, loss = function, self._loss
         if loss is not None:
             function(loss)
 
     def on_coordinator_lost(self, error: WorkerLostError) -> None:
-        """Takes the loss of the coordinator."""
+        """Handles the loss of the coordinator."""
         with self._lock:
             self._loss = error = self._evicted(error)
             welcomed, when_lost = self._welcomed, self._when_lost
@@ -384,7 +386,7 @@ class MemberEvents:
             when_lost(error)
 
     def on_evicted(self, error: EvictedError) -> None:
-        """Takes it that the coordinator, lost before, goes on without this worker."""
+        """Tells the listener that the coordinator, lost before, goes on without this worker."""
         self._listener.on_coordinator_lost(error)
 
     def _on_progress(self, progress: JoinProgress) -> None:
@@ -441,11 +443,11 @@ class JoinedJob:
     """The membership of this worker; made by `join_job`. Blocking, from any thread but the loop.
 
     Attributes:
-        info: This worker, with the incarnation it was given.
-        members: Who was there when this worker was welcomed, by rank; this worker included.
-        world_size: How many workers made the job complete.
+        info: This worker, with its incarnation.
+        members: The members when this worker was welcomed, by rank; this worker included.
+        world_size: The number of workers that made the job complete.
         store: The job's store.
-        coordinator_endpoint: Where the coordinator is.
+        coordinator_endpoint: The endpoint of the coordinator.
     """
 
     def __init__(
@@ -475,9 +477,9 @@ class JoinedJob:
     def with_coordinator(
         self, coordinator: Coordinator | None, file: EndpointFile | None = None
     ) -> JoinedJob:
-        """Hands over a coordinator that runs here, and the file that names it; returns itself.
+        """Takes over a coordinator that runs here, and its endpoint file; returns itself.
 
-        They are closed and withdrawn with this.
+        Closing this job closes the coordinator and removes the file.
         """
         self._coordinator = coordinator
         self._file = file
@@ -485,7 +487,7 @@ class JoinedJob:
 
     @property
     def coordinator(self) -> Coordinator | None:
-        """The coordinator, where it runs in this worker."""
+        """The coordinator, if it runs in this worker; else None."""
         return self._coordinator
 
     def living(self) -> tuple[Member, ...]:
@@ -493,10 +495,10 @@ class JoinedJob:
         return self._events.members
 
     def check_standing(self, checked: Callable[[], None]) -> None:
-        """Has `checked` called once the coordinator has shown whether this worker is a member.
+        """Calls `checked` once the coordinator has shown if this worker is a member.
 
-        If it is not, the listener hears of the eviction before. Does not block; `checked` is
-        called on the loop, or at once where the coordinator cannot be asked any more.
+        If it is not, the listener gets the eviction first. Does not block; `checked` is called on
+        the loop, or at once if the coordinator cannot be asked any more.
         """
         try:
             pending = self._line.request(messages.STANDING, {"incarnation": self.info.incarnation})
@@ -508,7 +510,7 @@ class JoinedJob:
     def gave_up(self, worker: WorkerInfo, error: WorkerLostError) -> None:
         """Tells the coordinator that a worker is lost to this one; does not block.
 
-        If it is a member still, it is told so: both agree, whatever each can hear of the other.
+        If that worker is still a member, the coordinator tells it, so that both agree.
         """
         if error.left or isinstance(error, EvictedError):
             return
@@ -518,11 +520,11 @@ class JoinedJob:
             self._line.tell(messages.GAVE_UP, body)
 
     def shutdown(self, timeout: float = math.inf) -> bool:
-        """Waits until every living member has called this; then all are members no longer.
+        """Waits until every living member has called this; then all cease to be members.
 
         Returns:
-            Whether that is so. False, at once and with a warning in the log, when the coordinator
-            is lost: nobody is left to say who still lives.
+            True if all members have called it. False, at once and with a warning in the log, if the
+            coordinator is lost: then nobody can tell which members still live.
 
         Args:
             timeout: Seconds to wait at most, above 0; `math.inf` waits without a limit.
@@ -560,7 +562,7 @@ class JoinedJob:
             )
 
     def leave(self, reason: str = "left", timeout: float = LEAVE_TIMEOUT) -> None:
-        """Leaves without the others, who hear that this worker is lost; never raises for them."""
+        """Leaves without the others, for which this worker is then lost; never raises for them."""
         try:
             self._line.ask(messages.LEAVE, {"reason": reason}, timeout=timeout)
         except (ConnectionError, TimeoutError) as error:
@@ -583,7 +585,7 @@ class JoinedJob:
             self._coordinator.close(max(ends - time.monotonic(), LEAST_TIMEOUT))
 
     def _ask_standing(self, error: WorkerLostError) -> None:
-        """Finds out, where the coordinator fell silent, whether it has given up this worker."""
+        """Starts asking if a coordinator that fell silent has given up this worker."""
         if isinstance(error, EvictedError):
             self._line.evicted(error)
         if isinstance(error, EvictedError) or error.left:
@@ -605,7 +607,7 @@ class JoinedJob:
 
 
 def as_member(body: object) -> Member:
-    """Reads a member out of a message; raises DecodeError when it is none."""
+    """Reads a member from a message; raises DecodeError if there is none."""
     match body:
         case [str(name), int(rank), int(incarnation), list(endpoints)]:
             if all(isinstance(endpoint, str) for endpoint in endpoints):
@@ -614,7 +616,7 @@ def as_member(body: object) -> Member:
 
 
 def as_progress(body: object) -> JoinProgress:
-    """Reads progress out of a message; raises DecodeError when it is none."""
+    """Reads progress from a message; raises DecodeError if there is none."""
     match body:
         case {
             "version": int(version),
@@ -631,7 +633,7 @@ def as_progress(body: object) -> JoinProgress:
 
 
 def eviction(info: WorkerInfo | None, error: WorkerLostError) -> EvictedError:
-    """Returns what a worker raises that the coordinator has given up."""
+    """Returns the error of a worker that the coordinator has given up."""
     name = "this worker" if info is None else info.name
     return EvictedError(
         f"the coordinator gave up {name!r} and the job goes on without it ({error.reason}); "

@@ -1,18 +1,18 @@
-"""Where a worker listens, and under which address the others dial it: one port for all it does.
+"""The one port of a worker: the address it listens on, and the address that others dial.
 
-    bind       coordinator      listens on                      is dialled at, without advertise=
+    bind       coordinator      listens on                      advertised, without advertise=
     None       this host        loopback                        loopback
     None       another host     the address of the route to it  the same
     0.0.0.0    this host        everything                      loopback
     or ::      another host     everything                      the address of the route to it
                not known yet    everything                      the only address of this machine
-    an address or a name        that                            that
-    localhost  anywhere         127.0.0.1                       that
-    unix       this host        a Unix socket of its own        that
-    None       a Unix socket    a Unix socket of its own        that
+    an address or a name        that one                        that one
+    localhost  anywhere         127.0.0.1                       that one
+    unix       this host        a Unix socket of its own        that one
+    None       a Unix socket    a Unix socket of its own        that one
 
-The worker that hosts the coordinator listens on the coordinator's port alone, under whatever host
-the job names; everybody else on `port`. Nothing here runs on the loop: names are looked up.
+The worker that hosts the coordinator listens only on the coordinator's port, at the host that the
+job names; all other workers on `port`. Nothing here runs on the loop, as names are looked up.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ LOOPBACK, LOOPBACK_V6 = "127.0.0.1", "::1"
 @final
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a worker listens.
+    """The addresses of a worker's listener.
 
     Attributes:
         bind: The address to listen on, as a number.
-        advertise: The host that the others dial, or `host:port` where the port is another one, too.
+        advertise: The host that others dial, or `host:port` if the port differs as well.
     """
 
     bind: str
@@ -67,19 +67,19 @@ class Place:
 
 @final
 class JobPort:
-    """The one port of a worker, opened when it is known where the coordinator is.
+    """The one port of a worker, opened once the coordinator's endpoint is known.
 
     Args:
-        address: Where the job is, and whether its coordinator runs here.
+        address: The address of the job; it tells if the coordinator runs here.
         make: Makes the transport for an address, a port and the host to advertise.
-        bind: What the user said; None to choose.
-        advertise: What the user said; None to choose.
+        bind: The user's choice of an address; None to choose one.
+        advertise: The user's choice of a host to advertise; None to choose one.
         ports: The ports to try, in order; 0 for one that the kernel chooses.
 
     Raises:
         RendezvousError: No address can be chosen; the message lists those of this machine.
         OSError: A host name is not known.
-        ValueError: What is to be advertised is no address.
+        ValueError: The text to advertise is not an address.
     """
 
     def __init__(
@@ -112,14 +112,14 @@ class JobPort:
             self._place(place, [address.port] if address.port else ports)
 
     def bulk(self, port: int | None, *, certificates: bool) -> list[BulkSockets]:
-        """Returns what opens a port for big arrays at the same address; nothing for None.
+        """Returns sockets that open a port for big arrays at the same address; none for None.
 
         Args:
             port: The port; 0 for one that the kernel chooses.
-            certificates: Whether every connection has to show one.
+            certificates: True if every connection has to show a certificate.
 
         Raises:
-            ValueError: Connections of that port show none.
+            ValueError: Certificates are demanded, but connections of that port show none.
         """
         if port is None:
             return []
@@ -131,7 +131,7 @@ class JobPort:
         return [BulkSockets(port, lambda: self._bound)]
 
     def found(self, endpoint: str) -> None:
-        """Takes it where the coordinator is; nothing must listen before, unless it runs here.
+        """Sets the coordinator's endpoint; nothing may listen before, unless it runs here.
 
         Raises:
             RendezvousError: No address can be chosen; the message lists those of this machine.
@@ -157,7 +157,7 @@ class JobPort:
 
 
 def is_unix(bind: str | None) -> bool:
-    """Tells whether an address to listen on is a Unix socket.
+    """Returns True if an address to listen on is a Unix socket.
 
     >>> is_unix("unix"), is_unix("unix:///run/me"), is_unix("::1")
     (True, True, False)
@@ -166,7 +166,7 @@ def is_unix(bind: str | None) -> bool:
 
 
 def host_of(endpoint: str) -> str | None:
-    """Returns the host of an endpoint, without brackets; None where it has none.
+    """Returns the host of an endpoint, without brackets; None if it has none.
 
     >>> host_of("grpcs://[fd00::2]:29500"), host_of("unix:///tmp/telegrad/socket")
     ('fd00::2', None)
@@ -177,13 +177,13 @@ def host_of(endpoint: str) -> str | None:
 
 
 def host_place(address: JobAddress, bind: str | None, advertise: str | None) -> Place:
-    """Returns where the worker that hosts the coordinator listens.
+    """Returns the place at which the worker that hosts the coordinator listens.
 
     Raises:
         RendezvousError: The job names a host that is not this one, or no address can be chosen.
         OSError: A host name is not known.
     """
-    if address.file or not address.port:  # whoever needs the address is told it
+    if address.file or not address.port:  # workers that need the address are told it
         return choose_place(bind, advertise, None)
     own = address_of(address.host)
     if bind is not None:
@@ -209,12 +209,12 @@ def host_place(address: JobAddress, bind: str | None, advertise: str | None) -> 
 
 
 def choose_place(bind: str | None, advertise: str | None, coordinator: str | None) -> Place:
-    """Returns where a worker listens.
+    """Returns the place at which a worker listens.
 
     Args:
-        bind: What the user said.
-        advertise: What the user said.
-        coordinator: The coordinator's host; None where it is not known, or on this machine.
+        bind: The user's choice of an address, or None.
+        advertise: The user's choice of a host to advertise, or None.
+        coordinator: The coordinator's host; None if it is not known, or on this machine.
 
     >>> choose_place(None, None, "127.0.0.1")
     Place(bind='127.0.0.1', advertise='127.0.0.1')
@@ -254,7 +254,7 @@ def choose_place(bind: str | None, advertise: str | None, coordinator: str | Non
 
 
 def _published(advertise: str, bound: str) -> str:
-    """Returns what the others are told; of the name of loopback, the address of it that is bound.
+    """Returns the address to publish; `localhost` becomes the loopback address that is bound.
 
     >>> _published("localhost:4000", "::1"), _published("gate:4000", "10.0.0.5")
     ('[::1]:4000', 'gate:4000')
@@ -269,7 +269,7 @@ def _published(advertise: str, bound: str) -> str:
 
 
 def _check_family(address: JobAddress, named: str, bound: str) -> None:
-    """Checks that who dials loopback by name reaches this worker, and nobody who listens beside it."""
+    """Checks that a dial of loopback by name reaches this worker and no other listener."""
     both = is_loopback_address(named) and is_loopback_address(bound)
     if both and not is_everywhere(bound) and (":" in named) != (":" in bound):
         where = f"[{bound}]" if ":" in bound else bound
@@ -291,7 +291,7 @@ def _route(remote: str) -> str:
 
 
 def loopback_words(endpoint: str) -> str:
-    """Says of an endpoint at which nobody answers that it is on loopback; "" where it is not."""
+    """Returns a hint if an endpoint where nobody answers is on loopback; "" if it is not."""
     host = host_of(endpoint)
     if host is None or not (is_localhost(host) or (is_number(host) and is_loopback_address(host))):
         return ""
@@ -302,14 +302,14 @@ def loopback_words(endpoint: str) -> str:
 
 
 def address_words(problem: str) -> str:
-    """Says which addresses this machine has, if a dial ended as no way leads there; else ""."""
+    """Returns this machine's addresses as a hint if a dial found no route; else ""."""
     if "unreachable" not in problem and "No route" not in problem:
         return ""
     return f"; this machine's addresses are {_own_addresses()}: check which network they share"
 
 
 def _only_address(bound: str) -> str:
-    """Returns the one address that there is to advertise."""
+    """Returns the only address that can be advertised."""
     v4_only = bound != "::"
     found = [each for each in interfaces() if not (v4_only and ":" in each.address)]
     found = [each for each in found if ":" not in each.address] or found

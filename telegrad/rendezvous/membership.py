@@ -1,39 +1,44 @@
-"""Who belongs to the job: the coordinator's side of membership, as a pure state machine.
+"""The members of a job, as pure state machines: the coordinator's side and the worker's roster.
 
-    (unknown) ──join──> waiting ──who it waits for──> member ──shutdown──> leaving ──all──> (gone)
+    (unknown) ──join──> waiting ──its wait is over──> member ──shutdown──> leaving ──all──> (gone)
                           │                             │                     │
                           └──────────── lost, leave ────┴─────────────────────┘ ──> (gone)
 
-    (unknown) ──reserve──> reserved ──join──> member            on top of a job that has started
+    (unknown) ──reserve──> reserved ──join──> member            in a job that is already complete
 
 Events come in by method, messages go out as the returned list, in the order in which they are
-to be posted. Each message names the session that it is for: a session is the control connection
-of one worker, told apart by the WorkerInfo that opened it.
+to be posted. Each message names the session that it is for. A session is the control connection
+of one worker, identified by the WorkerInfo that opened it.
 
-Invariants: no two seats or reservations share a rank, or a name without case. A session holds at
-most one seat. Each reserve, join and shutdown is answered exactly once, unless its session is
-lost. Ranks below the world size belong to those who make the job complete, and to their
-replacements; those above it to who comes on top. A worker is welcomed once those are there whom it
-waits for: all ranks at once, unless it says a number or names. Whoever was welcomed hears of all
-who come after that, and of all who are lost. Whoever still waits hears of those who were welcomed:
-these may dial it already, and nobody is let in of whom the coordinator has not told. When the last member is gone the job begins anew, so
-that the same processes may join again.
+Invariants:
 
-That a peer is lost each worker decides alone, and tells here. A pair of which both still reach the
-coordinator stay members; the other one of the two is told, so that both agree at once, whatever
-each of them can hear of the other. Nobody else is concerned.
+- No two seats or reservations share a rank, or a name (upper and lower case count as equal).
+- A session holds at most one seat.
+- Each reserve, join and shutdown is answered exactly once, unless its session is lost.
+- Ranks below the world size belong to the workers that make the job complete, and to their
+  replacements. Higher ranks belong to late workers.
+- A worker is welcomed once the workers that it waits for are there: all ranks at once, unless it
+  names a number or names.
+- A welcomed worker is told of all later arrivals and of all losses.
+- A worker that still waits is told of every worker that was welcomed. Those may dial it already,
+  and a worker admits nobody that the coordinator has not announced.
+- When the last member is gone the job begins anew, so that the same processes may join again.
+
+Each worker decides alone that a peer is lost, and reports it here. If both workers of the pair
+still reach the coordinator, both stay members. The other one of the two is told, so that both agree
+at once, whatever each of them can hear of the other. Nobody else is concerned.
 
 The same holds between the coordinator and a worker, each of which may be stopped or cut off:
 
-    who gave up whom             the worker                       the coordinator
-    the coordinator, first       is dropped: evicted              tells the others, goes on
-    the worker, first            goes on without it, for good     is abandoned; tells nobody
-    both, before either heard    as the first, if the coordinator goes on with any worker outside
+    first to give up the other   the worker                       the coordinator
+    the coordinator              is dropped: evicted              tells the others, goes on
+    the worker                   goes on without it, for good     is abandoned; tells nobody
+    both, before either knew     as the first, if the coordinator goes on with any worker outside
                                  its own process; else as the second: it is the one cut off
 
-An abandoned coordinator admits nobody any more, and who waits to be welcomed is refused: who came
-would not be known to those that went on without it. It has no say about these; to those that have
-not given it up it is what it was.
+An abandoned coordinator admits nobody any more, and refuses workers that wait to be welcomed: the
+workers that went on without it would not know the newcomers. It no longer decides about those
+workers; for all others it is what it was.
 """
 
 from __future__ import annotations
@@ -71,16 +76,16 @@ __all__ = [
 ]
 
 
-# -- what the coordinator has to say to its workers, each message for the session that it names --
+# -- the coordinator's messages to its workers, each for the session that it names ---------------
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A worker of the job and where it is reached.
+    """A worker of the job and its endpoints.
 
     Attributes:
         info: Name, rank and incarnation.
-        endpoints: What to dial, in order of preference.
+        endpoints: The endpoints to dial, in order of preference.
     """
 
     info: WorkerInfo
@@ -89,7 +94,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """Answers a join: those it waits for are there, and these are the members, by rank."""
+    """The answer to a join: the worker's wait is over, and these are the members, by rank."""
 
     session: WorkerInfo
     members: tuple[Member, ...]
@@ -97,7 +102,7 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """Answers a reserve: who this session is going to be, and the size of the job below it."""
+    """The answer to a reserve: the name, rank and world size for this session."""
 
     session: WorkerInfo
     name: str
@@ -107,7 +112,7 @@ class Reserved:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Answers a join or reserve that cannot be; `error` is the name of an error type."""
+    """The answer to a join or reserve that is refused; `error` is the name of an error type."""
 
     session: WorkerInfo
     error: str
@@ -116,14 +121,14 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Answers a shutdown: every living member has called it."""
+    """The answer to a shutdown: every living member has called it."""
 
     session: WorkerInfo
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Tells whoever waits in join who is there, by rank, and what is known of other ranks."""
+    """For a worker that waits in join: the ranks that are there, and errors of other ranks."""
 
     session: WorkerInfo
     version: int
@@ -135,7 +140,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Tells whoever waits in shutdown which members have not called it yet."""
+    """For a worker that waits in shutdown: the members that have not called it yet."""
 
     session: WorkerInfo
     version: int
@@ -144,7 +149,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Tells a member of a worker that joined later, and who waits of one that was welcomed."""
+    """For a member: another worker joined. For a waiting worker: another worker was welcomed."""
 
     session: WorkerInfo
     member: Member
@@ -152,7 +157,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Tells a member that another is gone for good; `left` when it said so itself."""
+    """For a member: another member is gone for good; `left` if it said goodbye."""
 
     session: WorkerInfo
     info: WorkerInfo
@@ -162,7 +167,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """Tells a member that another one has given it up: they are lost to each other for good."""
+    """For a member: another one has given it up, so they are lost to each other for good."""
 
     session: WorkerInfo
     by: WorkerInfo
@@ -171,7 +176,7 @@ class GivenUp:
 
 @dataclass(frozen=True, slots=True)
 class Stands:
-    """Answers a worker that asks whether it is a member; None where nobody can say any more."""
+    """The answer to a worker that asks if it is a member; None if nobody can tell any more."""
 
     session: WorkerInfo
     member: bool | None
@@ -179,7 +184,7 @@ class Stands:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Tells nobody: the worker of this session has given it up, and nothing comes from it any more."""
+    """For nobody: this session's worker has given it up, and will send nothing on it any more."""
 
     session: WorkerInfo
 
@@ -199,20 +204,20 @@ Message: TypeAlias = (
 )
 
 
-# -- tables of what happened, that do not grow with the age of a job -----------------------------
+# -- tables of past events, which do not grow with the age of a job ------------------------------
 
 K = TypeVar("K")
 V = TypeVar("V")
 
-# So many lost workers are remembered one by one, at some 100 bytes each. What was sent to or of one
-# of them has long arrived, or is lost itself, when so many others were lost after it.
+# The number of lost workers that are remembered, at some 100 bytes each. When that many more are
+# lost, messages to or about the oldest one have long arrived, or are lost as well.
 MOST_LOST = 4096
 
 
 def keep_newest(table: dict[K, V], most: int = MOST_LOST) -> None:
-    """For the library: takes out of a table what was entered first, until it is short enough.
+    """For the library: removes the oldest entries of a table until it is short enough.
 
-    Not safe in two threads at once: under the lock of the table.
+    Not thread-safe: the caller holds the lock of the table.
 
     Example:
         >>> table = {"a": 1, "b": 2, "c": 3}
@@ -224,14 +229,14 @@ def keep_newest(table: dict[K, V], most: int = MOST_LOST) -> None:
         del table[next(iter(table))]
 
 
-# -- what a worker and a job may be called -------------------------------------------------------
+# -- names of workers and jobs -------------------------------------------------------------------
 
 LONGEST_NAME = 63  # a DNS label, so that a name can be a host, a file or a metric label
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,63}")
 
 
 def name_problem(name: object) -> str | None:
-    """Returns what is wrong with a worker's name, or None.
+    """Returns the problem with a worker's name, in words, or None.
 
     >>> name_problem("trainer-0")
     >>> name_problem("my trainer")
@@ -244,7 +249,7 @@ def check_name(name: object) -> str:
     """Returns the name of a worker.
 
     Raises:
-        ValueError: It is empty, longer than 63 characters or has a character out of
+        ValueError: The name is empty, longer than 63 characters, or has a character outside
             `[A-Za-z0-9._-]`.
     """
     return _checked(name, "worker name")
@@ -254,7 +259,7 @@ def check_job(job: object) -> str:
     """Returns the name of a job; it obeys the same rule as a worker's.
 
     Raises:
-        ValueError: It is no such name.
+        ValueError: The name breaks that rule.
     """
     return _checked(job, "job name")
 
@@ -281,16 +286,16 @@ def _problem(name: object, what: str) -> str | None:
     return f"{what} {name[:80]!r} has {len(name)} characters; {rule}"
 
 
-# ------------------------------------------------------------------------------------------------
+# -- the coordinator's side ----------------------------------------------------------------------
 
-# What a worker waits for when it joins: so many workers, itself included; workers of these names;
-# None for every rank below the world size.
+# The workers that a joining worker waits for: a number of them, itself included; workers of these
+# names; or None for every rank below the world size.
 StartWhen: TypeAlias = int | tuple[str, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
-    """What a worker says of itself when it joins, and whom it waits for."""
+    """The statement of a joining worker about itself, and about the workers it waits for."""
 
     name: str
     rank: int
@@ -315,8 +320,8 @@ class Membership:
     """The members of one job.
 
     Attributes:
-        world_size: How many workers make the job complete; None: as the first that joins says.
-        host: The rank of the worker in whose process the coordinator runs; None where there is none.
+        world_size: The number of workers that make the job complete; None takes the first worker's.
+        host: The rank of the worker in whose process the coordinator runs; None if there is none.
     """
 
     world_size: int | None = None
@@ -327,11 +332,11 @@ class Membership:
     _seats: dict[WorkerInfo, _Seat] = field(init=False, default_factory=dict)
     _errors: dict[int, str] = field(init=False, default_factory=dict)
     _reserved: dict[WorkerInfo, tuple[str, int]] = field(init=False, default_factory=dict)
-    # Ranks whose process has ended, as whoever started it says, and how.
+    # Ranks whose process has ended, as reported by the program that started it, and how it ended.
     _ended: dict[int, str] = field(init=False, default_factory=dict)
-    # Who was given up, by whom, and why; of living members alone.
+    # Pairs (given up, by) of living members, and the reason.
     _given_up: dict[tuple[WorkerInfo, WorkerInfo], str] = field(init=False, default_factory=dict)
-    # Members that were given up here, by incarnation: some have given up the coordinator as well.
+    # Members that were given up here, by incarnation. Some of them gave up the coordinator as well.
     _dropped: dict[int, WorkerInfo] = field(init=False, default_factory=dict)
     _abandoned_by: dict[int, WorkerInfo] = field(init=False, default_factory=dict)
 
@@ -340,7 +345,7 @@ class Membership:
 
     @property
     def complete(self) -> bool:
-        """Whether every rank has been there at once since the job began."""
+        """True if every rank has been there at once since the job began."""
         return self._complete
 
     @property
@@ -352,19 +357,19 @@ class Membership:
 
     @property
     def splits(self) -> int:
-        """How many pairs of living members have given each other up."""
+        """The number of pairs of living members that have given each other up."""
         return len({frozenset(pair) for pair in self._given_up})
 
     @property
     def abandoned_by(self) -> tuple[WorkerInfo, ...]:
-        """The workers that have given up the coordinator and go on without it, the first one first."""
+        """The workers that have given up the coordinator and go on without it, in that order."""
         return tuple(self._abandoned_by.values())
 
     def reserve(self, session: WorkerInfo, name: str = "") -> list[Message]:
-        """A worker asks for a place on top of a job that has started; it is answered at once.
+        """Handles a worker's request for a place in a job that is complete; answers at once.
 
-        It gets the lowest rank from the world size on that is free, and where it brings no name
-        `worker` and that rank. The place is kept until its session joins or is lost.
+        The worker gets the lowest free rank from the world size on. If it brings no name, it is
+        called `worker` and that rank. The place is kept until its session joins or is lost.
         """
         problem = name_problem(name) if name else None
         if problem is not None:
@@ -387,7 +392,7 @@ class Membership:
         return [Reserved(session, *self._reserved[session], self.world_size)]
 
     def join(self, session: WorkerInfo, request: JoinRequest) -> list[Message]:
-        """A worker asks to join; it is answered when those are there whom it waits for."""
+        """Handles a worker's join; it is answered once the workers that it waits for are there."""
         seat = self._seats.get(session)
         if seat is not None:
             return self._join_again(seat, request)
@@ -417,15 +422,15 @@ class Membership:
         return self._arrived(seat) + self._refuse_hopeless()
 
     def ended(self, rank: int, how: str) -> list[Message]:
-        """The process of a rank has ended, and no other will come in its place.
+        """Handles the end of a rank's process, which nobody will replace.
 
-        Whoever waits for it is refused, as soon as it is no member.
+        Workers that wait for this rank are refused, unless it is a member at the time.
         """
         self._ended[rank] = how
         return self._refuse_hopeless()
 
     def shut_down(self, session: WorkerInfo) -> list[Message]:
-        """A member waits until every living member has called this too."""
+        """Handles a member's shutdown; it waits until every living member has called this too."""
         seat = self._seats.get(session)
         if seat is None:
             return [Released(session)]
@@ -433,7 +438,7 @@ class Membership:
         return self._release()
 
     def lost(self, session: WorkerInfo, reason: str, *, left: bool = False) -> list[Message]:
-        """A session broke for good, or said goodbye (`left`); its seat is free again."""
+        """Handles the end of a session, or its goodbye (`left`); its seat is free again."""
         seat = self._vacate(session)
         if seat is None:
             return []
@@ -453,21 +458,21 @@ class Membership:
         return messages
 
     def abandoned(self, session: WorkerInfo, reason: str) -> list[Message]:
-        """A worker has given up the coordinator, which had not given it up."""
+        """Handles that a worker has given up the coordinator, which had not given it up."""
         seat = self._seats.get(session)
-        if seat is None or not seat.welcomed:  # who has not joined does not go on either
+        if seat is None or not seat.welcomed:  # a worker that has not joined cannot go on either
             return self.lost(session, reason)
         self._vacate(session)
         return self._abandon(seat.member.info)
 
     def names_of(self, incarnation: int) -> frozenset[str]:
-        """Returns for whom it speaks who asks about an incarnation; nobody if that is unknown."""
+        """Returns the names of the workers with an incarnation; empty if it is unknown."""
         seats = (seat.member.info for seat in self._seats.values())
         known = (*seats, *self._dropped.values())
         return frozenset(info.name for info in known if info.incarnation == incarnation)
 
     def asks(self, session: WorkerInfo, incarnation: int) -> list[Message]:
-        """A worker asks whether it is a member; over another line when it has given up its own."""
+        """Handles the question of a worker if it is a member; perhaps over a second line."""
         seats = [s for s in self._seats.values() if s.member.info.incarnation == incarnation]
         if any(seat.session == session for seat in seats):
             return [Stands(session, True)]
@@ -486,7 +491,7 @@ class Membership:
         return [*messages, Stands(session, False if evicted else None)]
 
     def gave_up(self, session: WorkerInfo, info: WorkerInfo, reason: str) -> list[Message]:
-        """A member has given up another; if that one still lives it is told, once."""
+        """Handles that a member has given up another; if that one still lives it is told, once."""
         by = self._seats.get(session)
         seat = next((s for s in self._seats.values() if s.member.info == info), None)
         if by is None or seat is None or by is seat:
@@ -497,9 +502,9 @@ class Membership:
         return [] if known or not seat.welcomed else [GivenUp(seat.session, pair[1], reason)]
 
     def note(self, rank: int, problem: str) -> list[Message]:
-        """Records what was last seen of a rank that has not joined."""
+        """Records the last error seen from a rank that has not joined."""
         if self._complete or not 0 <= rank < (self.world_size or 0):
-            return []  # a stranger may claim any rank: what is kept of it is bounded
+            return []  # a stranger may claim any rank, so what is kept must be bounded
         if any(seat.member.info.rank == rank for seat in self._seats.values()):
             return []
         if self._errors.get(rank) == problem:
@@ -517,7 +522,7 @@ class Membership:
         return seat
 
     def _abandon(self, info: WorkerInfo) -> list[Message]:
-        """Notes who goes on without the coordinator; refuses whoever waits to be welcomed."""
+        """Records that a worker goes on without the coordinator; refuses all that still wait."""
         self._abandoned_by[info.incarnation] = info
         waiting = [seat.session for seat in self._by_rank() if not seat.welcomed]
         for session in waiting:
@@ -577,7 +582,7 @@ class Membership:
         return sorted(seated + reserved, key=lambda place: place[1])
 
     def _arrived(self, seat: _Seat) -> list[Message]:
-        """Welcomes whoever waited for this one, and tells the others of it."""
+        """Welcomes the workers whose wait this arrival ends, and tells the others of it."""
         seats = self._by_rank()
         told: list[Message] = [
             Joined(other.session, seat.member) for other in seats if other.welcomed
@@ -607,7 +612,7 @@ class Membership:
         return {each.member.info.name for each in self._seats.values()}.issuperset(wanted)
 
     def _refuse_hopeless(self) -> list[Message]:
-        """Refuses those who wait for a rank that can never come."""
+        """Refuses the workers that wait for a rank that can never come."""
         seated = {seat.member.info.rank for seat in self._seats.values()}
         size = self.world_size or 0
         gone = [rank for rank in sorted(self._ended) if rank < size and rank not in seated]
@@ -678,7 +683,7 @@ class Membership:
 
 
 def _duplicate(name: str, rank: int, taken: Sequence[tuple[str, int]]) -> str | None:
-    """Returns in words who has this rank or name already."""
+    """Returns in words the worker that has this rank or name already; None if it is free."""
     for held_name, held_rank in taken:
         if (held_rank, held_name) == (rank, name):
             return (
@@ -712,17 +717,17 @@ def _numbers_problem(request: JoinRequest, *, on_top: bool) -> str | None:
     return None
 
 
-# -- what one worker knows of the others: the worker's side of membership, pure ------------------
+# -- the roster: the worker's side of membership, pure -------------------------------------------
 #
-# The welcome, the arrivals and the losses may reach a worker in any order; the roster ends in the
-# same state and reports each arrival and each loss at most once, and never an arrival of an
-# incarnation that is known to be lost.
+# The welcome, the arrivals and the losses may reach a worker in any order. The roster ends in the
+# same state, and reports each arrival and each loss at most once. It never reports the arrival of
+# an incarnation that is known to be lost.
 
 
 @final
 @dataclass(slots=True)
 class Roster:
-    """The living members as this worker has heard of them."""
+    """The living members that this worker knows of."""
 
     _living: dict[WorkerInfo, Member] = field(default_factory=dict)
     _lost: dict[WorkerInfo, None] = field(default_factory=dict)
@@ -733,14 +738,14 @@ class Roster:
         return tuple(sorted(self._living.values(), key=lambda member: member.info.rank))
 
     def joined(self, member: Member) -> bool:
-        """Takes an arrival; returns whether it is news."""
+        """Takes an arrival; returns True if it is news."""
         if member.info in self._living or member.info in self._lost:
             return False
         self._living[member.info] = member
         return True
 
     def lost(self, info: WorkerInfo) -> bool:
-        """Takes a loss; returns whether it is news."""
+        """Takes a loss; returns True if it is news."""
         if info in self._lost:
             return False
         self._lost[info] = None

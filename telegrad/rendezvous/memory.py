@@ -1,4 +1,4 @@
-"""A store in this process' memory; also the table that a coordinator serves."""
+"""A store in this process' memory, also behind a coordinator's store; and its waiting clients."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = [
 
 Watcher: TypeAlias = Callable[[list[bytes] | None], None]
 
-ENTRY_BYTES = 100  # a place in the dict, and in the list
+ENTRY_BYTES = 100  # for a place in the dict, and in the list
 COUNTER_BYTES = 24  # of a number that `add` counts up
 
 
@@ -50,16 +50,16 @@ class MemoryStore(Store):
     (1, 2)
 
     Args:
-        most_bytes: Of memory that its keys and values may take, about; None for any number.
+        most_bytes: The most bytes of memory for its keys and values, roughly; None for no limit.
     """
 
     def __init__(self, most_bytes: int | None = None) -> None:
         self._lock = threading.Lock()  # guards the table and the watchers
         self._table: dict[str, bytes] = {}
-        self._keys: list[str] = []  # sorted: those with a prefix are counted without looking at all
+        self._keys: list[str] = []  # sorted, so that those with a prefix are counted quickly
         self._bytes = 0
         self._most_bytes = most_bytes
-        # Each stands under one key that is not set: no write looks at those of other keys.
+        # Each watcher stands under one key that is not set, so a write looks only at its own key's.
         self._watchers: dict[str, dict[object, tuple[list[str], Watcher]]] = {}
         self._closed = False
 
@@ -114,11 +114,11 @@ class MemoryStore(Store):
     def watch(self, keys: Sequence[str], watcher: Watcher) -> Callable[[], None]:
         """Calls `watcher` once, with the values, as soon as all the keys are set at once.
 
-        It is called by the thread that sets the last of them, or at once by this one; outside of
-        the lock; with None when the store is closed first.
+        The thread that sets the last key calls it, or this thread at once; without holding the
+        lock. It is called with None if the store is closed first.
 
         Returns:
-            A function that takes the watcher back; harmless after it was called.
+            A function that removes the watcher; harmless after the watcher was called.
         """
         wanted, handle = check_keys(keys), object()
         with self._lock:
@@ -130,12 +130,12 @@ class MemoryStore(Store):
         return lambda: self._unwatch(handle, wanted)
 
     def missing(self, keys: Sequence[str]) -> list[str]:
-        """Returns those of the keys that are not set."""
+        """Returns the keys that are not set."""
         with self._lock:
             return [key for key in keys if key not in self._table]
 
     def _write(self, key: str, change: Callable[[bytes | None], bytes | None]) -> bytes:
-        """Replaces a value under the lock; tells the watchers whose keys are complete by it."""
+        """Replaces a value under the lock; calls the watchers whose keys are then complete."""
         with self._lock:
             self._check_open()
             held = self._table.get(key)
@@ -167,7 +167,7 @@ class MemoryStore(Store):
 
     def _count(self, key: str, held: bytes | None, value: bytes) -> None:
         after = self._bytes + _cost(key, value) - (0 if held is None else _cost(key, held))
-        # A counter that is there may go on: joins draw their incarnations from one.
+        # An existing counter may always be counted up: joins draw their incarnations from one.
         counts = held is not None and len(value) <= COUNTER_BYTES
         if (
             self._most_bytes is not None
@@ -224,22 +224,22 @@ def _cost(key: str, value: bytes) -> int:
     return sys.getsizeof(key) + sys.getsizeof(value) + ENTRY_BYTES
 
 
-# -- who waits for which keys of a coordinator's store -------------------------------------------
+# -- waits of clients for keys of a coordinator's store ------------------------------------------
 
 Answer: TypeAlias = Callable[[WorkerInfo, int, object], None]
 
-# A wait takes about a kilobyte. A client waits once for each of its threads, and for the keys of
-# all workers at most, of which there may be as many.
+# A wait takes about a kilobyte. A client waits once in each of its threads, at most for one key of
+# every worker, and there may be that many workers.
 MOST_WAITED: Final = 10_000
 
 
 @dataclass(slots=True)
 class _Line:
-    """What one line waits for.
+    """The waits of one line.
 
     Attributes:
-        waits: By call: how many keys, and what takes the wait back.
-        keys: How many in all of them.
+        waits: For each call: the number of its keys, and a function that cancels the wait.
+        keys: The number of keys in all waits.
     """
 
     waits: dict[int, tuple[int, Callable[[], None]]] = field(default_factory=dict)
@@ -269,14 +269,14 @@ class StoreWaits:
         """Answers a call once all the keys are set: at once, later, or never.
 
         Args:
-            peer: Whose line it is.
-            call: Its number; nobody waits for an answer to 0.
-            keys: What has to be set.
-            single: Whether the answer is the first one's value.
+            peer: The line.
+            call: The number of the call; nobody waits for an answer to 0.
+            keys: The keys that have to be set.
+            single: True if the answer is the value of the first key.
 
         Raises:
-            TypeError: A key is none.
-            RendezvousError: The line waits for too much already.
+            TypeError: A key is not a str.
+            RendezvousError: The line already waits for too many keys.
         """
         wanted = check_keys(keys)
         if not call:
@@ -305,13 +305,13 @@ class StoreWaits:
                 line.waits[call] = (len(wanted), cancel)
 
     def forget(self, peer: WorkerInfo, call: int) -> None:
-        """A line waits no more for one answer; it may have gone out already."""
+        """Cancels a line's wait for one answer, which may have gone out already."""
         cancel = self._take(peer, call)
         if cancel is not None:
             cancel()
 
     def lose(self, peer: WorkerInfo) -> None:
-        """A line has ended."""
+        """Cancels all waits of a line that has ended."""
         with self._lock:
             line = self._lines.pop(peer, _Line())
         for _, cancel in line.waits.values():

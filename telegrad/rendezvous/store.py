@@ -1,4 +1,4 @@
-"""The interface of a store: a small table of bytes that all workers of a job share."""
+"""The interface of a store, a small table of bytes shared by a job's workers; and prefixes."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ __all__ = [
 
 
 STORE_TIMEOUT = 300.0  # as long as a job may take to assemble (RpcOptions.init_timeout)
-MOST_KEY = 1000  # characters; keys that nobody has set are kept as well, for those who wait
+MOST_KEY = 1000  # characters; for waiting clients, keys that nobody has set are kept as well
 
 
 class Store(ABC):
-    """Keys and values, for a handful of small things: addresses, counters, names.
+    """Keys and values, for a few small things: addresses, counters, names.
 
-    All methods may be called from any thread and block until the answer is there. Each is
-    atomic. A wait ends with its deadline at the latest. The store of a job raises EvictedError
-    at a worker that the coordinator has given up.
+    All methods may be called from any thread and block until the answer is there. Each is atomic.
+    A wait ends at its deadline at the latest. The store of a job raises EvictedError at a worker
+    that the coordinator has given up.
     """
 
     @abstractmethod
     def set(self, key: str, value: bytes) -> None:
-        """Writes a value; whoever waits for the key goes on.
+        """Writes a value; waits for the key end.
 
         Raises:
             RendezvousError: The store is closed, it is full, or its host is lost.
@@ -46,24 +46,24 @@ class Store(ABC):
             timeout: Seconds to wait at most, above 0; `math.inf` waits without a limit.
 
         Raises:
-            RendezvousTimeoutError: It was not set in time.
+            RendezvousTimeoutError: The key was not set in time.
             RendezvousError: The store is closed or its host is lost.
         """
 
     @abstractmethod
     def add(self, key: str, amount: int) -> int:
-        """Adds to a counter, which begins at 0, and returns what it is then.
+        """Adds to a counter, which begins at 0, and returns its new value.
 
         The value is kept as decimal digits, so `get` reads it too.
 
         Raises:
-            ValueError: The key holds something else than a number.
+            ValueError: The key holds something other than a number.
             RendezvousError: The store is closed or its host is lost.
         """
 
     @abstractmethod
     def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
-        """Writes `desired` if the key holds `expected`; returns what it holds afterwards.
+        """Writes `desired` if the key holds `expected`; returns the value that it holds afterwards.
 
         An absent key counts as holding `b""`.
 
@@ -73,7 +73,7 @@ class Store(ABC):
 
     @abstractmethod
     def delete(self, key: str) -> bool:
-        """Removes a key; returns whether it was there.
+        """Removes a key; returns True if it was there.
 
         Raises:
             RendezvousError: The store is closed or its host is lost.
@@ -90,7 +90,7 @@ class Store(ABC):
 
     @abstractmethod
     def num_keys(self, prefix: str = "") -> int:
-        """Returns how many keys there are that begin with `prefix`.
+        """Returns the number of keys that begin with `prefix`.
 
         Raises:
             RendezvousError: The store is closed or its host is lost.
@@ -102,7 +102,7 @@ class Store(ABC):
 
 
 def check_key(key: object) -> str:
-    """Returns a key; raises TypeError or ValueError with words when it is none."""
+    """Returns a key; raises TypeError or ValueError with the reason if it is invalid."""
     if not isinstance(key, str):
         raise TypeError(f"a store key must be a str (got {type(key).__name__})")
     if not key:
@@ -123,14 +123,14 @@ def check_keys(keys: Sequence[str]) -> list[str]:
 
 
 def check_prefix(prefix: object) -> str:
-    """Returns what keys begin with, "" for any; raises TypeError with words when it is no str."""
+    """Returns a prefix of keys, "" for any; raises TypeError with the reason if it is no str."""
     if not isinstance(prefix, str):
         raise TypeError(f"a store prefix must be a str (got {type(prefix).__name__})")
     return prefix
 
 
 def check_value(value: object) -> bytes:
-    """Returns a value as bytes; raises TypeError with words when it is none."""
+    """Returns a value as bytes; raises TypeError with the reason if it has another type."""
     if not isinstance(value, bytes | bytearray | memoryview):
         raise TypeError(
             f"a store value must be bytes (got {type(value).__name__}); encode it first"
@@ -139,14 +139,14 @@ def check_value(value: object) -> bytes:
 
 
 def check_amount(amount: object) -> int:
-    """Returns the amount to add; raises TypeError with words when it is no int."""
+    """Returns the amount to add; raises TypeError with the reason if it is no int."""
     if not isinstance(amount, int) or isinstance(amount, bool):
         raise TypeError(f"add takes an int (got {type(amount).__name__})")
     return amount
 
 
 def addition(key: str, amount: int) -> Callable[[bytes | None], bytes]:
-    """Returns what makes of a held value that of `Store.add`; it raises ValueError for no number."""
+    """Returns a function that computes `Store.add` of a held value; ValueError for no number."""
     check_amount(amount)
 
     def added(held: bytes | None) -> bytes:
@@ -159,7 +159,7 @@ def addition(key: str, amount: int) -> Callable[[bytes | None], bytes]:
 
 
 def replacement(expected: bytes, desired: bytes) -> Callable[[bytes | None], bytes | None]:
-    """Returns what makes of a held value that of `Store.compare_set`."""
+    """Returns a function that computes `Store.compare_set` of a held value."""
     before, after = check_value(expected), check_value(desired)
 
     def chosen(held: bytes | None) -> bytes | None:
@@ -178,7 +178,7 @@ def check_timeout(timeout: float) -> float:
 
 
 def unset_error(keys: Sequence[str], timeout: float) -> RendezvousTimeoutError:
-    """Builds what a wait raises at its deadline."""
+    """Returns the error of a wait that reached its deadline."""
     named = ", ".join(repr(key) for key in keys[:8])
     if len(keys) > 8:
         named += f" and {len(keys) - 8} more"
@@ -193,29 +193,29 @@ def unset_error(keys: Sequence[str], timeout: float) -> RendezvousTimeoutError:
 
 
 def not_a_number(key: str, held: bytes | None) -> ValueError:
-    """Builds what `add` raises for a key that holds something else."""
+    """Returns the error of `add` for a key that holds something other than a number."""
     return ValueError(
         f"the store key {key!r} holds no number (it holds {held!r:.60}); count under another key"
     )
 
 
 def closed_error(where: str) -> RendezvousError:
-    """Builds what every operation of a closed store raises."""
+    """Returns the error of every operation on a closed store."""
     return RendezvousError(f"{where} is closed; nothing can be read or written any more")
 
 
-# -- a store in a store: every key with a prefix in front, so that users of one do not collide ---
+# -- a store in a store: keys with a prefix, so that several users do not collide ----------------
 
 
 @final
 class PrefixStore(Store):
-    """Those keys of another store that begin with `prefix/`, without it.
+    """A view of the keys of another store that begin with `prefix/`, without that prefix.
 
-    Errors name the keys as they stand in that store. Closing it closes that store.
+    Errors name the full keys. Closing this store closes the other one.
 
     Args:
-        prefix: What stands before each key.
-        store: Where the values are.
+        prefix: The text before each key.
+        store: The store that holds the values.
 
     Raises:
         ValueError: The prefix is empty.
@@ -261,7 +261,7 @@ class PrefixStore(Store):
         self._store.wait([self._full(key) for key in check_keys(keys)], timeout)
 
     def num_keys(self, prefix: str = "") -> int:
-        """Counts the keys of this prefix alone; see `Store.num_keys`."""
+        """Counts only the keys of this prefix; see `Store.num_keys`."""
         return self._store.num_keys(self._prefix + check_prefix(prefix))
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A store that the coordinator hosts, seen from a worker."""
+"""A client of the store that the coordinator hosts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from telegrad.transport import LoopThread, Transport
 
 __all__ = ["TCPStore"]
 
-# How long an operation that does not wait for a key may take: a round trip, or a lost coordinator.
+# Seconds for an operation that waits for no key: a round trip, or the loss of the coordinator.
 ANSWER_TIMEOUT = 60.0
 
 
@@ -64,19 +64,19 @@ class TCPStore(Store):
         """Opens a line of its own to a coordinator that listens already.
 
         Args:
-            endpoint: Where that is.
+            endpoint: The coordinator's endpoint.
             job: The job's name.
             token: The job's token; None only when insecure.
-            transports: How it is reached.
-            rank: Whose client it is, for the coordinator's log.
+            transports: The transports that reach it.
+            rank: The client's rank, for the coordinator's log.
             name: The worker's name that the transports' certificate proves, if they have one.
-            timeout: Seconds for all of it.
+            timeout: Seconds for everything.
             loop: The loop thread; the process' shared one by default.
 
         Raises:
             ConnectionError: Nobody answers at the endpoint.
-            AuthenticationError: One of both does not hold the other's token.
-            RendezvousError: What answers belongs to another job.
+            AuthenticationError: One side does not hold the other's token.
+            RendezvousError: The peer belongs to another job.
         """
         line = ControlLine(
             job=job, rank=rank, token=token, transports=transports, owner=name, loop=loop
