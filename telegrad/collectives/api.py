@@ -1,6 +1,6 @@
-"""The verbs of `telegrad.collectives`: on arrays, in the process groups of the ambient agent.
+"""The functions of `telegrad.collectives`: operations on arrays in the groups of the ambient agent.
 
-Ranks in arguments are ranks of the job, in every group; `get_rank(group)` is the place in one.
+Rank arguments are always ranks of the job; `get_rank(group)` returns the rank within a group.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ __all__ = [
 ]
 
 
-# -- the operations as calls: what all ranks must agree on, and the algorithm that runs ----------
+# -- operations as calls: the facts that all ranks must agree on, and the algorithm to run -------
 
 
 def all_reduce_call(array: object, op: object, group: ProcessGroup, label: str) -> Call[None]:
-    """Returns the call of `all_reduce`; raises what the verb raises for its arguments."""
+    """Returns the call of `all_reduce`; raises the errors of `all_reduce` for its arguments."""
     checked = check_array("all_reduce", array, written=True)
     reduction: ReduceOp = check_reducible(op, checked.dtype)
     staged = Staged(checked)
@@ -73,7 +73,7 @@ def all_reduce_call(array: object, op: object, group: ProcessGroup, label: str) 
 
 
 def broadcast_call(array: object, src: object, group: ProcessGroup, label: str) -> Call[None]:
-    """Returns the call of `broadcast`; raises what the verb raises for its arguments."""
+    """Returns the call of `broadcast`; raises the errors of `broadcast` for its arguments."""
     checked = check_array("broadcast", array, written=True)
     root = place_of("src", src, group)
     staged = Staged(checked)
@@ -87,7 +87,7 @@ def broadcast_call(array: object, src: object, group: ProcessGroup, label: str) 
 
 
 def all_gather_call(array: object, label: str) -> Call[list[Array]]:
-    """Returns the call of `all_gather`; raises what the verb raises for its arguments."""
+    """Returns the call of `all_gather`; raises the errors of `all_gather` for its arguments."""
     checked = check_array("all_gather", array, written=False)
     staged = Staged(checked)
 
@@ -105,7 +105,7 @@ def barrier_call() -> Call[None]:
 
 
 def send_call(array: object, dst: object, tag: object, group: ProcessGroup) -> Call[None]:
-    """Returns the call of `send`; raises what the verb raises for its arguments."""
+    """Returns the call of `send`; raises the errors of `send` for its arguments."""
     checked = check_array("send", array, written=False)
     to = partner_of("send", "dst", dst, group)
     staged = Staged(checked)
@@ -122,7 +122,7 @@ def send_call(array: object, dst: object, tag: object, group: ProcessGroup) -> C
 
 
 def recv_call(array: object, src: object, tag: object, group: ProcessGroup) -> Call[None]:
-    """Returns the call of `recv`; raises what the verb raises for its arguments."""
+    """Returns the call of `recv`; raises the errors of `recv` for its arguments."""
     checked = check_array("recv", array, written=True)
     source = partner_of("recv", "src", src, group)
     staged = Staged(checked)
@@ -144,8 +144,8 @@ def place_of(what: str, rank: object, group: ProcessGroup) -> int:
     """Returns the rank in the group of a rank in the job.
 
     Raises:
-        TypeError: It is no integer.
-        ValueError: It is no member.
+        TypeError: The rank is no integer.
+        ValueError: The rank is not a member of the group.
     """
     if isinstance(rank, bool) or not isinstance(rank, numbers.Integral):
         raise TypeError(f"{what} must be a rank of the job, not {rank!r}")
@@ -170,8 +170,8 @@ def check_tag(tag: object) -> int:
     """Returns a tag.
 
     Raises:
-        TypeError: It is no integer.
-        ValueError: It is negative.
+        TypeError: The tag is no integer.
+        ValueError: The tag is negative.
     """
     if isinstance(tag, bool) or not isinstance(tag, numbers.Integral):
         raise TypeError(f"tag must be an integer, not {tag!r}")
@@ -181,7 +181,7 @@ def check_tag(tag: object) -> int:
 
 
 def _eager(staged: Staged, message_bytes: int) -> int:
-    """Returns how much of an array goes to a rank that has not asked for it."""
+    """Returns the bytes of an array that are sent to a rank before it asks for them."""
     return staged.flat.nbytes if message_bytes <= EAGER_BYTES else 0
 
 
@@ -200,12 +200,12 @@ def _signature(
     )
 
 
-# ------------------------------------------------------------------------------------------------
+# -- the functions -------------------------------------------------------------------------------
 
 T = TypeVar("T")
 
 
-# Doors: the composition root is imported when they are called.
+# These two import the composition root when they are called.
 
 
 def init_process_group(
@@ -217,28 +217,29 @@ def init_process_group(
     timeout: float | None = TIMEOUT,
     options: RpcOptions | None = None,
 ) -> ProcessGroup:
-    """Joins the job, unless `init_rpc` has, and makes the group of all its workers.
+    """Joins the job, unless `init_rpc` has done so, and makes the group of all its workers.
 
     `init_rpc` may be called before or after; both mean the same job and the same agent.
 
     Args:
-        name: This worker's; by default `TELEGRAD_NAME`, else `worker{rank}`.
-        rank: From 0; by default from the environment.
-        world_size: By default from the environment. Where this worker has joined already: how many
-            ranks the group has, from 0; by default all that it has heard of until now. Where others
-            join on top of the job (`LocalWorkers`, late workers), write it, so that all mean one.
+        name: This worker's name; by default `TELEGRAD_NAME`, else `worker{rank}`.
+        rank: This worker's rank, from 0; by default from the environment.
+        world_size: The number of ranks; by default from the environment. If this worker has already
+            joined, it is the size of the group, whose ranks start at 0; by default all ranks known
+            so far. State it if workers join a job that has already started (`LocalWorkers`, late
+            workers), so that all ranks mean the same group.
         init_method: As for `init_rpc`.
-        timeout: Seconds above 0 for an operation that names none; None for 30 minutes;
+        timeout: The default timeout of an operation, in seconds above 0; None for 30 minutes;
             `math.inf` for no limit.
         options: As for `init_rpc`.
 
     Returns:
-        The group that operations use which are given none.
+        The default group, which operations use if no group is given.
 
     Raises:
-        AlreadyInitializedError: There is a process group, or `init_rpc` was told something else.
+        AlreadyInitializedError: There is a process group, or `init_rpc` got other arguments.
         WorkerLostError: A worker of the job is lost.
-        Exception: What `init_rpc` raises.
+        Exception: Any error of `init_rpc`.
     """
     from telegrad import _distributed  # noqa: PLC0415 - a door
 
@@ -253,13 +254,13 @@ def init_process_group(
 
 
 def destroy_process_group() -> None:
-    """Leaves all groups of this worker; idempotent, legal in any state.
+    """Leaves all groups of this worker; idempotent, allowed in any state.
 
-    Ranks that wait for an operation that this one took no part in hear so. Where `init_rpc` was
-    never called this also shuts the agent down, gracefully.
+    Ranks that wait for an operation in which this one took no part get an error. If `init_rpc` was
+    never called, this also shuts the agent down gracefully.
 
     Raises:
-        BlockingCallError: On an event loop that telegrad runs, where it shuts the agent down.
+        BlockingCallError: On an event loop that telegrad runs, if it has to shut the agent down.
     """
     from telegrad import _distributed  # noqa: PLC0415 - a door
 
@@ -279,24 +280,25 @@ def world_group() -> ProcessGroup:
 
 
 def new_group(ranks: Sequence[Rank], *, timeout: float | None = None) -> ProcessGroup:
-    """Makes a group of some workers; returns when each of them has called this.
+    """Makes a group of some workers; returns once each of them has called this.
 
-    The members call it with the same ranks in the same order, and two workers that have several
-    groups in common make these in the same order. Others may call it too, which has no effect.
-    Also the way to go on after a failure: among the living, whatever became of other groups.
+    All members pass the same ranks in the same order. Two workers that are in several groups
+    together must make these groups in the same order. Other workers may call it too, without any
+    effect. After a failure, call it with the living workers to go on, whatever happened to other
+    groups.
 
     Args:
-        ranks: Of the job, each once; a member's rank in the group is its place here.
-        timeout: Seconds for this and for operations that name none; None for that of
-            `init_process_group`, which need not have been called.
+        ranks: Ranks of the job, each once; a member's rank in the group is its position here.
+        timeout: Seconds for this call, and the default timeout of the group's operations; None for
+            that of `init_process_group`, which need not have been called.
 
     Returns:
-        The group; on a worker that is no member one of rank -1, whose operations are refused.
+        The group. On a worker that is no member, a group of rank -1, which refuses all operations.
 
     Raises:
         TypeError: `ranks` is no sequence of integers.
-        ValueError: No ranks, one twice, or one that the job has not.
-        CollectiveMismatchError: A member called it with other ranks; on every one of both.
+        ValueError: `ranks` is empty, has a rank twice, or has a rank that the job does not have.
+        CollectiveMismatchError: A member passed other ranks; raised on all members of both groups.
         WorkerLostError: A member is lost.
         CallTimeoutError: A member did not call it in time.
         NotInitializedError: No agent runs here.
@@ -315,7 +317,7 @@ def get_rank(group: ProcessGroup | None = None) -> Rank:
 
 
 def get_world_size(group: ProcessGroup | None = None) -> int:
-    """Returns how many members a group has.
+    """Returns the number of members of a group.
 
     Raises:
         NotInitializedError: `init_process_group` was not called.
@@ -355,28 +357,29 @@ def all_reduce(
     *,
     label: str = "",
 ) -> Work[None] | None:
-    """Replaces the array, in place, by the reduction of those of all ranks.
+    """Replaces the array, in place, by the reduction of the arrays of all ranks.
 
-    The results are bitwise equal on all ranks. After an error the array holds anything.
+    The results are bitwise equal on all ranks. If the operation fails, the contents of the array
+    are undefined.
 
     Args:
-        array: NumPy or CuPy, of the same shape and dtype on every rank, of any strides.
-        op: How items are combined.
-        group: None for all workers.
-        async_op: Returns a Work at once; until it is done the array belongs to it.
-        timeout: Seconds above 0; None for the group's; `math.inf` for no limit. What the served
-            call has left bounds it, unless `async_op`.
-        label: What errors call this operation; the same on every rank.
+        array: A NumPy or CuPy array, of the same shape and dtype on every rank, of any strides.
+        op: The operation that combines items.
+        group: The group; None for all workers.
+        async_op: If True, returns a Work at once; the array belongs to the Work until it is done.
+        timeout: Seconds above 0; None for the group's default; `math.inf` for no limit. Unless
+            `async_op` is True, the remaining time of the call being served is a limit as well.
+        label: A name for this operation in errors; the same on every rank.
 
     Returns:
         None, or the Work.
 
     Raises:
-        TypeError: The array is none (of a Tensor pass `tensor.data`), or `op` is no ReduceOp.
+        TypeError: `array` is no array (of a Tensor pass `tensor.data`), or `op` is no ReduceOp.
         ValueError: The array is read-only, or `op` has no meaning for its dtype.
-        CollectiveMismatchError: The ranks called different operations; raised on every one.
-        WorkerLostError: A rank is lost; raised on every other.
-        CallTimeoutError: A rank did not come in time, and is named; raised on every one.
+        CollectiveMismatchError: The ranks called different operations; raised on all of them.
+        WorkerLostError: A rank is lost; raised on all others.
+        CallTimeoutError: A rank, named in the message, did not come in time; raised on all ranks.
         BlockingCallError: On an event loop that telegrad runs, unless `async_op`.
         NotInitializedError: `init_process_group` was not called, or the group was left.
     """
@@ -413,22 +416,22 @@ def broadcast(
     *,
     label: str = "",
 ) -> Work[None] | None:
-    """Replaces the array, in place, by that of one rank; returns when every rank has called it.
+    """Replaces the array, in place, by that of one rank; returns once every rank has called it.
 
     Args:
         array: As for `all_reduce`.
-        src: The rank in the job whose array it is.
-        group: None for all workers.
-        async_op: Returns a Work at once; until it is done the array belongs to it.
-        timeout: Seconds above 0; None for the group's; `math.inf` for no limit.
-        label: What errors call this operation; the same on every rank.
+        src: The rank in the job whose array is sent.
+        group: The group; None for all workers.
+        async_op: If True, returns a Work at once; the array belongs to the Work until it is done.
+        timeout: Seconds above 0; None for the group's default; `math.inf` for no limit.
+        label: A name for this operation in errors; the same on every rank.
 
     Returns:
         None, or the Work.
 
     Raises:
         ValueError: `src` is no member, or the array is read-only.
-        Exception: What `all_reduce` raises.
+        Exception: Any error of `all_reduce`.
     """
     chosen = _group(group)
     return _run(chosen, broadcast_call(array, src, chosen, label), async_op, timeout)
@@ -463,32 +466,32 @@ def all_gather(
     """Returns copies of the arrays of all ranks.
 
     Args:
-        array: Of the same dtype on every rank; shapes may differ. Not written.
-        group: None for all workers.
-        async_op: Returns a Work at once, whose value is the list; until it is done the array must
-            not change.
-        timeout: Seconds above 0; None for the group's; `math.inf` for no limit.
-        label: What errors call this operation; the same on every rank.
+        array: An array of the same dtype on every rank; shapes may differ. It is not written.
+        group: The group; None for all workers.
+        async_op: If True, returns a Work at once, whose value is the list; the array must not
+            change until the Work is done.
+        timeout: Seconds above 0; None for the group's default; `math.inf` for no limit.
+        label: A name for this operation in errors; the same on every rank.
 
     Returns:
         New arrays by rank in the group, on the device of `array`; or the Work.
 
     Raises:
-        Exception: What `all_reduce` raises.
+        Exception: Any error of `all_reduce`.
     """
     chosen = _group(group)
     return _run(chosen, all_gather_call(array, label), async_op, timeout)
 
 
 def barrier(group: ProcessGroup | None = None, timeout: float | None = None) -> None:
-    """Returns when every rank has called it.
+    """Returns once every rank has called it.
 
     Args:
-        group: None for all workers.
-        timeout: Seconds above 0; None for the group's; `math.inf` for no limit.
+        group: The group; None for all workers.
+        timeout: Seconds above 0; None for the group's default; `math.inf` for no limit.
 
     Raises:
-        Exception: What `all_reduce` raises.
+        Exception: Any error of `all_reduce`.
     """
     _group(group).call(barrier_call(), timeout)
 
@@ -506,21 +509,21 @@ def send(
 ) -> None:
     """Sends an array to one rank, which calls `recv`.
 
-    The n-th `send` to a rank with a tag meets its n-th `recv` from this one with that tag. A small
-    array leaves at once, up to an allowance; a larger one waits for its `recv`. When this returns
-    the array may be changed.
+    The n-th `send` to a rank with a tag meets that rank's n-th `recv` from this one with the same
+    tag. A small array is sent at once, up to an allowance; a larger one waits for its `recv`. When
+    this returns, the array may be changed.
 
     Args:
-        array: NumPy or CuPy, of the shape and dtype of the receiver's.
-        dst: The rank in the job; another one.
-        tag: From 0.
-        group: None for all workers.
-        timeout: Seconds above 0; None for the group's; `math.inf` for no limit.
+        array: A NumPy or CuPy array, of the same shape and dtype as the receiver's.
+        dst: The rank in the job to send to; not this one.
+        tag: A number from 0.
+        group: The group; None for all workers.
+        timeout: Seconds above 0; None for the group's default; `math.inf` for no limit.
 
     Raises:
         ValueError: `dst` is no member or is this rank, or the tag is negative.
-        CollectiveMismatchError: The receiver wants another shape or dtype, or has left.
-        Exception: What `all_reduce` raises.
+        CollectiveMismatchError: The receiver expects another shape or dtype, or has left.
+        Exception: Any error of `all_reduce`.
     """
     chosen = _group(group)
     chosen.call(send_call(array, dst, tag, chosen), timeout)
@@ -537,16 +540,16 @@ def recv(
     """Receives an array from one rank, in place; see `send`.
 
     Args:
-        array: NumPy or CuPy, of the shape and dtype of the sender's; is written.
-        src: The rank in the job; another one.
-        tag: From 0.
-        group: None for all workers.
-        timeout: Seconds above 0; None for the group's; `math.inf` for no limit.
+        array: A NumPy or CuPy array, of the same shape and dtype as the sender's; it is written.
+        src: The rank in the job to receive from; not this one.
+        tag: A number from 0.
+        group: The group; None for all workers.
+        timeout: Seconds above 0; None for the group's default; `math.inf` for no limit.
 
     Raises:
         ValueError: `src` is no member or is this rank, or the tag is negative.
         CollectiveMismatchError: The sender sent another shape or dtype, or has left.
-        Exception: What `all_reduce` raises.
+        Exception: Any error of `all_reduce`.
     """
     chosen = _group(group)
     chosen.call(recv_call(array, src, tag, chosen), timeout)

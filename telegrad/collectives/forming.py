@@ -1,7 +1,7 @@
-"""How workers come to have a group in common: everyone compares with everyone; pure.
+"""Forming of a group: each member compares its call of new_group with every other's; pure.
 
-Two workers count the groups that each tries to form with the other; the n-th of one meets the n-th
-of the other.
+Two workers count the groups that each tries to form with the other. The n-th attempt of one meets
+the n-th attempt of the other.
 
     0: new_group([0, 1])       form ──▶          ◀── form       1: new_group([0, 1])
                                seen ──▶          ◀── seen
@@ -12,11 +12,13 @@ of the other.
                                seen ──▶          ◀── seen
        failed                    these do not fit                  failed, tells 2 `unformed`
 
-Only what was sent in view of the other's try is compared: what came before may be over. A try is
-formed when every member has agreed to the same tries of all. One that fails takes with it those
-that it was to meet, so that the failure is raised once on each worker. Where it was raised before,
-it came there by way of another worker, and that try meets the next one; so it does where the
-failure is the loss of a worker that it does not want. Messages may come in any order.
+An attempt is compared only with messages that were sent in view of it: earlier ones may be over.
+An attempt is formed when every member has agreed to the same attempts of all members. When one
+fails, the attempts that it was to meet fail with it, so that each worker raises the failure once.
+
+If a worker has already raised the failure, it heard of it by way of another worker; its attempt
+then meets the peer's next one. The same holds if the failure is the loss of a worker that is not
+among the attempt's members. Messages may come in any order.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ __all__ = ["Action", "Attempt", "Failed", "Formed", "Forming", "Send", "State", 
 
 
 class State(enum.Enum):
-    """How far an attempt is."""
+    """The progress of an attempt."""
 
     FORMING = enum.auto()
     FORMED = enum.auto()
@@ -48,12 +50,12 @@ class Attempt:
     """One call of new_group at this worker.
 
     Attributes:
-        number: Counts them, from 1.
-        members: In the order of their ranks in the group.
-        digest: Names them.
-        places: With whom it meets, and as the how many-th.
-        said: What it has sent to each of them last.
-        state: How far it is.
+        number: The number of the attempt at this worker, from 1.
+        members: The members in the order of their ranks in the group.
+        digest: A short name for the members in their order.
+        places: For each other member: the number of the attempt of that member that this one meets.
+        said: The last message sent to each other member.
+        state: The progress of the attempt.
     """
 
     def __init__(self, number: int, members: tuple[WorkerInfo, ...]) -> None:
@@ -91,7 +93,7 @@ class Formed:
 @final
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """An attempt has failed, or the group that it formed has."""
+    """An attempt has failed, or the group that it formed has failed."""
 
     attempt: Attempt
     cause: BaseException
@@ -106,7 +108,7 @@ _NONE = FormMessage(place=0, number=0, members="", ranks=())
 @final
 @dataclass(slots=True)
 class _Theirs:
-    """What is known of another worker's attempt."""
+    """The messages that came about one attempt of another worker."""
 
     form: FormMessage | None = None
     unformed: UnformedMessage | None = None
@@ -139,11 +141,11 @@ class Forming:
         return attempt, actions + self._look(attempt)
 
     def missing(self, attempt: Attempt) -> list[WorkerInfo]:
-        """Returns the members that were not heard of in an attempt."""
+        """Returns the members that have sent nothing for an attempt."""
         return [p for p, place in attempt.places.items() if self._known(p, place).form is None]
 
     def on_form(self, peer: WorkerInfo, message: FormMessage) -> list[Action]:
-        """Hears that a worker forms a group with this one."""
+        """Handles a worker's message that it forms a group with this one."""
         theirs = self._known(peer, message.place)
         before = theirs.form or message
         theirs.form = replace(
@@ -155,7 +157,7 @@ class Forming:
         return [] if attempt is None else self._look(attempt)
 
     def on_unformed(self, peer: WorkerInfo, message: UnformedMessage) -> list[Action]:
-        """Hears that this has failed."""
+        """Handles a worker's message that its attempt, or the group from it, has failed."""
         self._known(peer, message.place).unformed = message
         attempt = self._mine.get((peer, message.place))
         if attempt is None or attempt.state is State.FAILED:
@@ -174,9 +176,9 @@ class Forming:
         """Ends an attempt with a cause.
 
         Args:
-            attempt: Which.
-            cause: Why.
-            failure: Names the failure; by default it begins here.
+            attempt: The attempt.
+            cause: The error to raise.
+            failure: The name of the failure; by default a new one, which begins here.
         """
         if attempt.state is State.FAILED:
             return []
@@ -190,7 +192,7 @@ class Forming:
         return [*tell, Failed(attempt, cause)]
 
     def _concerns(self, attempt: Attempt, over: UnformedMessage) -> bool:
-        """Tells whether an attempt fails with one that it meets."""
+        """Returns True if the failure of an attempt that this one meets fails this one as well."""
         if over.failure.startswith(_LOSS):
             return any(over.failure == _loss_of(member) for member in attempt.members)
         return over.failure not in self._raised
@@ -199,7 +201,7 @@ class Forming:
         return self._theirs.setdefault((peer, place), _Theirs())
 
     def _meet(self, attempt: Attempt, peer: WorkerInfo, place: int) -> list[Action]:
-        """Has an attempt meet a worker's at a place, or the first after it that concerns it."""
+        """Makes an attempt meet a worker's, at `place` or the first after it that concerns it."""
         while (over := self._known(peer, place).unformed) and not self._concerns(attempt, over):
             place += 1
         self._next[peer] = place + 1
@@ -211,7 +213,7 @@ class Forming:
     def _say(
         self, attempt: Attempt, peer: WorkerInfo, seen: int, agreed: tuple[int, ...] = ()
     ) -> list[Action]:
-        """Tells a member how far this attempt is, unless it knows."""
+        """Tells a member the progress of this attempt, unless it has been told."""
         message = FormMessage(
             attempt.places[peer], attempt.number, attempt.digest, attempt.ranks, seen, agreed
         )
@@ -234,7 +236,7 @@ class Forming:
             if theirs.form is not None:
                 forms[peer] = theirs.form
         for peer, form in forms.items():
-            # Before they have seen this attempt theirs may be over, and `unformed` on its way.
+            # Before a peer has seen this attempt, its own may be over and `unformed` on its way.
             if form.seen == attempt.number and form.members != attempt.digest:
                 return actions + self._mismatch(attempt, peer, form)
             if not attempt.said[peer].seen:

@@ -1,7 +1,7 @@
-"""How an algorithm sees the other ranks: send to one, receive from one.
+"""A Link: an algorithm's view of the other ranks, which can send to one and receive from one.
 
-An algorithm is a coroutine over a Link. It is run without any event loop: it is resumed when what
-it awaits has arrived, by the thread that called the operation or by a thread of the pool.
+An algorithm is a coroutine over a Link and needs no event loop. When the message that it waits for
+has arrived, the thread that called the operation resumes it, or a thread of the pool does.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Steps: TypeAlias = Coroutine[Future[None], None, T]
 class Link(ABC):
     """One rank's end of one operation.
 
-    What one rank sends to another arrives in the order in which it was sent; data and signals are
-    two orders of their own.
+    Data that one rank sends to another arrives in the order in which it was sent. So do signals,
+    but data and signals have no order among each other.
     """
 
     @property
@@ -36,36 +36,36 @@ class Link(ABC):
     @property
     @abstractmethod
     def size(self) -> int:
-        """How many ranks take part."""
+        """The number of ranks that take part."""
 
     @abstractmethod
     def send(self, to: int, data: Buffer) -> None:
         """Sends bytes to a rank; never waits.
 
-        The bytes are not copied and must never change again. The operation is not over before
-        all were handed to the transport.
+        The bytes are not copied and must never change again. The operation does not end before all
+        of them were handed to the transport.
         """
 
     @abstractmethod
     async def receive(self, source: int) -> Buffer:
-        """Waits for the next bytes of a rank; they belong to the receiver."""
+        """Waits for the next bytes from a rank; they belong to the receiver."""
 
     @abstractmethod
     def signal(self, to: int) -> None:
-        """Tells a rank that this one is here."""
+        """Sends a rank a signal, which tells it that this rank is here."""
 
     @abstractmethod
     async def signalled(self, source: int) -> None:
-        """Waits for the next signal of a rank."""
+        """Waits for the next signal from a rank."""
 
     @abstractmethod
     def shape(self, source: int) -> Shape:
-        """Returns the shape of the array of a rank that something was received from."""
+        """Returns the shape of a rank's array, once something was received from that rank."""
 
 
 @final
 class Arrival:
-    """Awaited in an algorithm until a future is done; hands that to whoever runs the algorithm."""
+    """An awaitable for algorithms: yields a future to the runner until the future is done."""
 
     def __init__(self, future: Future[None]) -> None:
         self._future = future
@@ -82,7 +82,7 @@ def run_here(steps: Steps[T]) -> T:
             awaited = steps.send(None)
             try:
                 awaited.wait()
-            except BaseException as interrupt:  # the algorithm hears of it and ends with it
+            except BaseException as interrupt:  # raised in the algorithm too, which ends with it
                 steps.throw(interrupt)
                 raise
     except StopIteration as stop:
@@ -91,10 +91,10 @@ def run_here(steps: Steps[T]) -> T:
 
 
 def run_in_pool(steps: Steps[None], submit: Callable[..., None]) -> None:
-    """Runs an algorithm in threads of the pool; none is held while it waits.
+    """Runs an algorithm in threads of the pool; holds no thread while the algorithm waits.
 
     Args:
-        steps: It must not raise.
+        steps: The algorithm; must not raise.
         submit: Runs a function in the pool.
     """
 

@@ -1,15 +1,15 @@
-"""What has arrived for the operations of one group at one member; pure.
+"""The messages that one member has got for the operations of one group; pure.
 
     deliver ──▶ entered here?  no ──▶ kept until it is
                     │ yes
                     ▼
-              fits what is called here?  no ──▶ CollectiveMismatchError
+              fits the call made here?  no ──▶ CollectiveMismatchError
                     │ yes
                     ▼
-                  Slot: data by (sender, step), who is ready, who wants to hear that we are
+                  Slot: data by (sender, step), ranks that are ready, ranks that ask if this one is
 
-Messages may come in any order, and before this member has entered the operation. Each is compared
-with what this member called, whether anybody waits for it or not.
+Messages may come in any order, and before this member has entered the operation. Each one is
+compared with this member's own call, even if nothing waits for the message.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ _Kept: TypeAlias = tuple[int, str, OperationMessage, Buffer]
 
 @final
 class Slot:
-    """What has arrived for one operation that this member has entered.
+    """The messages for one operation that this member has entered.
 
     Attributes:
-        id: Which operation.
-        signature: What this member called.
+        id: The operation.
+        signature: The call that this member made.
         arrived: Data by sender and step, until it is taken.
-        heard: The ranks that are known to have entered.
-        ready: The ranks that all data may be sent to.
-        wanting: The ranks whose data waits until they hear that this one is ready.
-        asked: Whether another rank wants to know who has entered.
-        shapes: What the ranks that were heard say of their arrays.
+        heard: The ranks that are known to have entered the operation.
+        ready: The ranks to which all data may be sent.
+        wanting: The ranks that hold their data back until this one tells them that it is ready.
+        asked: True if another rank asked which ranks have entered.
+        shapes: The array shapes of the ranks that were heard, as they state them.
     """
 
     __slots__ = ("arrived", "asked", "heard", "id", "ready", "shapes", "signature", "wanting")
@@ -64,17 +64,17 @@ class Slot:
         self.shapes: dict[int, Shape | None] = {}
 
     def take(self, source: int, step: int) -> Buffer | None:
-        """Returns data that has arrived, once."""
+        """Returns data that has arrived, once; None if it has not arrived."""
         return self.arrived.pop((source, step), None)
 
 
 @final
 class Mailbox:
-    """The operations of one group that this member is in, and what came too early.
+    """The operations of one group that this member is in, and messages that came too early.
 
     Args:
         group: The group's name, for errors.
-        rank: This member's rank in it.
+        rank: This member's rank in the group.
         describe: Names a member by its rank in the group, for errors.
     """
 
@@ -88,14 +88,14 @@ class Mailbox:
 
     @property
     def early(self) -> int:
-        """How many messages wait for operations that this member has not entered."""
+        """The number of messages for operations that this member has not entered yet."""
         return sum(len(kept) for kept in self._early.values())
 
     def enter(self, channel: Channel, signature: Signature) -> Slot:
         """Enters the next operation of a channel.
 
         Raises:
-            CollectiveMismatchError: Another member called something else.
+            CollectiveMismatchError: Another member made a different call.
         """
         slot = Slot(self.next(channel), signature)
         self._entered[channel] = slot.id.sequence
@@ -105,15 +105,15 @@ class Mailbox:
         return slot
 
     def next(self, channel: Channel) -> OperationId:
-        """Returns which operation of a channel this member enters next."""
+        """Returns the id of the operation that this member enters next in a channel."""
         return OperationId(self.entered(channel) + 1, channel)
 
     def entered(self, channel: Channel) -> int:
-        """Returns how many operations of a channel this member has entered."""
+        """Returns the number of operations of a channel that this member has entered."""
         return self._entered.get(channel, 0)
 
     def counts(self, source: int, destination: int) -> dict[int, int]:
-        """Returns how many operations of two ranks this member has entered, by tag."""
+        """Returns the number of operations of two ranks that this member has entered, by tag."""
         return {
             channel[2]: count
             for channel, count in self._entered.items()
@@ -123,19 +123,19 @@ class Mailbox:
     def deliver(
         self, source: int, kind: str, message: OperationMessage, data: Buffer
     ) -> Slot | None:
-        """Takes a message of another member.
+        """Takes a message from another member.
 
         Args:
-            source: Its rank in the group.
+            source: The sender's rank in the group.
             kind: The kind of the envelope.
-            message: Its body.
-            data: What a push brings.
+            message: The body.
+            data: The data of a push.
 
         Returns:
-            The slot that it changed; None if it is kept for later, or comes too late.
+            The slot that it changed; None if the message is kept for later, or comes too late.
 
         Raises:
-            CollectiveMismatchError: This member called something else.
+            CollectiveMismatchError: This member made a different call.
         """
         slot = self._slots.get(message.id)
         if slot is not None:
@@ -147,11 +147,11 @@ class Mailbox:
         return None
 
     def leave(self, slot: Slot) -> None:
-        """Forgets an operation that is over here."""
+        """Forgets an operation that has ended here."""
         self._slots.pop(slot.id, None)
 
     def drop(self, over: Callable[[OperationId], bool]) -> None:
-        """Forgets what came for operations that will not be entered."""
+        """Forgets early messages for operations that will never be entered."""
         self._early = {key: kept for key, kept in self._early.items() if not over(key)}
 
     def _apply(

@@ -1,16 +1,16 @@
-"""What the members of a group say to each other, as plain wire values.
+"""The messages between the members of a group, as plain wire values.
 
 collectives.push     data of one step of an operation, behind the body as a buffer
-collectives.entered  the sender is in the operation; may have data that waits for `ready`, or say
-                     that it can enter no other one
+collectives.entered  the sender is in the operation; it may add that it has data which waits for
+                     `ready`, or that it can enter no other operation
 collectives.ready    the receiver may send all its data of this operation to the sender
 collectives.abort    the group is over, from an operation on, with this cause
 collectives.left     the sender takes part in no later operation
 collectives.form     the sender forms a group with the receiver, the n-th of these two
 collectives.unformed that failed, with this cause
 
-The first three name the group, the operation and what the sender called, so that whoever gets one
-can compare. Any of them may overtake any other.
+The first three name the group, the operation and the sender's call, so that the receiver can
+compare it with its own. Any message may overtake any other.
 """
 
 from __future__ import annotations
@@ -47,24 +47,24 @@ __all__ = [
 ]
 
 
-# -- what a rank called, in a form that two ranks can compare ------------------------------------
+# -- signatures: the calls of two ranks, in a form that can be compared --------------------------
 
-_FREE_SHAPE = frozenset({"all_gather"})  # each rank has one of its own
+_FREE_SHAPE = frozenset({"all_gather"})  # operations for which shapes may differ between ranks
 _TWINS = {"recv": "send"}
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """One call of a collective operation, as every member must have made it.
+    """One call of a collective operation; every member must make the same one.
 
     Attributes:
-        operation: The verb.
-        op: The name of the ReduceOp; empty where there is none.
-        root: The rank in the job that the data comes from; -1 where there is none.
-        dtype: The label of the dtype; empty where there is no array.
-        shape: Of the array; None where there is none.
-        label: What the caller calls it; empty where it said nothing.
+        operation: The name of the function.
+        op: The name of the ReduceOp; empty if there is none.
+        root: The rank in the job that the data comes from; -1 if there is none.
+        dtype: The label of the dtype; empty if there is no array.
+        shape: The shape of the array; None if there is none.
+        label: The caller's name for the operation; empty if it gave none.
     """
 
     operation: str
@@ -75,7 +75,7 @@ class Signature:
     label: str = ""
 
     def fits(self, other: Signature) -> bool:
-        """Tells whether two ranks that called these take part in one operation.
+        """Returns True if two ranks with these calls take part in one operation.
 
         >>> three = Signature(operation="all_reduce", op="SUM", dtype="float32", shape=(3,))
         >>> three.fits(Signature(operation="all_reduce", op="SUM", dtype="float32", shape=(4,)))
@@ -95,7 +95,7 @@ class Signature:
         return _TWINS.get(self.operation, self.operation)
 
     def __str__(self) -> str:
-        """Writes it as a call.
+        """Returns the signature in the form of a call.
 
         >>> print(Signature(operation="broadcast", root=1, dtype="float32", shape=(3,)))
         broadcast(src=1, dtype=float32, shape=(3,))
@@ -108,7 +108,7 @@ class Signature:
 
 
 def dtype_label(dtype: Any) -> str:
-    """Returns a dtype in words that are the same on every host that lays it out the same.
+    """Returns a text for a dtype that is equal on hosts which lay the dtype out equally.
 
     >>> import numpy as np
     >>> dtype_label(np.dtype("float32")), dtype_label(np.dtype(">f4"))
@@ -117,7 +117,7 @@ def dtype_label(dtype: Any) -> str:
     return dtype.str if dtype.str[0] == ">" else str(dtype)
 
 
-# ------------------------------------------------------------------------------------------------
+# -- messages ------------------------------------------------------------------------------------
 
 PUSH = "collectives.push"
 ENTERED = "collectives.entered"
@@ -127,25 +127,25 @@ LEFT = "collectives.left"
 FORM = "collectives.form"
 UNFORMED = "collectives.unformed"
 
-# What `entered` says beside that.
+# The number in `entered`.
 HERE = 0
 DATA_WAITS = 1
 BLOCKED = 2
 
-# Sender, receiver (ranks in the group) and tag of messages that are matched with each other;
-# None for what all members take part in.
+# Sender, receiver (ranks in the group) and tag of point-to-point messages; None for operations of
+# all members.
 Channel: TypeAlias = tuple[int, int, int] | None
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class GroupKey:
-    """Names a group in the messages of its members, who all find the same name.
+    """The name of a group in messages; all its members compute the same one.
 
     Attributes:
         members: A digest of the members and their incarnations, in order.
-        epoch: Tells the groups of the same members apart. For those of `new_group` it is the
-            number of the first member's call; for the world, how often these have made it, below 0.
+        epoch: Distinguishes groups of the same members. For `new_group` it is the number of the
+            first member's call. For the world it is negative and counts how often it was made.
     """
 
     members: str
@@ -155,11 +155,11 @@ class GroupKey:
 @final
 @dataclass(frozen=True, slots=True)
 class OperationId:
-    """Names an operation of a group.
+    """The name of an operation of a group.
 
     Attributes:
-        sequence: Counts the operations of the channel, from 1.
-        channel: Whose; None for those of all members.
+        sequence: The number of the operation in its channel, from 1.
+        channel: The channel; None for operations of all members.
     """
 
     sequence: int
@@ -167,7 +167,7 @@ class OperationId:
 
     @property
     def since(self) -> int:
-        """From which operation of all members on a group is over if this one fails."""
+        """The first operation of all members that is over if this one fails."""
         return self.sequence if self.channel is None else 0
 
 
@@ -177,12 +177,12 @@ class OperationMessage:
     """The body of push, entered and ready.
 
     Attributes:
-        group: Which group.
-        id: Which operation.
-        signature: What the sender called.
-        number: push: the step, from 0 for data, below 0 for signals. entered: HERE, DATA_WAITS or
-            BLOCKED. ready: how many bytes of point-to-point data of the receiver's the sender has
-            taken so far.
+        group: The group.
+        id: The operation.
+        signature: The sender's call.
+        number: For push the step: from 0 for data, below 0 for signals. For entered HERE,
+            DATA_WAITS or BLOCKED. For ready the bytes of point-to-point data that the sender has
+            taken from the receiver so far.
     """
 
     group: GroupKey
@@ -191,7 +191,7 @@ class OperationMessage:
     number: int
 
     def to_wire(self) -> list[object]:
-        """Returns it as plain values."""
+        """Returns the message as plain values."""
         called, channel = self.signature, self.id.channel
         return [
             self.group.members,
@@ -205,7 +205,7 @@ class OperationMessage:
 
     @staticmethod
     def from_wire(body: object) -> OperationMessage:
-        """Returns it from plain values; raises DecodeError."""
+        """Returns a message from plain values; raises DecodeError."""
         match body:
             case [
                 str(members),
@@ -235,9 +235,9 @@ class AbortMessage:
     """The group is over.
 
     Attributes:
-        group: Which group.
+        group: The group.
         since: The first operation of all members that is over.
-        cause: Why.
+        cause: The error that ended it.
     """
 
     group: GroupKey
@@ -245,12 +245,12 @@ class AbortMessage:
     cause: BaseException
 
     def to_wire(self) -> list[object]:
-        """Returns it as plain values."""
+        """Returns the message as plain values."""
         return [self.group.members, self.group.epoch, self.since, encode_exception(self.cause)]
 
     @staticmethod
     def from_wire(body: object) -> AbortMessage:
-        """Returns it from plain values; raises DecodeError."""
+        """Returns a message from plain values; raises DecodeError."""
         match body:
             case [str(members), int(epoch), int(since), cause]:
                 return AbortMessage(GroupKey(members, epoch), since, _cause(cause))
@@ -263,10 +263,10 @@ class LeftMessage:
     """The sender has left the group.
 
     Attributes:
-        group: Which group.
-        sequence: How many operations of all members it took part in.
-        sent: How many messages it sent to the receiver, by tag.
-        taken: How many messages of the receiver's it took, by tag.
+        group: The group.
+        sequence: The number of operations of all members that the sender took part in.
+        sent: The number of messages that it sent to the receiver, by tag.
+        taken: The number of messages that it took from the receiver, by tag.
     """
 
     group: GroupKey
@@ -275,13 +275,13 @@ class LeftMessage:
     taken: Mapping[int, int]
 
     def to_wire(self) -> list[object]:
-        """Returns it as plain values."""
+        """Returns the message as plain values."""
         sent, taken = ([list(each) for each in d.items()] for d in (self.sent, self.taken))
         return [self.group.members, self.group.epoch, self.sequence, sent, taken]
 
     @staticmethod
     def from_wire(body: object) -> LeftMessage:
-        """Returns it from plain values; raises DecodeError."""
+        """Returns a message from plain values; raises DecodeError."""
         match body:
             case [str(members), int(epoch), int(sequence), list(sent), list(taken)]:
                 counts = [dict(_pair(each) for each in pairs) for pairs in (sent, taken)]
@@ -295,13 +295,13 @@ class FormMessage:
     """The sender calls new_group.
 
     Attributes:
-        place: How many groups the sender has tried to form with the receiver before.
-        number: How many it has tried to form with anyone, this one included.
+        place: The number of groups that the sender has tried to form with the receiver before.
+        number: The number of groups it has tried to form with anyone, this one included.
         members: A digest of the members and their incarnations, in order.
         ranks: The members' ranks in the job.
-        seen: The number of the receiver's own try at this place; 0 if it is not known yet.
-        agreed: The numbers of the members' tries, in their order, once all of them have seen the
-            sender's and they fit; empty before.
+        seen: The number of the receiver's own attempt at this place; 0 if it is not known yet.
+        agreed: The numbers of the members' attempts, in their order, once all members have seen the
+            sender's attempt and all fit; empty before.
     """
 
     place: int
@@ -312,13 +312,13 @@ class FormMessage:
     agreed: tuple[int, ...] = ()
 
     def to_wire(self) -> list[object]:
-        """Returns it as plain values."""
+        """Returns the message as plain values."""
         ranks, agreed = list(self.ranks), list(self.agreed)
         return [self.place, self.number, self.members, ranks, self.seen, agreed]
 
     @staticmethod
     def from_wire(body: object) -> FormMessage:
-        """Returns it from plain values; raises DecodeError."""
+        """Returns a message from plain values; raises DecodeError."""
         match body:
             case [int(place), int(number), str(members), ranks, int(seen), agreed]:
                 return FormMessage(
@@ -330,12 +330,12 @@ class FormMessage:
 @final
 @dataclass(frozen=True, slots=True)
 class UnformedMessage:
-    """A call of new_group has failed at the sender, or its group has.
+    """A call of new_group has failed at the sender, or the group from it has.
 
     Attributes:
-        place: As in its `form`.
-        failure: Names the failure: whoever has raised it need not raise it again.
-        cause: What it is.
+        place: The place of the `form` message.
+        failure: The name of the failure: a worker that has raised it need not raise it again.
+        cause: The error.
     """
 
     place: int
@@ -343,12 +343,12 @@ class UnformedMessage:
     cause: BaseException
 
     def to_wire(self) -> list[object]:
-        """Returns it as plain values."""
+        """Returns the message as plain values."""
         return [self.place, self.failure, encode_exception(self.cause)]
 
     @staticmethod
     def from_wire(body: object) -> UnformedMessage:
-        """Returns it from plain values; raises DecodeError."""
+        """Returns a message from plain values; raises DecodeError."""
         match body:
             case [int(place), str(failure), cause]:
                 return UnformedMessage(place, failure, _cause(cause))

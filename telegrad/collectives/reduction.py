@@ -1,4 +1,4 @@
-"""The operations of a reduction, and for which dtypes each has a meaning."""
+"""The operations of a reduction, and users' arrays in the form that algorithms need."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ __all__ = [
 
 
 class ReduceOp(enum.Enum):
-    """How the arrays of all ranks become one, item by item, in the dtype of the arrays.
+    """The operation that combines the arrays of all ranks, item by item, in the arrays' dtype.
 
     AVG is the sum divided by the number of ranks, for floating-point and complex dtypes. MIN and
-    MAX hand a NaN on, and of booleans they are "all" and "any".
+    MAX propagate a NaN; for booleans they mean "all" and "any".
     """
 
     SUM = "sum"
@@ -47,7 +47,7 @@ _UFUNCS: dict[ReduceOp, np.ufunc] = {
 }
 _ORDERED = frozenset({ReduceOp.MIN, ReduceOp.MAX})
 
-# Below this many bytes an item, the number of ranks may have no exact value in the dtype.
+# With fewer bytes an item, the dtype may have no exact value for the number of ranks.
 _EXACT_COUNT_BYTES = 4
 
 
@@ -55,8 +55,8 @@ def check_reducible(op: object, dtype: np.dtype[Any]) -> ReduceOp:
     """Returns `op` if it has a meaning for items of `dtype`.
 
     Raises:
-        TypeError: It is no ReduceOp, or the items are no numbers.
-        ValueError: It has none for this dtype.
+        TypeError: `op` is no ReduceOp, or the items are no numbers.
+        ValueError: `op` has no meaning for this dtype.
 
     >>> check_reducible(ReduceOp.SUM, np.dtype("float32"))
     <ReduceOp.SUM: 'sum'>
@@ -84,13 +84,13 @@ def check_reducible(op: object, dtype: np.dtype[Any]) -> ReduceOp:
 
 
 def combine(op: ReduceOp, into: Array, other: Array) -> None:
-    """Replaces `into` by what it and `other` are together; overflow is silent, as on one rank."""
+    """Combines `other` into `into`; overflow is silent, as on one rank."""
     with np.errstate(all="ignore"):
         _UFUNCS[op](into, other, out=into)
 
 
 def finish(op: ReduceOp, into: Array, n: int) -> None:
-    """Makes the reduction of n ranks out of what they are combined."""
+    """Turns the combined arrays of n ranks into the reduction, in place."""
     if op is not ReduceOp.AVG:
         return
     divisor: Any = n if into.dtype.itemsize >= _EXACT_COUNT_BYTES else np.float64(n)
@@ -105,13 +105,13 @@ def check_array(verb: str, array: object, *, written: bool) -> Array:
     """Returns `array` if a collective operation can use it.
 
     Args:
-        verb: Which, for the error.
-        array: What the user gave.
-        written: Whether the operation writes into it.
+        verb: The operation, for the error.
+        array: The user's argument.
+        written: True if the operation writes into it.
 
     Raises:
-        TypeError: It is no array, or not one of plain items.
-        ValueError: It is read-only and would be written.
+        TypeError: `array` is no array, or has items of an unusable dtype.
+        ValueError: The array is read-only and would be written.
     """
     if not is_array(array):
         raise TypeError(
@@ -128,15 +128,15 @@ def check_array(verb: str, array: object, *, written: bool) -> Array:
 
 
 class Staged:
-    """A user's array as the algorithms see it: on the host, flat, contiguous.
+    """A user's array as algorithms need it: on the host, flat, contiguous.
 
-    It is the array's own memory where that is so already, else a copy made here and now.
+    It shares the array's own memory if that is possible; otherwise it is a copy, made at once.
 
     Args:
-        array: Of any strides, on any device.
+        array: An array of any strides, on any device.
 
     Attributes:
-        flat: Of shape (array.size,).
+        flat: An array of shape (array.size,).
     """
 
     def __init__(self, array: Array) -> None:
@@ -146,13 +146,13 @@ class Staged:
         self.flat: Array = np.ascontiguousarray(host).reshape(-1)
 
     def write_back(self) -> None:
-        """Sees to it that the user's array has the values of `flat`."""
+        """Copies the values of `flat` into the user's array, unless they share memory."""
         if not self._shared:
             copy_into(self._array, self.flat.reshape(self._array.shape))
 
 
 def as_bytes(flat: Array) -> Buffer:
-    """Returns the bytes of a contiguous array, not copied.
+    """Returns the bytes of a contiguous array, without a copy.
 
     >>> as_bytes(np.array([1, 2], np.int16)).nbytes
     4
@@ -165,7 +165,7 @@ def from_bytes(data: Buffer, dtype: np.dtype[Any], shape: Shape) -> Array:
     """Returns a writable array over bytes that arrived.
 
     Raises:
-        DecodeError: They are too few or too many.
+        DecodeError: There are too few or too many bytes.
 
     >>> from_bytes(bytearray(4), np.dtype(np.int16), (2,))
     array([0, 0], dtype=int16)

@@ -1,4 +1,4 @@
-"""Which algorithm moves an array: by what every rank knows alike, its bytes and their number."""
+"""The choice of an algorithm, by facts that all ranks share: the bytes and the number of ranks."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ __all__ = ["AllReduce", "select_all_reduce"]
 
 AllReduce: TypeAlias = Callable[[Link, Array, ReduceOp], Steps[None]]
 
-# Up to this, one step in which everything goes to everyone takes no longer than 2 (n - 1) of a
-# ring. Milliseconds direct and ring, processes on two busy cores: n = 2: 256 KiB 3.5 and 5.3, 1 MiB
-# 18 and 9, 16 MiB 85 and 69. n = 4: 256 KiB 16 and 16, 1 MiB 43 and 28, 16 MiB 393 and 172.
+# Up to this size, one step in which each rank sends to all others takes no longer than the 2 (n -
+# 1) steps of a ring. Milliseconds direct and ring, processes on two busy cores: n = 2: 256 KiB 3.5
+# and 5.3, 1 MiB 18 and 9, 16 MiB 85 and 69. n = 4: 256 KiB 16 and 16, 1 MiB 43 and 28, 16 MiB 393
+# and 172.
 DIRECT_UP_TO_BYTES = 256 * 2**10
 
 

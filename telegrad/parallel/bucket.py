@@ -1,8 +1,6 @@
-"""Which parameters are reduced together: a pure assignment, the same on every rank.
+"""Buckets of parameters that are reduced together: a pure assignment, the same on every rank.
 
 Backward reaches the last parameters first, so buckets are filled from the end:
-
-    parameters   0   1   2   3   4   5          bucket 0: 5 4       reduced while backward
     bytes        4   4   2   6   3   3          bucket 1: 3 2       still computes bucket 1, ...
     limit 8    [0 1][2  3][ 4   5 ]             bucket 2: 1 0
 """
@@ -22,19 +20,19 @@ __all__ = ["Bucket", "Slot", "assign_buckets"]
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """What an array needs in a bucket."""
+    """The shape and dtype of an array that goes into a bucket."""
 
     shape: Shape
     dtype: np.dtype[np.generic]
 
     @property
     def size(self) -> int:
-        """How many items it has."""
+        """The number of items."""
         return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """How many bytes it has."""
+        """The number of bytes."""
         return self.size * self.dtype.itemsize
 
 
@@ -43,8 +41,8 @@ class Bucket:
     """Arrays of one dtype that travel in one buffer.
 
     Attributes:
-        dtype: Theirs.
-        members: Their indices, descending.
+        dtype: The dtype of the arrays.
+        members: The indices of the arrays, descending.
     """
 
     dtype: np.dtype[np.generic]
@@ -52,18 +50,18 @@ class Bucket:
 
 
 def assign_buckets(slots: Sequence[Slot], limit: int) -> tuple[Bucket, ...]:
-    """Distributes arrays over buckets of up to `limit` bytes; a larger one has its own.
+    """Distributes arrays over buckets of up to `limit` bytes; a larger array gets a bucket alone.
 
-    From the last array to the first, each goes into the bucket of its dtype that is being filled;
-    where it does not fit, that one is closed and the next one begun.
+    Going from the last array to the first, each array goes into the open bucket of its dtype. If it
+    does not fit, that bucket is closed and the next one is opened.
 
     Args:
         slots: The arrays, in the order in which forward uses them.
-        limit: In bytes.
+        limit: The most bytes of a bucket.
 
     Returns:
-        The buckets in the order in which backward should complete them: by their first array,
-        which backward comes to last, descending. Every index is in exactly one of them.
+        The buckets in the order in which backward should complete them: descending by their lowest
+        index, which backward reaches last. Every index is in exactly one bucket.
 
     >>> slots = [Slot((n,), np.dtype(np.int8)) for n in (4, 4, 2, 6, 3, 3)]
     >>> [bucket.members for bucket in assign_buckets(slots, 8)]

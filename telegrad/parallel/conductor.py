@@ -1,14 +1,14 @@
-"""Where the trainers of one optimizer wait for each other: on the worker that made it.
+"""The conductor: the object at which an optimizer's trainers wait; lives where it was made.
 
     synchronous         trainer ── context, weight, options ──▶ conductor ── step ──▶ owners
                                 ◀────────── result ──────────
 
     bounded staleness   trainer ── step ──▶ owners
-                        trainer ── how many steps ──▶ conductor
+    bounded staleness   trainer ── step ──▶ owners
                                 ◀─── may go on ───────
 
-No thread waits: each trainer's call is answered by a Future. A round is stepped in a thread of the
-pool, outside of any trainer's call, so that it is nobody's to cancel.
+No thread waits: each trainer's call is answered by a Future. A thread of the pool steps a round
+outside of any trainer's call, so that no trainer can cancel it.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from telegrad.types import WorkerInfo
 
 __all__ = ["ANSWER_SECONDS", "Conductor"]
 
-# What a trainer's call has left, if it can, when its wait here ends: it is then told who is missing.
+# Taken off a trainer's wait if possible, so that it still gets an error that names the missing.
 ANSWER_SECONDS = 1.0
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Share:
-    """What a trainer adds to a round, and how it hears of the end of it.
+    """A trainer's contribution to a round, and the Future that answers the trainer.
 
     Attributes:
-        context_id: Whose gradients.
-        weight: What they are multiplied with.
+        context_id: The context that has the gradients.
+        weight: The factor for the gradients.
         options: The options of all groups, as this trainer has them.
-        ends: When its time is over, on the clock of `time.monotonic`.
+        ends: The trainer's deadline, on the clock of `time.monotonic`.
         result: Completed at the end of the round.
     """
 
@@ -58,14 +58,15 @@ class _Share:
 @expose
 @final
 class Conductor:
-    """Knows the trainers of one optimizer; its public methods are what they call.
+    """Coordinates the trainers of one optimizer; trainers call its public methods.
 
     Args:
         members: The owners.
-        max_norm: See `Owners`.
-        vote: See `Owners`.
-        trainers: Who steps.
-        staleness: By how many steps one may be ahead; None for rounds that all step together.
+        max_norm: The norm to clip to; see `Owners`.
+        vote: True if all owners must have finite gradients; see `Owners`.
+        trainers: The workers that step.
+        staleness: The number of steps that one may be ahead; None for rounds that all step
+            together.
     """
 
     def __init__(
@@ -83,19 +84,19 @@ class Conductor:
         self._counts: StepCounts[WorkerInfo, Future[None]] = StepCounts(trainers, staleness or 0)
         self._tickets = itertools.count(1)
         _hear_of_losses(self._agent, weakref.ref(self))
-        for trainer in trainers:  # lost before it could be heard of
+        for trainer in trainers:  # those lost before the callback was registered
             if self._agent.lost(trainer) is not None:
                 self._remove(trainer)
 
     def join(self) -> int:
-        """Makes the caller a trainer; returns how many steps it counts as having made."""
+        """Makes the caller a trainer; returns the number of steps it counts as having made."""
         trainer, _ = self._caller()
         with self._lock:
             self._rounds.add(trainer)
             return self._counts.add(trainer)
 
     def leave(self) -> None:
-        """Has nobody wait for the caller any more."""
+        """Removes the caller from the trainers: nobody waits for it any more."""
         trainer, _ = self._caller()
         self._remove(trainer)
 
@@ -103,13 +104,13 @@ class Conductor:
     def enter(
         self, context_id: int, weight: float, options: dict[int, dict[str, Any]], limit: float
     ) -> Future[StepResult]:
-        """Takes the caller's share of the round; answers when that is stepped, or time is over.
+        """Takes the caller's share of the round; answers when that is stepped, or at a timeout.
 
         Args:
-            context_id: Whose gradients.
-            weight: What they are multiplied with.
+            context_id: The context that has the gradients.
+            weight: The factor for the gradients.
             options: The options of all groups, as the caller has them.
-            limit: Seconds that it waits.
+            limit: Seconds that the caller waits.
         """
         trainer, ends = self._caller(limit)
         result = self._new_future(f"a round of {len(self._rounds.trainers)} trainers")
@@ -132,7 +133,7 @@ class Conductor:
 
     @functions.async_execution
     def wait(self, steps: int, limit: float) -> Future[None]:
-        """Answers when the caller may go on, which has made so many steps, or its time is over."""
+        """Answers when the caller, which has made `steps` steps, may go on; or at a timeout."""
         trainer, ends = self._caller(limit)
         ticket = self._new_future("the wait for the slowest trainer")
         with self._lock:
@@ -152,7 +153,7 @@ class Conductor:
         return ticket
 
     def _remove(self, trainer: WorkerInfo) -> None:
-        """Waits for a trainer no more."""
+        """Removes a trainer, for which nobody waits any more."""
         with self._lock:
             left = self._rounds.remove(trainer), self._counts.remove(trainer)
         for waiting in (left[0] and left[0].result, left[1]):
@@ -163,7 +164,7 @@ class Conductor:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Lets go on who may."""
+        """Releases all trainers that may go on, and steps a round that is complete."""
         with self._lock:
             shares, tickets = self._rounds.take(), self._counts.take()
         for ticket in tickets:
@@ -172,7 +173,7 @@ class Conductor:
             self._agent.submit(self._step, shares)
 
     def _step(self, shares: list[_Share]) -> None:
-        """Steps a round; in the pool."""
+        """Steps a round; runs in the pool."""
         ends = max(share.ends for share in shares)
         request = StepRequest(
             [(share.context_id, share.weight / len(shares)) for share in shares],
@@ -182,7 +183,7 @@ class Conductor:
         outcome: StepResult | BaseException
         try:
             outcome = self._owners.step(request, left_until(ends))
-        except BaseException as error:  # it is the trainers'
+        except BaseException as error:  # raised at the trainers
             outcome = error
         with self._lock:
             self._rounds.ended()
@@ -195,7 +196,7 @@ class Conductor:
 
     def _caller(self, limit: float = math.inf) -> tuple[WorkerInfo, float]:
         served = current_served_call()
-        assert served is not None  # a reference is called by messages alone, at its owner too
+        assert served is not None  # it is called by messages only, even by its own worker
         return served.caller, min(served.deadline, time.monotonic() + limit)
 
     def _end_in_time(
@@ -206,14 +207,15 @@ class Conductor:
         withdraw: Callable[[], tuple[WorkerInfo, ...] | None],
         what: str,
     ) -> None:
-        """Takes a share or ticket back when its trainer's call is cancelled, or its time over.
+        """Withdraws a share or ticket when its trainer's call is cancelled or times out.
 
         Args:
-            trainer: Whose it is.
-            ends: When its time is over.
-            waiting: Fails then, and says who is missing.
-            withdraw: Takes it back; returns who is missing, or None if it did not wait any more.
-            what: What it waits for.
+            trainer: The trainer.
+            ends: The deadline.
+            waiting: The Future of the wait; at the deadline it fails with the missing trainers.
+            withdraw: Withdraws the share or ticket; returns the missing trainers, or None if it was
+                not waiting any more.
+            what: The object of the wait, for the message.
         """
         began = time.monotonic()
 
@@ -227,7 +229,7 @@ class Conductor:
         def expire() -> None:
             missing = take_back()
             if missing is None:
-                return  # it goes on, or its round is being stepped, which has its own end
+                return  # it goes on, or its round is being stepped, which has a deadline of its own
             names = ", ".join(each.name for each in missing) or "the round before to be stepped"
             elapsed = time.monotonic() - began
             error = CallTimeoutError(
@@ -259,7 +261,7 @@ class Conductor:
 
 
 def _hear_of_losses(agent: Agent, held: weakref.ref[Conductor]) -> None:
-    """The agent keeps what it calls for good, and so not the conductor itself."""
+    """Registers a callback that holds the conductor weakly, as an agent keeps callbacks."""
 
     def on_lost(worker: WorkerInfo, error: WorkerLostError) -> None:
         conductor = held()

@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 
-# -- what the ranks of a data-parallel module must have in common, and the first difference ------
+# -- the check that all ranks have the same module -----------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,10 @@ class Entry:
 
     Attributes:
         kind: `parameter` or `buffer`.
-        name: Dotted, as in `state_dict()`.
-        shape: Its shape.
+        name: The dotted name, as in `state_dict()`.
+        shape: The shape of its array.
         dtype: The name of its dtype.
-        requires_grad: Whether it is trained.
+        requires_grad: True if it is trained.
     """
 
     kind: str
@@ -62,25 +62,25 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What one rank says of its module."""
+    """One rank's description of its module."""
 
     entries: tuple[Entry, ...]
     bucket_bytes: int
 
     def to_array(self) -> Array:
-        """Returns it as bytes, of shape (length,)."""
+        """Returns the description as bytes, of shape (length,)."""
         return np.frombuffer(json.dumps(asdict(self)).encode(), np.uint8)
 
     @classmethod
     def from_array(cls, array: Array) -> Description:
-        """Returns what `to_array` was called on."""
+        """Returns the description that `to_array` turned into bytes."""
         found: dict[str, Any] = json.loads(array.tobytes())
         entries = (Entry(**{**entry, "shape": tuple(entry["shape"])}) for entry in found["entries"])
         return cls(tuple(entries), found["bucket_bytes"])
 
 
 def describe(module: Module, bucket_bytes: int) -> Description:
-    """Returns what this rank has to say of its module."""
+    """Returns the description of this rank's module."""
     entries = [_entry("parameter", name, value) for name, value in module.named_parameters()]
     entries += [_entry("buffer", name, value) for name, value in module.named_buffers()]
     return Description(tuple(entries), bucket_bytes)
@@ -91,11 +91,12 @@ def _entry(kind: str, name: str, value: Tensor) -> Entry:
 
 
 def first_difference(descriptions: Sequence[Description], ranks: Sequence[Rank]) -> str | None:
-    """Returns in words where the first rank that is unlike the first of all differs; or None.
+    """Returns the first difference of any rank from the first one, in words; None without one.
 
     Args:
-        descriptions: By rank in the group; so every member finds the same difference.
-        ranks: The numbers to call them by.
+        descriptions: The descriptions by rank in the group; so every member finds the same
+            difference.
+        ranks: The rank numbers to use in the text.
 
     >>> weight = Entry("parameter", "weight", (2, 3), "float32", True)
     >>> other = Entry("parameter", "weight", (2, 4), "float32", True)
@@ -131,53 +132,54 @@ def _difference(left: Description, right: Description, r: Rank, other: Rank) -> 
     )
 
 
-# ------------------------------------------------------------------------------------------------
+# -- the wrapper ---------------------------------------------------------------------------------
 
-# Large enough that a reduction's time is bandwidth and not latency, small enough that a model of
-# a few hundred megabytes has several, the first of which is reduced while backward goes on.
+# Large enough that bandwidth, not latency, decides the time of a reduction. Small enough that a
+# model of a few hundred megabytes has several: the first is reduced while backward goes on.
 BUCKET_BYTES = 25 * 2**20
 
 
 @expose
 @final
 class DistributedDataParallel(Module):
-    """A module of which every rank has a copy that stays the same.
+    """A wrapper for a module of which every rank keeps an identical copy.
 
-    Each rank computes on its own part of the batch; the gradients that a backward leaves are the
-    means over all ranks, bitwise equal on each. With parts of one size and a loss that is a mean,
-    they are the gradients of the whole batch. They are where a backward keeps them: in
-    `parameter.grad` after `loss.backward()`, in the context after `dist_autograd.backward`.
+    Each rank computes on its own part of the batch. A backward leaves the means of the gradients
+    over all ranks, bitwise equal on each. With parts of equal size and a loss that is a mean, they
+    are the gradients of the whole batch. They are in the usual place: in `parameter.grad` after
+    `loss.backward()`, in the context after `dist_autograd.backward`.
 
         rank 0   images[0::2] ─ module ─ loss ─ backward ─┐  mean of   ┌─ optimizer.step
         rank 1   images[1::2] ─ module ─ loss ─ backward ─┘ gradients └─ optimizer.step
 
     Construction checks that parameters and buffers are the same everywhere, by name, shape, dtype
     and `requires_grad`, and takes their values from the first rank of the group. From then on
-    buffers are each rank's own. Every rank must run the same number of backwards; which parameters
-    one reaches may differ: a rank without a gradient for one contributes zeros, and one that no
-    rank has a gradient for is left alone.
+    buffers are each rank's own. Every rank must run the same number of backwards. The parameters
+    that a backward reaches may differ: a rank without a gradient for a parameter contributes zeros.
+    If no rank has a gradient for a parameter, its gradient is left as it is.
 
-    A backward during which anything fails, a rule here or a rank elsewhere, raises on every rank,
-    and the gradients of all parameters are None afterwards: never some averaged, some not.
-    The process group and this wrapper are then of no further use: wrap the module again, with a
-    new group.
+    If anything fails during a backward, a rule here or another rank, every rank raises, and the
+    gradients of all parameters are None afterwards: never are some averaged and some not. The
+    process group and this wrapper cannot be used after that: wrap the module again, with a new
+    group.
 
     Args:
-        module: With at least one parameter that needs a gradient; all on one device.
-        process_group: Whose ranks have a copy; None for all of the job.
-        bucket_bytes: How much is reduced at once; gradients of one dtype share buckets.
+        module: A module with at least one parameter that needs a gradient; all on one device.
+        process_group: The group whose ranks have a copy; None for all ranks of the job.
+        bucket_bytes: The bytes that are reduced at once; gradients of one dtype share buckets.
 
     Raises:
         TypeError: `module` is no Module.
         ValueError: No parameter needs a gradient, they are on several devices, or `bucket_bytes`
             is not positive.
-        CollectiveMismatchError: The ranks' modules differ; on every rank, and it says where.
+        CollectiveMismatchError: The ranks' modules differ; raised on every rank with the
+            difference.
         NotInitializedError: There is no process group.
         WorkerLostError: A rank is lost.
 
     Attributes:
-        module: What was wrapped. `parameters()`, `state_dict()` and the like are its own: names
-            have no prefix, so what was saved with the wrapper is loaded without it.
+        module: The wrapped module. `parameters()`, `state_dict()` and the like are its own: names
+            have no prefix, so a state saved with the wrapper can be loaded without it.
     """
 
     module: Module
@@ -199,14 +201,14 @@ class DistributedDataParallel(Module):
         self._reducer = Reducer(trained, assign_buckets(_slots(trained), bucket_bytes), group)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns what the module makes of it."""
+        """Returns the result of the module's forward."""
         return self.module(*args, **kwargs)
 
     def no_sync(self) -> AbstractContextManager[None]:
-        """Returns a block in which backwards add up this rank's own gradients.
+        """Returns a context manager in which backwards add up this rank's own gradients.
 
-        The next backward outside averages the sum. What counts is where backward is called, and
-        every rank must do so in the same order.
+        The next backward outside averages the sum. The place of the backward call counts, and every
+        rank must do the same in the same order.
 
             with model.no_sync():
                 loss(first_half).backward()
@@ -216,7 +218,7 @@ class DistributedDataParallel(Module):
 
     @property
     def training(self) -> bool:
-        """Whether the module is in training mode."""
+        """True if the module is in training mode."""
         return self.module.training
 
     @training.setter
@@ -242,7 +244,7 @@ class DistributedDataParallel(Module):
 
 @final
 class _Group:
-    """A process group as a reducer sees it."""
+    """The view of a process group that a reducer needs."""
 
     def __init__(self, group: ProcessGroup) -> None:
         self._group = group
@@ -261,7 +263,7 @@ class _Group:
         self._group.submit(func, *args)
 
     def check(self, own: Description) -> None:
-        """Raises on every rank where they differ."""
+        """Raises on every rank if the modules differ."""
         label = "DistributedDataParallel construction, comparing"
         found = all_gather(own.to_array(), group=self._group, label=label)
         descriptions = [Description.from_array(each) for each in found]

@@ -1,4 +1,4 @@
-"""`DistributedOptimizer`: steps each parameter where it lives, with the gradients of a context.
+"""`DistributedOptimizer`: steps each parameter at its owner, with the gradients of a context.
 
 trainer                          owner of some of the parameters
 DistributedOptimizer ──remote──▶ OwnerOptimizer(optimizer_class, params)     once
@@ -43,14 +43,14 @@ __all__ = [
 ]
 
 
-# -- parameters of a distributed optimizer as they are given: references, or groups of them ------
+# -- the parameters that a distributed optimizer gets: references, or groups of them -------------
 
 
 def rref_groups(params_rref: object) -> tuple[list[dict[str, Any]], bool]:
-    """Returns groups with lists of RRefs as their `params`, and whether groups were given.
+    """Returns groups with lists of RRefs as their `params`, and True if groups were given.
 
     Raises:
-        TypeError: Something is no RRef.
+        TypeError: An item is no RRef.
         ValueError: There are no parameters, or a group has none.
     """
     if isinstance(params_rref, RRef | Mapping) or not isinstance(params_rref, Iterable):
@@ -75,11 +75,11 @@ def rref_groups(params_rref: object) -> tuple[list[dict[str, Any]], bool]:
 def parts_by_owner(
     groups: Iterable[Mapping[str, Any]], first_group: int, first_number: int
 ) -> dict[WorkerInfo, list[GroupPart]]:
-    """Returns what of each group each worker owns, in the order of their first parameters.
+    """Returns the parts of the groups that each worker owns, in order of their first parameters.
 
     Args:
-        groups: See `rref_groups`.
-        first_group: The number of the first of them.
+        groups: The groups; see `rref_groups`.
+        first_group: The number of the first group.
         first_number: The number of the first parameter.
     """
     parts: dict[WorkerInfo, dict[int, GroupPart]] = {}
@@ -107,7 +107,7 @@ def _rrefs(params: list[Any], name: str) -> list[RRef[Any]]:
     return params
 
 
-# -- the check of what a distributed optimizer is to load, before any owner hears of it ----------
+# -- the check of a saved state, before any owner gets it ----------------------------------------
 
 
 def check_saved_state(
@@ -117,17 +117,17 @@ def check_saved_state(
     groups: Sequence[Mapping[str, Any]],
     states: Mapping[int, Mapping[str, Any]],
 ) -> None:
-    """Checks that what was saved is of such groups of such parameters.
+    """Checks that a saved state fits the optimizer's groups and parameters.
 
     Args:
-        own: The groups of the one that is to load, with numbers as their `params`.
-        defaults: Its options.
-        shapes: Those of its parameters, by number.
+        own: The groups of the loading optimizer, with numbers as their `params`.
+        defaults: The default options of that optimizer.
+        shapes: The shapes of its parameters, by number.
         groups: The saved groups.
-        states: What was saved, by the parameter's number.
+        states: The saved states, by the parameter's number.
 
     Raises:
-        ValueError: Something differs; the message lists what.
+        ValueError: Something differs; the message lists all differences.
     """
     counts = [len(group["params"]) for group in own], [len(group["params"]) for group in groups]
     problems = []
@@ -150,19 +150,19 @@ def check_saved_state(
         raise ValueError(f"state does not fit the optimizer: {'; '.join(problems)}")
 
 
-# ------------------------------------------------------------------------------------------------
+# -- the optimizer -------------------------------------------------------------------------------
 
 
 @final
 class DistributedOptimizer:
-    """One optimizer for parameters of any workers; each is stepped by its owner.
+    """One optimizer for parameters of any workers; each parameter is stepped by its owner.
 
-    A step replaces arrays and never writes into them. So trainers may step shared parameters at
-    any time: a graph that another one has recorded keeps the values that its forward saw, and no
+    A step replaces arrays and never writes into them. So trainers may step shared parameters at any
+    time: a graph that another trainer has recorded keeps the values that its forward saw, and no
     update is lost.
 
-    It travels: a worker that gets it as an argument steps the same owners' optimizers, with
-    options, and a loss scale, of its own from then on.
+    It may be sent to other workers: a worker that gets it as an argument steps the same owners'
+    optimizers. From then on that worker has its own options and its own loss scale.
 
         trainers=None                   asynchronous: each trainer steps when it likes (Hogwild)
         trainers=workers                synchronous: a step waits for all trainers, and is one step
@@ -172,28 +172,28 @@ class DistributedOptimizer:
 
     Args:
         optimizer_class: A subclass of `telegrad.optim.Optimizer` that the owners find by name.
-        params_rref: References to parameters: see `parameter_rrefs`. Or groups of them: dicts with
+        params_rref: References to parameters, see `parameter_rrefs`; or groups of them: dicts with
             `params` and the options that differ.
-        args: For the optimizer, after the parameters; the same at each owner.
+        args: Arguments for the optimizer, after the parameters; the same at each owner.
         trainers: Names, ranks or WorkerInfos of the workers that step it; one training loop each.
             They wait for each other on the worker that makes it.
-        staleness: See above; not negative.
-        max_norm: What the norm of the whole gradient, over all owners, is clipped to. A step is
-            then two calls to each owner.
-        loss_scale: Multiplies losses, see `scale_loss`. Nobody steps where a gradient of any owner
-            is not finite. A step is then two calls to each owner.
-        kwargs: For the optimizer.
+        staleness: The steps that a trainer may be ahead, as drawn above; not negative.
+        max_norm: The norm to which the whole gradient, over all owners, is clipped. A step then
+            takes two calls to each owner.
+        loss_scale: The factor for losses, see `scale_loss`. No owner steps if a gradient of any
+            owner is not finite. A step then takes two calls to each owner.
+        kwargs: Keyword arguments for the optimizer.
 
     Raises:
         TypeError: `optimizer_class` is no Optimizer class, or an item no RRef of a parameter.
-        ValueError: There are no parameters, or what the optimizer class refuses.
+        ValueError: There are no parameters, or the optimizer class refuses an argument.
         WorkerLostError: An owner is lost.
 
     Attributes:
-        param_groups: Each a dict of the options of its parameters, whose numbers are `params`. A
-            step is made with what they say then; schedulers of `telegrad.optim` set them.
-        defaults: The options that groups have where they say nothing.
-        loss_scale: As given.
+        param_groups: Dicts with the options of each group; `params` are the parameters' numbers. A
+            step uses their present values; schedulers of `telegrad.optim` set them.
+        defaults: The options of groups that state none.
+        loss_scale: The argument of that name.
     """
 
     def __init__(
@@ -221,7 +221,7 @@ class DistributedOptimizer:
             for worker, parts in parts_by_owner(groups, 0, 0).items()
         ]
         self._owners = Owners(members, max_norm, vote=loss_scale is not None)
-        # Its first use tells whether each could be made.
+        # Its first use tells if each could be made.
         facts = self._owners.ask_all("facts", lambda _: (), None)
         self.loss_scale = loss_scale
         self._shapes: dict[int, Shape] = {}
@@ -245,26 +245,27 @@ class DistributedOptimizer:
     def step(self, context_id: int, timeout: float | None = None) -> StepResult:
         """Steps all parameters that have a gradient in the context, at all owners at once.
 
-        A parameter that no gradient of the context reached is left alone; in a round, one that
-        no trainer's gradient reached. Returns when every owner has answered; the others have
-        stepped even when one has failed: `step_failure(error)` says which. A failed wait for other
-        trainers in bounded mode leaves the step itself made, and is made up for by the next one.
+        A parameter without a gradient in the context is left alone; in a round, one for which no
+        trainer has a gradient. Returns when every owner has answered. If an owner has failed, the
+        others have stepped all the same: `step_failure(error)` names them. In bounded mode, if the
+        wait for other trainers fails, the step itself has been made, and the next step waits again.
 
         Args:
-            context_id: What `with dist_autograd.context() as context_id` gave; call this inside.
+            context_id: The id from `with dist_autograd.context() as context_id`; call this inside.
             timeout: Seconds above 0; None for `RpcOptions.timeout`.
 
         Returns:
-            Whether the owners stepped, and the norm where one was asked for.
+            The result: `stepped` is True if the owners stepped; `norm` is the norm if it was
+            needed.
 
         Raises:
             ContextError: The context was released.
             ValueError: This worker is none of the trainers.
-            WorkerLostError: An owner is lost, or the worker where the trainers wait.
+            WorkerLostError: An owner is lost, or the worker at which the trainers wait.
             CallTimeoutError: An owner, or another trainer, did not come in time.
             BlockingCallError: On an event loop that telegrad runs.
-            Exception: The first error of an owner, in the order of their first parameters; notes
-                tell of the others, and of who stepped.
+            Exception: The first error of an owner, in order of their first parameters; notes name
+                the errors of the others, and the owners that stepped.
         """
         agent = current_agent()
         ends = time.monotonic() + seconds(timeout, agent.options.timeout)
@@ -278,7 +279,7 @@ class DistributedOptimizer:
             agent.attached(Container).find(context_id)  # owners take a missing one for no gradients
             result = self._enter_round(self._conductor, context_id, weight, left_until(ends))
         else:
-            if self._may_be_ahead:  # the first step, or an earlier wait has failed
+            if self._may_be_ahead:  # at the first step, or after a failed wait
                 self._wait_for_slowest(left_until(ends))
             request = StepRequest([(context_id, weight)], self._options())
             result = self._owners.step(request, left_until(ends))
@@ -290,27 +291,27 @@ class DistributedOptimizer:
         return result
 
     def scale_loss(self, loss: Tensor) -> Tensor:
-        """Returns a loss to call `backward` with: multiplied by `loss_scale`, if there is one.
+        """Returns the loss to call `backward` on: multiplied by `loss_scale`, if there is one.
 
-        A step divides gradients by the same number. So with a loss scale one copy of an optimizer
-        is of one training loop.
+        A step divides gradients by the same factor. So with a loss scale, each copy of an optimizer
+        must belong to a single training loop.
         """
         return loss if self.loss_scale is None else loss * self.loss_scale.value
 
     def join(self) -> None:
-        """Makes this worker a trainer, from the next round or where the slowest trainer is.
+        """Makes this worker a trainer, from the next round or at the slowest trainer's count.
 
-        For one that has come late, or in the place of one that was lost.
+        For a worker that came late, or that replaces a lost one.
         """
         if self._conductor is not None:
             self._steps = self._conductor.rpc_sync().join()
 
     def leave(self) -> None:
-        """Says that this worker makes no further steps: nobody waits for it any more.
+        """Removes this worker from the trainers: nobody waits for it any more.
 
-        A trainer that has done all its steps calls it, best in a `finally`: it works in a call
-        that was cancelled, too. One that is lost need not. Without other trainers (asynchronous),
-        or when the worker is lost where they wait, it does nothing.
+        A trainer calls it after its last step, best in a `finally`: it also works in a call that
+        was cancelled. A lost trainer is removed without it. It does nothing if there are no
+        trainers (asynchronous), or if the worker at which they wait is lost.
         """
         conductor = self._conductor
         if conductor is None:
@@ -320,18 +321,18 @@ class DistributedOptimizer:
             outside.run(lambda: conductor.rpc_sync().leave())
 
     def add_param_group(self, group: Mapping[str, Any]) -> None:
-        """Takes on further parameters, with options of their own, while nobody steps.
+        """Adds parameters with options of their own; call it while no trainer steps.
 
-        Copies that have travelled before do not step them.
+        Copies of this optimizer that were sent to other workers before do not step them.
 
         Args:
             group: `params`, references to parameters of any workers, and the options that differ.
 
         Raises:
             TypeError: A parameter is no RRef of one.
-            ValueError: Trainers wait for each other: give all groups when it is made. Or what the
-                optimizer class refuses; then make a new optimizer, since some owners may have
-                taken the group on.
+            ValueError: Trainers wait for each other: give all groups at construction instead. Or
+                the optimizer class refuses the group; then make a new optimizer, since some owners
+                may have added the group already.
         """
         if self._conductor is not None:
             raise ValueError(
@@ -356,14 +357,14 @@ class DistributedOptimizer:
         self._take_groups([len(groups[0]["params"])], facts)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns copies of all that the owners remember, in the layout of `optim.Optimizer`.
+        """Returns copies of the state at all owners, in the layout of `optim.Optimizer`.
 
-        Parameters go by number, in the order given, whoever owns them: it can be loaded with
-        another number of owners, and by an optimizer of one process. Call it between steps for one
-        that is of one moment.
+        Parameters are identified by number, in the order given, whatever their owner. So the state
+        can be loaded with another number of owners, and by an optimizer of one process. Call it
+        between steps if all of it must be of the same moment.
 
         Returns:
-            `state`, `param_groups`, and `loss_scale` where there is one.
+            `state`, `param_groups`, and `loss_scale` if there is one.
         """
         states = self._owners.ask_all("state", lambda _: (), None)
         found: dict[str, Any] = {
@@ -375,14 +376,13 @@ class DistributedOptimizer:
         return found
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Goes on from what `state_dict()` returned, of this or of an `optim.Optimizer`.
+        """Restores a state that `state_dict()` returned, of this class or of an `optim.Optimizer`.
 
-        It was of the same parameters in the same groups and order; who owned them does not matter.
-        All is checked at all owners before anything changes. Other copies of this optimizer keep
-        their options.
+        The state must be for the same parameters in the same groups and order, with any owners. All
+        owners check it before anything changes. Other copies of this optimizer keep their options.
 
         Raises:
-            ValueError: Groups, options or shapes differ; the message lists where.
+            ValueError: Groups, options or shapes differ; the message lists all differences.
         """
         groups, states = state_dict["param_groups"], state_dict["state"]
         check_saved_state(self.param_groups, self.defaults, self._shapes, groups, states)
@@ -448,7 +448,7 @@ class DistributedOptimizer:
         return Owner(worker, remote(worker, OwnerOptimizer, arguments), groups)
 
     def _take_groups(self, sizes: Sequence[int], facts: Sequence[OwnerFacts]) -> None:
-        """Adds groups of such sizes, with the options that their owners say."""
+        """Adds groups of these sizes, with the options that their owners report."""
         options = {i: each for fact in facts for i, each in fact.options.items()}
         for size in sizes:
             first = sum(len(group["params"]) for group in self.param_groups)
@@ -500,7 +500,7 @@ def _checked(
     staleness: int | None,
     max_norm: float | None,
 ) -> list[WorkerInfo] | None:
-    """Returns the trainers, once all of these are what they may be."""
+    """Returns the trainers, after all arguments have been checked."""
     if max_norm is not None and not max_norm >= 0:
         raise ValueError(f"max_norm is not negative, not {max_norm}")
     if staleness is not None and (trainers is None or isinstance(staleness, bool) or staleness < 0):

@@ -1,4 +1,4 @@
-"""`LossScale`: the factor that keeps small gradients of few bits from vanishing.
+"""`LossScale`: a factor for the loss, so that small gradients do not vanish in short dtypes.
 
 Micikevicius et al., "Mixed precision training" (2018).
 """
@@ -15,13 +15,13 @@ __all__ = ["LossScale"]
 @final
 @dataclass(slots=True)
 class LossScale:
-    """What a loss is multiplied with; falls at an overflow, rises after many steps without one.
+    """A factor for the loss; falls at an overflow, rises after many steps without one.
 
     Args:
         value: The first factor.
-        growth: What it is multiplied with after `interval` steps in a row; above 1.
-        backoff: What it is multiplied with at an overflow; above 0 and below 1.
-        interval: So many steps; positive.
+        growth: Multiplies the factor after `interval` steps without an overflow; above 1.
+        backoff: Multiplies the factor at an overflow; above 0 and below 1.
+        interval: The number of good steps in a row before the factor grows; positive.
 
     Raises:
         ValueError: A number is out of its range.
@@ -49,7 +49,7 @@ class LossScale:
             )
 
     def update(self, *, overflow: bool) -> None:
-        """Takes note of one step, or of one that was not made since a gradient was not finite."""
+        """Records a step, or a step that was skipped because a gradient was not finite."""
         if overflow:
             self.value *= self.backoff
             self.good_steps = 0
@@ -60,10 +60,10 @@ class LossScale:
             self.good_steps = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns where it is: numbers alone."""
+        """Returns the state, which consists of numbers alone."""
         return {"value": self.value, "good_steps": self.good_steps}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Goes on from there."""
+        """Restores the state."""
         self.value = float(state_dict["value"])
         self.good_steps = int(state_dict["good_steps"])

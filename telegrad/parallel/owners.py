@@ -1,11 +1,11 @@
-"""All owners of a distributed optimizer's parameters, asked at once.
+"""The owners of a distributed optimizer's parameters: the part at each owner, and all of them.
 
     plain step                    step ──▶ every owner                     one call per owner
     clipped, or loss scaled       measure ──▶ every owner, then step       two calls per owner
 
-The second form knows the norm of the whole gradient, and whether all of it is finite, before any
-owner steps. It also knows which trainers of a round were lost by then: their gradients, which some
-owners may still have, are measured out of it by a further call, so that all owners step alike.
+The second form knows the norm of the whole gradient, and if all of it is finite, before any owner
+steps. It also knows which trainers of a round were lost by then. Some owners may still have the
+gradients of a lost trainer; a further call measures without them, so that all owners step alike.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ __all__ = [
 ]
 
 
-# -- the part of a distributed optimizer that lives with the parameters of one worker ------------
+# -- the part of a distributed optimizer at one owner --------------------------------------------
 #
-# Nothing is locked but each parameter, while it is replaced (`Optimizer.apply`): steps of several
-# trainers go on at once, and two that meet at one parameter do so one after the other.
+# Nothing is locked but each parameter, while it is replaced (`Optimizer.apply`). Steps of several
+# trainers run at the same time; two that meet at one parameter replace it one after the other.
 
 Options = dict[int, dict[str, Any]]
 """Options by the number of their group."""
@@ -65,13 +65,13 @@ TINY_SQUARE = 1e-30  # below it a sum of squares in float32 has lost digits
 @final
 @dataclass(frozen=True, slots=True)
 class GroupPart:
-    """What one worker owns of one parameter group.
+    """The part of one parameter group that one worker owns.
 
     Attributes:
         group: The number of the group.
-        numbers: Those of the parameters, counted over all groups.
+        numbers: The numbers of the parameters, counted over all groups.
         rrefs: References to the parameters.
-        options: Those that the group was given.
+        options: The options given for the group.
     """
 
     group: int
@@ -83,12 +83,12 @@ class GroupPart:
 @final
 @dataclass(frozen=True, slots=True)
 class OwnerFacts:
-    """What the maker of a distributed optimizer wants to know of an owner's part.
+    """The facts about an owner's part that a distributed optimizer asks for at construction.
 
     Attributes:
-        defaults: The options that groups have where they say nothing.
+        defaults: The options of groups that state none.
         options: All options of each group.
-        shapes: Those of the parameters, by number.
+        shapes: The shapes of the parameters, by number.
     """
 
     defaults: dict[str, Any]
@@ -99,15 +99,15 @@ class OwnerFacts:
 @final
 @dataclass(frozen=True, slots=True)
 class StepRequest:
-    """What an owner steps by.
+    """A request to an owner to step.
 
     Attributes:
-        shares: Context ids, each with what its gradients are multiplied with; they are added up.
-        options: Those of this step, by group; groups that are not named are left alone.
-        ticket: Of a round of several trainers: names it, between `measure` and `step`. A context
-            that is not here adds nothing to a round, and is told of if it is over. 0 for one
-            trainer, who must have its context.
-        factor: What the sum is multiplied with.
+        shares: Context ids, each with a factor for its gradients; the products are added up.
+        options: The options for this step, by group; groups that are not named are left alone.
+        ticket: For a round of several trainers: its name, which links `measure` and `step`. A
+            context that is missing here adds nothing to a round, and is reported if it is over. 0
+            for one trainer, whose context must be here.
+        factor: The factor for the sum.
     """
 
     shares: list[tuple[int, float]]
@@ -116,14 +116,14 @@ class StepRequest:
     factor: float = 1.0
 
     def plain(self, groups: Sequence[int]) -> list[Any]:
-        """Returns it with the options of some groups, as a list that is quickly encoded."""
+        """Returns the request, with the options of some groups, as a list that encodes quickly."""
         options = [each for i in groups if i in self.options for each in (i, self.options[i])]
         shares = [each for (n, weight) in self.shares for each in (*divmod(n, HALF), weight)]
         return [self.ticket, self.factor, shares, options]
 
     @staticmethod
     def of(plain: StepRequest | list[Any]) -> StepRequest:
-        """Returns what `plain` made a list of; as it is, what is none."""
+        """Returns the request from the list of `plain`; a StepRequest is returned unchanged."""
         if isinstance(plain, StepRequest):
             return plain
         ticket, factor, shares, options = plain
@@ -137,14 +137,15 @@ class StepRequest:
 @expose
 @final
 class OwnerOptimizer:
-    """An optimizer of the parameters that one worker owns; lives there, and is called from others.
+    """The optimizer for the parameters of one owner; lives there, and is called by other workers.
 
     Args:
-        optimizer_class: Makes the optimizer.
+        optimizer_class: The class of the optimizer.
         parts: References to parameters of this worker, by group.
-        grouped: Whether the optimizer gets groups; else the parameters of the one part.
-        args: For the optimizer, after the parameters.
-        kwargs: For the optimizer.
+        grouped: True if the optimizer gets groups; False if it gets the parameters of the only
+            part.
+        args: Arguments for the optimizer, after the parameters.
+        kwargs: Keyword arguments for the optimizer.
     """
 
     def __init__(
@@ -162,18 +163,18 @@ class OwnerOptimizer:
             part.group: own for part, own in zip(parts, self._optimizer.param_groups, strict=True)
         }
         self._numbers = [number for part in parts for number in part.numbers]
-        self._lock = threading.Lock()  # guards the options, and what is held
+        self._lock = threading.Lock()  # guards the options and the held gradients
         self._held: tuple[int, dict[Tensor, Gradient]] = (0, {})
 
     def add_group(self, part: GroupPart) -> OwnerFacts:
-        """Takes on further parameters; returns what is known then."""
+        """Adds parameters; returns the new facts."""
         self._optimizer.add_param_group(_group(part))
         self._groups[part.group] = self._optimizer.param_groups[-1]
         self._numbers += part.numbers
         return self.facts()
 
     def facts(self) -> OwnerFacts:
-        """Returns what is known once it is made."""
+        """Returns the facts about this part."""
         defaults = dict(self._optimizer.defaults)
         params = zip(self._numbers, self._optimizer.params, strict=True)
         return OwnerFacts(
@@ -183,11 +184,11 @@ class OwnerOptimizer:
         )
 
     def measure(self, request: StepRequest | list[Any]) -> tuple[float, list[int]]:
-        """Returns the norm of the gradients, and which contexts of a round are over.
+        """Returns the norm of the gradients, and the contexts of a round that are over.
 
-        The norm is not finite where a gradient is not. Those of a round are held for the step, so
-        that it is made with what was measured even if a trainer is lost in between, and until the
-        next round.
+        The norm is not finite if a gradient is not. The gradients of a round are held for its step,
+        and until the next round: so the step uses what was measured, even if a trainer is lost in
+        between.
         """
         request = StepRequest.of(request)
         gradients, over = self._gradients(request)
@@ -197,7 +198,7 @@ class OwnerOptimizer:
         return math.hypot(*(_norm(gradient) for gradient in gradients.values())), over
 
     def step(self, request: StepRequest | list[Any]) -> list[int]:
-        """Steps the parameters that have a gradient; returns which contexts of a round are over."""
+        """Steps the parameters that have a gradient; returns a round's contexts that are over."""
         request = StepRequest.of(request)
         with self._lock:
             held, self._held = self._held, (0, {})
@@ -210,17 +211,17 @@ class OwnerOptimizer:
         return over
 
     def check_options(self, options: Options) -> None:
-        """Raises what the optimizer raises of options that it does not allow."""
+        """Raises the optimizer's error for options that it does not allow."""
         for i, group in self._groups.items():
             self._optimizer.check({**group, **options.get(i, {})})
 
     def state(self) -> dict[int, dict[str, Any]]:
-        """Returns what is remembered of each parameter, by number."""
+        """Returns the optimizer's state of each parameter, by number."""
         state = self._optimizer.state_dict()["state"]
         return {self._numbers[i]: each for i, each in state.items()}
 
     def load(self, state: Mapping[int, Mapping[str, Any]], options: Options) -> None:
-        """Remembers that instead, between two steps of each parameter."""
+        """Replaces the state and the options, between two steps of each parameter."""
         first, groups = 0, []
         for i, group in self._groups.items():
             numbers = range(first, first + len(group["params"]))
@@ -228,12 +229,12 @@ class OwnerOptimizer:
             first = numbers.stop
         own = {i: state[number] for i, number in enumerate(self._numbers) if number in state}
         with ExitStack() as locks:
-            for parameter in sorted(self._optimizer.params, key=id):  # one order for all who do so
+            for parameter in sorted(self._optimizer.params, key=id):  # the same order in all loads
                 locks.enter_context(parameter.steady())
             self._optimizer.load_state_dict({"state": own, "param_groups": groups})
 
     def _gradients(self, request: StepRequest) -> tuple[dict[Tensor, Gradient], list[int]]:
-        """Returns the sum of the shares, of the groups that are named; and the contexts over."""
+        """Returns the sum of the shares for the named groups, and the contexts that are over."""
         container = current_agent().attached(Container)
         own = {p for i in request.options for p in self._groups[i]["params"]}
         total: dict[Tensor, Any] = {}
@@ -244,7 +245,7 @@ class OwnerOptimizer:
             except ContextError:
                 if not request.ticket:
                     raise
-                if container.is_over(context_id):  # else no call of this trainer has led here
+                if container.is_over(context_id):  # else no call of this trainer has come here
                     over.append(context_id)
                 continue
             for parameter, gradient in found.items():
@@ -276,19 +277,19 @@ def _parameters(rrefs: Iterable[RRef[Any]]) -> Iterable[Tensor]:
 
 
 def _plain(gradient: Any) -> Any:
-    """Returns the array, or RowSparse, of a gradient that may have been recorded."""
+    """Returns the array, or RowSparse, of a gradient that may be recorded."""
     return gradient.data if isinstance(gradient, Tensor) else gradient
 
 
 def _scaled(gradient: Any, factor: float) -> Any:
     if factor == 1.0:
         return gradient
-    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite stays so
+    with np.errstate(over="ignore", invalid="ignore"):  # infinities and NaNs stay what they are
         return gradient * factor
 
 
 def _norm(gradient: Any) -> float:
-    """Returns the 2-norm; no sum of squares overflows where the norm would not."""
+    """Returns the 2-norm; no sum of squares overflows unless the norm does."""
     items = gradient.coalesce().values if is_row_sparse(gradient) else gradient
     if items.size == 0:
         return 0.0
@@ -307,27 +308,27 @@ def _norm(gradient: Any) -> float:
         return largest * math.sqrt(float((sizes * sizes).sum()))
 
 
-# ------------------------------------------------------------------------------------------------
+# -- all owners ----------------------------------------------------------------------------------
 
 _ATTRIBUTE = "telegrad_step_failure"  # travels with the exception
 
-# So that the call itself says that the time is over, in its words.
+# The least timeout of a call, so that the call itself raises its timeout error.
 LEAST_SECONDS = 1e-3
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step of a distributed optimizer came to.
+    """The result of a step of a distributed optimizer.
 
     Attributes:
-        stepped: Whether the owners stepped. They do not where a loss is scaled and a gradient of
-            any of them is not finite.
-        norm: Of the whole gradient, over all owners, before it was clipped; None where neither
-            `max_norm` nor a loss scale asks for it.
-        trainers: How many trainers' gradients were averaged.
-        uneven: Whether one of them was lost, or has left its context, while the round was stepped:
-            its gradients may count at some owners alone. Never where a norm was asked for.
+        stepped: True if the owners stepped. They do not if the loss is scaled and a gradient at any
+            owner is not finite.
+        norm: The norm of the whole gradient, over all owners, before clipping; None if neither
+            `max_norm` nor a loss scale needs it.
+        trainers: The number of trainers whose gradients were averaged.
+        uneven: True if a trainer was lost, or left its context, while the round was stepped: its
+            gradients may count at some owners only. Always False if a norm was computed.
     """
 
     stepped: bool
@@ -339,12 +340,12 @@ class StepResult:
 @final
 @dataclass(frozen=True, slots=True)
 class StepFailure:
-    """How far a failed step came, by the names of owners.
+    """The progress of a failed step, by the names of owners.
 
     Attributes:
-        stepped: Those that have stepped.
-        failed: Those that have raised. One whose `update` did may have stepped some parameters.
-        unknown: Those that are lost or did not answer in time: they may have stepped or not.
+        stepped: The owners that have stepped.
+        failed: The owners that raised. If `update` raised, some parameters may have been stepped.
+        unknown: The owners that are lost or did not answer in time: they may have stepped or not.
     """
 
     stepped: tuple[str, ...] = ()
@@ -363,13 +364,13 @@ class StepFailure:
 
 
 def step_failure(error: BaseException) -> StepFailure | None:
-    """Returns which owners stepped when `DistributedOptimizer.step` raised.
+    """Returns the owners that stepped when `DistributedOptimizer.step` raised.
 
     Args:
-        error: What it raised, on any trainer.
+        error: The error that it raised, on any trainer.
 
     Returns:
-        None for an error of something else.
+        The owners; None for an error from elsewhere.
 
     >>> step_failure(ValueError("of something else")) is None
     True
@@ -384,9 +385,9 @@ class Owner:
     """One owner.
 
     Attributes:
-        worker: Which worker.
-        rref: Its part of the optimizer.
-        groups: The numbers of the groups that it has parameters of.
+        worker: The worker.
+        rref: A reference to its part of the optimizer.
+        groups: The numbers of the groups in which it has parameters.
     """
 
     worker: WorkerInfo
@@ -396,12 +397,12 @@ class Owner:
 
 @final
 class Owners:
-    """The owners, in the order of their first parameters.
+    """All owners, in order of their first parameters.
 
     Args:
         members: The owners.
-        max_norm: What the norm of the whole gradient is clipped to; None for no clipping.
-        vote: Whether nobody steps where a gradient of any owner is not finite.
+        max_norm: The norm to which the whole gradient is clipped; None for no clipping.
+        vote: True if no owner may step when a gradient of any owner is not finite.
     """
 
     def __init__(self, members: Sequence[Owner], max_norm: float | None, vote: bool) -> None:
@@ -413,8 +414,8 @@ class Owners:
         """Steps every owner; see `DistributedOptimizer.step`.
 
         Args:
-            request: With the options of all groups.
-            timeout: Seconds for all of it.
+            request: The request, with the options of all groups.
+            timeout: Seconds for everything.
 
         Raises:
             Exception: The first error of an owner, in the order of the owners.
@@ -428,13 +429,13 @@ class Owners:
         if self.vote and not math.isfinite(norm):
             return StepResult(stepped=False, norm=norm, trainers=trainers)
         factor = 1.0 if self.max_norm is None else self.max_norm / (norm + 1e-6)
-        if not factor >= 1:  # as `clip_grad_norm_` has it, for what is no number too
+        if not factor >= 1:  # so that NaN counts as well, as in `clip_grad_norm_`
             request = dataclasses.replace(request, factor=factor)
         self._ask("step", request, left_until(ends), steps=True)
         return StepResult(stepped=True, norm=norm, trainers=trainers)
 
     def _measure(self, request: StepRequest, ends: float) -> tuple[StepRequest, float]:
-        """Returns the norm of a request, without the contexts that are over at some owner."""
+        """Returns a request without contexts that are over at some owner, and its norm."""
         while True:
             found = self._ask("measure", request, left_until(ends), steps=False)
             over = {context_id for _, contexts in found for context_id in contexts}
@@ -454,15 +455,15 @@ class Owners:
         """Calls a method of each owner's part, all at once, and waits for every answer.
 
         Args:
-            method: Of `OwnerOptimizer`.
-            arguments: What an owner gets.
+            method: The name of a method of `OwnerOptimizer`.
+            arguments: Returns the arguments for an owner.
             timeout: Seconds for each call.
 
         Returns:
             The answers, in the order of the owners.
 
         Raises:
-            Exception: The first error, in that order; notes tell of the others.
+            Exception: The first error, in that order; notes name the others.
         """
         outcomes = self._outcomes(method, arguments, timeout)
         self._raise_first(outcomes, None)
@@ -485,15 +486,16 @@ class Owners:
         arguments: Callable[[Owner], Sequence[Any]],
         timeout: float | None,
     ) -> list[tuple[Any, Exception | None, bool]]:
-        """Returns value, error, and whether the call was sent, for each owner."""
+        """Returns for each owner the value, the error, and True if the call was sent."""
         calls: list[Future[Any] | Exception] = []
         agent = current_agent()
         for owner in self.members:
             lost = agent.lost(owner.worker)
-            if lost is not None:  # the others step all the same
+            if lost is not None:  # the other owners step all the same
                 calls.append(_copy(lost))
                 continue
-            # Of the reference itself: as an argument it would be counted, and its owner answer that.
+            # A call on the reference itself. As an argument it would be counted, at the cost of a
+            # message from its owner.
             part = owner.rref.rpc_async(timeout=timeout)
             try:
                 calls.append(getattr(part, method)(*arguments(owner)))
@@ -536,12 +538,12 @@ class Owners:
 
 
 def left_until(ends: float) -> float:
-    """Returns the seconds until `ends`, on the clock of `time.monotonic`; a few at the least."""
+    """Returns the seconds until `ends`, a time of `time.monotonic`; at least LEAST_SECONDS."""
     return max(ends - time.monotonic(), LEAST_SECONDS)
 
 
 def _copy(error: WorkerLostError) -> Exception:
-    """Returns what notes may be added to; the agent's own is raised by others, too."""
+    """Returns a copy to which notes may be added; the agent raises the original elsewhere, too."""
     copied = fresh_copy(error)
     return copied if isinstance(copied, Exception) else error
 
@@ -550,10 +552,10 @@ def _outcome(call: Any) -> tuple[Any, Exception | None, bool]:
     if not isinstance(call, Future):
         return None, call, False
     try:
-        return call.wait(math.inf), None, True  # each of them ends in time
+        return call.wait(math.inf), None, True  # each call has a timeout of its own
     except (BlockingCallError, WaitCycleError) as error:
         if remote_traceback(error) is None:
-            raise  # of this very wait: it says nothing of the owner
+            raise  # raised by this very wait, so it says nothing about the owner
         return None, error, True
     except Exception as error:
         return None, error, True

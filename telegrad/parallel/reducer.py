@@ -1,14 +1,15 @@
-"""Averages gradients over ranks while backward still computes others.
+"""The reducer: averages gradients over ranks while backward still computes others.
 
     backward    leaf 5   leaf 4   leaf 3   leaf 2   leaf 1   leaf 0    end of the pass
     hooks         └───┬────┘        └───┬────┘        └───┬────┘             │
-    buckets       0: filled         1: filled         2: filled              │ zeros for what
-    reductions    0 ═══════════     1 ════════════    2 ══════════════════   ▼ no gradient reached
+    buckets       0: filled         1: filled         2: filled              │ zeros for leaves
+    reductions    0 ═══════════     1 ════════════    2 ══════════════════   ▼ without a gradient
     gradients                                                    all replaced at once, or none
 
-Buckets are reduced in their order, on every rank the same: one that is filled early waits for
-those before it. A bucket's buffer ends with one item per parameter, 1 where this rank has a
-gradient: a parameter that no rank has one for is left alone, as on a single process.
+Buckets are reduced in the same order on every rank: a bucket that is filled early waits for those
+before it. A bucket's buffer ends with one item per parameter, which is 1 if this rank has a
+gradient. If no rank has a gradient for a parameter, its gradient is left as it is, as on a single
+process.
 """
 
 from __future__ import annotations
@@ -45,22 +46,22 @@ _OVER = "the backward pass that this gradient belongs to is over"
 
 
 class Averaging(Protocol):
-    """What a reducer needs of a process group."""
+    """The functions of a process group that a reducer needs."""
 
     @property
     def size(self) -> int:
-        """How many ranks it has."""
+        """The number of ranks in the group."""
 
     def start(self, array: Array, label: str) -> Completion:
         """Starts to replace `array` by its mean over all ranks; never waits.
 
         Args:
-            array: Nobody else touches it until this is done.
-            label: What errors call it, on every rank.
+            array: The array; the caller must not touch it until the mean is there.
+            label: The name of the operation in errors, on every rank.
         """
 
     def abort(self, cause: BaseException) -> None:
-        """Has everyone who waits in this group, and comes to it later, raise."""
+        """Fails all waits in this group, and all later operations, with `cause`."""
 
     def submit(self, func: Callable[..., object], *args: Any) -> None:
         """Runs `func(*args)` in a pool."""
@@ -72,11 +73,11 @@ class Reducer:
 
     Args:
         parameters: Leaves that need a gradient; the same, in the same order, on every rank.
-        buckets: Which of them are reduced together.
-        group: What averages over the ranks.
+        buckets: The parameters that are reduced together, as indices.
+        group: The group that averages over the ranks.
 
     Attributes:
-        passes: How many backward passes were, or are being, averaged.
+        passes: The number of backward passes that were, or are being, averaged.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class Reducer:
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Lets the backwards inside keep their gradients as they are on this rank."""
+        """Lets backwards inside the block keep this rank's own gradients."""
         before, self._synchronised = self._synchronised, False
         try:
             yield
@@ -104,11 +105,11 @@ class Reducer:
             self._synchronised = before
 
     def arrived(self, i: int, target: Accumulate) -> None:
-        """Takes note that parameter `i` has its whole gradient of this pass; from its hook.
+        """Records, from a hook, that parameter `i` has its whole gradient of this pass.
 
         Raises:
             AutogradError: Another pass is under way, or an earlier one failed.
-            BlockingCallError: backward was called on a loop of telegrad's.
+            BlockingCallError: backward was called on a loop that telegrad runs.
         """
         if not isinstance(target, GradientTarget):
             raise AutogradError(
@@ -126,7 +127,7 @@ class Reducer:
         reduction.arrived(self._bucket_of[i])
 
     def over(self, reduction: Reduction, broken: str | None = None) -> None:
-        """Hears that a pass has ended; `broken` says why no further one may be averaged."""
+        """Records that a pass has ended; `broken`, if given, is the reason to refuse further ones."""
         with self._lock:
             if self._active is not None and self._active[1] is reduction:
                 self._active = None
@@ -160,27 +161,27 @@ class Reducer:
 class Reduction(PassEnd):
     """The buckets of one backward pass.
 
-    `arrived` and `finish` are called by one thread at a time; what is reduced arrives in any.
+    One thread at a time calls `arrived` and `finish`; reductions complete in any thread.
 
     Args:
-        reducer: Whose.
-        target: Where this pass keeps its gradients.
-        number: Counts the passes, from 1.
+        reducer: The reducer of this pass.
+        target: The place where this pass keeps its gradients.
+        number: The number of the pass, from 1.
     """
 
     def __init__(self, reducer: Reducer, target: GradientTarget, number: int) -> None:
         self.number = number
         self._reducer = reducer
         self._target: GradientTarget | None = target
-        # Each pass in a distributed context keeps its gradients apart: what no_sync left in
-        # earlier ones is averaged together with this one's, as in `tensor.grad`.
+        # Each pass in a distributed context keeps its gradients apart. Gradients that earlier
+        # passes kept under no_sync are averaged together with this one's, as in `tensor.grad`.
         self._earlier = list(target.earlier())
-        self._group_is_over = False  # a reduction has failed, so every rank hears of it
+        self._group_is_over = False  # a reduction has failed, so every rank gets an error
         self._waits_for = [len(bucket.members) for bucket in reducer.buckets]
         self._next = 0
         self._averaged: dict[int, Array] = {}
         self._unreduced = len(reducer.buckets)
-        self._lock = threading.Lock()  # guards the two above and whether _target is None
+        self._lock = threading.Lock()  # guards the two above and if _target is None
         self._done: Future[None] = new_future(
             reducer.group.submit, f"DistributedDataParallel backward {number}"
         )
@@ -192,16 +193,16 @@ class Reduction(PassEnd):
             self._start_next()
 
     def finish(self) -> Completion:
-        """Starts what is left, with zeros for the gradients that did not come."""
+        """Starts the remaining buckets, with zeros for the gradients that did not come."""
         while self._next < len(self._waits_for):
             self._start_next()
         return self._done
 
     def abandon(self, cause: BaseException) -> None:
-        """Takes the gradients of all parameters away, and has the other ranks raise too."""
+        """Discards the gradients of all parameters, and makes the other ranks raise too."""
         with self._lock:
             target, self._target = self._target, None
-            if target is not None:  # else all is averaged, here; the other ranks must hear too
+            if target is not None:  # None: all is averaged here, but the other ranks must fail too
                 for parameter in self._reducer.parameters:
                     for kept in (target, *self._earlier):
                         kept.replace(parameter, None)
@@ -221,7 +222,7 @@ class Reduction(PassEnd):
             self._reducer.group.abort(cause)
 
     def _start_next(self) -> None:
-        if self._done.done():  # a reduction failed: not one more is started
+        if self._done.done():  # a reduction failed: raises its error, starts no further one
             self._done.value()
         b, self._next = self._next, self._next + 1
         buffer = self._fill(self._reducer.buckets[b])
@@ -242,7 +243,7 @@ class Reduction(PassEnd):
         return flatten([*parts, present])
 
     def _gradient(self, parameter: Tensor) -> Array | None:
-        """What this rank has for a parameter, accumulated before or in this pass."""
+        """Returns this rank's gradient of a parameter, accumulated before or in this pass."""
         if self._target is None:
             raise AutogradError(_OVER)
         total: Any = None
@@ -296,7 +297,7 @@ class Reduction(PassEnd):
 class ReducerHook:
     """Tells a reducer of the gradients of one parameter; does nothing once the reducer is gone.
 
-    A parameter has one of them: a new reducer takes the place of the one before.
+    A parameter has at most one such hook: a new reducer replaces the earlier hook.
     """
 
     def __init__(self, reducer: Reducer, i: int) -> None:
@@ -315,5 +316,5 @@ class ReducerHook:
             reducer.arrived(self._i, target)
 
     def remove(self) -> None:
-        """Takes it off."""
+        """Removes the hook."""
         self._handle.remove()

@@ -1,4 +1,4 @@
-"""`RemoteModule`: a module that lives on another worker, used here like one of this process.
+"""`RemoteModule`: a module that lives on another worker, used here like a local one.
 
 trainer                                    ps
 RemoteModule("ps", Head, (64,)) ──remote──▶ Head(64), kept there
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 
-# -- references to the parameters of a module, made where the module lives -----------------------
+# -- references to the parameters of a module, made at its owner ---------------------------------
 
 
 class RemotePart(Module):
@@ -36,20 +36,20 @@ class RemotePart(Module):
 
     @abstractmethod
     def remote_parameters(self) -> list[RRef[Parameter]]:
-        """Returns references to them, made there."""
+        """Returns references to the parameters, made at their owner."""
 
 
 def parameter_rrefs(module_or_rref: Module | RRef[Any]) -> list[RRef[Parameter]]:
     """Returns a reference to each parameter of a module, in the order of its `parameters()`.
 
-    Those of its `RemoteModule` parts, wherever they live, come after its own.
+    Parameters of its `RemoteModule` parts, wherever they live, come after its own.
 
     Args:
-        module_or_rref: A module of this worker, or a reference to one of any worker; then the
-            references are made by its owner, in one call.
+        module_or_rref: A module of this worker, or a reference to a module of any worker; for a
+            reference, its owner makes all references in one call.
 
     Raises:
-        TypeError: It is neither, or the reference is to something else.
+        TypeError: The argument is neither, or a reference to something else.
         WorkerLostError: The owner is lost.
     """
     if isinstance(module_or_rref, Module):
@@ -81,44 +81,45 @@ def _of_module(module: Module) -> list[RRef[Parameter]]:
     return own + [rref for part in parts for rref in part.remote_parameters()]
 
 
-# ------------------------------------------------------------------------------------------------
+# -- the handle ----------------------------------------------------------------------------------
 
 
 @final
 class RemoteModule(RemotePart):
-    """A handle on a module of another worker, which makes it and keeps it.
+    """A handle on a module of another worker, which makes the module and keeps it.
 
-    Calling it runs `forward` there. Inside a `dist_autograd.context()` gradients go through it in
-    both directions; outside of one a Tensor that needs a gradient arrives as one that needs none.
-    The parameters stay there: train them with `DistributedOptimizer`, given `remote_parameters()`.
+    A call of the handle runs `forward` there. Inside a `dist_autograd.context()` gradients go
+    through it in both directions. Outside of one, a Tensor that needs a gradient arrives as one
+    that needs none. The parameters stay there: train them with `DistributedOptimizer`, given
+    `remote_parameters()`.
 
-    As a part of another module it takes part in that one's `train()`, `eval()`, `state_dict()` and
-    `load_state_dict()`; that one's `parameters()` are those of this process alone, and
-    `parameter_rrefs` of it are all.
+    As a part of another module it takes part in that module's `train()`, `eval()`, `state_dict()`
+    and `load_state_dict()`. That module's `parameters()` contain only those of this process;
+    `parameter_rrefs` of that module returns all.
 
     The handle may be sent to other workers, as an argument or a result: it arrives as a handle on
-    the same module. The owner keeps the module as long as there is one.
+    the same module. The owner keeps the module as long as there is a handle.
 
     Args:
-        to: Where the module lives: name, rank or WorkerInfo; may be this worker.
+        to: The worker where the module lives: name, rank or WorkerInfo; may be this worker.
         module_class: A subclass of `nn.Module` that the owner finds by its name. For a module
             that is made in another way: `RemoteModule.from_rref(rpc.remote(to, make_it))`.
-        args: For the class: a tuple or list; None as `()`. Arrays travel by value.
-        kwargs: For the class.
+        args: Arguments for the class: a tuple or list; None as `()`. Arrays travel by value.
+        kwargs: Keyword arguments for the class.
         timeout: Seconds for making it, and for each later call through this handle; None for
             `RpcOptions.timeout`.
 
     Raises:
         TypeError: `module_class` is no Module class.
-        UnknownWorkerError: There is no such worker; "worker1/cuda:0" is none.
-        CallRefusedError: The owner does not let this worker have the class.
+        UnknownWorkerError: There is no such worker; "worker1/cuda:0" is no worker either.
+        CallRefusedError: The owner does not allow this worker to use the class.
         WorkerLostError: The owner is lost.
         BlockingCallError: On an event loop that telegrad runs, as from every method that waits.
-        Exception: What the class raised.
+        Exception: Any error that the class raised.
 
     Attributes:
-        training: What `train()` or `eval()` of this handle said last, else the module's own when
-            the handle was made. Another handle may have said something else since.
+        training: The mode that `train()` or `eval()` of this handle set last, else the module's own
+            mode when the handle was made. Another handle may have changed the mode since.
     """
 
     def __init__(
@@ -143,16 +144,16 @@ class RemoteModule(RemotePart):
 
     @classmethod
     def from_rref(cls, module_rref: RRef[Any], *, timeout: float | None = None) -> RemoteModule:
-        """Returns a handle on a module that lives already, wherever that is.
+        """Returns a handle on a module that exists already, on any worker.
 
         Args:
             module_rref: A reference to a Module.
             timeout: Seconds for each call through this handle; None for `RpcOptions.timeout`.
 
         Raises:
-            TypeError: It is no RRef, or one of something else.
+            TypeError: The argument is no RRef, or an RRef of something else.
             WorkerLostError: The owner is lost.
-            Exception: What making the module raised.
+            Exception: Any error that making the module raised.
         """
         if not isinstance(module_rref, RRef):
             raise TypeError(
@@ -172,30 +173,30 @@ class RemoteModule(RemotePart):
     # Computing.
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns what the module's `forward` makes of the arguments there; waits for it.
+        """Runs the module's `forward` at the owner; waits for its result.
 
         Raises:
             WorkerLostError: The owner is lost.
             CallTimeoutError: The value was not there in time.
-            Exception: What `forward` raised.
+            Exception: Any error that `forward` raised.
         """
         _check_may_block("RemoteModule.forward()", "`await module.forward_async(...)`")
         return self.forward_async(*args, **kwargs).wait()
 
     def forward_async(self, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Runs `forward` there and returns the future of its value at once."""
+        """Runs `forward` at the owner and returns the future of its value at once."""
         return self._rref.rpc_async(self._timeout).forward(*args, **kwargs)
 
-    # The module there.
+    # The module at its owner.
 
     def get_module_rref(self) -> RRef[Any]:
         """Returns the reference to the module that this handle holds."""
         return self._rref
 
     def remote_parameters(self) -> list[RRef[Parameter]]:
-        """Returns a reference to each parameter, made where the module lives, in its order.
+        """Returns a reference to each parameter, made at the module's owner, in the module's order.
 
-        Parts of the module that are RemoteModules there are included.
+        RemoteModules that are parts of the module there are included.
         """
         with _agent_of(self._rref).as_current():
             return rpc_sync(
@@ -208,10 +209,10 @@ class RemoteModule(RemotePart):
         return self
 
     def zero_grad(self) -> None:
-        """Sets the `grad` of every parameter to None, there."""
+        """Sets the `grad` of every parameter to None, at the owner."""
         self._there().zero_grad()
 
-    # What needs the parameters themselves, which are not here.
+    # Methods that need the parameters themselves, which are not here.
 
     def parameters(self) -> Iterator[Parameter]:
         """Raises TypeError: write `remote_parameters()`."""
@@ -267,13 +268,13 @@ class RemoteModule(RemotePart):
     def _named_state(
         self, prefix: str = "", above: tuple[Module, ...] = ()
     ) -> Iterator[tuple[str, Tensor]]:
-        yield from ()  # all of it is elsewhere
+        yield from ()  # all state is at the owner
 
     def _there(self) -> Any:
         return self._rref.rpc_sync(self._timeout)
 
     def _run(self, func: Any, argument: object) -> None:
-        """Runs a function that returns nothing, where a method would return the module."""
+        """Runs a function that returns nothing, where the method would return the module."""
         with _agent_of(self._rref).as_current():
             rpc_sync(self._rref.owner(), func, (self._rref, argument), timeout=self._timeout)
 
@@ -309,18 +310,18 @@ register_type(RemoteModule, encode=RemoteModule._encode, decode=RemoteModule._de
 
 
 def _ask(rref: RRef[Any], timeout: float | None) -> bool:
-    """Waits until the module is there; returns whether it is in training mode."""
+    """Waits until the module exists; returns True if it is in training mode."""
     with _agent_of(rref).as_current():
         return rpc_sync(rref.owner(), check_module, (rref,), timeout=timeout)
 
 
 def _agent_of(rref: RRef[Any]) -> Agent:
-    """Returns the agent that counts a reference, which need not be the ambient one."""
+    """Returns the agent that counts a reference, which may not be the ambient one."""
     return rref.reference.registry.agent
 
 
 def _refuse_device(to: object) -> None:
-    """Refuses what torch takes, whose name of a worker names a device as well."""
+    """Refuses a worker name with a device in it, as torch allows."""
     if isinstance(to, str) and ("/" in to or ":" in to):
         worker = to.partition("/")[0].removeprefix("rank:")
         raise UnknownWorkerError(
@@ -336,30 +337,30 @@ def _check_may_block(what: str, instead: str) -> None:
         )
 
 
-# What the owner runs.
+# Functions that the owner runs.
 
 
 @expose
 def check_module(module_rref: RRef[Any]) -> bool:
-    """Raises what making the module raised; returns whether it is in training mode."""
+    """Raises the error that making the module raised; returns True if it is in training mode."""
     return _module(module_rref).training
 
 
 @expose
 def set_training(module_rref: RRef[Any], mode: bool) -> None:
-    """Sets the mode and sends no module back, as `train` itself would."""
+    """Sets the mode; unlike `train` it does not return the module."""
     _module(module_rref).train(mode)
 
 
 @expose
 def set_requires_grad(module_rref: RRef[Any], requires_grad: bool) -> None:
-    """Has its parameters need a gradient, or none of them; sends no module back."""
+    """Makes all parameters need a gradient, or none of them; does not return the module."""
     _module(module_rref).requires_grad_(requires_grad)
 
 
 @expose
 def move_module(module_rref: RRef[Any], device: str) -> None:
-    """Moves it and sends no module back, as `to` itself would."""
+    """Moves the module to a device; unlike `to` it does not return the module."""
     _module(module_rref).to(device)
 
 

@@ -1,4 +1,4 @@
-"""Who waits for whom among the trainers of one optimizer: values in, values out.
+"""Waiting among the trainers of one optimizer: two pure tables, values in, values out.
 
     Rounds          A ─ arrives ───────┐                     synchronous
                     B ─ arrives ────┐  │
@@ -8,8 +8,8 @@
                     B 3 ─ goes on
                     C 2 ─ computes     C 3 ─▶ A goes on
 
-A trainer that is removed (lost, or done) is waited for no more. Whatever order events come in,
-somebody who waits goes on once all trainers that are left have come as far as the rule asks.
+Nobody waits for a trainer that was removed (lost, or done). For any order of events, a waiting
+trainer goes on once all remaining trainers have come as far as the rule demands.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from typing import Generic, TypeVar, final
 __all__ = ["Rounds", "StepCounts"]
 
 T = TypeVar("T", bound=Hashable)  # a trainer
-W = TypeVar("W")  # what it leaves while it waits
+W = TypeVar("W")  # the share or ticket that it leaves while it waits
 
 
 @final
 class Rounds(Generic[T, W]):
-    """Rounds of which each takes one share of every trainer, and one round at a time is stepped.
+    """Rounds with one share of every trainer each; one round at a time is stepped.
 
     Args:
-        trainers: Who takes part; the order is that of the shares in a round.
+        trainers: The trainers that take part; the shares of a round are in this order.
     """
 
     def __init__(self, trainers: Iterable[T]) -> None:
@@ -38,23 +38,23 @@ class Rounds(Generic[T, W]):
 
     @property
     def trainers(self) -> tuple[T, ...]:
-        """Those that take part."""
+        """The trainers that take part."""
         return tuple(self._trainers)
 
     def add(self, trainer: T) -> None:
-        """Lets a trainer take part, from the next round that is not complete."""
+        """Adds a trainer, from the next round that is not complete."""
         self._trainers[trainer] = None
 
     def remove(self, trainer: T) -> W | None:
-        """Takes a trainer out; returns its share if it waited with one."""
+        """Removes a trainer; returns its share if it waited with one."""
         self._trainers.pop(trainer, None)
         return self._waiting.pop(trainer, None)
 
     def arrive(self, trainer: T, share: W) -> W | None:
-        """Takes a share for the round; returns one of the same trainer that this one replaces.
+        """Takes a share for the round; returns an earlier share of the trainer that this replaces.
 
         Raises:
-            KeyError: The trainer takes no part.
+            KeyError: The trainer does not take part.
         """
         if trainer not in self._trainers:
             raise KeyError(trainer)
@@ -63,20 +63,20 @@ class Rounds(Generic[T, W]):
         return replaced
 
     def withdraw(self, trainer: T, share: W) -> bool:
-        """Takes a share back; its trainer still takes part. False if it was taken or replaced."""
+        """Withdraws a share; its trainer still takes part. False if it was taken or replaced."""
         waits = self._waiting.get(trainer) is share
         if waits:
             del self._waiting[trainer]
         return waits
 
     def awaited(self) -> tuple[T, ...]:
-        """Returns those whose share of the next round is missing."""
+        """Returns the trainers whose share of the next round is missing."""
         return tuple(each for each in self._trainers if each not in self._waiting)
 
     def take(self) -> list[W]:
-        """Returns the shares of a round that is complete, to be stepped; else nothing.
+        """Returns the shares of a complete round, to be stepped; else nothing.
 
-        Until `ended` there is no other one.
+        No other round is taken until `ended` is called.
         """
         if self._stepping or not self._waiting or self._waiting.keys() != self._trainers.keys():
             return []
@@ -86,21 +86,21 @@ class Rounds(Generic[T, W]):
         return shares
 
     def ended(self) -> None:
-        """Hears that the round that was taken is stepped, or has failed."""
+        """Records that the round that was taken has been stepped, or has failed."""
         self._stepping = False
 
 
 @final
 class StepCounts(Generic[T, W]):
-    """How many steps each trainer has made, and who waits since it is too far ahead.
+    """The step counts of all trainers, and the waits of those that are too far ahead.
 
     The rule is that of Ho et al., "More effective distributed ML via a stale synchronous parallel
     parameter server" (2013): when the forward of step `t` begins, all steps below `t - staleness`
     of all trainers are in place.
 
     Args:
-        trainers: Who takes part.
-        staleness: By how many steps a trainer may be ahead of the slowest without waiting.
+        trainers: The trainers that take part.
+        staleness: The steps that a trainer may be ahead of the slowest without waiting.
     """
 
     def __init__(self, trainers: Iterable[T], staleness: int) -> None:
@@ -110,25 +110,25 @@ class StepCounts(Generic[T, W]):
 
     @property
     def trainers(self) -> tuple[T, ...]:
-        """Those that take part."""
+        """The trainers that take part."""
         return tuple(self._counts)
 
     def add(self, trainer: T) -> int:
-        """Lets a trainer take part where the slowest is; returns how many steps that is."""
+        """Adds a trainer at the count of the slowest one; returns that count."""
         if trainer not in self._counts:
             self._counts[trainer] = min(self._counts.values(), default=0)
         return self._counts[trainer]
 
     def remove(self, trainer: T) -> W | None:
-        """Takes a trainer out; returns what it waited with."""
+        """Removes a trainer; returns its ticket if it waited."""
         self._counts.pop(trainer, None)
         return self._waiting.pop(trainer, None)
 
     def arrive(self, trainer: T, steps: int, ticket: W) -> W | None:
-        """Hears how many steps a trainer has made; returns a ticket that this one replaces.
+        """Records a trainer's number of steps; returns its earlier ticket, if this replaces one.
 
         Raises:
-            KeyError: The trainer takes no part.
+            KeyError: The trainer does not take part.
         """
         self._counts[trainer] = max(self._counts[trainer], steps)
         replaced = self._waiting.pop(trainer, None)
@@ -136,19 +136,19 @@ class StepCounts(Generic[T, W]):
         return replaced
 
     def withdraw(self, trainer: T, ticket: W) -> bool:
-        """Takes a ticket back; False if it was taken or replaced."""
+        """Withdraws a ticket; False if it was taken or replaced."""
         waits = self._waiting.get(trainer) is ticket
         if waits:
             del self._waiting[trainer]
         return waits
 
     def awaited(self, trainer: T) -> tuple[T, ...]:
-        """Returns those that a trainer must wait for: it is too far ahead of them."""
+        """Returns the trainers that are so far behind that `trainer` must wait for them."""
         most = self._counts.get(trainer, 0) - self._staleness
         return tuple(each for each, count in self._counts.items() if count < most)
 
     def take(self) -> list[W]:
-        """Returns the tickets of those that may go on."""
+        """Returns the tickets of the trainers that may go on."""
         slowest = min(self._counts.values(), default=0)
         near = [t for t in self._waiting if self._counts[t] - slowest <= self._staleness]
         return [self._waiting.pop(trainer) for trainer in near]

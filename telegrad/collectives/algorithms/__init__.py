@@ -1,4 +1,4 @@
-"""How the operations move data: coroutines over a Link, each with its steps and bytes."""
+"""Algorithms that move data: coroutines over a Link, each with its steps and bytes."""
 
 from __future__ import annotations
 

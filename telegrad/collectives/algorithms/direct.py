@@ -1,4 +1,4 @@
-"""Everyone sends to everyone: one step, for what is small.
+"""Every rank sends to every other one: a single step, for small arrays.
 
      0   1   2
 0    ·   ◀   ◀
@@ -18,8 +18,8 @@ __all__ = ["all_gather", "all_reduce"]
 async def all_reduce(link: Link, flat: Array, op: ReduceOp) -> None:
     """Replaces `flat` by the reduction over all ranks, combined in rank order on each.
 
-    Steps: 1. Each rank sends n - 1 messages, (n - 1) B bytes, for an array of B bytes. Bitwise
-    equal results: every rank computes the same from the same.
+    Steps: 1. Each rank sends n - 1 messages, (n - 1) B bytes, for an array of B bytes. The results
+    are bitwise equal, because every rank combines the same arrays in the same order.
     """
     _send_to_all(link, flat)
     total = flat.copy() if link.rank == 0 else await _receive(link, 0, flat)
@@ -30,7 +30,7 @@ async def all_reduce(link: Link, flat: Array, op: ReduceOp) -> None:
 
 
 async def all_gather(link: Link, array: Array) -> list[Array]:
-    """Returns new arrays with those of all ranks, by rank.
+    """Returns new arrays: a copy of each rank's array, by rank.
 
     Steps: 1. Each rank sends n - 1 messages, n - 1 times the bytes of its own array.
     """
@@ -48,7 +48,7 @@ async def all_gather(link: Link, array: Array) -> list[Array]:
 def _send_to_all(link: Link, array: Array) -> None:
     if link.size == 1:
         return
-    data = as_bytes(array.copy())  # one copy for all, since the array changes before all have it
+    data = as_bytes(array.copy())  # one copy for all: the array changes before every rank has it
     for distance in range(1, link.size):
         link.send((link.rank + distance) % link.size, data)
 

@@ -1,6 +1,6 @@
-"""Everyone learns that everyone is there.
+"""A barrier: every rank learns that every rank has come.
 
-    k = 0    r ──▶ r + 1        n = 6:  after k = 0, r has heard of 2 ranks, itself included,
+    k = 0    r ──▶ r + 1        n = 6:  after k = 0, r knows of 2 ranks, itself included,
     k = 1    r ──▶ r + 2                after k = 1 of 4, after k = 2 of all 6
     k = 2    r ──▶ r + 4
 
@@ -17,8 +17,8 @@ __all__ = ["barrier"]
 async def barrier(link: Link) -> None:
     """Returns when every rank has called it.
 
-    Steps: ceil(log2 n). Each rank sends ceil(log2 n) signals and no data. The first leaves before
-    anything is awaited.
+    Steps: ceil(log2 n). Each rank sends ceil(log2 n) signals and no data. It sends the first one
+    before it waits for any.
     """
     distance = 1
     while distance < link.size:

@@ -1,7 +1,8 @@
-"""Round a ring: for what is large, since what a rank sends does not grow with their number.
+"""An all-reduce round a ring, for large arrays: a rank's bytes do not grow with their number.
 
 The array is cut into n blocks. In the first n - 1 steps each block goes round once and is reduced
-on the way; in the next n - 1 it goes round again, whole. n = 3, block b as it leaves rank r:
+on the way. In the next n - 1 steps the finished blocks go round. n = 3, block b as it leaves rank
+r:
 
     step    rank 0         rank 1         rank 2
     0       b0             b1             b2             own blocks
@@ -24,11 +25,11 @@ __all__ = ["all_reduce", "block_bounds"]
 async def all_reduce(link: Link, flat: Array, op: ReduceOp) -> None:
     """Replaces `flat` by the reduction over all ranks.
 
-    Steps: 2 (n - 1). Each rank sends 2 (n - 1) messages, one to a step and all to the next rank,
-    and about 2 (n - 1) / n B bytes for an array of B bytes: exactly, all blocks but the
-    (r + 1)-th, and all but the (r + 2)-th, for blocks that differ by one item at most. Only the
-    first message is a copy; what is received is reduced in place and handed on. Bitwise equal
-    results: each block is finished on one rank. `flat` is not written before each rank has come.
+    Steps: 2 (n - 1). Each rank sends 2 (n - 1) messages, one in each step and all to the next rank:
+    about 2 (n - 1) / n B bytes for an array of B bytes. Exactly: all blocks but the (r + 1)-th, and
+    all but the (r + 2)-th, where blocks differ by one item at most. Only the first message is a
+    copy; received data is reduced in place and handed on. The results are bitwise equal, because
+    each block is finished on one rank. `flat` is not written before every rank has come.
     """
     n, r = link.size, link.rank
     left, right = (r - 1) % n, (r + 1) % n
@@ -53,7 +54,7 @@ async def all_reduce(link: Link, flat: Array, op: ReduceOp) -> None:
 
 
 def block_bounds(size: int, n: int) -> list[int]:
-    """Returns where each of n blocks of `size` items begins, and where the last one ends.
+    """Returns the start of each of n blocks of `size` items, and the end of the last one.
 
     >>> block_bounds(7, 3)
     [0, 3, 5, 7]

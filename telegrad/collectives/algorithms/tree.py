@@ -1,4 +1,4 @@
-"""From one rank to all, along a binomial tree.
+"""A broadcast from one rank to all others, along a binomial tree.
 
 For n = 6 and root 0:
 
@@ -18,12 +18,12 @@ __all__ = ["broadcast", "children", "parent"]
 
 
 async def broadcast(link: Link, flat: Array, root: int) -> None:
-    """Replaces `flat` by that of the root.
+    """Replaces `flat` by the root's array.
 
     Steps: ceil(log2 n) rounds of signals, during which the root's own messages travel, and at most
-    ceil(log2 n) - 1 more until the last rank has the data. So it returns only where all have
-    called it, and `flat` is not written before. In all n - 1 messages of B bytes, at most
-    ceil(log2 n) of them from one rank, the root; and ceil(log2 n) signals from each.
+    ceil(log2 n) - 1 more until the last rank has the data. It therefore returns only once all ranks
+    have called it, and does not write `flat` before. In all there are n - 1 messages of B bytes, at
+    most ceil(log2 n) of them from one rank, the root, and ceil(log2 n) signals from each rank.
     """
     n, place = link.size, (link.rank - root) % link.size
     if place == 0 and n > 1:
@@ -40,7 +40,7 @@ async def broadcast(link: Link, flat: Array, root: int) -> None:
 
 
 def parent(place: int) -> int:
-    """Returns from whom a place other than the root's, 0, gets the data: its lowest bit cleared.
+    """Returns the place from which `place` (not 0, the root) gets data: its lowest bit cleared.
 
     >>> [parent(place) for place in range(1, 6)]
     [0, 0, 2, 0, 4]
@@ -49,7 +49,7 @@ def parent(place: int) -> int:
 
 
 def children(place: int, n: int) -> list[int]:
-    """Returns to whom a place hands the data on, the one with most descendants first.
+    """Returns the places to which a place hands the data on; the one with most descendants first.
 
     >>> children(0, 6), children(2, 6), children(4, 6)
     ([4, 2, 1], [3], [5])
