@@ -1,9 +1,9 @@
 """`telegrad certs`: an authority for one's own workers, and their certificates, as files.
 
 DIR/ca.crt     the authority's certificate: every worker needs a copy
-DIR/ca.key     signs; stays on the machine where it was made
+DIR/ca.key     the authority's key, which signs; it stays on the machine where it was made
 DIR/NAME.crt   a worker's certificate, with its name
-DIR/NAME.key   the key to that: nobody but that worker's user reads it
+DIR/NAME.key   the key to that; only that worker's user may read it
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ job as before: every worker proves its name, and whoever has no certificate is n
 
 
 class _RefusedError(Exception):
-    """What is asked for cannot be done; in words."""
+    """The request cannot be fulfilled; the message gives the reason."""
 
 
 def add_certs(commands: argparse._SubParsersAction[Any]) -> None:

@@ -35,7 +35,7 @@ rpc.init_rpc() needs no arguments. Ctrl-C interrupts the workers; a second one k
 
 @final
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
+    """A parser that reports errors in one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(BAD_USAGE, f"{self.prog}: {message}; see {self.prog} --help\n")
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code.
 
     Args:
-        arguments: What follows `telegrad`; of this process by default.
+        arguments: The arguments after `telegrad`; those of this process by default.
     """
     parser = _build_parser()
     try:
@@ -125,7 +125,7 @@ def _add_nodes(parser: argparse.ArgumentParser) -> None:
 
 
 def _problem_with(options: argparse.Namespace) -> str | None:
-    """Returns what is wrong with the options of `run`, in words."""
+    """Returns the problem with the options of `run` in words; None if there is none."""
     if options.nproc_per_node < 1:
         return f"--nproc-per-node must be at least 1 (got {options.nproc_per_node})"
     problem = _problem_with_nodes(options)
@@ -142,7 +142,7 @@ def _problem_with(options: argparse.Namespace) -> str | None:
 
 
 def _problem_with_doctor(options: argparse.Namespace) -> str | None:
-    """Returns what is wrong with the options of `doctor`, in words."""
+    """Returns the problem with the options of `doctor` in words; None if there is none."""
     workers = options.nproc_per_node
     if workers is not None and workers < 1:
         return f"--nproc-per-node must be at least 1 (got {workers})"
@@ -166,7 +166,7 @@ def _problem_with_nodes(options: argparse.Namespace) -> str | None:
 
 
 def _module_exists(name: str) -> bool:
-    """Tells whether `python -m` would find a top-level module; imports nothing."""
+    """Returns True if `python -m` would find a top-level module; imports nothing."""
     sys.path.insert(0, os.getcwd())
     try:
         return bool(name) and importlib.util.find_spec(name) is not None

@@ -1,4 +1,4 @@
-"""The environment that each worker gets."""
+"""The environment of the launched workers."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import final
 
 __all__ = ["FORK_SUPPORT", "THREAD_VARIABLES", "JobEnvironment", "thread_limits"]
 
-# Each worker's BLAS would take all cores: three workers on two cores run 6 times slower.
+# By default each worker's BLAS takes all cores: three workers on two cores run 6 times slower.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
-# telegrad sets it as well, before it imports gRPC: too late where a program imports gRPC first.
+# telegrad sets it as well, before it imports gRPC: too late if a program imports gRPC first.
 FORK_SUPPORT = {"GRPC_ENABLE_FORK_SUPPORT": "0"}
 
 
 def available_cores() -> int:
-    """Returns how many cores this process may use."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def thread_limits(environ: Mapping[str, str], workers: int, cores: int) -> dict[str, str]:
-    """Returns the thread counts to set: each worker's share, where nothing is set.
+    """Returns the thread counts to set: each worker's share, for variables that are not set.
 
     >>> thread_limits({"MKL_NUM_THREADS": "4"}, workers=3, cores=2)
     {'OMP_NUM_THREADS': '1', 'OPENBLAS_NUM_THREADS': '1'}
@@ -34,15 +34,15 @@ def thread_limits(environ: Mapping[str, str], workers: int, cores: int) -> dict[
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEnvironment:
-    """What all workers of a job on this host have in common.
+    """The part of the environment that all workers of a job on this host share.
 
     Attributes:
         base: The launcher's own environment.
-        workers: How many workers this host has.
+        workers: The number of workers on this host.
         first_rank: The rank of the first of them.
-        world_size: How many workers there are on all hosts; None: those of this one.
-        host: Where the coordinator is.
-        port: Its port.
+        world_size: The number of workers on all hosts; None if this host has all of them.
+        host: The coordinator's host.
+        port: The coordinator's port.
         job: The job's name.
         token_file: The file with the job's token.
         limits: The thread counts of `thread_limits`.
@@ -66,7 +66,7 @@ class JobEnvironment:
     def of(self, rank: int) -> dict[str, str]:
         """Returns the environment of one worker."""
         environment = FORK_SUPPORT | dict(self.base)
-        environment.pop("TELEGRAD_TOKEN", None)  # it would go before this job's own
+        environment.pop("TELEGRAD_TOKEN", None)  # it would override this job's own
         environment.update(self.limits)
         environment.update(
             RANK=str(rank),

@@ -1,7 +1,7 @@
-"""LocalWorkers: more workers for a program that runs already, as a notebook does.
+"""LocalWorkers: further workers for a program that already runs, such as a notebook.
 
 agent = rpc.init_rpc("me")                       # a job of one
-with launch.LocalWorkers(2) as workers:          # and of three
+with launch.LocalWorkers(2) as workers:          # now a job of three
     rpc.rpc_sync(workers.names[0], np.square, (x,))
 """
 
@@ -52,10 +52,10 @@ __all__ = [
 ]
 
 
-# -- one local worker as the program that started it sees it: a process, its messages, its output --
+# -- one local worker, seen from the program: its process, messages and output -------------------
 
 READ_BYTES = 1 << 16
-# The path comes as an argument, so that telegrad is found where the program has found it.
+# The path is an argument, so that telegrad is found in the same place as in the program.
 BOOTSTRAP = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from telegrad.launch.local_workers import main; main(int(sys.argv[2]), int(sys.argv[3]))"
@@ -67,8 +67,8 @@ class LocalProcess:
     """A process in a session of its own, so that an interrupt of the program does not reach it.
 
     Args:
-        environ: Its environment.
-        label: What stands before the lines that it writes, until it has a name.
+        environ: The environment of the process.
+        label: The prefix of its output lines, until it has a name.
     """
 
     def __init__(self, environ: Mapping[str, str], label: str) -> None:
@@ -106,25 +106,25 @@ class LocalProcess:
 
     @property
     def living(self) -> bool:
-        """Whether it runs."""
+        """True if the process runs."""
         return not self._exited(0.0)
 
     def send(self, verb: str, **fields: object) -> None:
-        """Tells it something; dropped when it is gone."""
+        """Sends the process a message; dropped if the process is gone."""
         self._channel.send(verb, **fields)
 
     def expect(self, verb: str, deadline: float, timeout: float) -> dict[str, Any]:
-        """Returns its next message, which must be of this verb.
+        """Returns the next message of the process, which must have this verb.
 
         Args:
-            verb: What it is to say.
-            deadline: Until when, of the monotonic clock.
-            timeout: How long the whole start may take, for the error.
+            verb: The expected verb.
+            deadline: The end of the wait, on the monotonic clock.
+            timeout: Seconds that the whole start may take, for the error.
 
         Raises:
-            RendezvousTimeoutError: It did not say it in time.
+            RendezvousTimeoutError: The message did not come in time.
             DuplicateNameError: Another worker has its name.
-            RendezvousError: It failed otherwise, or is gone.
+            RendezvousError: It failed for another reason, or is gone.
         """
         try:
             message = self._received.get(timeout=max(0.0, deadline - time.monotonic()))
@@ -146,12 +146,12 @@ class LocalProcess:
         return RendezvousError(f"local worker {self.name!r} did not start: {why}")
 
     def leave(self) -> None:
-        """Tells it to finish what it serves and to exit; does not wait."""
+        """Tells the process to finish the calls that it serves and to exit; does not wait."""
         self._told_to_leave = True
         self._channel.send("leave")
 
     def end(self, deadline: float) -> None:
-        """Waits for its exit until the deadline, kills what is left of its session, and reaps it."""
+        """Waits for its exit until the deadline, kills the rest of its session, and reaps it."""
         self._told_to_leave = True
         self._exited(max(0.0, deadline - time.monotonic()))
         with contextlib.suppress(ProcessLookupError):
@@ -172,7 +172,7 @@ class LocalProcess:
             return True
         try:
             descriptor = os.pidfd_open(self.pid)
-        except ProcessLookupError:  # whoever waits for every child of the program has reaped it
+        except ProcessLookupError:  # the program has reaped it by a wait for any child
             return True
         try:
             return bool(select.select([descriptor], [], [], timeout)[0])
@@ -180,7 +180,7 @@ class LocalProcess:
             os.close(descriptor)
 
     def _end(self) -> str:
-        """Says how it ended."""
+        """Returns in words in which way the process ended."""
         if not self._exited(1.0):
             return "closed its line"
         try:
@@ -203,9 +203,9 @@ class LocalProcess:
         self._received.put(None)
 
     def _relay(self) -> None:
-        """Passes on what it writes, line by line, until the pipes are closed or it was reaped.
+        """Passes its output on, line by line, until the pipes are closed or it was reaped.
 
-        What it has started in a session of its own may hold the pipes open for ever.
+        A child that it started in another session may hold the pipes open for ever.
         """
         with selectors.DefaultSelector() as selector:
             for kind, pipe in (("stdout", self._process.stdout), ("stderr", self._process.stderr)):
@@ -228,7 +228,7 @@ class LocalProcess:
                 self._show("stderr", end.encode())
 
     def _pass_on(self, key: selectors.SelectorKey) -> bool:
-        """Passes on what a pipe holds; returns whether there may be more."""
+        """Passes on the content of a pipe; returns True if there may be more."""
         kind, splitter = key.data
         data = os.read(key.fd, READ_BYTES)
         self._show_all(kind, splitter.feed(data) if data else splitter.finish())
@@ -240,7 +240,7 @@ class LocalProcess:
                 self._show(kind, piece.text)
 
     def _show(self, kind: str, line: bytes) -> None:
-        """Writes to whatever stands for the stream now: a notebook's cell, a test's capture."""
+        """Writes to the present standard stream: a notebook's cell, a test's capture."""
         stream = sys.stdout if kind == "stdout" else sys.stderr
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.write(f"[{self.name}] {line.decode(errors='replace')}\n")
@@ -248,23 +248,22 @@ class LocalProcess:
 
 
 def own_path() -> list[str]:
-    """Returns where this process finds modules, whatever its directory is later."""
+    """Returns the module search path of this process as absolute paths."""
     return [os.path.abspath(entry) for entry in sys.path]
 
 
-# -- the script of a program, as its local workers import it: what multiprocessing's spawn does --
+# -- the program's script, imported by local workers as multiprocessing's spawn does -------------
 
 LOADING = "TELEGRAD_LOADING_SCRIPT"  # in a worker's environment while it imports the script
 SPAWNED = "__mp_main__"  # multiprocessing's name for the script in a process that it spawned
 
 
 def own_script() -> tuple[str, str]:
-    """Returns how this process' `__main__` is imported elsewhere.
+    """Returns the way in which another process can import this process' `__main__`.
 
     Returns:
-        ("path", its file), ("module", its name after `python -m`), or ("", "") where there is
-        none: in a notebook, at a prompt, and where somebody else's program runs the user's code,
-        as pytest does.
+        ("path", its file), ("module", its name after `python -m`), or ("", "") if there is none: in
+        a notebook, at a prompt, and if another program runs the user's code, as pytest does.
     """
     main = sys.modules["__main__"]
     name = getattr(getattr(main, "__spec__", None), "name", "")
@@ -277,15 +276,15 @@ def own_script() -> tuple[str, str]:
 
 
 def load_script(kind: str, what: str, arguments: list[str]) -> None:
-    """Runs the script as `__mp_main__`, so that its functions are there and its main part is not.
+    """Runs the script as `__mp_main__`, so that it defines its functions but skips its main part.
 
     Args:
-        kind: As `own_script` says it; "" leaves an empty `__main__`.
-        what: Likewise.
-        arguments: What the script finds in `sys.argv`.
+        kind: The first value of `own_script`; "" leaves an empty `__main__`.
+        what: The second value of `own_script`.
+        arguments: The script's `sys.argv`.
 
     Raises:
-        BaseException: Whatever the script raises.
+        BaseException: Any error that the script raises.
     """
     module = types.ModuleType(SPAWNED if kind else "__main__")
     sys.argv = arguments
@@ -304,7 +303,7 @@ def load_script(kind: str, what: str, arguments: list[str]) -> None:
 
 
 def _is_a_tool(path: str) -> bool:
-    """Whether a program was installed, and is not the user's own."""
+    """Returns True if a program was installed, rather than being the user's own."""
     parts = os.path.abspath(path).split(os.sep)
     if "site-packages" in parts or "dist-packages" in parts:
         return True
@@ -312,11 +311,12 @@ def _is_a_tool(path: str) -> bool:
     return os.path.dirname(os.path.abspath(path)) in places or path.startswith(places[1] + os.sep)
 
 
-# ------------------------------------------------------------------------------------------------
+# -- the workers ---------------------------------------------------------------------------------
 
 START_SECONDS = 60.0  # two interpreters that import NumPy and gRPC take 1 s; a busy machine, 20
-LEAVE_SECONDS = 5.0  # from the word to leave until the interpreter has ended, then it is killed
-# What `telegrad run` says to its workers is not for those of one of them.
+LEAVE_SECONDS = 5.0  # from the order to leave until the interpreter must have ended
+# Variables that `telegrad run` sets for a worker, and that this worker's local workers must not
+# get.
 OWN_VARIABLES = (
     "RANK",
     "LOCAL_RANK",
@@ -333,31 +333,30 @@ OWN_VARIABLES = (
 class LocalWorkers:
     """Processes on this host that join the job of this program and serve its calls.
 
-    They serve the functions of the modules that this program has imported from outside the
-    standard library and site-packages, and those of its script, which they import as
-    multiprocessing's `spawn` does: what it does besides defining things belongs under
-    `if __name__ == "__main__":`. A module that was changed is not imported again: make new workers.
-    What they write comes out here, with their name in front.
+    They serve functions of this program's script, and of the modules that the program has imported
+    from outside the standard library and site-packages. They import the script as multiprocessing's
+    `spawn` does: everything but definitions belongs under `if __name__ == "__main__":`. A changed
+    module is not imported again: make new workers. Their output appears here, with their name in
+    front.
 
-    They have ranks and names of their own on top of the job's: `worker1`, `worker2` beside a
-    program that is a job of one. They end when the block is left, when `close()` or
-    `rpc.shutdown()` is called, and within a second when this process ends in any other way. Calls
-    to one that ended raise WorkerLostError.
+    Their ranks and names follow the job's: `worker1`, `worker2` beside a program that is a job of
+    one. They end when the block is left, when `close()` or `rpc.shutdown()` is called, and within a
+    second when this process ends in any other way. Calls to one that ended raise WorkerLostError.
 
     Args:
-        n: How many; by default as many as there are names.
-        names: What they are called; by default `worker` and their rank.
+        n: The number of workers; by default the number of names.
+        names: The workers' names; by default `worker` and their rank.
         timeout: Seconds until all of them have joined, above 0.
 
     Raises:
         NotInitializedError: `rpc.init_rpc` was not called before.
-        RendezvousError: One did not start; its words are in the message, and all are ended.
+        RendezvousError: One did not start, for the reason in the message; all are ended.
         DuplicateNameError: A worker of the job has one of the names.
-        RuntimeError: A worker's own import of the script leads here.
+        RuntimeError: The script was being imported by a local worker when it made this.
         ValueError: The number and the names do not fit, or there are none.
 
     Attributes:
-        names: Their names, by rank.
+        names: The names of the workers, by rank.
     """
 
     def __init__(
@@ -371,7 +370,7 @@ class LocalWorkers:
         wanted = _checked_names(n, names)
         deadline = time.monotonic() + _checked_timeout(timeout)
         self._pid = os.getpid()
-        self._lock = threading.Lock()  # guards whether it is closed
+        self._lock = threading.Lock()  # guards `_closed`
         self._closed = False
         self._processes: list[LocalProcess] = []
         self.names: tuple[str, ...] = ()
@@ -396,7 +395,7 @@ class LocalWorkers:
         agent.after_close(self.close)
 
     def close(self) -> None:
-        """Ends the workers: each finishes what it serves, for 2 s, and leaves. Idempotent."""
+        """Ends the workers: each finishes its calls, for at most 2 s, and leaves. Idempotent."""
         with self._lock:
             if self._closed or self._pid != os.getpid():  # in a forked child they are not ours
                 return
@@ -452,7 +451,7 @@ def _refuse_while_loading() -> None:
 
 
 def _checked_names(n: int | None, names: Sequence[str] | None) -> list[str]:
-    """Returns a name for each worker; "" for one that the job gives."""
+    """Returns a name for each worker; "" if the job is to give it one."""
     if isinstance(names, str):
         raise TypeError(f"names must be a list of str (got {names!r}); write [{names!r}]")
     count = n if n is not None else len(names or ())
@@ -475,26 +474,26 @@ def _checked_timeout(timeout: float) -> float:
     return min(timeout, threading.TIMEOUT_MAX)
 
 
-# -- the main program of a local worker: joins the job of the program that started it, and serves --
+# -- the main program of a local worker ----------------------------------------------------------
 #
 #     program                                   worker
 #     start {invitation, script, path} ───────▶ runs the script as `__mp_main__`
 #                                      ◀─────── ready
-#     join {name}                      ───────▶ becomes a member on top of the job
+#     join {name}                      ───────▶ becomes a member of the running job
 #                                      ◀─────── joined {name, rank}
-#     settle                           ───────▶ hears of all who joined before
+#     settle                           ───────▶ learns of all workers that joined before
 #                                      ◀─────── settled
 #                                      ◀─────── imported {name}: may I import this module?
 #     known {name, known, path}        ───────▶
-#     leave                            ───────▶ finishes what it serves, leaves, exits
+#     leave                            ───────▶ finishes the calls it serves, leaves, exits
 #
 # After it has joined it calls shutdown() like any worker whose own part is done: it serves until
-# every other one has called it too. When the program is gone it ends at once, with all that it
-# started.
+# every other worker has called it too. When the program is gone it ends at once, with all its
+# children.
 
 ANSWER_SECONDS = 10.0  # the program answers from a thread of its own, whatever else it does
-DRAIN_SECONDS = 2.0  # what a call that is being served gets when the workers are closed
-CLOSE_SECONDS = 5.0  # from then on; before that the program ends the process
+DRAIN_SECONDS = 2.0  # for calls that are being served when the workers are closed
+CLOSE_SECONDS = 5.0  # after that; the program ends the process earlier
 LEFT = "its LocalWorkers were closed"
 
 
@@ -502,8 +501,8 @@ def main(descriptor: int, program: int) -> None:
     """Serves until told to leave, until all have shut down, or until the program is gone.
 
     Args:
-        descriptor: Our end of the socket to the program.
-        program: Its process id.
+        descriptor: The worker's end of the socket to the program.
+        program: The program's process id.
     """
     _start_thread("local-program-watch", _end_with, program)
     channel = LineChannel(socket.socket(fileno=descriptor))
@@ -514,19 +513,19 @@ def main(descriptor: int, program: int) -> None:
 
 @final
 class _Importer:
-    """Imports what the program has imported of the user's own modules, when it is asked for.
+    """Imports, on demand, those of the user's modules that the program has imported.
 
-    Not on the loop, which inherits the Context of who first posted to a peer: there only protocol
-    messages are read, in which no honest worker names a class.
+    It does not import on the loop, which has the Context of the first call that posted to a peer:
+    only protocol messages are read there, and no honest worker names a class in them.
     """
 
     def __init__(self, channel: LineChannel) -> None:
         self._channel = channel
-        self._lock = threading.Lock()  # guards the questions that are not answered
+        self._lock = threading.Lock()  # guards the open questions
         self._asked: dict[str, Future[dict[str, Any]]] = {}
 
     def answer(self, answer: dict[str, Any]) -> None:
-        """Takes what the program says of a module."""
+        """Takes the program's answer about a module."""
         with self._lock:
             asked = self._asked.pop(answer["name"], None)
         if asked is not None:
@@ -538,9 +537,9 @@ class _Importer:
         if name not in sys.modules and not self._program_has(name):
             return
         try:
-            importlib.invalidate_caches()  # it may have been written a moment ago
+            importlib.invalidate_caches()  # the file may have been written a moment ago
             importlib.import_module(name)
-        except Exception:  # whatever the user's module raises
+        except Exception:  # raised by the user's module
             sys.stderr.write(f"this worker cannot import {name!r}, which the program has:\n")
             traceback.print_exc()
 
@@ -563,7 +562,7 @@ class _Importer:
 
 @final
 class _Worker:
-    """What the main thread does, and what the control thread tells it."""
+    """The work of the main thread, and its orders from the control thread."""
 
     def __init__(self, channel: LineChannel) -> None:
         self._channel = channel
@@ -571,7 +570,7 @@ class _Worker:
         self._orders: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
 
     def read(self) -> None:
-        """Takes what the program says; when it says no more, nobody needs this process."""
+        """Takes the program's messages; ends the process after the last: nobody needs it then."""
         for message in self._channel.messages():
             if message["verb"] == "known":
                 self._importer.answer(message)
@@ -614,25 +613,25 @@ class _Worker:
         try:
             shut_down()
         except TelegradError:
-            pass  # told to leave at once, or the program's coordinator is gone
+            pass  # ordered to leave at once, or the program's coordinator is gone
         finally:
             self._orders.put({"verb": "ended"})
 
 
 def end_session() -> None:
-    """Ends this process and what it has started, at once."""
+    """Ends this process and all its children, at once."""
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
 
 
 def _end_with(program: int) -> None:
-    """Waits for the end of the program; its child may hold our socket's other end open."""
+    """Waits for the end of the program; a child of it may hold our socket's other end open."""
     try:
         descriptor = os.pidfd_open(program)
     except ProcessLookupError:
         end_session()
-    if os.getppid() != program:  # gone, and its number may be another process' already
+    if os.getppid() != program:  # it is gone, and another process may have its number already
         end_session()
     select.select([descriptor], [], [])
     end_session()

@@ -1,4 +1,4 @@
-r"""Passes on what the workers write: whole lines, each with its rank in front.
+r"""The relay of the workers' output: whole lines, each with its rank in front.
 
     written by a worker          on a terminal                  elsewhere
     text\n                       [0] text\n                     [0] text\n
@@ -6,7 +6,8 @@ r"""Passes on what the workers write: whole lines, each with its rank in front.
     text\r                       [0] text, in place             nothing
     text (and the pipe ends)     [0] text\n                     [0] text\n
 
-A line of one worker is never broken by another's. Nothing here decodes: bytes are passed on.
+A line of one worker is never broken by another's. Nothing is decoded: bytes are passed on. The file
+also holds the lines of JSON between a program and its local workers.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ __all__ = [
 ]
 
 
-# -- shortens the traceback of a KeyboardInterrupt to one line: whoever pressed Ctrl-C knows why --
+# -- the traceback of a KeyboardInterrupt, shortened to one line ---------------------------------
 
 BEGIN = b"Traceback (most recent call last):"
 INTERRUPT = b"KeyboardInterrupt"
@@ -44,7 +45,7 @@ _PLACE = re.compile(rb'^  File "(.*)", line (\d+), in (.*)$')
 @final
 @dataclass(slots=True)
 class InterruptShortener:
-    """Takes the lines of one worker's stderr; tracebacks of other exceptions pass as they are.
+    """Shortens tracebacks of KeyboardInterrupt in one worker's stderr; others pass unchanged.
 
     >>> shortener = InterruptShortener()
     >>> shortener.feed(b"Traceback (most recent call last):")
@@ -58,7 +59,7 @@ class InterruptShortener:
     _held: list[bytes] = field(default_factory=list)
 
     def feed(self, line: bytes) -> list[bytes]:
-        """Takes a line; returns what is to be shown now."""
+        """Takes a line; returns the lines to show now."""
         if line == BEGIN:
             before, self._held = self._held, [line]
             return before
@@ -74,18 +75,18 @@ class InterruptShortener:
         return [b"%s (%s, line %s, in %s)" % (line, *places[-1].groups())] if places else [line]
 
     def finish(self) -> list[bytes]:
-        """Returns what was held back when the stream ended."""
+        """Returns the lines held back when the stream ended."""
         held, self._held = self._held, []
         return held
 
 
-# ------------------------------------------------------------------------------------------------
+# -- the relay -----------------------------------------------------------------------------------
 
 LONGEST_LINE = 1 << 20  # a worker that never writes a newline must not fill our memory
-TAIL_LINES = 200  # what is kept of each worker's stderr; a traceback with its causes fits
-LAST_LINES = 20  # of a worker that failed without a traceback
+TAIL_LINES = 200  # kept of each worker's stderr; a traceback with its causes fits
+LAST_LINES = 20  # shown of a worker that failed without a traceback
 TRACEBACK = b"Traceback (most recent call last):"
-CHAIN_LINKS = (  # what stands before a traceback that belongs to the one above it
+CHAIN_LINKS = (  # these words precede a traceback that belongs to the one above it
     b"direct cause of the following",
     b"another exception occurred",
     b"remote traceback, from",
@@ -95,11 +96,11 @@ CLEAR = b"\r\x1b[K"
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A line, or what a carriage return ended.
+    """A line, or a text that ended with a carriage return.
 
     Attributes:
-        text: Without its end.
-        in_place: Whether the next piece is to overwrite it.
+        text: The text without its end.
+        in_place: True if the next piece is to overwrite it.
     """
 
     text: bytes
@@ -111,7 +112,7 @@ class Piece:
 class LineSplitter:
     r"""Cuts one stream into pieces.
 
-    A text before `\r` is given out in place at once, and again as a line if `\n` follows.
+    Text before `\r` is returned as an in-place piece at once, and again as a line if `\n` follows.
 
     >>> splitter = LineSplitter()
     >>> splitter.feed(b"one\ntwo\rthr")
@@ -124,7 +125,7 @@ class LineSplitter:
     _returned: bytes | None = None
 
     def feed(self, data: bytes) -> list[Piece]:
-        """Takes what was read; returns what is complete."""
+        """Takes the bytes that were read; returns the complete pieces."""
         pieces: list[Piece] = []
         while data:
             returned, self._returned = self._returned, None
@@ -150,7 +151,7 @@ class LineSplitter:
         return pieces
 
     def finish(self) -> list[Piece]:
-        """Returns the last line if it has no end."""
+        """Returns the last line if it lacks a newline."""
         rest, self._rest, self._returned = self._rest, b"", None
         return [Piece(rest)] if rest else []
 
@@ -164,12 +165,12 @@ def _first_end(data: bytes) -> int:
 
 @final
 class Screen:
-    """One of the launcher's own streams, and whether a text stands there in place.
+    """One of the launcher's own streams, which knows if an in-place text stands there.
 
     Args:
-        stream: Where to write; unbuffered, so that a failed write is never tried again at exit.
-        terminal: Whether it is one.
-        columns: Its width; longer in-place texts are cut, else they would scroll.
+        stream: The stream; unbuffered, so that a failed write is never tried again at exit.
+        terminal: True if the stream is a terminal.
+        columns: The terminal's width; longer in-place texts are cut, as they would scroll.
     """
 
     def __init__(self, stream: RawIOBase | BytesIO, *, terminal: bool, columns: int = 80) -> None:
@@ -179,7 +180,7 @@ class Screen:
         self._in_place = False
 
     def write(self, piece: Piece, prefix: bytes = b"") -> bool:
-        """Shows a piece; returns whether a whole line was written.
+        """Writes a piece; returns True if that was a whole line.
 
         Raises:
             BrokenPipeError: Nobody reads the stream any more.
@@ -194,7 +195,7 @@ class Screen:
         return True
 
     def clear(self) -> None:
-        """Takes away what stands in place."""
+        """Removes the in-place text."""
         if self._in_place:
             self._in_place = False
             self._put(CLEAR)
@@ -203,7 +204,7 @@ class Screen:
         view = memoryview(data)
         while view:
             written = self._stream.write(view)
-            if written is None:  # a pipe whose reader made it non-blocking, and full
+            if written is None:  # a full pipe that its reader has made non-blocking
                 select.select([], [self._stream], [])
             else:
                 view = view[written:]
@@ -217,16 +218,16 @@ class _Stream:
     splitter: LineSplitter = field(default_factory=LineSplitter)
     shortener: InterruptShortener = field(default_factory=InterruptShortener)
     tail: deque[tuple[int, bytes]] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
-    traceback_at: float | None = None  # when its last one began
+    traceback_at: float | None = None  # the time at which its last one began
 
 
 @final
 class LogRelay:
-    """The streams of all workers on their way to the launcher's; used by one thread.
+    """The relay from all workers' streams to the launcher's; used by one thread.
 
     Args:
-        out: Where stdout goes.
-        err: Where stderr goes.
+        out: The screen for stdout.
+        err: The screen for stderr.
         verb: The command after `telegrad`, which begins the launcher's own lines.
     """
 
@@ -238,11 +239,11 @@ class LogRelay:
         self._interrupted = False
 
     def interrupted(self) -> None:
-        """From now on the traceback of a KeyboardInterrupt is shown as one line."""
+        """Shows tracebacks of KeyboardInterrupt as one line from now on."""
         self._interrupted = True
 
     def feed(self, rank: int, stream: str, data: bytes) -> None:
-        """Takes what a worker wrote to `stdout` or `stderr`; b"" means that it ended."""
+        """Takes a worker's output to `stdout` or `stderr`; b"" means that the stream ended."""
         source = self._streams.setdefault((rank, stream), _Stream())
         pieces = source.splitter.feed(data) if data else source.splitter.finish()
         for piece in pieces:
@@ -264,18 +265,18 @@ class LogRelay:
         return None
 
     def traceback_age(self, rank: int) -> float:
-        """Returns the seconds since a worker's last traceback began; 0 where there is none."""
+        """Returns the seconds since a worker's last traceback began; 0 if there is none."""
         source = self._streams.get((rank, "stderr"))
         began = None if source is None else source.traceback_at
         return 0.0 if began is None else time.monotonic() - began
 
     @property
     def lines(self) -> int:
-        """How many lines of workers were written so far, to both streams."""
+        """The number of workers' lines that were written so far, to both streams."""
         return self._lines
 
     def show_traceback_last(self, rank: int) -> None:
-        """Repeats the last traceback of a worker, or its last lines, unless they stand last."""
+        """Repeats a worker's last traceback, or its last lines, unless they are the last output."""
         kept = self._end_of(rank)
         if not kept or kept[0][0] == self._lines - len(kept) + 1:
             return
@@ -286,14 +287,14 @@ class LogRelay:
         return [line for _, line in self._end_of(rank)]
 
     def show(self, rank: int, lines: Sequence[bytes]) -> None:
-        """Writes lines of a worker, of another host's perhaps, to stderr."""
+        """Writes lines of a worker, perhaps one of another host, to stderr."""
         for line in lines:
             self._clear_others("stderr")
             if self._screens["stderr"].write(Piece(line), b"[%d] " % rank):
                 self._lines += 1
 
     def clear(self) -> None:
-        """Takes away what stands in place."""
+        """Removes the in-place texts."""
         for screen in self._screens.values():
             screen.clear()
 
@@ -328,7 +329,7 @@ class LogRelay:
 
 
 def _first_of_chain(tail: list[tuple[int, bytes]]) -> int | None:
-    """Returns where the last traceback begins, with the causes and the local part before it."""
+    """Returns the start of the last traceback, including the causes and local part before it."""
     began = None
     for i in reversed(range(len(tail))):
         line = tail[i][1]
@@ -346,19 +347,19 @@ def _first_of_chain(tail: list[tuple[int, bytes]]) -> int | None:
 
 @final
 class LineChannel:
-    """One end. Any thread may send; one thread reads.
+    """One end of the pair of sockets. Any thread may send; one thread reads.
 
     Args:
-        end: The socket; closed with this.
+        end: The socket; closed together with the channel.
     """
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
         self._reader = end.makefile("rb")
-        self._lock = threading.Lock()  # guards what is written: a line is never broken
+        self._lock = threading.Lock()  # guards writes: a line is never broken
 
     def send(self, verb: str, **fields: object) -> bool:
-        """Sends a message; returns whether the other end is still there."""
+        """Sends a message; returns True if the other end is still there."""
         line = json.dumps({"verb": verb, **fields}).encode() + b"\n"
         try:
             with self._lock:
@@ -368,17 +369,17 @@ class LineChannel:
         return True
 
     def messages(self) -> Iterator[dict[str, Any]]:
-        """Yields what arrives, until the other end is closed or gone."""
+        """Yields the messages that arrive, until the other end is closed or gone."""
         try:
             for line in self._reader:
                 yield json.loads(line)
         except (OSError, ValueError):  # closed here, or cut off in the middle
             return
         finally:
-            self._reader.close()  # it keeps the descriptor open as long as it is
+            self._reader.close()  # it would keep the descriptor open
 
     def close(self) -> None:
-        """Ends both directions, a read that waits included; idempotent."""
-        with contextlib.suppress(OSError):  # the other end was first
+        """Ends both directions, including a read that waits; idempotent."""
+        with contextlib.suppress(OSError):  # the other end has closed before
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()

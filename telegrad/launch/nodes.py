@@ -1,8 +1,8 @@
-"""The launchers of one job on several hosts: how they find each other, and what they tell.
+"""The launchers of one job on several hosts: their meeting, and the log by which they talk.
 
-Node 0's launcher hosts the coordinator. Each publishes in its store how many workers it starts;
-ranks follow by node. After that the store holds a log: the number of the last event, and each event
-under its number. Every launcher reads all of it before it exits.
+Node 0's launcher hosts the coordinator. Each launcher publishes in its store the number of workers
+that it starts; ranks follow by node. After that the store holds a log: the number of the last
+event, and each event under its number. Every launcher reads all of it before it exits.
 
     node 1                       the log                        node 0, node 2
     a worker fails           ──▶ 1: failed, rank 3, its end ──▶ 5 s, SIGTERM, 5 s, kill
@@ -41,9 +41,9 @@ __all__ = ["DONE", "ENDED", "FAILED", "GONE", "SIGNAL", "Event", "Nodes", "Share
 logger = logging.getLogger(__name__)
 
 PREFIX = "telegrad/launch"
-GATHER_SECONDS = 300.0  # a cluster scheduler starts the last node minutes later
+GATHER_SECONDS = 300.0  # a cluster scheduler may start the last node minutes later
 SAY_SECONDS = 10.0
-LOOK_SECONDS = 0.2  # for a key that is there, or is not
+LOOK_SECONDS = 0.2  # for a key that either is set or is not
 CLOSE_SECONDS = 2.0
 LOSSES = tuple(
     f"{error.__module__}.{error.__name__}"
@@ -54,11 +54,11 @@ FAILED, ENDED, SIGNAL, DONE, GONE = "failed", "ended", "signal", "done", "gone"
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Which workers of the job a node has.
+    """The workers of the job that one node has.
 
     Attributes:
-        first_rank: The rank of its first.
-        world_size: How many workers all nodes have.
+        first_rank: The rank of the node's first worker.
+        world_size: The number of workers on all nodes.
     """
 
     first_rank: int
@@ -67,17 +67,17 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What one launcher tells the others.
+    """A message from one launcher to the others.
 
     Attributes:
         kind: `failed`, `ended` with exit code 0, `signal`, `done`, or `gone` for a launcher that
             is lost.
-        node: Whom it is about.
+        node: The node that it is about.
         rank: The worker that failed or ended.
-        code: Its exit code, or the number of the signal that the launcher got.
-        text: What the worker wrote last.
-        age: Seconds since the worker began to fail, when this was told. Whom a failure takes along
-            may exit before the one that failed.
+        code: The worker's exit code, or the number of the signal that the launcher got.
+        text: The last lines that the worker wrote.
+        age: Seconds since the worker began to fail, when this was sent. A worker that fails only
+            because of another may exit before that other one.
     """
 
     kind: str
@@ -89,7 +89,7 @@ class Event:
 
     @property
     def words(self) -> str:
-        """What happened, for `failed` and `gone`.
+        """A description of the event, for `failed` and `gone`.
 
         >>> Event(FAILED, 1, rank=3, code=-9).words
         'rank 3 on node 1 was killed by SIGKILL'
@@ -100,7 +100,7 @@ class Event:
 
     @property
     def follows(self) -> bool:
-        """Whether the worker failed since another one was lost, as far as its traceback says.
+        """True if the worker failed because another was lost, as far as its traceback tells.
 
         >>> Event(FAILED, 0, text=("telegrad.errors.WorkerLostError: worker 'w1' is lost",)).follows
         True
@@ -109,10 +109,10 @@ class Event:
 
     @classmethod
     def read(cls, data: bytes) -> Event:
-        """Reads what `json.dumps(asdict(event))` wrote.
+        """Reads an event that `json.dumps(asdict(event))` wrote.
 
         Raises:
-            ValueError: It is no event.
+            ValueError: The data is not an event.
         """
         try:
             fields: dict[str, Any] = json.loads(data)
@@ -131,19 +131,19 @@ def share_ranks(
     *,
     timeout: float = GATHER_SECONDS,
 ) -> Share:
-    """Publishes how many workers this node starts; waits for all nodes; returns this one's share.
+    """Publishes this node's number of workers; waits for all nodes; returns this node's share.
 
     Args:
-        store: The job's.
+        store: The job's store.
         node: This node's rank.
-        nodes: How many nodes there are.
-        workers: How many workers this one starts.
-        say: Is given a line when something changed, or nothing has for a while.
+        nodes: The number of nodes.
+        workers: The number of workers that this node starts.
+        say: Gets a line for the user when something changed, or nothing has changed for a while.
         timeout: Seconds for all nodes to come.
 
     Raises:
-        RendezvousError: Two nodes have one rank, or disagree on how many there are.
-        RendezvousTimeoutError: Not all came in time; the message names them.
+        RendezvousError: Two nodes have the same rank, or disagree on the number of nodes.
+        RendezvousTimeoutError: Not all came in time; the message names the missing nodes.
     """
     table = PrefixStore(PREFIX, store)
     own = {"nodes": nodes, "workers": workers, "host": socket.gethostname()}
@@ -182,7 +182,7 @@ def _wait_for(table: Store, node: int, say: Callable[[str], None], timeout: floa
 
 
 def _missing(table: Store, nodes: int, timeout: float) -> RendezvousTimeoutError:
-    """Returns the error that names all who did not come."""
+    """Returns the error that names all missing nodes."""
     missing = []
     for each in range(nodes):
         try:
@@ -198,15 +198,15 @@ def _missing(table: Store, nodes: int, timeout: float) -> RendezvousTimeoutError
 
 @final
 class Nodes:
-    """This launcher's part in the log; two threads of its own talk to the store until it closes.
+    """This launcher's access to the log; two threads of its own use the store until it closes.
 
     Args:
-        store: The job's.
+        store: The job's store.
         node: This node's rank.
-        nodes: How many there are.
+        nodes: The number of nodes.
 
     Attributes:
-        wake: Readable when `take` has something.
+        wake: A socket that is readable when `take` has something.
     """
 
     def __init__(self, store: Store, node: int, nodes: int) -> None:
@@ -228,43 +228,43 @@ class Nodes:
 
     @property
     def all_done(self) -> bool:
-        """Whether the workers of all nodes have ended, or those of some cannot be heard of."""
+        """True if the workers of all nodes have ended, or no news of the others can come."""
         return not self._undone
 
     @property
     def first_failure(self) -> Event | None:
-        """What ended the job, if anything failed.
+        """The event that ended the job, if anything failed.
 
-        That is what began first of what does not follow from the loss of another worker. Clocks
-        tell too little here: a launcher may read late what its worker wrote early.
+        Of the failures that do not follow from the loss of another worker, it is the one that began
+        first. The order in the log tells too little: a launcher may read a worker's output late.
         """
         return min(self._failures)[-1] if self._failures else None
 
     def tell(self, event: Event) -> None:
-        """Tells all launchers, this one too; does not block."""
+        """Sends an event to all launchers, this one included; does not block."""
         self._to_tell.put(event)
 
     def take(self) -> list[Event]:
-        """Returns what was told since, in the order of the log; for the thread that selects."""
+        """Returns the events since the last call, in log order; for the thread that selects."""
         with contextlib.suppress(BlockingIOError):
             self.wake.recv(4096)
         events: list[Event] = []
         while not self._heard.empty():
             heard, event = self._heard.get()
             if event.kind == GONE and event.node not in self._undone:
-                continue  # it has done its part
+                continue  # it had already reported `done`
             events.append(event)
             if event.kind in (FAILED, GONE):
                 began = heard - event.age
                 self._failures.append((event.follows, began, len(self._failures), event))
             if event.kind in (DONE, GONE):
                 self._undone.discard(event.node)
-            if event.kind == GONE and event.node == 0:  # and with it the log
+            if event.kind == GONE and event.node == 0:  # the log is gone with node 0
                 self._undone.clear()
         return events
 
     def close(self) -> None:
-        """Tells what is to be told still; the log is read to its end where that is known."""
+        """Sends the remaining events; reads the log to its end if that is known."""
         self._to_tell.put(None)
         for thread in self._threads:
             thread.join(CLOSE_SECONDS)
@@ -281,7 +281,7 @@ class Nodes:
                 logger.debug("%r was not told: %s", event, error)
 
     def _read(self) -> None:
-        """Reads events until all nodes are done; without a log node 0 is gone, and all with it."""
+        """Reads events until all nodes are done; a lost log means that all others are gone."""
         undone = set(self._undone)
         number = 0
         while undone:
@@ -295,5 +295,5 @@ class Nodes:
             if event.kind == GONE and event.node == 0:
                 undone.clear()
             self._heard.put((time.monotonic(), event))
-            with contextlib.suppress(BlockingIOError):  # it is awake
+            with contextlib.suppress(BlockingIOError):  # the buffer is full, so it will wake up
                 self._waker.send(b"e")

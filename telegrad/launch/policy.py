@@ -1,4 +1,4 @@
-"""What the launcher does when a worker fails or a signal comes; pure.
+"""The launcher's reaction to a failed worker or a signal; pure.
 
 running ──a worker fails, here or on another host──> 5 s ──> SIGTERM ──> 5 s ──> kill
    │
@@ -14,24 +14,24 @@ from typing import final
 
 __all__ = ["Failure", "Policy", "Send", "exit_status"]
 
-GRACE = 5.0  # enough to notice the loss of a worker, say so and clean up
+GRACE = 5.0  # enough to notice the loss of a worker, report it and clean up
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Asks for a signal to each living worker; SIGKILL goes to all that they started too."""
+    """A request to send a signal to each living worker; SIGKILL goes to their children, too."""
 
     signal_number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A worker that ended by itself and not well.
+    """The failure of a worker that ended by itself.
 
     Attributes:
-        rank: Which one.
-        code: Its exit code; -n when signal n ended it.
-        place: When it began to fail, as a place in the order of all output.
+        rank: The worker's rank.
+        code: The worker's exit code; -n if signal n ended it.
+        place: The position in the combined output at which it began to fail.
     """
 
     rank: int
@@ -57,7 +57,7 @@ class Policy:
     _reason: int | None = field(init=False, default=None)
 
     def exited(self, rank: int, code: int, now: float, place: int) -> bool:
-        """Takes the end of a worker; returns whether it is the first failure of the run."""
+        """Records the end of a worker; returns True if it is the first failure of the run."""
         self.living.discard(rank)
         self._codes[rank] = code
         if code == 0 or self._told:
@@ -66,11 +66,11 @@ class Policy:
         return self._end_soon(now)
 
     def failed_elsewhere(self, now: float) -> bool:
-        """Takes it that a worker of another host failed; returns whether that is news here."""
+        """Records that a worker of another host failed; returns True if that is news here."""
         return not self._told and self._end_soon(now)
 
     def signalled(self, number: int, now: float) -> list[Send]:
-        """Takes a signal that the launcher got; returns what to send."""
+        """Handles a signal to the launcher; returns the signals to send."""
         if self._reason is not None:
             return self._tell(signal.SIGKILL)
         self._reason = number
@@ -80,24 +80,24 @@ class Policy:
         return self._tell(signal.SIGTERM)
 
     def tick(self, now: float) -> list[Send]:
-        """Returns what has become due to be sent."""
+        """Returns the signals that have become due."""
         due = [step for step in self._steps if step[0] <= now]
         self._steps = [step for step in self._steps if step[0] > now]
         return [send for _, number in due for send in self._tell(number)]
 
     @property
     def next_tick(self) -> float | None:
-        """When `tick` has something to do again; None for never."""
+        """The time at which `tick` has something to do again; None for never."""
         return self._steps[0][0] if self._steps else None
 
     @property
     def culprit(self) -> Failure | None:
-        """The worker that began to fail first; those that we ended do not count."""
+        """The worker that began to fail first; workers that the launcher ended do not count."""
         return min(self._failures, key=lambda failure: failure.place, default=None)
 
     @property
     def exit_code(self) -> int:
-        """The code to exit with: the culprit's, else that of the signal, else 0."""
+        """The launcher's exit code: the first failure's, else that of the signal, else 0."""
         if self.culprit is not None:
             return exit_status(self.culprit.code)
         if self._reason is not None and any(self._codes.values()):
@@ -105,7 +105,7 @@ class Policy:
         return 0
 
     def _end_soon(self, now: float) -> bool:
-        """Sets the end, at the first failure of the run."""
+        """Schedules the end, at the first failure of the run."""
         if self._ending:
             return False
         self._ending = True
@@ -118,7 +118,7 @@ class Policy:
 
 
 def exit_status(code: int) -> int:
-    """Returns an exit code as a shell has it.
+    """Returns an exit code in the form that a shell uses.
 
     >>> exit_status(3), exit_status(-9)
     (3, 137)
@@ -127,7 +127,7 @@ def exit_status(code: int) -> int:
 
 
 def describe(code: int) -> str:
-    """Says how a process ended.
+    """Returns in words in which way a process ended.
 
     >>> describe(3), describe(-9)
     ('failed with exit code 3', 'was killed by SIGKILL')

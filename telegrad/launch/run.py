@@ -1,9 +1,9 @@
-"""One run of `telegrad run` on this host: the coordinator's, or one that reaches it.
+"""One run of `telegrad run` on this host, which hosts the coordinator or reaches it.
 
 --nnodes 1     a random job name and token, the coordinator on a free port of loopback
 node 0 of N    the job is named after the script and the port; the user's token; the coordinator
                on --master-addr and --master-port
-node R of N    the same name and token; the coordinator is dialled until it is there
+node R of N    the same name and token; the coordinator is dialled until it answers
 """
 
 from __future__ import annotations
@@ -68,16 +68,16 @@ __all__ = [
 ]
 
 
-# -- who was turned away at a port of this process, in words for people --------------------------
+# -- refused connections at a port of this process, in words for people --------------------------
 
 AUDIT: Final = "telegrad.audit"
 REFUSED: Final = "connection.refused"
-MOST_REFUSALS = 16  # told apart: strangers choose what they say
+MOST_REFUSALS = 16  # distinct ones: strangers choose their words
 
 
 @final
 class Refusals(logging.Handler):
-    """Hears from the audit log who was turned away; made by `refusals`."""
+    """Collects refused connections from the audit log; made by `refusals`."""
 
     def __init__(self, say: Callable[[str], object]) -> None:
         super().__init__(logging.WARNING)
@@ -91,7 +91,7 @@ class Refusals(logging.Handler):
             who = str(told.get("peer", "a stranger")).rpartition(".")[2]
             address = str(told.get("address", "?")).rpartition(" ")[2]
             family, _, place = address.partition(":")
-            if family in ("ipv4", "ipv6"):  # each dial leaves from another port
+            if family in ("ipv4", "ipv6"):  # without the port, which differs for each dial
                 address = place.rpartition(":")[0]
             words = f"{who} from {address} ({told.get('words', '')})"
             if words not in self._words:
@@ -99,7 +99,7 @@ class Refusals(logging.Handler):
                 self._say(words)
 
     def found(self) -> list[str]:
-        """Returns what was heard, each once."""
+        """Returns the refusals, each once."""
         return list(self._words)
 
 
@@ -109,10 +109,10 @@ def _keep_quiet(words: str) -> None:
 
 @contextlib.contextmanager
 def refusals(say: Callable[[str], object] = _keep_quiet) -> Iterator[Refusals]:
-    """Hears, inside the block, who is turned away by this process.
+    """Collects the connections that this process refuses inside the block.
 
     Args:
-        say: Is told at once, of each once; in a thread of the audit log's.
+        say: Gets each distinct refusal at once; called in the audit log's thread.
     """
     logger, handler = logging.getLogger(AUDIT), Refusals(say)
     logger.addHandler(handler)
@@ -122,7 +122,7 @@ def refusals(say: Callable[[str], object] = _keep_quiet) -> Iterator[Refusals]:
         logger.removeHandler(handler)
 
 
-# ------------------------------------------------------------------------------------------------
+# -- the run -------------------------------------------------------------------------------------
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_LIMITS = ConnectionLimits()
@@ -130,26 +130,26 @@ COULD_NOT_START = 1
 FIRST_SESSION_RANK = -2  # of launchers, downwards; the coordinator is -1
 DIAL_SECONDS = 10.0
 DIAL_PAUSE = 0.2
-GOODBYE_SECONDS = 10.0  # for the other launchers to have read the end of the log
+GOODBYE_SECONDS = 10.0  # for the other launchers to read the log to its end
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What the command line says.
+    """The settings from the command line.
 
     Attributes:
-        command: What each worker executes.
+        command: The command that each worker executes.
         script: The script or module, for the job's name.
-        workers: How many this host starts.
-        nodes: How many hosts there are.
-        node: Which one this is.
-        host: Where node 0 is.
+        workers: The number of workers that this host starts.
+        nodes: The number of hosts.
+        node: The number of this host.
+        host: The host of node 0.
         port: The coordinator's port there; 0 for a free one, on one host alone.
-        bind: The address on which node 0 listens, where it is not `host`.
-        limits: What others may take of the coordinator.
+        bind: The address on which node 0 listens, if it is not `host`.
+        limits: The limits on what others may use of the coordinator.
         gather: Seconds for all nodes to come.
-        verb: The command after `telegrad`, for what the launcher says.
+        verb: The command after `telegrad`, for the launcher's own lines.
     """
 
     command: Sequence[str]
@@ -166,17 +166,17 @@ class RunOptions:
 
     @property
     def job(self) -> str:
-        """A name that says what runs; on one host no other run has it."""
+        """The job's name, made from the script's; on one host no other run has the same."""
         stem = re.sub(r"[^A-Za-z0-9._-]", "-", Path(self.script).stem)[:40] or "job"
         return f"{stem}-{secrets.token_hex(4)}" if self.nodes == 1 else f"{stem}-{self.port}"
 
     @property
     def name(self) -> str:
-        """What this launcher's certificate has to say, where the workers have such."""
+        """The name that this launcher's certificate must have, if workers have certificates."""
         return COORDINATOR_NAME if self.node == 0 else f"node{self.node}"
 
     def address(self, job: str) -> JobAddress:
-        """Returns where the coordinator is."""
+        """Returns the address of the job."""
         return JobAddress(
             host=self.host,
             port=self.port,
@@ -198,8 +198,8 @@ def run(
     """Runs the workers of this host to their end; returns the exit code.
 
     Args:
-        options: What the command line says.
-        failed: Says why they could not be started.
+        options: The settings from the command line.
+        failed: Reports the error if the workers could not be started.
     """
     relay = LogRelay(_screen(sys.stdout), _screen(sys.stderr), options.verb)
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -293,12 +293,12 @@ def _serving(
 
 @contextlib.contextmanager
 def _reaching(options: RunOptions, job: str, token: bytes, relay: LogRelay) -> Iterator[Store]:
-    """Dials node 0 until it is there; yields its store.
+    """Dials node 0 until it answers; yields its store.
 
     Raises:
-        RendezvousError: It is of another job.
-        AuthenticationError: It has another token.
-        TimeoutError: It was not there in time.
+        RendezvousError: Node 0 belongs to another job.
+        AuthenticationError: Node 0 has another token.
+        TimeoutError: Node 0 did not answer in time.
     """
     tls = find_tls(None, os.environ, options.name)
     address = secured(options.address(job), mutual=tls is not None, insecure=False)
@@ -340,13 +340,14 @@ def _reaching(options: RunOptions, job: str, token: bytes, relay: LogRelay) -> I
 
 
 def _host_for_workers(options: RunOptions) -> str:
-    """Returns where the workers of this host find the coordinator, which is where others find them.
+    """Returns the coordinator's host for the workers of this host; other hosts reach it there too.
 
-    Debian's `/etc/hosts` maps a machine's own name to 127.0.1.1. Workers that went there would tell
-    the other hosts to dial loopback.
+    Debian's `/etc/hosts` maps a machine's own name to 127.0.1.1. Workers that used that address
+    would tell the other hosts to dial loopback.
 
     Raises:
-        RendezvousError: It is not clear which address the other hosts reach.
+        RendezvousError: It is not clear which address other hosts can reach.
+        OSError: A host name is not known.
         OSError: A host name is not known.
     """
     if options.node != 0 or options.bind is None or not _is_name_of_loopback(options.host):
@@ -365,7 +366,7 @@ def _host_for_workers(options: RunOptions) -> str:
 
 
 def _is_name_of_loopback(host: str) -> bool:
-    """Tells whether a host is a name that means loopback here and may mean this machine elsewhere.
+    """Returns True for a name that means loopback here but may mean this machine elsewhere.
 
     >>> _is_name_of_loopback("localhost"), _is_name_of_loopback("127.0.0.2")
     (False, False)
@@ -375,7 +376,7 @@ def _is_name_of_loopback(host: str) -> bool:
 
 
 def _why_unreached(host: str, error: ConnectionError) -> str:
-    """Returns an error in words, and which addresses there are where none leads to a host."""
+    """Returns an error in words, with this machine's addresses if no route leads to the host."""
     try:
         if route_to(host) is not None:
             return str(error)
@@ -386,7 +387,7 @@ def _why_unreached(host: str, error: ConnectionError) -> str:
 
 
 def how_to_copy(host: str) -> str:
-    """Says how this host comes by node 0's token."""
+    """Returns instructions to copy node 0's token to this host."""
     name = os.environ.get("TELEGRAD_TOKEN_FILE") or "~/.config/telegrad/token"
     if "TELEGRAD_TOKEN" in os.environ:
         return "set TELEGRAD_TOKEN to the same value on all nodes"
@@ -398,10 +399,10 @@ def how_to_copy(host: str) -> str:
 
 @final
 class _Others:
-    """The launchers of the other hosts as node 0's coordinator sees them.
+    """The launchers of the other hosts, as node 0's coordinator sees them.
 
     Args:
-        nodes: How many nodes there are, this one included.
+        nodes: The number of nodes, this one included.
     """
 
     def __init__(self, nodes: int) -> None:
@@ -410,22 +411,22 @@ class _Others:
         self._nodes: Nodes | None = None
 
     def on_session_lost(self, peer: WorkerInfo, error: WorkerLostError) -> None:
-        """Takes the end of a session; on the loop. While they gather, they may dial again."""
+        """Handles a session's end, on the loop. While nodes gather, a launcher may dial again."""
         node = FIRST_SESSION_RANK - peer.rank
         with self._changed:
             if node not in self._here or self._nodes is None:
                 return
             self._here.discard(node)
             self._changed.notify_all()
-            self._nodes.tell(Event(GONE, node, text=(error.reason,)))  # unless it is done
+            self._nodes.tell(Event(GONE, node, text=(error.reason,)))  # ignored if it is done
 
     def tell(self, nodes: Nodes) -> None:
-        """Has the end of a launcher told from now on."""
+        """Reports the end of launchers to `nodes` from now on."""
         with self._changed:
             self._nodes = nodes
 
     def wait(self) -> None:
-        """Waits until all launchers have gone: they have read the log to its end."""
+        """Waits until all launchers have gone, and so have read the log to its end."""
         with self._changed:
             self._changed.wait_for(lambda: not self._here, GOODBYE_SECONDS)
 
@@ -468,10 +469,10 @@ def _say_limits(relay: LogRelay, environment: JobEnvironment, options: RunOption
         )
 
 
-# -- `--limit NAME=NUMBER`: what others may take of the coordinator that a command hosts ---------
+# -- `--limit NAME=NUMBER`: limits of the coordinator that a command hosts -----------------------
 
-# The names and least values of `rpc.Limits`, which workers take for themselves; the rest of those
-# bounds calls, of which a coordinator serves none.
+# The names and least values of those `rpc.Limits` that a coordinator has as well; the others are
+# limits of calls, and a coordinator serves none.
 LEAST: Final[Mapping[str, float]] = {
     "connections": 1,
     "unproved_streams": 4,
@@ -481,7 +482,7 @@ LEAST: Final[Mapping[str, float]] = {
 }
 MOST: Final = 2**32 - 1
 
-# Those which are called otherwise in the transport.
+# Limits that have another name in the transport.
 _FIELDS: Final[Mapping[str, str]] = {"unproved_streams": "unproved"}
 _OF_MESSAGES: Final = frozenset({"document_bytes", "message_bytes"})
 
@@ -490,7 +491,7 @@ def parse_limit(text: str) -> tuple[str, float]:
     """Returns the name and number of one `--limit`.
 
     Raises:
-        argparse.ArgumentTypeError: It is none.
+        argparse.ArgumentTypeError: The text is not a limit.
 
     >>> parse_limit("connections=200")
     ('connections', 200)
@@ -513,7 +514,7 @@ def parse_limit(text: str) -> tuple[str, float]:
 
 
 def limits_of(pairs: Iterable[tuple[str, float]]) -> ConnectionLimits:
-    """Returns the limits that these numbers make; what is not named has its default.
+    """Returns the limits with these numbers; those that are not named keep their defaults.
 
     >>> limits_of([("connections", 200)]).connections
     200

@@ -1,4 +1,4 @@
-"""What the doctor and the tests need of the launcher: not for users."""
+"""The parts of the launcher that the doctor and the tests use; not for users."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Starts the workers, passes on what they write, and sees to it that all of them end.
+"""The supervisor: starts the workers, passes their output on, and ends all of them.
 
 One thread does it all: a selector over the workers' pipes and the signals. A worker that exited
-stays unreaped until the end, so that its process id, which names its session, is not given to
-another process while there may be members of the session to end.
+stays unreaped until the end. Its process id names its session, and must not be given to another
+process while the session may have members to end.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from telegrad.launch.policy import Policy, Send, describe, exit_status
 __all__ = ["Supervisor", "Watcher"]
 
 READ_BYTES = 1 << 16
-DRAIN_READS = 64  # a pipe holds 64 KiB; what still writes into it after that will be ended
+DRAIN_READS = 64  # a pipe holds 64 KiB; a process that still writes after that will be ended
 LEFTOVER_GRACE = 2.0  # multiprocessing's resource tracker needs milliseconds
 LEFTOVER_POLL = 0.02
 SAY_AFTER = 2.0  # most nodes end together
-NODE_LOST = 1  # the exit code when a launcher is lost, which had no code
+NODE_LOST = 1  # the exit code for a lost launcher, which had no code
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 BOOTSTRAP = (sys.executable, "-I", "-S", str(Path(worker_process.__file__)))
 
@@ -44,7 +44,7 @@ class Watcher:
     """A process that ends the workers' sessions when the launcher is killed.
 
     Args:
-        directory: What it removes then: the directory with the token.
+        directory: The directory with the token, which it removes then.
     """
 
     def __init__(self, directory: str) -> None:
@@ -57,11 +57,11 @@ class Watcher:
         )
 
     def add(self, pid: int) -> None:
-        """Has it watch over one more session."""
+        """Adds a session to watch over."""
         self._write(b"+%d\n" % pid)
 
     def dismiss(self) -> None:
-        """Ends it: nothing is left to do."""
+        """Ends the watcher, as nothing is left to do."""
         self._write(b"done\n")
         self._process.communicate()
 
@@ -78,12 +78,12 @@ class Supervisor:
 
     Args:
         command: The program and its arguments.
-        environment: What each worker gets.
-        relay: Where its output goes.
-        watcher: Is told of each worker.
-        nodes: The launchers of the other hosts; None where there are none.
-        on_ended: Hears of each rank that has exited with 0, and left no process behind that could
-            still join for it; of those on other hosts too. Only where the coordinator is.
+        environment: The environment of the workers.
+        relay: Takes the workers' output.
+        watcher: Gets the session of each worker.
+        nodes: The launchers of the other hosts; None if there are none.
+        on_ended: Called for each rank, on other hosts too, that has exited with 0 and has left no
+            process that could still join in its place. Only at the coordinator's launcher.
     """
 
     def __init__(
@@ -103,13 +103,13 @@ class Supervisor:
         self._on_ended = on_ended
         self._policy = Policy(set(environment.ranks))
         self._workers: dict[int, subprocess.Popen[bytes]] = {}
-        self._signals = 0  # how many this launcher got itself
-        self._told: set[int] = set()  # whose failure the other launchers know of
-        self._unread = False  # whether our own stdout or stderr was closed by its reader
+        self._signals = 0  # the number of signals that this launcher got itself
+        self._told: set[int] = set()  # ranks whose failure was reported to the other launchers
+        self._unread = False  # True if the reader of our own stdout or stderr has closed it
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> int:
-        """Starts the workers and returns when all have ended: the exit code to exit with."""
+        """Starts the workers and waits until all have ended; returns the launcher's exit code."""
         with self._selector, _signal_socket() as signals:
             take = functools.partial(self._take_signals, signals)
             self._selector.register(signals, selectors.EVENT_READ, take)
@@ -149,7 +149,7 @@ class Supervisor:
         return None if due is None else max(0.0, due - time.monotonic())
 
     def _step(self, pause: float | None) -> None:
-        """Waits for what happens next and deals with it."""
+        """Waits for the next event and handles it."""
         for key, _ in self._selector.select(pause):
             if callable(key.data):
                 key.data()
@@ -166,7 +166,7 @@ class Supervisor:
         self._collect()
 
     def _tell(self, kind: str, rank: int = -1, code: int = 0) -> None:
-        """Tells the launchers of other hosts, if there are any."""
+        """Sends an event to the launchers of other hosts, if there are any."""
         if self._nodes is None:
             return
         node = self._nodes.node
@@ -180,7 +180,7 @@ class Supervisor:
             )
 
     def _wait_for_nodes(self) -> None:
-        """Waits until the workers of all hosts have ended; a second signal ends that, too."""
+        """Waits until the workers of all hosts have ended, or until a second signal."""
         if self._nodes is None:
             return
         culprit = self._policy.culprit
@@ -199,7 +199,7 @@ class Supervisor:
             self._step(None if math.isinf(wait) else wait)
 
     def _take_events(self) -> None:
-        """Does what the launchers of other hosts say."""
+        """Handles the events from the launchers of other hosts."""
         assert self._nodes is not None
         for event in self._nodes.take():
             if event.node == self._nodes.node:
@@ -226,7 +226,7 @@ class Supervisor:
         self._send(sends)
 
     def _collect(self) -> None:
-        """Notices which workers have exited; does not reap them."""
+        """Finds the workers that have exited; does not reap them."""
         for rank in sorted(self._policy.living):
             pid = self._workers[rank].pid if rank in self._workers else 0
             if not pid:
@@ -247,14 +247,14 @@ class Supervisor:
                 self._say(f"rank {rank} {describe(code)}; the others get 5 s to end")
 
     def _ended(self, rank: int) -> None:
-        """Lets nobody wait for a rank that will not join any more."""
+        """Makes nobody wait for a rank that will not join any more."""
         if self._on_ended is not None:
             self._on_ended(rank)
         elif self._nodes is not None:
             self._nodes.tell(Event(ENDED, self._nodes.node, rank))
 
     def _drain(self, rank: int) -> None:
-        """Reads what a worker that exited has left in its pipes."""
+        """Reads the rest of the output in the pipes of a worker that exited."""
         for key in list(self._selector.get_map().values()):
             if not callable(key.data) and key.data[0] == rank:
                 for _ in range(DRAIN_READS):
@@ -262,13 +262,13 @@ class Supervisor:
                         break
 
     def _guarded_read(self, key: selectors.SelectorKey) -> bool:
-        """Passes on what a pipe holds; returns whether there was anything.
+        """Passes on the content of a pipe; returns True if there was any.
 
-        When nobody reads our own output any more, the run ends as a program in a pipe does.
+        When our own output has no reader any more, the run ends, as any program in a pipe does.
         """
         assert not isinstance(key.fileobj, int)
         if key.fileobj not in self._selector.get_map():
-            return False  # its end was read when its worker's exit was noticed, in this same step
+            return False  # closed in this same step, when its worker's exit was noticed
         rank, stream = key.data
         try:
             data = os.read(key.fd, READ_BYTES)
@@ -296,7 +296,7 @@ class Supervisor:
                     os.kill(pid, send.signal_number)
 
     def _finish(self) -> None:
-        """Lets what the workers started end by itself for a moment, then says what is left."""
+        """Gives the workers' children a moment to end by themselves, then reports what is left."""
         leaders = [worker.pid for worker in self._workers.values()]
         if worker_process.kill_sessions(leaders, signal.SIGTERM):
             end = time.monotonic() + LEFTOVER_GRACE
@@ -311,7 +311,7 @@ class Supervisor:
                     self._relay.feed(rank, stream, b"")
 
     def _end_everything(self) -> None:
-        """Kills what is left of every session and reaps the workers."""
+        """Kills the rest of every session and reaps the workers."""
         leaders = [worker.pid for worker in self._workers.values()]
         worker_process.kill_sessions(leaders, signal.SIGKILL)
         for worker in self._workers.values():
@@ -321,7 +321,7 @@ class Supervisor:
                     pipe.close()
 
     def _report(self) -> None:
-        """Shows last why the run failed."""
+        """Shows, as the last output, the reason for which the run failed."""
         culprit, elsewhere = self._policy.culprit, self._failure_elsewhere()
         with contextlib.suppress(BrokenPipeError):
             self._relay.clear()
@@ -333,7 +333,7 @@ class Supervisor:
                 self._say(f"rank {culprit.rank} {describe(culprit.code)}")
 
     def _failure_elsewhere(self) -> Event | None:
-        """Returns what ended the job, if that was on another host."""
+        """Returns the event that ended the job, if that was on another host."""
         first = None if self._nodes is None else self._nodes.first_failure
         if first is None or self._nodes is None or first.node == self._nodes.node:
             return None
@@ -352,7 +352,7 @@ class Supervisor:
 
 @contextlib.contextmanager
 def _signal_socket() -> Iterator[socket.socket]:
-    """Turns the signals of the launcher into bytes that can be read, one for each."""
+    """Turns the launcher's signals into bytes to read, one for each."""
     receiver, sender = socket.socketpair()
     with receiver, sender:
         receiver.setblocking(False)

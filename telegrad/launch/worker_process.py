@@ -1,7 +1,7 @@
-"""What the launcher's children run before, or beside, the user's program.
+"""The code that the launcher's children run before the user's program, or beside it.
 
 This file is run by its path with `python -I -S` and imports the standard library alone, so that
-it is there in some 10 ms:
+it starts in some 10 ms:
 
     worker_process.py exec LAUNCHER COMMAND...   asks the kernel to kill this process when the
                                                  launcher dies, then becomes COMMAND
@@ -10,9 +10,9 @@ it is there in some 10 ms:
                                                  removes DIRECTORY; a last line `done` means that
                                                  nothing is left to do
 
-The kernel's death signal reaches a worker itself and at once, the watcher also what the worker
-started. The signal is sent when the *thread* that made the process ends, so workers are started
-by the launcher's main thread.
+The kernel's death signal reaches a worker directly and at once; the watcher also ends the worker's
+own children. The kernel sends the signal when the *thread* that made the process ends, so the
+launcher's main thread starts the workers.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from collections.abc import Iterable
 __all__ = ["become_worker", "kill_sessions", "session_members", "watch"]
 
 PR_SET_PDEATHSIG = 1
-CANNOT_EXECUTE = 127  # as a shell says it
+CANNOT_EXECUTE = 127  # the code that a shell uses
 
 
 def become_worker(launcher: int, command: list[str]) -> None:
     """Replaces this process by `command`, which ends when the process `launcher` does.
 
-    Returns only when the command cannot be executed; it has said so on stderr then.
+    Returns only if the command cannot be executed; the reason is then on stderr.
     """
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != launcher:  # it died before the kernel was asked
@@ -46,7 +46,7 @@ def become_worker(launcher: int, command: list[str]) -> None:
 
 
 def watch(directory: str) -> None:
-    """Waits for the end of the launcher; ends what it left behind."""
+    """Waits for the end of the launcher; then ends the sessions it left behind."""
     leaders: set[int] = set()
     for line in sys.stdin:
         if line.startswith("+"):
@@ -68,7 +68,7 @@ def session_members(leaders: Iterable[int]) -> list[int]:
 
 
 def kill_sessions(leaders: Iterable[int], signal_number: int) -> list[int]:
-    """Signals every living process of these sessions; returns whom it signalled."""
+    """Signals every living process of these sessions; returns those that it signalled."""
     members = session_members(leaders)
     for pid in members:
         try:

@@ -127,7 +127,7 @@ class Reducer:
         reduction.arrived(self._bucket_of[i])
 
     def over(self, reduction: Reduction, broken: str | None = None) -> None:
-        """Records that a pass has ended; `broken`, if given, is the reason to refuse further ones."""
+        """Records that a pass has ended; `broken` is the reason to refuse further ones."""
         with self._lock:
             if self._active is not None and self._active[1] is reduction:
                 self._active = None

@@ -1,7 +1,7 @@
 """The workers of a cluster as agents of this process, over the in-process transport.
 
-Nothing is shared but the loop thread: messages are bytes, and each function runs in a thread and a
-Context of its own, in which its worker's agent is the ambient one.
+Only the loop thread is shared: messages are bytes, and each function runs in a thread and a Context
+of its own, in which its worker's agent is the ambient one.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class AgentsHere(Workers):
     """n agents of one process and their coordinator.
 
     Args:
-        n: How many.
-        options: For each of them.
-        faulty: What strikes their messages, if anything does.
+        n: The number of agents.
+        options: The options of each of them.
+        faulty: The faulty network for their messages; None for a sound one.
     """
 
     def __init__(
@@ -59,15 +59,15 @@ class AgentsHere(Workers):
             raise failed[0]
 
     def submit(self, rank: int, func: Callable[..., Any], args: Sequence[Any]) -> Future[Any]:
-        """Runs the function with the objects themselves; only its calls copy."""
+        """Runs the function with the arguments themselves; only calls inside it copy."""
         return _in_thread(f"worker{rank}", self._run, self._agents[rank], func, args)
 
     def kill(self, rank: int) -> None:
-        """Breaks everything that the worker has; its threads find out by themselves."""
+        """Breaks everything that the worker has open; its threads find out by themselves."""
         self._loop.run(self._transports[rank].kill(), KILL_SECONDS)
 
     def close(self, *, graceful: bool, timeout: float) -> None:
-        """Shuts all agents down together; the killed ones alone."""
+        """Shuts all agents down together; those that were killed without a goodbye."""
         leaving = [
             _in_thread(f"leave-{r}", self._leave, r, agent, graceful, timeout)
             for r, agent in self._agents.items()

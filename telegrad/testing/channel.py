@@ -1,4 +1,4 @@
-"""A pipe between a test and its worker process that carries what a call could carry."""
+"""A pipe between a test and its worker process, for all values that a call could carry."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Channel:
         self._sending = threading.Lock()
 
     def send(self, header: Sequence[str | int], value: Any) -> None:
-        """Sends one value and what the receiver has to know before it decodes it.
+        """Sends one value, and a header that the receiver needs before it decodes the value.
 
         Raises:
-            EncodeError: It cannot travel; nothing was sent.
+            EncodeError: The value cannot travel; nothing was sent.
             OSError: The other end is gone.
         """
         encoded = encode(value)
@@ -42,7 +42,7 @@ class Channel:
                 self._pipe.send_bytes(bytes(buffer))
 
     def answer(self, number: int, error: BaseException | None, value: Any) -> None:
-        """Sends an answer; a value that cannot travel becomes the error that says so."""
+        """Sends an answer; a value that cannot travel is replaced by the error that tells so."""
         try:
             self.send([number], [error, value])
         except OSError:
@@ -51,7 +51,7 @@ class Channel:
             self.send([number], [refused, None])
 
     def receive(self) -> tuple[list[Any], Callable[[], Any]]:
-        """Returns the next header and what decodes its value, once what that needs is imported.
+        """Returns the next header, and a function that decodes its value after the needed imports.
 
         Raises:
             EOFError: The other end is gone.

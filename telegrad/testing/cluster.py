@@ -7,7 +7,7 @@
 
     with Cluster(3, faults=FaultPlan(seed=7, drop=0.01)) as cluster:
         cluster.run(train)                            # over a network that loses messages
-        cluster.network.partition("worker0")          # and heal()
+        cluster.network.partition("worker0")          # until heal()
 
 A function runs with its worker's agent as the ambient one, so the verbs of `telegrad.rpc` and
 `telegrad.dist_autograd` work in it as they do in a program.
@@ -34,9 +34,9 @@ __all__ = ["Cluster"]
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# One call of a test; below the time limit of a test, so that this error is seen and not that.
+# For one `run` or `call`: below the time limit of a test, so that this error comes first.
 LIMIT_SECONDS = 45.0
-# What the other workers get to end once one of them failed: they may wait for it in vain.
+# For the other workers to end once one of them failed: they may wait for it in vain.
 GRACE_SECONDS = 5.0
 CLOSE_SECONDS = 15.0
 
@@ -46,14 +46,14 @@ class Cluster:
     """A job of n workers named `worker0`, `worker1`, ...
 
     Args:
-        n: How many workers.
-        processes: Whether each is a process of its own, over gRPC on loopback; else all are agents
-            of this process, over the in-process transport. Functions, arguments and results must
-            then be what a call could carry, and functions must be importable.
-        options: What each worker's `init_rpc` is told; a token is made where none is given.
+        n: The number of workers.
+        processes: True if each worker is a process of its own, over gRPC on loopback. Functions,
+            arguments and results must then be what a call could carry, and functions importable.
+            False if all are agents of this process, over the in-process transport.
+        options: The options of each worker's `init_rpc`; a token is made if they have none.
         limit: Seconds for one `run` or `call`.
-        faults: What the network does wrong; `FaultPlan()` for one that only does what `network`
-            is told. None for a sound one.
+        faults: The faults of the network; `FaultPlan()` for a network with only those that
+            `network` is told to make. None for a sound network.
 
     Raises:
         ValueError: n is below 1.
@@ -115,7 +115,7 @@ class Cluster:
             The results, by rank.
 
         Raises:
-            Exception: What the first of the failing workers raised; a note names the worker.
+            Exception: The error of the first worker that failed; a note names the worker.
             TimeoutError: It took longer than the cluster's limit.
         """
         return self._gather(self._living, func, args, kwargs)
@@ -125,7 +125,7 @@ class Cluster:
 
         Raises:
             ValueError: There is no such worker, or it was killed.
-            Exception: What the function raised.
+            Exception: Any error that the function raised.
             TimeoutError: It took longer than the cluster's limit.
         """
         self._check(rank)

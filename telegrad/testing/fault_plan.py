@@ -1,12 +1,12 @@
-"""What a network of tests does wrong: drawn from a seed, or told by rules. Pure.
+"""Plans for the faults of a test network, drawn from a seed or set by rules. Pure.
 
     plan = FaultPlan(seed=7, drop=0.01, kill=0.01, rules=[FaultRule(Fault.KILL, "rpc.call")])
 
     message n of carrier c ──▶ Judge ──▶ None, or a Verdict: drop it, delay it by 3 ms, ...
 
-What chance does to a message depends on the seed, the carrier's name and the message's number on
-it, and on nothing that happens elsewhere: a seed gives the same faults for the same messages. Of
-all rules and chances at most one fault strikes a message.
+A fault by chance depends on the seed, the carrier's name and the message's number on that carrier,
+and on nothing else: one seed gives the same faults for the same messages. Of all rules and chances
+at most one fault strikes a message.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ __all__ = [
     "is_handshake",
 ]
 
-HANDSHAKE = "handshake."  # how the kinds of handshake messages begin
+HANDSHAKE = "handshake."  # the prefix of the kinds of handshake messages
 
 
 @final
 class Fault(enum.Enum):
-    """What may happen to a message.
+    """A fault that may strike a message.
 
     Attributes:
-        DROP: It never arrives, and whoever sent it is not told.
-        DELAY: It arrives later, and so does all that follows it on its carrier.
+        DROP: It never arrives, and its sender is not told.
+        DELAY: It arrives later, and so does everything that follows it on its carrier.
         DUPLICATE: It arrives twice.
         REORDER: It arrives behind the next one; never, if there is no next one.
         KILL: Its carrier breaks at both ends; the message is lost.
-        KILL_AFTER: It arrives; then its carrier breaks, and its sender cannot know which it was.
+        KILL_AFTER: It arrives, then its carrier breaks; the sender cannot tell this from KILL.
     """
 
     DROP = "drop"
@@ -58,20 +58,21 @@ class Fault(enum.Enum):
 @final
 @dataclass(frozen=True, slots=True)
 class FaultRule:
-    """Strikes certain messages, by what they carry and by count.
+    """A fault for certain messages, selected by their content and by count.
 
     Attributes:
-        fault: What happens to them.
-        kind: What they carry, as a pattern: the kind of an envelope (`rpc.call`, `autograd.*`),
-            `heartbeat`, `receipt` (a write with nothing else in it), `goodbye`, `bulk` (a chunk
-            of a big buffer), or `handshake.hello` and so on. `*` is everything but handshakes.
-        at: The first of these messages that is struck, counted from 1.
-        times: How many in a row are struck; None for all that follow.
-        sender: Name of the worker that sends, as a pattern.
-        receiver: Name of the worker that it is for, as a pattern.
-        each_carrier: Whether each direction of each carrier counts for itself; else all count
+        fault: The fault.
+        kind: A pattern for the content of messages: the kind of an envelope (`rpc.call`,
+            `autograd.*`), `heartbeat`, `receipt` (a write with nothing else in it), `goodbye`,
+            `bulk` (a chunk of a big buffer), or `handshake.hello` and so on. `*` is everything but
+            handshakes.
+        at: The number of the first of these messages that is struck, from 1.
+        times: The number of messages in a row that are struck; None for all that follow.
+        sender: A pattern for the name of the sending worker.
+        receiver: A pattern for the name of the receiving worker.
+        each_carrier: True if each direction of each carrier counts for itself; False if all count
             together.
-        seconds: How long a DELAY takes.
+        seconds: The duration of a DELAY.
     """
 
     fault: Fault
@@ -89,7 +90,7 @@ class FaultRule:
         _check_seconds("seconds", self.seconds)
 
     def matches(self, passing: Passing) -> bool:
-        """Returns whether a message is one of those that this rule counts."""
+        """Returns True if a message is one of those that this rule counts."""
         if passing.handshake and not self.kind.startswith(HANDSHAKE):
             return False
         return (
@@ -99,30 +100,30 @@ class FaultRule:
         )
 
     def strikes(self, count: int) -> bool:
-        """Returns whether the message that makes the count this high is struck."""
+        """Returns True if this rule strikes the message with this count."""
         return count >= self.at and (self.times is None or count < self.at + self.times)
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultPlan:
-    """What a faulty network does; the default does nothing.
+    """The faults of a network; the default has none.
 
     Attributes:
-        seed: Of all chances; the same one gives the same faults for the same messages.
-        drop: Chance, 0 to 1, that a message is dropped.
-        delay: Chance that a message is delayed.
-        duplicate: Chance that a message comes twice.
-        reorder: Chance that a message comes behind the next one.
-        kill: Chance that the carrier breaks at a message; half of these messages still arrive.
-        longest_delay: Seconds; how long a delay takes is drawn, too.
-        handshakes: Whether chance strikes handshakes, too. One that loses a message is given up
+        seed: The seed of all chances; the same one gives the same faults for the same messages.
+        drop: The chance, from 0 to 1, that a message is dropped.
+        delay: The chance that a message is delayed.
+        duplicate: The chance that a message comes twice.
+        reorder: The chance that a message comes behind the next one.
+        kill: The chance that the carrier breaks at a message; half of these messages still arrive.
+        longest_delay: The longest delay in seconds; the duration is drawn, too.
+        handshakes: True if chance strikes handshakes, too. One that loses a message is given up
             after 5 s, so tests with it are slow.
-        most: How many faults chance makes before the network is sound for good; None for no end.
-        rules: Faults that are no matter of chance; they go first.
+        most: The number of faults by chance after which the network stays sound; None for no end.
+        rules: Faults that do not depend on chance; they have precedence.
 
     Raises:
-        ValueError: The chances are none, or their sum is above 1.
+        ValueError: A chance is not from 0 to 1, or their sum is above 1.
     """
 
     seed: int = 0
@@ -146,7 +147,7 @@ class FaultPlan:
         _check_seconds("longest_delay", self.longest_delay)
 
     def __repr__(self) -> str:
-        """Shows what is not the default, and the seed always."""
+        """Shows the seed, and all values that differ from the default."""
         said = [
             f"{each.name}={getattr(self, each.name)!r}"
             for each in fields(self)
@@ -168,15 +169,15 @@ class FaultPlan:
 @final
 @dataclass(frozen=True, slots=True)
 class Passing:
-    """A message on its way, as far as a plan looks at it.
+    """The facts about one message that a plan looks at.
 
     Attributes:
-        sender: Name of the worker that sends it; empty while not known.
-        receiver: Name of the worker that it is for; empty while not known.
-        carrier: Name of the carrier and direction: `worker0>worker1 control 2, from worker1` is
-            the second that worker0 dialled.
-        number: Which message of that direction it is, handshake included, counted from 1.
-        kinds: What it carries, as `FaultRule.kind` says.
+        sender: The name of the sending worker; empty while it is not known.
+        receiver: The name of the receiving worker; empty while it is not known.
+        carrier: The name of the carrier and direction: `worker0>worker1 control 2, from worker1` is
+            the second carrier that worker0 dialled.
+        number: The number of the message in that direction, handshake included, from 1.
+        kinds: The contents of the message, as `FaultRule.kind` names them.
     """
 
     sender: str
@@ -187,18 +188,18 @@ class Passing:
 
     @property
     def handshake(self) -> bool:
-        """Whether it belongs to the handshake of its carrier."""
+        """True if the message belongs to the handshake of its carrier."""
         return is_handshake(self.kinds)
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What happens to one message.
+    """The fault for one message.
 
     Attributes:
-        fault: What.
-        seconds: How long a delay takes.
+        fault: The fault.
+        seconds: The duration of a delay.
     """
 
     fault: Fault
@@ -207,7 +208,7 @@ class Verdict:
 
 @final
 class Judge:
-    """Judges the messages of a network by a plan; keeps count of rules; not thread-safe.
+    """Decides the fault of each message by a plan; counts for the rules; not thread-safe.
 
     >>> judge = Judge(FaultPlan(rules=[FaultRule(Fault.DROP, "rpc.call", at=2)]))
     >>> calls = [Passing("a", "b", "a>b control 1, from a", n, ("rpc.call",)) for n in (3, 4, 5)]
@@ -221,11 +222,11 @@ class Judge:
         self._by_chance = 0
 
     def judge(self, passing: Passing) -> Verdict | None:
-        """Returns what happens to the next message; None for nothing."""
+        """Returns the fault for the next message; None for no fault."""
         return self._told(passing) or self._drawn(passing)
 
     def _told(self, passing: Passing) -> Verdict | None:
-        """Has every rule count the message; the first that strikes it decides."""
+        """Counts the message for every rule; the first rule that strikes it decides."""
         verdict = None
         for place, rule in enumerate(self._plan.rules):
             if not rule.matches(passing):
@@ -248,17 +249,17 @@ class Judge:
 
 
 def is_handshake(kinds: Sequence[str]) -> bool:
-    """Returns whether a message of these kinds belongs to the handshake of its carrier."""
+    """Returns True if a message of these kinds belongs to the handshake of its carrier."""
     return any(kind.startswith(HANDSHAKE) for kind in kinds)
 
 
 def draw(plan: FaultPlan, carrier: str, number: int) -> Verdict | None:
-    """Draws what chance does to a message; depends on nothing but the arguments.
+    """Draws the fault by chance for a message; depends on nothing but the arguments.
 
     Args:
-        plan: Seed and chances.
-        carrier: Name of the carrier and direction.
-        number: Of the message on it.
+        plan: The plan, with seed and chances.
+        carrier: The name of the carrier and direction.
+        number: The number of the message on it.
     """
     chances = plan.chances()
     if not any(chances.values()):
@@ -273,7 +274,7 @@ def draw(plan: FaultPlan, carrier: str, number: int) -> Verdict | None:
 
 
 def _verdict(name: str, extent: float, longest_delay: float) -> Verdict:
-    """Returns a fault of a name; how long, or which of its two forms, is drawn, too."""
+    """Returns the fault of that name; the duration, or the form of KILL, is drawn as well."""
     fault = Fault(name)
     if fault is Fault.DELAY:
         return Verdict(fault, extent * longest_delay)

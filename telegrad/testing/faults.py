@@ -1,8 +1,8 @@
-"""The network of a job of tests: it judges messages by a plan, and is cut and healed when told.
+"""A faulty network for tests, the transport over it, and a transport that can be killed.
 
-What is cut holds messages back, as a network that loses packets does: nobody is told, and when it
-is whole again before the silence was too long, everything arrives. Carriers that begin while it is
-cut break in their handshake, and are dialled again.
+A cut holds messages back, as a network that loses packets does: nobody is told. If the cut ends
+before the silence was too long, everything arrives. Carriers that begin while the network is cut
+break in their handshake, and are dialled again.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Injected:
     """One fault that was made.
 
     Attributes:
-        passing: The message that it struck.
-        verdict: What happened to it.
+        passing: The message that was struck.
+        verdict: The fault.
     """
 
     passing: Passing
@@ -66,18 +66,18 @@ class Injected:
 @final
 @dataclass(frozen=True, slots=True)
 class FaultStatistics:
-    """What a faulty network has done so far.
+    """The counts of a faulty network so far.
 
     Attributes:
-        messages: That were judged; handshakes included.
-        carriers: That were opened, counted at each faulty end.
+        messages: Messages that were judged; handshakes included.
+        carriers: Carriers that were opened, counted at each faulty end.
         dropped: Messages that never arrived.
         delayed: Messages that arrived later.
         duplicated: Messages that arrived twice.
         reordered: Messages that arrived behind the next one.
         killed: Carriers that broke, by the plan or by `FaultyNetwork.kill`.
-        held: Messages that waited for a network that was cut.
-        unreachable: Dials and handshakes that failed because it was cut.
+        held: Messages that waited because of a cut.
+        unreachable: Dials and handshakes that failed because of a cut.
     """
 
     messages: int = 0
@@ -92,7 +92,7 @@ class FaultStatistics:
 
     @property
     def faults(self) -> int:
-        """How many messages were struck, and carriers broken."""
+        """The number of messages that were struck, and of carriers that were broken."""
         return self.dropped + self.delayed + self.duplicated + self.reordered + self.killed
 
 
@@ -107,18 +107,18 @@ COUNTED = {
 
 
 class FaultyEnd(Protocol):
-    """One end of a carrier, as its network sees it."""
+    """The view that a network has of one end of a carrier."""
 
     @property
     def here(self) -> str:
-        """Name of the worker at this end; empty while not known."""
+        """The name of the worker at this end; empty while it is not known."""
 
     @property
     def there(self) -> str:
-        """Name of the worker at the other end; empty while not known."""
+        """The name of the worker at the other end; empty while it is not known."""
 
     def look_again(self) -> None:
-        """Has what waits see whether the network is whole; from any thread."""
+        """Makes waiting messages check again if there is a cut; from any thread."""
 
     def kill_soon(self) -> None:
         """Breaks the carrier; from any thread."""
@@ -127,14 +127,14 @@ class FaultyEnd(Protocol):
 @final
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """What separates these workers from those; both ways, or only on the way from these."""
+    """A cut between these workers and those; both ways, or only for messages from these."""
 
     these: tuple[str, ...]
     those: tuple[str, ...]
     one_way: bool = False
 
     def separates(self, sender: str, receiver: str) -> bool:
-        """Returns whether it lies on the way from one worker to another."""
+        """Returns True if it cuts the way from one worker to another."""
         if _among(sender, self.these) and _among(receiver, self.those):
             return True
         return not self.one_way and _among(sender, self.those) and _among(receiver, self.these)
@@ -142,45 +142,47 @@ class _Cut:
 
 @final
 class FaultyNetwork:
-    """The network of one job of tests, by a plan; shared by the faulty transports of its workers.
+    """The network of one test job, with a plan; shared by the faulty transports of its workers.
 
-    Workers may live in several processes, each with a network of the same plan: chance does there
-    what it would do here; what rules and `FaultPlan.most` count, each process counts for itself.
+    Workers may live in several processes, each with a network of the same plan. Faults by chance
+    are then the same as in one process; rules and `FaultPlan.most` count in each process by itself.
 
     All methods may be called from any thread.
 
     Args:
-        plan: What goes wrong without being asked; by default nothing does.
+        plan: The faults that happen by themselves; none by default.
     """
 
     def __init__(self, plan: FaultPlan | None = None) -> None:
         self.plan = FaultPlan() if plan is None else plan
-        self._faults_lock = threading.Lock()  # guards all below
+        self._faults_lock = threading.Lock()  # guards all attributes below
         self._judge = Judge(self.plan)
         self._counts: Counter[str] = Counter()
         self._injected: list[Injected] = []
         self._cuts: list[_Cut] = []
         self._numbers: Counter[str] = Counter()
-        self._called: dict[str, str] = {}  # what a worker's line says: what the worker is called
+        self._called: dict[str, str] = {}  # the name in a line's handshake, to the worker's name
         self._open: WeakSet[FaultyEnd] = WeakSet()
 
     def partition(self, these: Names = "*", those: Names = "*", *, one_way: bool = False) -> None:
         """Cuts the network between workers, until it is healed; cuts add up.
 
-        Each of `these` is cut off from each of `those`: `partition("worker0")` leaves worker0
-        alone, `partition()` leaves everybody alone. The coordinator is called `coordinator`; who
-        is cut off from it for longer than `lost_after` is given up by the job.
+        Each of `these` is cut off from each of `those`: `partition("worker0")` cuts worker0 off
+        from all others, `partition()` cuts all workers off from each other. The coordinator is
+        called `coordinator`; the job gives up a worker that is cut off from it for longer than
+        `lost_after`.
 
         Args:
             these: Names, or patterns of names.
             those: Names, or patterns of names.
-            one_way: Whether only what `these` send to `those` is held back, and not the reverse.
+            one_way: True if only messages from `these` to `those` are held back, and not the
+                reverse.
         """
         with self._faults_lock:
             self._cuts.append(_Cut(_names(these), _names(those), one_way))
 
     def heal(self) -> None:
-        """Takes all cuts away; what was held back arrives."""
+        """Removes all cuts; the messages that were held back arrive."""
         with self._faults_lock:
             self._cuts.clear()
             opened = list(self._open)
@@ -188,7 +190,7 @@ class FaultyNetwork:
             carrier.look_again()
 
     def kill(self, these: Names = "*", those: Names = "*") -> None:
-        """Breaks the carriers between workers soon; they may dial again."""
+        """Breaks the carriers between workers soon; workers may dial again."""
         cut = _Cut(_names(these), _names(those))
         with self._faults_lock:
             opened = list(self._open)
@@ -207,7 +209,7 @@ class FaultyNetwork:
             return list(self._injected)
 
     def __repr__(self) -> str:
-        """Shows the plan, with the seed to say when a test fails, and the counts."""
+        """Shows the plan, with the seed to reproduce a failed test, and the counts."""
         counts = self.statistics()
         said = [f"{each.name}: {getattr(counts, each.name)}" for each in fields(counts)]
         return f"<FaultyNetwork of {self.plan!r} ({', '.join(said)})>"
@@ -215,18 +217,18 @@ class FaultyNetwork:
     # For the carriers.
 
     def opened(self, carrier: FaultyEnd) -> None:
-        """Hears of a new end of a carrier."""
+        """Registers a new end of a carrier."""
         with self._faults_lock:
             self._open.add(carrier)
             self._counts["carriers"] += 1
 
     def is_cut(self, sender: str, receiver: str) -> bool:
-        """Returns whether nothing gets from one worker to another; an empty name is anybody's."""
+        """Returns True if nothing gets from one worker to another; "" means any worker."""
         with self._faults_lock:
             return any(cut.separates(sender, receiver) for cut in self._cuts)
 
     def count(self, name: str) -> None:
-        """Counts one more in a field of the statistics."""
+        """Adds one to a field of the statistics."""
         with self._faults_lock:
             self._counts[name] += 1
 
@@ -238,14 +240,14 @@ class FaultyNetwork:
             return f"{ends} {purpose} {self._numbers[direction]}, from {here}"
 
     def called(self, said: str, name: str = "") -> str:
-        """Returns what a worker is called that says a name; learns it where it is given."""
+        """Returns the name of a worker that states `said`; remembers `name` for it if given."""
         with self._faults_lock:
             if name and said:
                 self._called[said] = name
             return self._called.get(said, said)
 
     def judged(self, passing: Passing) -> Verdict | None:
-        """Returns what happens to the next message; None for nothing."""
+        """Returns the fault for the next message; None for no fault."""
         with self._faults_lock:
             self._counts["messages"] += 1
             verdict = self._judge.judge(passing)
@@ -256,7 +258,7 @@ class FaultyNetwork:
 
 
 def faulty_network() -> FaultyNetwork:
-    """Returns the faulty network of the ambient agent, in a function that a cluster runs.
+    """Returns the ambient agent's faulty network; for a function that a cluster runs.
 
     Raises:
         NotInitializedError: The cluster's network is sound.
@@ -272,13 +274,14 @@ def _among(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-# -- reads what passes on a carrier: who talks with whom, what for, and which kinds of envelopes --
+# -- the messages on a carrier: their workers, purpose and kinds ---------------------------------
 #
-# A worker's line to the coordinator says a name of its own, `store.<rank>.<a number drawn at
-# random>.<the worker's name>`; here it is `store.<rank>`, so that a seed does the same to it in every run.
+# A worker's line to the coordinator states a name of its own, `store.<rank>.<a number drawn at
+# random>.<the worker's name>`. Here it counts as `store.<rank>`, so that a seed has the same effect
+# in every run.
 #
-# The first two messages of each direction are the handshake: a letter and a protobuf message. What
-# follows on a control stream are frames, behind a tag where the job has a token and no TLS.
+# The first two messages of each direction are the handshake: a letter and a protobuf message.
+# Frames follow on a control stream, each behind a tag if the job has a token and no TLS.
 
 CONTROL = "control"
 TAG_BYTES = 16
@@ -289,17 +292,17 @@ LETTERS = {b"H": "hello", b"P": "proof", b"W": "welcome", b"R": "refusal"}
 
 @final
 class CarrierReader:
-    """What one end of a carrier knows from the messages that passed it. Pure; not thread-safe.
+    """The facts that one end of a carrier knows from its messages. Pure; not thread-safe.
 
     Attributes:
-        here: Name of the worker at this end; empty until its hello has passed.
-        there: Name of the worker at the other end; empty until it is known.
-        purpose: What the carrier is for; empty until the dialler's hello has passed.
-        sent: Messages that this end has sent.
+        here: The name of the worker at this end; empty until its hello has passed.
+        there: The name of the worker at the other end; empty until it is known.
+        purpose: The purpose of the carrier; empty until the dialler's hello has passed.
+        sent: The number of messages that this end has sent.
 
     Args:
-        dialled: Whether this end dialled.
-        tls: Whether the carrier is encrypted, so that frames need no tags.
+        dialled: True if this end dialled.
+        tls: True if the carrier is encrypted, so that frames need no tags.
     """
 
     def __init__(self, *, dialled: bool, tls: bool = False) -> None:
@@ -314,16 +317,16 @@ class CarrierReader:
 
     @property
     def proved(self) -> bool:
-        """Whether this end has received all of the other's handshake."""
+        """True if this end has received the whole handshake of the other end."""
         return self._received >= HANDSHAKE_MESSAGES
 
     def sends(self, message: bytes) -> tuple[str, ...]:
-        """Reads a message that this end sends; returns the kinds of what it carries."""
+        """Reads a message that this end sends; returns the kinds of its content."""
         self.sent += 1
         return self._read(message, self.sent, own=True)
 
     def receives(self, message: bytes) -> tuple[str, ...]:
-        """Reads a message that this end received; returns the kinds of what it carries."""
+        """Reads a message that this end received; returns the kinds of its content."""
         self._received += 1
         return self._read(message, self._received, own=False)
 
@@ -357,13 +360,13 @@ class CarrierReader:
 
 
 def name_in(hello: pb.Hello) -> str:
-    """Returns the name that a hello says, without what differs from one run to the next."""
+    """Returns the name that a hello states, without the part that differs between runs."""
     line = LINE.fullmatch(hello.name)
     return hello.name if line is None else line[1]
 
 
 def kinds_of(payload: bytes) -> tuple[str, ...]:
-    """Returns the kinds of all that a frame carries, each once.
+    """Returns the kinds of the contents of a frame, each once.
 
     Raises:
         DecodeError: The bytes are not a frame.
@@ -378,30 +381,30 @@ def kinds_of(payload: bytes) -> tuple[str, ...]:
     return tuple(found) or ("receipt",)
 
 
-# -- a transport that does wrong what a plan says: it drops, delays, repeats, reorders, breaks, cuts --
+# -- a transport over a faulty network -----------------------------------------------------------
 #
 #     network = FaultyNetwork(FaultPlan(seed=7, drop=0.01))
 #     transport = FaultyTransport(GrpcTransport(), network)     # one for each worker
-#     network.partition("worker0", "worker1")                   # ... and heal() it
+#     network.partition("worker0", "worker1")                   # until heal()
 #
 #     Exchange ──▶ faulty carrier ──▶ carrier of any transport ──▶ faulty carrier ──▶ Exchange
 #                  judges what it sends                            judges what it sends
 #
-# Each message is judged once, where it is sent; so every worker of a job gets a faulty transport.
+# Each message is judged once, at its sender; so every worker of a job gets a faulty transport.
 
 
 @final
 class FaultyTransport(Transport):
-    """Another transport over a faulty network.
+    """Another transport, over a faulty network.
 
-    What this worker sends is judged; give every worker of a job one, over the same network.
+    The network judges the messages that this worker sends. Give every worker of a job such a
+    transport, over the same network.
 
     Args:
-        inner: What makes the carriers.
-        network: What strikes them.
-        name: What this worker is called in rules and cuts. By default each of its carriers is
-            called what it says in its handshake: `worker0`, and the one to the coordinator
-            `store.0`.
+        inner: The transport that makes the carriers.
+        network: The faulty network.
+        name: The name of this worker in rules and cuts. By default each of its carriers has the
+            name in its handshake: `worker0`, and `store.0` on the line to the coordinator.
     """
 
     def __init__(self, inner: Transport, network: FaultyNetwork, *, name: str = "") -> None:
@@ -411,16 +414,16 @@ class FaultyTransport(Transport):
 
     @property
     def scheme(self) -> str:
-        """That of the inner transport."""
+        """The scheme of the inner transport."""
         return self._inner.scheme
 
     @property
     def schemes(self) -> frozenset[str]:
-        """Those of the inner transport."""
+        """The schemes of the inner transport."""
         return self._inner.schemes
 
     async def listen(self, accept: Callable[[Carrier], Awaitable[None]]) -> Listener:
-        """Opens a door of the inner transport; what comes in is faulty."""
+        """Opens a listener of the inner transport, whose carriers become faulty."""
 
         async def accept_faulty(carrier: Carrier) -> None:
             await accept(_FaultyCarrier(carrier, self._network, self._name, dialled=False))
@@ -428,7 +431,7 @@ class FaultyTransport(Transport):
         return await self._inner.listen(accept_faulty)
 
     async def dial(self, endpoint: str) -> Carrier:
-        """Dials; fails, as an unreachable host does, while everything is cut."""
+        """Dials; fails as for an unreachable host while everything is cut."""
         if self._network.is_cut("", ""):
             self._network.count("unreachable")
             raise ConnectionError(f"{endpoint} cannot be reached: the network is cut")
@@ -442,7 +445,7 @@ class FaultyTransport(Transport):
 
 @final
 class _FaultyCarrier(WrappedCarrier):
-    """Judges what this end sends, and holds back both directions while the network is cut."""
+    """Judges the messages of this end, and holds back both directions while the network is cut."""
 
     def __init__(self, inner: Carrier, network: FaultyNetwork, name: str, *, dialled: bool) -> None:
         super().__init__(inner)
@@ -452,20 +455,20 @@ class _FaultyCarrier(WrappedCarrier):
         self._reader = CarrierReader(dialled=dialled, tls=bool(inner.binding))
         self._name = ""
         self._loop = asyncio.get_running_loop()
-        self._looks = asyncio.Event()  # the network was healed, or this end is closed
+        self._looks = asyncio.Event()  # set when the network was healed, or this end is closed
         self._ended = asyncio.Event()
-        self._late: list[bytes] = []  # messages that go behind the next one
+        self._late: list[bytes] = []  # reordered messages, to be sent behind the next one
         self._breaking: asyncio.Task[None] | None = None
         network.opened(self)
 
     @property
     def here(self) -> str:
-        """Name of the worker at this end, as far as is known."""
+        """The name of the worker at this end, as far as it is known."""
         return self._own or self._reader.here
 
     @property
     def there(self) -> str:
-        """Name of the worker at the other end, as far as is known."""
+        """The name of the worker at the other end, as far as it is known."""
         return self._network.called(self._reader.there)
 
     async def send(self, message: bytes) -> None:
@@ -485,7 +488,7 @@ class _FaultyCarrier(WrappedCarrier):
         try:
             message = await self._inner.receive()
         except CarrierClosedError:
-            if self._reader.proved:  # who is cut off does not hear of the end either
+            if self._reader.proved:  # an end that is cut off does not notice the break either
                 await self._wait_for_way(self.there, self.here, handshake=False)
             raise
         kinds = self._reader.receives(message)
@@ -500,7 +503,7 @@ class _FaultyCarrier(WrappedCarrier):
             await self._breaking
 
     def look_again(self) -> None:
-        """Has what waits see whether the network is whole; from any thread."""
+        """Makes waiting messages check again if there is a cut; from any thread."""
         self._call_soon(self._looks.set)
 
     def kill_soon(self) -> None:
@@ -540,7 +543,7 @@ class _FaultyCarrier(WrappedCarrier):
         self._check_open()
 
     async def _wait_for_way(self, sender: str, receiver: str, *, handshake: bool) -> None:
-        """Returns when the network from one end to the other is whole; breaks a handshake."""
+        """Returns once there is no cut between two ends; breaks a carrier in its handshake."""
         if not self._network.is_cut(sender, receiver):
             return
         if handshake:
@@ -564,7 +567,7 @@ class _FaultyCarrier(WrappedCarrier):
             self._break()
 
     def _break(self) -> None:
-        """Ends the carrier without a wait: closing it may take its transport a while."""
+        """Ends the carrier without waiting: closing it may take its transport a while."""
         self._end()
         if self._breaking is None:
             self._breaking = self._loop.create_task(self._inner.close())
@@ -578,7 +581,7 @@ class _FaultyCarrier(WrappedCarrier):
             self._loop.call_soon_threadsafe(function)
 
 
-# -- a transport that can die as a process does: everything breaks at once and nobody says goodbye --
+# -- a transport that can be killed: everything breaks at once, without a goodbye ----------------
 
 
 @final
@@ -586,7 +589,7 @@ class KillableTransport(Transport):
     """Another transport, until it is killed.
 
     Args:
-        inner: What makes the carriers.
+        inner: The transport that makes the carriers.
     """
 
     def __init__(self, inner: Transport) -> None:
@@ -596,21 +599,21 @@ class KillableTransport(Transport):
 
     @property
     def scheme(self) -> str:
-        """That of the inner transport."""
+        """The scheme of the inner transport."""
         return self._inner.scheme
 
     @property
     def schemes(self) -> frozenset[str]:
-        """Those of the inner transport."""
+        """The schemes of the inner transport."""
         return self._inner.schemes
 
     @property
     def dead(self) -> bool:
-        """Whether it was killed."""
+        """True if the transport was killed."""
         return self._dead
 
     async def listen(self, accept: Callable[[Carrier], Awaitable[None]]) -> Listener:
-        """Opens a door that the kill closes."""
+        """Opens a listener that a kill closes."""
 
         async def remember(carrier: Carrier) -> None:
             await self._keep(carrier)
@@ -629,7 +632,7 @@ class KillableTransport(Transport):
         return carrier
 
     async def kill(self) -> None:
-        """Breaks all carriers and closes all doors; nothing is dialled or accepted any more."""
+        """Breaks all carriers and closes all listeners; nothing is dialled or accepted any more."""
         self._dead = True
         opened, self._open = self._open, []
         for thing in reversed(opened):

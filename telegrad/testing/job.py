@@ -18,11 +18,11 @@ CLOSE_SECONDS = 5.0
 
 @final
 class Job:
-    """Where the workers of one cluster meet.
+    """The meeting point of the workers of one cluster.
 
     Args:
-        n: How many workers it has.
-        options: What the test says; the token is taken from it, or made.
+        n: The number of workers.
+        options: The test's options; their token is used, or one is made.
     """
 
     def __init__(self, n: int, options: RpcOptions | None) -> None:
@@ -48,7 +48,7 @@ class Job:
         (self.endpoint,) = self._coordinator.start()
 
     def environment(self, rank: int) -> dict[str, str]:
-        """Returns what `env://` reads, for one worker."""
+        """Returns the environment of one worker, which `env://` reads."""
         host, _, port = self.endpoint.rpartition("://")[2].rpartition(":")
         return {
             "RANK": str(rank),

@@ -1,7 +1,7 @@
 """Leak checks: nothing that a test starts outlives it.
 
-A check compares what is there with what was there before. What is on its way out gets a bounded
-time to go; what stays is named in the error. Threads and children that belong to libraries for
+A check compares the state after a block with the state before it. Things that are about to end get
+a bounded time for it; the error names what stays. Threads and children that belong to libraries for
 the life of the process, and end with it, are no leaks; they are listed here.
 """
 
@@ -34,8 +34,8 @@ __all__ = [
 ]
 
 
-# What ends by itself after a shutdown takes milliseconds; loaded cores may need seconds, and a
-# machine may stand still for some.
+# Whatever ends by itself after a shutdown takes milliseconds; on loaded cores it may take seconds,
+# and a machine may stand still for some.
 GONE_WITHIN = 20.0
 POLL_SECONDS = 0.005
 
@@ -61,9 +61,9 @@ def wait_until_gone(
     """Waits until `left` returns nothing.
 
     Args:
-        what: The word for the error: `threads`.
-        left: Returns what is still there; called until it returns nothing.
-        within: Seconds.
+        what: The word for the leaked things in the error: `threads`.
+        left: Returns the things that are still there; called until it returns none.
+        within: Seconds to wait at most.
 
     Raises:
         LeakError: Something was still there; the message lists it.
@@ -102,7 +102,7 @@ def no_leaked_tasks(loop: asyncio.AbstractEventLoop, within: float = GONE_WITHIN
 
 
 def open_descriptors() -> dict[int, str]:
-    """Returns this process' open descriptors, each with what it leads to."""
+    """Returns this process' open descriptors, each with the target it refers to."""
     found: dict[int, str] = {}
     for entry in Path("/proc/self/fd").iterdir():
         try:
@@ -116,8 +116,8 @@ def open_descriptors() -> dict[int, str]:
 def no_leaked_descriptors(within: float = GONE_WITHIN) -> Iterator[None]:
     """Checks that every file, socket and pipe that the block opens is closed soon after it.
 
-    A library that is imported or first used in the block may keep some for good; use it once
-    before.
+    A library that the block imports or uses for the first time may keep some for good; use it once
+    before the block.
     """
     before = set(open_descriptors().items())
     yield
@@ -167,11 +167,11 @@ def no_leaked_children(within: float = GONE_WITHIN) -> Iterator[None]:
     wait_until_gone("child processes", left, within)
 
 
-# -- leak checks across a cluster: RRefs, autograd contexts and calls that nobody waits for any more --
+# -- leak checks across a cluster: RRefs, autograd contexts, and calls ---------------------------
 
 
 def held_references() -> dict[str, int]:
-    """Returns what the ambient agent holds for others and of others, by kind."""
+    """Returns the numbers of things that the ambient agent holds for or from others, by kind."""
     agent = current_agent()
     statistics = agent.statistics()
     return {
@@ -187,11 +187,11 @@ def no_leaked_references(cluster: Cluster, within: float = GONE_WITHIN) -> Itera
     """Checks that the block leaves no worker of a cluster with more than it held before.
 
     Args:
-        cluster: Its living workers are asked; one that the block kills is not.
-        within: Seconds that what is on its way out gets to go.
+        cluster: The cluster; its living workers are asked, but none that the block kills.
+        within: Seconds for things that are about to go.
 
     Raises:
-        LeakError: A worker holds more; the message names it and what.
+        LeakError: A worker holds more; the message names the worker and the kind.
     """
     before = {r: cluster.call(r, held_references) for r in cluster.living}
     yield

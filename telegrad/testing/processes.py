@@ -1,8 +1,8 @@
 """The workers of a cluster as processes of their own, over gRPC on loopback.
 
 The test's process hosts the coordinator, as `telegrad run` does, so that any rank may be killed.
-Each worker is told what to run through a pipe of its own, in the encoding of the wire; when the
-pipe ends, because the test's process died, the worker dies too.
+Each worker gets its functions through a pipe of its own, in the encoding of the wire. When the pipe
+ends, because the test's process died, the worker dies too.
 """
 
 from __future__ import annotations
@@ -105,9 +105,9 @@ class Processes(Workers):
     """n processes and the coordinator that they meet at.
 
     Args:
-        n: How many workers.
-        options: For each of them.
-        faults: What the network of each of them does wrong.
+        n: The number of workers.
+        options: The options of each of them.
+        faults: The faults of each worker's network.
     """
 
     def __init__(self, n: int, options: RpcOptions | None, faults: FaultPlan | None = None) -> None:
@@ -160,7 +160,7 @@ class Processes(Workers):
         self._job.close()
 
     def _start(self, rank: int) -> _Worker:
-        """Starts a process and tells it what multiprocessing would tell one that it spawns."""
+        """Starts a process and gives it what multiprocessing gives a process that it spawns."""
         name = f"cluster-worker{rank}"
         preparation = multiprocessing.spawn.get_preparation_data(name)
         del preparation["authkey"]  # it is only for processes that multiprocessing starts

@@ -1,4 +1,4 @@
-"""The main function of a cluster's process: joins the job and runs what it is told."""
+"""The main function of a cluster's process: joins the job and runs the functions it gets."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def main(descriptor: int) -> None:
     """Runs a worker of a cluster.
 
     Args:
-        descriptor: The end of a `multiprocessing.Pipe`, through which come what multiprocessing
-            tells a process that it spawns, the options and the faults, and then the requests.
+        descriptor: The end of a `multiprocessing.Pipe`. First comes what multiprocessing sends a
+            process that it spawns, then the options and the faults, then the requests.
     """
     pipe = Connection(descriptor)
     process = multiprocessing.current_process()
-    process._inheriting = True  # type: ignore[attr-defined]  # a script without a guard says so
+    process._inheriting = True  # type: ignore[attr-defined]  # for the check of unguarded scripts
     multiprocessing.spawn.prepare(pipe.recv())
     del process._inheriting  # type: ignore[attr-defined]
     options, faults = pipe.recv()
@@ -53,7 +53,7 @@ def serve(pipe: Connection, options: rpc.RpcOptions, faults: FaultPlan | None = 
 
 
 def over_faults(inner: Transport, faults: FaultPlan | None) -> Transport:
-    """Returns a transport over a network of its own that does what the plan says, if any."""
+    """Returns a transport over a network of its own with the plan's faults, if there is a plan."""
     return inner if faults is None else FaultyTransport(inner, FaultyNetwork(faults))
 
 
@@ -73,7 +73,7 @@ def _read(
                 target=_answer, args=(channel, header, read, options, faults, leave), daemon=True
             ).start()
     except (EOFError, OSError):
-        os._exit(1)  # whoever told this process what to do is gone
+        os._exit(1)  # the test's process is gone
 
 
 def _answer(

@@ -1,4 +1,4 @@
-"""What a cluster is made of: workers that run functions, wherever they live."""
+"""The interface of a cluster's workers, which run functions."""
 
 from __future__ import annotations
 
