@@ -1,4 +1,4 @@
-"""The doctor: examines every pair of a job's workers, says what is wrong and how to mend it."""
+"""The doctor: examines every pair of a job's workers, and reports problems with remedies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`telegrad doctor`: looks at this host, then at every pair of workers of a small job on all hosts."""
+"""`telegrad doctor`: examines this host, then every pair of workers of a small job on all hosts."""
 
 from __future__ import annotations
 
@@ -54,24 +54,24 @@ __all__ = [
 ]
 
 
-# -- what `telegrad doctor` sees of the host that it runs on: versions, addresses, token, certificates --
+# -- facts about this host: versions, addresses, token, certificates -----------------------------
 
 PACKAGES: Final = ("telegrad", "numpy", "grpcio")
 TLS_ADVICE: Final = "run: pip install 'telegrad[tls]'"
 USER_TOKEN: Final = Path(".config") / "telegrad" / "token"
 SHOWN: Final = ("TELEGRAD_", "GRPC_")  # variables that change what workers do
 SECRET: Final = "TELEGRAD_TOKEN"
-OWN: Final = ("GRPC_ENABLE_FORK_SUPPORT", "GRPC_VERBOSITY")  # which telegrad sets itself
+OWN: Final = ("GRPC_ENABLE_FORK_SUPPORT", "GRPC_VERBOSITY")  # telegrad sets these itself
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is wrong with this host, or on the way from it.
+    """A problem with this host, or with the network between it and others.
 
     Attributes:
-        words: What.
-        remedy: How to mend it.
+        words: The description of the problem.
+        remedy: The way to fix it.
     """
 
     words: str
@@ -81,12 +81,12 @@ class Finding:
 @final
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """What there is to say of a host.
+    """The facts about a host.
 
     Attributes:
-        lines: In words.
-        problems: What is wrong.
-        notes: What may be wrong one day.
+        lines: The facts in words.
+        problems: The present problems.
+        notes: Possible problems.
     """
 
     lines: tuple[str, ...]
@@ -94,7 +94,7 @@ class HostFacts:
     notes: tuple[Finding, ...] = ()
 
     def to_dict(self) -> dict[str, list[object]]:
-        """Returns it as JSON can say it."""
+        """Returns the facts in a form that JSON can express."""
         return {
             "lines": list(self.lines),
             "problems": [_plain(each) for each in self.problems],
@@ -103,13 +103,13 @@ class HostFacts:
 
 
 def look_at_host(environ: Mapping[str, str], *, master: str | None, name: str) -> HostFacts:
-    """Returns what there is to say of this host.
+    """Returns the facts about this host.
 
     Args:
-        environ: `os.environ`, or what a test puts in its place.
-        master: Where host 0 is, in a job of several hosts; then a token is made where there is
-            none, and encryption is needed. None in a job of one.
-        name: Whose certificate a launcher here has to show, where there are certificates.
+        environ: `os.environ`, or a test's substitute.
+        master: The address of host 0, in a job of several hosts; then a token is made if there is
+            none, and encryption is needed. None in a job of one host.
+        name: The name that a launcher's certificate must have here, if there are certificates.
     """
     several = master is not None
     problems: list[Finding] = []
@@ -140,10 +140,10 @@ def look_at_host(environ: Mapping[str, str], *, master: str | None, name: str) -
 
 
 def _token(environ: Mapping[str, str], problems: list[Finding], *, several: bool) -> str:
-    """Says where the token is; several hosts need one and the same."""
+    """Returns the place of the token, in words; all hosts of a job need the same token."""
     try:
         if several:
-            find_token(None, environ)  # made where there is none, as by `telegrad run`
+            find_token(None, environ)  # makes one if there is none, as `telegrad run` does
         if SECRET in environ:
             find_token(None, environ)
             return f"from {SECRET}"
@@ -174,7 +174,7 @@ def _tls(
     several: bool,
     name: str,
 ) -> str:
-    """Says how what leaves this host is encrypted."""
+    """Returns the encryption of traffic from this host, in words."""
     try:
         tls = find_tls(None, environ, name)
     except AuthenticationError as error:
@@ -193,7 +193,7 @@ def _tls(
 
 
 def _check_own_name(notes: list[Finding]) -> None:
-    """Notes a host whose own name leads to loopback, as on Debian."""
+    """Notes a host whose own name means loopback, as on Debian."""
     name = socket.gethostname()
     try:
         address = address_of(name)
@@ -214,7 +214,7 @@ def _plain(finding: Finding) -> dict[str, str]:
     return {"words": finding.words, "remedy": finding.remedy}
 
 
-# -- why a host cannot come into a job: what its way to host 0 looks like from here, in words ----
+# -- the reason for which a host cannot join: its connection to host 0, in words -----------------
 
 CONNECT_SECONDS = 3.0
 OPEN: Final = "open"
@@ -229,15 +229,15 @@ ROUTE_ERRORS: Final = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EA
 @final
 @dataclass(frozen=True, slots=True)
 class Way:
-    """What a plain TCP connection to host 0 came to.
+    """The result of a plain TCP connection to host 0.
 
     Attributes:
-        host: As the command line says.
-        port: Likewise.
+        host: The host in the command line.
+        port: The port in the command line.
         ended: `open`, `unknown name`, `refused`, `silent`, `no route` or `other`.
-        words: What the system says.
-        address: What the name means here.
-        source: The address of this host from which packets leave for it.
+        words: The system's description.
+        address: The address that the name means here.
+        source: The address of this host from which packets for it leave.
         own: The addresses of this host.
     """
 
@@ -251,7 +251,7 @@ class Way:
 
 
 def look_at_way(host: str, port: int) -> Way:
-    """Connects to host 0 and hangs up; blocks for 3 s at most, and as long as the name service."""
+    """Connects to host 0 and hangs up; blocks for at most 3 s plus the time of name lookup."""
     own = tuple(map(str, interfaces()))
     try:
         address = address_of(host)
@@ -273,11 +273,11 @@ def look_at_way(host: str, port: int) -> Way:
 
 
 def explain(error: Exception, way: Way) -> Finding:
-    """Says why this host did not come in, from what it was told and what its way looks like.
+    """Returns the reason for which this host did not join, from the error and its connection.
 
     Args:
-        error: With which it gave up.
-        way: To host 0, looked at afterwards.
+        error: The error with which it gave up.
+        way: The connection to host 0, tried afterwards.
     """
     where = f"{way.host}:{way.port}"
     meant = f" ({way.address})" if way.address and way.address != way.host else ""
@@ -332,7 +332,7 @@ def explain(error: Exception, way: Way) -> Finding:
 
 
 def _told(error: TelegradError) -> Finding:
-    """Splits what host 0 has said, or this host found out, from how to mend it."""
+    """Splits the message from host 0, or of this host's own error, into problem and remedy."""
     words, _, remedy = str(error).partition("; ")
     fallback = (
         "give all hosts the same token, certificates of the same authority, and the same version of "
@@ -341,7 +341,7 @@ def _told(error: TelegradError) -> Finding:
     return Finding(words, remedy or fallback)
 
 
-# ------------------------------------------------------------------------------------------------
+# -- the command ---------------------------------------------------------------------------------
 
 WORKER: Final = "telegrad.doctor.worker"
 SECONDS: Final = 60.0
@@ -367,8 +367,8 @@ def add_doctor(
     """Adds the command to a parser.
 
     Args:
-        commands: Of `telegrad`.
-        add_nodes: Adds the options by which hosts find each other, those of `telegrad run`.
+        commands: The subcommands of `telegrad`.
+        add_nodes: Adds the options by which hosts find each other, as for `telegrad run`.
     """
     parser = commands.add_parser(
         "doctor",
@@ -401,7 +401,7 @@ def add_doctor(
 
 
 def problem_with(options: argparse.Namespace) -> str | None:
-    """Returns what is wrong with the options that no other command has, in words."""
+    """Returns the problem with the doctor's own options, in words; None if there is none."""
     if not 0 < options.timeout < math.inf:
         return f"--timeout must be a number of seconds above 0 (got {options.timeout:g})"
     first, dash, last = options.port.partition("-")
@@ -418,7 +418,7 @@ def problem_with(options: argparse.Namespace) -> str | None:
 
 
 def doctor(options: argparse.Namespace) -> int:
-    """Runs the command, whose options were checked; returns its exit code."""
+    """Runs the command with options that were checked; returns its exit code."""
     try:
         return _doctor(options)
     except KeyboardInterrupt:
@@ -455,7 +455,7 @@ def _doctor(options: argparse.Namespace) -> int:
 def _examine(
     options: argparse.Namespace, run_options: RunOptions, host: HostFacts, file: Path
 ) -> int:
-    """Runs the workers, and prints what they have found."""
+    """Runs the workers, and prints their report."""
     flags = ["--timeout", str(options.timeout), "--port", options.port]
     if options.no_listen:
         flags.append("--no-listen")
@@ -468,10 +468,10 @@ def _examine(
 
     with refusals() as refused:
         code = run(dataclasses.replace(run_options, command=command), failed)
-    if code > 128:  # a signal: who sent it knows
+    if code > 128:  # a signal, whose sender knows about it
         return code
     report = _read(file)
-    problems = list(dict.fromkeys([*host.problems, *failure]))  # both may have met the same
+    problems = list(dict.fromkeys([*host.problems, *failure]))  # the same one may be in both
     if report is None and not problems:
         problems.append(
             Finding(
@@ -494,12 +494,12 @@ def _examine(
 def explained(
     options: RunOptions, error: OSError | TelegradError, refused: Sequence[str]
 ) -> list[Finding]:
-    """Says why the hosts did not come together.
+    """Returns the reasons for which the hosts did not meet.
 
     Args:
-        options: What the command line says.
-        error: With which this launcher gave up.
-        refused: Who was turned away here, in words.
+        options: The settings from the command line.
+        error: The error with which this launcher gave up.
+        refused: The connections that were refused here, in words.
     """
     if options.node != 0 and isinstance(error, RendezvousTimeoutError) and error.missing:
         return [
@@ -547,7 +547,7 @@ def _read(file: Path) -> dict[str, Any] | None:
 def _write(
     path: str | None, host: HostFacts, report: dict[str, Any] | None, problems: Sequence[Finding]
 ) -> None:
-    """Writes all of it for programs."""
+    """Writes the whole report as JSON, for programs."""
     if path is None:
         return
     plain = {key: value for key, value in (report or {}).items() if key != "text"}

@@ -1,12 +1,12 @@
-"""`doctor.examine()`: examines every pair of the job's workers, from any one of them.
+"""`doctor.examine()`: examines every pair of the job's workers, called on any one of them.
 
-    describe   every worker: who it is, where it runs, where it listens
-    dial       each pair, first from the lower rank, then from the higher: so no two dials cross;
-               nothing is posted, so that nobody is given up for it
-    measure    each pair whose session is up: round trip, then bandwidth both ways; no host has part
-               in two measurements at once
+    describe   every worker: its name, its host, its endpoints
+    dial       each pair, first from the lower rank, then from the higher, so that no two dials
+               cross; nothing is posted, so that no worker is given up because of it
+    measure    each pair with a session: round trip, then bandwidth both ways; a host takes part
+               in one measurement at a time
 
-Who cannot be reached from here is asked through a worker that reaches it.
+Workers that cannot be reached from here are asked through a worker that reaches them.
 """
 
 from __future__ import annotations
@@ -43,34 +43,36 @@ __all__ = ["attach_to", "examine"]
 T = TypeVar("T")
 _Reaches: TypeAlias = dict[tuple[WorkerInfo, WorkerInfo], Reach]
 
-# A dial that needs longer than this is no network for remote calls. Both limits stay well below
-# `lost_after`, so that nobody is given up for having been asked.
+# A network with longer dials is not fit for remote calls. Both limits stay well below `lost_after`,
+# so that no worker is given up because the doctor asked it.
 LONGEST_DIAL_SECONDS, DIAL_SHARE = 3.0, 0.3
 LONGEST_PAIR_SECONDS, PAIR_SHARE = 4.0, 0.5
-ANSWER_SECONDS = 2.0  # beyond what was asked for; a busy interpreter answers late
+ANSWER_SECONDS = 2.0  # on top of the requested time; a busy interpreter answers late
 MOST_THREADS = 64  # that wait for answers
 OUT_OF_TIME = "not measured: the doctor's time was over; give it more with timeout="
 
 
 def examine(timeout: float | None = None) -> DoctorReport:
-    """Examines every pair of the job's workers, and says what is wrong and how to mend it.
+    """Examines every pair of the job's workers, and reports problems with their remedies.
 
-    Round trip, bandwidth both ways, address, transport and why, names in certificates, dials from
-    either side. No code of the user's runs, `RpcOptions.callables` has no say, and nobody is given
-    up for it: a pair that cannot speak is a row of the report. Call it on one worker at a time, while
-    the job is idle: it measures what the job leaves. One pair takes about 0.1 s on a quick network,
-    and pairs without a host in common are measured at the same time (docs/doctor.md).
+    It finds round trip, bandwidth both ways, address, transport with the reason for it, names in
+    certificates, and the result of dials from either side. None of the user's code runs,
+    `RpcOptions.callables` does not apply, and no worker is given up because of it: a pair that
+    cannot communicate is a row of the report. Call it on one worker at a time, while the job is
+    idle: it measures the bandwidth that the job leaves. One pair takes about 0.1 s on a quick
+        network; pairs
+    without a host in common are measured at the same time (docs/doctor.md).
 
     Args:
-        timeout: Seconds for all of it, or a little more; None for `RpcOptions.timeout`. What was not
-            measured by then is a row that says so.
+        timeout: Seconds for everything, approximately; None for `RpcOptions.timeout`. Whatever was
+            not measured by then is a row that tells so.
 
     Returns:
         The report: `print(report)`, `report.ok`, `report.problems`.
 
     Raises:
         BlockingCallError: On an event loop that telegrad runs.
-        ValueError: The timeout cannot be.
+        ValueError: The timeout is invalid.
         NotInitializedError: No agent runs here.
         AgentForkedError: This is a forked child of the process that the agent runs in.
     """
@@ -84,7 +86,7 @@ def examine(timeout: float | None = None) -> DoctorReport:
 
 
 def attach_to(agent: Agent) -> None:
-    """For the library: lets an agent be examined."""
+    """For the library: makes it possible to examine an agent."""
     agent.attach(DoctorProbe(agent))
 
 
@@ -93,8 +95,8 @@ class _Examination:
     """One run of the doctor.
 
     Args:
-        agent: Where it was called.
-        end: When it has to be done, on the monotonic clock.
+        agent: The agent on which it was called.
+        end: The deadline, on the monotonic clock.
     """
 
     def __init__(self, agent: Agent, end: float) -> None:
@@ -105,7 +107,7 @@ class _Examination:
         bound = agent.options.lost_after
         self._dial_seconds = min(LONGEST_DIAL_SECONDS, DIAL_SHARE * bound)
         self._pair_seconds = min(LONGEST_PAIR_SECONDS, PAIR_SHARE * bound)
-        self._via: dict[WorkerInfo, WorkerInfo] = {}  # through whom to ask; itself where directly
+        self._via: dict[WorkerInfo, WorkerInfo] = {}  # the worker to ask through; itself if direct
 
     def run(self) -> DoctorReport:
         """Returns the report."""
@@ -124,7 +126,7 @@ class _Examination:
             speeds.update(zip(each, measured, strict=True))
         pairs = _pairs(workers, reaches, speeds)
         named = {each.name: each.info for each in workers}
-        for slow, _, _ in suspects(workers, pairs):  # once more: something else may have run then
+        for slow, _, _ in suspects(workers, pairs):  # again: something else may have run before
             pair = named[slow.one], named[slow.other]
             speeds[pair] = speeds[pair].or_better(self._measured(pair, asked, reaches))
         pairs = _pairs(workers, reaches, speeds)
@@ -132,7 +134,7 @@ class _Examination:
         return DoctorReport.of(workers, pairs, problems, notes)
 
     def _reached_from_here(self, infos: Sequence[WorkerInfo]) -> dict[WorkerInfo, Reach]:
-        """Dials all others from here, and finds out through whom each can be asked."""
+        """Dials all others from here, and finds for each a worker through which it can be asked."""
         others = [each for each in infos if each != self._me]
         own = dict(zip(others, self._probe.reach(others, self._dial_seconds), strict=True))
         up = [each for each in others if own[each].transport and not own[each].loss]
@@ -155,7 +157,7 @@ class _Examination:
         asked: Sequence[WorkerInfo],
         own: dict[WorkerInfo, Reach],
     ) -> _Reaches:
-        """Has each worker dial the others: those of higher rank first, then those of lower."""
+        """Makes each worker dial the others: those of higher rank first, then those of lower."""
         found: _Reaches = {(self._me, other): reach for other, reach in own.items()}
         for upwards in (True, False):
             peers = {
@@ -189,7 +191,7 @@ class _Examination:
         asked: Sequence[WorkerInfo],
         reaches: _Reaches,
     ) -> Speed:
-        """Has one of two workers measure their session, if there is one."""
+        """Makes one of two workers measure their session, if there is one."""
         one, other = pair
         there, back = reaches.get((one, other), Reach()), reaches.get((other, one), Reach())
         if not (there.transport or back.transport):
@@ -211,11 +213,11 @@ class _Examination:
         return Speed(words="neither of the two could be asked")
 
     def _ask(self, worker: WorkerInfo, body: dict[str, Any], limit: float) -> Any:
-        """Asks a worker, through another one where that is needed.
+        """Asks a worker, through another one if necessary.
 
         Raises:
-            TelegradError: It does not answer.
-            KeyError: It cannot be asked at all.
+            TelegradError: The worker does not answer.
+            KeyError: No worker can ask it.
         """
         via = self._via[worker]
         wait = limit + ANSWER_SECONDS
@@ -226,20 +228,20 @@ class _Examination:
         return self._probe.ask(via, body, wait)
 
     def _together(self, func: Callable[[Any], T], over: Sequence[Any]) -> list[T]:
-        """Calls a function that waits for others with each of these, at once."""
+        """Calls a function with each of these at once; the calls wait for other workers."""
         if len(over) < 2:
             return [func(each) for each in over]
         pool = ThreadPoolExecutor(min(len(over), MOST_THREADS), "telegrad-doctor")
         try:
             results = list(pool.map(func, over))
-        except BaseException:  # after Ctrl-C nobody waits for what is still under way
+        except BaseException:  # after Ctrl-C the pending calls are not waited for
             pool.shutdown(wait=False, cancel_futures=True)
             raise
         pool.shutdown()
         return results
 
 
-# What another worker answers may be anything, also nothing.
+# Errors of a missing answer, or of an answer that may be anything.
 _UNANSWERED = (TelegradError, ValueError, TypeError, LookupError, AttributeError, OverflowError)
 
 

@@ -1,4 +1,4 @@
-"""What a doctor has measured, as values; and the order in which pairs are measured. Pure."""
+"""The doctor's measurements as values, the order of measurements, and a pair in words. Pure."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class Address:
     """One address of a host.
 
     Attributes:
-        address: As a number.
-        interface: Which has it.
-        mtu: Bytes of the largest packet; 0 where the system does not say.
-        megabits: What the interface says that it moves in a second; 0 where it does not say.
+        address: The address as a number.
+        interface: The network interface that has it.
+        mtu: The bytes of the largest packet; 0 if the system does not tell.
+        megabits: The interface's stated speed in Mbit/s; 0 if it states none.
     """
 
     address: str
@@ -58,20 +58,20 @@ class Address:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorWorker:
-    """One worker, as it has described itself.
+    """One worker's description of itself.
 
     Attributes:
         info: Name, rank and incarnation.
-        host: The name of its machine; "" where it did not answer.
-        host_id: The same for two workers of one machine (and one network namespace) alone.
-        endpoints: Where it tells the others to dial it; none with `listen=False`.
-        listens: Whether the others can dial it at all.
-        addresses: Of its machine, loopback left out.
-        versions: Of telegrad, Python, NumPy and gRPC.
-        cores: How many its process may use.
-        insecure: Whether it does without a token and without encryption.
-        coordinator: Where it has found the coordinator.
-        silence: Why it could not be asked; "" where it answered.
+        host: The name of its machine; "" if it did not answer.
+        host_id: A text that is equal only for workers of one machine (and one network namespace).
+        endpoints: The endpoints that it tells others to dial; none with `listen=False`.
+        listens: True if others can dial it at all.
+        addresses: The addresses of its machine, without loopback.
+        versions: The versions of telegrad, Python, NumPy and gRPC.
+        cores: The number of cores that its process may use.
+        insecure: True if it uses neither a token nor encryption.
+        coordinator: The endpoint at which it found the coordinator.
+        silence: The reason for which it could not be asked; "" if it answered.
     """
 
     info: WorkerInfo
@@ -88,11 +88,11 @@ class DoctorWorker:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The worker's name."""
         return self.info.name
 
     def to_plain(self) -> dict[str, Any]:
-        """Returns what `of_plain` reads: dicts, lists, texts and numbers."""
+        """Returns the description for `of_plain`: dicts, lists, texts and numbers."""
         plain = asdict(self)
         plain["info"] = [self.info.name, self.info.rank, self.info.incarnation]
         plain["endpoints"] = list(self.endpoints)
@@ -101,10 +101,10 @@ class DoctorWorker:
 
     @classmethod
     def of_plain(cls, plain: Mapping[str, Any]) -> DoctorWorker:
-        """Reads what another worker sent.
+        """Reads the description from another worker.
 
         Raises:
-            ValueError, TypeError, KeyError, AttributeError: It is something else.
+            ValueError, TypeError, KeyError, AttributeError: The data is not a description.
         """
         name, rank, incarnation = plain["info"]
         return cls(
@@ -132,20 +132,22 @@ class DoctorWorker:
 @final
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What became of one worker's dial of another.
+    """The result of one worker's dial of another.
 
     Attributes:
-        ended: `reached`, or why not: `refused` (the host answers, nobody listens there), `silent`,
-            `no route`, `turned away` (by either end's checks), `broke`; `not tried` where the other
-            does not listen, or nobody could be asked.
-        words: Why, for people.
-        endpoints: Where the other listens, as far as the dialler knows.
-        transport: What carries the session now: `grpc`, `grpcs`, `bulk`, `bulks`, `local`, `unix`,
-            `inproc`; "" for nothing.
-        opened: Whether the dialler has opened that.
-        endpoint: The other end of it.
-        certificate: The names that the other's certificate proves; None where none was asked for.
-        loss: Why the other is lost to the dialler, or out of its reach; "" while it is not.
+        ended: `reached`, or the failure: `refused` (the host answers, nobody listens there),
+            `silent`, `no route`, `turned away` (by either end's checks), `broke`; `not tried` if
+            the other does not listen, or nobody could be asked.
+        words: The reason, for people.
+        endpoints: The other's endpoints, as far as the dialler knows.
+        transport: The transport of the present session: `grpc`, `grpcs`, `bulk`, `bulks`, `local`,
+            `unix`, `inproc`; "" for none.
+        opened: True if the dialler has opened that connection.
+        endpoint: The other end of that connection.
+        certificate: The names that the other's certificate proves; None if it was not asked for
+            one.
+        loss: The reason for which the other is lost to the dialler, or unreachable; "" if it is
+            not.
     """
 
     ended: str = NOT_TRIED
@@ -159,15 +161,15 @@ class Reach:
 
     @property
     def failed(self) -> bool:
-        """Whether the dial was tried in vain."""
+        """True if a dial was tried and failed."""
         return self.ended not in (REACHED, NOT_TRIED)
 
     @classmethod
     def of_plain(cls, plain: Mapping[str, Any]) -> Reach:
-        """Reads what `dataclasses.asdict` made of one, in another worker.
+        """Reads the output of `dataclasses.asdict` from another worker.
 
         Raises:
-            ValueError, TypeError, KeyError, AttributeError: It is something else.
+            ValueError, TypeError, KeyError, AttributeError: The data is something else.
         """
         names = plain["certificate"]
         return cls(
@@ -185,13 +187,13 @@ class Reach:
 @final
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """What one worker has measured of its session with another.
+    """One worker's measurements of its session with another.
 
     Attributes:
         round_trip: Seconds of an empty round trip, the median of several; None without any.
-        there: Bytes a second to the other; None where that was not measured.
-        back: Bytes a second from the other.
-        words: Why something is missing; "" where nothing is.
+        there: Bytes a second to the other; None if not measured.
+        back: Bytes a second from the other; None if not measured.
+        words: The reason for which something is missing; "" if nothing is.
     """
 
     round_trip: float | None = None
@@ -215,15 +217,15 @@ class Speed:
 
     @property
     def turned(self) -> Speed:
-        """The same as seen by the other."""
+        """The same measurements as seen by the other worker."""
         return Speed(self.round_trip, self.back, self.there, self.words)
 
     @classmethod
     def of_plain(cls, plain: Mapping[str, Any]) -> Speed:
-        """Reads what `dataclasses.asdict` made of one, in another worker.
+        """Reads the output of `dataclasses.asdict` from another worker.
 
         Raises:
-            ValueError, TypeError, KeyError, AttributeError: It is something else.
+            ValueError, TypeError, KeyError, AttributeError: The data is something else.
         """
         trip, there, back = (
             None if plain[name] is None else float(plain[name])
@@ -235,24 +237,24 @@ class Speed:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorPair:
-    """Two workers, and what is between them.
+    """Two workers, and the state of the network between them.
 
     Attributes:
-        one: The worker with the lower rank.
-        other: The one with the higher.
-        same_host: Whether both are on one machine.
-        transport: `grpc`, `bulk` (past gRPC), these with an `s` if encrypted, `local`, `unix`, `inproc`;
-            "" where nothing carries them.
-        why: Why that one, in words.
-        endpoint: What was dialled for it.
-        opened_by: Who dialled.
-        reach: What became of the dial of `other` by `one`.
-        reach_back: What became of that of `one` by `other`.
-        round_trip: Seconds of an empty round trip, the median of several; None where they cannot
-            speak.
-        bandwidth: Bytes a second from `one` to `other`; None where it was not measured.
-        bandwidth_back: Bytes a second from `other` to `one`.
-        words: What is wrong with the pair; "" for nothing.
+        one: The name of the worker with the lower rank.
+        other: The name of the worker with the higher rank.
+        same_host: True if both are on one machine.
+        transport: `grpc`, `bulk` (past gRPC), these with an `s` if encrypted, `local`, `unix`,
+            `inproc`; "" if there is no connection.
+        why: The reason for that transport, in words.
+        endpoint: The endpoint that was dialled for it.
+        opened_by: The worker that dialled.
+        reach: The result of the dial of `other` by `one`.
+        reach_back: The result of the dial of `one` by `other`.
+        round_trip: Seconds of an empty round trip, the median of several; None if they cannot
+            communicate.
+        bandwidth: Bytes a second from `one` to `other`; None if not measured.
+        bandwidth_back: Bytes a second from `other` to `one`; None if not measured.
+        words: The problem of the pair; "" if there is none.
     """
 
     one: str
@@ -271,15 +273,15 @@ class DoctorPair:
 
     @property
     def ok(self) -> bool:
-        """Whether the two can speak."""
+        """True if the two can communicate."""
         return self.round_trip is not None
 
 
 def rounds(pairs: Iterable[P], host_of: Callable[[Any], H]) -> list[list[P]]:
-    """Puts pairs in rounds, in none of which a host has part in two pairs.
+    """Puts pairs into rounds such that each host is in at most one pair of a round.
 
-    What is measured at the same time then shares no machine. Each pair goes into the first round
-    where both of its hosts are free; of one host alone there is one pair a round.
+    Measurements at the same time then share no machine. Each pair goes into the first round in
+    which both of its hosts are free; of pairs within one host there is one a round.
 
     >>> rounds([("a1", "b1"), ("a1", "c1"), ("b1", "c1"), ("c1", "d1")], lambda name: name[0])
     [[('a1', 'b1'), ('c1', 'd1')], [('a1', 'c1')], [('b1', 'c1')]]
@@ -298,7 +300,7 @@ def rounds(pairs: Iterable[P], host_of: Callable[[Any], H]) -> list[list[P]]:
 
 
 def all_pairs(names: Sequence[H]) -> list[tuple[H, H]]:
-    """Returns each pair once, the one that comes first in front.
+    """Returns each pair once, in the order of the names.
 
     >>> all_pairs("abc")
     [('a', 'b'), ('a', 'c'), ('b', 'c')]
@@ -306,20 +308,20 @@ def all_pairs(names: Sequence[H]) -> list[tuple[H, H]]:
     return [(one, other) for i, one in enumerate(names) for other in names[i + 1 :]]
 
 
-# -- one pair in words: what carries it, why that, and what keeps two workers from speaking. Pure --
+# -- one pair in words: its transport, the reason for that, and its problem; pure ----------------
 
 
 def pair_of(
     one: DoctorWorker, other: DoctorWorker, reach: Reach, back: Reach, speed: Speed
 ) -> DoctorPair:
-    """Returns what is known of two workers.
+    """Returns the facts about two workers.
 
     Args:
-        one: The one with the lower rank.
-        other: The one with the higher.
-        reach: What became of the dial of `other` by `one`.
-        back: What became of that of `one` by `other`.
-        speed: What was measured from `one`.
+        one: The worker with the lower rank.
+        other: The worker with the higher rank.
+        reach: The result of the dial of `other` by `one`.
+        back: The result of the dial of `one` by `other`.
+        speed: The measurements at `one`.
     """
     carried = next((each for each in (reach, back) if each.transport), Reach())
     opened_by = one.name if reach.opened else other.name if carried.transport else ""
@@ -345,7 +347,7 @@ def pair_of(
 
 
 def _why(carried: Reach, dialler: DoctorWorker, listener: DoctorWorker) -> str:
-    """Says why a session runs over what it does."""
+    """Returns the reason for a session's transport, in words."""
     match carried.transport:
         case "unix":
             why = "both are on one host, and bind='unix' was said"
@@ -372,7 +374,7 @@ def _why(carried: Reach, dialler: DoctorWorker, listener: DoctorWorker) -> str:
 
 
 def _words(one: DoctorWorker, other: DoctorWorker, reach: Reach, back: Reach, speed: Speed) -> str:
-    """Says what is wrong with two workers, on one line."""
+    """Returns the problem of two workers in one line; "" if there is none."""
     if not one.listens and not other.listens:
         return "neither listens (listen=False), so that neither can dial the other"
     parts = [
@@ -392,7 +394,7 @@ def _words(one: DoctorWorker, other: DoctorWorker, reach: Reach, back: Reach, sp
 
 
 def host_in(endpoint: str) -> str:
-    """Returns the host of an endpoint; "" where it has none.
+    """Returns the host of an endpoint; "" if it has none.
 
     >>> host_in("grpcs://[fd00::2]:29500"), host_in("grpc://node3:1"), host_in("unix:///tmp/x/s")
     ('fd00::2', 'node3', '')
@@ -402,7 +404,7 @@ def host_in(endpoint: str) -> str:
 
 
 def port_in(endpoint: str) -> str:
-    """Returns the port of an endpoint; "" where it has none.
+    """Returns the port of an endpoint; "" if it has none.
 
     >>> port_in("grpcs://[fd00::2]:29500"), port_in("unix:///tmp/x/s")
     ('29500', '')
@@ -411,7 +413,7 @@ def port_in(endpoint: str) -> str:
 
 
 def is_loopback_endpoint(endpoint: str) -> bool:
-    """Tells whether an endpoint leads nowhere but to the machine that dials it.
+    """Returns True if an endpoint is on loopback of the machine that dials it.
 
     >>> is_loopback_endpoint("grpc://127.0.0.1:1"), is_loopback_endpoint("grpcs://10.0.0.5:1")
     (True, False)
@@ -424,7 +426,7 @@ def is_loopback_endpoint(endpoint: str) -> bool:
 
 
 def is_own_endpoint(endpoint: str) -> bool:
-    """Tells whether an endpoint leads to the very host that dials it.
+    """Returns True if an endpoint can only be on the host that dials it.
 
     >>> is_own_endpoint("unix:///run/x/s"), is_own_endpoint("grpcs://10.0.0.5:1")
     (True, False)

@@ -1,7 +1,7 @@
-"""From measurements to words: what is wrong in a job's network, and what mends it. Pure.
+"""Problems in a job's network with their remedies, derived from the measurements. Pure.
 
-What keeps workers from speaking, or will one day, is a problem; what only costs time is a note. The
-same trouble between the same two hosts is told once, with all the pairs that have it.
+A problem keeps workers from communicating, or will do so one day; a note is about something that
+only costs time. One problem between the same two hosts is reported once, with all its pairs.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ __all__ = ["DoctorProblem", "judge", "suspects"]
 # One link between hosts is suspect below this share of the median of the others: full and half
 # duplex, or two switches, differ by two; a wrong network by ten (gloo#335: by ninety).
 SUSPECT_SHARE = 0.2
-# An interface left aside is worth a word from so many times the speed of the chosen one.
+# An interface that is not used is worth a note if it is this many times faster than the chosen one.
 FASTER_INTERFACE = 4.0
-# Between hosts, bytes a second that hold training up: 100 Mbit/s.
+# Between hosts, in bytes a second: slower links delay training. 100 Mbit/s.
 SLOW_LINK = 12.5e6
 MOST_NAMED = 4  # pairs, in one sentence
 
@@ -41,22 +41,22 @@ NAME_IT = (
 LOOK = "look at cable, switch and what else uses the link"
 
 _ByName: TypeAlias = Mapping[str, DoctorWorker]
-# Who dials, who is dialled, what became of it, and the pair.
+# The dialler, the dialled worker, the result of the dial, and the pair.
 _Row: TypeAlias = tuple[DoctorWorker, DoctorWorker, Reach, DoctorPair]
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class DoctorProblem:
-    """Something that is wrong, or that costs time.
+    """A problem, or something that costs time.
 
     Attributes:
-        kind: For programs: `silent worker`, `loopback advertised`, `cannot reach`, `turned away`,
-            `no session`, `not measured`, `slow link`, `versions`, `outbound only`, `other interface`,
-            `packet sizes`, `detour`.
-        workers: Whom it concerns, by name.
-        words: What it is.
-        remedy: How to mend it.
+        kind: A name for programs: `silent worker`, `loopback advertised`, `cannot reach`,
+            `turned away`, `no session`, `not measured`, `slow link`, `versions`, `outbound only`,
+            `other interface`, `packet sizes`, `detour`.
+        workers: The names of the workers that have it.
+        words: The description of the problem.
+        remedy: The way to fix it.
     """
 
     kind: str
@@ -68,7 +68,7 @@ class DoctorProblem:
 def judge(
     workers: Sequence[DoctorWorker], pairs: Sequence[DoctorPair]
 ) -> tuple[list[DoctorProblem], list[DoctorProblem]]:
-    """Returns the problems, and the notes on what only costs time or is as somebody wanted it."""
+    """Returns the problems; and notes on things that only cost time, or are as somebody wanted."""
     known = {each.name: each for each in workers}
     explained: set[tuple[str, str]] = set()
     silent = list(_silent(workers))
@@ -92,11 +92,11 @@ def judge(
     return problems, notes
 
 
-# Problems ------------------------------------------------------------------------------------
+# -- problems ------------------------------------------------------------------------------------
 
 
 def _silent(workers: Sequence[DoctorWorker]) -> Iterator[DoctorProblem]:
-    # Two that do not listen are silent to each other, and should not be to one that does.
+    # Two workers that do not listen cannot reach each other, but must reach one that does.
     listeners = any(each.listens and not each.silence for each in workers)
     for each in workers:
         if each.silence and (each.listens or listeners):
@@ -112,7 +112,7 @@ def _silent(workers: Sequence[DoctorWorker]) -> Iterator[DoctorProblem]:
 def _loopback(
     known: _ByName, pairs: Sequence[DoctorPair], explained: set[tuple[str, str]]
 ) -> Iterator[DoctorProblem]:
-    """Somebody tells workers of other hosts to dial their own."""
+    """Finds workers that tell other hosts to dial a loopback address."""
     told: dict[str, list[str]] = defaultdict(list)
     for dialler, listener, reach, pair in _dials(known, pairs):
         ends = reach.endpoints or listener.endpoints
@@ -136,7 +136,7 @@ def _loopback(
 def _unreached(
     known: _ByName, pairs: Sequence[DoctorPair], explained: set[tuple[str, str]]
 ) -> Iterator[DoctorProblem]:
-    """Dials that failed, by the host that was dialled and the way in which they did."""
+    """Finds failed dials, grouped by the dialled host and by the way in which they failed."""
     groups: dict[tuple[str, bool, str, str], list[_Row]] = defaultdict(list)
     for dialler, listener, reach, pair in _dials(known, pairs):
         if reach.failed and not reach.loss and (dialler.name, listener.name) not in explained:
@@ -185,7 +185,7 @@ def _unreached_problem(ended: str, rows: Sequence[_Row], *, same_host: bool) -> 
 def _remedy(
     ended: str, diallers: Sequence[DoctorWorker], listener: DoctorWorker, ends: Sequence[str]
 ) -> str:
-    """Says how a host is made to reach another one."""
+    """Returns instructions to make one host reachable from another."""
     host, first = _host_words(listener), diallers[0]
     chosen = list(dict.fromkeys(filter(None, map(host_in, ends))))
     others = [each for each in listener.addresses if each.address not in chosen]
@@ -223,7 +223,7 @@ def _unexplained(
     explained: set[tuple[str, str]],
     silent: set[str],
 ) -> Iterator[DoctorProblem]:
-    """Pairs that cannot speak, or were not measured, for which nothing above gives the reason."""
+    """Finds the remaining pairs without a session or measurement, which nothing above explains."""
     for pair in pairs:
         if {pair.one, pair.other} & silent and not pair.ok:
             continue
@@ -248,10 +248,10 @@ def _unexplained(
 def suspects(
     workers: Sequence[DoctorWorker], pairs: Sequence[DoctorPair]
 ) -> list[tuple[DoctorPair, float, float]]:
-    """Returns of links between hosts those that move far less than the others.
+    """Returns the links between hosts that are much slower than the others.
 
     Returns:
-        For each the pair that did best, what it moves in its slower direction, and the median of
+        For each link its fastest pair, that pair's speed in the slower direction, and the median of
         the other links.
     """
     links = _links({each.name: each for each in workers}, pairs)
@@ -288,7 +288,7 @@ def _suspect(known: _ByName, pairs: Sequence[DoctorPair]) -> Iterator[DoctorProb
 
 
 def _another(*workers: DoctorWorker) -> str:
-    """Says what to do about a slow link: to choose other addresses, where there are some."""
+    """Returns advice on a slow link: to choose other addresses, if there are any."""
     has = ", ".join(f"{_host_words(each)} has {_addresses(each)}" for each in workers)
     if all(len(each.addresses) < 2 for each in workers):
         return f"there is no other address to choose ({has}): {LOOK}"
@@ -296,7 +296,7 @@ def _another(*workers: DoctorWorker) -> str:
 
 
 def _all_slow(known: _ByName, pairs: Sequence[DoctorPair], slow: Sequence[DoctorPair]) -> list[str]:
-    """Returns the hosts of which every link is slow: it is theirs, and not the others'."""
+    """Returns the hosts whose links are all slow: the cause is there, and not at other hosts."""
     links = Counter(host for link in _links(known, pairs) for host in link)
     found = Counter(host for pair in slow for host in _hosts(known, pair))
     return [host for host, count in found.items() if count == links[host] > 1]
@@ -319,11 +319,11 @@ def _versions(workers: Sequence[DoctorWorker], package: str) -> Iterator[DoctorP
         )
 
 
-# Notes ---------------------------------------------------------------------------------------
+# -- notes ---------------------------------------------------------------------------------------
 
 
 def _outbound(pairs: Sequence[DoctorPair], known: _ByName) -> Iterator[DoctorProblem]:
-    """Workers that do not listen, of which two cannot call each other."""
+    """Finds pairs of workers that both do not listen, and so cannot call each other."""
     cut = [(pair.one, pair.other) for pair in pairs if _neither_listens(known, pair)]
     if not cut:
         return
@@ -355,7 +355,7 @@ def _slow(known: _ByName, pairs: Sequence[DoctorPair], told: set[str]) -> Iterat
 
 
 def _interfaces(known: _ByName, pairs: Sequence[DoctorPair]) -> Iterator[DoctorProblem]:
-    """Hosts that talk over a slower interface than their best."""
+    """Finds hosts that communicate over a slower interface than their best one."""
     seen: set[str] = set()
     for pair in pairs:
         if pair.same_host or not pair.endpoint:
@@ -401,7 +401,7 @@ def _packet_sizes(known: _ByName, pairs: Sequence[DoctorPair]) -> Iterator[Docto
 def _detours(
     workers: Sequence[DoctorWorker], known: _ByName, pairs: Sequence[DoctorPair]
 ) -> Iterator[DoctorProblem]:
-    """A job of one host that goes out of its way, where no other host asks for that."""
+    """Finds a job on a single host that uses TCP beyond loopback without need."""
     if len({each.host_id for each in workers}) != 1:
         return
     rows = [
@@ -423,11 +423,11 @@ def _detours(
         )
 
 
-# Words ---------------------------------------------------------------------------------------
+# -- words ---------------------------------------------------------------------------------------
 
 
 def _dials(known: _ByName, pairs: Sequence[DoctorPair]) -> Iterator[_Row]:
-    """Yields the dials of all pairs, both of each."""
+    """Yields the two dials of every pair."""
     for pair in pairs:
         one, other = known[pair.one], known[pair.other]
         yield one, other, pair.reach, pair
@@ -437,7 +437,7 @@ def _dials(known: _ByName, pairs: Sequence[DoctorPair]) -> Iterator[_Row]:
 def _links(
     known: _ByName, pairs: Sequence[DoctorPair]
 ) -> dict[tuple[str, str], tuple[float, DoctorPair]]:
-    """Returns the best that any pair between two hosts moves, in its slower direction."""
+    """Returns for each two hosts their fastest pair, with its speed in the slower direction."""
     links: dict[tuple[str, str], tuple[float, DoctorPair]] = {}
     for pair in pairs:
         if pair.same_host or pair.bandwidth is None or pair.bandwidth_back is None:
@@ -450,7 +450,7 @@ def _links(
 
 
 def _ends(known: _ByName, pair: DoctorPair) -> list[tuple[str, str]]:
-    """Returns of both workers the endpoint that stands for their network."""
+    """Returns for both workers the endpoint that represents their network."""
     found = []
     for name in (pair.one, pair.other):
         own = known[name].endpoints
@@ -476,7 +476,7 @@ def _host(worker: DoctorWorker) -> str:
 
 
 def _host_words(worker: DoctorWorker) -> str:
-    """Returns a host's name, and which it is where several have it: containers, namespaces."""
+    """Returns a host's name, with an address if several hosts may share it (containers)."""
     where = next(filter(None, map(host_in, worker.endpoints)), "")
     named = worker.host or f"the host of {worker.name!r}"
     return f"{named} ({where})" if where and where != named else named
@@ -488,12 +488,12 @@ def _addresses(worker: DoctorWorker, only: Sequence[Address] | None = None) -> s
 
 
 def _said(package: str, version: str) -> str:
-    """Returns as much of a version as matters between workers."""
+    """Returns the part of a version that matters between workers."""
     return version if package == "telegrad" else ".".join(version.split(".")[:2])
 
 
 def _rate(rate: float) -> str:
-    """Says so many bytes a second.
+    """Returns a speed in bytes a second, in words.
 
     >>> _rate(1.25e9), _rate(640_000.0)
     ('1250 MB/s', '0.64 MB/s')

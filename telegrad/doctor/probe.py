@@ -1,15 +1,15 @@
-"""What each worker does for a doctor: it describes itself, dials its peers, measures a session.
+"""Each worker's part in an examination: it describes itself, dials its peers, measures a session.
 
      doctor's worker                a worker                        its peer
      rpc.doctor {ask: facts}  ───▶  addresses, versions
      rpc.doctor {ask: reach}  ───▶  dials, posts nothing      ────▶ a hello
      rpc.doctor {ask: speed}  ───▶  rpc.doctor.echo           ────▶ answers at once
                               ◀───  round trip, bandwidth     ◀────
-     rpc.doctor {for: other}  ───▶  hands it on, where the doctor's worker cannot reach the other
+     rpc.doctor {for: other}  ───▶  passes it on, if the doctor's worker cannot reach the other
 
-These are protocol messages: no policy of the user's is asked, and no code of the user's runs. A
-worker posts to a peer only over a session that is up: what is posted to one that cannot be reached
-would have it given up.
+These are protocol messages: they pass no user policy, and none of the user's code runs. A worker
+posts to a peer only over a session that is up. A message to an unreachable peer would cause that
+peer to be given up.
 """
 
 from __future__ import annotations
@@ -54,17 +54,16 @@ ECHO = "rpc.doctor.echo"
 
 WARM_UPS = 2  # round trips that do not count: the first wakes threads
 TRIPS = 11  # whose median counts; on loopback all of them take 5 ms
-# Arrays that are sent, one after the other as long as the next one is not slow: 8 MiB take 8 ms at
-# 1 GB/s, long enough to tell 1 Gbit/s from 10. The first brings the lanes up and does not count,
+# The arrays to send, one after the other as long as the next one will not be slow: 8 MiB take 8 ms
+# at 1 GB/s, long enough to tell 1 Gbit/s from 10. The first opens the lanes and does not count,
 # unless the link is so slow that they make no difference.
 SIZES = (1 << 17, 1 << 17, 1 << 20, 1 << 23)
 SLOW_SECONDS = 0.5  # 128 KiB at 2 Mbit/s
-LONGEST_SECONDS = 1.0  # that the next array may take, as far as the last one tells
+LONGEST_SECONDS = 1.0  # allowed for the next array, as estimated from the last one
 MOST_PEERS = 10_000  # that one message may name
-# Questions at once, of all others together, and how long one may take: each has a thread. A doctor
-# asks every worker one at a time, and 64 through a worker that reaches those which it does not.
-MOST_QUESTIONS = 128
-LONGEST_QUESTION = 60.0
+# The most questions at the same time, of all other workers together, and the longest time for one:
+# each takes a thread. A doctor asks every worker one at a time, and 64 through a worker that
+# reaches those that it cannot reach itself.
 
 PACKAGES = ("telegrad", "numpy", "grpcio", "msgpack", "protobuf", "cryptography")
 INTERFACES = Path("/sys/class/net")
@@ -77,7 +76,7 @@ class DoctorProbe:
     """For the library: one worker's part in an examination.
 
     Args:
-        agent: This worker's.
+        agent: This worker's agent.
     """
 
     def __init__(self, agent: Agent) -> None:
@@ -85,20 +84,20 @@ class DoctorProbe:
         self._me = agent.info
         self._zeros = np.zeros(
             SIZES[-1], np.uint8
-        )  # all that is ever sent: however much is asked for
+        )  # the only data that is ever sent, however much is requested
         self._zeros.setflags(write=False)
         self._lock = threading.Lock()  # guards the count
         self._questions = 0
         agent.register_handler(ASK, self._on_ask)
         agent.register_handler(ECHO, self._on_echo)
 
-    # For the doctor's worker, and what it asks of others: in threads, all of it bounded.
+    # For the doctor's worker and its questions: in threads, with bounded times.
 
     def ask(self, worker: WorkerInfo, body: Mapping[str, Any], limit: float) -> Any:
-        """Asks a worker, with which a session is up, or this one; blocks.
+        """Asks this worker, or one with which a session is up; blocks.
 
         Raises:
-            TelegradError: It does not answer in time, is lost, or could not do it.
+            TelegradError: The worker does not answer in time, is lost, or could not do it.
         """
         if worker == self._me:
             return self._answered(body)
@@ -121,11 +120,11 @@ class DoctorProbe:
         )
 
     def reach(self, peers: Sequence[WorkerInfo], limit: float) -> list[Reach]:
-        """Dials peers, all at once; blocks for `limit` seconds at most."""
+        """Dials peers, all at the same time; blocks for at most `limit` seconds."""
         return [_reach(dial) for dial in dial_peers(self._agent._exchange, peers, limit)]
 
     def speed(self, peer: WorkerInfo, limit: float) -> Speed:
-        """Measures the session with a peer, which is to be up; blocks for `limit` seconds or so."""
+        """Measures the session with a peer, which must be up; blocks for about `limit` seconds."""
         end = time.monotonic() + limit
         try:
             trips = [self._echo(peer, 0, 0, end) for _ in range(WARM_UPS + TRIPS)]
@@ -143,7 +142,7 @@ class DoctorProbe:
     def _rate(
         self, peer: WorkerInfo, round_trip: float, end: float, *, back: bool
     ) -> tuple[float | None, str]:
-        """Returns bytes a second in one direction, or why there are none."""
+        """Returns bytes a second in one direction, or the reason for which there is no result."""
         best: float | None = None
         for i, size in enumerate(SIZES):
             try:
@@ -158,7 +157,7 @@ class DoctorProbe:
         return best, ""
 
     def _echo(self, peer: WorkerInfo, there: int, back: int, end: float) -> float:
-        """Sends so many bytes and gets so many; returns the seconds that it took.
+        """Sends and receives these numbers of bytes; returns the seconds that it took.
 
         Raises:
             TelegradError: There was no answer in time.
@@ -172,14 +171,14 @@ class DoctorProbe:
     # Handlers, on the loop.
 
     def _on_echo(self, peer: WorkerInfo, envelope: Envelope) -> None:
-        if envelope.buffers:  # that they have come is all that is to be known
+        if envelope.buffers:  # only their arrival counts
             self._agent.reply(peer, envelope)
             return
         body = self._agent.read(envelope)
         size = body.get("bytes") if isinstance(body, dict) else None
         if type(size) is not int or not 0 <= size <= SIZES[-1]:
             raise DecodeError("an echo does not say how many bytes it wants")
-        # Not copied: whoever asks often, and takes nothing, has nothing held here for it.
+        # Not copied: a peer that asks often and takes nothing must not fill memory here.
         self._agent.reply(peer, envelope, buffers=[self._zeros[:size].data] if size else ())
 
     def _on_ask(self, peer: WorkerInfo, envelope: Envelope) -> None:
@@ -193,11 +192,11 @@ class DoctorProbe:
         self._agent.submit(self._reply_ask, peer, envelope)
 
     def _reply_ask(self, peer: WorkerInfo, envelope: Envelope) -> None:
-        """In the pool: it waits."""
+        """Answers a question; in the pool, because it waits."""
         try:
             body = self._agent.read(envelope)
             self._agent.reply(peer, envelope, self._answered(body))
-        except Exception as error:  # a remote handler: whoever asks has to hear
+        except Exception as error:  # a remote handler: the asking worker must get the error
             self._agent.reply_error(peer, envelope, error)
         finally:
             with self._lock:
@@ -245,7 +244,7 @@ def _reach(dial: Dial) -> Reach:
 
 
 def in_words(error: TelegradError) -> str:
-    """Returns why a worker has not answered, as short as a row of a report wants it."""
+    """Returns the reason for a missing answer, short enough for a row of a report."""
     if isinstance(error, CallTimeoutError):
         return f"no answer within {error.elapsed:.3g} s"
     if isinstance(error, WorkerLostError):
@@ -256,7 +255,7 @@ def in_words(error: TelegradError) -> str:
 def _coordinator(agent: Agent) -> str:
     try:
         return agent.attached(JoinedJob).coordinator_endpoint
-    except NotInitializedError:  # an agent that was put together without a job
+    except NotInitializedError:  # an agent that was built without a job
         return ""
 
 
@@ -267,7 +266,7 @@ def _address(found: Interface) -> Address:
 
 
 def _number_of(interface: str, what: str) -> int:
-    """Returns what the kernel says of an interface; 0 where it says nothing, or does not know."""
+    """Returns a number that the kernel states for an interface; 0 if it states none."""
     try:
         return max(0, int((INTERFACES / interface / what).read_text()))
     except (OSError, ValueError):
@@ -275,7 +274,7 @@ def _number_of(interface: str, what: str) -> int:
 
 
 def _host_id() -> str:
-    """Returns what two processes have in common that one loopback leads to, and no others."""
+    """Returns a text that is equal for processes with the same loopback, and for no others."""
     try:
         boot = BOOT_ID.read_text().strip()
         return f"{boot} {os.readlink(NAMESPACE)}"

@@ -1,4 +1,4 @@
-"""What a doctor says: matrices, every pair, and what is wrong, as text and as plain values. Pure."""
+"""The doctor's report: matrices, pairs, problems and notes, as text and as plain values. Pure."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from telegrad.doctor.judgement import DoctorProblem
 __all__ = ["DoctorReport"]
 
 WIDTH = 80  # characters of a line of words
-MOST_PAIRS = 40  # that are listed; of more, only those with something wrong
+MOST_PAIRS = 40  # that are listed; if there are more, only those with problems
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class DoctorReport:
-    """What `doctor.examine()` has found; `str()` of it is for people.
+    """The result of `doctor.examine()`; `str()` of it is for people.
 
     Attributes:
-        workers: All of them, by rank.
-        pairs: Each two of them, by rank.
-        problems: What is wrong, and how to mend it.
-        notes: What only costs time, or is as somebody wanted it.
+        workers: All workers, by rank.
+        pairs: All pairs of workers, by rank.
+        problems: The problems, with their remedies.
+        notes: Things that only cost time, or are as somebody wanted.
     """
 
     workers: tuple[DoctorWorker, ...]
@@ -47,11 +47,11 @@ class DoctorReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if there are no problems."""
         return not self.problems
 
     def pair(self, one: str, other: str) -> DoctorPair:
-        """Returns what is between two workers, in whichever order they are named.
+        """Returns the pair of two workers, in either order.
 
         Raises:
             LookupError: There is no such pair.
@@ -62,7 +62,7 @@ class DoctorReport:
         raise LookupError(f"the report has no pair of {one!r} and {other!r}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the report as dicts, lists, texts and numbers: what JSON can say."""
+        """Returns the report as dicts, lists, texts and numbers, for JSON."""
         return {
             "ok": self.ok,
             "workers": [_plain_worker(each) for each in self.workers],
@@ -121,7 +121,7 @@ def _workers(workers: Sequence[DoctorWorker]) -> str:
 def _matrix(
     title: str, workers: Sequence[DoctorWorker], cell: Callable[[DoctorWorker, DoctorWorker], str]
 ) -> str:
-    """Draws a matrix; its columns are the ranks, since names may be long."""
+    """Draws a matrix; its columns are ranks, since names may be long."""
     rows = [("", *(str(each.info.rank) for each in workers))]
     for one in workers:
         cells = ("-" if one is other else cell(one, other) for other in workers)
@@ -181,7 +181,7 @@ def _findings(what: str, found: Sequence[DoctorProblem]) -> str:
 
 
 def _wrapped(text: str, indent: str = "  ") -> list[str]:
-    """Breaks words into lines; what is to be typed or dialled stays whole."""
+    """Wraps text; commands and addresses are not broken."""
     return textwrap.wrap(
         text,
         WIDTH,
@@ -193,12 +193,12 @@ def _wrapped(text: str, indent: str = "  ") -> list[str]:
 
 
 def _printable(text: str) -> str:
-    """Returns `text` with what could steer a terminal spelled out: workers choose their words."""
+    """Returns `text` with control characters escaped: they could steer a terminal."""
     return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
 
 def _count(count: int, what: str) -> str:
-    """Says how many.
+    """Returns a count with its noun.
 
     >>> _count(1, "note"), _count(2, "note")
     ('1 note', '2 notes')

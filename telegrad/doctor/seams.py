@@ -1,4 +1,4 @@
-"""What joins the doctor to an agent: not for users."""
+"""The part of the doctor that an agent needs; not for users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The program that `telegrad doctor` runs in each worker: join, examine, tell all hosts, leave.
+"""The program of each of the doctor's workers: it joins, examines, reports to all hosts and leaves.
 
 rank 0            the job's store            the others
                   ready/RANK          ◀───   each dials rank 0, which may not reach it itself
@@ -26,13 +26,13 @@ from telegrad.rpc import Agent, RpcOptions, init_rpc, shutdown
 __all__ = ["main"]
 
 PREFIX = "telegrad/doctor"
-READY_SECONDS = 10.0  # for the others to have dialled rank 0, which takes 3
+READY_SECONDS = 10.0  # for the others to dial rank 0, which takes 3
 REPORT_SECONDS = 30.0  # beyond the timeout, for the slowest pairs to end
 LEAVE_SECONDS = 10.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program; returns its exit code: 1 where it could not join, or got no report."""
+    """Runs the program; returns its exit code: 1 if it could not join, or got no report."""
     parser = argparse.ArgumentParser(prog="telegrad doctor")
     parser.add_argument("file")
     parser.add_argument("--timeout", type=float, required=True)
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _examined(agent: Agent, timeout: float) -> bytes:
-    """Returns the report, as JSON, with its text; from rank 0 by way of the store."""
+    """Returns the report with its text, as JSON; ranks other than 0 read it from the store."""
     table = PrefixStore(PREFIX, agent.attached(JoinedJob).store)
     others = [each for each in agent.workers() if each.rank != 0]
     if agent.rank != 0:
@@ -73,7 +73,7 @@ def _examined(agent: Agent, timeout: float) -> bytes:
         agent.attached(DoctorProbe).reach(first, LONGEST_DIAL_SECONDS)
         table.set(f"ready/{agent.rank}", b"1")
         return table.get("report", timeout=READY_SECONDS + timeout + REPORT_SECONDS)
-    with contextlib.suppress(RendezvousTimeoutError):  # then it will say who is silent
+    with contextlib.suppress(RendezvousTimeoutError):  # the report then names silent workers
         table.wait([f"ready/{each.rank}" for each in others], timeout=READY_SECONDS)
     report = examine(timeout)
     written = json.dumps({"text": str(report), **report.to_dict()}).encode()

@@ -32,14 +32,14 @@ def write_body(
 
     Args:
         kind: The envelope's kind.
-        body: What `read_body` returns at the other end.
-        reply: Whether it answers a request.
+        body: The value that `read_body` returns at the other end.
+        reply: True if it answers a request.
         buffers: Bytes that travel behind those of the body, not copied.
-        place: Says where arrays of a GPU are to arrive.
-        memory: Says where the bytes of arrays are copied to, of a message for one worker.
+        place: Returns the device on which arrays of a GPU are to arrive.
+        memory: Returns the memory to copy the bytes of arrays into, for a message to one worker.
 
     Raises:
-        EncodeError: The body cannot travel.
+        EncodeError: The body contains a value that cannot travel.
 
     >>> read_body(write_body("store.get", {"key": "k"}))
     {'key': 'k'}
@@ -64,12 +64,12 @@ def read_body(
     """Decodes the body of a protocol message.
 
     Args:
-        envelope: That brought it.
-        limits: What it may ask of this end.
-        land: Moves arrays that are to live on a GPU.
+        envelope: The envelope with the body.
+        limits: The limits on the resources that it may use here.
+        land: Moves arrays to the GPU on which they are to live.
 
     Raises:
-        DecodeError: It is none.
+        DecodeError: The envelope has no valid body.
     """
     externals: list[object] = []
     if envelope.externals:

@@ -1,9 +1,9 @@
-"""The tags of a document: msgpack extension codes, and how each is laid out.
+"""The tags of a document (msgpack extension codes), its limits, and the reading of its head.
 
 A *leaf* is one extension whose payload is the value. A *compound* is an array whose first item is
 an extension with an empty payload, the marker; the other items are documents of their own, in
-place. Nothing else produces extensions (a user's `msgpack.ExtType` travels as the named tuple that it is),
-so no value of a user's can be mistaken for a tagged one.
+place. Nothing else produces extensions (a user's `msgpack.ExtType` travels as the named tuple that
+it is), so no value of a user's can be mistaken for a tagged one.
 
     leaf        c7 len code payload           complex(1, 2)   ->  ext(COMPLEX, 16 bytes)
     compound    9n c7 00 code item item ...   (1, "a")        ->  [ext(TUPLE), 1, "a"]
@@ -46,7 +46,7 @@ __all__ = [
 
 @unique
 class Tag(IntEnum):
-    """What an extension code means."""
+    """The meanings of extension codes."""
 
     # leaves
     EXTERNAL = 1
@@ -89,7 +89,7 @@ class Tag(IntEnum):
     SPARSE = 58
 
 
-# -- what a message that arrives may ask of its reader -------------------------------------------
+# -- limits on the resources that a message may use at its reader --------------------------------
 
 # More than any array of one host's memory. Pages are taken as bytes arrive, not when announced.
 MAX_ENVELOPE_BYTES: Final = 64 * 2**30
@@ -98,44 +98,45 @@ MAX_ENVELOPE_BYTES: Final = 64 * 2**30
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeLimits:
-    """Bounds of one message; what exceeds them is refused before memory is taken for it.
+    """Bounds of one message; a message that exceeds them is refused before memory is taken for it.
 
     Attributes:
-        document_bytes: Of a document. Array bytes are never inside one.
-        depth: Levels of lists and dicts in each other.
-        elements: Items of all lists and dicts of a document together.
-        message_bytes: Of a message as a whole, with its arrays.
+        document_bytes: The most bytes of a document. Array bytes are never inside one.
+        depth: The most levels of nested lists and dicts.
+        elements: The most items of all lists and dicts of a document together.
+        message_bytes: The most bytes of a whole message, with its arrays.
     """
 
-    # Ten million floats with room to spare; what is larger is better an array, which goes beside.
+    # Ten million floats with room to spare; more should be an array, which travels beside a
+    # document.
     document_bytes: int = 256 * 2**20
     # Twice the 128 levels that the encoder writes at most; msgpack itself reads 1024.
     depth: int = 256
-    # An empty list takes 64 bytes for one on the wire: 640 MB are the most that a document becomes.
+    # An empty list takes 64 bytes for one on the wire: a document becomes at most 640 MB.
     elements: int = 10_000_000
     message_bytes: int = MAX_ENVELOPE_BYTES
 
 
 DEFAULT_LIMITS: Final = DecodeLimits()
-# Of telegrad's own messages that are read on the loop.
+# For telegrad's own messages that are read on the loop.
 SMALL_LIMITS: Final = DecodeLimits(document_bytes=2**10, depth=8, elements=100)
 
 
-# -- msgpack with bounds: lengths by the bytes that are there, depth, and items in all -----------
+# -- msgpack with bounds on lengths, depth and the number of items -------------------------------
 #
-# msgpack reserves what an array's header announces before it reads the items, at every level. So a
-# document is first walked through without building it; once it is known to be there to the end, what
-# all its headers reserve together is bounded by its size.
+# At every level msgpack reserves the length that an array's header announces before it reads the
+# items. So a document is first walked through without building it. Once it is known to be complete,
+# the reservations of all its headers together are bounded by its size.
 
 MSGPACK_DEPTH: Final = 1024  # levels that msgpack's own reader takes
-# Bytes. Below, what lying lengths can reserve is too little to matter, and nothing is so deep that
-# the default limit would tell.
+# Bytes. In smaller documents false lengths can reserve too little to matter, and no nesting can
+# exceed the default limit.
 UNCHECKED_SIZE: Final = 256
-_AS_DATETIMES: Final = 3  # telegrad writes its own timestamps, other languages what they have
+_AS_DATETIMES: Final = 3  # telegrad has timestamps of its own; other languages use msgpack's
 
 
 def is_small(size: int, limits: DecodeLimits) -> bool:
-    """Tells whether a document of so many bytes is within the limits, whatever is in it."""
+    """Returns True if a document of so many bytes is within the limits, whatever its contents."""
     return (
         size <= UNCHECKED_SIZE
         and size <= limits.depth
@@ -145,7 +146,7 @@ def is_small(size: int, limits: DecodeLimits) -> bool:
 
 
 def _check(document: bytes, limits: DecodeLimits) -> None:
-    """Walks through a document without building it."""
+    """Checks a document by walking through it without building it."""
     size = len(document)
     if size > limits.document_bytes:
         raise DecodeError(
@@ -161,7 +162,7 @@ def _check(document: bytes, limits: DecodeLimits) -> None:
         max_map_len=min(size, limits.elements),
         max_ext_len=size,
     )
-    unpacker.feed(b"\x91" * levels)  # a list around a list: what is left is what it may take
+    unpacker.feed(b"\x91" * levels)  # a list around a list, to use up the levels beyond the limit
     unpacker.feed(document)
     try:
         unpacker.skip()
@@ -179,18 +180,18 @@ def unpack(
     array: Callable[[list[Any]], object] | None = None,
     mapping: Callable[[dict[Any, Any]], object] | None = None,
 ) -> Any:
-    """Builds a document, once it is known to be one that the limits allow.
+    """Builds a document after checking it against the limits.
 
     Args:
-        document: What to read.
-        limits: Its bounds.
-        extension: Makes something of an extension's code and payload.
-        array: Takes the place of each array, innermost first.
-        mapping: Takes the place of each map.
+        document: The bytes to read.
+        limits: The limits of the document.
+        extension: Builds a value from an extension's code and payload.
+        array: Replaces each array, innermost first.
+        mapping: Replaces each map.
 
     Raises:
-        DecodeError: It is larger or deeper than the limits allow.
-        Exception: Whatever msgpack makes of garbage, and whatever the hooks raise.
+        DecodeError: The document is larger or deeper than the limits allow.
+        Exception: Any error of msgpack for garbage, and any error of the functions above.
     """
     size = len(document)
     if is_small(size, limits):
@@ -203,7 +204,7 @@ def unpack(
             timestamp=_AS_DATETIMES,
         )
     _check(document, limits)
-    items = -1 if size <= limits.elements else limits.elements  # -1: as the bytes that are there
+    items = -1 if size <= limits.elements else limits.elements  # -1: bounded by the bytes
     try:
         return msgpack.unpackb(
             document,
@@ -230,16 +231,17 @@ def too_many_elements(limits: DecodeLimits) -> DecodeError:
     )
 
 
-# -- what one document may cost its reader beyond its own size: items, colliding keys, copied bytes --
+# -- the cost of a document beyond its own size: items, colliding keys, copied bytes -------------
 
-# Keys that collide take quadratic time, and whoever sends numbers chooses where they fall. Honest
-# ones take 0.1 us each, 1 us where a class of the user's hashes them: a hundred and ten times less.
+# Colliding keys take quadratic time, and a sender of numbers can choose where they fall. Honest
+# keys take 0.1 us each, or 1 us if a user's class hashes them: a hundred and ten times less.
 SECONDS_PER_KEY: Final = 10e-6
 SECONDS_AT_LEAST: Final = 0.25  # of the processor, for one document
 FEW_KEYS: Final = 256  # at once; if all of them collide, that is half a millisecond
 
-# Times the bytes of all arrays beside the document. Big bytes are copied out of theirs once; sparse
-# arrays read their parts and copy some, and many of them may share one array of indices.
+# Multiples of the bytes of all arrays beside the document. Big `bytes` values are copied once out
+# of their arrays. Sparse arrays read their parts and copy some, and many of them may share one
+# array of indices.
 COPIES: Final = 8
 LOOKS: Final = 100
 BYTES_AT_LEAST: Final = 2**20
@@ -247,10 +249,10 @@ BYTES_AT_LEAST: Final = 2**20
 
 @final
 class Allowance:
-    """Counts what is spent on one document, those inside its exceptions included.
+    """Counts the cost of one document, including documents inside its exceptions.
 
     Args:
-        limits: Of the message.
+        limits: The limits of the message.
         clock: The processor time of this thread, in seconds.
     """
 
@@ -264,15 +266,15 @@ class Allowance:
         self._seconds = 0.0
 
     def beside(self, externals: Sequence[object]) -> None:
-        """Hears of what stands beside a document that is to be read."""
+        """Adds the arrays beside a document that is about to be read."""
         arrays = (each for each in externals if type(each) is np.ndarray)
         self._array_bytes += sum(array.nbytes for array in arrays)
 
     def count(self, items: list[Any] | dict[Any, Any]) -> None:
-        """Hears of a container that is complete.
+        """Counts the items of a container that is complete.
 
         Raises:
-            DecodeError: Its items are too many.
+            DecodeError: There are too many items.
         """
         self._elements += len(items)
         if self._elements > self._limits.elements:
@@ -282,11 +284,11 @@ class Allowance:
         """Adds keys to a set or dict, a few at a time.
 
         Args:
-            add: Takes some of them.
-            keys: All of them, or pairs that begin with them.
+            add: Adds some of the keys.
+            keys: All keys, or pairs that begin with them.
 
         Raises:
-            DecodeError: They collide.
+            DecodeError: The keys collide.
         """
         for start in range(0, len(keys), FEW_KEYS):
             began = self._clock()
@@ -300,33 +302,33 @@ class Allowance:
                 )
 
     def copies(self, array: np.ndarray[Any, Any]) -> None:
-        """Hears that the bytes of an array beside the document are copied into a value.
+        """Counts the bytes of an array beside the document that are copied into a value.
 
         Raises:
-            DecodeError: That happens too often.
+            DecodeError: Too many bytes are copied.
         """
         self._copied += array.nbytes
         if self._copied > COPIES * self._array_bytes + BYTES_AT_LEAST:
             raise DecodeError("an array that stands for the bytes of many values")
 
     def looks(self, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
-        """Hears that arrays beside the document are read from one end to the other.
+        """Counts the bytes of arrays beside the document that are read from end to end.
 
         Raises:
-            DecodeError: That happens too often.
+            DecodeError: Too many bytes are read.
         """
         self._looked += sum(array.nbytes for array in arrays)
         if self._looked > LOOKS * self._array_bytes + BYTES_AT_LEAST:
             raise DecodeError("an array that is part of too many sparse arrays")
 
 
-# -- what the files of the codec share: the two views of a document in the making or reading -----
+# -- the interface between the codec and the types: a document in the making, or being read ------
 
 MARKERS = {tag: msgpack.ExtType(tag, b"") for tag in Tag}  # the first item of a compound
 
 
 class Refused(Exception):
-    """A value cannot travel; becomes an EncodeError once its whole path is known.
+    """Says that a value cannot travel; becomes an EncodeError once its whole path is known.
 
     Attributes:
         steps: The path to the value, innermost step first.
@@ -346,7 +348,7 @@ class Conversion(Protocol):
     def items(
         self, values: Iterable[Any], step: Callable[[int], str] = "[{}]".format
     ) -> list[object]:
-        """Converts several values; `step` says how the path reaches the one at an index."""
+        """Converts several values; `step` returns the path's step for an index."""
 
     def entries(self, values: dict[str, Any]) -> dict[str, object]:
         """Converts the values of a dict whose keys are strings."""
@@ -360,39 +362,39 @@ class Reading(Protocol):
 
     @property
     def allowance(self) -> Allowance:
-        """What the document may cost beyond its own size."""
+        """The budget for costs of the document beyond its own size."""
 
     def external(self, index: int) -> object:
         """Returns an external of the document."""
 
     def function(self, name: str) -> object:
-        """Returns a function that is sent by reference, if it may be had here."""
+        """Returns a function that was sent by reference, if the policy allows it here."""
 
     def exception(self, items: list[Any]) -> BaseException:
-        """Returns an exception that is sent as a value."""
+        """Returns an exception that was sent as a value."""
 
 
-# -- what a document says first, read without the rest: nothing is built and no code runs --------
+# -- the head of a document, read without the rest: nothing is built and no code runs ------------
 #
-# Calls of one function begin with the same bytes, and what is read of them is the same: msgpack reads
-# from the front, and nothing that follows changes it. So heads are read once, and kept.
+# Calls of one function begin with the same bytes, and msgpack reads from the front. So the same
+# bytes always give the same head: heads are read once, and kept.
 
-# Of a document that is looked at: twice the longest name, in UTF-8, and the path of a script.
+# The most bytes that are read: twice the longest name, in UTF-8, and the path of a script.
 HEAD_BYTES = 12 * 1024
-HEAD_ITEMS = 64  # of a list or dict in it; msgpack reserves what a header announces
+HEAD_ITEMS = 64  # of a list or dict in it; msgpack reserves the length that a header announces
 KEPT_HEADS = 1000  # functions, scripts; reading one takes 1.5 us, finding it 0.3
 KEPT_BYTES = 512  # of each; longer ones are read again
 
 
 def read_head(document: bytes, end: str) -> dict[str, Any]:
-    """Returns the entries of a dict up to one key, as they stand in the document.
+    """Returns the entries of a dict up to one key, without decoding tags.
 
     Args:
-        document: From `encode`, or from anyone.
-        end: The key before which it stops.
+        document: A document from `encode`, or from anyone.
+        end: The key before which reading stops.
 
     Returns:
-        What msgpack makes of them; what is tagged stays so.
+        The entries as msgpack reads them; tagged values stay tagged.
 
     Raises:
         DecodeError: The document is no dict, or has no such key, or too much stands before it.
@@ -408,7 +410,7 @@ def read_head(document: bytes, end: str) -> dict[str, Any]:
         try:
             return _read_kept(document[: at + len(key)], end).copy()
         except DecodeError:
-            pass  # the key stands inside something else there
+            pass  # the bytes of the key were found inside another value
     return _read(document, end)
 
 
@@ -440,6 +442,6 @@ def _read(document: bytes, end: str) -> dict[str, Any]:
             if type(key) is not str:
                 break
             head[key] = unpacker.unpack()
-    except Exception as error:  # whatever garbage makes msgpack raise
+    except Exception as error:  # msgpack raises various errors for garbage
         raise DecodeError(f"a document that cannot be read as far as {end!r}: {error}") from error
     raise DecodeError(f"a document without {end!r}")

@@ -1,4 +1,4 @@
-"""What travels between two workers: one envelope, its document and its buffers."""
+"""The envelope that travels between two workers, with its document and its buffers."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ class Envelope:
 
     Attributes:
         kind: An open string, `package.verb`; each package registers handlers for its own kinds.
-        call: The id that a request gets from its caller and that its reply repeats; 0 for a
-            message that expects no reply.
-        reply: Whether this answers a request of the receiver.
+        call: The id that the caller gives a request and that the reply repeats; 0 for a message
+            that expects no reply.
+        reply: True if this answers a request of the receiver.
         time_left: Seconds until the deadline when it was written; `math.inf` without one.
-        depth: Length of the call tree above: 0 for a call by user code that serves nobody.
-        document: The encoded value (`wire.codec`); holds no array bytes.
-        externals: What the externals of the document are, in their order; beside the document
-            since it may differ from one destination to the next.
-        headers: One entry per interceptor that has something to say, encoded by it.
+        depth: The length of the chain of calls above: 0 for a call by user code that serves nobody.
+        document: The encoded value (see `encode`); holds no array bytes.
+        externals: The descriptions of the document's externals, in order. They are separate from
+            the document since they may differ between destinations.
+        headers: One encoded entry for each interceptor that adds one.
         buffers: The bytes of the externals, in order. Received ones are writable and belong to
             the receiver alone.
-        number: The envelope's place in its session; set by the session, not by whoever posts.
-        staged: Copies of parts, by their numbers (0 the document, 1 the externals, 2 the first buffer,
-            ...), in memory that the receiver shares; never received.
+        number: The envelope's place in its session; set by the session, not by its poster.
+        staged: Copies of parts in memory that the receiver shares, by part number (0 the document,
+            1 the externals, 2 the first buffer, ...); never received.
     """
 
     kind: str

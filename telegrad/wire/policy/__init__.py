@@ -1,1 +1,1 @@
-"""Which functions another worker may call by name."""
+"""The policy on functions that other workers may call by name."""

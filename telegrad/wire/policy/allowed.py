@@ -1,14 +1,17 @@
 """The functions that any worker may call on any other: arithmetic on arrays and numbers, no more.
 
-What is here does no I/O, and changes nothing beyond its arguments. It calls their own methods, and
-what it exists to call is not among it: so there is no `load`, `save`, `fromfile`, `memmap`, `frompyfunc`, `vectorize`,
-`apply_along_axis`, `piecewise`, `set_printoptions`, `seterr`, no `operator.methodcaller`, `call`
-or `attrgetter`, no `map`, `filter`, `getattr`, `repr`, `format` or `print`. The `key` of `max`,
-`min` and `sorted`, or the `mode` of `np.pad`, which are called, are no way round that: a function
-among the arguments is judged as one that is called. Of Python's own functions those are missing that a small number keeps busy for ever, with
-the interpreter held: `pow`, `round(1, -10**12)`, `math.factorial`, `comb` and `perm` (`operator.pow`
-is for arrays); a `range` among the arguments is read to its end, as `list` does.
-Names that a version of NumPy or Python does not have are not found there, as any other.
+Functions here do no I/O and change nothing beyond their arguments. They call methods of their
+arguments, but none has the purpose of calling a function. So there is no `load`, `save`,
+`fromfile`, `memmap`, `frompyfunc`, `vectorize`, `apply_along_axis`, `piecewise`,
+`set_printoptions`, `seterr`, no `operator.methodcaller`, `call` or `attrgetter`, no `map`,
+`filter`, `getattr`, `repr`, `format` or `print`. Some arguments are called: the `key` of `max`,
+`min` and `sorted`, the `mode` of `np.pad`. They are no way around that rule, because the policy
+checks a function among the arguments like a function to call.
+
+Some of Python's own functions are missing because a small number can keep them busy for ever while
+they hold the interpreter: `pow`, `round(1, -10**12)`, `math.factorial`, `comb` and `perm`
+(`operator.pow` is for arrays). A `range` among the arguments is read to its end, as `list` does.
+Names that a version of NumPy or Python lacks are not found there, like any unknown name.
 """
 
 from __future__ import annotations
@@ -87,7 +90,7 @@ _MATH = """
     tan tanh trunc ulp
 """
 
-# Public names of these packages of telegrad's own, which compute and do no I/O.
+# Packages of telegrad whose public names may be called: they compute and do no I/O.
 ALLOWED_PACKAGES = (
     "telegrad.autograd.ops",
     "telegrad.nn",
@@ -109,8 +112,8 @@ ALLOWED_NAMES: frozenset[str] = frozenset().union(
     _names("math", _MATH),
 )
 
-# Methods are called on an object through an RRef to it. Those of a class that is defined in one of
-# these modules compute on the object alone (no pathlib, io or subprocess here) but for these few:
+# Methods are called on an object through an RRef to it. Methods of classes from these modules
+# compute on the object alone (there is no pathlib, io or subprocess here), with a few exceptions:
 # `tofile` and `dump` write files, `format` reads any attribute of its arguments, `resize` may free
 # memory that a view still shows.
 _VALUE_MODULES = """

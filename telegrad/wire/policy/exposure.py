@@ -1,13 +1,15 @@
-"""`expose`, the mark on what other workers may call under any mode, and who bears it.
+"""`expose`, the mark for functions that others may call in any mode; and definers of methods.
 
-    marked              what others may call with that
-    ------              ------------------------------
-    a function          it, by name; as a method also through RRefs, on objects of subclasses too
-    a class             its constructor; by name and through RRefs every public method, inherited
-                        ones too, and the classes inside it
-    its subclass        nothing by that; on its objects what it inherits from the marked class
+    marked              consequence
+    ------              -----------
+    a function          others may call it by name; a method also through RRefs, on objects of
+                        subclasses too
+    a class             others may call its constructor; by name and through RRefs every public
+                        method, inherited ones too, and the classes inside it
+    its subclass        is not marked; on its objects, methods inherited from the marked class may
+                        be called
 
-What merely stands in a marked class (`run = subprocess.run`) is not covered by the class' mark.
+A foreign function that merely stands in a marked class (`run = subprocess.run`) is not marked.
 """
 
 from __future__ import annotations
@@ -38,16 +40,16 @@ _ATTRIBUTE = "__telegrad_exposed__"
 
 @final
 class _Mark:
-    """One use of `expose`; `functools.wraps` copies it to whatever goes around the function."""
+    """The mark of one use of `expose`; `functools.wraps` copies it to wrappers of the function."""
 
 
 def expose(func: F) -> F:
     """Marks a function or class as one that other workers may call.
 
-    Of a class: its constructor and its public methods, inherited ones included, by name and
-    through RRefs to its objects. A subclass is marked itself or not at all; what its objects
-    inherit from a marked class may be called on them. A policy of one's own, as
-    `RpcOptions.callables`, is asked about what is marked as about anything.
+    The mark on a class covers its constructor and its public methods, inherited ones included, by
+    name and through RRefs to its objects. It does not cover subclasses; but methods that their
+    objects inherit from a marked class may be called on them. A policy function of the user's, as
+    in `RpcOptions.callables`, is asked about marked objects like any others.
 
     Args:
         func: A function or class, which keeps its name.
@@ -56,7 +58,7 @@ def expose(func: F) -> F:
         The same object.
 
     Raises:
-        TypeError: It cannot be marked, as a function of a C extension cannot.
+        TypeError: The object cannot be marked, for example a function of a C extension.
 
     Example:
         >>> @expose
@@ -74,14 +76,14 @@ def expose(func: F) -> F:
 
 
 def is_marked(target: object, path: str) -> bool:
-    """Whether an object is marked itself, not by inheritance.
+    """Returns True if an object is marked itself, not by inheritance.
 
-    A decorator that uses `functools.wraps` hands the mark of the function inside on. That counts
-    for what stands in the place of that function, and for nothing else that wraps it.
+    A decorator that uses `functools.wraps` copies the mark of the wrapped function. The copy counts
+    for the object that replaces that function, and for no other wrapper of it.
 
     Args:
         target: A function, class, or anything else.
-        path: Under which qualified name it was found.
+        path: The qualified name under which it was found.
     """
     mark = _mark_of(target)
     if mark is None:
@@ -96,7 +98,7 @@ def _mark_of(target: object) -> _Mark | None:
     return mark if type(mark) is _Mark else None
 
 
-# -- who gives an object its methods: found through namespaces, running nothing of the user's ----
+# -- the definers of an object's methods, found through namespaces without running user code -----
 
 _BUILTIN_METHODS = (
     types.MethodDescriptorType,
@@ -107,13 +109,13 @@ _BUILTIN_METHODS = (
 
 
 def definers(value: object, method: str) -> tuple[tuple[object, str], ...]:
-    """Returns what decides on a method: the class that defines it, and the function where known.
+    """Returns the definers that decide on a method: a class, and the function if it is known.
 
-    What stands in an object's own dictionary, and a function or class that is called itself, is
-    judged as the function that it is; so is what a class holds and does not define.
+    These are checked as the functions that they are: an attribute in an object's own dictionary, a
+    function or class that is called itself, and a function that a class holds but does not define.
 
     Returns:
-        Each with the name by which it is used; `__call__` where it is called itself.
+        Each definer with the name by which it is used; `__call__` if it is called itself.
     """
     if method == "__call__":
         if type(value) is partial:
@@ -128,13 +130,13 @@ def definers(value: object, method: str) -> tuple[tuple[object, str], ...]:
     definer, raw = defined(value, method)
     if not callable(raw) or is_at_home(raw, definer):
         return ((definer, method),)
-    return ((definer, method), *definers(raw, "__call__"))  # defined elsewhere, only put there
+    return ((definer, method), *definers(raw, "__call__"))  # defined elsewhere, only put here
 
 
 def is_at_home(raw: object, definer: type) -> bool:
-    """Whether what stands in a class was defined for it: a method or a class of its body.
+    """Returns True if an attribute of a class was defined for it: a method or class of its body.
 
-    A function made where it stands, by a decorator that does not say whom it wraps, is.
+    That includes a function made there by a decorator that does not name the wrapped function.
     """
     if is_class(raw):
         (module, path), (home, inside) = _module_and_name(raw), _module_and_name(definer)
@@ -148,9 +150,9 @@ def is_at_home(raw: object, definer: type) -> bool:
 
 
 def is_method(value: object, name: str) -> bool:
-    """Whether an object has from its class what it calls by this name, and only that.
+    """Returns True if an object calls by this name only an attribute that its class gives it.
 
-    A class that was defined inside its class is as good as a method.
+    A class that was defined inside the object's class counts as a method.
     """
     if not is_class(value):
         _, looked_up_by = defined(value, "__getattribute__")
@@ -165,9 +167,9 @@ def is_method(value: object, name: str) -> bool:
 
 
 def home_of(value: object) -> tuple[str, str]:
-    """Returns the module and qualified name by which whatever can be called was defined.
+    """Returns the module and qualified name by which a callable object was defined.
 
-    Of an object that can be called, those of its class' `__call__`.
+    For an instance, it is those of its class' `__call__`.
     """
     if type(value) is partial:
         return home_of(value.func)
@@ -184,13 +186,13 @@ def home_of(value: object) -> tuple[str, str]:
 
 
 def dotted(definer: object, method: str) -> str:
-    """Returns what a method is called in messages and patterns."""
+    """Returns the name of a method in messages and patterns."""
     path = ".".join(map(str, _module_and_name(definer)))
     return f"{path}.{method}" if is_class(definer) and method != "__call__" else path
 
 
 def defined(value: object, name: str) -> tuple[type, object]:
-    """Returns the class that gives an object, or a class, this name, and what it defines."""
+    """Returns the class that gives an object, or a class, this name, and the object it defines."""
     cls = value if is_class(value) else type(value)
     definer = next((base for base in bases(cls) if name in namespace(base)), cls)
     raw: Any = namespace(definer).get(name)
@@ -198,14 +200,14 @@ def defined(value: object, name: str) -> tuple[type, object]:
 
 
 def _is_builtin_method(definer: type, raw: object) -> bool:
-    """Whether it is a method of a class in C, which says no module, in the class that it is of."""
+    """Returns True for a method of a C class, which names no module, found in its own class."""
     if not issubclass(type(raw), _BUILTIN_METHODS):
         return False
     return getattr(raw, "__objclass__", getattr(raw, "__self__", None)) is definer
 
 
 def _has_home(value: object) -> bool:
-    """Whether it is a function, of any kind, that says which module it is of."""
+    """Returns True for a function, of any kind, that names its module."""
     return all(type(name) is str for name in _module_and_name(value))
 
 

@@ -1,6 +1,6 @@
-"""The callee decides what may be called: from a name to a function, or a refusal.
+"""The callee's policy on calls: maps a name to a function, or refuses it.
 
-Nothing is imported, looked up through a property, or built for a name that is refused.
+For a refused name nothing is imported, no property is read, and no object is built.
 """
 
 from __future__ import annotations
@@ -56,23 +56,23 @@ __all__ = [
 ]
 
 
-# -- who asks for which function of whom, and the errors that say it is not given ----------------
+# -- requests for a function, and the errors that refuse them ------------------------------------
 
-_SOMEBODY = WorkerInfo("", -1, 0)  # who asks where nobody says who does
+_SOMEBODY = WorkerInfo("", -1, 0)  # the caller if none is given
 
 
 @final
 class CallableRequest:
-    """Who asks for what, to be named in errors.
+    """A request for a function, with the names for errors.
 
     Args:
-        ref: What is asked for.
-        caller: Who asks.
-        worker: Who is asked.
+        ref: The requested function.
+        caller: The worker that requests it.
+        worker: The name of the worker that has the function.
 
     Attributes:
-        ref: What is asked for.
-        caller: Who asks.
+        ref: The requested function.
+        caller: The worker that requests it.
     """
 
     __slots__ = ("_worker", "caller", "ref")
@@ -83,12 +83,12 @@ class CallableRequest:
         self._worker = f"worker {worker!r}" if worker else "this worker"
 
     def refused(self, why: str) -> CallRefusedError:
-        """Returns the error for what may not be had."""
+        """Returns the error for a function that the caller may not have."""
         name = repr(self.ref.name)[:500]
         return CallRefusedError(f"{self._worker} does not let {self._who} have {name}: {why}")
 
     def not_found(self) -> FunctionNotFoundError:
-        """Returns the error for what is not there."""
+        """Returns the error for a function that does not exist."""
         module, _, path = self.ref.name.partition(":")
         if module in MAIN_NAMES:
             return self._not_in_script(path)
@@ -121,27 +121,28 @@ class CallableRequest:
         return f"the caller {self.caller.name!r}" if self.caller.name else "the caller"
 
 
-# -- methods that were judged once and may be called: most are called again, on objects of one class --
+# -- methods that were allowed once; most are called again, on objects of the same class ---------
 #
-# What was judged is a function in the body of a class. It holds as long as an object's class leads to
-# that very function under that name, and nothing of the object's own stands before it; what is found
-# under the name is called unasked only where it is that function, bound to that object.
+# The verdict was about a function in the body of a class. It holds as long as the class of an
+# object leads to that very function under that name, and the object has no attribute of its own
+# before it. An attribute is called without a new check only if it is that function, bound to that
+# object.
 
 _BASES = type.__dict__["__mro__"].__get__
-MOST = 1000  # more are judged each time; a program has so many only if it makes classes by and by
+MOST = 1000  # others are checked each time; only programs that keep making classes have more
 
 
 class _KnownMethod(NamedTuple):
     function: types.FunctionType
     order: tuple[type, ...]  # of the class, with all its bases
-    before: tuple[Mapping[str, Any], ...]  # the bodies that are asked before the definer's
+    before: tuple[Mapping[str, Any], ...]  # the bodies that are searched before the definer's
     body: Mapping[str, Any]
-    own: Callable[[object], Mapping[str, Any]] | None  # an object's own dictionary
+    own: Callable[[object], Mapping[str, Any]] | None  # returns an object's own dictionary
 
 
 @final
 class KnownMethods:
-    """The methods that one policy has judged well. From any thread."""
+    """The methods that one policy has allowed. May be used from any thread."""
 
     __slots__ = ("_known",)
 
@@ -149,9 +150,9 @@ class KnownMethods:
         self._known: dict[tuple[type, str], _KnownMethod] = {}
 
     def has(self, value: object, name: str) -> bool:
-        """Whether what an object's class calls by a name was judged well; runs nothing of a user's."""
+        """Returns True if this method of the object's class was allowed; runs no user code."""
         cls = type(value)
-        if type(cls) is not type:  # another metaclass may say what is equal to its classes
+        if type(cls) is not type:  # another metaclass may define equality of its classes
             return False
         known = self._known.get((cls, name))
         if known is None or _BASES(cls) is not known.order:
@@ -164,7 +165,7 @@ class KnownMethods:
         )
 
     def is_found(self, value: object, name: str, found: object) -> bool:
-        """Whether an attribute gave what was judged, bound to the object, and nothing else."""
+        """Returns True if an attribute is the allowed function, bound to the object."""
         if type(found) is not types.MethodType or found.__self__ is not value:
             return False
         cls = type(value)
@@ -172,9 +173,9 @@ class KnownMethods:
         return known is not None and found.__func__ is known.function
 
     def add(self, value: object, name: str) -> None:
-        """Keeps a method that may be called on an object, if it is one that can be known again."""
+        """Remembers a method that was allowed on an object, if it can be recognised later."""
         if name == "__call__" or is_class(value):
-            return  # judged by what the object says of itself, or in the class that it is
+            return  # these are checked by the object's own facts, or in the class that it is
         cls = type(value)
         if type(cls) is not type or "<locals>" in cls.__qualname__ or len(self._known) >= MOST:
             return
@@ -193,37 +194,37 @@ class KnownMethods:
             before.append(body)
 
 
-# ------------------------------------------------------------------------------------------------
+# -- the policy ----------------------------------------------------------------------------------
 
 MODES = ("project", "exposed", "importable")
 
-# (caller, module, qualified name) -> whether it may be called.
+# (caller, module, qualified name) -> True if it may be called.
 Decide: TypeAlias = Callable[[WorkerInfo, str, str], bool]
 
-# From these it is a step or two to all that the process holds, and their class is a builtin one.
+# These lead in a step or two to everything in the process, though their class is a builtin one.
 _INTERNALS = (types.ModuleType, types.FrameType, types.TracebackType, types.CodeType)
 
 
 @final
 class CallablePolicy:
-    """What may be called on this worker by name.
+    """The policy on functions that others may call on this worker by name.
 
-    Under every mode: what is marked with `expose`. No part of a name may begin with an
+    In every mode, objects marked with `expose` may be called. No part of a name may begin with an
     underscore.
 
     Args:
-        mode: `"project"`: what is defined in `__main__`, or in modules that this process has
+        mode: `"project"`: objects defined in `__main__`, or in modules that this process has
             imported from outside the standard library, site-packages and telegrad; and the
             functions of `telegrad.wire.policy.allowed`. `"exposed"`: nothing else.
-            `"importable"`: anything; that is remote code execution for whoever holds the token.
+            `"importable"`: anything; that is remote code execution for anyone who holds the token.
         patterns: Under `"project"`, further dotted names: `"mypkg.*"`, `"math.sqrt"`.
-        decide: Decides instead of all that, of what is marked too: it is called with who asks, the
-            module and the qualified name, and returns True or False; what it raises refuses. It
-            is asked each time, before anything is imported. Where the name leads to something
-            that was defined under another one, it is asked about that as well.
+        decide: A function that decides instead of all that, on marked objects too. It gets the
+            caller, the module and the qualified name, and returns True or False; if it raises, the
+            call is refused. It is called each time, before anything is imported. If the name leads
+            to an object that was defined under another name, it is called for that name as well.
 
     Raises:
-        ValueError: No such mode.
+        ValueError: There is no such mode.
         TypeError: `patterns` is no sequence of strings.
 
     Example:
@@ -263,13 +264,13 @@ class CallablePolicy:
         """Returns the function or class of that name.
 
         Args:
-            ref: Its name, or a reference, whose script an error names.
-            caller: Who asks.
-            worker: Who is asked, for errors.
+            ref: The name, or a reference, which also has the caller's script for errors.
+            caller: The worker that requests it.
+            worker: The name of this worker, for errors.
 
         Raises:
-            CallRefusedError: It may not be called here.
-            FunctionNotFoundError: There is none of that name here.
+            CallRefusedError: The function may not be called here.
+            FunctionNotFoundError: There is no function of that name here.
         """
         name = ref.name if isinstance(ref, FunctionRef) else ref
         known = self._known.get(name) if type(name) is str else None
@@ -286,7 +287,7 @@ class CallablePolicy:
         return function
 
     def _know(self, name: str, function: types.FunctionType) -> None:
-        """Keeps a function that is at the top of its module."""
+        """Remembers a function that is at the top of its module."""
         module, _, path = name.partition(":")
         home = module_of(module)
         if home is None or (names := module_namespace(home)).get(path) is not function:
@@ -301,12 +302,13 @@ class CallablePolicy:
     ) -> Callable[..., Any]:
         """Returns the function or class of a name that is sent as a value: an argument, a dtype.
 
-        The rules are those of `resolve`, since whoever gets it may call it; but listed functions
-        and the modules and optimizers of telegrad are there under every mode, and unasked.
+        The rules are those of `resolve`, since its receiver may call it. However, the listed
+        functions, and the modules and optimizers of telegrad, are allowed in every mode, without
+        asking `decide`.
 
         Raises:
-            CallRefusedError: It may not be had here.
-            FunctionNotFoundError: There is none of that name here.
+            CallRefusedError: The function may not be had here.
+            FunctionNotFoundError: There is no function of that name here.
         """
         return self._resolve(CallableRequest(FunctionRef(name), caller, worker), called=False)
 
@@ -315,20 +317,20 @@ class CallablePolicy:
     ) -> None:
         """Checks that others may call a method of a value, through a reference to it.
 
-        What holds for a function holds for the class that defines the method: it is of this
-        project, marked, or named by a pattern (`"pathlib.*"`). Methods of plain values and arrays
-        that do no I/O may be called as well. A module has no methods.
+        A method is allowed if the class that defines it would be allowed as a function: it is of
+        this project, marked, or named by a pattern (`"pathlib.*"`). Methods of plain values and
+        arrays that do no I/O may be called as well. No method of a module may be called.
 
-        What the attribute gives may have to be checked as well: `check_found`.
+        The attribute that the method's name gives may have to be checked as well: `check_found`.
 
         Args:
-            value: Whose method.
-            method: Its name; `__call__` for the value itself.
-            caller: Who asks.
-            worker: Who is asked, for errors.
+            value: The object that has the method.
+            method: The method's name; `__call__` for the object itself.
+            caller: The worker that requests it.
+            worker: The name of this worker, for errors.
 
         Raises:
-            CallRefusedError: It may not be called here.
+            CallRefusedError: The method may not be called here.
 
         Example:
             >>> CallablePolicy("project").check_method([1, 2], "append")
@@ -372,20 +374,20 @@ class CallablePolicy:
         caller: WorkerInfo | None = None,
         worker: str = "",
     ) -> None:
-        """Checks that others may call what an attribute gave, after `check_method` of its name.
+        """Checks that others may call an attribute's value, after `check_method` of its name.
 
-        That judged a method by its class. What a slot, a property or `__getattr__` gives is known
-        only now, and judged as the function or object that it is.
+        `check_method` decides on a method by its class. The result of a slot, a property or
+        `__getattr__` is known only now, and is checked as the function or object that it is.
 
         Args:
-            value: Whose attribute.
-            name: Its name; `__call__` for the value itself.
-            found: What is about to be called.
-            caller: Who asks.
-            worker: Who is asked, for errors.
+            value: The object that has the attribute.
+            name: The attribute's name; `__call__` for the object itself.
+            found: The attribute's value, which is about to be called.
+            caller: The worker that requests it.
+            worker: The name of this worker, for errors.
 
         Raises:
-            CallRefusedError: It may not be called here.
+            CallRefusedError: The value may not be called here.
 
         Example:
             >>> import os
@@ -403,7 +405,7 @@ class CallablePolicy:
     # Methods.
 
     def _may_have(self, value: object, definer: object, method: str) -> bool:
-        """Whether a class may give this object this method, or a function may be called."""
+        """Returns True if a class may give this object this method, or a function may be called."""
         cls = value if is_class(value) else type(value)
         constructs = is_class(value) and method == "__call__"
         if is_class(definer) and definer in bases(cls) and not constructs:
@@ -451,10 +453,10 @@ class CallablePolicy:
         return _callable(found, request)
 
     def _imports(self, name: str, parts: tuple[str, ...]) -> bool:
-        """Whether the module of a name is imported for a call.
+        """Returns True if the module of a name is imported for a call.
 
-        NumPy imports some of its own modules (`numpy.fft`) when they are first used; where it is
-        loaded, these are as good as loaded.
+        NumPy imports some of its own modules (`numpy.fft`) on first use; if NumPy is loaded, they
+        count as loaded.
         """
         module = name.partition(":")[0]
         if name in ALLOWED_NAMES and module_of(module.partition(".")[0]) is not None:
@@ -481,7 +483,7 @@ class CallablePolicy:
         )
 
     def _is_at_home(self, found: Found, name: str) -> bool:
-        """Whether the object was defined where it may be called, not merely imported there."""
+        """Returns True if the object is also defined where it may be called, not just imported."""
         if self.mode == "importable" or name in ALLOWED_NAMES:
             return True
         target = _function_of(found)
@@ -496,7 +498,7 @@ class CallablePolicy:
             or self._matches(f"{home}.{path}")
         )
 
-    # A policy of the user's own.
+    # A policy function of the user's.
 
     def _ask_of_name(
         self, request: CallableRequest, module_name: str, parts: tuple[str, ...]
@@ -515,7 +517,7 @@ class CallablePolicy:
     def _ask_of_method(
         self, value: object, method: str, caller: WorkerInfo | None, worker: str
     ) -> None:
-        """Asks of `Class.method`, and of where that is defined if it is in another module."""
+        """Asks about `Class.method`, and about its definition if that is in another module."""
         cls = value if is_class(value) else type(value)
         asked = wire_module(cls.__module__), f"{cls.__qualname__}.{method}"
         if method == "__call__":
@@ -531,7 +533,7 @@ class CallablePolicy:
     def _ask_elsewhere(
         self, request: CallableRequest, asked: tuple[str, str], home: tuple[str, str]
     ) -> None:
-        """Asks of where something is defined, if that is not where it was named."""
+        """Asks about the definition of an object if it was named elsewhere."""
         if not (home[1] == asked[1] and _is_below(home[0], asked[0])):
             self._ask(request, *home)
 
@@ -548,7 +550,7 @@ class CallablePolicy:
         if allowed is False:
             raise request.refused(f"the policy of that worker says no{about}")
         if isinstance(allowed, Coroutine):
-            allowed.close()  # it may be no `async def`: the caller would wait for it
+            allowed.close()  # `decide` may not be an `async def`: the caller would wait for it
         raise request.refused(
             f"the policy of that worker returned a {type(allowed).__qualname__}, and not True or"
             f" False{about}"
@@ -556,16 +558,16 @@ class CallablePolicy:
 
 
 class _Known(NamedTuple):
-    """A function that was found and judged once; most are called again.
+    """A function that was found and allowed once; most are called again.
 
-    Its name leads to it as long as `home` is what is imported as `key`, and it stands there.
+    The verdict holds as long as `home` is the module imported as `key`, and has the function.
 
     Attributes:
-        home: The module at the top of which it is.
-        key: Of that, among those that are imported.
-        names: What stands in it.
+        home: The module that has the function at its top level.
+        key: The name of that module in `sys.modules`.
+        names: The namespace of that module.
         path: The function's name there.
-        function: Itself.
+        function: The function.
     """
 
     home: types.ModuleType
@@ -599,7 +601,7 @@ def _function_of(found: Found) -> object:
 
 
 def _is_exposed(found: Found, parts: tuple[str, ...]) -> bool:
-    """Whether an object is marked, or was defined in a marked class on the way to it."""
+    """Returns True if an object is marked, or was defined in a marked class on the way to it."""
     target = _function_of(found)
     if is_marked(target, ".".join(parts)):
         return True

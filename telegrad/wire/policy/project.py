@@ -1,4 +1,4 @@
-"""Which modules are the user's own project: those of no library, and the script."""
+"""The modules of the user's own project: the script, and modules that belong to no library."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Project:
         self._verdicts: dict[str, bool] = {}
 
     def has(self, name: str) -> bool:
-        """Tells whether a module is imported, and of the user's own project or the script."""
+        """Returns True if a module is imported and belongs to the project, or is the script."""
         if name in MAIN_NAMES:
             return True
         module = module_of(name)
@@ -40,13 +40,13 @@ class Project:
 
 
 def is_foreign_name(module: str) -> bool:
-    """Tells whether a module of this name is of the standard library or telegrad, imported or not."""
+    """Returns True if this is a name of the standard library or telegrad, imported or not."""
     root = module.partition(".")[0]
     return root in sys.stdlib_module_names or root == "telegrad"
 
 
 def _foreign_directories() -> tuple[str, ...]:
-    """Returns where modules lie that are not the user's: the library's, packages', ours."""
+    """Returns the directories of foreign modules: standard library, packages, telegrad."""
     paths = sysconfig.get_paths()
     directories = [paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")]
     directories += [*site.getsitepackages(), site.getusersitepackages(), str(_OWN)]

@@ -42,10 +42,10 @@ __all__ = [
 
 MAX_DIMENSIONS = 64  # NumPy's own limit
 MAX_DTYPE_DEPTH = 32  # levels of structured dtypes in each other
-BESIDE_BYTES = 2**20  # bytes from this length on travel beside their document, as arrays do
-MAX_ITEMS = 2**48  # of an array whose items have no bytes, where the buffer bounds nothing
-# Descriptions that are read once, as those of one layer's arrays are the same; reading one takes
-# 0.6 us, finding it 0.2. Each is a short text and at most 64 numbers.
+BESIDE_BYTES = 2**20  # bytes of this length or longer travel beside their document, as arrays do
+MAX_ITEMS = 2**48  # of an array whose items have no bytes, so that its buffer bounds nothing
+# Descriptions to remember, because those of one layer's arrays are equal. Reading one takes 0.6 us,
+# finding it 0.2. Each is a short text and at most 64 numbers.
 KEPT_FORMS = 1000
 
 _NUMBERS = {code: np.dtype(code) for code in (np.dtype(each).str for each in "?bhilBHILefdFD")}
@@ -63,7 +63,7 @@ def encode_dtype(dtype: np.dtype[Any]) -> object:
     `["sub", base, shape]`, `["struct", itemsize, aligned, [[name, title, offset, dtype], ...]]`.
 
     Raises:
-        Refused: Its items are Python objects, or nothing is known of it.
+        Refused: The items are Python objects, or the dtype is unknown.
     """
     if dtype.isbuiltin == 1 and dtype.kind in "biufc":
         return dtype.str
@@ -92,11 +92,11 @@ def _encode_field(name: str, dtype: np.dtype[Any], offset: int, title: object = 
 def decode_dtype(plain: object, depth: int = 0) -> np.dtype[Any]:
     """Builds the dtype that `encode_dtype` described.
 
-    Nothing is handed to NumPy but numbers and text, and nothing of it compared or shown: of a dtype
-    that stands in a document as a value, parts may be whatever a document holds.
+    Only numbers and texts are given to NumPy, and nothing is compared or printed: the parts of a
+    dtype that stands in a document as a value may be any value that a document can hold.
 
     Raises:
-        DecodeError: It is no such description, or its items would be Python objects.
+        DecodeError: It is not such a description, or its items would be Python objects.
     """
     if type(plain) is str and (number := _NUMBERS.get(plain)) is not None:
         return number
@@ -169,7 +169,7 @@ def _ml_dtype(name: object) -> np.dtype[Any]:
 
 
 def refusal_of(value: object) -> str | None:
-    """Returns why an array of a subclass, or of Python objects, cannot travel; None if it can."""
+    """Returns the reason for which an array of a subclass cannot travel; None if it can."""
     kind = type(value)
     if kind is np.ndarray or kind is np.memmap or not isinstance(value, np.ndarray):
         return None
@@ -191,11 +191,11 @@ def _lift_array(conversion: Conversion, value: np.ndarray[Any, Any]) -> object:
 def describe_array(
     array: np.ndarray[Any, Any], memory: Memory = NO_MEMORY
 ) -> tuple[object, Sequence[Buffer]]:
-    """Copies an array's bytes, in the order in which they stand.
+    """Copies an array's bytes, in their present order.
 
     Args:
-        array: What is described.
-        memory: Where its bytes are copied to.
+        array: The array.
+        memory: The memory to copy its bytes into.
 
     Returns:
         `[dtype, "C" or "F", *shape]`, and one buffer.
@@ -207,7 +207,7 @@ def describe_array(
 
 
 def describe_own_array(array: np.ndarray[Any, Any]) -> tuple[object, Sequence[Buffer]]:
-    """Describes a C-contiguous array that nobody else writes into, without a copy of its bytes."""
+    """Describes a C-contiguous array that nobody else writes into; does not copy its bytes."""
     view = array.reshape(-1).view(np.uint8)
     return [encode_dtype(array.dtype), "C", *array.shape], [view.data]
 
@@ -215,19 +215,19 @@ def describe_own_array(array: np.ndarray[Any, Any]) -> tuple[object, Sequence[Bu
 def rebuild_array(
     meta: Any, buffers: Sequence[Buffer], *, as_is: bool = False
 ) -> np.ndarray[Any, Any]:
-    """Makes an array over the received buffer, without a copy if that is writable.
+    """Makes an array over the received buffer; copies it only if it is not writable.
 
     Raises:
-        DecodeError: Description and buffer do not belong together.
+        DecodeError: Description and buffer do not fit each other.
     """
     if type(meta) is not list or len(meta) < 2 or len(buffers) != 1:
         raise DecodeError(f"not an array: {str(meta)[:100]} with {len(buffers)} buffers")
-    # Nothing long is kept, and nothing is hashed that may be of a user's class.
+    # Long descriptions are not remembered, and objects of users' classes are not hashed.
     short = type(meta[0]) is str and type(meta[1]) is str and len(meta[1]) == 1
     form_of = _kept_form if short else _form
     try:
         dtype, shape, size = form_of(*meta)
-    except TypeError:  # what has no hash is no number
+    except TypeError:  # an item without a hash, which is no number
         dtype, shape, size = _form(*meta)
     memory = buffers[0]
     if type(memory) is bytearray:  # as small ones are
@@ -251,7 +251,7 @@ def rebuild_array(
 
 
 def _form(plain: object, order: object, *shape: int) -> tuple[np.dtype[Any], tuple[int, ...], int]:
-    """Returns dtype, shape and size in bytes; -1, which no buffer has, for a wrong order or too many."""
+    """Returns dtype, shape and bytes; -1 bytes, which no buffer has, for an invalid description."""
     dtype = decode_dtype(plain)
     _check_shape(list(shape))
     items = math.prod(shape)
@@ -259,7 +259,7 @@ def _form(plain: object, order: object, *shape: int) -> tuple[np.dtype[Any], tup
     return dtype, shape, items * dtype.itemsize if right else -1
 
 
-# Typed, as 1 and True are one key otherwise.
+# Typed, as 1 and True would otherwise be the same key.
 _kept_form = lru_cache(KEPT_FORMS, typed=True)(_form)
 
 
@@ -316,7 +316,7 @@ def _decode_dtype_value(reading: Reading, items: list[Any]) -> object:
 
 
 def encode_bytes(conversion: Conversion, value: bytes | bytearray) -> object:
-    """Encodes bytes in place, big ones as an array: a document is packed whole, under the lock."""
+    """Encodes bytes in place, big ones as an array, as a document is packed under the lock."""
     mutable = type(value) is bytearray
     if len(value) >= BESIDE_BYTES:
         octets = conversion.lift(np.frombuffer(value, np.uint8))
@@ -351,7 +351,7 @@ COMPOUND_DECODERS: dict[Tag, Callable[[Reading, list[Any]], object]] = {
 }
 
 
-# -- scipy.sparse arrays and matrices on the wire; scipy is used where it is imported already ----
+# -- scipy.sparse arrays and matrices; scipy is used only if it is already imported --------------
 
 _PARTS = {
     "csr": ("data", "indices", "indptr"),
@@ -362,13 +362,13 @@ _PARTS = {
 
 
 def is_sparse(value: object) -> bool:
-    """Whether it is an array or a matrix of scipy.sparse."""
+    """Returns True for an array or a matrix of scipy.sparse."""
     module = sys.modules.get("scipy.sparse")
     return module is not None and bool(module.issparse(value))
 
 
 def encode_sparse(conversion: Conversion, value: Any) -> object:
-    """Encodes it as class, shape and parts; the parts are externals."""
+    """Encodes a sparse array as class, shape and parts; the parts are externals."""
     name, layout = type(value).__name__, value.format
     if layout not in (*_PARTS, "coo") or name not in (f"{layout}_array", f"{layout}_matrix"):
         raise Refused(f"a sparse {name}; send array.tocsr() or array.tocoo()")

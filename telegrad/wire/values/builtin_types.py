@@ -1,4 +1,4 @@
-"""Python's own types on the wire, beyond those that msgpack knows."""
+"""Python's own types on the wire, beyond those that msgpack has."""
 
 from __future__ import annotations
 
@@ -39,24 +39,25 @@ __all__ = [
 ]
 
 
-# -- what sets and dicts of a document may hold: nothing that hashes or compares by code of the program's --
+# -- members of sets and keys of dicts: only those that hash and compare without program code ----
 #
-# Building a set or a dict hashes its members or keys, and compares those whose hashes are the same. Both
-# is data where Python, or `dataclasses`, wrote how; whoever wrote a `__hash__` or an `__eq__` would have
-# it run for what anyone sends.
+# Building a set or a dict hashes its members or keys, and compares those with equal hashes. If
+# Python or `dataclasses` wrote the methods for that, these are safe. A `__hash__` or an `__eq__` of
+# the program's would run for any data that anyone sends.
 #
-#     None, numbers, text, bytes, dates, paths, ...   may be there
-#     tuples, named tuples                            if what is in them may
-#     dataclasses                                     with the methods that `dataclasses` made, if the
-#                                                     fields that these read may
-#     enums, objects told apart by identity           may be there
+#     None, numbers, text, bytes, dates, paths, ...   allowed
+#     tuples, named tuples                            allowed if their items are
+#     dataclasses                                     allowed with the methods that `dataclasses`
+#                                                     made, if the fields that these read are
+# allowed     enums, objects compared by identity             allowed
 #     with a `__hash__` or `__eq__` of their own      refused
 
-# What else is hashed and compared along with an object of some class; or the name of what would run.
+# Returns the parts that are hashed and compared along with an object; or the name of code that
+# would run.
 _Plan: TypeAlias = Callable[[Any], Iterable[object]] | str
 
-# Classes by identity, here and below: a metaclass may have a `__hash__`, too. A frozenset has been
-# through here itself.
+# Classes are compared by identity, here and below, as a metaclass may have a `__hash__`, too. The
+# members of a frozenset were checked when it was built.
 _QUIET: Final = frozenset(
     map(
         id,
@@ -67,12 +68,12 @@ _QUIET: Final = frozenset(
         ),
     )
 )  # fmt: skip
-# Beside the fields, what the methods that `dataclasses` writes name.
+# Names that the methods of `dataclasses` use besides the fields.
 _NAMED: Final = {
     "__hash__": frozenset({"hash"}),
     "__eq__": frozenset({"__class__", "NotImplemented"}),
 }
-# What NumPy looks for in whatever one of its scalars or dtypes is compared with.
+# Attributes that NumPy looks up in an object which is compared with one of its scalars or dtypes.
 _NUMPY: Final = (np.generic, np.dtype)
 _NUMPY_ASKS: Final = (
     "__array__", "__array_interface__", "__array_priority__", "__array_struct__", "__array_ufunc__",
@@ -82,13 +83,13 @@ _NUMPY_ASKS: Final = (
 
 
 def code_of(values: Iterable[object]) -> str | None:
-    """Returns what of the program's would run where these are hashed and compared.
+    """Returns the code of the program's that would run to hash and compare these values.
 
     Args:
         values: The members of a set, or the keys of a dict.
 
     Returns:
-        A name, for instance `Point.__hash__`; None where nothing would.
+        A name, for instance `Point.__hash__`; None if no such code would run.
 
     >>> from fractions import Fraction
     >>> code_of([1, (2, Fraction(1, 2))]), code_of([1, (2, "x")])
@@ -115,7 +116,7 @@ def code_of(values: Iterable[object]) -> str | None:
 
 
 def check_hashing(values: Sequence[object]) -> None:
-    """Checks what is about to become the members of a set or the keys of a dict.
+    """Checks values that are about to become the members of a set or the keys of a dict.
 
     Raises:
         DecodeError: Code of the program's would run.
@@ -130,15 +131,15 @@ def check_hashing(values: Sequence[object]) -> None:
 
 
 def refuse_hashing(values: Sequence[object], what: str, instead: str) -> None:
-    """Checks the same before it is sent.
+    """Checks members or keys before they are sent.
 
     Args:
         values: The members or keys.
-        what: They are: `set`, `dict`.
-        instead: What to send.
+        what: The type to build from them: `set`, `dict`.
+        instead: A value to send instead, for the error.
 
     Raises:
-        Refused: The receiver would refuse it.
+        Refused: The receiver would refuse them.
     """
     if _QUIET.issuperset(map(id, map(type, values))):
         return
@@ -189,7 +190,7 @@ def _nothing(value: object) -> tuple[()]:
 
 
 def _is_known(raw: object) -> bool:
-    """Whether it is a method of the library's own, or of enum."""
+    """Returns True for a method of telegrad's own, or of enum."""
     if type(raw) is not types.FunctionType:
         return False
     home = str(raw.__globals__.get("__name__"))
@@ -197,7 +198,7 @@ def _is_known(raw: object) -> bool:
 
 
 def _fields_read(kind: type, name: str, raw: object) -> set[str] | None:
-    """Returns which fields a method reads that `dataclasses` has made; None if it has not."""
+    """Returns the fields that a method made by `dataclasses` reads; None for other methods."""
     definer = next(base for base in bases(kind) if name in namespace(base))
     fields = fields_of_dataclass(definer)
     if fields is None or type(raw) is not types.FunctionType:
@@ -205,14 +206,14 @@ def _fields_read(kind: type, name: str, raw: object) -> set[str] | None:
     code = raw.__code__
     if code.co_filename != "<string>" or code.co_name != name or code.co_freevars:
         return None
-    if raw.__globals__.get("hash", hash) is not hash:  # it would call that of its module
+    if raw.__globals__.get("hash", hash) is not hash:  # it would call the module's own `hash`
         return None
     read = set(code.co_names) - _NAMED[name]
     return read if read <= set(fields) else None
 
 
 def _looks_up_by(kind: type, names: Iterable[str]) -> str | None:
-    """Returns what runs where these attributes, or the class, of an object are looked up."""
+    """Returns the code that would run to look up these attributes, or the class, of an object."""
     if type(first_in_bases(kind, "__getattribute__")) is not types.WrapperDescriptorType:
         return f"{_name(kind)}.__getattribute__"
     if first_in_bases(kind, "__class__") is not namespace(object)["__class__"]:
@@ -221,7 +222,7 @@ def _looks_up_by(kind: type, names: Iterable[str]) -> str | None:
         raw = first_in_bases(kind, name)
         if raw is ... or type(raw) is types.MemberDescriptorType:
             continue
-        if first_in_bases(type(raw), "__set__") is not ...:  # goes before the object's own
+        if first_in_bases(type(raw), "__set__") is not ...:  # precedes the object's own
             return f"{_name(kind)}.{name}"
     return None
 
@@ -234,12 +235,12 @@ def _answer_to_numpy(kind: type) -> str | None:
     return None
 
 
-# ------------------------------------------------------------------------------------------------
+# -- the types -----------------------------------------------------------------------------------
 
 _COMPLEX = struct.Struct("<dd")
 _ZONE_KEY = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*")
-# What a factory is that is sent by reference: no instance of a class with `__call__`, which would
-# bring a state of the sender's.
+# The types of factories that are sent by reference. An instance of a class with `__call__` is not
+# among them, as it has state at the sender.
 _FACTORIES = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 _PATHS: dict[bytes, type[PurePath]] = {b"P": Path, b"p": PurePosixPath, b"w": PureWindowsPath}
 
@@ -249,7 +250,7 @@ def _leaf(tag: Tag, payload: bytes) -> object:
 
 
 def big_int(value: int) -> object:
-    """Encodes an integer of any size as its two's complement, little end first."""
+    """Encodes an integer of any size as its two's complement, little-endian."""
     return _leaf(Tag.BIG_INT, value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True))
 
 
@@ -257,7 +258,7 @@ def integers(items: list[Any], count: int) -> list[int]:
     """Returns the items if they are that many plain integers.
 
     Raises:
-        DecodeError: They are not.
+        DecodeError: The items are something else.
     """
     if len(items) != count or any(type(item) is not int for item in items):
         raise DecodeError(f"{count} integers were expected")
@@ -286,7 +287,7 @@ def _encode_zone(conversion: Conversion, value: zoneinfo.ZoneInfo) -> object:
 
 
 def _decode_zone(reading: Reading, payload: bytes) -> object:
-    """Reads it from the system's own files alone: the `tzdata` package would be an import."""
+    """Reads a zone from the system's own files only: the `tzdata` package would be an import."""
     del reading
     key = payload.decode("ascii")
     if not _ZONE_KEY.fullmatch(key):

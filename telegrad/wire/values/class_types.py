@@ -1,9 +1,9 @@
 """Enums, dataclasses and named tuples on the wire.
 
-They are rebuilt from classes that are imported already, without running `__init__`,
-`__post_init__`, `__new__`, `__setattr__` or `__setstate__` of theirs. Whatever decides here is read
-from namespaces, since metaclasses and descriptors are code of the program's, too. A class with a
-`__del__` is refused: a document that is given up in the middle would run it.
+They are rebuilt from classes that are already imported, without running `__init__`,
+`__post_init__`, `__new__`, `__setattr__` or `__setstate__` of theirs. All facts that matter are
+read from namespaces, since metaclasses and descriptors are code of the program's, too. A class with
+a `__del__` is refused: a document that is abandoned in the middle would run it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 
-# A class keeps every combination of its flags for good, at 0.5 KB each. All of sixteen flags.
+# A class keeps every combination of its flags for good, at 0.5 KB each. All those of sixteen flags.
 MOST_COMBINATIONS = 2**16
 
 
@@ -58,7 +58,7 @@ def _named(cls: type, what: str) -> str:
 
 
 def has_finaliser(cls: type) -> bool:
-    """Tells whether code runs when an object of a class is dropped."""
+    """Returns True if code runs when an object of a class is dropped."""
     return first_in_bases(cls, "__del__") is not ...
 
 
@@ -119,7 +119,7 @@ def _decode_flag(reading: Reading, items: list[Any]) -> object:
     return EnumType.__call__(cls, value)
 
 
-# What enum asks of a class that it makes a combination of.
+# The attributes that enum uses of a class to make a combination.
 _HOOKS = (
     "_missing_",
     "_iter_member_",
@@ -137,7 +137,7 @@ _THEIR_OWN = (IntFlag, Flag, *(base for base in bases(IntFlag) if base is not In
 
 
 def _hook_of(cls: type[Enum]) -> str:
-    """Returns what a flag does in a way of its own when combinations are looked up or made."""
+    """Returns the code of its own that a flag class would run to look up or make members."""
     member_type = namespace(cls)["_member_type_"]
     if member_type is not int and member_type is not object:
         return "its members are no plain integers"
@@ -146,7 +146,7 @@ def _hook_of(cls: type[Enum]) -> str:
     for name, known in zip(_HOOKS, usual, strict=True):
         found = first_in_bases(cls, name)
         if name == "_iter_member_" and type(found) is types.MethodType:
-            found = found.__func__  # members that are not in order: by enum itself
+            found = found.__func__  # enum's own, for members that are not in order
             known = {id(namespace(Flag)["_iter_member_by_def_"].__func__)}
         if found is not ... and id(found) not in known:
             return name
@@ -157,9 +157,9 @@ def _hook_of(cls: type[Enum]) -> str:
 
 
 def instance_of(cls: type, values: dict[str, Any], instance: Any = None) -> Any:
-    """Fills an instance without running anything that the class defines.
+    """Fills an instance without running any code that the class defines.
 
-    A slot is filled by its own descriptor, everything else goes into the instance's dictionary.
+    A slot is filled by its own descriptor; all other values go into the instance's dictionary.
     """
     if instance is None:
         instance = object.__new__(cls)
@@ -199,12 +199,12 @@ def fields_of_dataclass(cls: type) -> tuple[str, ...] | None:
         return None
     bare: Any = types.SimpleNamespace(
         __dataclass_fields__=found
-    )  # the class may look up its own way
+    )  # the class may have a lookup of its own
     return tuple(field.name for field in dataclasses.fields(bare))
 
 
 def encode_dataclass(conversion: Conversion, value: Any) -> object:
-    """Encodes every field, and what else stands in the instance's dictionary."""
+    """Encodes every field, and the other entries of the instance's dictionary."""
     cls = type(value)
     names = fields_of_dataclass(cls)
     if names is None:
@@ -235,10 +235,10 @@ def encode_dataclass(conversion: Conversion, value: Any) -> object:
 
 
 def _default(cls: type, field: str) -> object:
-    """Returns what the class holds for a field that the instance has not set: its default.
+    """Returns the class attribute for a field that the instance has not set, which is its default.
 
     Raises:
-        KeyError: It holds nothing, or a descriptor, whose code would have to run.
+        KeyError: The class has none, or a descriptor, whose code would have to run.
     """
     spaces = map(namespace, bases(cls))
     raw = next((space for space in spaces if field in space), {})[field]
@@ -288,7 +288,7 @@ def _decode_dataclass(reading: Reading, items: list[Any]) -> object:
 
 
 def fields_of_named_tuple(cls: type) -> tuple[str, ...] | None:
-    """Returns the field names of a named tuple's class; None if it is none."""
+    """Returns the field names of a named tuple's class; None if the class is none."""
     spaces = map(namespace, bases(cls))
     fields = next((space["_fields"] for space in spaces if "_fields" in space), None)
     if not issubclass(cls, tuple) or type(fields) is not tuple:
@@ -297,7 +297,7 @@ def fields_of_named_tuple(cls: type) -> tuple[str, ...] | None:
 
 
 def encode_named_tuple(conversion: Conversion, value: Any) -> object:
-    """Encodes its items, in order."""
+    """Encodes the items of a named tuple, in order."""
     fields = fields_of_named_tuple(type(value)) or ()
     _refuse_finaliser(type(value), "a named tuple")
     name = _named(type(value), "a named tuple")
