@@ -64,6 +64,8 @@ MOST_PEERS = 10_000  # that one message may name
 # The most questions at the same time, of all other workers together, and the longest time for one:
 # each takes a thread. A doctor asks every worker one at a time, and 64 through a worker that
 # reaches those that it cannot reach itself.
+MOST_QUESTIONS = 128
+LONGEST_QUESTION = 60.0
 
 PACKAGES = ("telegrad", "numpy", "grpcio", "msgpack", "protobuf", "cryptography")
 INTERFACES = Path("/sys/class/net")

@@ -1,4 +1,4 @@
-"""The verbs of `telegrad.rpc`, on the ambient agent."""
+"""The functions of `telegrad.rpc` that use the ambient agent."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Args = Sequence[Any] | None
 Kwargs = Mapping[str, Any] | None
 
 
-# Doors: the composition root is imported when they are called.
+# These two import the composition root when they are called.
 
 
 def init_rpc(
@@ -54,19 +54,19 @@ def init_rpc(
     init_method: str | None = None,
     options: RpcOptions | None = None,
 ) -> Agent:
-    """Joins the job and starts this process' agent; returns when all workers are there.
+    """Joins the job and starts this process' agent; returns once all workers are there.
 
-    `RpcOptions.start_when` has it return when some of them are.
+    With `RpcOptions.start_when` it returns once some of them are there.
 
     Args:
-        name: `[A-Za-z0-9._-]`, up to 63 characters, distinct without case; by default
-            `TELEGRAD_NAME`, else `worker{rank}`.
-        rank: From 0; by default from the environment.
-        world_size: By default from the environment.
-        init_method: `env://` (the default where RANK is set), `tcp://host:port` of rank 0, or
-            `file:///path` of a file that all workers see and rank 0 writes; with none of it a job
-            of one on loopback, which `launch.LocalWorkers` may join. With `?late=1` behind the
-            address it joins on top of a job that has started, which gives it its rank.
+        name: This worker's name: `[A-Za-z0-9._-]`, up to 63 characters; names must differ by more
+            than upper and lower case. By default `TELEGRAD_NAME`, else `worker{rank}`.
+        rank: This worker's rank, from 0; by default from the environment.
+        world_size: The number of workers; by default from the environment.
+        init_method: `env://` (the default if RANK is set), `tcp://host:port` of rank 0, or
+            `file:///path` of a file that all workers see and rank 0 writes. Without any of these it
+            starts a job of one on loopback, which `launch.LocalWorkers` may join. With `?late=1`
+            behind the address it joins a job that has already started, which gives it its rank.
         options: Timeouts, addresses, credentials, threads.
 
     Returns:
@@ -79,8 +79,8 @@ def init_rpc(
         RendezvousError: The job could not be joined.
         EvictedError: The coordinator gave this worker up before it was complete.
         DuplicateNameError: Another living worker has the name or the rank.
-        AuthenticationError: One of both sides does not hold the other's token.
-        ValueError: An argument cannot be.
+        AuthenticationError: One side does not hold the other's token.
+        ValueError: An argument is invalid.
         OSError: A port is in use.
     """
     from telegrad import _distributed  # noqa: PLC0415 - a door
@@ -91,14 +91,14 @@ def init_rpc(
 
 
 def shutdown(*, graceful: bool = True, timeout: float = math.inf) -> None:
-    """Ends this process' agent; idempotent, legal in any state.
+    """Ends this process' agent; idempotent, allowed in any state.
 
-    While `init_rpc` still waits, in another thread, there is no agent: it ends that wait. What
-    takes longer than 10 s is named in the log, now and then.
+    If `init_rpc` still waits in another thread, there is no agent yet: then this ends that wait.
+    The log names, at intervals, what shutdown waits for if it takes longer than 10 s.
 
     Args:
-        graceful: Wait for the own calls first, then serve until every living worker has called
-            it, drain, release and leave within 10 s. False leaves at once.
+        graceful: True to wait for this worker's own calls, then to serve until every living worker
+            has called shutdown, and to drain, release and leave within 10 s. False leaves at once.
         timeout: Seconds for the own calls, and for the other workers to call it too.
 
     Raises:
@@ -150,18 +150,20 @@ def rpc_sync(
 ) -> Any:
     """Calls a function on a worker and waits for its value.
 
-    At most once, unless `retry` says otherwise. Arguments and value are copies, for a call to oneself too.
+    The call is served at most once, unless `retry` allows more. Arguments and value are copies,
+    even in a call to this worker itself.
 
     Args:
         to: Name, rank or WorkerInfo.
         func: A function or class that the callee finds by its name; plain, `async def`, or
             marked `functions.async_execution`.
         args: A tuple or list; None as `()`.
-        kwargs: By name.
-        timeout: Seconds above 0; None for `RpcOptions.timeout`; `math.inf` ends with the value
-            or the callee's loss alone. What the served call has left bounds it.
-        retry: How often it is sent again at most where the callee is lost and comes back under its
-            name within the timeout; for functions marked `idempotent` alone.
+        kwargs: The keyword arguments.
+        timeout: Seconds above 0; None for `RpcOptions.timeout`; with `math.inf` only the value or
+            the callee's loss ends the wait. The remaining time of the call being served is a limit
+            as well.
+        retry: The most times that the call is sent again if the callee is lost and comes back under
+            its name within the timeout; only for functions marked `idempotent`.
 
     Raises:
         CallTimeoutError: The value was not there in time; the callee is told to stop.
@@ -172,14 +174,14 @@ def rpc_sync(
         UnknownWorkerError: There is no such worker.
         EncodeError: The function or an argument cannot travel; nothing was sent.
         FunctionNotFoundError: The callee has no such function.
-        CallRefusedError: The callee does not allow it.
+        CallRefusedError: The callee does not allow this function to be called.
         PoolExhaustedError: The callee takes no further root call now.
         BlockingCallError: On an event loop that telegrad runs; write `await rpc_async(...)`.
-        TypeError: `func` cannot be called, or an argument of this verb has the wrong form.
-        ValueError: `retry` for a function that is not marked, or a timeout that cannot be.
+        TypeError: `func` cannot be called, or another argument has the wrong form.
+        ValueError: `retry` for a function that is not marked, or an invalid timeout.
         NotInitializedError: No agent runs here.
         AgentForkedError: This is a forked child of the process that the agent runs in.
-        Exception: What the function raised, of its own class where that is imported here.
+        Exception: Any error that the function raised, of its own class if that is imported here.
     """
     if on_own_loop():
         raise BlockingCallError(
@@ -194,7 +196,7 @@ def rpc_sync(
     try:
         return future.wait()
     except KeyboardInterrupt:
-        future.cancel()  # nobody else knows of it
+        future.cancel()  # nobody else has this future
         raise
 
 
@@ -235,21 +237,23 @@ def rpc_async(
 ) -> Future[Any]:
     """Calls a function on a worker and returns the future of its value at once.
 
-    It never blocks: a call that has to wait until the callee takes it (`Limits`) waits in its future.
-    The arguments are encoded before this returns. Errors of the call's form are raised here, all
-    others (loss, timeout, what the function raised) by the future, whose `cancel()` ends the call.
+    It never blocks: if a call has to wait until the callee takes it (`Limits`), its future waits.
+    The arguments are encoded before this returns. Errors in the form of the call are raised here.
+    All others (loss, timeout, the function's own error) are raised by the future. The future's
+    `cancel()` ends the call.
 
     Args:
         to: Name, rank or WorkerInfo.
-        func: As for `rpc_sync`.
+        func: A function or class, as for `rpc_sync`.
         args: A tuple or list; None as `()`.
-        kwargs: By name.
-        timeout: As for `rpc_sync`; it bounds the call, whoever waits for the future.
-        retry: As for `rpc_sync`.
+        kwargs: The keyword arguments.
+        timeout: Seconds, as for `rpc_sync`; it limits the call, even if nobody waits for the
+            future.
+        retry: The number of repetitions, as for `rpc_sync`.
 
     Raises:
-        TypeError: `func` cannot be called, or an argument of this verb has the wrong form.
-        ValueError: `retry` for a function that is not marked, or a timeout that cannot be.
+        TypeError: `func` cannot be called, or another argument has the wrong form.
+        ValueError: `retry` for a function that is not marked, or an invalid timeout.
         UnknownWorkerError: There is no such worker.
         EncodeError: The function or an argument cannot travel; nothing was sent.
         CallTimeoutError: The call that this code serves has no time left.
@@ -294,22 +298,22 @@ def remote(
     kwargs: Kwargs = None,
     timeout: float | None = None,
 ) -> RRef[Any]:
-    """Calls a function or class on a worker, where its value stays; returns a reference at once.
+    """Calls a function or class on a worker that keeps its value; returns a reference at once.
 
     Args:
         to: Name, rank or WorkerInfo; may be this worker.
-        func: As for `rpc_sync`; may be a class: `remote("ps", Model, (64,))`.
+        func: A function or class, as for `rpc_sync`: `remote("ps", Model, (64,))`.
         args: A tuple or list; None as `()`.
-        kwargs: By name.
+        kwargs: The keyword arguments.
         timeout: Seconds until the value must be there.
 
     Returns:
-        The RRef. What goes wrong later (a function that raises, a lost owner) is raised when the
-        reference is used; if nobody uses it, it is one warning in the log.
+        The RRef. Later errors (the function raised, the owner is lost) are raised when the
+        reference is used; if nobody uses it, one warning is logged.
 
     Raises:
-        TypeError: `func` cannot be called, or an argument of this verb has the wrong form.
-        ValueError: A timeout that cannot be.
+        TypeError: `func` cannot be called, or another argument has the wrong form.
+        ValueError: The timeout is invalid.
         UnknownWorkerError: There is no such worker.
         EncodeError: The function or an argument cannot travel; nothing was sent.
         CallTimeoutError: The call that this code serves has no time left.
@@ -323,14 +327,13 @@ def remote(
 def to_thread(func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
     """Runs a blocking or slow function in the pool, for `async def` functions on the user loop.
 
-    The function runs in a copy of the current Context. Await what this returns.
-    `asyncio.to_thread` uses the same pool there; calls that wait for each other through it are not
-    found.
+    The function runs in a copy of the current Context. Await the result of this call. On the user
+    loop, `asyncio.to_thread` uses the same pool; but wait cycles through it are not found.
 
     Args:
-        func: Anything that can be called.
-        *args: Its arguments.
-        **kwargs: Likewise.
+        func: A function, or another callable.
+        *args: The arguments for the function.
+        **kwargs: The keyword arguments for the function.
 
     Raises:
         TypeError: `func` is not callable.
@@ -381,7 +384,7 @@ def get_worker_infos() -> list[WorkerInfo]:
 
 
 def is_initialized() -> bool:
-    """Tells whether an agent runs here.
+    """Returns True if an agent runs here.
 
     Example:
         >>> is_initialized()

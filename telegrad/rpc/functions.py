@@ -1,4 +1,4 @@
-"""Marks on functions that are called from other workers."""
+"""The mark `async_execution` for functions that other workers call."""
 
 from __future__ import annotations
 
@@ -23,20 +23,22 @@ _UNMARKED = (
 
 
 def async_execution(func: F) -> F:
-    """Marks a function whose value is a Future: the reply is sent when that is completed.
+    """Marks a function whose value is a Future: the reply is sent once the Future is completed.
 
-    No thread of the callee waits meanwhile; see docs/async-execution.md. A local call is not
+    No thread of the callee waits in the meantime; see docs/async-execution.md. Local calls are not
     changed. The mark may stand above or below `@staticmethod` and `@classmethod`, on methods that
-    are called through an RRef, and on the `__call__` of a class. `async def` functions need none.
+    are called through an RRef, and on the `__call__` of a class. `async def` functions need no
+    mark.
 
     Args:
-        func: Returns a `telegrad.rpc.Future`; anything else is a TypeError at the caller.
+        func: A function that returns a `telegrad.rpc.Future`; if it returns anything else, the
+            caller gets a TypeError.
 
     Returns:
         The same function.
 
     Raises:
-        TypeError: It is no function of Python's own kind, or one that is `async def` or a generator.
+        TypeError: `func` is not written in Python, or is an `async def` or a generator function.
 
     Example:
         >>> from telegrad.rpc import Future
@@ -60,5 +62,5 @@ def async_execution(func: F) -> F:
 
 
 def is_async_execution(func: object) -> bool:
-    """Tells whether a function, method or callable carries the mark."""
+    """Returns True if a function, method or callable has the mark."""
     return getattr(func, _MARK, False) is True

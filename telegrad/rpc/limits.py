@@ -1,4 +1,4 @@
-"""How much may be under way before root calls wait, and what others may take of a worker."""
+"""The limits on calls under way, and on the resources that other workers may use of this one."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ __all__ = [
 ]
 
 
-# -- what a `timeout` argument may be, in one place for every verb -------------------------------
+# -- the check of a `timeout` argument, in one place for every function --------------------------
 
 
 def seconds(timeout: float | None, default: float) -> float:
-    """For the library: returns the limit in seconds that `timeout` asks for.
+    """For the library: returns a timeout in seconds.
 
     Args:
         timeout: Seconds above 0, `math.inf` for no limit, or None for the default.
-        default: What None stands for.
+        default: The default timeout.
 
     Raises:
-        TypeError: It is no number, or a bool.
-        ValueError: It is 0, negative or not a number.
+        TypeError: The timeout is not a number, or is a bool.
+        ValueError: The timeout is 0, negative or NaN.
 
     Example:
         >>> seconds(None, 60.0), seconds(1.5, 60.0)
@@ -56,7 +56,7 @@ def seconds(timeout: float | None, default: float) -> float:
 
 
 def not_done(label: str, elapsed: float) -> CallTimeoutError:
-    """Returns the error of who has waited long enough for a future."""
+    """Returns the error for a wait that has reached its timeout."""
     return CallTimeoutError(
         f"{label} was not done after {elapsed:.3g} s of wait(); it goes on, and may be waited for "
         "again",
@@ -65,7 +65,7 @@ def not_done(label: str, elapsed: float) -> CallTimeoutError:
     )
 
 
-# ------------------------------------------------------------------------------------------------
+# -- the limits ----------------------------------------------------------------------------------
 
 # A loop that calls without waiting fills its own memory, not the callee's (2 to 3 KiB a call
 # there). At 100,000 calls/s and 10 ms each, 1,000 are pending: no program meets this by accident.
@@ -73,30 +73,31 @@ PENDING_CALLS_PER_PEER = 10_000
 # Ten peers' worth: 300 MB of futures and messages here.
 PENDING_CALLS = 100_000
 # Ten workers that push the gradients of 25 million float32 parameters at once; a host that runs a
-# worker has it to spare.
+# worker has this much to spare.
 PENDING_BYTES = 2**30
-# Asking is a round trip: 200 calls of 16 KiB at once took 36 ms within an allowance of 4 MiB, 61 ms
-# within 1 MiB, over loopback on two cores; one call of 2 MiB took 2.7 ms, 3.4 ms when it had to
-# ask. Ten peers that do not ask hold 40 MiB.
+# A permit costs a round trip: 200 calls of 16 KiB at once took 36 ms within an allowance of 4 MiB,
+# 61 ms within 1 MiB, over loopback on two cores; one call of 2 MiB took 2.7 ms, or 3.4 ms if it
+# needed a permit. Ten peers that need none hold 40 MiB.
 ALLOWANCE_BYTES = 4 * 2**20
 # Longer than most functions work on big arguments, shorter than anyone takes for a hang.
 STALLED_AFTER = 1.0
-# At 3 KiB each, 300 MB of one caller. Nested calls never wait, so one function may make many at once.
+# At 3 KiB each, 300 MB of one caller. Nested calls never wait, so one function may make many at
+# once.
 SERVED_CALLS_PER_PEER = 100_000
-# Ten million floats with room to spare; what is larger is better an array, which goes beside.
+# Ten million floats with room to spare; more should be an array, which travels beside a document.
 DOCUMENT_BYTES = 256 * 2**20
 # Twice the 128 levels that the encoder writes at most.
 DEPTH = 256
-# An empty list takes 64 bytes for one on the wire: 640 MB are the most that a document becomes.
+# An empty list takes 64 bytes for one on the wire: a document becomes at most 640 MB.
 ELEMENTS = 10_000_000
 # More than any array of one host's memory; pages are taken as bytes arrive, not when announced.
 MESSAGE_BYTES = 64 * 2**30
 # Ten times the largest job that was tried; 4 KB each, besides gRPC's buffers.
 CONNECTIONS = 10_000
-# gRPC gathers a message of up to 2 MiB before its size can be looked at: 264 MiB in all. A worker
+# gRPC gathers a message of up to 2 MiB before its size can be checked: 264 MiB in all. A worker
 # needs one stream for some milliseconds, so that hundreds may start within a second.
 UNPROVED_STREAMS = 128
-# Two round trips: whoever needs more is no worker, or would be lost soon.
+# The handshake takes two round trips: a slower peer is no worker, or would be lost soon.
 HANDSHAKE_SECONDS = 5.0
 # Names and nonces take 300 bytes, a certificate's name no more.
 HANDSHAKE_BYTES = 16 * 1024
@@ -107,39 +108,42 @@ MOST = 2**62
 @final
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What root calls wait for, and what others may take; immutable, checked when made.
+    """The limits for root calls, and for other workers; immutable, checked when made.
 
-    Unknown names are refused. Whoever sends more than the callee takes is refused, or cut off: where
-    a limit is raised, raise it on all workers.
+    Unknown names are refused. A worker that sends more than the callee allows is refused, or cut
+    off: so raise a limit on all workers together.
 
-    A root call is one by code that serves no call. Calls inside calls, replies, fetches and all
-    messages of telegrad's own never wait, whatever is set here; nor does a call to oneself.
+    A root call is a call by code that serves no call. Calls inside calls, replies, fetches and all
+    messages of telegrad's own never wait, whatever the limits; nor does a call to the worker
+    itself.
 
     Attributes:
-        pending_calls_per_peer: Root calls of this worker to one other that may be unanswered at
-            once; further ones wait here, in order.
-        pending_calls: The same, to all others together; they take turns.
-        pending_bytes: What this worker takes in at once, from all others together, of calls
-            that had to ask. A call that is larger comes when nothing else is in.
-        pending_bytes_per_peer: The same, from one other. A call that is larger comes when nothing
-            else of that one is in.
-        allowance_bytes: What this worker has under way to one other without asking. Calls that
-            fit into it are sent at once and count in nobody's `pending_bytes`.
+        pending_calls_per_peer: The most unanswered root calls of this worker to one other; further
+            ones wait here, in order.
+        pending_calls: The same for all other workers together; they take turns.
+        pending_bytes: The most bytes of calls with a permit that this worker takes in at once, from
+            all others together. A larger call comes when no other one is in.
+        pending_bytes_per_peer: The same for one other worker. A larger call comes when no other
+            call of that worker is in.
+        allowance_bytes: The most bytes of calls without a permit that this worker has under way to
+            one other. Such calls are sent at once and count in nobody's `pending_bytes`.
         stalled_after: Seconds after which this worker takes in one more call than `pending_bytes`
-            or `pending_bytes_per_peer` allows, when those that are in do not end: they may wait for
-            it. `math.inf` for never.
-        served_calls_per_peer: Calls of one worker that are served, or wait for a thread, at once;
-            further ones fail with PoolExhaustedError. Of replies that it does not take twice as many
-            may wait for it, and 1,000 at least; then it is given up.
-        document_bytes: Of one message without its arrays; this worker sends no larger one either.
-        depth: Levels of lists, dicts and the like in each other.
-        elements: Items of all containers of a message together.
-        message_bytes: Of one message with its arrays; this worker sends no larger one either.
-        connections: Workers, lost ones not counted, with which this one speaks at once.
-        unproved_streams: Streams that have not proved yet that they hold the token. Where there are
-            more, the oldest is cut off, of the address that has most of them.
-        handshake_seconds: In which that has to be proved.
-        handshake_bytes: Of one message before it is.
+            or `pending_bytes_per_peer` allows, if the calls that are in do not end: they may wait
+            for it. `math.inf` for never.
+        served_calls_per_peer: The most calls of one worker that are served, or wait for a thread,
+            at once; further ones fail with PoolExhaustedError. Twice as many replies, and at least
+            1,000, may wait for a worker that does not take them; beyond that it is given up.
+        document_bytes: The most bytes of one message without its arrays; this worker sends no
+            larger one either.
+        depth: The most levels of nested lists, dicts and the like.
+        elements: The most items of all containers of a message together.
+        message_bytes: The most bytes of one message with its arrays; this worker sends no larger
+            one either.
+        connections: The most workers, without lost ones, with which this one has connections.
+        unproved_streams: The most streams that have not yet proved that they hold the token. If
+            there are more, the oldest one of the address that has most of them is cut off.
+        handshake_seconds: Seconds in which a stream must prove that.
+        handshake_bytes: The most bytes of one message before a stream has proved it.
 
     Example:
         >>> Limits(pending_bytes=256 * 2**20).pending_calls_per_peer
@@ -173,7 +177,7 @@ class Limits:
 
     @property
     def received(self) -> DecodeLimits:
-        """Those of one message."""
+        """The limits of one received message."""
         return DecodeLimits(
             document_bytes=self.document_bytes,
             depth=self.depth,
@@ -182,7 +186,7 @@ class Limits:
         )
 
 
-# telegrad's own messages fit into the least of these.
+# The least values; telegrad's own messages fit into them.
 _RANGES = {
     "pending_calls_per_peer": (1, MOST),
     "pending_calls": (1, MOST),
@@ -204,8 +208,8 @@ def check_integer(label: str, value: object, least: int, most: int) -> None:
     """Checks an option.
 
     Raises:
-        TypeError: It is no integer, or a bool.
-        ValueError: It is less than `least` or more than `most`.
+        TypeError: The value is no integer, or a bool.
+        ValueError: The value is less than `least` or more than `most`.
     """
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{label} must be an integer, not {value!r}")

@@ -1,9 +1,9 @@
-"""Names for objects: one worker publishes, others look up and get an RRef.
+"""Names for objects: one worker publishes an object, others look it up and get an RRef.
 
-     rpc.lookup   {name, within}   answered with the RRef, once something is published under the
-                                   name; after so many seconds with the names that are published
+     rpc.lookup   {name, within}   answered with the RRef once something is published under the
+                                   name; after `within` seconds with the names that are published
 
-A lookup that comes first waits at the publisher, without a thread, as long as its caller does.
+A lookup that comes before the object waits at the publisher, without a thread, until its timeout.
 """
 
 from __future__ import annotations
@@ -39,40 +39,40 @@ __all__ = ["attach_to", "lookup", "publish", "unpublish"]
 LOOKUP = "rpc.lookup"
 LONGEST_NAME = 200  # characters: it stands in errors and logs
 MOST_NAMES = 20  # in an error
-# The publisher knows what is published instead, so it ends a lookup that waits in vain; a caller
-# that hears nothing of it so long ends it itself.
+# The publisher can name the objects that are published instead, so it ends a lookup at its timeout.
+# If the caller hears nothing for this much longer, it ends the lookup itself.
 ANSWER_SECONDS = 1.0
 
 
 def publish(name: str, obj: object) -> None:
     """Lets other workers find an object of this worker by a name: `rpc.lookup(worker, name)`.
 
-    The object stays here, and stays alive, until `unpublish` or the end of the agent; what others
-    looked up keeps it alive beyond that. Whoever is in the job may look it up, whatever
-    `RpcOptions.callables` says, and gets its value; which of its methods may be called through the
-    RRef, and which attributes read, still is what `callables` says of its class. Lookups that wait
-    for the name are answered before this returns.
+    The object stays here, and stays alive, until `unpublish` or the end of the agent; RRefs from
+    lookups keep it alive beyond that. Every member of the job may look it up and get its value,
+    whatever `RpcOptions.callables` is. Calls of its methods and reads of its attributes through the
+    RRef still need the permission of `callables` for its class. Lookups that wait for the name are
+    answered before this returns.
 
     Args:
         name: Any text of up to 200 characters; each worker has names of its own.
-        obj: The object, or an RRef, which may be of a value of another worker: then who looks it
-            up gets an RRef to that. The name has a reference of its own; yours may be released.
+        obj: The object, or an RRef. For an RRef of another worker's value, a lookup returns an RRef
+            to that value. The name has a reference of its own; yours may be released.
 
     Raises:
-        DuplicateNameError: Something is published here under this name.
+        DuplicateNameError: Another object is published here under this name.
         ValueError: The name is empty or too long.
         TypeError: The name is no text.
-        RuntimeError: `obj` is an RRef that was released, or of another agent.
+        RuntimeError: `obj` is an RRef that was released, or belongs to another agent.
         NotInitializedError: No agent runs here.
     """
     current_agent().attached(_Published).add(_checked(name), obj)
 
 
 def unpublish(name: str) -> None:
-    """Takes a name back, which then may be published again; RRefs that were looked up stay good.
+    """Removes a name, which then may be published again; RRefs that were looked up stay valid.
 
     Args:
-        name: As given to `publish`.
+        name: The name that was given to `publish`.
 
     Raises:
         LookupError: Nothing is published here under this name.
@@ -82,21 +82,21 @@ def unpublish(name: str) -> None:
 
 
 def lookup(to: str | int | WorkerInfo, name: str, timeout: float | None = None) -> RRef[Any]:
-    """Returns an RRef to what a worker has published under a name; waits until it has.
+    """Returns an RRef to the object that a worker publishes under a name; waits for it.
 
     Args:
         to: Name, rank or WorkerInfo of the worker that publishes; may be this one.
-        name: As given to `publish`.
+        name: The name that is given to `publish`.
         timeout: Seconds above 0 to wait for it; None for `RpcOptions.timeout`.
 
     Raises:
-        CallTimeoutError: It was not published in time.
+        CallTimeoutError: The object was not published in time.
         WorkerLostError: The worker is gone.
-        OwnerLostError: It has published an RRef whose owner is gone.
+        OwnerLostError: The worker has published an RRef whose owner is gone.
         UnknownWorkerError: There is no such worker.
         BlockingCallError: On an event loop that telegrad runs; write
             `await rpc.to_thread(rpc.lookup, to, name)`.
-        ValueError: The name or the timeout cannot be.
+        ValueError: The name or the timeout is invalid.
         NotInitializedError: No agent runs here.
     """
     if on_own_loop():
@@ -114,7 +114,7 @@ def lookup(to: str | int | WorkerInfo, name: str, timeout: float | None = None) 
     try:
         found: RRef[Any] | list[str] = future.wait()
     except KeyboardInterrupt:
-        future.cancel()  # nobody else knows of it
+        future.cancel()  # nobody else has this future
         raise
     if isinstance(found, list):
         raise CallTimeoutError(
@@ -130,7 +130,7 @@ def lookup(to: str | int | WorkerInfo, name: str, timeout: float | None = None) 
 
 
 def attach_to(agent: Agent) -> None:
-    """For the library: lets an agent publish; after `rref.attach_to`."""
+    """For the library: makes an agent able to publish; call it after `rref.attach_to`."""
     published = _Published(agent)
     agent.attach(published)
     agent.serve(LOOKUP, published.prepare)
@@ -139,18 +139,18 @@ def attach_to(agent: Agent) -> None:
 
 @final
 class _Published:
-    """What one agent has published. From any thread."""
+    """The objects that one agent has published. May be used from any thread."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._registry = agent.attached(RRefRegistry)
-        self._names_lock = threading.Lock()  # guards all below
+        self._names_lock = threading.Lock()  # guards all attributes below
         self._rrefs: dict[str, RRef[Any]] = {}
         self._waiting: defaultdict[str, list[Future[RRef[Any]]]] = defaultdict(list)
 
     @property
     def waiting(self) -> int:
-        """How many lookups wait for a name."""
+        """The number of lookups that wait for a name."""
         with self._names_lock:
             return sum(map(len, self._waiting.values()))
 
@@ -192,7 +192,7 @@ class _Published:
         return UserCall(self._find, (name, within), mode=CallMode.FUTURE, name=label)
 
     def close(self) -> None:
-        """Forgets all: the agent is gone."""
+        """Forgets all objects, as the agent is gone."""
         with self._names_lock:
             self._rrefs.clear()
             self._waiting.clear()
@@ -214,14 +214,14 @@ class _Published:
         return future
 
     def _tell_names(self, name: str, future: Future[Any]) -> None:
-        """Ends a lookup that has waited as long as its caller wants; on the loop."""
+        """Ends a lookup at its timeout with the names that are published; on the loop."""
         self._forget(name, future)
         with self._names_lock:
             names = sorted(self._rrefs)[:MOST_NAMES]
         future.try_set_result(names)
 
     def _forget(self, name: str, future: Future[RRef[Any]]) -> None:
-        """Hears that a caller waits no longer."""
+        """Removes a lookup whose caller waits no longer."""
         with self._names_lock:
             waiting = self._waiting.get(name, [])
             if future in waiting:
@@ -230,7 +230,7 @@ class _Published:
                 self._waiting.pop(name, None)
 
     def _rref(self, value: object, name: str) -> RRef[Any]:
-        """Returns a new RRef, which nobody but the name holds."""
+        """Returns a new RRef, which only the name holds."""
         registry = self._registry
         if not isinstance(value, RRef):
             return RRef.of(registry.own(value))
@@ -240,7 +240,7 @@ class _Published:
                 f"this RRef belongs to the agent {given.registry.me.name!r} and cannot be "
                 f"published by {self._agent.name!r}, another agent of this process"
             )
-        # Counted as one that this worker has sent to itself.
+        # Counted like an RRef that this worker has sent to itself.
         fork, failed = registry.carry(given, registry.me)
         given.hears()
         arrival = Arrival(given.rref, fork, given.owner, given.type_name, failed)

@@ -1,7 +1,7 @@
-"""Documents to values. Runs no code of users' (but registered decoders), imports nothing.
+"""Documents to values. Imports nothing, and runs no user code except registered decoders.
 
-msgpack builds the containers; its hooks replace each tagged value in place as soon as it is
-complete, so a document without tags costs nothing more than msgpack itself.
+msgpack builds the containers. Its hooks replace each tagged value in place as soon as it is
+complete, so a document without tags costs no more than msgpack itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Functions: TypeAlias = Callable[[str], object]
 MAX_NESTING = 8  # documents inside the exceptions of documents
 _MARKER_BYTES = b"\xc7\x00"  # an extension of no payload; a marker has no other form
 _NOTHING = msgpack.packb(None)  # the value of many calls
-_LOCATED_BYTES = 2**20  # of a document that is read once more to say where it is wrong
+_LOCATED_BYTES = 2**20  # the largest document that is read again to locate an error
 _LONGEST_PATH = 1000  # characters; keys may be as long as the document
 
 
@@ -45,20 +45,20 @@ def decode(
     """Decodes a document.
 
     Args:
-        document: From `encode`, or from anyone.
-        externals: What stands beside it, in order.
+        document: A document from `encode`, or from anyone.
+        externals: The externals beside it, in order.
         functions: Returns the function of a name, or raises CallRefusedError or
-            FunctionNotFoundError; by default what a `CallablePolicy("project")` allows.
-        limits: What the document may ask of this end.
-        nesting: How many exceptions it is inside of.
-        allowance: That of the document which it is a part of.
+            FunctionNotFoundError; by default the policy is `CallablePolicy("project")`.
+        limits: The limits on the resources that the document may use here.
+        nesting: The number of exceptions that it is inside of.
+        allowance: The allowance of the document that it is a part of.
 
     Returns:
         The value; nothing else refers to its containers.
 
     Raises:
-        DecodeError: The bytes are no document, or name what may not be built here; says what and
-            where.
+        DecodeError: The bytes are no document, or name something that may not be built here; the
+            message states the error and its place.
 
     Example:
         >>> from telegrad.wire import encode
@@ -71,16 +71,16 @@ def decode(
         raise DecodeError(f"exceptions inside exceptions, deeper than {MAX_NESTING}")
     reader = _Document(externals, functions, nesting, limits, allowance)
     try:
-        # without the bytes of a marker there is no compound, and no array needs to be looked at
+        # without the bytes of a marker there is no compound, and no array has to be checked
         marked = (
             _MARKER_BYTES[0] in document and _MARKER_BYTES in document
-        )  # a byte is found at once
+        )  # the search for a single byte is quick
         array = reader.array if marked else None
         if len(document) > limits.elements or allowance is not None:
             value = _unpack_counted(document, reader, array)
         else:
             value = unpack(document, limits, extension=reader.extension, array=array)
-    except Exception as error:  # whatever garbage makes msgpack or a constructor raise
+    except Exception as error:  # msgpack or a constructor, because of garbage
         raise _located(error, document, reader) from error
     if reader.open_markers:
         raise DecodeError("a document with a tag that stands for no value")
@@ -90,13 +90,13 @@ def decode(
 def decode_exception(
     plain: object, *, functions: Functions | None = None, limits: DecodeLimits = DEFAULT_LIMITS
 ) -> BaseException:
-    """Rebuilds an exception from what `encode_exception` made of it.
+    """Rebuilds an exception from the output of `encode_exception`.
 
-    It is of its own class where that is imported here and derives from Exception, else a
+    It gets its own class if that is imported here and derives from Exception; else it becomes a
     RemoteError.
 
     Raises:
-        DecodeError: It is no description of an exception.
+        DecodeError: `plain` is not a description of an exception.
     """
     return unpack_exception(plain, _Document((), functions, 0, limits, None).part)
 
@@ -104,7 +104,7 @@ def decode_exception(
 def _unpack_counted(
     document: bytes, reader: _Document, array: Callable[[list[Any]], object] | None
 ) -> Any:
-    """Reads a document that may have too many elements: it has more bytes than it may have those."""
+    """Reads a document that may have too many elements, as it has more bytes than the limit."""
     count = reader.allowance.count
 
     def counted_array(items: list[Any]) -> object:
@@ -126,7 +126,7 @@ def _unpack_counted(
 
 @final
 class _Marker:
-    """The first item of a compound, while it is being read."""
+    """Stands for the first item of a compound while it is read."""
 
     __slots__ = ("tag",)
 
@@ -169,7 +169,7 @@ class _Document:
         self.open_markers = 0
         self._externals = externals
         self._functions = functions
-        self._functions_found: dict[str, object] = {}  # or the error; each is asked for once
+        self._functions_found: dict[str, object] = {}  # functions or errors; each is asked for once
         self._nesting = nesting
         self._allowance = allowance
         if allowance is not None:
@@ -177,7 +177,7 @@ class _Document:
 
     @property
     def allowance(self) -> Allowance:
-        """What the document may cost; made when it is first asked for."""
+        """The budget for costs of the document beyond its own size; made on first use."""
         if self._allowance is None:
             self._allowance = Allowance(self.limits)
             self._allowance.beside(self._externals)
@@ -194,7 +194,7 @@ class _Document:
         return marker
 
     def array(self, items: list[Any]) -> object:
-        """Replaces a complete array by the compound that it is, if it is one."""
+        """Replaces a complete array by the value of the compound that it is, if it is one."""
         if items and type(items[0]) is _Marker:
             self.open_markers -= 1
             return _COMPOUNDS[items[0].tag](self, items[1:])
@@ -207,7 +207,7 @@ class _Document:
         return self._externals[index]
 
     def function(self, name: str) -> object:
-        """Returns a function that is sent by reference, if it may be had here."""
+        """Returns a function that was sent by reference, if the policy allows it here."""
         found = self._functions_found.get(name)
         if found is None:
             found = self._functions_found[name] = self._find(name)
@@ -224,7 +224,7 @@ class _Document:
             return refused
 
     def exception(self, items: list[Any]) -> BaseException:
-        """Returns an exception that is sent as a value."""
+        """Returns an exception that was sent as a value."""
         (plain,) = items
         return unpack_exception(plain, self.part)
 
@@ -261,11 +261,11 @@ def _decode_registered(items: list[Any]) -> object:
         raise DecodeError(f"the registered decode of {name} failed: {error!r}") from error
 
 
-# -- where it went wrong -----------------------------------------------------------------------
+# -- the place of an error -----------------------------------------------------------------------
 
 
 def _located(error: Exception, document: bytes, reader: _Document) -> DecodeError:
-    """Says where; reads the document again, slowly, as paths are not kept while all is well."""
+    """Returns the error with its place; for that it reads the document again, keeping paths."""
     words = str(error) if isinstance(error, DecodeError) else f"{type(error).__name__}: {error}"
     if len(document) > _LOCATED_BYTES:
         return DecodeError(words)
@@ -278,7 +278,7 @@ def _located(error: Exception, document: bytes, reader: _Document) -> DecodeErro
     path: list[str] = []
     try:
         _rebuild(tree, reader, path)
-    except Exception:  # the same error once more, with the path to it
+    except Exception:  # the same error again, now with the path to it
         where = "".join(reversed(path))[:_LONGEST_PATH]
         return DecodeError(f"{words} (at value{where})" if where else words)
     return DecodeError(words)
@@ -303,7 +303,7 @@ def _step(tree: Any, reader: _Document, path: list[str], step: Callable[[], str]
     try:
         return _rebuild(tree, reader, path)
     except Exception:
-        with contextlib.suppress(Exception):  # of a number that is too long to be written
+        with contextlib.suppress(Exception):  # a number may be too long to be written
             path.append(step())
         raise
 

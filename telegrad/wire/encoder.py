@@ -1,8 +1,8 @@
 """Values to documents.
 
-A container of plain elements and externals goes to msgpack as it is, which asks for a reference where
-it meets an external; only what holds anything else is looked at item by item and replaced by its
-tagged form. Externals are lifted in first-seen order, by identity.
+A container of plain elements and externals goes to msgpack as it is; msgpack requests a reference
+for each external that it meets. Only containers with other elements are visited item by item and
+replaced by their tagged form. Externals are lifted out in first-seen order, by identity.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ __all__ = [
 ]
 
 
-# -- what to write instead of a value of a class that the codec does not know --------------------
+# -- advice for values of classes that the codec does not know -----------------------------------
 
-# By the module's first part and the class' name: what many send first.
+# By the module's first part and the class' name: types that users often try to send first.
 _KNOWN = {
     ("builtins", "memoryview"): "send bytes(view)",
     ("pandas", "DataFrame"): "send df.to_dict('list')",
@@ -59,10 +59,10 @@ _KNOWN = {
 
 
 def advice_for(kind: type) -> str:
-    """Returns what to do with a value of this class, which cannot travel as it is.
+    """Returns advice for a value of this class, which cannot travel as it is.
 
     Args:
-        kind: The class; one that is not the user's own cannot be made a dataclass by them.
+        kind: The class; a user cannot make a dataclass of a class that is not their own.
 
     Returns:
         Words that follow the name of the class.
@@ -83,10 +83,10 @@ def _is_derived_from_builtin(kind: type) -> bool:
     return any(base.__module__ == "builtins" for base in bases(kind) if base is not object)
 
 
-# ------------------------------------------------------------------------------------------------
+# -- the encoder ---------------------------------------------------------------------------------
 
 MAX_DEPTH = 128  # levels of containers; Python's own recursion limit is never near
-MAX_REFERENCES = 1024  # to externals that are kept made: 0.1 us in place of 0.6
+MAX_REFERENCES = 1024  # references to externals to remember: 0.1 us in place of 0.6
 MAX_NESTING = 4  # exceptions in the arguments of exceptions
 _NOTHING = msgpack.packb(None)  # the value of many calls
 
@@ -105,7 +105,7 @@ class Encoded:
 
     Attributes:
         document: One msgpack document.
-        externals: What was lifted out of it, in first-seen order, each object once.
+        externals: The objects lifted out of it, in first-seen order, each object once.
     """
 
     document: bytes
@@ -116,16 +116,16 @@ def encode(value: object, *, name: str | None = "value", nesting: int = 0) -> En
     r"""Encodes a value.
 
     Args:
-        value: Anything that the codec knows; the module's tables list it.
-        name: What `value` is called in the path of an error, `value[0]`. None for the body of a
-            message, a dict whose keys are names of their own: `{"args": ...}` gives `args[0]`.
-        nesting: How many exceptions it is inside of.
+        value: Any value that the codec knows; the module's tables list the types.
+        name: The name of `value` in the path of an error, `value[0]`. None for the body of a
+            message, a dict whose keys are such names themselves: `{"args": ...}` gives `args[0]`.
+        nesting: The number of exceptions that it is inside of.
 
     Returns:
         The document and its externals.
 
     Raises:
-        EncodeError: Something in it cannot travel; `path` says where it stands.
+        EncodeError: Something in it cannot travel; `path` is its place.
 
     Example:
         >>> encode({"lr": 0.1}).document
@@ -145,7 +145,7 @@ def encode(value: object, *, name: str | None = "value", nesting: int = 0) -> En
             try:
                 return Encoded(_packed(value, partial(_lift, externals, {})), externals)
             except Refused:
-                pass  # the long way finds out where
+                pass  # the slow way finds the place
         encoder = _ValueEncoder(nesting, is_body=name is None)
         return Encoded(_packed(encoder.rebuilt(value, kind), _big_int), encoder.externals)
     except Refused as refused:
@@ -157,7 +157,7 @@ def encode(value: object, *, name: str | None = "value", nesting: int = 0) -> En
 
 
 def _packed(value: object, other: Callable[[Any], object]) -> bytes:
-    """Packs what is plain, `other` the rest; nearly all strings are text, for which nothing is looked up."""
+    """Packs plain values, and others by `other`; assumes first that all strings are valid text."""
     try:
         packed: bytes = msgpack.Packer(default=other, buf_size=PACKER_BYTES).pack(value)
     except UnicodeEncodeError:
@@ -170,26 +170,26 @@ def _lift(externals: list[object], indexes: dict[int, int], value: Any) -> objec
     """Puts an object beside the document, once, and returns the reference to it.
 
     Args:
-        externals: What is there; filled in first-seen order.
-        indexes: Where, by the id of each.
-        value: An external, or an integer that msgpack does not know.
+        externals: The objects beside it so far; filled in first-seen order.
+        indexes: Their indexes, by the id of each object.
+        value: An external, or an integer that msgpack cannot express.
     """
     if type(value) is int:
         return builtin_types.big_int(value)
     array_types.check_dtype(value)
     index = indexes.setdefault(id(value), len(externals))
     if index == len(externals):
-        externals.append(value)  # keeps it alive, so that its id stays its own
+        externals.append(value)  # keeps it alive, so that its id stays unique
     return _reference(index)
 
 
 def encode_exception(error: BaseException) -> dict[str, object]:
     """Turns an exception into plain values, for the body of a message.
 
-    What cannot travel of its arguments goes in words, of its attributes not at all.
+    Arguments that cannot travel are sent as text; such attributes are not sent at all.
 
     Returns:
-        What `decode_exception` takes.
+        The values for `decode_exception`.
     """
     return pack_exception(error, _ValueEncoder(0).part)
 
@@ -226,7 +226,7 @@ class _ValueEncoder:
 
     def __init__(self, nesting: int, *, is_body: bool = False) -> None:
         self._nesting = nesting
-        self._is_body = is_body  # what is in it are arguments
+        self._is_body = is_body  # True if its contents are arguments
         self.externals: list[object] = []
         self.lift = partial(_lift, self.externals, {})
         self._open: set[int] = set()
@@ -239,7 +239,7 @@ class _ValueEncoder:
         return self.rebuilt(value, kind)
 
     def rebuilt(self, value: Any, kind: type) -> object:
-        """Returns the packable form of a value that msgpack may not have as it is."""
+        """Returns the packable form of a value that msgpack may not be able to pack as it is."""
         if kind in _LEAVES:
             return _LEAVES[kind](self, value)
         if kind in _COMPOUNDS:
@@ -251,7 +251,7 @@ class _ValueEncoder:
     def items(
         self, values: Iterable[Any], step: Callable[[int], str] = "[{}]".format
     ) -> list[object]:
-        """Converts several values; `step` says how the path reaches the one at an index."""
+        """Converts several values; `step` returns the path's step for an index."""
         converted: list[object] = []
         try:
             for value in values:
@@ -310,13 +310,13 @@ class _ValueEncoder:
         return self._inside(value, _encoder_of(value, kind))
 
     def part(self, value: object) -> object:
-        """Encodes a part of an exception by itself; None where it cannot travel."""
+        """Encodes a part of an exception by itself; None if it cannot travel."""
         if self._nesting >= MAX_NESTING:
             return None
         try:
             encoded = encode(value, nesting=self._nesting + 1)
             if any(not isinstance(each, np.ndarray) for each in encoded.externals):
-                return None  # RRefs and Tensors travel under the eyes of interceptors alone
+                return None  # RRefs and Tensors travel only where interceptors see them
             metadata, buffers = describe(encoded.externals)
         except (EncodeError, RecursionError):
             return None
@@ -333,7 +333,7 @@ class _ValueEncoder:
 
 
 def _encoder_of(value: object, kind: type) -> _Encoder:
-    """Chooses by what kind of class it is, not by which class."""
+    """Chooses an encoder by the kind of class, not by the class itself."""
     if isinstance(value, Enum):
         return class_types.encode_enum
     if isinstance(value, np.generic):
@@ -367,7 +367,7 @@ def _encode_function(conversion: Conversion, value: Any) -> object:
 
 
 def _is_plain_list(value: list[Any], plain: _Kinds = PLAIN) -> bool:
-    """Whether msgpack may have it whole; a list of lists, or of records, is seen at one go."""
+    """Returns True if msgpack can pack it whole; checks a list of lists, or of records, at once."""
     if plain.issuperset(map(type, value)):
         return True
     kinds = set(map(type, value))
@@ -381,7 +381,7 @@ def _is_plain_list(value: list[Any], plain: _Kinds = PLAIN) -> bool:
 
 
 def _is_plain_dict(value: dict[Any, Any], plain: _Kinds = PLAIN) -> bool:
-    """Whether msgpack may have it whole; one of such lists and dicts, as a call is, included."""
+    """Returns True if msgpack can pack it whole; checks lists and dicts inside, as in a call."""
     if not _STR.issuperset(map(type, value)):
         return False
     if plain.issuperset(map(type, value.values())):
@@ -402,7 +402,7 @@ def _is_plain_dict(value: dict[Any, Any], plain: _Kinds = PLAIN) -> bool:
 
 
 def _are_plain(values: Collection[Any], plain: _Kinds) -> bool:
-    """Whether msgpack may have them all: plain ones, and bytes that need no place of their own."""
+    """Returns True if msgpack can pack all values: plain ones, and bytes that are not big."""
     if plain.issuperset(map(type, values)):
         return True
     return (plain | _BYTES).issuperset(map(type, values)) and all(
@@ -420,7 +420,7 @@ def _convert_dict(conversion: Conversion, value: dict[Any, Any]) -> object:
     return builtin_types.encode_mapping(conversion, value, Tag.DICT)
 
 
-# A container that is plain goes to msgpack whole; any other is one of the compounds.
+# A plain container goes to msgpack whole; any other is one of the compounds.
 _WHOLE: dict[type, Callable[..., bool]] = {list: _is_plain_list, dict: _is_plain_dict}
 _COMPOUNDS: dict[type, _Encoder] = builtin_types.COMPOUND_ENCODERS | {
     list: _convert_list,

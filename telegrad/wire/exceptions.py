@@ -1,9 +1,10 @@
-"""Exceptions on the wire: what one end says of an exception, and what the other makes of it.
+"""Exceptions on the wire: their description at one end, and their reconstruction at the other.
 
-Message, arguments, attributes that encode, notes and cause travel. Its parts are documents of
-their own, unlike anywhere else: one that cannot be written (an RRef), or not be read at the other
-end, is then missing, where it would otherwise hide the exception; a note names it. The class is only ever one that is imported already, and none of
-its code runs; where there is none, a RemoteError says the same.
+Message, arguments, attributes that can be encoded, notes and cause travel. Unlike anywhere else,
+the parts are documents of their own: if a part cannot be written (an RRef), or not be read at the
+other end, only that part is missing, and a note names it. Otherwise it would hide the exception.
+The class must already be imported, and none of its code runs; without such a class, a RemoteError
+has the same content.
 """
 
 from __future__ import annotations
@@ -28,27 +29,27 @@ from telegrad.wire.values.class_types import has_finaliser, instance_of, slots_o
 
 __all__ = ["add_note", "pack_exception", "unpack_exception"]
 
-MAX_CAUSES = 8  # exceptions in a chain of causes; what lies deeper is left out
+MAX_CAUSES = 8  # exceptions in a chain of causes; deeper ones are left out
 MAX_TEXT = 64 * 2**10  # characters of a message, of a note, or of an argument in words
 
-# Encodes a part by itself, or returns None where it cannot travel; and the way back.
+# Encodes a part by itself, or returns None if it cannot travel; and the reverse.
 PackPart: TypeAlias = Callable[[object], object]
 UnpackPart: TypeAlias = Callable[[object], object]
 
-# By identity, here and below: a class may be hashed and compared by code of its metaclass.
+# By identity, here and below: a metaclass may define how its classes are hashed and compared.
 _BUILTIN = frozenset(
     id(each)
     for each in vars(builtins).values()
     if isinstance(each, type) and issubclass(each, BaseException)
 )
-# What a constructor in C keeps, or looks into by itself: of all else it may ask for a number or a hash.
+# Types that a constructor in C may get: of any other object it may request a number or a hash.
 _PLAIN = frozenset(map(id, (type(None), bool, int, float, str, bytes)))
 _METHODS = frozenset(vars(BaseException))  # an attribute must not stand in the place of one
-_LEFT_OUT = frozenset({"args", "obj"})  # args go by themselves; obj is whatever lacks an attribute
+_LEFT_OUT = frozenset({"args", "obj"})  # args are sent separately; obj is any user object
 
 
 def pack_exception(error: BaseException, pack_part: PackPart, depth: int = 0) -> dict[str, object]:
-    """Turns an exception into plain values; never fails, whatever is in it."""
+    """Turns an exception into plain values; never fails, whatever the exception contains."""
     cls = type(error)
     name = class_name(cls) or f"{wire_module(cls.__module__)}:{cls.__qualname__}"
     cause = error.__cause__ if depth < MAX_CAUSES else None
@@ -78,7 +79,7 @@ def _words(into: Callable[[object], str], value: object) -> str:
 def _pack_attributes(
     error: BaseException, pack_part: PackPart
 ) -> tuple[dict[str, object], list[str]]:
-    """Returns what encodes, and a note on the rest if there is any."""
+    """Returns the attributes that can be encoded, and a note on the others, if there are any."""
     values = {name: each for name, each in own_attributes(error).items() if type(name) is str}
     for name, member in _members(type(error)).items():
         try:
@@ -86,7 +87,7 @@ def _pack_attributes(
         except AttributeError:
             continue
         if value is not None or member.__objclass__.__module__ != "builtins":
-            values[name] = value  # None is how an unset field of a builtin reads
+            values[name] = value  # an unset field of a builtin reads as None
     parts = {name: pack_part(v) for name, v in values.items() if not name.startswith("__")}
     left = [
         f".{name} ({type(values[name]).__qualname__})"
@@ -109,11 +110,12 @@ def _members(cls: type) -> dict[str, types.MemberDescriptorType]:
 def unpack_exception(plain: object, unpack_part: UnpackPart, depth: int = 0) -> BaseException:
     """Rebuilds an exception, of its own class if that is imported here, else as a RemoteError.
 
-    What is no `Exception` (SystemExit, KeyboardInterrupt, CancelledError) is a RemoteError too: it
-    would end or confuse the program instead of the call.
+    A class that is no `Exception` (SystemExit, KeyboardInterrupt, CancelledError) becomes a
+    RemoteError,
+    too: it would end or confuse the program instead of the call.
 
     Raises:
-        DecodeError: `plain` is not what `pack_exception` makes.
+        DecodeError: `plain` is not an output of `pack_exception`.
     """
     fields = _checked(plain, depth)
     error = _rebuilt(fields, unpack_part)
@@ -130,7 +132,7 @@ def unpack_exception(plain: object, unpack_part: UnpackPart, depth: int = 0) -> 
 
 
 def add_note(error: BaseException, note: str) -> None:
-    """Adds a note without running what the exception's class makes of attributes or notes."""
+    """Adds a note without running code of the exception's class."""
     notes = [*_sequence(own_attributes(error).get("__notes__")), note]
     instance_of(type(error), {"__notes__": notes}, error)
 
@@ -159,7 +161,7 @@ def _checked(plain: Any, depth: int) -> Mapping[str, Any]:
 
 
 def _rebuilt(fields: Mapping[str, Any], unpack_part: UnpackPart) -> BaseException | None:
-    """Returns the exception as an object of its own class; None where that cannot be."""
+    """Returns the exception as an object of its own class; None if that is impossible."""
     try:
         cls = find_class(fields["type"])
     except DecodeError:
@@ -184,7 +186,7 @@ def _rebuilt(fields: Mapping[str, Any], unpack_part: UnpackPart) -> BaseExceptio
 
 
 def _are_of_a_group(args: tuple[Any, ...]) -> bool:
-    """Whether they are a message and exceptions, as a group takes them without asking anything."""
+    """Returns True for a message and exceptions: a group takes these without running code."""
     if len(args) != 2 or type(args[0]) is not str or not is_exactly(args[1], list, tuple):
         return False
     return all(issubclass(type(each), BaseException) for each in args[1])

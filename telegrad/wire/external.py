@@ -1,4 +1,4 @@
-"""Externals beside their document: one to a line of metadata, each with its buffers."""
+"""Externals beside their document: one line of metadata for each, with its buffers."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ __all__ = [
 ]
 
 
-# -- cuPy's arrays on the wire: by way of host memory, or as shadows of what lies on a shared GPU --
+# -- arrays of CuPy: by way of host memory, or as shadows of memory on a shared GPU --------------
 
 SHADOW: Final = "shadow"
 
 
 def describe_gpu_array(array: Any, memory: Memory) -> tuple[Gpu, object, Sequence[Buffer]]:
-    """Copies an array of a GPU, once: on the GPU where the receiver shares that, else to the host.
+    """Copies an array of a GPU once: on the GPU if the receiver shares that, else to the host.
 
     Args:
-        array: CuPy's.
-        memory: What the receiver shares.
+        array: An array of CuPy.
+        memory: The memory that the receiver shares.
 
     Returns:
-        What stands where the tag will, the meta, and one buffer.
+        A placeholder for the tag, the meta, and one buffer.
     """
     meta = [encode_dtype(array.dtype), "C", *array.shape]
     shadow = memory.shadow(array)
@@ -72,16 +72,16 @@ def describe_gpu_array(array: Any, memory: Memory) -> tuple[Gpu, object, Sequenc
 
 
 def rebuild_gpu_array(meta: Any, buffers: Sequence[Buffer], land: Land, number: int) -> Any:
-    """Rebuilds what `describe_gpu_array` described.
+    """Rebuilds an array from the output of `describe_gpu_array`.
 
     Args:
-        meta: That was returned, or anything.
-        buffers: Likewise.
-        land: Moves it where it is to live.
-        number: Of that GPU, or HOST.
+        meta: The meta that was returned, or anything.
+        buffers: The buffers that were returned, or anything.
+        land: Moves the array to its destination.
+        number: The number of the destination's GPU, or HOST.
 
     Raises:
-        DecodeError: They are something else.
+        DecodeError: Meta and buffers are something else.
     """
     if type(meta) is not list or len(meta) != 2 or meta[0] != SHADOW:
         return land(rebuild_array(meta, buffers), number)
@@ -92,13 +92,13 @@ def rebuild_gpu_array(meta: Any, buffers: Sequence[Buffer], land: Land, number: 
     return land(Shadow(np.frombuffer(view, np.uint8), room), number)
 
 
-# ------------------------------------------------------------------------------------------------
+# -- all externals -------------------------------------------------------------------------------
 
-# Bytes that a packer begins with: what it takes for itself, 256 KiB, the system gives and takes back
-# each time, which may cost three times what packing a call does.
+# The bytes with which a packer begins. Its own default, 256 KiB, is allocated and freed by the
+# system each time, which may cost three times as much as packing a call.
 PACKER_BYTES = 2**10
-# Of metadata that is read: 256 bytes at most, which become 16 KiB at worst. Reading one takes 1.5 us,
-# finding it 0.1.
+# The number of metadata to remember: 256 bytes each, which become 16 KiB at worst. Reading one
+# takes 1.5 us, finding it 0.1.
 KEPT_LINES = 256
 
 
@@ -108,9 +108,9 @@ def describe(
     """Describes externals for one destination; copies the bytes of arrays as they are now.
 
     Args:
-        externals: From `encode`, perhaps replaced by interceptors.
-        place: Says where arrays of a GPU are to arrive.
-        memory: Where the bytes of arrays are copied to, if it has any.
+        externals: The externals from `encode`, perhaps replaced by interceptors.
+        place: Returns the device on which arrays of a GPU are to arrive.
+        memory: The memory to copy the bytes of arrays into, if it has any.
 
     Returns:
         Metadata, one msgpack list `[tag, meta, number of buffers]` for each; and all buffers, in
@@ -131,14 +131,14 @@ def describe_lines(
     """Describes externals for any number of destinations, for `pack_lines`.
 
     Args:
-        externals: As for `describe`.
-        memory: As for `describe`; for one destination alone.
+        externals: The externals, as for `describe`.
+        memory: The memory, as for `describe`; for one destination alone.
 
     Returns:
         A line for each, and all buffers, in order.
 
     Raises:
-        EncodeError: As `describe`.
+        EncodeError: One of them is of no external type, or cannot be described.
     """
     buffers: list[Buffer] = []
     lines: list[object] = []
@@ -160,17 +160,17 @@ def pack_lines(lines: Sequence[object], place: Place = first_gpu) -> bytes:
 
 
 def describe_held(array: Any, memory: Memory = NO_MEMORY) -> tuple[list[object], Sequence[Buffer]]:
-    """Describes an array of an external that is more than that; copies its bytes.
+    """Describes an array that is a part of another external; copies its bytes.
 
     Args:
-        array: Of NumPy or CuPy.
-        memory: As the description of what holds it got it.
+        array: An array of NumPy or CuPy.
+        memory: The memory that the description of the other external got.
 
     Returns:
-        `[tag, meta]`, for the meta of what holds it, as it is; and its buffers.
+        `[tag, meta]`, to be put into the meta of the other external as it is; and its buffers.
 
     Raises:
-        Refused: It cannot travel.
+        Refused: The array cannot travel.
     """
     if type(array) is np.ndarray:
         meta, buffers = describe_array(array, memory)
@@ -180,15 +180,15 @@ def describe_held(array: Any, memory: Memory = NO_MEMORY) -> tuple[list[object],
 
 
 def rebuild_held(line: object, buffers: Sequence[Buffer], land: Land) -> Any:
-    """Rebuilds what `describe_held` described.
+    """Rebuilds an array from the output of `describe_held`.
 
     Args:
-        line: That was in the meta.
-        buffers: Of the array.
-        land: As the rebuild of what holds it got it.
+        line: The `[tag, meta]` in the meta of the other external.
+        buffers: The buffers of the array.
+        land: The function that the rebuild of the other external got.
 
     Raises:
-        DecodeError: It is no array.
+        DecodeError: The line does not describe an array.
     """
     match line:
         case ["array", meta]:
@@ -216,19 +216,19 @@ def rebuild(
     limits: DecodeLimits = DEFAULT_LIMITS,
     land: Land = land,
 ) -> list[object]:
-    """Rebuilds the externals of a document, arrays over the very buffers.
+    """Rebuilds the externals of a document; arrays use the memory of the buffers.
 
     Args:
-        metadata: From `describe`, or from anyone.
+        metadata: Metadata from `describe`, or from anyone.
         buffers: Writable ones become the memory of arrays; read-only ones are copied.
-        limits: What the description may ask of this end.
+        limits: The limits on the resources that the description may use here.
         land: Moves arrays that are to live on a GPU.
 
     Returns:
         The externals, in order.
 
     Raises:
-        DecodeError: Metadata and buffers are not what `describe` makes.
+        DecodeError: Metadata and buffers are not an output of `describe`.
     """
     if not metadata:
         if buffers:
@@ -244,7 +244,7 @@ def rebuild(
             rebuilt.append(_rebuild(tag, meta, own, land))
         except DecodeError as error:
             raise DecodeError(f"external {index}: {error}") from error
-        except Exception as error:  # whatever garbage makes a rebuild of an upper floor raise
+        except Exception as error:  # a rebuild of an upper floor, because of garbage
             raise DecodeError(f"external {index} ({tag[:50]!r}): {error!r}") from error
     if used != len(buffers):
         raise DecodeError(f"externals of {used} buffers arrived with {len(buffers)}")
@@ -252,7 +252,7 @@ def rebuild(
 
 
 def _lines(metadata: bytes, limits: DecodeLimits) -> Sequence[tuple[str, Any, int]]:
-    """Reads metadata; what is small is kept, as messages with arrays of one shape say the same."""
+    """Reads metadata; remembers small ones, since arrays of one shape have equal metadata."""
     if is_small(len(metadata), limits):
         return _kept_lines(metadata)
     return _read_lines(metadata, limits)
@@ -275,7 +275,7 @@ def _read_lines(metadata: bytes, limits: DecodeLimits) -> Sequence[tuple[str, An
             raise DecodeError(f"not an external: {str(line)[:100]}")
         if type(line[2]) is not int or line[2] < 0:
             raise DecodeError(f"an external with {str(line[2])[:50]} buffers")
-    return lines  # nobody changes them
+    return lines  # nobody modifies them
 
 
 def _rebuild(tag: str, meta: object, buffers: Sequence[Buffer], land: Land) -> object:

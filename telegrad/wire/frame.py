@@ -1,4 +1,4 @@
-"""Frames to bytes and back: what one write on a control stream holds.
+"""Frames to bytes and back: a frame is the content of one write on a control stream.
 
 An envelope has parts: 0 its document, 1 its externals, 2 and up its buffers. Small parts travel
 in-line; the others are only announced, and come as pieces on bulk lanes (`telegrad.wire.pieces`).
@@ -31,20 +31,20 @@ __all__ = [
     "unpack_frame",
 ]
 
-INLINE_BYTES = 64 * 2**10  # a larger part costs less as a piece: its bytes are not held twice
+INLINE_BYTES = 64 * 2**10  # a larger part is cheaper as a piece: its bytes are not held twice
 INLINE_TOTAL = 256 * 2**10  # per envelope; a quarter of a write, so that control is not held up
 MAX_KIND_LENGTH = 100  # characters; kinds are `package.verb`
 
 ENVELOPE_BYTES = 64  # bytes of an envelope's own fields, about; only for filling writes
 _PART_OVERHEAD = 16  # bytes that announcing a part takes at most
-# Of one write; at 64 bytes each not even the smallest envelopes fill one with more. Protobuf makes of an
-# empty envelope, two bytes, a hundred and fifty: where it could be many it is counted first.
+# Of one write. At 64 bytes each, not even the smallest envelopes fill a write with more. Protobuf
+# turns an empty envelope of two bytes into 150: so big writes are counted before they are read.
 MAX_ENVELOPES = 2**15
 _COUNTED_SIZE = 2**16
 _LENGTH_DELIMITED = 2  # a protobuf wire type
-_FIXED_SIZES = {1: 8, 5: 4}  # those of two others
+_FIXED_SIZES = {1: 8, 5: 4}  # the sizes of two other wire types
 
-_SHORTEST_TIME = 1e-9  # seconds; what a deadline that has passed is written as, as 0 means none
+_SHORTEST_TIME = 1e-9  # seconds; written for a deadline that has passed, because 0 means none
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +52,11 @@ class Heartbeat:
     """A sign of life.
 
     Attributes:
-        sent: The writer's clock, in seconds.
+        sent: The time on the writer's clock, in seconds.
         echo: `sent` of the last heartbeat that the writer received; 0 if none so far.
-        lag: How late the writer's loop ran lately, in seconds.
-        busy: How many calls the writer is serving.
-        chunks: How many chunks the writer took from the lanes of this stream.
+        lag: The recent lag of the writer's loop, in seconds.
+        busy: The number of calls that the writer is serving.
+        chunks: The number of chunks that the writer took from the lanes of this stream.
     """
 
     sent: float
@@ -71,7 +71,7 @@ class Goodbye:
     """The writer closes the session; nothing follows.
 
     Attributes:
-        reason: Why, in words.
+        reason: The reason, in words.
     """
 
     reason: str = ""
@@ -82,15 +82,15 @@ class Frame:
     """One write.
 
     Attributes:
-        envelopes: New ones, in the order of their numbers.
-        receipt: Cumulative: the writer holds every envelope up to this number.
+        envelopes: New envelopes, in the order of their numbers.
+        receipt: A cumulative number: the writer holds every envelope up to it.
         heartbeat: A sign of life, if there is one in it.
         goodbye: Set in the last frame of a session.
-        awaited: In a received frame, by envelope number, the parts that come as pieces and their
-            sizes; such a part is empty in the envelope until an `Assembly` has put it together.
+        awaited: In a received frame: for each envelope number, the parts that come as pieces, with
+            their sizes. Such a part is empty in the envelope until an `Assembly` has completed it.
             Ignored when packing.
-        lending: What there is to say of shared memory. A part that is lent is not awaited, and as
-            empty in a received envelope until somebody has looked there.
+        lending: News about shared memory. A part that is lent is not awaited; it is empty in a
+            received envelope until its bytes are taken from the shared memory.
     """
 
     envelopes: list[Envelope] = field(default_factory=list)
@@ -107,12 +107,12 @@ def parts_of(envelope: Envelope) -> tuple[Buffer, ...]:
 
 
 def size_of(part: Buffer) -> int:
-    """Returns the size of a part in bytes, whatever its items are."""
+    """Returns the size of a part in bytes, whatever the type of its items."""
     return part.nbytes if isinstance(part, memoryview) else len(part)
 
 
 def _total(buffers: Sequence[Buffer]) -> int:
-    """Returns the size of buffers together in bytes."""
+    """Returns the total size of buffers in bytes."""
     total = 0
     for buffer in buffers:
         total += len(buffer) if type(buffer) is bytes else size_of(buffer)
@@ -120,7 +120,7 @@ def _total(buffers: Sequence[Buffer]) -> int:
 
 
 def inline_parts(envelope: Envelope) -> list[bool]:
-    """Says for each part whether it travels in the envelope; the others come as pieces."""
+    """Returns for each part True if it travels in the envelope; the others come as pieces."""
     return _inline(_sizes(envelope))
 
 
@@ -141,12 +141,12 @@ def _inline(sizes: Sequence[int]) -> list[bool]:
 
 
 def measure(envelope: Envelope, limits: DecodeLimits = DEFAULT_LIMITS) -> tuple[int, bool]:
-    """Returns about how many bytes an envelope takes in a frame, and whether all of it travels there.
+    """Returns the bytes of an envelope in a frame, about, and True if all of it travels there.
 
-    What comes as pieces is not in the number.
+    Parts that come as pieces are not counted.
 
     Raises:
-        EncodeError: Its parts are bigger than a receiver with these limits takes.
+        EncodeError: Its parts are bigger than a receiver with these limits accepts.
     """
     fields = ENVELOPE_BYTES
     if envelope.headers:
@@ -197,7 +197,7 @@ def pack_frame(frame: Frame) -> bytes:
 
 
 def _pack_envelope(packed: pb.Envelope, envelope: Envelope, lent: Collection[int]) -> None:
-    """Sets what is not its default; attribute by attribute, which costs half of keywords."""
+    """Sets the fields without defaults, one at a time, which costs half of keyword arguments."""
     packed.number = envelope.number
     packed.kind = envelope.kind
     packed.call = envelope.call
@@ -229,7 +229,7 @@ def _pack_envelope(packed: pb.Envelope, envelope: Envelope, lent: Collection[int
 
 
 def _pack_parts(packed: pb.Envelope, envelope: Envelope, lent: Collection[int]) -> None:
-    """Sets the parts of an envelope of which some are big, or lent."""
+    """Sets the parts of an envelope that has big or lent parts."""
     sizes = _sizes(envelope)
     inline = [fits and part not in lent for part, fits in enumerate(_inline(sizes))]
     if inline[0]:
@@ -252,7 +252,7 @@ def unpack_frame(data: bytes, limits: DecodeLimits = DEFAULT_LIMITS) -> Frame:
     that are only announced.
 
     Raises:
-        DecodeError: The bytes are not a frame, or one that breaks the protocol.
+        DecodeError: The bytes are not a frame, or the frame breaks the protocol.
     """
     if len(data) > _COUNTED_SIZE:
         _check_count(data)
@@ -281,10 +281,10 @@ def unpack_frame(data: bytes, limits: DecodeLimits = DEFAULT_LIMITS) -> Frame:
 
 
 def _check_count(data: bytes) -> None:
-    """Walks over the fields of a big write, without building them.
+    """Counts the envelopes of a big write by walking over its fields, without building them.
 
     Raises:
-        DecodeError: There are too many, or it is not a frame.
+        DecodeError: There are too many envelopes, or the bytes are not a frame.
     """
     at, fields = 0, 0
     try:
@@ -317,14 +317,14 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 def _unpack_envelope(
     packed: pb.Envelope, limits: DecodeLimits, awaited: dict[int, dict[int, int]]
 ) -> Envelope:
-    """Reads one; adds to `awaited` the parts of it that are still to come."""
+    """Reads one envelope; adds its parts that are still to come to `awaited`."""
     kind, time_left = packed.kind, packed.time_left
     if not kind or len(kind) > MAX_KIND_LENGTH:
         raise DecodeError(f"an envelope of kind {kind[:MAX_KIND_LENGTH]!r}")
     if not 0.0 <= time_left < math.inf:
         raise DecodeError(f"an envelope of kind {kind!r} with {time_left} s left")
     number, document, externals = packed.number, packed.document, packed.externals
-    headers = packed.headers  # its truth is five times cheaper than its iteration, as buffers' is
+    headers = packed.headers  # testing for truth is five times cheaper than iterating, as below
     buffers: list[Buffer] = []
     if packed.buffer_sizes or packed.document_size or packed.externals_size:
         sizes, octets = packed.buffer_sizes[:], packed.buffers[:]
@@ -355,7 +355,7 @@ def _announced(
     buffers: Sequence[bytes],
     limits: DecodeLimits,
 ) -> dict[int, int]:
-    """Returns the parts that are still to come, with their sizes, after checking what is here."""
+    """Checks the parts that are here; returns those still to come, with their sizes."""
     awaited: dict[int, int] = {}
     if list(map(len, buffers)) == sizes and not (texts[0][1] or texts[1][1]):
         return awaited  # all is here

@@ -1,8 +1,8 @@
-"""What frames say of shared memory, in which parts of envelopes may lie.
+"""The news about shared memory in frames; parts of envelopes may lie there.
 
-A **slab** is memory that the writer of a frame shares with its reader; its descriptor travels beside
-the frame that names it first. A part that lies in one is **lent**: the reader has it until it says,
-in a frame of its own, that it gives the loan back.
+A **slab** is memory that the writer of a frame shares with its reader; its descriptor travels
+beside the frame that names it first. A part that lies in a slab is **lent**: the reader has it
+until a frame of its own gives the loan back.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from telegrad.errors import DecodeError
 __all__ = ["FIRST_BUFFER", "LENT_BYTES", "Lending", "Lent", "pack_lending", "unpack_lending"]
 
 FIRST_BUFFER = 2  # before it are the document and the externals
-# A part that is smaller costs less in its frame: it is copied there four times, which takes 1 us for each
+# A smaller part is cheaper in its frame: it is copied there four times, which takes 1 us for each
 # KiB; a loan takes some 70 us, in Python that runs with cold caches.
 LENT_BYTES = 64 * 2**10
 
@@ -24,14 +24,14 @@ LENT_BYTES = 64 * 2**10
 @final
 @dataclass(frozen=True, slots=True)
 class Lent:
-    """Where a part of an envelope lies.
+    """The place of a lent part of an envelope.
 
     Attributes:
-        loan: Its number; each is used once on a stream.
-        slab: The number of the slab; 0 where the loan is the reader's own, which the writer gives back
-            together with what stands there now.
-        offset: Of its first byte in there.
-        size: Its bytes.
+        loan: The number of the loan; each is used once on a stream.
+        slab: The number of the slab; 0 if the loan is the reader's own, which the writer gives back
+            together with its present content.
+        offset: The place of its first byte in the slab.
+        size: The number of its bytes.
     """
 
     loan: int
@@ -43,11 +43,12 @@ class Lent:
 @final
 @dataclass(slots=True)
 class Lending:
-    """What one frame says of shared memory.
+    """The news about shared memory in one frame.
 
     Attributes:
-        slabs: New ones and their sizes; their descriptors travel beside this frame, in this order.
-        lent: By envelope number, the parts that lie in slabs.
+        slabs: New slabs with their sizes; their descriptors travel beside this frame, in this
+            order.
+        lent: The parts that lie in slabs, by envelope number.
         returned: The reader's loans that the writer gives back.
         dropped: The writer's slabs that will not be named again.
     """
@@ -58,12 +59,12 @@ class Lending:
     dropped: list[int] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        """Tells whether it says anything."""
+        """Returns True if there is any news."""
         return bool(self.lent or self.returned or self.slabs or self.dropped)
 
 
 def pack_lending(packed: pb.Lending, lending: Lending) -> None:
-    """Writes what a frame says of shared memory."""
+    """Writes a frame's news about shared memory."""
     packed.SetInParent()
     for number, size in lending.slabs:
         packed.slabs.append(number)
@@ -80,14 +81,14 @@ def pack_lending(packed: pb.Lending, lending: Lending) -> None:
 
 
 def unpack_lending(packed: pb.Lending, awaited: dict[int, dict[int, int]]) -> Lending:
-    """Reads what a frame says of shared memory.
+    """Reads a frame's news about shared memory.
 
     Args:
-        packed: What was written.
-        awaited: By envelope number, the announced parts; those that are lent are taken out.
+        packed: The message from the writer.
+        awaited: The announced parts, by envelope number; lent parts are removed from it.
 
     Raises:
-        DecodeError: A part is lent that is not announced, or a list is too short.
+        DecodeError: A lent part is not announced, or a list is too short.
     """
     lent: dict[int, dict[int, Lent]] = {}
     try:

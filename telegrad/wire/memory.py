@@ -1,8 +1,8 @@
-"""Copies of bytes that hold up nobody: big ones are made without the interpreter's lock.
+"""Copies of bytes without the interpreter's lock, the interface of shared memory, and shadows.
 
-`tobytes` and `bytearray` hold it until the last byte is copied. For some GiB these are seconds in
-which no thread of the process runs, that of the heartbeats among them: its peers would take it
-for dead.
+`tobytes` and `bytearray` hold the lock until the last byte is copied. For some GiB these are
+seconds in which no thread of the process runs, including that of the heartbeats: its peers would
+consider it dead.
 """
 
 from __future__ import annotations
@@ -33,45 +33,45 @@ __all__ = [
 ]
 
 
-# Below, the copy takes less than 0.1 ms, and NumPy's own way of it more than the copy.
+# Below this, the copy takes less than 0.1 ms, and setting up NumPy's copy takes more than that.
 BIG_BYTES: Final = 2**18
 
 
 class Memory(Protocol):
-    """What this process shares with another one."""
+    """The memory that this process shares with another one."""
 
     def take(self, size: int) -> memoryview | None:
-        """Returns so many bytes, for one buffer that goes there; None where there are none.
+        """Returns shared memory of that size for one outgoing buffer; None if there is none.
 
-        That is so of `LENT_BYTES` and less.
+        There is none for `LENT_BYTES` and less.
         """
 
     def lends(self, memory: SharedMemory) -> bool:
-        """Tells whether arrays that were made in some memory go there as they are."""
+        """Returns True if the peer can read arrays that were made in `memory` without a copy."""
 
     def keep(self, array: np.ndarray[Any, Any]) -> Buffer | None:
-        """Returns an array's bytes as they are, until `settle`; None if they are to be copied now."""
+        """Returns an array's bytes uncopied until `settle`; None if they must be copied now."""
 
     def stage(self, envelope: Envelope) -> Envelope:
-        """Returns an envelope whose big parts lie there, or have copies there."""
+        """Returns an envelope whose big parts lie in shared memory, or have copies there."""
 
     def answering(self) -> Memory:
-        """Returns memory for what goes there and is settled, as soon as nobody here needs the value."""
+        """Returns memory for outgoing values that are settled once nobody here needs the value."""
 
     def settle(self, envelope: Envelope) -> None:
-        """Puts bytes that nobody writes to any more in the place of those that were kept."""
+        """Replaces the bytes that were kept by bytes that nobody writes to any more."""
 
     def shadow(self, array: Any) -> memoryview | None:
-        """Copies an array of CuPy's into memory of its GPU that both share.
+        """Copies an array of CuPy's into memory of its GPU that both processes share.
 
         Returns:
-            What goes there in its place (`wire.shadow`); None where they share none.
+            The shadow to send in its place (see `Shadow`); None if they share no GPU memory.
         """
 
 
 @final
 class _NoMemory:
-    """Nothing is shared."""
+    """A Memory for processes that share none."""
 
     __slots__ = ()
 
@@ -104,19 +104,19 @@ NO_MEMORY: Final = _NoMemory()
 def bytes_of(
     array: np.ndarray[Any, Any], order: Literal["C", "F"], memory: Memory = NO_MEMORY
 ) -> Buffer:
-    """Copies an array's bytes, in the order of C or of Fortran, once; or shares them as they are.
+    """Copies an array's bytes once, in the order of C or of Fortran; or shares them uncopied.
 
     >>> list(bytes_of(np.array([[1, 2], [3, 4]], np.uint8), "F"))
     [1, 3, 2, 4]
 
     Args:
-        array: What is copied.
-        order: Of the copy.
-        memory: Where it is made, if there is any. An array that was made in shared memory is not
-            copied where that is known; nor is one that the memory keeps.
+        array: The array.
+        order: The order of the copy.
+        memory: The memory for the copy, if there is any. An array is not copied if it was made in
+            shared memory and the memory recognises it, or if the memory keeps it.
     """
     if array.nbytes <= LENT_BYTES and array.nbytes < BIG_BYTES and array.dtype.names is None:
-        return array.tobytes(order)  # for so little there is no memory
+        return array.tobytes(order)  # there is no shared memory for so little
     in_order = array.flags.c_contiguous if order == "C" else array.flags.f_contiguous
     if in_order and memory is not NO_MEMORY and array.nbytes > LENT_BYTES:
         below = shared_below(array)
@@ -125,7 +125,7 @@ def bytes_of(
         if (kept := memory.keep(array)) is not None:
             return kept
     if array.dtype.names is not None and array.dtype.itemsize:
-        # Field by field, a copy would have in its gaps whatever lay in this process' memory.
+        # A copy field by field would leave in its gaps old data from this process' memory.
         array = array.view(np.dtype((np.void, array.dtype.itemsize)))
     room = memory.take(array.nbytes)
     if room is None and array.nbytes < BIG_BYTES:
@@ -139,7 +139,7 @@ def bytes_of(
 
 
 def copy_of(data: Buffer) -> Buffer:
-    """Returns a writable copy of bytes, which nothing else refers to.
+    """Returns a writable copy of bytes, to which nothing else refers.
 
     >>> copy_of(b"abc")
     bytearray(b'abc')
@@ -153,28 +153,29 @@ def copy_of(data: Buffer) -> Buffer:
 
 
 def _octets(array: np.ndarray[Any, Any], order: Literal["C", "F"]) -> np.ndarray[Any, Any]:
-    """Returns a contiguous array's bytes, not copied; of no class but NumPy's own."""
+    """Returns a contiguous array's bytes, not copied, as NumPy's own array class."""
     return np.asarray(array).reshape(-1, order=order).view(np.uint8)
 
 
-# -- an array of a GPU whose bytes stay on the GPU: what stands for it in host memory that both ends share --
+# -- a shadow: it stands in shared host memory for an array whose bytes stay on the GPU ----------
 #
-#     shadow = room for the array's bytes | mode (1 byte) | GPU (16) | handle (64) | size (8) | offset (8)
+#     shadow = room for the array's bytes | mode (1 byte) | GPU (16) | handle (64) | size (8) |
+# offset (8)
 #
-# A shadow is lent as any buffer is. Its room is as large as the array, and untouched: memory that nobody
-# writes takes none. What it stands for lies where the rest says, in memory of the GPU that its sender lends
-# for just as long, unless the mode says otherwise:
+# A shadow is lent like any buffer. Its room is as large as the array, and untouched: memory that
+# nobody writes takes no pages. The rest names the place of the bytes, in memory of the GPU that the
+# sender lends for just as long. The mode states where the bytes really are:
 #
-#     HERE     in the room; so it is when the stream broke, and the shadow goes another way
+#     HERE     in the room: the stream broke, and the shadow is sent in another way
 #     THERE    on the GPU
-#     BOTH     in the room, and on the GPU for trial; whoever reads it says which came of that:
+#     BOTH     in the room, and on the GPU for trial; the receiver writes the result:
 #     OPENED   the receiver has found the right bytes there
-#     REFUSED  it has not
+#     REFUSED  the receiver has not found them
 #     GONE     nowhere: the GPU failed
 #
-# Sender and receiver change the mode in memory that they share. Between a change and who looks at it there is
-# a message, or its answer; but for HERE, where either way is right for as long as the sender keeps the
-# memory of the GPU.
+# Sender and receiver change the mode in memory that they share. Between a change and the other
+# side's reading there is always a message, or its answer. The exception is HERE: then either place
+# is right for as long as the sender keeps the memory of the GPU.
 
 _PLACE: Final = struct.Struct(">B16s64sQQ")  # its numbers big-endian
 SHADOW_BYTES: Final = _PLACE.size
@@ -182,7 +183,7 @@ SHADOW_BYTES: Final = _PLACE.size
 
 @final
 class Mode(IntEnum):
-    """Where the bytes are."""
+    """The place of a shadow's bytes."""
 
     HERE = 0
     THERE = 1
@@ -196,13 +197,13 @@ MODES: Final = frozenset(map(int, Mode))
 
 
 def write_place(shadow: np.ndarray[Any, Any], mode: Mode, place: SharedPlace) -> None:
-    """Writes what stands behind the room of a shadow, given as its bytes."""
+    """Writes the part behind the room of a shadow, given as its bytes."""
     packed = _PLACE.pack(mode, place.gpu.encode(), place.handle, place.size, place.offset)
     shadow[-SHADOW_BYTES:] = np.frombuffer(packed, np.uint8)
 
 
 def mode_of(shadow: np.ndarray[Any, Any]) -> Mode:
-    """Returns the mode of a shadow, given as its bytes; GONE where it is none."""
+    """Returns the mode of a shadow, given as its bytes; GONE if they are no shadow."""
     number = int(shadow[-SHADOW_BYTES])
     return Mode(number) if number in MODES else Mode.GONE
 
@@ -215,11 +216,11 @@ def set_mode(shadow: np.ndarray[Any, Any], mode: Mode) -> None:
 @final
 @dataclass(frozen=True, slots=True)
 class Shadow:
-    """What came in place of an array of a GPU.
+    """A shadow that arrived in place of an array of a GPU.
 
     Attributes:
-        octets: All of it.
-        room: The array, as the room has it; to be read where the mode says so. It keeps all of it.
+        octets: All bytes of the shadow.
+        room: The room as an array, valid only in some modes. It keeps the whole shadow alive.
     """
 
     octets: np.ndarray[Any, Any]
@@ -227,15 +228,15 @@ class Shadow:
 
     @property
     def mode(self) -> Mode:
-        """Where the bytes are, now."""
+        """The present place of the bytes."""
         return mode_of(self.octets)
 
     @property
     def place(self) -> SharedPlace:
-        """Where it lies on a GPU.
+        """The place of the array on a GPU.
 
         Raises:
-            DecodeError: That is garbage.
+            DecodeError: The place is malformed.
         """
         _, gpu, handle, size, offset = _PLACE.unpack(self.octets[-SHADOW_BYTES:].tobytes())
         try:
@@ -244,7 +245,7 @@ class Shadow:
             raise DecodeError("an array of a GPU that has no name") from error
 
     def answer(self, mode: Mode) -> None:
-        """Tells the sender what came of its trial, where that can be written."""
+        """Writes the result of a trial for the sender, if the shadow is writable."""
         if self.octets.flags.writeable:
             set_mode(self.octets, mode)
 
@@ -252,7 +253,7 @@ class Shadow:
         """Returns the array from the room.
 
         Raises:
-            DecodeError: It is not there.
+            DecodeError: The bytes are not in the room.
         """
         mode = self.mode
         if mode in (Mode.THERE, Mode.GONE):

@@ -1,6 +1,6 @@
-"""Functions by reference: the name of one, checked at the caller to lead back to it.
+"""Functions by reference: the name of a function, checked at the caller to lead back to it.
 
-A function or class travels as `module:qualname`. What the callee does with such a name is in
+A function or class travels as `module:qualname`. The callee's treatment of such a name is in
 `telegrad.wire.policy.policy`.
 """
 
@@ -46,9 +46,10 @@ __all__ = [
 ]
 
 
-# -- from `module:qualname` to an object and back, importing nothing and running no user code ----
+# -- from `module:qualname` to an object and back, without imports and without user code ---------
 #
-# A Context may say who imports what is missing; without that, what is not imported is not there.
+# A Context may have an importer for modules that are missing; otherwise a module that is not
+# imported does not exist.
 
 MAIN_NAMES = ("__main__", "__mp_main__")  # the second is multiprocessing spawn's name for it
 MAX_NAME_LENGTH = 500  # characters
@@ -60,7 +61,7 @@ _importer: ContextVar[Callable[[str], object] | None] = ContextVar(
 _NAMESPACE = type.__dict__["__dict__"]
 _BASES = type.__dict__["__mro__"]
 _MODULE_NAMESPACE = _NAMESPACE.__get__(types.ModuleType)["__dict__"]
-# What reads a field that C keeps, and runs nothing.
+# Descriptors of fields that C keeps; reading one runs no user code.
 _C_FIELDS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _PATH = r"[^\W_]\w*(?:\.[^\W_]\w*)*"
 _NAME = re.compile(rf"(?:{_PATH}|__main__|__mp_main__):{_PATH}")
@@ -70,9 +71,9 @@ class Found(NamedTuple):
     """An object and the classes that its path leads through.
 
     Attributes:
-        value: What a caller would get: of a static method its function, of a class method the
-            method bound to its class.
-        raw: What stands in the namespace.
+        value: The object that a caller gets: for a static method its function, for a class method
+            the method bound to its class.
+        raw: The object in the namespace.
         owners: The classes on the path, outermost first.
     """
 
@@ -88,8 +89,8 @@ def split(name: str) -> tuple[str, tuple[str, ...]]:
         The module's name, and the parts of the path inside it.
 
     Raises:
-        ValueError: It is no such name, or a part begins with an underscore (`__main__` as the
-            module is the exception).
+        ValueError: The name is malformed, or a part begins with an underscore (the module
+            `__main__` is the exception).
     """
     if len(name) > MAX_NAME_LENGTH or not _NAME.fullmatch(name):
         raise ValueError(
@@ -100,7 +101,7 @@ def split(name: str) -> tuple[str, tuple[str, ...]]:
 
 
 def module_of(name: str) -> types.ModuleType | None:
-    """Returns a module if it is imported already; every name of `__main__` means this one's."""
+    """Returns a module if it is already imported; every name of `__main__` means this process'."""
     if name in MAIN_NAMES:
         return main_module()
     module = sys.modules.get(name)
@@ -112,10 +113,10 @@ def module_of(name: str) -> types.ModuleType | None:
 
 
 def import_missing_with(importer: Callable[[str], object] | None) -> None:
-    """Has `importer(name)` called, in this Context, where a module is named that is not imported.
+    """Sets a function `importer(name)` that, in this Context, may import missing modules.
 
-    Nothing is expected of it: when the module is there afterwards, it is used. It is called for
-    one that another thread imports at this moment as well.
+    If the module is there afterwards, it is used; otherwise it stays missing. The function is also
+    called for a module that another thread is importing at this moment.
     """
     _importer.set(importer)
 
@@ -125,7 +126,7 @@ def _begun(module: types.ModuleType) -> bool:
 
 
 def main_module() -> types.ModuleType | None:
-    """Returns the module of the script, in a process that multiprocessing spawned too."""
+    """Returns the module of the script; also works in a process that multiprocessing spawned."""
     return sys.modules.get("__mp_main__") or sys.modules.get("__main__")
 
 
@@ -142,50 +143,50 @@ def wire_module(name: str) -> str:
 
 
 def is_class(value: object) -> TypeGuard[type]:
-    """Whether it is a class; unlike `isinstance`, asks no `__class__` of a user's."""
+    """Returns True for a class; unlike `isinstance` it does not read a user's `__class__`."""
     return issubclass(type(value), type)
 
 
 def is_exactly(value: object, *kinds: type) -> bool:
-    """Whether it is of one of these classes itself; compares none, which a metaclass may do its way."""
+    """Returns True if it is of one of these classes itself; runs no comparison of a metaclass."""
     kind = type(value)
     return any(kind is each for each in kinds)
 
 
 def namespace(cls: type) -> Mapping[str, Any]:
-    """Returns what stands in a class' own body, whatever its metaclass says."""
+    """Returns the namespace of a class' own body, whatever its metaclass defines."""
     space: Mapping[str, Any] = _NAMESPACE.__get__(cls)
     return space
 
 
 def bases(cls: type) -> tuple[type, ...]:
-    """Returns the method resolution order, whatever the metaclass says."""
+    """Returns the method resolution order, whatever the metaclass defines."""
     order: tuple[type, ...] = _BASES.__get__(cls)
     return order
 
 
 def module_namespace(module: types.ModuleType) -> Mapping[str, Any]:
-    """Returns what stands in a module; one that is loaded when it is first used stays as it is."""
+    """Returns the namespace of a module; does not trigger the load of a lazy module."""
     space: Mapping[str, Any] = _MODULE_NAMESPACE.__get__(module)
     return space
 
 
 def first_in_bases(cls: type, name: str) -> object:
-    """Returns what stands under a name in a class or, nearest first, its bases; else `...`."""
+    """Returns the attribute of a class or, nearest first, of its bases; `...` if there is none."""
     return next((space[name] for space in map(namespace, bases(cls)) if name in space), ...)
 
 
 def own_dict(value: object) -> dict[str, Any] | None:
-    """Returns an instance's own dictionary; None where it has none.
+    """Returns an instance's own dictionary; None if it has none.
 
-    A property that its class calls `__dict__` is not asked.
+    A property that its class calls `__dict__` is not read.
     """
     own = instance_dict(type(value))
     return None if own is None else own(value)
 
 
 def instance_dict(cls: type) -> Callable[[object], dict[str, Any]] | None:
-    """Returns what gives an instance's own dictionary; None for a class whose instances have none."""
+    """Returns a reader of the instances' own dictionary; None if instances have none."""
     for base in bases(cls):
         descriptor: Any = namespace(base).get("__dict__")
         if is_exactly(descriptor, *_C_FIELDS):
@@ -195,12 +196,12 @@ def instance_dict(cls: type) -> Callable[[object], dict[str, Any]] | None:
 
 
 def own_attributes(value: object) -> dict[str, Any]:
-    """Returns a copy of what stands in an instance's own dictionary, if it has one."""
+    """Returns a copy of an instance's own dictionary; empty if it has none."""
     return dict(own_dict(value) or {})
 
 
 def attribute(value: object, name: str) -> object:
-    """Returns an attribute of a function, a class or an object, as far as no code computes it.
+    """Returns an attribute of a function, a class or an object, unless code would compute it.
 
     >>> attribute(find, "__qualname__"), attribute(property(), "name")
     ('find', None)
@@ -245,7 +246,7 @@ def find_class(name: object) -> type:
     """Returns the class of that name.
 
     Raises:
-        DecodeError: It has no public name, is not imported here, or is not a class.
+        DecodeError: The name is not public, the class is not imported here, or it is no class.
     """
     if type(name) is not str:
         raise DecodeError("a class that is not named by a string")
@@ -282,10 +283,10 @@ def class_name(cls: type) -> str | None:
 
 
 def candidate_names(module: str, path: str) -> Iterator[str]:
-    """Yields the names under which an object may stand, best first.
+    """Yields the names under which an object may be found, best first.
 
-    An object of a private module (`scipy.linalg._basic`) is usually to be had from a public
-    package above it, or from a module without the underscore.
+    An object of a private module (`scipy.linalg._basic`) is usually available from a public package
+    above it, or from a module without the underscore.
     """
     yield f"{wire_module(module)}:{path}"
     if module not in MAIN_NAMES:
@@ -295,18 +296,18 @@ def candidate_names(module: str, path: str) -> Iterator[str]:
         yield f"{'.'.join(part.lstrip('_') for part in parents)}:{path}"
 
 
-# ------------------------------------------------------------------------------------------------
+# -- names of functions --------------------------------------------------------------------------
 
-MAX_SHORT_NAME = 200  # characters; longer names take the general search, which knows the limit
-MAX_SHORT_NAMES = 1000  # that are kept made: 0.1 us in place of 0.8
+MAX_SHORT_NAME = 200  # characters; longer names take the general search, which checks the limit
+MAX_SHORT_NAMES = 1000  # references to remember: 0.1 us in place of 0.8
 
 
 class FunctionRef(NamedTuple):
-    """A function by name, with the script of whoever named it.
+    """A function by name, with the script of the worker that named it.
 
     Attributes:
         name: `module:qualname`.
-        script: Of a name in `__main__`, what the caller's is, for the error where it is not found.
+        script: For a name in `__main__`: the caller's script, for the error if it is not found.
     """
 
     name: str
@@ -314,7 +315,7 @@ class FunctionRef(NamedTuple):
 
     @classmethod
     def of(cls, func: object) -> FunctionRef:
-        """Refers to a function or class; raises EncodeError as `name_of` does."""
+        """Returns a reference to a function or class; raises EncodeError as `name_of` does."""
         if type(func) is types.FunctionType and (name := _name_at_top(func)):
             ref = _ref_to(name)
         else:
@@ -333,7 +334,7 @@ def name_of(func: object) -> str:
         `module:qualname`; the script's own module is always `__main__`.
 
     Raises:
-        EncodeError: It has no such name; the message says what to write instead.
+        EncodeError: It has no such name; the message states an alternative.
 
     Example:
         >>> import math
@@ -355,9 +356,9 @@ def name_of(func: object) -> str:
 
 
 def _name_at_top(func: types.FunctionType) -> str:
-    """Returns the name of a public function at the top of its module; "" for any other, and maybe.
+    """Returns the name of a public function at the top of its module; "" if the check fails.
 
-    What most calls name, found without the general search.
+    It finds most functions that are called, without the general search.
     """
     module, path = func.__module__, func.__qualname__
     name = _short_name(module, path) if type(module) is str else ""
@@ -381,7 +382,7 @@ def _ref_to(name: str) -> FunctionRef:
 
 @lru_cache(MAX_SHORT_NAMES)
 def _short_name(module: str, path: str) -> str:
-    """Returns the name of what stands at the top of a module; "" where a part of it is not public."""
+    """Returns the name of an object at the top of a module; "" if a part of it is not public."""
     if len(module) + len(path) > MAX_SHORT_NAME or path[:1] == "_" or not path.isidentifier():
         return ""
     if module in MAIN_NAMES:
@@ -392,7 +393,7 @@ def _short_name(module: str, path: str) -> str:
 
 
 def _owner_of(func: Any) -> tuple[type | None, object]:
-    """Takes a class method apart; what is bound to an instance cannot travel."""
+    """Takes a class method apart; refuses methods bound to an instance, which cannot travel."""
     if isinstance(func, functools.partial | functools.partialmethod):
         raise EncodeError(
             "a functools.partial has no name by which the callee could find it; send the function"

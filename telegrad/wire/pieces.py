@@ -1,10 +1,10 @@
-"""Pieces: the stretches into which big parts are cut, and the chunks that carry them on a lane.
+"""Pieces: the stretches into which big parts are cut, the chunks that carry them, and assemblies.
 
     chunk = sequence (8 bytes) | envelope (8) | part (4) | offset (8) | data
 
-All numbers big-endian. The sequence counts the chunks of one direction of one lane from 0. Every
-part is cut at multiples of 16 KiB, into pieces of 1 MiB, or less where a link is slow: a receiver says
-how far it is by the number of chunks, and a MiB may take minutes.
+All numbers are big-endian. The sequence counts the chunks of one direction of one lane from 0.
+Every part is cut at multiples of 16 KiB, into pieces of 1 MiB; or smaller ones on a slow link,
+because a receiver reports its progress by the number of chunks, and a MiB may take minutes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 
 
 PIECE_BYTES = 2**20  # a 64 MiB gRPC message moves at 0.3 GB/s, 1 MiB ones at 1.35
-BLOCK_BYTES = 2**14  # where a part may be cut; at 56 kbit/s it takes two seconds
+BLOCK_BYTES = 2**14  # a part may be cut at its multiples; at 56 kbit/s one takes two seconds
 
 _HEADER: Final = struct.Struct(">QQIQ")
 CHUNK_HEADER_BYTES: Final = _HEADER.size
@@ -45,13 +45,13 @@ CHUNK_HEADER_BYTES: Final = _HEADER.size
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where a piece belongs.
+    """The place of a piece.
 
     Attributes:
-        number: Of which envelope.
-        part: Of which of its parts.
-        offset: Where in the part its first byte belongs; a multiple of 16 KiB.
-        size: How many bytes; such a multiple, too, but at the part's end. Never 0.
+        number: The number of the envelope.
+        part: The number of the part in the envelope.
+        offset: The place of its first byte in the part; a multiple of 16 KiB.
+        size: The number of bytes; a multiple of 16 KiB except at the part's end. Never 0.
     """
 
     number: int
@@ -65,10 +65,10 @@ class Piece:
     """A stretch of one part of an envelope.
 
     Attributes:
-        number: Of which envelope.
-        part: Of which of its parts: 0 the document, 1 the externals, 2 the first buffer, ...
-        offset: Where in the part its first byte belongs; a multiple of 16 KiB.
-        data: Never empty; 1 MiB, or what is left of the part, or as much of it as goes at once.
+        number: The number of the envelope.
+        part: The number of the part: 0 the document, 1 the externals, 2 the first buffer, ...
+        offset: The place of its first byte in the part; a multiple of 16 KiB.
+        data: Never empty; 1 MiB, or the rest of the part, or less on a slow link.
     """
 
     number: int
@@ -78,14 +78,14 @@ class Piece:
 
     @property
     def span(self) -> Span:
-        """Where it belongs."""
+        """The place of the piece."""
         return Span(self.number, self.part, self.offset, len(self.data))
 
     def split(self, size: int) -> tuple[Piece, Piece]:
-        """Returns its first bytes, so many, and the others; both are views.
+        """Returns its first `size` bytes, and the rest; both are views.
 
         Args:
-            size: A multiple of 16 KiB that is less than it has.
+            size: A multiple of 16 KiB that is less than its size.
         """
         data = memoryview(self.data)
         rest = Piece(self.number, self.part, self.offset + size, data[size:])
@@ -98,8 +98,8 @@ def cut(envelope: Envelope, lent: Container[int] = ()) -> Iterator[Piece]:
     The pieces are views: no byte is copied, and the envelope must not change meanwhile.
 
     Args:
-        envelope: What is cut.
-        lent: Parts that travel otherwise.
+        envelope: The envelope.
+        lent: The parts that lie in shared memory, which are not cut.
     """
     parts = zip(parts_of(envelope), inline_parts(envelope), strict=True)
     for part, (data, inline) in enumerate(parts):
@@ -110,11 +110,11 @@ def cut(envelope: Envelope, lent: Container[int] = ()) -> Iterator[Piece]:
 
 
 def chunk_header(sequence: int, piece: Piece) -> bytes:
-    """Returns what stands before a piece's data on a lane.
+    """Returns the bytes before a piece's data on a lane.
 
     Args:
-        sequence: The chunk's place among those of its lane and direction.
-        piece: What it carries.
+        sequence: The chunk's number on its lane, in its direction.
+        piece: The piece that it carries.
     """
     return _HEADER.pack(sequence, piece.number, piece.part, piece.offset)
 
@@ -123,7 +123,7 @@ def read_chunk(message: bytes) -> tuple[int, Piece]:
     """Returns the sequence and the piece of a chunk; its data is a view, no byte is copied.
 
     Raises:
-        DecodeError: It is none.
+        DecodeError: The message is not a chunk.
     """
     sequence, span = read_chunk_header(message, len(message))
     data = memoryview(message)[_HEADER.size :]
@@ -131,14 +131,14 @@ def read_chunk(message: bytes) -> tuple[int, Piece]:
 
 
 def read_chunk_header(header: Buffer, size: int) -> tuple[int, Span]:
-    """Returns the sequence of a chunk, and where its data belongs, before that is there.
+    """Returns the sequence of a chunk and the place of its data, before the data has come.
 
     Args:
-        header: What the chunk begins with.
-        size: Of the chunk, its header included.
+        header: The first bytes of the chunk.
+        size: The size of the chunk, header included.
 
     Raises:
-        DecodeError: It is none.
+        DecodeError: The bytes are not the header of a chunk.
     """
     if not 0 < size - _HEADER.size <= PIECE_BYTES:
         raise DecodeError(f"not a chunk of a bulk lane ({size} bytes)")
@@ -148,26 +148,26 @@ def read_chunk_header(header: Buffer, size: int) -> tuple[int, Span]:
     return sequence, Span(number, part, offset, size - _HEADER.size)
 
 
-# -- big parts of envelopes, put together by the receiver from pieces that come in any order -----
+# -- assemblies: the receiver puts big parts together from pieces that come in any order ---------
 #
-# A piece is claimed, which says where its bytes belong; whoever claimed it copies them there, in
-# whatever thread; then it is placed, or given back if its bytes did not come. A piece may come again,
-# and cut in another way: while the first is on its way its bytes are claimed twice, and the same are
-# written twice; once all of a piece is in its place it is not wanted. No byte is written once
-# everything is complete: that waits for every claim.
+# A claim on a piece returns the place for its bytes. The claimer copies them there, in any thread;
+# then the piece is placed, or given back if its bytes did not come. A piece may come again, and cut
+# differently. While the first one is under way, its bytes are claimed twice, and the same bytes are
+# written twice. Once all of a piece is in its place, it is not wanted any more. No byte is written
+# after the assembly is complete, because completion waits for every claim.
 
 Take: TypeAlias = Callable[[int], memoryview | None]
 
 
 @final
 class _Part:
-    """A part that is still to come, or comes."""
+    """A part that is still to come, or is coming."""
 
     __slots__ = ("placed", "size", "view")
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.placed = bytearray()  # a 1 for each block that is there; empty before the first
+        self.placed = bytearray()  # a 1 for each block that has come; empty before the first
         self.view: memoryview | None = None
 
 
@@ -175,17 +175,17 @@ class _Part:
 class Assembly:
     """A received envelope that waits for pieces. Pure; not thread-safe.
 
-    Memory for a part is taken whole when its first piece is there; what was announced, no more. A
-    buffer's is the receiver's from then on.
+    The memory for a part is taken as a whole when its first piece has come, and exactly as
+    announced. The memory of a buffer belongs to the receiver from then on.
 
     Args:
-        envelope: As `unpack_frame` returned it; `join` completes it.
+        envelope: The envelope as `unpack_frame` returned it; `join` completes it.
         awaited: The parts to come and their sizes, `frame.awaited[envelope.number]`.
-        most: Bytes that they may have together.
-        take: Returns memory of so many bytes for a buffer, or None; else it is fresh.
+        most: The most bytes that they may have together.
+        take: Returns memory of so many bytes for a buffer, or None to use fresh memory.
 
     Raises:
-        DecodeError: The sizes cannot be.
+        DecodeError: The sizes are impossible.
     """
 
     __slots__ = ("_claimed", "_left", "_parts", "_take", "envelope")
@@ -207,24 +207,24 @@ class Assembly:
 
     @property
     def parts(self) -> int:
-        """How many parts were announced."""
+        """The number of parts that were announced."""
         return len(self._parts)
 
     @property
     def left(self) -> int:
-        """How many blocks are not in their place yet."""
+        """The number of blocks that are not in their place yet."""
         return self._left
 
     @property
     def complete(self) -> bool:
-        """Whether every byte is in its place, and nobody writes any more."""
+        """True if every byte is in its place, and no copy is under way."""
         return self._left == 0 and self._claimed == 0
 
     def claim(self, piece: Span) -> memoryview | None:
-        """Returns where the bytes of a piece belong; None when they are there, or lent.
+        """Returns the memory for the bytes of a piece; None if they are already there, or lent.
 
         Raises:
-            DecodeError: The piece belongs nowhere, or there is no memory for its part.
+            DecodeError: The piece fits no part, or there is no memory for its part.
         """
         part = self._parts.get(piece.part)
         if part is None:
@@ -245,7 +245,7 @@ class Assembly:
         return part.view[piece.offset : end]
 
     def placed(self, piece: Span) -> bool:
-        """Hears that the bytes of a claimed piece are in place; returns whether all are now."""
+        """Records that a claimed piece is in place; returns True if all of them are now."""
         placed, n = self._parts[piece.part].placed, _blocks(piece.size)
         first = piece.offset // BLOCK_BYTES
         self._left -= placed.count(0, first, first + n)
@@ -254,7 +254,7 @@ class Assembly:
         return self.complete
 
     def given_back(self) -> bool:
-        """Hears that the bytes of a claimed piece did not come; returns whether all are in place."""
+        """Records that a claimed piece's bytes did not come; returns True if all is in place."""
         self._claimed -= 1
         return self.complete
 
@@ -274,7 +274,7 @@ class Assembly:
         return envelope
 
     def _is_lent(self, part: int) -> bool:
-        """Whether a part came in shared memory; on another stream it may come once more."""
+        """Returns True if a part came in shared memory; on another stream it may come once more."""
         if part < 2:
             return bool((self.envelope.document, self.envelope.externals)[part])
         buffers = self.envelope.buffers

@@ -1,7 +1,7 @@
-"""What upper floors and users add to the codec: external types, registered types, refusals.
+"""The registry of the codec: external types, registered types and refusals.
 
-The tables are filled while modules are imported, as a class statement fills a namespace; they are
-read by every thread and hold nothing of any agent.
+Upper floors and users fill its tables while modules are imported, as a class statement fills a
+namespace. Every thread reads them, and they hold nothing of any agent.
 """
 
 from __future__ import annotations
@@ -48,37 +48,37 @@ __all__ = [
 ]
 
 
-# -- on which GPU of the receiver an array of a GPU arrives; it is said in the tag of its line ---
+# -- the GPU of the receiver to which an array of a GPU goes, as the tag of its line states ------
 #
-# describe_lines ──▶ a `Gpu` where the tag stands ──pack_lines, `Place`──▶ "cupy", "cuda:1", "array", "cpu"
-# rebuild        ◀── an array of NumPy or CuPy    ◀──`Land`──────────────
+# describe_lines ──▶ a `Gpu` in place of the tag ──pack_lines, `Place`──▶ "cupy", "cuda:1", "array",
+# "cpu" rebuild        ◀── an array of NumPy or CuPy    ◀──`Land`──────────────
 
 MOST_GPUS: Final = 1000  # of one worker; a longer number is a typing error, or garbage
 
-HOST: Final = -1  # in the place of a GPU's number: host memory
+HOST: Final = -1  # in place of a GPU's number: host memory
 
 ARRAY: Final = "array"
 FIRST_GPU: Final = "cupy"
 _NUMBERED = re.compile(r"cuda:(0|[1-9][0-9]{0,2})")
 
 DeviceMap: TypeAlias = Mapping[int, int | str]
-"""To which GPU of the receiver arrays of this worker's GPUs go; "cpu": to its host memory."""
+"""The receiver's GPU for arrays of each of this worker's GPUs; "cpu": its host memory."""
 
 Place: TypeAlias = Callable[[object], str]
-"""Says the tag of an array of a GPU for one receiver; asked with its `Gpu`."""
+"""Returns the tag of an array of a GPU for one receiver; called with the array's `Gpu`."""
 
 Land: TypeAlias = Callable[[np.ndarray[Any, Any] | Shadow, int], Any]
-"""Moves an array that arrived to the GPU of a number, or says why not and leaves it elsewhere."""
+"""Moves an array that arrived to a GPU; if it cannot, reports why and leaves it elsewhere."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """Stands for the tag of an array, until it is known for whom it is described.
+    """Stands for the tag of an array, until the receiver of its description is known.
 
     Attributes:
-        device: Where the array is at the sender: `cuda:0`, `cuda:1`, ...
-        shared: Whether a shadow stands for it.
+        device: The array's device at the sender: `cuda:0`, `cuda:1`, ...
+        shared: True if a shadow stands for the array.
     """
 
     device: str
@@ -86,12 +86,12 @@ class Gpu:
 
     @staticmethod
     def of(array: Any, *, shared: bool = False) -> Gpu:
-        """Returns where an array of CuPy is."""
+        """Returns the device of an array of CuPy."""
         return Gpu(device_of(array), shared)
 
 
 def place_by(devices: DeviceMap) -> Place:
-    """Returns what says where arrays of this worker's GPUs are to arrive at one receiver.
+    """Returns a function for the tags of arrays of this worker's GPUs, for one receiver.
 
     >>> place_by({0: 1, 2: "cpu"})(Gpu("cuda:0"))
     'cuda:1'
@@ -107,7 +107,7 @@ def place_by(devices: DeviceMap) -> Place:
 
 
 def first_gpu(tag: object) -> str:
-    """Says that arrays of any GPU are to arrive on the receiver's first one."""
+    """Returns the tag that sends arrays of any GPU to the receiver's first one."""
     _gpu(tag)
     return FIRST_GPU
 
@@ -144,20 +144,21 @@ def land(
     missed: Callable[[int, str], None] = lambda number, reason: None,
     mappings: Mappings | None = None,
 ) -> Any:
-    """Moves an array where the receiver has CuPy loaded and that GPU, or else to its first one.
+    """Moves an array to that GPU if the receiver has it and CuPy is loaded, else to its first one.
 
     Args:
-        array: As it arrived, in host memory, or its shadow.
-        number: Of the GPU, or HOST.
-        missed: Called with the number of a GPU that cannot be had, unless it is the first, and why.
-            Also with HOST, where memory of a GPU that the sender shares cannot be opened here.
-        mappings: What is open of the memory of others, where any of it may be.
+        array: The array as it arrived, in host memory; or its shadow.
+        number: The number of the GPU, or HOST.
+        missed: Called with the number of a GPU that is not available, unless it is the first, and
+            the reason. Also called with HOST, if memory of a GPU that the sender shares cannot be
+            opened here.
+        mappings: The opened memory of other workers, in which the array may be.
 
     Returns:
-        The array there; on the first GPU, or in host memory where there is none, if it cannot be.
+        The array on that GPU; otherwise on the first GPU, or in host memory if there is none.
 
     Raises:
-        DecodeError: It is nowhere where this worker could find it.
+        DecodeError: The array is nowhere that this worker could find it.
     """
     if type(array) is not Shadow:
         return _landed(array, number, missed, to_device)
@@ -179,7 +180,7 @@ def _landed(
     if number:
         try:
             return move(array, f"cuda:{number}")
-        except Exception as error:  # no such GPU, whatever CuPy or its driver says about that
+        except Exception as error:  # no such GPU, whatever error CuPy or its driver raises
             missed(number, f"{type(error).__name__}: {error}")
     try:
         return move(array, "cuda")
@@ -190,7 +191,7 @@ def _landed(
 def _landed_from_gpu(
     shadow: Shadow, number: int, missed: Callable[[int, str], None], mappings: Mappings
 ) -> Any:
-    """Copies from memory of the sender's, to which nothing refers afterwards."""
+    """Copies from the sender's GPU memory; nothing refers to that memory afterwards."""
     room = shadow.room
     try:
         with mappings.array(shadow.place, room.shape, room.dtype, room.nbytes) as there:
@@ -204,20 +205,20 @@ def _landed_from_gpu(
 
 
 def _tried(shadow: Shadow, missed: Callable[[int, str], None], mappings: Mappings) -> Mode:
-    """Looks whether memory of the sender's has the bytes that came."""
+    """Checks that the sender's GPU memory has the same bytes that came; records the result."""
     room = shadow.room
     try:
         with mappings.array(shadow.place, room.shape, room.dtype, room.nbytes) as there:
             right = to_host(there).tobytes() == room.tobytes()
         reason = "other bytes are found there than came"
-    except Exception as error:  # whatever CUDA says: another container, a part of MIG's, no support
+    except Exception as error:  # any CUDA error: another container, a MIG partition, no support
         right, reason = False, f"{type(error).__name__}: {error}"
     if not right:
         missed(HOST, reason)
     return Mode.OPENED if right else Mode.REFUSED
 
 
-# ------------------------------------------------------------------------------------------------
+# -- external and registered types, and refusals -------------------------------------------------
 
 T = TypeVar("T")
 
@@ -228,13 +229,14 @@ class ExternalType:
     """A type whose objects are lifted out of documents and travel beside them.
 
     Attributes:
-        tag: Its name on the wire.
-        cls: Objects of it and of its subclasses are externals.
-        describe: Turns an object into plain msgpack data and buffers; runs in the thread that
-            calls or returns, once per destination, and copies what may change afterwards, into the
-            memory that it is given if there is any.
-        rebuild: The way back, with what moves arrays to a GPU, for `rebuild_held`. The buffers are
-            writable and belong to it. The description may be other messages', too: it changes nothing there.
+        tag: The type's name on the wire.
+        cls: The class; objects of it and of its subclasses are externals.
+        describe: Turns an object into plain msgpack data and buffers. It runs in the thread that
+            calls or returns, once per destination, and copies data that may change afterwards, into
+            the given memory if there is any.
+        rebuild: The reverse; its last argument moves arrays to a GPU, for `rebuild_held`. The
+            buffers are writable and belong to it. It must not change the description, which other
+            messages may share.
     """
 
     tag: str
@@ -246,12 +248,12 @@ class ExternalType:
 @final
 @dataclass(frozen=True, slots=True)
 class RegisteredType:
-    """A type that a user taught the codec.
+    """A type that a user added to the codec.
 
     Attributes:
         name: `module:qualname`, its name on the wire.
         encode: Turns an object into a value that the codec knows.
-        decode: The way back; the one place where decoding runs a user's code.
+        decode: The reverse; decoding runs a user's code nowhere else.
     """
 
     name: str
@@ -259,13 +261,13 @@ class RegisteredType:
     decode: Callable[[Any], object]
 
 
-PLAIN: Final = frozenset({NoneType, bool, int, float, str})  # what a packer writes as it is
-# And what it writes as a reference, where it meets one: the external types, of exactly these classes.
+PLAIN: Final = frozenset({NoneType, bool, int, float, str})  # written by a packer as they are
+# Types that a packer writes directly; external types, of exactly these classes, as references.
 AT_ONCE: Final[set[type]] = set(PLAIN)
 
 _EXTERNALS: dict[type, ExternalType] = {}
 _EXTERNALS_BY_TAG: dict[str, ExternalType] = {}
-_REFUSALS: dict[type, tuple[str, str]] = {}  # of a value, of an argument
+_REFUSALS: dict[type, tuple[str, str]] = {}  # the messages for a value and for an argument
 _REGISTERED: dict[type, RegisteredType] = {}
 _REGISTERED_BY_NAME: dict[str, RegisteredType] = {}
 
@@ -274,7 +276,7 @@ def register_external(external: ExternalType) -> None:
     """Adds an external type; call it at import.
 
     Raises:
-        ValueError: The tag is another type's.
+        ValueError: The tag belongs to another type.
     """
     known = _EXTERNALS_BY_TAG.get(external.tag)
     if known is not None and known.cls is not external.cls:
@@ -285,12 +287,12 @@ def register_external(external: ExternalType) -> None:
 
 
 def register_refusal(cls: type, message: str, *, as_argument: str = "") -> None:
-    """Refuses objects of a class and its subclasses by value; call it at import.
+    """Refuses objects of a class and its subclasses as values; call it at import.
 
     Args:
         cls: The class.
-        message: Why, and what to write instead; follows the path in the EncodeError.
-        as_argument: The same of an argument, where that is another advice.
+        message: The reason, and an alternative; follows the path in the EncodeError.
+        as_argument: The message for an argument, if the advice differs there.
     """
     _REFUSALS[cls] = message, as_argument or message
 
@@ -298,12 +300,12 @@ def register_refusal(cls: type, message: str, *, as_argument: str = "") -> None:
 def register_type(
     cls: type[T], *, encode: Callable[[T], object], decode: Callable[[Any], T]
 ) -> None:
-    """Teaches the codec a type; call it at import, in a module that both ends import.
+    """Adds a type to the codec; call it at import, in a module that both ends import.
 
-    It holds for objects of exactly this class. The same once more changes nothing; a class that its
-    module has defined anew, as a notebook does whose cell is run again, takes the place of the old
-    one. In `__main__` a function stands for whatever had its name there before; a lambda, for that
-    of a cell that was changed and run again.
+    It applies to objects of exactly this class. Repeating the same registration changes nothing. If
+    a module defines its class anew, as a notebook does when a cell is run again, the new class
+    replaces the old one. In `__main__` a function replaces any earlier one of its name; a lambda
+    replaces the one of a cell that was changed and run again.
 
     Args:
         cls: The class.
@@ -311,7 +313,7 @@ def register_type(
         decode: Turns such a value into an object again.
 
     Raises:
-        TypeError: `cls` is not a class, or one that the codec itself treats.
+        TypeError: `cls` is not a class, or one that the codec itself handles.
         DuplicateNameError: The class, or another one of its name, has another codec.
 
     Example:
@@ -340,7 +342,7 @@ def register_type(
 
 
 def _is_defined_now(cls: type) -> bool:
-    """Tells whether a class is what its module has under its name, and no other of that name."""
+    """Returns True if a class is the one that its module now has under its name."""
     found: object = sys.modules.get(cls.__module__)
     for part in cls.__qualname__.split("."):
         found = inspect.getattr_static(found, part, None)
@@ -353,13 +355,13 @@ def _are_same(old: RegisteredType, new: RegisteredType, *, of_one_class: bool) -
 
 
 def _is_same(old: object, new: object, *, closed: bool) -> bool:
-    """Tells whether two functions are one, or were made by one line; for what is run again.
+    """Returns True if two functions are the same, or were made by the same code, run again.
 
     Args:
         old: One function.
         new: Another one.
-        closed: Whether they must have closed over the same, too. Those of a class that is made
-            anew in a function have closed over that class.
+        closed: True if their closures must be the same, too. Functions of a class that is made anew
+            in a function have that class in their closures.
     """
     if old == new:
         return True
@@ -374,20 +376,21 @@ def _is_same(old: object, new: object, *, closed: bool) -> bool:
 
 
 def _is_of_one_text(old: FunctionType, new: FunctionType) -> bool:
-    """Tells whether two functions stand beside each other under one name, which says nothing then.
+    """Returns True if two functions of one name stand in one file, so that the name proves nothing.
 
-    Lambdas and functions in functions do. A cell of a notebook that was changed has another file.
+    This is so for lambdas and functions in functions. A notebook cell that was changed counts as
+    another file.
     """
     return "<" in new.__qualname__ and old.__code__.co_filename == new.__code__.co_filename
 
 
 def is_external(cls: type) -> bool:
-    """Tells whether exactly this class is an external type; subclasses may be something else, too."""
+    """Returns True if exactly this class is an external type; subclasses may be of another kind."""
     return cls in _EXTERNALS
 
 
 def external_type(cls: type) -> ExternalType | None:
-    """Returns the external type that a class is of, nearest base first."""
+    """Returns the external type of a class, nearest base first; None if there is none."""
     exact = _EXTERNALS.get(cls)
     if exact is not None:
         return exact
@@ -400,16 +403,16 @@ def external_type_by_tag(tag: str) -> ExternalType | None:
 
 
 def refusal_of(cls: type, *, as_argument: bool = False) -> str | None:
-    """Returns why objects of a class are refused, nearest base first; None if they are not."""
+    """Returns the reason for refusing objects of a class, nearest base first; None if allowed."""
     words = next((_REFUSALS[base] for base in cls.__mro__ if base in _REFUSALS), None)
     return None if words is None else words[as_argument]
 
 
 def registered_type(cls: type) -> RegisteredType | None:
-    """Returns what was registered for exactly this class."""
+    """Returns the registered type for exactly this class; None if there is none."""
     return _REGISTERED.get(cls)
 
 
 def registered_type_by_name(name: str) -> RegisteredType | None:
-    """Returns what was registered under this name on the wire."""
+    """Returns the registered type of this name on the wire; None if there is none."""
     return _REGISTERED_BY_NAME.get(name)

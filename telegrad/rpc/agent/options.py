@@ -1,4 +1,4 @@
-"""What `init_rpc` may be told."""
+"""The options of `init_rpc`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 
-# -- which ports an agent may listen on: a number, a range, or whichever is free -----------------
+# -- the ports that an agent may listen on: a number, a range, or any that is free ---------------
 
 HIGHEST_PORT = 65535
 FORMS = "a number, a range such as range(29500, 29600) or '29500-29599', or 0 for any that is free"
@@ -36,8 +36,8 @@ def check_ports(port: object) -> Sequence[int]:
     (range(29500, 29503), range(29500, 29503), (0,))
 
     Raises:
-        TypeError: It is no number and no range.
-        ValueError: It is out of the range of ports, or has none.
+        TypeError: The value is neither a number nor a range.
+        ValueError: A port is out of range, or the range is empty.
     """
     if isinstance(port, str):
         return _checked(_parsed(port), port)
@@ -67,12 +67,12 @@ def _checked(ports: range, said: object) -> range:
     return ports
 
 
-# ------------------------------------------------------------------------------------------------
+# -- the options ---------------------------------------------------------------------------------
 
 CALLABLES = ("project", "exposed", "importable")
 MAX_SWITCH_INTERVAL = 1.0
 MAX_SPIN = 0.1
-MAX_WORKERS = 1_000_000  # a typing error and no job
+MAX_WORKERS = 1_000_000  # a larger number is a typing error
 
 
 @final
@@ -81,57 +81,63 @@ class RpcOptions:
     """Options of an agent; immutable, checked when made. Unknown names are refused.
 
     Attributes:
-        timeout: Seconds for a call that names none.
-        init_timeout: Seconds to wait in `init_rpc` until those of `start_when` are there.
-        start_when: When `init_rpc` returns: with so many workers up, this one included, or with
-            workers of these names; None for all of the world size. The others join later.
-        lost_after: Seconds without an answer after which a worker is lost. Raise it, on all workers,
-            above the longest call into C that holds the interpreter's lock (docs/membership.md).
-        num_threads: Plain user functions that run at once when none of them waits for a call.
-        bind: Address or host name to listen on; "0.0.0.0" or "::" for every one; "unix", or
-            "unix:///directory", for a Unix socket and no TCP port. None for loopback, or where the
-            coordinator is on another host, the address from which it is reached.
-        advertise: Address that the others dial, "host", "host:port" or "[v6]:port" (without one the
-            port is the one that is bound); None for the address that is bound, or of all those the one
-            from which the coordinator is reached.
-        port: Port to listen on, a range of which the first free one is taken (`range(29500, 29600)`
-            or "29500-29599"), or 0 for any. Who hosts the coordinator listens on its port alone.
-        bulk_port: Port for calls and big arrays past gRPC, beside `port`, 0 for any; None for none. Much
-            faster between hosts; used between workers that both say it (docs/performance.md). As well
-            encrypted as the rest is; not together with `tls`.
+        timeout: The default timeout of a call, in seconds.
+        init_timeout: Seconds that `init_rpc` waits for the workers of `start_when`.
+        start_when: The workers that `init_rpc` waits for: a number of them, this one included, or a
+            list of names; None for the whole world size. The others join later.
+        lost_after: Seconds without an answer after which a worker is lost. Raise it, on all
+            workers, above the longest call into C that holds the interpreter's lock
+            (docs/membership.md).
+        num_threads: The number of plain user functions that run at the same time if none of them
+            waits for a call.
+        bind: The address or host name to listen on; "0.0.0.0" or "::" for every one; "unix", or
+            "unix:///directory", for a Unix socket and no TCP port. None for loopback; or, if the
+            coordinator is on another host, for the address from which that host is reached.
+        advertise: The address that others dial, "host", "host:port" or "[v6]:port"; without a port,
+            the bound port. None for the bound address; if all addresses are bound, for the one from
+            which the coordinator is reached.
+        port: The port to listen on; or a range, of which the first free one is taken
+            (`range(29500, 29600)` or "29500-29599"); or 0 for any. The worker that hosts the
+            coordinator listens on the coordinator's port alone.
+        bulk_port: A port for calls and big arrays past gRPC, beside `port`; 0 for any, None for
+            none. Much faster between hosts; used between workers that both have one
+            (docs/performance.md). Encrypted like all other traffic; not together with `tls`.
         listen: False for a worker that can only connect out: it dials all others, and is called by
             those that listen. Two such workers cannot call each other.
-        local: Whether the workers of this user on this host are reached past gRPC, over a Unix socket,
-            where the system has what that takes and no certificates prove names; False never does.
+        local: True to reach this user's workers on this host past gRPC, over a Unix socket, if the
+            system supports it and no certificates prove names; False to use gRPC.
         token: The job's secret; None finds it in the environment or the user's token file.
-        tls: Certificates with which workers prove their names to each other (docs/certificates.md).
-            None: those that TELEGRAD_TLS_CA, TELEGRAD_TLS_CERTIFICATE and TELEGRAD_TLS_KEY name; where
-            these are not set either, the token is all that is proved, and what leaves this machine
-            is encrypted by certificates that workers make for themselves.
-        callables: What others may call, methods through an RRef too: "project", "exposed",
-            "importable", or "project" and the packages that these patterns name (`["mypkg.*"]`); or a
-            function `(caller, module, qualname) -> bool` that decides (docs/callables.md).
-        insecure: Does without a token and without encryption; whoever reaches the port may then call
-            functions here.
-        device_maps: On which GPU of a worker arrays of this worker's GPUs arrive, or "cpu" for its host
-            memory: `{"worker1": {0: 1}}`. Those that are not named arrive on its first (docs/gpu.md).
-        cuda_ipc: Whether arrays of GPUs go to workers of this host by memory of the GPU that both open,
-            where both say so and it can be had, in place of host memory (docs/gpu.md).
-        limits: How many calls, and how many bytes of them, are under way before root calls wait.
-        spin: Seconds for which a thread, or an event loop, that waits for a worker past gRPC looks
-            for its message again and again before it sleeps, where that paid in the last waits; 0 for never.
-        switch_interval: The interpreter's thread switch interval while an agent runs, seconds.
+        tls: The certificates with which workers prove their names to each other
+            (docs/certificates.md). None for those that TELEGRAD_TLS_CA, TELEGRAD_TLS_CERTIFICATE
+            and TELEGRAD_TLS_KEY name. If these are not set either, only the token is proved, and
+            workers encrypt traffic beyond this machine with certificates that they make themselves.
+        callables: The functions that others may call, and the methods through an RRef: "project",
+            "exposed", "importable"; a list of patterns, which adds packages to "project"
+            (`["mypkg.*"]`); or a function `(caller, module, qualname) -> bool` that decides
+            (docs/callables.md).
+        insecure: True to do without a token and without encryption; anyone who reaches the port may
+            then call functions here.
+        device_maps: For each worker, the GPU on which arrays of this worker's GPUs arrive, or "cpu"
+            for its host memory: `{"worker1": {0: 1}}`. Arrays of other GPUs arrive on its first
+            (docs/gpu.md).
+        cuda_ipc: True to send arrays of GPUs to workers of this host through memory of the GPU that
+            both open, if both set this and it is available, in place of host memory (docs/gpu.md).
+        limits: The numbers of calls and of their bytes that may be under way before root calls
+            wait.
+        spin: Seconds for which a thread, or an event loop, that waits for a worker past gRPC polls
+            for its message before it sleeps, if polling succeeded in the last waits; 0 for never.
+        switch_interval: The interpreter's thread switch interval while an agent runs, in seconds.
     """
 
     timeout: float = 60.0  # long enough for a training step, short enough to notice a hang
     init_timeout: float = 300.0  # a cluster scheduler starts the last process minutes later
-    start_when: int | Sequence[str] | None = None  # a job of fixed size needs no other answer
+    start_when: int | Sequence[str] | None = None  # right for every job of fixed size
     lost_after: float = 10.0  # a garbage collection or a swapped page takes seconds, not ten
     num_threads: int = 16  # as torch; it grows when calls wait
     bind: str | None = None
     advertise: str | None = None
     port: int | range | str = 0
-    bulk_port: int | None = None  # a firewall that lets one port through is the usual case
+    bulk_port: int | None = None  # most firewalls let a single port through
     listen: bool = True
     local: bool = True
     token: str | bytes | None = None
@@ -139,8 +145,8 @@ class RpcOptions:
     callables: str | Sequence[str] | Decide = "project"
     insecure: bool = False
     device_maps: Mapping[WorkerName, DeviceMap] = field(default_factory=dict)
-    cuda_ipc: bool = False  # on no GPU was it ever run
-    limits: Limits = field(default_factory=Limits)  # only a flood meets them
+    cuda_ipc: bool = False  # it has never been run on a GPU
+    limits: Limits = field(default_factory=Limits)  # only a flood reaches them
     spin: float = 0.001  # a call with a layer's arrays and gradients; 2 ms were no better
     switch_interval: float = 0.0005  # with a busy thread a reply takes 3.2 ms, at Python's 5 ms 11
 
@@ -195,7 +201,7 @@ class RpcOptions:
 
     @property
     def waits_for(self) -> int | tuple[str, ...] | None:
-        """What `start_when` says, its names as a tuple."""
+        """The value of `start_when`, with names as a tuple."""
         wanted = self.start_when
         return wanted if wanted is None or isinstance(wanted, int) else tuple(wanted)
 
@@ -206,12 +212,12 @@ class RpcOptions:
 
     @property
     def callable_mode(self) -> str:
-        """The policy's mode; patterns widen "project". Without meaning where a function decides."""
+        """The policy's mode; patterns widen "project". Not used if a function decides."""
         return self.callables if isinstance(self.callables, str) else "project"
 
     @property
     def callable_patterns(self) -> tuple[str, ...]:
-        """The policy's patterns; none for a bare mode, or where a function decides."""
+        """The policy's patterns; none for a bare mode, or if a function decides."""
         return tuple(self.callables) if isinstance(self.callables, tuple) else ()
 
     @property
