@@ -348,7 +348,6 @@ def _host_for_workers(options: RunOptions) -> str:
     Raises:
         RendezvousError: It is not clear which address other hosts can reach.
         OSError: A host name is not known.
-        OSError: A host name is not known.
     """
     if options.node != 0 or options.bind is None or not _is_name_of_loopback(options.host):
         return options.host

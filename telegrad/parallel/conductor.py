@@ -4,7 +4,7 @@
                                 ◀────────── result ──────────
 
     bounded staleness   trainer ── step ──▶ owners
-    bounded staleness   trainer ── step ──▶ owners
+                        trainer ── number of steps ──▶ conductor
                                 ◀─── may go on ───────
 
 No thread waits: each trainer's call is answered by a Future. A thread of the pool steps a round

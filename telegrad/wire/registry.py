@@ -50,8 +50,8 @@ __all__ = [
 
 # -- the GPU of the receiver to which an array of a GPU goes, as the tag of its line states ------
 #
-# describe_lines ──▶ a `Gpu` in place of the tag ──pack_lines, `Place`──▶ "cupy", "cuda:1", "array",
-# "cpu" rebuild        ◀── an array of NumPy or CuPy    ◀──`Land`──────────────
+# describe_lines ──▶ a `Gpu` as the tag ──pack_lines, `Place`──▶ "cupy", "cuda:1", "array", "cpu"
+# rebuild        ◀── an array of NumPy or CuPy    ◀──`Land`──────────────
 
 MOST_GPUS: Final = 1000  # of one worker; a longer number is a typing error, or garbage
 

@@ -29,7 +29,7 @@ __all__ = [
 
 CONNECTION_ADMITTED: Final = "connection.admitted"
 CONNECTION_REFUSED: Final = "connection.refused"  # an incoming connection
-DIAL_REFUSED: Final = "dial.refused"  # one that this worker dialled, by either side
+DIAL_REFUSED: Final = "dial.refused"  # a dial of this worker, by either side
 CALL_REFUSED: Final = "call.refused"
 PEER_CUT_OFF: Final = "peer.cut_off"  # a peer that had proved itself
 LOST: Final = "audit.lost"

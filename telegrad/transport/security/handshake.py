@@ -139,7 +139,7 @@ class Underlay:
         return cls(carrier.binding, carrier.peer_names, certified, carrier.told)
 
     def protects(self, capabilities: Collection[str]) -> bool:
-        """Returns True if frames need no tags: TLS protects them, or both ends know they are safe.
+        """Returns True if frames need no tags: TLS protects them, or both ends know nobody can alter them.
 
         Args:
             capabilities: The capabilities of the other end.

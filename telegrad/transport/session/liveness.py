@@ -24,9 +24,9 @@ L4. Bytes that merely arrive prove little, as they may have been queued for long
     brings chunks is not cut, and an answer may take as long as the data that fills the link.
     While chunks come, the bound is doubled, once.
 
-It follows when a peer is never given up, however late the judge is: its loop handles every message
-within X seconds, the network delivers within Y, and 3 X + 2 Y < lost_after. A fifth of the bound
-for each is enough. Once the peer has reported its lag, X may be 3/10 of the bound, and Y half of
+So a peer is never given up, however late the judge is, if its loop handles every message within
+X seconds, the network delivers within Y, and 3 X + 2 Y < lost_after. A fifth of the bound for each
+is enough. Once the peer has reported its lag, X may be 3/10 of the bound, and Y half of
 it. A punctual judge gives up a dead peer after 6/5 of the bound. The time is always an argument.
 """
 

@@ -7,9 +7,8 @@
     big parts     next_write announces ── next_piece ──▶ lanes ──▶ claim, copy, placed, finish
 
 S1. Envelopes are numbered from 1 without gaps, in the order of `post`.
-S2. A posted envelope is kept until a receipt covers it; on a new carrier all of them are sent
-again. S3. A receipt is cumulative: it covers n only when 1..n are complete here. Later ones that
-are
+S2. A posted envelope is kept until a receipt covers it; a new carrier sends all of them again.
+S3. A receipt is cumulative: it covers n only when 1..n are complete here. Later ones that are
     complete already (an envelope with big parts takes longer) are remembered by number.
 S4. A number that was handed over is never handed over again.
 S5. A piece that is in its place is never claimed again. An assembly outlives the carrier. It is
