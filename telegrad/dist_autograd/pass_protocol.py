@@ -294,7 +294,7 @@ class PassProtocol(Generic[G]):
     def answer(
         self, peer: WorkerInfo, gradients: Iterable[tuple[int, G]], nones: Iterable[int]
     ) -> list[Action[G]]:
-        """Takes a peer's answers to this worker's sends; keeps any that overtook the first begin."""
+        """Takes a peer's answers to this worker's sends; keeps those that came before a begin."""
         out: list[Action[G]] = []
         if self.phase is Phase.IDLE:
             self._early.append((peer, tuple(gradients), tuple(nones)))

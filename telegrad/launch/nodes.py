@@ -119,7 +119,7 @@ class Event:
             text = tuple(str(line) for line in fields.pop("text"))
             return cls(**fields, text=text)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f"no event of a launcher: {data[:80]!r}") from error
+            raise ValueError(f"not an event of a launcher: {data[:80]!r}") from error
 
 
 def share_ranks(

@@ -159,7 +159,7 @@ class Conductor:
         for waiting in (left[0] and left[0].result, left[1]):
             if waiting is not None:
                 waiting.try_set_exception(
-                    ValueError(f"worker {trainer.name!r} takes part in the steps no more")
+                    ValueError(f"worker {trainer.name!r} was removed from the optimizer's trainers")
                 )
         self._go_on()
 
@@ -255,7 +255,7 @@ class Conductor:
     def _refuse(self, trainer: WorkerInfo) -> NoReturn:
         names = ", ".join(each.name for each in self._rounds.trainers) or "none"
         raise ValueError(
-            f"worker {trainer.name!r} is none of the optimizer's trainers ({names}); it joins them "
+            f"worker {trainer.name!r} is not one of the optimizer's trainers ({names}); it joins them "
             "by optimizer.join()"
         )
 

@@ -502,10 +502,10 @@ def _checked(
 ) -> list[WorkerInfo] | None:
     """Returns the trainers, after all arguments have been checked."""
     if max_norm is not None and not max_norm >= 0:
-        raise ValueError(f"max_norm is not negative, not {max_norm}")
+        raise ValueError(f"max_norm must not be negative (got {max_norm})")
     if staleness is not None and (trainers is None or isinstance(staleness, bool) or staleness < 0):
         raise ValueError(
-            f"staleness={staleness!r} needs trainers=[...] and is a number of steps, not negative"
+            f"staleness={staleness!r} needs trainers=[...] and must be a number of steps, from 0"
         )
     if trainers is None:
         return None
@@ -513,5 +513,7 @@ def _checked(
         raise TypeError(f"trainers is one name, not several; write [{trainers!r}]")
     found = [current_agent().worker(each) for each in trainers]
     if not found or len(set(found)) != len(found):
-        raise ValueError(f"trainers are workers, at least one, each once, not {list(trainers)!r}")
+        raise ValueError(
+            f"trainers must be at least one worker, each once (got {list(trainers)!r})"
+        )
     return found

@@ -63,7 +63,7 @@ __all__ = [
 #                         store.forget      one-way: a waiting get or wait gave up
 # coordinator -> worker   member.progress   one-way, before the worker is welcomed
 #                         member.joined     one-way. After the welcome: a replacement or a late
-# worker                                           joined. Before it: the named worker was welcomed
+#                                           worker joined. Before it: that worker was welcomed
 #                         member.lost       one-way: a member is gone for good
 #                         member.given_up   one-way: another member has given up this one
 #                         member.running    one-way, to every worker that waits in shutdown
@@ -199,7 +199,7 @@ Message: TypeAlias = Callable[[str, object], None]
 
 
 def _ignore_message(kind: str, body: object) -> None:
-    logger.debug("nobody here takes %s from the coordinator", kind)
+    logger.debug("%s from the coordinator is not handled here", kind)
 
 
 def _ignore_loss(error: WorkerLostError) -> None:
@@ -467,7 +467,7 @@ class ControlLine:
         with self._lock:
             known = peer == self._coordinator
         if not known:
-            logger.warning("%r is not the coordinator and is not heard", peer.name)
+            logger.warning("%r is not the coordinator; its message is ignored", peer.name)
             return
         try:
             body = read_body(envelope)

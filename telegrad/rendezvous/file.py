@@ -3,8 +3,7 @@ r"""Two files that all workers see: a store, and the coordinator's endpoint.
 The store is a log of changes, from which every reader builds a table:
 
     telegrad store 1\n | 16 random bytes
-    [crc32 of the body | its length | body] [...] ...      body: action, length of the key, key,
-    value
+    [crc32 of the body | its length | body] [...] ...      body: action, key length, key, value
 
 A writer appends a change under an exclusive lock of the file. A reader takes no lock and stops at
 the first record that is not whole. If a writer is killed in the middle of a record, the next writer

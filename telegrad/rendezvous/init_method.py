@@ -2,10 +2,9 @@
 
     env://                              RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TELEGRAD_JOB, TELEGRAD_NAME
     tcp://host:port?rank=&world_size=   the host and port of rank 0
-    file:///path?rank=&world_size=      a file that all workers see; rank 0 writes its address into
-    it ...?late=1                          either of them, for a worker that joins a job which has
-    already
-                                        started; the job gives it its rank
+    file:///path?rank=&world_size=      a file that all workers see, with the address of rank 0
+    ...?late=1                          either of them, for a worker that joins a started job, which
+                                        gives it its rank
     None                                env:// if RANK is set, else a job of one on loopback
 
 The coordinator is `telegrad run` itself if TELEGRAD_JOB is in the environment, else rank 0.

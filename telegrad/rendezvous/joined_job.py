@@ -47,7 +47,6 @@ __all__ = [
 #     answered: no member                the coordinator gave up this worker and goes on: evicted
 #     answered: nobody can say           the coordinator itself was stopped or cut off. By this
 #                                        question, if not before, it learns that it is lost here
-#                                        learned by the question, if not before, that it is lost here
 
 logger = logging.getLogger(__name__)
 

@@ -711,7 +711,7 @@ def _numbers_problem(request: JoinRequest, *, on_top: bool) -> str | None:
     wanted = request.start_when
     if isinstance(wanted, int) and not 1 <= wanted <= request.world_size:
         return (
-            f"start_when={wanted} cannot be with a world size of {request.world_size}; "
+            f"start_when={wanted} is out of range for a world size of {request.world_size}; "
             f"give a number from 1 to {request.world_size}, or names"
         )
     return None

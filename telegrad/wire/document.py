@@ -309,7 +309,7 @@ class Allowance:
         """
         self._copied += array.nbytes
         if self._copied > COPIES * self._array_bytes + BYTES_AT_LEAST:
-            raise DecodeError("an array that stands for the bytes of many values")
+            raise DecodeError("an array whose bytes are copied into too many values")
 
     def looks(self, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
         """Counts the bytes of arrays beside the document that are read from end to end.

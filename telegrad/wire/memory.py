@@ -159,7 +159,7 @@ def _octets(array: np.ndarray[Any, Any], order: Literal["C", "F"]) -> np.ndarray
 
 # -- a shadow: it stands in shared host memory for an array whose bytes stay on the GPU ----------
 #
-#     shadow = room for the array's bytes | mode (1) | GPU (16) | handle (64) | size (8) | offset (8)
+#     shadow = room for the array | mode (1 byte) | GPU (16) | handle (64) | size (8) | offset (8)
 #
 # A shadow is lent like any buffer. Its room is as large as the array, and untouched: memory that
 # nobody writes takes no pages. The rest names the place of the bytes, in memory of the GPU that the

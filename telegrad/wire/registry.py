@@ -327,7 +327,7 @@ def register_type(
     if not isinstance(cls, type):
         raise TypeError(f"register_type takes a class, not {cls!r}")
     if cls.__module__ == "builtins":
-        raise TypeError(f"the codec has its own way with {cls.__qualname__}; register a subclass")
+        raise TypeError(f"the codec handles {cls.__qualname__} itself; register a subclass")
     name = f"{cls.__module__}:{cls.__qualname__}".replace("__mp_main__", "__main__")
     registered = RegisteredType(name, encode, decode)
     mine = _REGISTERED.get(cls)

@@ -138,7 +138,7 @@ def test_without_the_log_everything_is_over(store: MemoryStore) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"kind": "done"}', b'{"text": [], "x": 1}'])
 def test_what_is_no_event(data: bytes) -> None:
-    with pytest.raises(ValueError, match="no event of a launcher"):
+    with pytest.raises(ValueError, match="not an event of a launcher"):
         Event.read(data)
 
 

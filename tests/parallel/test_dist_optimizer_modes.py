@@ -182,7 +182,7 @@ def strangers() -> None:
     parts = make_parts(OWNERS)
     optimizer = DistributedOptimizer(optim.SGD, rrefs_of(parts), lr=0.1, trainers=["worker2"])
     with pytest.raises(
-        ValueError, match=r"'worker0' is none of the optimizer's trainers \(worker2\)"
+        ValueError, match=r"'worker0' is not one of the optimizer's trainers \(worker2\)"
     ):
         step(optimizer, parts, XS[0])
     rpc.rpc_sync("worker2", leave, (optimizer,))
@@ -200,7 +200,7 @@ def bounded_stranger() -> None:
         optim.SGD, rrefs_of(parts), lr=0.1, trainers=["worker2"], staleness=0
     )
     before = values(parts)
-    with pytest.raises(ValueError, match="'worker0' is none of the optimizer's trainers"):
+    with pytest.raises(ValueError, match="'worker0' is not one of the optimizer's trainers"):
         step(optimizer, parts, XS[0])
     close(values(parts), before)  # nothing was stepped
     optimizer.join()
@@ -226,7 +226,7 @@ def bad_modes() -> None:
     rrefs = rrefs_of(make_parts(["worker1"]))
     cases: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"staleness": 1}, ValueError, "staleness=1 needs trainers"),
-        ({"staleness": -1, "trainers": ["worker1"]}, ValueError, "not negative"),
+        ({"staleness": -1, "trainers": ["worker1"]}, ValueError, "a number of steps, from 0"),
         ({"trainers": []}, ValueError, "at least one"),
         ({"trainers": ["worker1", 1]}, ValueError, "each once"),
         ({"trainers": "worker1"}, TypeError, r"write \['worker1'\]"),

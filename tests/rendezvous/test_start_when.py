@@ -145,7 +145,7 @@ def test_a_number_that_cannot_be(wanted: int) -> None:
     [refused] = join(Membership(), 0, wanted)
     assert isinstance(refused, Refused)
     assert refused.error == "ValueError"
-    assert f"start_when={wanted} cannot be with a world size of {N}" in refused.message
+    assert f"start_when={wanted} is out of range for a world size of {N}" in refused.message
 
 
 CONDITIONS = st.one_of(

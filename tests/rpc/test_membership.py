@@ -131,7 +131,7 @@ def test_who_is_missing_is_said(
 
 
 def test_more_workers_than_there_can_be(make_world: MakeWorld) -> None:
-    with pytest.raises(ValueError, match="start_when=3 cannot be with a world size of 2"):
+    with pytest.raises(ValueError, match="start_when=3 is out of range for a world size of 2"):
         make_world(2).join(0, start_when=3)
 
 

@@ -136,7 +136,7 @@ class Receiver(Generic[T]):
         known = number < self._taken or number in self._here
         beyond = number >= self._said + self._items
         if known or beyond or (self._end is not None and number >= self._end):
-            raise DecodeError(f"item {number} of a stream is none that was to come")
+            raise DecodeError(f"item {number} of a stream was not expected")
         self._here[number] = (item, size)
 
     def end(self, sent: int) -> None:
@@ -146,7 +146,7 @@ class Receiver(Generic[T]):
             DecodeError: Items with higher numbers arrived or were taken.
         """
         if sent < self._taken or any(number >= sent for number in self._here):
-            raise DecodeError(f"a stream of {sent} items had others")
+            raise DecodeError(f"a stream ended after {sent} items, but later ones were sent")
         self._end = sent
 
     def break_off(self) -> list[T]:

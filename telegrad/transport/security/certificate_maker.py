@@ -49,7 +49,7 @@ def make_certificate(
     signer = x509.load_pem_x509_certificate(authority.certificate)
     signing = serialization.load_pem_private_key(authority.key, None)
     if not isinstance(signing, ec.EllipticCurvePrivateKey):
-        raise ValueError("the authority's key is none of `telegrad certs init`")
+        raise ValueError("the authority's key was not made by `telegrad certs init`")
     key = ec.generate_private_key(ec.SECP256R1())
     holders = [x509.DNSName(name) for name in names] + [_address(each) for each in addresses]
     purposes = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]

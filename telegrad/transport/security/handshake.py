@@ -139,7 +139,7 @@ class Underlay:
         return cls(carrier.binding, carrier.peer_names, certified, carrier.told)
 
     def protects(self, capabilities: Collection[str]) -> bool:
-        """Returns True if frames need no tags: TLS protects them, or both ends know nobody can alter them.
+        """Returns True if frames need no tags: TLS protects them, or both ends know they are safe.
 
         Args:
             capabilities: The capabilities of the other end.
@@ -166,7 +166,7 @@ class Underlay:
         holders = " and ".join(map(repr, sorted(self.peer_names))) or "nobody"
         raise RefusedError(
             Reason.AUTHENTICATION,
-            f"who says that it is {name or hello_name!r} has shown the certificate of {holders}; run: "
+            f"a peer that claims to be {name or hello_name!r} has shown the certificate of {holders}; run: "
             f"telegrad certs issue {name or 'NAME'}, and start it with that one",
         )
 

@@ -1,8 +1,7 @@
 """The TLS settings of a process: the certificate it shows and the checks of the other end's.
 
-    tls=TlsOptions(...)       mutual: both ends show certificates of one authority. Their names are
-    the
-                              only ones that the holders may state in a hello
+    tls=TlsOptions(...)       mutual: both ends show certificates of one authority. In a hello the
+                              holders may state no other names than those in them
     without, beyond loopback  self-signed: made at the start, kept in memory. No authority signs it;
                               the handshake's proofs cover its fingerprint, so that an attacker in
                               between, who has another certificate, is found out

@@ -346,7 +346,7 @@ class CallablePolicy:
         if isinstance(value, _INTERNALS):
             name = own_attributes(value).get("__name__") or type(value).__qualname__
             raise CallableRequest(FunctionRef(f"{name}.{method}"), caller, worker).refused(
-                f"nothing is called on a {type(value).__qualname__}, or read of one, through an"
+                f"methods and attributes of a {type(value).__qualname__} cannot be used through an"
                 " RRef; call a function of your own that uses it"
             )
         if self._decide is not None:

@@ -48,8 +48,8 @@ __all__ = [
 #     None, numbers, text, bytes, dates, paths, ...   allowed
 #     tuples, named tuples                            allowed if their items are
 #     dataclasses                                     allowed with the methods that `dataclasses`
-#                                                     made, if the fields that these read are
-# allowed     enums, objects compared by identity             allowed
+#                                                     made, if the fields they read are allowed
+#     enums, objects compared by identity             allowed
 #     with a `__hash__` or `__eq__` of their own      refused
 
 # Returns the parts that are hashed and compared along with an object; or the name of code that
@@ -398,7 +398,7 @@ def _zone(items: list[Any]) -> dt.tzinfo | None:
     zone = items[-1]
     if zone is None or is_exactly(zone, dt.timezone, zoneinfo.ZoneInfo):
         return zone  # type: ignore[no-any-return]  # narrowed by exact type
-    raise DecodeError("a time zone that is none")
+    raise DecodeError("a value that is not a time zone in place of one")
 
 
 def _decode_datetime(reading: Reading, items: list[Any]) -> object:
