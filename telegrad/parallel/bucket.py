@@ -1,6 +1,8 @@
 """Buckets of parameters that are reduced together: a pure assignment, the same on every rank.
 
 Backward reaches the last parameters first, so buckets are filled from the end:
+
+    parameters   0   1   2   3   4   5          bucket 0: 5 4       reduced while backward
     bytes        4   4   2   6   3   3          bucket 1: 3 2       still computes bucket 1, ...
     limit 8    [0 1][2  3][ 4   5 ]             bucket 2: 1 0
 """

@@ -276,7 +276,7 @@ class DistributedOptimizer:
             )
         weight = 1.0 if self.loss_scale is None else 1.0 / self.loss_scale.value
         if self._conductor is not None and self._staleness is None:
-            agent.attached(Container).find(context_id)  # owners take a missing one for no gradients
+            agent.attached(Container).find(context_id)  # raises here: owners would skip it
             result = self._enter_round(self._conductor, context_id, weight, left_until(ends))
         else:
             if self._may_be_ahead:  # at the first step, or after a failed wait
@@ -316,7 +316,7 @@ class DistributedOptimizer:
         conductor = self._conductor
         if conductor is None:
             return
-        outside = current_agent().new_context()  # of the served call, if there is one
+        outside = current_agent().new_context()  # outside the call being served, if any
         with suppress(WorkerLostError):
             outside.run(lambda: conductor.rpc_sync().leave())
 

@@ -531,7 +531,7 @@ def _wait(pending: Pending, timeout: float, remind: Callable[[], None]) -> objec
         try:
             return pending.wait(min(left, reminder.left))
         except TimeoutError:
-            if pending.done():  # with that error, or just now
+            if pending.done():  # its own error, or completed just now
                 return pending.wait()
             if time.monotonic() >= ends:
                 raise

@@ -1,4 +1,4 @@
-"""The process that hosts the store and decides who is a member of the job."""
+"""The coordinator: hosts the store of a job and decides on its membership."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def main_module() -> types.ModuleType | None:
 
 
 def main_script() -> str:
-    """Returns the path of this process' script, or words for its absence."""
+    """Returns the path of this process' script, or a text if there is none."""
     module = main_module()
     path = module_namespace(module).get("__file__") if module is not None else None
     return path if isinstance(path, str) else "no script (interactive, or python -c)"

@@ -6,7 +6,7 @@
       yes: item 0, 1, 2, ... with its size ────────▶ kept until all before it were taken
                                                      taken, in order
       room again  ◀────────── more(taken so far) ─── once half of the window was taken
-    the generator ended: end(how many) ────────────▶ over when so many were taken
+    the generator ended: end(how many) ────────────▶ over once that many were taken
 
 Guarantees, under any order of messages:
 

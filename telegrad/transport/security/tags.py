@@ -8,7 +8,7 @@ uses, costs 20 us in the midst of a call, as OpenSSL looks up its algorithm each
 The key belongs to one direction of one stream. The counter is not sent; so a frame that is left
 out, repeated, moved or forged fails. The chunks of bulk lanes carry no tag: a lane proves itself
 when it is opened, and after that array bytes are as safe as the network is. Only TLS protects
-against an attacker who reads along, or who alters the data on lanes.
+against an attacker that reads frames, or alters the data on lanes.
 
 Frames carry no tag where something better protects them: TLS, or for a Unix socket the kernel,
 which tells that both ends belong to this user. Both ends have to know that about their carrier, and

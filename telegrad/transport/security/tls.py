@@ -4,7 +4,7 @@
                               holders may state no other names than those in them
     without, beyond loopback  self-signed: made at the start, kept in memory. No authority signs it;
                               the handshake's proofs cover its fingerprint, so that an attacker in
-                              between, who has another certificate, is found out
+                              between, with another certificate, is found out
 
 The token is proved in both cases. Everything here reads files and belongs into the thread that
 starts an agent, never on the loop.

@@ -92,7 +92,7 @@ class SessionStatistics:
     awaited: Mapping[int, int]
 
 
-# An envelope, its bytes in a frame, whether all of it travels there, and its deadline.
+# An envelope, its bytes in a frame, True if all of it travels there, and its deadline.
 _Posted: TypeAlias = tuple[Envelope, int, bool, float]
 
 

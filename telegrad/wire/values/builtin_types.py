@@ -255,7 +255,7 @@ def big_int(value: int) -> object:
 
 
 def integers(items: list[Any], count: int) -> list[int]:
-    """Returns the items if they are that many plain integers.
+    """Returns the items if there are `count` of them, all plain integers.
 
     Raises:
         DecodeError: The items are something else.
