@@ -381,7 +381,7 @@ def add_doctor(
         "--nproc-per-node",
         type=int,
         metavar="K",
-        help="how many workers on this host (default: 2 on one host, 1 on each of several)",
+        help="the number of workers on this host (default: 2 on one host, 1 on each of several)",
     )
     add_nodes(parser)
     parser.add_argument(

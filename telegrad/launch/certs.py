@@ -63,9 +63,9 @@ def add_certs(commands: argparse._SubParsersAction[Any]) -> None:
     init = verbs.add_parser("init", help="make an authority")
     init.add_argument("directory", nargs="?", default=DIRECTORY, metavar="DIR")
     issue = verbs.add_parser("issue", help="make certificates for workers, one for each name")
-    issue.add_argument("names", nargs="+", metavar="NAME", help="of workers, or `coordinator`")
+    issue.add_argument("names", nargs="+", metavar="NAME", help="workers, or `coordinator`")
     issue.add_argument(
-        "--dir", dest="directory", default=DIRECTORY, metavar="DIR", help="of the authority"
+        "--dir", dest="directory", default=DIRECTORY, metavar="DIR", help="the authority's"
     )
     issue.add_argument(
         "--host",
@@ -73,15 +73,15 @@ def add_certs(commands: argparse._SubParsersAction[Any]) -> None:
         action="append",
         default=[],
         metavar="ADDRESS",
-        help="for programs that check addresses; may be given again",
+        help="an address, for programs that check addresses; may be repeated",
     )
     issue.add_argument("--days", type=float, default=DAYS, metavar="N", help="default: 365")
     issue.add_argument(
         "--coordinator",
         action="store_true",
-        help="also for the name `coordinator`: of a rank 0 that hosts it",
+        help="also certify the name `coordinator`, for a rank 0 that hosts it",
     )
-    show = verbs.add_parser("show", help="say what is in a certificate")
+    show = verbs.add_parser("show", help="print the contents of a certificate")
     show.add_argument("file", metavar="FILE")
 
 

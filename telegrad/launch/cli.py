@@ -88,7 +88,7 @@ def _build_parser() -> argparse.ArgumentParser:
         type=int,
         default=1,
         metavar="N",
-        help="how many workers on this host (default: 1)",
+        help="the number of workers on this host (default: 1)",
     )
     _add_nodes(run_parser)
     run_parser.add_argument(
@@ -98,14 +98,14 @@ def _build_parser() -> argparse.ArgumentParser:
         dest="limits",
         type=parse_limit,
         metavar="NAME=NUMBER",
-        help="what others may take of the coordinator, as in rpc.Limits: connections=200",
+        help="a limit of the coordinator, as in rpc.Limits: connections=200",
     )
     run_parser.add_argument(
         "-m", dest="module", action="store_true", help="SCRIPT is a module, as with python -m"
     )
     run_parser.add_argument("script", metavar="SCRIPT", help="the program that each worker runs")
     run_parser.add_argument(
-        "arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="its arguments, as they are"
+        "arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="the arguments for SCRIPT"
     )
     _doctor().add_doctor(commands, _add_nodes)
     add_certs(commands)
@@ -115,10 +115,10 @@ def _build_parser() -> argparse.ArgumentParser:
 def _add_nodes(parser: argparse.ArgumentParser) -> None:
     """Adds the options by which hosts find each other."""
     for name, kind, metavar, words in (
-        ("--nnodes", int, "N", "how many hosts, on each of which this command runs (default: 1)"),
-        ("--node-rank", int, "R", "which of them this one is, from 0"),
-        ("--master-addr", str, "ADDR", "where the others reach host 0"),
-        ("--master-port", int, "PORT", "a port of host 0 that is free"),
+        ("--nnodes", int, "N", "the number of hosts; run this on each of them (default: 1)"),
+        ("--node-rank", int, "R", "the number of this host, from 0"),
+        ("--master-addr", str, "ADDR", "the address at which other hosts reach host 0"),
+        ("--master-port", int, "PORT", "a free port of host 0"),
         ("--bind", str, "ADDR", "on host 0: the address to listen on, if not --master-addr"),
     ):
         parser.add_argument(name, type=kind, metavar=metavar, help=words)

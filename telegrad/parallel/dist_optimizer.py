@@ -513,7 +513,5 @@ def _checked(
         raise TypeError(f"trainers is one name, not several; write [{trainers!r}]")
     found = [current_agent().worker(each) for each in trainers]
     if not found or len(set(found)) != len(found):
-        raise ValueError(
-            f"trainers must be at least one worker, each once (got {list(trainers)!r})"
-        )
+        raise ValueError(f"trainers must be at least one worker, each once: {list(trainers)!r}")
     return found
