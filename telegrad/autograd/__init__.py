@@ -24,21 +24,20 @@ from telegrad.autograd.graph.engine import (
 )
 from telegrad.autograd.graph.function import Function, FunctionContext
 from telegrad.autograd.graph.grad_mode import GradMode, enable_grad, is_grad_enabled, no_grad
-from telegrad.autograd.graph.graph_task import Accumulate, GraphTask
-from telegrad.autograd.graph.node import (
-    AccumulateGrad,
-    Edge,
-    Gradient,
-    Gradients,
-    HookList,
-    Node,
-    RemovableHandle,
-    Sink,
-)
+from telegrad.autograd.graph.graph_task import GraphTask
+from telegrad.autograd.graph.node import Edge, HookList, Node, RemovableHandle, Sink
 from telegrad.autograd.graph.operation import Operation
 from telegrad.autograd.tensor.creation import as_tensor, from_dlpack, tensor
 from telegrad.autograd.tensor.row_sparse import RowSparse, is_row_sparse
-from telegrad.autograd.tensor.tensor import Tensor, attach, place_under
+from telegrad.autograd.tensor.tensor import (
+    Accumulate,
+    AccumulateGrad,
+    Gradient,
+    Gradients,
+    Tensor,
+    attach,
+    place_under,
+)
 
 if TYPE_CHECKING:
     from telegrad.autograd.generator import SeededGenerator, current_generator, manual_seed

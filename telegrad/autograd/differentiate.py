@@ -15,9 +15,9 @@ import numpy as np
 from telegrad.arrays import namespace
 from telegrad.autograd.graph.grad_mode import enable_grad
 from telegrad.autograd.graph.graph_task import GraphTask, is_sole
-from telegrad.autograd.graph.node import Edge, Gradient
+from telegrad.autograd.graph.node import Edge
 from telegrad.autograd.tensor.row_sparse import is_row_sparse
-from telegrad.autograd.tensor.tensor import Tensor, holding
+from telegrad.autograd.tensor.tensor import Gradient, Tensor, holding
 from telegrad.errors import AutogradError
 
 __all__ = [

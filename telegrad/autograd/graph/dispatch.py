@@ -2,8 +2,10 @@
 
 The table is filled while modules are imported, and an entry never changes: it is no state. What
 operators, methods and modules need is entered by `ops` with `import telegrad`, all else by `rules`
-when first looked for. It stands below `tensor`, so that Tensor's methods need not import the operations, which
-are written in terms of Tensor.
+when first looked for.
+
+Operations, and the `backward` that runs a graph, are written in terms of Tensor and import it. Tensor's
+methods call them through this table, so nothing that stands below Tensor imports what stands above.
 """
 
 from __future__ import annotations
@@ -14,12 +16,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
-if TYPE_CHECKING:
-    from telegrad.autograd.tensor.tensor import Tensor
-
-__all__ = ["ENTRIES", "PLAIN", "TABLE", "DispatchTable", "Tier", "call", "dispatch", "refuse_out"]
+__all__ = [
+    "BACKWARD",
+    "ENTRIES",
+    "PLAIN",
+    "TABLE",
+    "DispatchTable",
+    "Tier",
+    "dispatch",
+    "refuse_out",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
+R = TypeVar("R")
 
 
 class Tier(Enum):
@@ -65,7 +74,7 @@ class DispatchTable:
 
     def __iter__(self) -> Iterator[object]:
         _load_rules()
-        return iter([function for function in self._tiers if function != PLAIN])
+        return iter([function for function in self._tiers if function not in (PLAIN, BACKWARD)])
 
     def __getitem__(self, function: object) -> Callable[..., Any]:
         return ENTRIES[function]
@@ -75,6 +84,10 @@ class DispatchTable:
 class _Entries(dict[object, Callable[..., Any]]):
     """What stands in for functions, by function; what `rules` enters comes at the first miss."""
 
+    if TYPE_CHECKING:  # an entry returns what its caller declares: Tensor, which stands above
+
+        def __getitem__(self, function: object, /) -> Callable[..., R]: ...
+
     def __missing__(self, function: object) -> Callable[..., Any]:
         _load_rules()
         if function not in self:
@@ -83,10 +96,13 @@ class _Entries(dict[object, Callable[..., Any]]):
 
 
 ENTRIES: Final = _Entries()
-"""The entries of `TABLE`, for operators, which look theirs up each time."""
+"""The entries of `TABLE`, for Tensor's methods: a call between is felt in graphs of small arrays."""
 TABLE: Final = DispatchTable()
 PLAIN: Final = "functions without a rule"
 """The key of what is called, with (function, args, kwargs), for those that have no entry."""
+
+BACKWARD: Final = "backward"
+"""The key of what runs a graph: the engine's `backward`."""
 
 
 def refuse_out(function: object, out: object) -> None:
@@ -106,12 +122,6 @@ def _load_rules() -> None:
     importlib.import_module("telegrad.autograd.rules")
     if "scipy.special" in sys.modules:  # without that, nobody has its functions
         importlib.import_module("telegrad.autograd.rules.special")
-
-
-def call(function: object, *args: Any, **kwargs: Any) -> Tensor:
-    """Calls what stands in for `function`; at least one of the arguments is a Tensor."""
-    result: Tensor = ENTRIES[function](*args, **kwargs)
-    return result
 
 
 def dispatch(function: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

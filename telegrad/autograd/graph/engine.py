@@ -5,14 +5,12 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, final
+from typing import Any, Protocol, final
 
+from telegrad.autograd.graph.dispatch import BACKWARD, TABLE
 from telegrad.autograd.graph.graph_task import GraphTask
+from telegrad.autograd.tensor.tensor import Gradient, Tensor
 from telegrad.errors import AutogradError
-
-if TYPE_CHECKING:
-    from telegrad.autograd.graph.node import Gradient
-    from telegrad.autograd.tensor.tensor import Tensor
 
 __all__ = [
     "Completion",
@@ -158,6 +156,7 @@ class LocalGradients(GradientTarget):
 # ------------------------------------------------------------------------------------------------
 
 
+@TABLE.register(BACKWARD)
 def backward(
     tensors: Sequence[Tensor],
     gradients: Sequence[Gradient | None] | None = None,

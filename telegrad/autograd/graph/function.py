@@ -10,10 +10,10 @@ import numpy as np
 
 from telegrad.arrays import as_array, is_inexact
 from telegrad.autograd.graph.grad_mode import ENABLED, GradMode, Watched
-from telegrad.autograd.graph.node import Gradients, Value
+from telegrad.autograd.graph.node import Value
 from telegrad.autograd.graph.operation import SavedValue, SavingNode
 from telegrad.autograd.graph.plan import fit
-from telegrad.autograd.tensor.tensor import Tensor, attach
+from telegrad.autograd.tensor.tensor import Gradients, Tensor, attach
 from telegrad.errors import AutogradError
 
 __all__ = ["Function", "FunctionContext"]

@@ -19,22 +19,17 @@ import threading
 from collections.abc import Callable, Iterable, Sequence, Set
 from queue import SimpleQueue
 from sys import getrefcount
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
+from typing import Any, Final, final
 
 import numpy as np
 
 from telegrad.arrays import is_array, namespace
 from telegrad.autograd.graph.grad_mode import ENABLED, set_mode
-from telegrad.autograd.graph.node import AccumulateGrad, Edge, Gradient, Gradients, Node, Sink
+from telegrad.autograd.graph.node import Edge, Node, Sink
+from telegrad.autograd.tensor.tensor import Accumulate, AccumulateGrad, Gradient, Gradients, Tensor
 from telegrad.errors import AutogradError
 
-if TYPE_CHECKING:
-    from telegrad.autograd.tensor.tensor import Tensor
-
-__all__ = ["Accumulate", "GraphTask"]
-
-Accumulate: TypeAlias = "Callable[[Tensor, Gradient], None]"
-"""Adds a gradient to what is kept for a leaf: `tensor.grad`, or a context's own table."""
+__all__ = ["GraphTask"]
 
 _SOLE: Final = 2
 """What `getrefcount` says of what one list, or array, alone holds: that, and its own argument."""

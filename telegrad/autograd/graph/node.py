@@ -11,8 +11,6 @@ where the input needs no gradient.
 
 from __future__ import annotations
 
-import threading
-import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar, final
@@ -20,17 +18,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar, fi
 from telegrad.errors import AutogradError
 
 if TYPE_CHECKING:
-    from telegrad.autograd.graph.graph_task import Accumulate
-    from telegrad.autograd.tensor.tensor import Tensor
     from telegrad.types import Array
 
 __all__ = [
-    "AccumulateGrad",
     "Edge",
-    "Gradient",
-    "Gradients",
     "HookList",
-    "Leaf",
     "Node",
     "NodeHooks",
     "RemovableHandle",
@@ -115,15 +107,11 @@ class NodeHooks:
 
 # ------------------------------------------------------------------------------------------------
 
-Gradient: TypeAlias = "Array | Tensor"
-"""An array; under `create_graph` a Tensor."""
-
-
-Gradients: TypeAlias = "tuple[Gradient | None, ...]"
-"""One per output, or one per edge; None where no gradient came or goes."""
-
 Edge: TypeAlias = "tuple[Node, int]"
 """A node, and which of its outputs."""
+
+_Gradients: TypeAlias = "tuple[Array | Any | None, ...]"
+"""The `Gradients` of tensor.py; Any is a Tensor, which holds its node and so stands above nodes."""
 
 
 class Node(ABC):
@@ -151,7 +139,7 @@ class Node(ABC):
         return type(self).__name__
 
     @abstractmethod
-    def backward(self, gradients: Gradients) -> Gradients:
+    def backward(self, gradients: _Gradients) -> _Gradients:
         """Runs the rule.
 
         Args:
@@ -181,7 +169,7 @@ class Node(ABC):
         return self._hooks
 
     def register_hook(
-        self, hook: Callable[[Gradients, Gradients], Gradients | None]
+        self, hook: Callable[[_Gradients, _Gradients], _Gradients | None]
     ) -> RemovableHandle:
         """Has `hook(input_gradients, output_gradients)` called after the rule.
 
@@ -190,44 +178,12 @@ class Node(ABC):
         """
         return self.make_hooks().after.add(hook)
 
-    def register_prehook(self, hook: Callable[[Gradients], Gradients | None]) -> RemovableHandle:
+    def register_prehook(self, hook: Callable[[_Gradients], _Gradients | None]) -> RemovableHandle:
         """Has `hook(output_gradients)` called before the rule; it may return others."""
         return self.make_hooks().before.add(hook)
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
-
-
-@final
-class AccumulateGrad(Node):
-    """The end of the graph at one leaf.
-
-    There is at most one of a leaf at any time, which the graphs keep, not the leaf (that would be
-    a reference cycle around its array): see `Leaf.node`.
-    """
-
-    __slots__ = ("tensor",)
-    is_end: ClassVar[bool] = True
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.edges = ()
-        self.num_outputs = 1
-        self._hooks = None
-        self.tensor = tensor
-
-    def backward(self, gradients: Gradients) -> Gradients:
-        """Passes nothing on: a graph task delivers to the leaf instead of calling this."""
-        return ()
-
-    @property
-    def hooks(self) -> NodeHooks | None:
-        """Kept by the leaf, which outlives its nodes."""
-        leaf = self.tensor._leaf
-        return None if leaf is None else leaf.hooks
-
-    def make_hooks(self) -> NodeHooks:
-        """Returns the leaf's hooks, made now if there were none."""
-        return self.tensor.make_leaf_hooks()
 
 
 class Sink(Node):
@@ -256,58 +212,13 @@ class Sink(Node):
         """What a local backward that meets it says; it tells the user what to write."""
         return self._refusal
 
-    def backward(self, gradients: Gradients) -> Gradients:
+    def backward(self, gradients: _Gradients) -> _Gradients:
         """Never runs: a graph task calls its `sink` instead.
 
         Raises:
             AutogradError: Always, with `refusal`.
         """
         raise AutogradError(self.refusal)
-
-
-# -- `Leaf`: what a Tensor that needs a gradient has besides its array ---------------------------
-
-
-@final
-class Leaf:
-    """The lock, the hooks and the node of one leaf.
-
-    Attributes:
-        lock: Held while `grad` or the array is replaced, which may run operations.
-        hooks: What is called around its node; None where nothing is.
-        post_accumulate: What is called after a gradient was added; None where nothing is.
-        held: Its node, while a graph has one; ask `node`.
-    """
-
-    __slots__ = ("_node_lock", "held", "hooks", "lock", "post_accumulate")
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.hooks: NodeHooks | None = None
-        self.post_accumulate: HookList[Callable[[Tensor, Accumulate], None]] | None = None
-        self._node_lock = threading.Lock()  # guards `held`, and the making of post_accumulate
-        self.held: weakref.ref[AccumulateGrad] | None = None
-
-    def make_post_accumulate(self) -> HookList[Callable[[Tensor, Accumulate], None]]:
-        """Returns `post_accumulate`, made now if there was none."""
-        with self._node_lock:
-            if self.post_accumulate is None:
-                self.post_accumulate = HookList()
-            return self.post_accumulate
-
-    def node(self, tensor: Tensor) -> AccumulateGrad:
-        """Returns the node of `tensor`, whose leaf this is: one and the same while a graph has it."""
-        held = self.held
-        node = None if held is None else held()
-        if node is not None:
-            return node
-        with self._node_lock:  # two threads that record with one leaf must agree on its node
-            held = self.held
-            node = None if held is None else held()
-            if node is None:
-                node = AccumulateGrad(tensor)
-                self.held = weakref.ref(node)
-            return node
 
 
 # -- an array, and the count of the changes made in its memory -----------------------------------

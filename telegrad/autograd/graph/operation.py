@@ -34,10 +34,10 @@ import numpy as np
 
 from telegrad.arrays import array_beside, check_devices, is_array, is_inexact, is_sparse, namespace
 from telegrad.autograd.graph.grad_mode import ENABLED
-from telegrad.autograd.graph.node import AccumulateGrad, Edge, Gradients, Node, Value
+from telegrad.autograd.graph.node import Edge, Node, Value
 from telegrad.autograd.graph.parameters import positional_names, signature_of
 from telegrad.autograd.graph.plan import Plan, compile_rule, fit
-from telegrad.autograd.tensor.tensor import Tensor, attach
+from telegrad.autograd.tensor.tensor import AccumulateGrad, Gradients, Tensor, attach
 from telegrad.errors import AutogradError
 
 if TYPE_CHECKING:

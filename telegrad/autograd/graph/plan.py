@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias, final
 import numpy as np
 
 from telegrad.arrays import as_array
-from telegrad.autograd.graph.dispatch import call
+from telegrad.autograd.graph.dispatch import ENTRIES
 from telegrad.autograd.graph.node import Edge
 from telegrad.autograd.tensor.row_sparse import is_row_sparse
 from telegrad.autograd.tensor.tensor import Tensor
@@ -147,10 +147,10 @@ def fit(gradient: Any, shape: Shape, dtype: np.dtype[Any], edge: Edge | None = N
         gradient = as_array(gradient)
     if gradient.shape != shape:
         by = sum_over_broadcast
-        gradient = call(by, gradient, to=shape) if recorded else by(gradient, to=shape)
+        gradient = ENTRIES[by](gradient, to=shape) if recorded else by(gradient, to=shape)
     if gradient.dtype != dtype:
         if gradient.dtype.kind == "c" and dtype.kind != "c":
-            gradient = call(np.real, gradient) if recorded else gradient.real
+            gradient = ENTRIES[np.real](gradient) if recorded else gradient.real
         gradient = gradient.astype(dtype)
     return gradient
 

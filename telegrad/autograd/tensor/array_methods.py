@@ -1,18 +1,20 @@
-"""NumPy's array methods on Tensors, each by way of the NumPy function of that name."""
+"""NumPy's array methods on Tensors, each by way of the NumPy function of that name.
+
+`TensorT` is what they return: Tensor, which inherits them and stands above this file.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 
 from telegrad.arrays import to_device
-from telegrad.autograd.graph.dispatch import call, dispatch
+from telegrad.autograd.graph.dispatch import ENTRIES, dispatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from telegrad.autograd.tensor.tensor import Tensor
     from telegrad.types import DTypeLike
 
 __all__ = [
@@ -24,10 +26,11 @@ __all__ = [
 
 # -- numPy's array methods that reduce axes or add up along them, on Tensors ---------------------
 
+TensorT = TypeVar("TensorT")
 Axis: TypeAlias = "int | tuple[int, ...] | None"
 
 
-class Reductions:
+class Reductions(Generic[TensorT]):
     """Sums, extrema, moments; recorded, but for indices and truth values.
 
     The parameters are NumPy's; `out` is one of them, and refused.
@@ -44,12 +47,12 @@ class Reductions:
         keepdims: bool = False,
         initial: Any = None,
         where: Any = True,
-    ) -> Tensor:
+    ) -> TensorT:
         """Returns the sum over `axis`; over everything if it is None."""
         if axis is None and dtype is out is initial is None and not keepdims and where is True:
-            return call(np.sum, self)
+            return ENTRIES[np.sum](self)
         over = _over(axis, out, keepdims, where)
-        return call(np.sum, self, **over, **without_none(dtype=dtype, initial=initial))
+        return ENTRIES[np.sum](self, **over, **without_none(dtype=dtype, initial=initial))
 
     def prod(
         self,
@@ -60,10 +63,10 @@ class Reductions:
         keepdims: bool = False,
         initial: Any = None,
         where: Any = True,
-    ) -> Tensor:
+    ) -> TensorT:
         """Returns the product over `axis`; over everything if it is None."""
         over = _over(axis, out, keepdims, where)
-        return call(np.prod, self, **over, **without_none(dtype=dtype, initial=initial))
+        return ENTRIES[np.prod](self, **over, **without_none(dtype=dtype, initial=initial))
 
     def mean(
         self,
@@ -73,11 +76,13 @@ class Reductions:
         *,
         keepdims: bool = False,
         where: Any = True,
-    ) -> Tensor:
+    ) -> TensorT:
         """Returns the mean over `axis`; over everything if it is None."""
         if axis is None and dtype is out is None and not keepdims and where is True:
-            return call(np.mean, self)
-        return call(np.mean, self, **_over(axis, out, keepdims, where), **without_none(dtype=dtype))
+            return ENTRIES[np.mean](self)
+        return ENTRIES[np.mean](
+            self, **_over(axis, out, keepdims, where), **without_none(dtype=dtype)
+        )
 
     def var(
         self,
@@ -89,10 +94,10 @@ class Reductions:
         keepdims: bool = False,
         where: Any = True,
         correction: float | None = None,
-    ) -> Tensor:
+    ) -> TensorT:
         """Returns the variance over `axis`, divided by the number of items less `ddof`."""
         others = without_none(dtype=dtype, ddof=ddof or None, correction=correction)
-        return call(np.var, self, **_over(axis, out, keepdims, where), **others)
+        return ENTRIES[np.var](self, **_over(axis, out, keepdims, where), **others)
 
     def std(
         self,
@@ -104,10 +109,10 @@ class Reductions:
         keepdims: bool = False,
         where: Any = True,
         correction: float | None = None,
-    ) -> Tensor:
+    ) -> TensorT:
         """Returns the standard deviation over `axis`; its gradient is 0 where it is 0."""
         others = without_none(dtype=dtype, ddof=ddof or None, correction=correction)
-        return call(np.std, self, **_over(axis, out, keepdims, where), **others)
+        return ENTRIES[np.std](self, **_over(axis, out, keepdims, where), **others)
 
     def max(
         self,
@@ -117,10 +122,10 @@ class Reductions:
         keepdims: bool = False,
         initial: Any = None,
         where: Any = True,
-    ) -> Tensor:
+    ) -> TensorT:
         """Returns the largest item; where several are, they share its gradient equally."""
-        return call(
-            np.max, self, **_over(axis, out, keepdims, where), **without_none(initial=initial)
+        return ENTRIES[np.max](
+            self, **_over(axis, out, keepdims, where), **without_none(initial=initial)
         )
 
     def min(
@@ -131,47 +136,47 @@ class Reductions:
         keepdims: bool = False,
         initial: Any = None,
         where: Any = True,
-    ) -> Tensor:
+    ) -> TensorT:
         """Returns the smallest item; where several are, they share its gradient equally."""
-        return call(
-            np.min, self, **_over(axis, out, keepdims, where), **without_none(initial=initial)
+        return ENTRIES[np.min](
+            self, **_over(axis, out, keepdims, where), **without_none(initial=initial)
         )
 
     def argmax(
         self, axis: int | None = None, out: None = None, *, keepdims: bool = False
-    ) -> Tensor:
+    ) -> TensorT:
         """Returns the index of the largest item; an integer Tensor, never recorded."""
-        return call(np.argmax, self, **_over(axis, out, keepdims, True))
+        return ENTRIES[np.argmax](self, **_over(axis, out, keepdims, True))
 
     def argmin(
         self, axis: int | None = None, out: None = None, *, keepdims: bool = False
-    ) -> Tensor:
+    ) -> TensorT:
         """Returns the index of the smallest item; an integer Tensor, never recorded."""
-        return call(np.argmin, self, **_over(axis, out, keepdims, True))
+        return ENTRIES[np.argmin](self, **_over(axis, out, keepdims, True))
 
     def any(
         self, axis: Axis = None, out: None = None, keepdims: bool = False, *, where: Any = True
-    ) -> Tensor:
+    ) -> TensorT:
         """Returns whether an item is true; never recorded."""
-        return call(np.any, self, **_over(axis, out, keepdims, where))
+        return ENTRIES[np.any](self, **_over(axis, out, keepdims, where))
 
     def all(
         self, axis: Axis = None, out: None = None, keepdims: bool = False, *, where: Any = True
-    ) -> Tensor:
+    ) -> TensorT:
         """Returns whether all items are true; never recorded."""
-        return call(np.all, self, **_over(axis, out, keepdims, where))
+        return ENTRIES[np.all](self, **_over(axis, out, keepdims, where))
 
     def cumsum(
         self, axis: int | None = None, dtype: DTypeLike | None = None, out: None = None
-    ) -> Tensor:
+    ) -> TensorT:
         """Returns the sums so far along `axis`; of all items in a row if it is None."""
-        return call(np.cumsum, self, **without_none(axis=axis, dtype=dtype, out=out))
+        return ENTRIES[np.cumsum](self, **without_none(axis=axis, dtype=dtype, out=out))
 
     def cumprod(
         self, axis: int | None = None, dtype: DTypeLike | None = None, out: None = None
-    ) -> Tensor:
+    ) -> TensorT:
         """Returns the products so far along `axis`; of all items in a row if it is None."""
-        return call(np.cumprod, self, **without_none(axis=axis, dtype=dtype, out=out))
+        return ENTRIES[np.cumprod](self, **without_none(axis=axis, dtype=dtype, out=out))
 
 
 def _over(axis: Axis, out: None, keepdims: bool, where: Any) -> dict[str, Any]:
@@ -190,7 +195,7 @@ def without_none(**options: Any) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------
 
 
-class ArrayMethods(Reductions):
+class ArrayMethods(Reductions[TensorT]):
     """Changes of shape, of dtype and of place, and choices of items; recorded.
 
     The parameters are NumPy's; `out`, where it is one, is refused.
@@ -200,40 +205,40 @@ class ArrayMethods(Reductions):
 
     # Shape.
 
-    def reshape(self, *shape: Any, order: str = "C", copy: bool | None = None) -> Tensor:
+    def reshape(self, *shape: Any, order: str = "C", copy: bool | None = None) -> TensorT:
         """Returns the same items in another shape: `reshape(2, 3)` or `reshape((2, 3))`."""
         to = shape[0] if len(shape) == 1 else shape
         if order == "C" and copy is None:
-            return call(np.reshape, self, to)
-        return call(np.reshape, self, to, order=order, copy=copy)
+            return ENTRIES[np.reshape](self, to)
+        return ENTRIES[np.reshape](self, to, order=order, copy=copy)
 
-    def ravel(self, order: str = "C") -> Tensor:
+    def ravel(self, order: str = "C") -> TensorT:
         """Returns the items in one axis; shared memory where that is possible."""
-        return call(np.ravel, self, **({} if order == "C" else {"order": order}))
+        return ENTRIES[np.ravel](self, **({} if order == "C" else {"order": order}))
 
-    def flatten(self, order: str = "C") -> Tensor:
+    def flatten(self, order: str = "C") -> TensorT:
         """Returns the items in one axis of an array of its own."""
-        return call(np.copy, self.ravel(order))
+        return ENTRIES[np.copy](self.ravel(order))
 
-    def squeeze(self, axis: int | tuple[int, ...] | None = None) -> Tensor:
+    def squeeze(self, axis: int | tuple[int, ...] | None = None) -> TensorT:
         """Returns this without its axes of length 1, or without those named."""
-        return call(np.squeeze, self, axis=axis)
+        return ENTRIES[np.squeeze](self, axis=axis)
 
-    def transpose(self, *axes: Any) -> Tensor:
+    def transpose(self, *axes: Any) -> TensorT:
         """Returns this with its axes reversed, or in the order named."""
-        return call(np.transpose, self, (axes[0] if len(axes) == 1 else axes) if axes else None)
+        return ENTRIES[np.transpose](self, (axes[0] if len(axes) == 1 else axes) if axes else None)
 
-    def swapaxes(self, axis1: int, axis2: int, /) -> Tensor:
+    def swapaxes(self, axis1: int, axis2: int, /) -> TensorT:
         """Returns this with two axes exchanged."""
-        return call(np.swapaxes, self, axis1, axis2)
+        return ENTRIES[np.swapaxes](self, axis1, axis2)
 
     @property
-    def T(self) -> Tensor:
+    def T(self) -> TensorT:
         """This with its axes reversed."""
-        return call(np.transpose, self)
+        return ENTRIES[np.transpose](self)
 
     @property
-    def mT(self) -> Tensor:
+    def mT(self) -> TensorT:
         """This with its last two axes exchanged: each matrix of a batch transposed.
 
         Raises:
@@ -242,9 +247,9 @@ class ArrayMethods(Reductions):
         held: Any = self
         if held.ndim < 2:
             raise ValueError(f"a matrix transpose needs two axes, this one has {held.ndim}")
-        return call(np.swapaxes, self, -2, -1)
+        return ENTRIES[np.swapaxes](self, -2, -1)
 
-    def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
+    def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> TensorT:
         """Returns the diagonals of the matrices that two axes make."""
         return _of(np.diagonal, self, offset, axis1, axis2)
 
@@ -255,7 +260,7 @@ class ArrayMethods(Reductions):
         axis2: int = 1,
         dtype: DTypeLike | None = None,
         out: None = None,
-    ) -> Tensor:
+    ) -> TensorT:
         """Returns the sums along the diagonals."""
         return _of(np.trace, self, offset, axis1, axis2, **without_none(dtype=dtype, out=out))
 
@@ -263,21 +268,24 @@ class ArrayMethods(Reductions):
 
     def take(
         self, indices: Any, axis: int | None = None, out: None = None, mode: str = "raise"
-    ) -> Tensor:
+    ) -> TensorT:
         """Returns the items at `indices` along `axis`; of all items in a row if it is None."""
         others = without_none(out=out, mode=None if mode == "raise" else mode)
         return _of(np.take, self, indices, axis=axis, **others)
 
-    def compress(self, condition: Any, axis: int | None = None, out: None = None) -> Tensor:
+    def compress(self, condition: Any, axis: int | None = None, out: None = None) -> TensorT:
         """Returns the items along `axis` where `condition` is true."""
-        return _of(np.compress, condition, self, axis=axis, **without_none(out=out))
+        chosen: TensorT = dispatch(
+            np.compress, (condition, self), {"axis": axis, **without_none(out=out)}
+        )
+        return chosen
 
-    def choose(self, choices: Sequence[Any], out: None = None, mode: str = "raise") -> Tensor:
+    def choose(self, choices: Sequence[Any], out: None = None, mode: str = "raise") -> TensorT:
         """Returns from each place the item of the array of `choices` that this one names there."""
         others = without_none(out=out, mode=None if mode == "raise" else mode)
         return _of(np.choose, self, choices, **others)
 
-    def repeat(self, repeats: Any, axis: int | None = None) -> Tensor:
+    def repeat(self, repeats: Any, axis: int | None = None) -> TensorT:
         """Returns each item `repeats` times; of all items in a row if `axis` is None."""
         return _of(np.repeat, self, repeats, axis=axis)
 
@@ -288,7 +296,7 @@ class ArrayMethods(Reductions):
         order: None = None,
         *,
         stable: bool | None = None,
-    ) -> Tensor:
+    ) -> TensorT:
         """Returns the indices that sort this; an integer Tensor, never recorded."""
         return _of(
             np.argsort, self, axis=axis, **without_none(kind=kind, order=order, stable=stable)
@@ -296,17 +304,17 @@ class ArrayMethods(Reductions):
 
     def argpartition(
         self, kth: Any, axis: int | None = -1, kind: str = "introselect", order: None = None
-    ) -> Tensor:
+    ) -> TensorT:
         """Returns the indices that partition this; an integer Tensor, never recorded."""
         return _of(np.argpartition, self, kth, axis=axis, kind=kind, **without_none(order=order))
 
-    def searchsorted(self, v: Any, side: str = "left", sorter: Any = None) -> Tensor:
+    def searchsorted(self, v: Any, side: str = "left", sorter: Any = None) -> TensorT:
         """Returns where `v` would go into this, which is sorted; never recorded."""
         return _of(np.searchsorted, self, v, side=side, **without_none(sorter=sorter))
 
-    def nonzero(self) -> tuple[Tensor, ...]:
+    def nonzero(self) -> tuple[TensorT, ...]:
         """Returns the indices of the items that are not 0, one Tensor for each axis."""
-        found: tuple[Tensor, ...] = dispatch(np.nonzero, (self,), {})
+        found: tuple[TensorT, ...] = dispatch(np.nonzero, (self,), {})
         return found
 
     # Elementwise.
@@ -316,31 +324,31 @@ class ArrayMethods(Reductions):
         min: Any = None,  # noqa: A002  NumPy's name
         max: Any = None,  # noqa: A002
         out: None = None,
-    ) -> Tensor:
+    ) -> TensorT:
         """Returns this with what lies outside `min` and `max` replaced by them."""
-        return call(np.clip, self, min, max, **without_none(out=out))
+        return ENTRIES[np.clip](self, min, max, **without_none(out=out))
 
-    def round(self, decimals: int = 0, out: None = None) -> Tensor:
+    def round(self, decimals: int = 0, out: None = None) -> TensorT:
         """Returns this rounded, halves to even; never recorded, for it is constant in between."""
         return _of(np.round, self, decimals, **without_none(out=out))
 
-    def conj(self) -> Tensor:
+    def conj(self) -> TensorT:
         """Returns this with its imaginary parts negated."""
         return _of(np.conjugate, self)
 
     conjugate = conj
 
     @property
-    def real(self) -> Tensor:
+    def real(self) -> TensorT:
         """The real parts."""
         return _of(np.real, self)
 
     @property
-    def imag(self) -> Tensor:
+    def imag(self) -> TensorT:
         """The imaginary parts."""
         return _of(np.imag, self)
 
-    def dot(self, other: Any, out: None = None) -> Tensor:
+    def dot(self, other: Any, out: None = None) -> TensorT:
         """Returns the dot product with `other`, NumPy's of any number of axes."""
         return _of(np.dot, self, other, **without_none(out=out))
 
@@ -353,7 +361,7 @@ class ArrayMethods(Reductions):
         casting: str = "unsafe",
         subok: bool = True,
         copy: bool = True,
-    ) -> Tensor:
+    ) -> TensorT:
         """Returns this in another dtype; its gradient comes back in this one.
 
         Args:
@@ -375,11 +383,11 @@ class ArrayMethods(Reductions):
                 f"cannot cast {held.dtype} to {np.dtype(dtype)} by the rule {casting!r}"
             )
         if not copy and held.dtype == np.dtype(dtype):
-            same: Tensor = held
+            same: TensorT = held
             return same
-        return call(np.astype, self, dtype)
+        return ENTRIES[np.astype](self, dtype)
 
-    def to(self, device: str) -> Tensor:
+    def to(self, device: str) -> TensorT:
         """Returns this on `device` (`cpu`, `cuda`, `cuda:<number>`); its gradient comes back here.
 
         A Tensor that is there already is returned itself.
@@ -388,18 +396,20 @@ class ArrayMethods(Reductions):
             ValueError: `device` is no device name.
             RuntimeError: A GPU is asked for and CuPy is not installed.
         """
-        return call(to_device, self, device)
+        return ENTRIES[to_device](self, device)
 
-    def copy(self, order: str = "C") -> Tensor:
+    def copy(self, order: str = "C") -> TensorT:
         """Returns this in an array of its own."""
-        return call(np.copy, self, **({} if order == "C" else {"order": order}))
+        return ENTRIES[np.copy](self, **({} if order == "C" else {"order": order}))
 
-    def clone(self) -> Tensor:
+    def clone(self) -> TensorT:
         """Returns this in an array of its own; its gradient comes back here, as from `copy`."""
-        return call(np.copy, self)
+        return ENTRIES[np.copy](self)
 
 
-def _of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor:
+def _of(
+    function: Callable[..., Any], tensor: Reductions[TensorT], *args: Any, **kwargs: Any
+) -> TensorT:
     """Calls what stands in for `function`, also where it has no rule and no gradient is needed."""
-    result: Tensor = dispatch(function, args, kwargs)
+    result: TensorT = dispatch(function, (tensor, *args), kwargs)
     return result

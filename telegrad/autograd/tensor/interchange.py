@@ -16,8 +16,7 @@ from telegrad.errors import AutogradError
 from telegrad.types import Array
 
 if TYPE_CHECKING:
-    from telegrad.autograd.graph.node import Value
-    from telegrad.autograd.tensor.tensor import Tensor
+    from telegrad.autograd.graph.node import Node, Value
     from telegrad.types import Shape
 
 __all__ = [
@@ -202,26 +201,26 @@ class Interchange(ArrayHolder):
 # -- how a Tensor is printed ---------------------------------------------------------------------
 
 
-def represented(tensor: Tensor) -> str:
+def represented(tensor: Interchange, grad_fn: Node | None) -> str:
     """Returns the values as NumPy prints them, and what of the rest is not the usual.
 
     Of many items NumPy shows the edges (`np.printoptions`); the shape is then told.
     """
-    text = np.array2string(to_host(tensor.data), separator=", ", prefix="tensor(")
+    text = np.array2string(to_host(tensor.value.array), separator=", ", prefix="tensor(")
     if tensor.dtype not in (np.float64, np.int64, np.bool_):
         text += f", dtype={tensor.dtype}"
     if tensor.size > np.get_printoptions()["threshold"] or (tensor.size == 0 and tensor.ndim > 1):
         text += f", shape={tensor.shape}"  # not all of it is shown
     if tensor.device != "cpu":
         text += f", device={tensor.device!r}"
-    if tensor.grad_fn is not None:
-        text += f", grad_fn={tensor.grad_fn!r}"
+    if grad_fn is not None:
+        text += f", grad_fn={grad_fn!r}"
     elif tensor.requires_grad:
         text += ", requires_grad=True"
     return f"tensor({text})"
 
 
-def formatted(tensor: Tensor, spec: str) -> str:
+def formatted(tensor: ArrayHolder, spec: str) -> str:
     """Returns `f"{tensor:{spec}}"`: of one number that of the number.
 
     Raises:

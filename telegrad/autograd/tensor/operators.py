@@ -1,16 +1,19 @@
-"""Python's operators on Tensors, each by way of the NumPy function that it means."""
+"""Python's operators on Tensors, each by way of the NumPy function that it means.
+
+`TensorT` is what they return: Tensor, which inherits them and stands above this file.
+"""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from operator import setitem
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
 from telegrad.arrays import is_sparse, sparse_product
-from telegrad.autograd.graph.dispatch import ENTRIES, call, dispatch
+from telegrad.autograd.graph.dispatch import ENTRIES, dispatch
 from telegrad.autograd.graph.grad_mode import is_grad_enabled
 from telegrad.autograd.tensor.interchange import ArrayHolder
 from telegrad.errors import AutogradError
@@ -19,170 +22,156 @@ if TYPE_CHECKING:
     from typing import Self
 
     from telegrad.autograd.graph.node import Edge
-    from telegrad.autograd.tensor.tensor import Tensor
 
 __all__ = [
     "ComparisonOperators",
     "InPlaceOperators",
     "Operators",
-    "iterate",
 ]
 
-
-# Looked up in the table itself: a call between is felt in graphs of small arrays.
-_ENTRIES: Final[Mapping[object, Callable[..., Tensor]]] = ENTRIES
+TensorT = TypeVar("TensorT")
 
 
-class Operators:
+class Operators(Generic[TensorT]):
     """Arithmetic and indexing; recorded."""
 
     __slots__ = ()
 
-    def __add__(self, other: Any) -> Tensor:
-        return _ENTRIES[np.add](self, other)
+    def __add__(self, other: Any) -> TensorT:
+        return ENTRIES[np.add](self, other)
 
-    def __radd__(self, other: Any) -> Tensor:
-        return _ENTRIES[np.add](other, self)
+    def __radd__(self, other: Any) -> TensorT:
+        return ENTRIES[np.add](other, self)
 
-    def __sub__(self, other: Any) -> Tensor:
-        return _ENTRIES[np.subtract](self, other)
+    def __sub__(self, other: Any) -> TensorT:
+        return ENTRIES[np.subtract](self, other)
 
-    def __rsub__(self, other: Any) -> Tensor:
-        return _ENTRIES[np.subtract](other, self)
+    def __rsub__(self, other: Any) -> TensorT:
+        return ENTRIES[np.subtract](other, self)
 
-    def __mul__(self, other: Any) -> Tensor:
-        return _ENTRIES[np.multiply](self, other)
+    def __mul__(self, other: Any) -> TensorT:
+        return ENTRIES[np.multiply](self, other)
 
-    def __rmul__(self, other: Any) -> Tensor:
-        return _ENTRIES[np.multiply](other, self)
+    def __rmul__(self, other: Any) -> TensorT:
+        return ENTRIES[np.multiply](other, self)
 
-    def __truediv__(self, other: Any) -> Tensor:
-        return _ENTRIES[np.divide](self, other)
+    def __truediv__(self, other: Any) -> TensorT:
+        return ENTRIES[np.divide](self, other)
 
-    def __rtruediv__(self, other: Any) -> Tensor:
-        return _ENTRIES[np.divide](other, self)
+    def __rtruediv__(self, other: Any) -> TensorT:
+        return ENTRIES[np.divide](other, self)
 
-    def __floordiv__(self, other: Any) -> Tensor:
-        return _ENTRIES[np.floor_divide](self, other)
+    def __floordiv__(self, other: Any) -> TensorT:
+        return ENTRIES[np.floor_divide](self, other)
 
-    def __rfloordiv__(self, other: Any) -> Tensor:
-        return _ENTRIES[np.floor_divide](other, self)
+    def __rfloordiv__(self, other: Any) -> TensorT:
+        return ENTRIES[np.floor_divide](other, self)
 
-    def __mod__(self, other: Any) -> Tensor:
-        return _ENTRIES[np.remainder](self, other)
+    def __mod__(self, other: Any) -> TensorT:
+        return ENTRIES[np.remainder](self, other)
 
-    def __rmod__(self, other: Any) -> Tensor:
-        return _ENTRIES[np.remainder](other, self)
+    def __rmod__(self, other: Any) -> TensorT:
+        return ENTRIES[np.remainder](other, self)
 
-    def __divmod__(self, other: Any) -> tuple[Tensor, Tensor]:
+    def __divmod__(self, other: Any) -> tuple[TensorT, TensorT]:
         return self // other, self % other
 
-    def __rdivmod__(self, other: Any) -> tuple[Tensor, Tensor]:
+    def __rdivmod__(self, other: Any) -> tuple[TensorT, TensorT]:
         return other // self, other % self
 
-    def __pow__(self, other: Any) -> Tensor:
-        return _ENTRIES[np.power](self, other)
+    def __pow__(self, other: Any) -> TensorT:
+        return ENTRIES[np.power](self, other)
 
-    def __rpow__(self, other: Any) -> Tensor:
-        return _ENTRIES[np.power](other, self)
+    def __rpow__(self, other: Any) -> TensorT:
+        return ENTRIES[np.power](other, self)
 
-    def __matmul__(self, other: Any) -> Tensor:
+    def __matmul__(self, other: Any) -> TensorT:
         if not isinstance(other, Operators) and is_sparse(other):
-            turned = _ENTRIES[np.transpose](self)  # of a vector itself
-            product = _ENTRIES[sparse_product](turned, matrix=other.T)
-            return _ENTRIES[np.transpose](product)
-        return _ENTRIES[np.matmul](self, other)
+            turned: Any = ENTRIES[np.transpose](self)  # of a vector itself
+            product: Any = ENTRIES[sparse_product](turned, matrix=other.T)
+            return ENTRIES[np.transpose](product)
+        return ENTRIES[np.matmul](self, other)
 
-    def __rmatmul__(self, other: Any) -> Tensor:
+    def __rmatmul__(self, other: Any) -> TensorT:
         if is_sparse(other):
-            return _ENTRIES[sparse_product](self, matrix=other)
-        return _ENTRIES[np.matmul](other, self)
+            return ENTRIES[sparse_product](self, matrix=other)
+        return ENTRIES[np.matmul](other, self)
 
-    def __neg__(self) -> Tensor:
-        return _ENTRIES[np.negative](self)
+    def __neg__(self) -> TensorT:
+        return ENTRIES[np.negative](self)
 
-    def __pos__(self) -> Tensor:
-        return _ENTRIES[np.positive](self)
+    def __pos__(self) -> TensorT:
+        return ENTRIES[np.positive](self)
 
-    def __abs__(self) -> Tensor:
-        return _ENTRIES[np.absolute](self)
+    def __abs__(self) -> TensorT:
+        return ENTRIES[np.absolute](self)
 
-    def __getitem__(self, index: Any) -> Tensor:
-        return _ENTRIES[operator.getitem](self, index=index)
+    def __getitem__(self, index: Any) -> TensorT:
+        return ENTRIES[operator.getitem](self, index=index)
 
 
-class ComparisonOperators:
+class ComparisonOperators(Generic[TensorT]):
     """Comparison and bitwise operators, elementwise and never recorded; the hash is identity's."""
 
     __slots__ = ()
 
-    def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
-        return _ENTRIES[np.equal](self, other)
+    def __eq__(self, other: object) -> TensorT:  # type: ignore[override]
+        return ENTRIES[np.equal](self, other)
 
-    def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
-        return _ENTRIES[np.not_equal](self, other)
+    def __ne__(self, other: object) -> TensorT:  # type: ignore[override]
+        return ENTRIES[np.not_equal](self, other)
 
-    def __lt__(self, other: Any) -> Tensor:
-        return _ENTRIES[np.less](self, other)
+    def __lt__(self, other: Any) -> TensorT:
+        return ENTRIES[np.less](self, other)
 
-    def __le__(self, other: Any) -> Tensor:
-        return _ENTRIES[np.less_equal](self, other)
+    def __le__(self, other: Any) -> TensorT:
+        return ENTRIES[np.less_equal](self, other)
 
-    def __gt__(self, other: Any) -> Tensor:
-        return _ENTRIES[np.greater](self, other)
+    def __gt__(self, other: Any) -> TensorT:
+        return ENTRIES[np.greater](self, other)
 
-    def __ge__(self, other: Any) -> Tensor:
-        return _ENTRIES[np.greater_equal](self, other)
+    def __ge__(self, other: Any) -> TensorT:
+        return ENTRIES[np.greater_equal](self, other)
 
-    def __invert__(self) -> Tensor:
-        return _ENTRIES[np.invert](self)
+    def __invert__(self) -> TensorT:
+        return ENTRIES[np.invert](self)
 
-    def __and__(self, other: Any) -> Tensor:
-        return _ENTRIES[np.bitwise_and](self, other)
+    def __and__(self, other: Any) -> TensorT:
+        return ENTRIES[np.bitwise_and](self, other)
 
-    def __rand__(self, other: Any) -> Tensor:
-        return _ENTRIES[np.bitwise_and](other, self)
+    def __rand__(self, other: Any) -> TensorT:
+        return ENTRIES[np.bitwise_and](other, self)
 
-    def __or__(self, other: Any) -> Tensor:
-        return _ENTRIES[np.bitwise_or](self, other)
+    def __or__(self, other: Any) -> TensorT:
+        return ENTRIES[np.bitwise_or](self, other)
 
-    def __ror__(self, other: Any) -> Tensor:
-        return _ENTRIES[np.bitwise_or](other, self)
+    def __ror__(self, other: Any) -> TensorT:
+        return ENTRIES[np.bitwise_or](other, self)
 
-    def __xor__(self, other: Any) -> Tensor:
-        return _ENTRIES[np.bitwise_xor](self, other)
+    def __xor__(self, other: Any) -> TensorT:
+        return ENTRIES[np.bitwise_xor](self, other)
 
-    def __rxor__(self, other: Any) -> Tensor:
-        return _ENTRIES[np.bitwise_xor](other, self)
+    def __rxor__(self, other: Any) -> TensorT:
+        return ENTRIES[np.bitwise_xor](other, self)
 
-    def __lshift__(self, other: Any) -> Tensor:
-        return _ENTRIES[np.left_shift](self, other)
+    def __lshift__(self, other: Any) -> TensorT:
+        return ENTRIES[np.left_shift](self, other)
 
-    def __rlshift__(self, other: Any) -> Tensor:
-        return _ENTRIES[np.left_shift](other, self)
+    def __rlshift__(self, other: Any) -> TensorT:
+        return ENTRIES[np.left_shift](other, self)
 
-    def __rshift__(self, other: Any) -> Tensor:
-        return _ENTRIES[np.right_shift](self, other)
+    def __rshift__(self, other: Any) -> TensorT:
+        return ENTRIES[np.right_shift](self, other)
 
-    def __rrshift__(self, other: Any) -> Tensor:
-        return _ENTRIES[np.right_shift](other, self)
+    def __rrshift__(self, other: Any) -> TensorT:
+        return ENTRIES[np.right_shift](other, self)
 
     def __contains__(self, item: object) -> bool:
-        return bool((self == item).any())
+        found: Any = self == item
+        return bool(found.any())
 
     def __hash__(self) -> int:
         return object.__hash__(self)
-
-
-def iterate(tensor: Tensor) -> Iterator[Tensor]:
-    """Returns the items of `tensor` along its first axis, one after the other.
-
-    Raises:
-        TypeError: It has no axes.
-    """
-    if tensor.ndim == 0:
-        raise TypeError("a tensor without axes has no items to go through; t.item() is its number")
-    return (tensor[i] for i in range(len(tensor)))
 
 
 # -- operators that change the Tensor itself -----------------------------------------------------
@@ -205,7 +194,7 @@ class InPlaceOperators(ArrayHolder):
         """Whether operations on it are recorded."""
         raise NotImplementedError
 
-    def move_to(self, result: Tensor) -> None:
+    def move_to(self, result: InPlaceOperators) -> None:
         """Takes over the array and the place in the graph of `result`, in this dtype.
 
         Raises:
@@ -226,7 +215,7 @@ class InPlaceOperators(ArrayHolder):
         if result.shape != self.shape:
             raise ValueError(f"shape {self.shape} cannot hold a result of shape {result.shape}")
         if result.dtype != self.dtype:
-            result = result.astype(self.dtype)
+            result = ENTRIES[np.astype](result, self.dtype)
         self._value = result._value
         self._edge = result._edge  # type: ignore[misc]  # Tensor has the slot
 
@@ -238,7 +227,7 @@ class InPlaceOperators(ArrayHolder):
                 gradient, or a view.
         """
         if self._records(operands):
-            result = call(function, self, *operands)
+            result: InPlaceOperators = ENTRIES[function](self, *operands)
             if not np.can_cast(result.dtype, self.dtype, "same_kind"):
                 raise TypeError(
                     f"a tensor of {self.dtype} cannot hold a result of {result.dtype} in place; "
@@ -258,7 +247,7 @@ class InPlaceOperators(ArrayHolder):
             AutogradError: As for `change`.
         """
         if self._records((value,)):
-            self.move_to(call(setitem, self, value, index=index))
+            self.move_to(ENTRIES[setitem](self, value, index=index))
             return
         held = self._value
         held.array[_unwrap(index)] = _unwrap(value)

@@ -11,11 +11,12 @@ What changes a Tensor, and what a graph recorded before sees of it:
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from sys import getrefcount
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, TypeVar, final
 
 import numpy as np
 
@@ -27,12 +28,10 @@ from telegrad.arrays import (
     is_inexact,
     namespace,
 )
-from telegrad.autograd.graph.dispatch import dispatch
-from telegrad.autograd.graph.engine import backward
+from telegrad.autograd.graph.dispatch import BACKWARD, ENTRIES, dispatch
 from telegrad.autograd.graph.node import (
     Edge,
-    Gradient,
-    Leaf,
+    HookList,
     Node,
     NodeHooks,
     RemovableHandle,
@@ -40,22 +39,34 @@ from telegrad.autograd.graph.node import (
 )
 from telegrad.autograd.tensor.array_methods import ArrayMethods
 from telegrad.autograd.tensor.interchange import Interchange, formatted, represented
-from telegrad.autograd.tensor.operators import (
-    ComparisonOperators,
-    InPlaceOperators,
-    Operators,
-    iterate,
-)
+from telegrad.autograd.tensor.operators import ComparisonOperators, InPlaceOperators, Operators
 from telegrad.autograd.tensor.row_sparse import is_row_sparse
 from telegrad.errors import AutogradError
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from telegrad.autograd.graph.graph_task import Accumulate
     from telegrad.types import Array
 
-__all__ = ["Tensor", "attach", "holding", "place_under"]
+__all__ = [
+    "Accumulate",
+    "AccumulateGrad",
+    "Gradient",
+    "Gradients",
+    "Tensor",
+    "attach",
+    "holding",
+    "place_under",
+]
+
+Gradient: TypeAlias = "Array | Tensor"
+"""An array; under `create_graph` a Tensor."""
+
+Gradients: TypeAlias = "tuple[Gradient | None, ...]"
+"""One per output, or one per edge; None where no gradient came or goes."""
+
+Accumulate: TypeAlias = "Callable[[Tensor, Gradient], None]"
+"""Adds a gradient to what is kept for a leaf: `tensor.grad`, or a context's own table."""
 
 T = TypeVar("T", bound="Tensor")
 _new = object.__new__
@@ -65,7 +76,13 @@ _SOLE: Final = 2
 """What `getrefcount` says of what one attribute alone holds: that, and its own argument."""
 
 
-class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods, Interchange):
+class Tensor(
+    Operators["Tensor"],
+    ComparisonOperators["Tensor"],
+    InPlaceOperators,
+    ArrayMethods["Tensor"],
+    Interchange,
+):
     """One array and its place in the graph; shares the array's memory. `tensor()` copies.
 
     Hash is by identity, `==` elementwise.
@@ -253,7 +270,7 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods, Int
         Raises:
             AutogradError: See `telegrad.autograd.backward`.
         """
-        backward([self], [gradient], retain_graph=retain_graph, create_graph=create_graph)
+        ENTRIES[BACKWARD]([self], [gradient], retain_graph=retain_graph, create_graph=create_graph)
 
     def accumulate_grad(self, gradient: Gradient, *, own: bool = False) -> None:
         """Adds `gradient`, in this shape and dtype, to `grad`; safe from several threads.
@@ -416,7 +433,11 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods, Int
         return dispatch(func, args, kwargs)
 
     def __iter__(self) -> Iterator[Tensor]:
-        return iterate(self)
+        if self.ndim == 0:
+            raise TypeError(
+                "a tensor without axes has no items to go through; t.item() is its number"
+            )
+        return (self[i] for i in range(len(self)))
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._edge is not None:
@@ -428,10 +449,92 @@ class Tensor(Operators, ComparisonOperators, InPlaceOperators, ArrayMethods, Int
         return _rebuild, (type(self), self.data, self._requires_grad, self.grad), attributes
 
     def __repr__(self) -> str:
-        return represented(self)
+        return represented(self, self.grad_fn)
 
     def __format__(self, spec: str) -> str:
         return formatted(self, spec)
+
+
+# -- the end of the graph at a leaf ---------------------------------------------------------------
+#
+# It is in this file since it holds its Tensor and a Tensor makes it. The other nodes know no Tensor.
+
+
+@final
+class AccumulateGrad(Node):
+    """The end of the graph at one leaf.
+
+    There is at most one of a leaf at any time, which the graphs keep, not the leaf (that would be
+    a reference cycle around its array): see `Leaf.node`.
+    """
+
+    __slots__ = ("tensor",)
+    is_end: ClassVar[bool] = True
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.edges = ()
+        self.num_outputs = 1
+        self._hooks = None
+        self.tensor = tensor
+
+    def backward(self, gradients: Gradients) -> Gradients:
+        """Passes nothing on: a graph task delivers to the leaf instead of calling this."""
+        return ()
+
+    @property
+    def hooks(self) -> NodeHooks | None:
+        """Kept by the leaf, which outlives its nodes."""
+        leaf = self.tensor._leaf
+        return None if leaf is None else leaf.hooks
+
+    def make_hooks(self) -> NodeHooks:
+        """Returns the leaf's hooks, made now if there were none."""
+        return self.tensor.make_leaf_hooks()
+
+
+@final
+class Leaf:
+    """The lock, the hooks and the node of one leaf.
+
+    Attributes:
+        lock: Held while `grad` or the array is replaced, which may run operations.
+        hooks: What is called around its node; None where nothing is.
+        post_accumulate: What is called after a gradient was added; None where nothing is.
+        held: Its node, while a graph has one; ask `node`.
+    """
+
+    __slots__ = ("_node_lock", "held", "hooks", "lock", "post_accumulate")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.hooks: NodeHooks | None = None
+        self.post_accumulate: HookList[Callable[[Tensor, Accumulate], None]] | None = None
+        self._node_lock = threading.Lock()  # guards `held`, and the making of post_accumulate
+        self.held: weakref.ref[AccumulateGrad] | None = None
+
+    def make_post_accumulate(self) -> HookList[Callable[[Tensor, Accumulate], None]]:
+        """Returns `post_accumulate`, made now if there was none."""
+        with self._node_lock:
+            if self.post_accumulate is None:
+                self.post_accumulate = HookList()
+            return self.post_accumulate
+
+    def node(self, tensor: Tensor) -> AccumulateGrad:
+        """Returns the node of `tensor`, whose leaf this is: one and the same while a graph has it."""
+        held = self.held
+        node = None if held is None else held()
+        if node is not None:
+            return node
+        with self._node_lock:  # two threads that record with one leaf must agree on its node
+            held = self.held
+            node = None if held is None else held()
+            if node is None:
+                node = AccumulateGrad(tensor)
+                self.held = weakref.ref(node)
+            return node
+
+
+# -- Tensors as the graph makes them -------------------------------------------------------------
 
 
 def holding(array: Array) -> Tensor:
