@@ -12,16 +12,27 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias, final
-
-if TYPE_CHECKING:
-    from telegrad.dist_autograd.pass_runner import PassRunner
-    from telegrad.dist_autograd.starting import OwnPart
+from typing import Protocol, TypeAlias, final
 
 __all__ = ["Desk", "Work"]
 
-Work: TypeAlias = "Callable[[], PassRunner | None]"
+
+class Workable(Protocol):
+    """A pass, as a desk sees it: `PassRunner` stands above."""
+
+    def work(self) -> None:
+        """Works on the graph until it is dry."""
+
+
+Work: TypeAlias = "Callable[[], Workable | None]"
 """Reads a message and tells the pass that it is about; returns that, if it is to be worked on."""
+
+
+class Taker(Protocol):
+    """A thread that waits in backward, as a desk sees it: `OwnPart` stands above."""
+
+    def take(self, work: Work) -> None:
+        """Leaves a message to this thread, which has just read it; in this thread."""
 
 
 @final
@@ -36,7 +47,7 @@ class Desk:
     """
 
     def __init__(self, submit: Callable[[Callable[[], None]], None]) -> None:
-        self.waiting: dict[int, OwnPart] = {}
+        self.waiting: dict[int, Taker] = {}
         self._submit = submit
         self._lock = threading.Lock()  # guards the next two
         self._left: deque[Work] = deque()
@@ -54,14 +65,14 @@ class Desk:
         if call:
             self._submit(self._run)
 
-    def work_through(self, messages: deque[Work], own: PassRunner | None = None) -> None:
+    def work_through(self, messages: deque[Work], own: Workable | None = None) -> None:
         """Reads messages, then works on one of the passes that they were about; others do the rest.
 
         Args:
             messages: Is empty afterwards.
             own: The pass to work on; None for any.
         """
-        runners: dict[PassRunner, None] = {}
+        runners: dict[Workable, None] = {}
         while messages:
             runner = messages.popleft()()
             if runner is not None:

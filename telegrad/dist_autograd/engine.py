@@ -17,11 +17,11 @@ from telegrad.dist_autograd.context import (
     ambient_context,
     enter_ambient,
     leave_ambient,
-    moved_to,
 )
 from telegrad.dist_autograd.ids import ContextId, check_context_id
 from telegrad.dist_autograd.interceptor import AutogradInterceptor
 from telegrad.dist_autograd.messages import PassMode
+from telegrad.dist_autograd.pass_gradients import moved_to
 from telegrad.dist_autograd.remote_roots import RemoteRoots
 from telegrad.dist_autograd.roots import check_root, gradients_for, listed, root_of
 from telegrad.dist_autograd.starting import run_pass, run_pass_from

@@ -9,6 +9,7 @@ sender's graph                                         receiver's graph
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
@@ -25,6 +26,7 @@ from telegrad.autograd import (
     attach,
     is_row_sparse,
 )
+from telegrad.dist_autograd.pass_protocol import FunctionKey
 from telegrad.errors import AutogradError, DecodeError
 from telegrad.types import WorkerInfo
 from telegrad.wire import (
@@ -40,6 +42,7 @@ from telegrad.wire import (
 __all__ = [
     "ROW_SPARSE",
     "TENSOR",
+    "Functions",
     "RecvFunction",
     "SendFunction",
 ]
@@ -147,6 +150,14 @@ class RecvFunction(Sink):
     def name(self) -> str:
         """What messages call it."""
         return f"RecvFunction(from {self.peer.name!r}, message {self.message})"
+
+
+@dataclass(frozen=True, slots=True)
+class Functions:
+    """The send and recv functions recorded in a context so far."""
+
+    sends: dict[FunctionKey, SendFunction]
+    receives: dict[FunctionKey, RecvFunction]
 
 
 # -- tensors on the wire: the array, and nothing of the graph; a Parameter arrives as a Tensor ---

@@ -22,12 +22,13 @@ from collections import deque
 from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias, final
+from typing import Protocol, TypeAlias, final
 
 from telegrad.autograd import Completion, Edge, Gradient, Gradients, GraphTask, Sink, Tensor, attach
 from telegrad.dist_autograd import pass_protocol as protocol
-from telegrad.dist_autograd.context import PassGradients
-from telegrad.dist_autograd.functions import RecvFunction, SendFunction
+from telegrad.dist_autograd.desk import Desk
+from telegrad.dist_autograd.functions import Functions, RecvFunction, SendFunction
+from telegrad.dist_autograd.ids import ContextId
 from telegrad.dist_autograd.messages import (
     ABORT,
     PASS,
@@ -37,6 +38,7 @@ from telegrad.dist_autograd.messages import (
     PassMode,
     note_origin,
 )
+from telegrad.dist_autograd.pass_gradients import PassGradients
 from telegrad.dist_autograd.pass_protocol import (
     Action,
     Answer,
@@ -53,16 +55,34 @@ from telegrad.rpc.seams import new_future
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 
-if TYPE_CHECKING:
-    from telegrad.dist_autograd.context import Context, Functions
-    from telegrad.dist_autograd.desk import Desk
-
 __all__ = [
+    "PassContext",
     "PassRunner",
     "Root",
     "record_received",
     "record_sent",
 ]
+
+
+class PassContext(Protocol):
+    """The part of its context that a pass uses; `Context`, which keeps its passes, stands above them."""
+
+    id: ContextId
+
+    def touch(self, peer: WorkerInfo) -> bool:
+        """Notes that a peer will be told of the context."""
+
+    def functions(self) -> Functions:
+        """Returns what is recorded now."""
+
+    def record_send(self, function: SendFunction) -> None:
+        """Records what goes to a peer."""
+
+    def record_receive(self, function: RecvFunction) -> None:
+        """Records what came from a peer."""
+
+    def ended_passes(self) -> Sequence[PassGradients]:
+        """Returns the gradients of the passes that have ended."""
 
 
 # -- the functions that a pass leaves when it is recorded: gradients that cross are recorded, too --
@@ -78,7 +98,7 @@ __all__ = [
 
 
 def record_sent(
-    context: Context, peer: WorkerInfo, message: PassMessage, new_message: Callable[[], int]
+    context: PassContext, peer: WorkerInfo, message: PassMessage, new_message: Callable[[], int]
 ) -> None:
     """Gives a message the send function that its gradients need, if one of them does.
 
@@ -104,7 +124,7 @@ def record_sent(
 
 
 def record_received(
-    context: Context, peer: WorkerInfo, message: PassMessage
+    context: PassContext, peer: WorkerInfo, message: PassMessage
 ) -> list[tuple[int, Gradients]]:
     """Returns the gradients of a message, at their places below the recv function of it.
 
@@ -162,7 +182,7 @@ class PassRunner:
     def __init__(
         self,
         agent: Agent,
-        context: Context,
+        context: PassContext,
         pass_id: PassId,
         new_message: Callable[[], int],
         desk: Desk,

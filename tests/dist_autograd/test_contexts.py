@@ -16,8 +16,8 @@ import pytest
 
 from telegrad import dist_autograd, rpc
 from telegrad.autograd import Tensor, tensor
-from telegrad.dist_autograd.context import Context, Functions, ambient_context
-from telegrad.dist_autograd.functions import SendFunction
+from telegrad.dist_autograd.context import Context, ambient_context
+from telegrad.dist_autograd.functions import Functions, SendFunction
 from telegrad.dist_autograd.ids import write_context_id
 from telegrad.dist_autograd.interceptor import NAME, AutogradInterceptor
 from telegrad.dist_autograd.messages import PassId

@@ -1,0 +1,120 @@
+"""The gradients of one pass at one worker, kept apart until the pass has ended.
+
+An array for most leaves; a RowSparse where nothing else was added; a Tensor that can be
+differentiated again where the pass was recorded.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import numpy as np
+
+from telegrad.arrays import namespace, to_device
+from telegrad.autograd import Gradient, GradientTarget, Tensor, enable_grad, is_row_sparse
+
+__all__ = ["PassGradients", "moved_to", "sum_of"]
+
+
+@final
+class PassGradients(GradientTarget):
+    """Keeps gradients by leaf and never touches `tensor.grad`; safe from several threads.
+
+    Args:
+        earlier: Finds those of the passes of this context that have ended.
+    """
+
+    def __init__(self, earlier: Callable[[], Sequence[PassGradients]]) -> None:
+        super().__init__()
+        self._earlier = earlier
+        self._lock = threading.Lock()
+        self._held: dict[Tensor, Gradient] = {}
+        self._cleared = False
+
+    def __call__(self, tensor: Tensor, gradient: Gradient) -> None:
+        """Adds `gradient` to what is kept for `tensor`, where that is; shares no memory with it.
+
+        So a hook may write into what `get` returns, as it may into `tensor.grad`.
+        """
+        plain = type(gradient) is np.ndarray  # as most, and of the graph task's own
+        with self._lock:
+            if self._cleared:
+                return
+            present = self._held.get(tensor)
+            if plain:
+                self._held[tensor] = gradient if present is None else sum_of(present, gradient)
+            else:
+                home = tensor.device
+                added = moved_to(gradient, home)
+                held = _copy(added) if present is None else sum_of(present, added)
+                self._held[tensor] = moved_to(held, home)
+
+    def get(self, tensor: Tensor) -> Tensor | None:
+        """Returns what is kept for `tensor`; a RowSparse as it is."""
+        held: Any = self._held.get(tensor)
+        return held if held is None or _is_whole(held) else Tensor(held)
+
+    def replace(self, tensor: Tensor, gradient: Tensor | None) -> None:
+        """Keeps `gradient` for `tensor` instead."""
+        with self._lock:
+            if gradient is None:
+                self._held.pop(tensor, None)
+            elif not self._cleared:
+                rows = is_row_sparse(gradient)
+                self._held[tensor] = gradient if rows or gradient.requires_grad else gradient.data
+
+    def earlier(self) -> Sequence[PassGradients]:
+        """Returns the gradients of the passes of this context that have ended."""
+        return self._earlier()
+
+    def held(self) -> dict[Tensor, Gradient]:
+        """Returns the gradients; they belong to the pass, nobody writes into them."""
+        with self._lock:
+            return dict(self._held)
+
+    def clear(self) -> None:
+        """Takes them away, for good."""
+        with self._lock:
+            self._cleared = True
+            self._held.clear()
+
+
+def sum_of(first: Any, second: Any) -> Gradient:
+    """Returns the sum of two gradients of one leaf; rows of rows, recorded if one of them is."""
+    if isinstance(first, Tensor) or isinstance(second, Tensor):
+        with enable_grad():
+            return _dense(first) + _dense(second)  # type: ignore[no-any-return]
+    total: Any = first + second
+    result: Gradient = np.asarray(total) if isinstance(total, np.generic) else total
+    return result
+
+
+def _dense(gradient: Any) -> Any:
+    return gradient.to_dense() if is_row_sparse(gradient) else gradient
+
+
+def _is_whole(gradient: object) -> bool:
+    return isinstance(gradient, Tensor) or is_row_sparse(gradient)
+
+
+def moved_to(gradient: Any, device: str) -> Gradient:
+    """Returns it on a device: what operations give of CuPy's arrays is on the thread's current one."""
+    if _is_whole(gradient):
+        with enable_grad():
+            return gradient.to(device)  # type: ignore[no-any-return]
+    return to_device(gradient, device)
+
+
+def _copy(gradient: Any) -> Gradient:
+    copied: Gradient
+    if is_row_sparse(gradient):
+        copied = gradient.copy()  # type: ignore[assignment]
+    elif not isinstance(gradient, Tensor):
+        copied = gradient  # the graph task hands over an array of its own
+    elif gradient.requires_grad:
+        copied = gradient.copy()
+    else:
+        copied = namespace(gradient.data).array(gradient.data)
+    return copied
