@@ -22,7 +22,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
+from typing import Any, Generic, Protocol, TypeVar, cast, final
 
 from telegrad.collectives.link import Arrival, Link
 from telegrad.collectives.mailbox import Slot
@@ -37,6 +37,7 @@ from telegrad.collectives.messages import (
     AbortMessage,
     Channel,
     GroupKey,
+    OperationId,
     OperationMessage,
     Signature,
 )
@@ -48,11 +49,8 @@ from telegrad.errors import (
 )
 from telegrad.rpc import Agent, Future
 from telegrad.rpc.seams import current_served_call, new_future, seconds
-from telegrad.types import Shape, WorkerInfo
+from telegrad.types import Rank, Shape, WorkerInfo
 from telegrad.wire import Buffer
-
-if TYPE_CHECKING:
-    from telegrad.collectives.process_group import ProcessGroup
 
 __all__ = [
     "EAGER_BYTES",
@@ -164,6 +162,66 @@ class Call(Generic[T]):
     partner: int | None = None
 
 
+class Group(Protocol):
+    """The part of its group that an operation uses; `ProcessGroup` stands above."""
+
+    members: tuple[WorkerInfo, ...]
+    state_lock: threading.Lock
+    cross_waits: CrossWaits
+
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+
+    @property
+    def where(self) -> str:
+        """Names the group and this member of it, for errors."""
+
+    @property
+    def rank(self) -> Rank:
+        """This worker's rank in the group."""
+
+    @property
+    def size(self) -> int:
+        """How many members it has."""
+
+    def describe(self, r: int) -> str:
+        """Names a member, for errors."""
+
+    def rank_of(self, worker: WorkerInfo) -> int | None:
+        """Returns the rank in the group of a worker; None if it is no member."""
+
+    def post(self, to: int, kind: str, slot: Slot, number: int, data: Buffer | None = None) -> None:
+        """Sends a message of an operation to a member; without the lock."""
+
+    def shared(self, to: int, data: Buffer) -> Buffer:
+        """Returns bytes for one `post` to a member, in memory that both share where they do."""
+
+    def may_push(self, to: int, nbytes: int) -> bool:
+        """Tells whether a message may go to a member unasked, and counts it; with the lock."""
+
+    def taken_from(self, source: int) -> int:
+        """Returns how much was taken of what a member has sent unasked."""
+
+    def may_enter(self, operation_id: OperationId) -> bool:
+        """Tells whether this member has not entered an operation, and others may wait in it."""
+
+    def is_over(self, operation_id: OperationId) -> bool:
+        """Tells whether an operation cannot come to its end; with the lock."""
+
+    def check_alive(self, operation_id: OperationId, where: object) -> None:
+        """Raises why an operation cannot come to its end, if so; with the lock."""
+
+    def after(self, delay: float, callback: Callable[[], None]) -> Callable[[], None]:
+        """Has `callback` called on the loop; returns what cancels that."""
+
+    def submit(self, func: Callable[..., Any], *args: Any) -> None:
+        """Runs `func(*args)` in the agent's pool."""
+
+    def fail(self, cause: BaseException, *, since: int = 0) -> None:
+        """Ends the group: its operations from number `since` on raise `cause`, at every member."""
+
+
 @final
 class Operation(Link, Generic[T]):
     """The link of one operation, and what watches over it.
@@ -186,7 +244,7 @@ class Operation(Link, Generic[T]):
 
     def __init__(
         self,
-        group: ProcessGroup,
+        group: Group,
         call: Call[T],
         slot: Slot,
         *,
@@ -448,7 +506,7 @@ class CrossWaits:
         find_group: Returns the group of a name; None if this worker has not made it.
     """
 
-    def __init__(self, agent: Agent, find_group: Callable[[GroupKey], ProcessGroup | None]) -> None:
+    def __init__(self, agent: Agent, find_group: Callable[[GroupKey], Group | None]) -> None:
         self._agent = agent
         self._find_group = find_group
         self._waits_lock = threading.Lock()  # guards all below
