@@ -248,7 +248,7 @@ class PassProtocol(Generic[G]):
         for peer, _ in cut.receives:
             peers.setdefault(peer, ())
         for peer, ids in peers.items():
-            if lost and peer in lost:  # every answer is none: its functions are not in any cut
+            if lost and peer in lost:  # each answer is none: no cut has its functions
                 out += [Feed((peer, number), None) for number in ids]
             else:
                 for number in ids:
@@ -357,7 +357,7 @@ class PassProtocol(Generic[G]):
             self._abort(cause, peer, out)
         elif self.phase is Phase.DONE and peer in self._engaged and not self._starts:
             # This worker's part is over, but the pass perhaps is not, and it may be that no other
-            # worker knows this one. The starter decides, and replies if it aborted.
+            # worker knows this one. The starter decides, and tells this one if it aborted.
             self._tell(self.starter, cause, out)
         self._settle(out)
         return out

@@ -52,7 +52,7 @@ class JobAddress:
         endpoint: The endpoint to dial if it is not `grpc://host:port`, as with the in-process
             transport.
         file: The file in which rank 0 writes the endpoint; "" if host and port are known.
-        late: True if this worker joins a job that is already complete. The coordinator then gives
+        late: True if this worker joins a job that has already started. The coordinator then gives
             it its rank, the world size and, if it has none, its name.
     """
 

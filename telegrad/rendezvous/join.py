@@ -3,7 +3,7 @@
 host the coordinator if this is the worker for it; write its endpoint into the file, if there is one
 dial it, again and again, until it listens
 choose an address to listen on, now that the coordinator's is known
-reserve a place, if this worker joins a job that is already complete
+reserve a place, if this worker joins a job that has already started
 draw an incarnation from the store, listen, publish endpoints under it
 member.join, and wait until every rank has come, or the other workers that this one waits for
 """

@@ -4,7 +4,7 @@
                           │                             │                     │
                           └──────────── lost, leave ────┴─────────────────────┘ ──> (gone)
 
-    (unknown) ──reserve──> reserved ──join──> member            in a job that is already complete
+    (unknown) ──reserve──> reserved ──join──> member            in a job that has already started
 
 Events come in by method, messages go out as the returned list, in the order in which they are
 to be posted. Each message names the session that it is for. A session is the control connection
@@ -366,7 +366,7 @@ class Membership:
         return tuple(self._abandoned_by.values())
 
     def reserve(self, session: WorkerInfo, name: str = "") -> list[Message]:
-        """Handles a worker's request for a place in a job that is complete; answers at once.
+        """Handles a worker's request for a place in a job that has started; answers at once.
 
         The worker gets the lowest free rank from the world size on. If it brings no name, it is
         called `worker` and that rank. The place is kept until its session joins or is lost.
@@ -424,7 +424,7 @@ class Membership:
     def ended(self, rank: int, how: str) -> list[Message]:
         """Handles the end of a rank's process, which nobody will replace.
 
-        Workers that wait for this rank are refused, unless it is a member at the time.
+        Workers that wait for this rank are refused once no member has it.
         """
         self._ended[rank] = how
         return self._refuse_hopeless()

@@ -150,7 +150,7 @@ def is_at_home(raw: object, definer: type) -> bool:
 
 
 def is_method(value: object, name: str) -> bool:
-    """Returns True if an object calls by this name only an attribute that its class gives it.
+    """Returns True if this name of an object leads to a method of its class, and only there.
 
     A class that was defined inside the object's class counts as a method.
     """
