@@ -53,7 +53,7 @@ class Attempt:
         number: The number of the attempt at this worker, from 1.
         members: The members in the order of their ranks in the group.
         digest: A short name for the members in their order.
-        places: For each other member: the position, among the attempts of the pair, of this one.
+        places: For each other member: the number of this attempt among those with that member.
         said: The last message sent to each other member.
         state: The progress of the attempt.
     """

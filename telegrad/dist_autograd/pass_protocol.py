@@ -294,7 +294,10 @@ class PassProtocol(Generic[G]):
     def answer(
         self, peer: WorkerInfo, gradients: Iterable[tuple[int, G]], nones: Iterable[int]
     ) -> list[Action[G]]:
-        """Takes a peer's answers to this worker's sends; keeps those that came before a begin."""
+        """Takes a peer's answers to sends of this worker.
+
+        Answers that overtook the first begin are kept until the cut is fixed.
+        """
         out: list[Action[G]] = []
         if self.phase is Phase.IDLE:
             self._early.append((peer, tuple(gradients), tuple(nones)))

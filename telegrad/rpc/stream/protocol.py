@@ -35,7 +35,7 @@ T = TypeVar("T")
 # 8,700, 10,900 and 14,100 (on a busy machine: the proportions count). When a consumer stops
 # reading, up to this many items were made in vain.
 WINDOW_ITEMS = 32
-# Memory at the consumer for each stream. Large enough that items use the bulk lanes.
+# Memory at the consumer for each stream: several items that are large enough for bulk lanes.
 WINDOW_BYTES = 8 * 2**20
 
 

@@ -26,8 +26,8 @@ L4. Bytes that merely arrive prove little, as they may have been queued for long
 
 So a peer is never given up, however late the judge is, if its loop handles every message within
 X seconds, the network delivers within Y, and 3 X + 2 Y < lost_after. A fifth of the bound for each
-is enough. Once the peer has reported its lag, X may be 3/10 of the bound, and Y half of
-it. A punctual judge gives up a dead peer after 6/5 of the bound. The time is always an argument.
+is enough. Once the peer has reported its lag, X may be 3/10 of the bound, and Y half of it. A
+punctual judge gives up a dead peer after 6/5 of the bound. The time is always an argument.
 """
 
 from __future__ import annotations
