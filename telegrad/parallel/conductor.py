@@ -31,7 +31,8 @@ from telegrad.types import WorkerInfo
 
 __all__ = ["ANSWER_SECONDS", "Conductor"]
 
-# Taken off a trainer's wait if possible, so that it still gets an error that names the missing.
+# Left to a trainer's call, if possible, when its wait here ends: enough for an answer that names
+# the missing trainers.
 ANSWER_SECONDS = 1.0
 
 
