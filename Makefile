@@ -23,7 +23,7 @@ FUZZ_ARGS ?=
 MUTATE_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo polyglot test test-long test-uvloop test-floors fuzz mutate lint types unit protos protos-check size gpu bench bench-quick profile bench-rpc bench-autograd bench-dist-autograd golden lock clean demo-env env
+.PHONY: help demo polyglot test test-long test-uvloop test-floors fuzz mutate lint types unit protos protos-check size gpu bench bench-quick profile docs bench-rpc bench-autograd bench-dist-autograd golden lock clean demo-env env
 
 help: ## says what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name what; do \
@@ -72,6 +72,10 @@ protos: env ## generates telegrad/pb from protos/
 protos-check: env
 	$(BIN)/python scripts/make_protos.py --check
 
+docs: ## the documentation site, into site/; a broken link or an undocumented public name fails
+	@sh scripts/environment.sh $(VENV)-docs docs
+	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --strict
+
 size: env ## megabytes installed and time of import, held to their bounds
 	@$(BIN)/python scripts/size.py
 
@@ -81,7 +85,7 @@ gpu: ## the tests of tests/gpu and the kernels' times, on this machine's GPU
 		"$$python" scripts/gpu.py --venv $(VENV) $(GPU_ARGS)
 
 # The tests' environment: the two hosts of a benchmark are made as those of the tests are.
-bench: env ## all benchmarks beside their peers, in under 20 minutes; the README's table, plots
+bench: env ## all benchmarks beside their peers, in under 20 minutes; writes tables and plots
 	@sh scripts/peers.sh $(VENV) torch xoscar ray dask monarch plots
 	$(BIN)/python benchmarks/bench.py --json docs/bench.json --write $(BENCH_ARGS)
 
@@ -112,7 +116,7 @@ lock: env ## renews constraints.txt
 
 clean: ## removes what the other targets made
 	rm -rf examples/polyglot/node_modules
-	rm -rf $(VENV) $(VENV)-floors $(VENV)-bench-* .mypy_cache .ruff_cache .pytest_cache .hypothesis dist fuzz-findings
+	rm -rf $(VENV) $(VENV)-floors $(VENV)-docs $(VENV)-bench-* .mypy_cache .ruff_cache .pytest_cache dist site .hypothesis fuzz-findings
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 env:

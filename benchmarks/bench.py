@@ -33,7 +33,7 @@ from hosts import VARIANTS, CannotError, two_hosts
 from machine import ROOT, python_of, say
 from parts import GROWTH, GROWTH_MOST, PARTS, Part
 from programs import pin, repeat, run
-from report import growth_lines, replace, summary
+from report import TABLES, growth_lines, replace, summary
 from rounds import Found, Report, about, errors, measure, present, version_of
 
 DOCS = ROOT / "docs"
@@ -143,7 +143,7 @@ def write(result: dict[str, Any], path: Path) -> None:
 def render(result: dict[str, Any], drawn: Sequence[str]) -> None:
     """Puts the tables into the documents, and the names of the plots that were drawn."""
     pictures = {name: ["", f"![{words}]({file})"] for name, file, words in PLOTS if file in drawn}
-    replace(ROOT / "README.md", "figures", summary(result))
+    replace(ROOT / "README.md", "figures", summary(result, TABLES[:1]))
     figures = [*summary(result), *pictures.get("figures", ())]
     replace(DOCS / "performance.md", "figures", figures)
     lines = [*growth_lines(result["parts"]["growth"]), *pictures.get("growth", ())]

@@ -138,10 +138,15 @@ def replace(document: Path, name: str, lines: Sequence[str]) -> None:
     document.write_text("".join([before, begin, "\n\n", "\n".join(lines), "\n\n", end, after]))
 
 
-def summary(result: Mapping[str, Any]) -> list[str]:
-    """Returns what the documents show: tables, on what and when, and what is missing."""
+def summary(result: Mapping[str, Any], tables: Sequence[Sequence[str]] = TABLES) -> list[str]:
+    """Returns what a document shows: tables, on what and when, and what is missing.
+
+    Args:
+        result: What was measured.
+        tables: The parts of each table. The README has the first one, docs/performance.md all.
+    """
     lines = [f"{result['words']}."]
-    for names in TABLES:
+    for names in tables:
         if parts := {name: result["parts"][name] for name in names if name in result["parts"]}:
             lines += ["", *table(parts)]
     left_out = [f"{NAMES[peer]} is not measured: {why}." for peer, why in result["missing"].items()]

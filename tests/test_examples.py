@@ -254,7 +254,7 @@ def test_all_micro_batches_may_be_in_flight_at_once() -> None:
 
 # -- guides --------------------------------------------------------------------------------------
 
-GUIDES = {"async-execution.md": "batch_rpc.py", "pipeline.md": "pipeline.py"}
+GUIDES = {"async-execution.md": "batch_rpc.py", "tutorials/pipeline.md": "pipeline.py"}
 
 
 def blocks(guide: str) -> list[str]:
@@ -271,11 +271,16 @@ def test_what_a_guide_shows_is_in_its_example(guide: str) -> None:
         assert any(f"\n{text}" in f"\n{example}" for text in depths), block
 
 
-def test_the_program_of_a_guide_prints_what_the_guide_shows(programs: Programs) -> None:
-    (program,) = (block for block in blocks("async-execution.md") if "__main__" in block)
-    text = (ROOT / "docs" / "async-execution.md").read_text()
-    shown = re.search(r"    \$ telegrad run .* mean\.py\n((?:    .*\n)+)", text)
+@pytest.mark.parametrize(
+    ("guide", "name"), [("async-execution.md", "mean.py"), ("install.md", "hello.py")]
+)
+def test_the_program_of_a_guide_prints_what_the_guide_shows(
+    programs: Programs, guide: str, name: str
+) -> None:
+    (program,) = (block for block in blocks(guide) if "__main__" in block)
+    text = (ROOT / "docs" / guide).read_text()
+    shown = re.search(rf"    \$ telegrad run --nproc-per-node (\d) {name}\n((?:    .*\n)+)", text)
     assert shown is not None
-    output = programs.run([*LAUNCH, "3", programs.script(program, "mean.py")])
-    expected = [line.strip() for line in shown[1].splitlines()]
-    assert [line for line in output.splitlines() if line.startswith("[0]")] == expected
+    output = programs.run([*LAUNCH, shown[1], programs.script(program, name)])
+    expected = sorted(line.strip() for line in shown[2].splitlines())
+    assert sorted(line for line in output.splitlines() if line.startswith("[")) == expected
