@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,3 +27,22 @@ class Docstrings(griffe.Extension):
         if obj.docstring is not None:
             fenced = text.fence_examples(obj.docstring.value)
             obj.docstring.value = text.link_places(fenced, self.titles)
+
+    def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
+        """Gives a name that a package imports precedence over its module of the same name.
+
+        Python does so: `telegrad.rpc.publish` is the function, `telegrad/rpc/publish.py` its module.
+        """
+        for package in _packages(pkg):
+            for name, target in package.imports.items():
+                module = package.members.get(name)
+                if isinstance(module, griffe.Module) and target.startswith(f"{module.path}."):
+                    meant = module[target.removeprefix(f"{module.path}.")]
+                    package.members[name] = griffe.Alias(name, meant, parent=package)
+
+
+def _packages(package: griffe.Module) -> Iterator[griffe.Module]:
+    yield package
+    for module in list(package.modules.values()):
+        if not module.is_alias and module.is_init_module:
+            yield from _packages(module)

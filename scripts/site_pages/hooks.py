@@ -48,5 +48,6 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) 
     path = page.file.src_uri
     if path.startswith("reference/"):
         return markdown
+    markdown = text.keep_one_title(markdown)
     linked = text.link_files(markdown, path, config.extra["titles"])
     return text.link_names(linked, path, config.extra["anchors"])

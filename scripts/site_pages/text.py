@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 __all__ = [
     "ROOT_PAGES",
     "fence_examples",
+    "keep_one_title",
     "link_files",
     "link_names",
     "link_places",
@@ -60,6 +61,22 @@ def outside_code(text: str, change: Callable[[str], str]) -> str:
             fenced = not fenced
         kept = fenced or line.startswith(("    ", "#", "```"))
         lines.append(line if kept else change(line))
+    return "\n".join(lines)
+
+
+def keep_one_title(text: str) -> str:
+    """Lowers the headings behind a second title by one level; a page's contents begin with one title.
+
+    Example:
+        >>> keep_one_title(chr(10).join(["# A", "## B", "# C", "## D"])).split(chr(10))
+        ['# A', '## B', '## C', '### D']
+    """
+    lines, fenced, titles = [], False, 0
+    for line in text.split("\n"):
+        fenced ^= line.lstrip().startswith("```")
+        heading = not fenced and re.match(r"#+ ", line)
+        titles += bool(heading) and line.startswith("# ")
+        lines.append(f"#{line}" if heading and titles > 1 else line)
     return "\n".join(lines)
 
 
