@@ -27,6 +27,13 @@ class WorkerInfo:
             differ only in case count as equal.
         rank: The worker's place in the job, from 0.
         incarnation: A number that tells this process from earlier and later ones of the same name.
+
+    Example:
+        >>> from telegrad import rpc
+        >>> with rpc.init_rpc("trainer"):
+        ...     me = rpc.get_worker_info()
+        ...     me.name, me.rank
+        ('trainer', 0)
     """
 
     name: WorkerName

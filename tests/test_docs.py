@@ -5,6 +5,8 @@ from __future__ import annotations
 import doctest
 import importlib
 import re
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -39,8 +41,17 @@ def test_a_document_that_another_one_names_exists() -> None:
 
 
 @pytest.mark.parametrize("name", WITH_EXAMPLES)
-def test_the_examples_of_docstrings_run(name: str) -> None:
+def test_the_examples_of_docstrings_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs each example as the program that a reader makes of it: its functions are of `__main__`."""
     module = importlib.import_module(name)
-    failed, attempted = doctest.testmod(module, optionflags=doctest.ELLIPSIS)
-    assert attempted > 0
-    assert failed == 0
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    for example in doctest.DocTestFinder(exclude_empty=True).find(module):
+        main = types.ModuleType("__main__")
+        vars(main).update(example.globs, __name__="__main__")
+        for script in ("__main__", "__mp_main__"):
+            monkeypatch.setitem(sys.modules, script, main)
+        example.globs = vars(main)
+        runner.run(example, clear_globs=False)
+    attempted = runner.summarize(verbose=False)
+    assert attempted.attempted > 0
+    assert attempted.failed == 0

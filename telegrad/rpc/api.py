@@ -82,6 +82,12 @@ def init_rpc(
         AuthenticationError: One side does not hold the other's token.
         ValueError: An argument is invalid.
         OSError: A port is in use.
+
+    Example:
+        >>> from telegrad import rpc
+        >>> with rpc.init_rpc("trainer") as agent:  # a job of one
+        ...     agent.name, agent.rank, agent.world_size
+        ('trainer', 0, 1)
     """
     from telegrad import _distributed  # noqa: PLC0415 - a door
 
@@ -104,6 +110,13 @@ def shutdown(*, graceful: bool = True, timeout: float = math.inf) -> None:
     Raises:
         RendezvousTimeoutError: Some have not called it in time; the agent is closed all the same.
         BlockingCallError: On an event loop that telegrad runs.
+
+    Example:
+        >>> from telegrad import rpc
+        >>> agent = rpc.init_rpc("trainer")
+        >>> rpc.shutdown()
+        >>> agent.ended, rpc.is_initialized()
+        (True, False)
     """
     from telegrad import _distributed  # noqa: PLC0415 - a door
 
@@ -182,6 +195,14 @@ def rpc_sync(
         NotInitializedError: No agent runs here.
         AgentForkedError: This is a forked child of the process that the agent runs in.
         Exception: Any error that the function raised, of its own class if that is imported here.
+
+    Example:
+        >>> import operator
+        >>> from telegrad import rpc
+        >>> from telegrad.testing import Cluster
+        >>> with Cluster(2) as cluster:  # worker0 calls worker1
+        ...     cluster.call(0, rpc.rpc_sync, "worker1", operator.add, (2, 3))
+        5
     """
     if on_own_loop():
         raise BlockingCallError(
@@ -260,6 +281,14 @@ def rpc_async(
         CallCancelledError: The call that this code serves was cancelled.
         NotInitializedError: No agent runs here.
         AgentForkedError: This is a forked child of the process that the agent runs in.
+
+    Example:
+        >>> import math
+        >>> from telegrad import rpc
+        >>> with rpc.init_rpc("trainer"):
+        ...     futures = [rpc.rpc_async("trainer", math.sqrt, (x,)) for x in (4.0, 9.0)]
+        ...     [future.wait() for future in futures]
+        [2.0, 3.0]
     """
     agent = current_agent()
     if retry == 0:
@@ -320,6 +349,14 @@ def remote(
         CallCancelledError: The call that this code serves was cancelled.
         NotInitializedError: No agent runs here.
         AgentForkedError: This is a forked child of the process that the agent runs in.
+
+    Example:
+        >>> import numpy as np
+        >>> from telegrad import rpc
+        >>> with rpc.init_rpc("trainer"):
+        ...     weights = rpc.remote("trainer", np.arange, (4.0,))
+        ...     weights.rpc_sync().sum().item(), weights.to_here()
+        (6.0, array([0., 1., 2., 3.]))
     """
     return create_rref(current_agent(), to, func, args, kwargs, timeout)
 
@@ -338,6 +375,15 @@ def to_thread(func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Awaita
     Raises:
         TypeError: `func` is not callable.
         NotInitializedError: No agent runs here.
+
+    Example:
+        >>> import asyncio, math
+        >>> from telegrad import rpc
+        >>> async def count() -> int:
+        ...     return await rpc.to_thread(math.comb, 10, 5)
+        >>> with rpc.init_rpc("trainer"):
+        ...     asyncio.run(count())
+        252
     """
     if not callable(func):
         raise TypeError(f"to_thread takes a function, not {func!r}")
@@ -369,6 +415,13 @@ def get_worker_info(to: str | int | WorkerInfo | None = None) -> WorkerInfo:
     Raises:
         UnknownWorkerError: There is no such worker.
         NotInitializedError: No agent runs here.
+
+    Example:
+        >>> from telegrad import rpc
+        >>> from telegrad.testing import Cluster
+        >>> with Cluster(2) as cluster:
+        ...     cluster.run(lambda: (rpc.get_worker_info().name, rpc.get_worker_info(1).name))
+        [('worker0', 'worker1'), ('worker1', 'worker1')]
     """
     agent = current_agent()
     return agent.info if to is None else agent.worker(to)
@@ -379,6 +432,13 @@ def get_worker_infos() -> list[WorkerInfo]:
 
     Raises:
         NotInitializedError: No agent runs here.
+
+    Example:
+        >>> from telegrad import rpc
+        >>> from telegrad.testing import Cluster
+        >>> with Cluster(2) as cluster:
+        ...     [worker.name for worker in cluster.call(0, rpc.get_worker_infos)]
+        ['worker0', 'worker1']
     """
     return current_agent().workers()
 
@@ -398,5 +458,13 @@ def statistics() -> RpcStatistics:
 
     Raises:
         NotInitializedError: No agent runs here.
+
+    Example:
+        >>> import math
+        >>> from telegrad import rpc
+        >>> with rpc.init_rpc("trainer"):
+        ...     root = rpc.rpc_sync("trainer", math.sqrt, (4.0,))
+        ...     rpc.statistics().calls_sent
+        1
     """
     return current_agent().statistics()

@@ -64,6 +64,13 @@ def publish(name: str, obj: object) -> None:
         TypeError: The name is no text.
         RuntimeError: `obj` is an RRef that was released, or belongs to another agent.
         NotInitializedError: No agent runs here.
+
+    Example:
+        >>> from telegrad import rpc
+        >>> with rpc.init_rpc("server"):
+        ...     rpc.publish("weights", [1.0, 2.0])
+        ...     rpc.lookup("server", "weights").to_here()
+        [1.0, 2.0]
     """
     current_agent().attached(_Published).add(_checked(name), obj)
 
@@ -77,6 +84,13 @@ def unpublish(name: str) -> None:
     Raises:
         LookupError: Nothing is published here under this name.
         NotInitializedError: No agent runs here.
+
+    Example:
+        >>> from telegrad import rpc
+        >>> with rpc.init_rpc("server"):
+        ...     rpc.publish("weights", [1.0, 2.0])
+        ...     rpc.unpublish("weights")
+        ...     rpc.publish("weights", [3.0, 4.0])  # the name is free again
     """
     current_agent().attached(_Published).remove(_checked(name))
 
@@ -98,6 +112,14 @@ def lookup(to: str | int | WorkerInfo, name: str, timeout: float | None = None) 
             `await rpc.to_thread(rpc.lookup, to, name)`.
         ValueError: The name or the timeout is invalid.
         NotInitializedError: No agent runs here.
+
+    Example:
+        >>> from telegrad import rpc
+        >>> from telegrad.testing import Cluster
+        >>> with Cluster(2) as cluster:
+        ...     cluster.call(1, rpc.publish, "weights", [1.0, 2.0])
+        ...     cluster.call(0, lambda: rpc.lookup("worker1", "weights").to_here())
+        [1.0, 2.0]
     """
     if on_own_loop():
         raise BlockingCallError(

@@ -125,6 +125,13 @@ class Agent(AgentSeams, AgentVerbs):
         BlockingCallError: On an event loop that telegrad runs.
         ValueError: An argument cannot be.
         OSError: A port is in use.
+
+    Example:
+        >>> import math
+        >>> from telegrad import rpc
+        >>> with rpc.Agent("trainer") as agent:  # a job of its own
+        ...     agent.rpc_sync("trainer", math.sqrt, (4.0,)), rpc.is_initialized()
+        (2.0, False)
     """
 
     def __init__(

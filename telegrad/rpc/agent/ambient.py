@@ -215,6 +215,13 @@ def use_agent(agent: Agent) -> Iterator[Agent]:
 
     Args:
         agent: One that the program holds; it is not shut down at the end of the block.
+
+    Example:
+        >>> import math
+        >>> from telegrad import rpc
+        >>> with rpc.Agent("trainer") as agent, use_agent(agent):
+        ...     rpc.rpc_sync("trainer", math.sqrt, (4.0,))
+        2.0
     """
     token = _ambient.set(agent)
     try:

@@ -198,6 +198,12 @@ def on_join(callback: Callable[[WorkerInfo], object]) -> Remove:
     Raises:
         TypeError: The callback is no plain function.
         NotInitializedError: No agent runs here.
+
+    Example:
+        >>> from telegrad import rpc
+        >>> with rpc.init_rpc("trainer"):
+        ...     stop = rpc.on_join(lambda worker: print(worker.name, "joined"))
+        ...     stop()  # the callback is removed
     """
     return current_agent().attached(MembershipEvents).add(_Kind.JOIN, callback)
 
@@ -214,6 +220,12 @@ def on_leave(callback: Callable[[WorkerInfo], object]) -> Remove:
 
     Returns:
         A function that removes the callback.
+
+    Example:
+        >>> from telegrad import rpc
+        >>> with rpc.init_rpc("trainer"):
+        ...     stop = rpc.on_leave(lambda worker: print(worker.name, "left"))
+        ...     stop()  # the callback is removed
     """
     return current_agent().attached(MembershipEvents).add(_Kind.LEAVE, callback)
 
@@ -231,6 +243,12 @@ def on_loss(callback: Callable[[WorkerInfo, WorkerLostError], object]) -> Remove
 
     Returns:
         A function that removes the callback.
+
+    Example:
+        >>> from telegrad import rpc
+        >>> with rpc.init_rpc("trainer"):
+        ...     stop = rpc.on_loss(lambda worker, error: print(worker.name, "is lost"))
+        ...     stop()  # the callback is removed
     """
     return current_agent().attached(MembershipEvents).add(_Kind.LOSS, callback)
 

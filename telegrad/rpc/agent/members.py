@@ -209,6 +209,14 @@ class RpcStatistics:
         admitted_bytes: Of calls of others that had to ask, what is here or on its way now.
         owned_rrefs: RRefs whose value lives here now.
         user_rrefs: RRefs held here now whose value lives elsewhere.
+
+    Example:
+        >>> import math
+        >>> from telegrad import rpc
+        >>> with rpc.init_rpc("trainer"):
+        ...     rref = rpc.RRef([1, 2, 3])
+        ...     rpc.statistics().owned_rrefs, rpc.statistics().pending_calls
+        (1, 0)
     """
 
     calls_sent: int

@@ -127,6 +127,16 @@ class RpcOptions:
         spin: Seconds for which a thread, or an event loop, that waits for a worker past gRPC polls
             for its message before it sleeps, if polling succeeded in the last waits; 0 for never.
         switch_interval: The interpreter's thread switch interval while an agent runs, in seconds.
+
+    Example:
+        >>> from telegrad import rpc
+        >>> options = rpc.RpcOptions(timeout=5.0, num_threads=4)
+        >>> with rpc.init_rpc("trainer", options=options) as agent:
+        ...     agent.options.timeout
+        5.0
+        >>> rpc.RpcOptions(timeout=-1.0)
+        Traceback (most recent call last):
+        ValueError: ...
     """
 
     timeout: float = 60.0  # long enough for a training step, short enough to notice a hang

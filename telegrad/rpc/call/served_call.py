@@ -224,6 +224,15 @@ class CurrentCall:
     """The call that this code serves, as seen by the function; its answers change with time.
 
     It may be kept and handed to other threads. All of it from any thread.
+
+    Example:
+        >>> from telegrad import rpc
+        >>> from telegrad.testing import Cluster
+        >>> def caller() -> str:  # runs on worker1
+        ...     return rpc.current_call().caller.name
+        >>> with Cluster(2) as cluster:
+        ...     cluster.call(0, rpc.rpc_sync, "worker1", caller)
+        'worker0'
     """
 
     __slots__ = ("_served",)

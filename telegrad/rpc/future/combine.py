@@ -249,6 +249,13 @@ def collect_all(futures: Iterable[Future[T]]) -> Future[list[Future[T]]]:
 
     Raises:
         TypeError: One of them is no Future.
+
+    Example:
+        >>> good, bad = Future(), Future()
+        >>> good.set_result(1), bad.set_exception(KeyError("lr"))
+        (None, None)
+        >>> [type(future.exception()) for future in collect_all([good, bad]).wait()]
+        [<class 'NoneType'>, <class 'KeyError'>]
     """
     collected = _checked(futures, "collect_all")
     dispatch = next((f._dispatch for f in collected if f._dispatch is not None), None)
@@ -286,6 +293,13 @@ def wait_all(futures: Iterable[Future[T]], timeout: float | None = None) -> list
         BlockingCallError: On an event loop that telegrad runs.
         TypeError: One of them is no Future.
         BaseException: The error of the first future that fails, as soon as it fails.
+
+    Example:
+        >>> import math
+        >>> from telegrad import rpc
+        >>> with rpc.init_rpc("trainer"):
+        ...     rpc.wait_all([rpc.rpc_async("trainer", math.sqrt, (x,)) for x in (4.0, 9.0)])
+        [2.0, 3.0]
     """
     limit = seconds(timeout, math.inf)
     waited = _checked(futures, "wait_all")
@@ -382,6 +396,13 @@ class AsCompleted(Generic[T]):
     Args:
         futures: What is waited for.
         limit: Seconds for all of them.
+
+    Example:
+        >>> first, second = Future(), Future()
+        >>> second.set_result("second")
+        >>> arrivals = as_completed([first, second])
+        >>> next(arrivals).value()
+        'second'
     """
 
     __slots__ = ("_arrivals", "_futures", "_limit", "_started")
@@ -620,6 +641,15 @@ def gather(
         UnknownWorkerError: There is no such worker; nothing was sent.
         EncodeError: A function or an argument cannot travel; nothing was sent.
         NotInitializedError: No agent runs here.
+
+    Example:
+        >>> import math
+        >>> from telegrad import rpc
+        >>> from telegrad.testing import Cluster
+        >>> calls = [("worker0", math.sqrt, (4.0,)), ("worker1", math.sqrt, (9.0,))]
+        >>> with Cluster(2) as cluster:
+        ...     cluster.call(0, lambda: rpc.gather(calls).wait())
+        [2.0, 3.0]
     """
     agent = current_agent()
     given: object = calls

@@ -42,6 +42,14 @@ class RRef(Counted, Generic[T]):
 
     Raises:
         NotInitializedError: No agent runs here.
+
+    Example:
+        >>> import numpy as np
+        >>> from telegrad import rpc
+        >>> with rpc.init_rpc("owner"):
+        ...     rref = rpc.RRef(np.array([3.0, 4.0]))
+        ...     rref.owner_name(), rpc.rpc_sync("owner", np.linalg.norm, (rref.to_here(),)).item()
+        ('owner', 5.0)
     """
 
     __slots__ = ("__weakref__",)

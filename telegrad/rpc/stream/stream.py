@@ -34,6 +34,17 @@ class Stream(Generic[T]):
 
     What goes wrong (what the generator raised, a lost worker, a deadline) is raised once the items
     before it were taken, and again by every later attempt.
+
+    Example:
+        >>> import itertools
+        >>> from telegrad import rpc
+        >>> def count() -> Iterator[int]:
+        ...     yield from itertools.count()
+        >>> with rpc.init_rpc("server"):
+        ...     numbers = rpc.stream("server", count)
+        ...     next(numbers), next(numbers)
+        ...     numbers.close()  # the generator ends on its worker
+        (0, 1)
     """
 
     __slots__ = ("__weakref__", "_reader", "_readers")
@@ -179,6 +190,14 @@ def stream(
         CallTimeoutError: The call that this code serves has no time left.
         NotInitializedError: No agent runs here.
         TypeError: An argument has the wrong form.
+
+    Example:
+        >>> from telegrad import rpc
+        >>> def squares(n: int) -> Iterator[int]:
+        ...     yield from (i * i for i in range(n))
+        >>> with rpc.init_rpc("server"), rpc.stream("server", squares, (4,)) as items:
+        ...     list(items)
+        [0, 1, 4, 9]
     """
     return open_stream(current_agent(), to, func, args, kwargs, timeout)
 
