@@ -183,7 +183,11 @@ def constants(*functions: Callable[..., Any]) -> None:
 
 
 def find(function: Callable[..., Any]) -> Callable[..., Any] | None:
-    """Returns the replacement of `function` on Tensors, or None if there is none."""
+    """Returns the replacement of `function` on Tensors, or None if there is none.
+
+    >>> find(np.sin)(np.array(0.0)), find(np.roots) is None
+    (np.float64(0.0), True)
+    """
     return TABLE.find(function)
 
 

@@ -65,7 +65,15 @@ def manual_seed(seed: int) -> None:
 
 
 def current_generator() -> np.random.Generator:
-    """Returns the generator that `rng=None` stands for."""
+    """Returns the generator that `rng=None` stands for.
+
+    >>> from telegrad.nn import manual_seed
+    >>> manual_seed(7)
+    >>> first = current_generator().normal()
+    >>> manual_seed(7)
+    >>> first == current_generator().normal()
+    True
+    """
     return _CURRENT.get().get()
 
 

@@ -96,6 +96,10 @@ def gradgradcheck(
 
     It differentiates the gradients with respect to the inputs and to the incoming gradient.
     Arguments, result and errors are those of `gradcheck`.
+
+    >>> x = Tensor(np.array([1.0, 2.0]), requires_grad=True)
+    >>> gradgradcheck(lambda x: x**3, [x])
+    True
     """
     given = [inputs] if isinstance(inputs, Tensor) else list(inputs)
     checked = [i for i, x in enumerate(given) if isinstance(x, Tensor) and x.requires_grad]

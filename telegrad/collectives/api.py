@@ -240,6 +240,16 @@ def init_process_group(
         AlreadyInitializedError: There is a process group, or `init_rpc` got other arguments.
         WorkerLostError: A worker of the job is lost.
         Exception: Any error of `init_rpc`.
+
+    Example:
+        >>> from telegrad import collectives
+        >>> from telegrad.testing import Cluster
+        >>> def step():  # runs on every worker
+        ...     group = collectives.init_process_group()
+        ...     return group.rank, group.size
+        >>> with Cluster(2) as cluster:
+        ...     cluster.run(step)
+        [(0, 2), (1, 2)]
     """
     from telegrad import _distributed  # noqa: PLC0415 - a door
 
@@ -261,6 +271,18 @@ def destroy_process_group() -> None:
 
     Raises:
         BlockingCallError: On an event loop that telegrad runs, if it has to shut the agent down.
+
+    Example:
+        >>> from telegrad import collectives
+        >>> from telegrad.testing import Cluster
+        >>> def step():  # runs on every worker
+        ...     collectives.init_process_group()
+        ...     collectives.destroy_process_group()
+        ...     collectives.init_process_group()  # may be made anew
+        ...     return collectives.get_world_size()
+        >>> with Cluster(2) as cluster:
+        ...     cluster.run(step)
+        [2, 2]
     """
     from telegrad import _distributed  # noqa: PLC0415 - a door
 
@@ -275,6 +297,16 @@ def world_group() -> ProcessGroup:
 
     Raises:
         NotInitializedError: `init_process_group` was not called.
+
+    Example:
+        >>> from telegrad import collectives
+        >>> from telegrad.testing import Cluster
+        >>> def step():  # runs on every worker
+        ...     collectives.init_process_group()
+        ...     return collectives.world_group().rank
+        >>> with Cluster(2) as cluster:
+        ...     cluster.run(step)
+        [0, 1]
     """
     return current_agent().attached(Groups).current_world()
 
@@ -302,6 +334,17 @@ def new_group(ranks: Sequence[Rank], *, timeout: float | None = None) -> Process
         WorkerLostError: A member is lost.
         CallTimeoutError: A member did not call it in time.
         NotInitializedError: No agent runs here.
+
+    Example:
+        >>> from telegrad import collectives
+        >>> from telegrad.testing import Cluster
+        >>> def step():  # runs on every worker
+        ...     collectives.init_process_group()
+        ...     first = collectives.new_group([0])
+        ...     return first.rank, collectives.get_rank()
+        >>> with Cluster(2) as cluster:
+        ...     cluster.run(step)
+        [(0, 0), (-1, 1)]
     """
     agent = current_agent()
     return agent.attached(Groups).form(_check_ranks(ranks, agent.world_size), timeout)
@@ -312,6 +355,16 @@ def get_rank(group: ProcessGroup | None = None) -> Rank:
 
     Raises:
         NotInitializedError: `init_process_group` was not called.
+
+    Example:
+        >>> from telegrad import collectives
+        >>> from telegrad.testing import Cluster
+        >>> def step():  # runs on every worker
+        ...     collectives.init_process_group()
+        ...     return collectives.get_rank()
+        >>> with Cluster(2) as cluster:
+        ...     cluster.run(step)
+        [0, 1]
     """
     return _group(group).rank
 
@@ -321,6 +374,16 @@ def get_world_size(group: ProcessGroup | None = None) -> int:
 
     Raises:
         NotInitializedError: `init_process_group` was not called.
+
+    Example:
+        >>> from telegrad import collectives
+        >>> from telegrad.testing import Cluster
+        >>> def step():  # runs on every worker
+        ...     collectives.init_process_group()
+        ...     return collectives.get_world_size()
+        >>> with Cluster(2) as cluster:
+        ...     cluster.run(step)
+        [2, 2]
     """
     return _group(group).size
 
@@ -382,6 +445,19 @@ def all_reduce(
         CallTimeoutError: A rank, named in the message, did not come in time; raised on all ranks.
         BlockingCallError: On an event loop that telegrad runs, unless `async_op`.
         NotInitializedError: `init_process_group` was not called, or the group was left.
+
+    Example:
+        >>> import numpy as np
+        >>> from telegrad import collectives
+        >>> from telegrad.testing import Cluster
+        >>> def step():  # runs on every worker
+        ...     group = collectives.init_process_group()
+        ...     x = np.array([1.0, group.rank])
+        ...     collectives.all_reduce(x)
+        ...     return x.tolist()
+        >>> with Cluster(2) as cluster:
+        ...     cluster.run(step)
+        [[2.0, 1.0], [2.0, 1.0]]
     """
     chosen = _group(group)
     return _run(chosen, all_reduce_call(array, op, chosen, label), async_op, timeout)
@@ -432,6 +508,19 @@ def broadcast(
     Raises:
         ValueError: `src` is no member, or the array is read-only.
         Exception: Any error of `all_reduce`.
+
+    Example:
+        >>> import numpy as np
+        >>> from telegrad import collectives
+        >>> from telegrad.testing import Cluster
+        >>> def step():  # runs on every worker
+        ...     group = collectives.init_process_group()
+        ...     x = np.full(2, float(group.rank))
+        ...     collectives.broadcast(x, src=1)
+        ...     return x.tolist()
+        >>> with Cluster(2) as cluster:
+        ...     cluster.run(step)
+        [[1.0, 1.0], [1.0, 1.0]]
     """
     chosen = _group(group)
     return _run(chosen, broadcast_call(array, src, chosen, label), async_op, timeout)
@@ -478,6 +567,18 @@ def all_gather(
 
     Raises:
         Exception: Any error of `all_reduce`.
+
+    Example:
+        >>> import numpy as np
+        >>> from telegrad import collectives
+        >>> from telegrad.testing import Cluster
+        >>> def step():  # runs on every worker
+        ...     group = collectives.init_process_group()
+        ...     parts = collectives.all_gather(np.array([float(group.rank)]))
+        ...     return [part.item() for part in parts]
+        >>> with Cluster(2) as cluster:
+        ...     cluster.run(step)
+        [[0.0, 1.0], [0.0, 1.0]]
     """
     chosen = _group(group)
     return _run(chosen, all_gather_call(array, label), async_op, timeout)
@@ -492,6 +593,17 @@ def barrier(group: ProcessGroup | None = None, timeout: float | None = None) -> 
 
     Raises:
         Exception: Any error of `all_reduce`.
+
+    Example:
+        >>> from telegrad import collectives
+        >>> from telegrad.testing import Cluster
+        >>> def step():  # runs on every worker
+        ...     collectives.init_process_group()
+        ...     collectives.barrier()
+        ...     return "all are here"
+        >>> with Cluster(2) as cluster:
+        ...     cluster.run(step)
+        ['all are here', 'all are here']
     """
     _group(group).call(barrier_call(), timeout)
 
@@ -524,6 +636,22 @@ def send(
         ValueError: `dst` is no member or is this rank, or the tag is negative.
         CollectiveMismatchError: The receiver expects another shape or dtype, or has left.
         Exception: Any error of `all_reduce`.
+
+    Example:
+        >>> import numpy as np
+        >>> from telegrad import collectives
+        >>> from telegrad.testing import Cluster
+        >>> def step():  # runs on every worker
+        ...     group = collectives.init_process_group()
+        ...     x = np.zeros(2)
+        ...     if group.rank == 0:
+        ...         collectives.send(np.array([1.0, 2.0]), dst=1)
+        ...     else:
+        ...         collectives.recv(x, src=0)
+        ...     return x.tolist()
+        >>> with Cluster(2) as cluster:
+        ...     cluster.run(step)
+        [[0.0, 0.0], [1.0, 2.0]]
     """
     chosen = _group(group)
     chosen.call(send_call(array, dst, tag, chosen), timeout)
@@ -550,6 +678,22 @@ def recv(
         ValueError: `src` is no member or is this rank, or the tag is negative.
         CollectiveMismatchError: The sender sent another shape or dtype, or has left.
         Exception: Any error of `all_reduce`.
+
+    Example:
+        >>> import numpy as np
+        >>> from telegrad import collectives
+        >>> from telegrad.testing import Cluster
+        >>> def step():  # runs on every worker
+        ...     group = collectives.init_process_group()
+        ...     x = np.zeros(2)
+        ...     if group.rank == 0:
+        ...         collectives.send(np.array([1.0, 2.0]), dst=1)
+        ...     else:
+        ...         collectives.recv(x, src=0)
+        ...     return x.tolist()
+        >>> with Cluster(2) as cluster:
+        ...     cluster.run(step)
+        [[0.0, 0.0], [1.0, 2.0]]
     """
     chosen = _group(group)
     chosen.call(recv_call(array, src, tag, chosen), timeout)

@@ -149,6 +149,20 @@ class Work(Generic[T]):
         operation: What was called, in words.
         rank: Where, in words.
         blocking: Entered while a thread waits.
+
+    Example:
+        >>> import numpy as np
+        >>> from telegrad import collectives
+        >>> from telegrad.testing import Cluster
+        >>> def step():  # runs on every worker
+        ...     group = collectives.init_process_group()
+        ...     x = np.array([1.0])
+        ...     work = collectives.all_reduce(x, async_op=True)
+        ...     work.wait()  # until then, x belongs to the operation
+        ...     return x.item()
+        >>> with Cluster(2) as cluster:
+        ...     cluster.run(step)
+        [2.0, 2.0]
     """
 
     def __init__(
@@ -242,6 +256,17 @@ class GroupStatistics:
         messages_sent: Messages of operations.
         bytes_sent: Array bytes in them.
         early_messages: Received for operations that were not entered here yet.
+
+    Example:
+        >>> from telegrad import collectives
+        >>> from telegrad.testing import Cluster
+        >>> def step():  # runs on every worker
+        ...     group = collectives.init_process_group()
+        ...     collectives.barrier()
+        ...     return group.statistics().operations
+        >>> with Cluster(2) as cluster:
+        ...     cluster.run(step)
+        [1, 1]
     """
 
     operations: int
@@ -267,6 +292,16 @@ class ProcessGroup:
         timeout: Seconds for an operation that names none.
         warn_after: Seconds after which an operation that waits is logged.
         cross_waits: What the worker waits in, in all its groups.
+
+    Example:
+        >>> from telegrad import collectives
+        >>> from telegrad.testing import Cluster
+        >>> def step():  # runs on every worker
+        ...     group = collectives.init_process_group()
+        ...     return group.rank, group.size
+        >>> with Cluster(2) as cluster:
+        ...     cluster.run(step)
+        [(0, 2), (1, 2)]
     """
 
     def __init__(

@@ -29,6 +29,19 @@ class ReduceOp(enum.Enum):
 
     AVG is the sum divided by the number of ranks, for floating-point and complex dtypes. MIN and
     MAX propagate a NaN; for booleans they mean "all" and "any".
+
+    Example:
+        >>> import numpy as np
+        >>> from telegrad import collectives
+        >>> from telegrad.testing import Cluster
+        >>> def step():  # runs on every worker
+        ...     group = collectives.init_process_group()
+        ...     x = np.array([float(group.rank)])
+        ...     collectives.all_reduce(x, collectives.ReduceOp.MAX)
+        ...     return x.item()
+        >>> with Cluster(2) as cluster:
+        ...     cluster.run(step)
+        [1.0, 1.0]
     """
 
     SUM = "sum"

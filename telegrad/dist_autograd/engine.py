@@ -326,6 +326,16 @@ def get_gradients(context_id: ContextId) -> dict[Tensor, Tensor]:
     Raises:
         TypeError: `context_id` is no context id.
         ContextError: The context was released, or this worker never heard of it.
+
+    Example:
+        >>> import operator
+        >>> from telegrad import dist_autograd, rpc, tensor
+        >>> with rpc.init_rpc("a"), dist_autograd.context() as context_id:
+        ...     x = tensor([1.0, 2.0], requires_grad=True)
+        ...     y = rpc.rpc_sync("a", operator.mul, (x, x))
+        ...     dist_autograd.backward(context_id, [y.sum()])
+        ...     dist_autograd.get_gradients(context_id)[x]
+        tensor([2., 4.])
     """
     gradients = current_agent().attached(Container).gradients(context_id)
     return {leaf: _own(leaf, gradient) for leaf, gradient in gradients.items()}

@@ -52,17 +52,32 @@ _SELU_SCALE = 1.0507009873554804934193349852946
 
 
 def relu(x: Tensor | Array) -> Tensor:
-    """Returns `x` with 0 in place of negative numbers."""
+    """Returns `x` with 0 in place of negative numbers.
+
+    >>> import numpy as np
+    >>> relu(np.array([-2.0, 0.0, 2.0]))
+    tensor([0., 0., 2.])
+    """
     return as_tensor(ops.relu(x))
 
 
 def relu6(x: Tensor | Array) -> Tensor:
-    """Returns `x` limited to the range from 0 to 6."""
+    """Returns `x` limited to the range from 0 to 6.
+
+    >>> import numpy as np
+    >>> relu6(np.array([-2.0, 0.0, 2.0]))
+    tensor([0., 0., 2.])
+    """
     return hardtanh(x, 0.0, 6.0)
 
 
 def leaky_relu(x: Tensor | Array, negative_slope: float = 0.01) -> Tensor:
-    """Returns `x`, with negative numbers multiplied by `negative_slope`."""
+    """Returns `x`, with negative numbers multiplied by `negative_slope`.
+
+    >>> import numpy as np
+    >>> leaky_relu(np.array([-2.0, 0.0, 2.0]))
+    tensor([-0.02,  0.  ,  2.  ])
+    """
     return as_tensor(rules.layers.leaky_relu(x, slope=negative_slope))
 
 
@@ -75,6 +90,10 @@ def elu(x: Tensor | Array, alpha: float = 1.0) -> Tensor:
     Raises:
         ValueError: `alpha` is negative. The slope is computed from the result, and with a negative
             `alpha` the result does not tell the sign of `x`.
+
+    >>> import numpy as np
+    >>> elu(np.array([-2.0, 0.0, 2.0]))
+    tensor([-0.86466472,  0.        ,  2.        ])
     """
     if alpha < 0:
         raise ValueError(f"alpha must not be negative, it is {alpha}")
@@ -85,6 +104,10 @@ def selu(x: Tensor | Array) -> Tensor:
     """Returns the self-normalising form of `elu`, which keeps mean 0 and variance 1.
 
     G. Klambauer et al., "Self-normalizing neural networks" (2017).
+
+    >>> import numpy as np
+    >>> selu(np.array([-2.0, 0.0, 2.0]))
+    tensor([-1.52016647,  0.        ,  2.10140197])
     """
     return as_tensor(rules.layers.elu(x, alpha=_SELU_ALPHA, scale=_SELU_SCALE))
 
@@ -112,27 +135,52 @@ def gelu(x: Tensor | Array, approximate: str = "none") -> Tensor:
 
 
 def silu(x: Tensor | Array) -> Tensor:
-    """Returns `x * sigmoid(x)`, also called swish."""
+    """Returns `x * sigmoid(x)`, also called swish.
+
+    >>> import numpy as np
+    >>> silu(np.array([-2.0, 0.0, 2.0]))
+    tensor([-0.23840584,  0.        ,  1.76159416])
+    """
     return as_tensor(rules.layers.silu(x))
 
 
 def mish(x: Tensor | Array) -> Tensor:
-    """Returns `x * tanh(softplus(x))`. D. Misra, "Mish" (2020)."""
+    """Returns `x * tanh(softplus(x))`. D. Misra, "Mish" (2020).
+
+    >>> import numpy as np
+    >>> mish(np.array([-2.0, 0.0, 2.0]))
+    tensor([-0.25250148,  0.        ,  1.94395896])
+    """
     return as_tensor(x * ops.tanh(rules.layers.softplus(x)))
 
 
 def sigmoid(x: Tensor | Array) -> Tensor:
-    """Returns `1 / (1 + exp(-x))`; never overflows."""
+    """Returns `1 / (1 + exp(-x))`; never overflows.
+
+    >>> import numpy as np
+    >>> sigmoid(np.array([-2.0, 0.0, 2.0]))
+    tensor([0.11920292, 0.5       , 0.88079708])
+    """
     return as_tensor(ops.sigmoid(x))
 
 
 def logsigmoid(x: Tensor | Array) -> Tensor:
-    """Returns the logarithm of `sigmoid(x)`, exact even where `sigmoid(x)` is tiny."""
+    """Returns the logarithm of `sigmoid(x)`, exact even where `sigmoid(x)` is tiny.
+
+    >>> import numpy as np
+    >>> logsigmoid(np.array([-2.0, 0.0, 2.0]))
+    tensor([-2.12692801, -0.69314718, -0.12692801])
+    """
     return as_tensor(-rules.layers.softplus(-x))
 
 
 def tanh(x: Tensor | Array) -> Tensor:
-    """Returns the hyperbolic tangent."""
+    """Returns the hyperbolic tangent.
+
+    >>> import numpy as np
+    >>> tanh(np.array([-2.0, 0.0, 2.0]))
+    tensor([-0.96402758,  0.        ,  0.96402758])
+    """
     return as_tensor(ops.tanh(x))
 
 
@@ -141,6 +189,10 @@ def softplus(x: Tensor | Array, beta: float = 1.0, threshold: float = 20.0) -> T
 
     It never overflows. An infinite `threshold` disables the limit; the results differ from those
     with 20 by up to 2e-9.
+
+    >>> import numpy as np
+    >>> softplus(np.array([-2.0, 0.0, 2.0]))
+    tensor([0.12692801, 0.69314718, 2.12692801])
     """
     scaled = x if beta == 1.0 else x * beta
     smooth = rules.layers.softplus(scaled)
@@ -149,7 +201,12 @@ def softplus(x: Tensor | Array, beta: float = 1.0, threshold: float = 20.0) -> T
 
 
 def softsign(x: Tensor | Array) -> Tensor:
-    """Returns `x / (1 + |x|)`."""
+    """Returns `x / (1 + |x|)`.
+
+    >>> import numpy as np
+    >>> softsign(np.array([-2.0, 0.0, 2.0]))
+    tensor([-0.66666667,  0.        ,  0.66666667])
+    """
     return as_tensor(x / (ops.absolute(x) + 1))
 
 
@@ -158,6 +215,10 @@ def hardtanh(x: Tensor | Array, min_val: float = -1.0, max_val: float = 1.0) -> 
 
     Raises:
         ValueError: `min_val` is not less than `max_val`.
+
+    >>> import numpy as np
+    >>> hardtanh(np.array([-2.0, 0.0, 2.0]))
+    tensor([-1.,  0.,  1.])
     """
     if not min_val < max_val:
         raise ValueError(f"min_val must be less than max_val; got {min_val} and {max_val}")
@@ -165,12 +226,24 @@ def hardtanh(x: Tensor | Array, min_val: float = -1.0, max_val: float = 1.0) -> 
 
 
 def softmax(x: Tensor | Array, dim: int = -1) -> Tensor:
-    """Returns positive numbers that sum to 1 along the axis `dim`."""
+    """Returns positive numbers that sum to 1 along the axis `dim`.
+
+    >>> import numpy as np
+    >>> softmax(np.array([[0.0, 0.0], [0.0, np.log(3.0)]]))
+    tensor([[0.5 , 0.5 ],
+            [0.25, 0.75]])
+    """
     return as_tensor(_along(ops.softmax, x, dim))
 
 
 def log_softmax(x: Tensor | Array, dim: int = -1) -> Tensor:
-    """Returns the logarithm of `softmax(x, dim)`, exact even where the softmax is tiny."""
+    """Returns the logarithm of `softmax(x, dim)`, exact even where the softmax is tiny.
+
+    >>> import numpy as np
+    >>> log_softmax(np.array([[0.0, 0.0], [0.0, np.log(3.0)]]))
+    tensor([[-0.69314718, -0.69314718],
+            [-1.38629436, -0.28768207]])
+    """
     return as_tensor(_along(ops.log_softmax, x, dim))
 
 
@@ -181,7 +254,12 @@ def _along(function: Any, x: Any, dim: int) -> Any:
 
 
 class ReLU(Module):
-    """Replaces negative numbers by 0."""
+    """Replaces negative numbers by 0.
+
+    >>> import numpy as np
+    >>> ReLU()(np.array([-2.0, 0.0, 2.0]))
+    tensor([0., 0., 2.])
+    """
 
     def forward(self, x: Any) -> Tensor:
         """Returns `relu(x)`."""
@@ -189,7 +267,12 @@ class ReLU(Module):
 
 
 class ReLU6(Module):
-    """Limits numbers to the range from 0 to 6."""
+    """Limits numbers to the range from 0 to 6.
+
+    >>> import numpy as np
+    >>> ReLU6()(np.array([-2.0, 0.0, 2.0]))
+    tensor([0., 0., 2.])
+    """
 
     def forward(self, x: Any) -> Tensor:
         """Returns `relu6(x)`."""
@@ -197,7 +280,12 @@ class ReLU6(Module):
 
 
 class SELU(Module):
-    """The module form of `functional.selu`."""
+    """The module form of `functional.selu`.
+
+    >>> import numpy as np
+    >>> SELU()(np.array([-2.0, 0.0, 2.0]))
+    tensor([-1.52016647,  0.        ,  2.10140197])
+    """
 
     def forward(self, x: Any) -> Tensor:
         """Returns `selu(x)`."""
@@ -205,7 +293,12 @@ class SELU(Module):
 
 
 class SiLU(Module):
-    """The module form of `functional.silu`."""
+    """The module form of `functional.silu`.
+
+    >>> import numpy as np
+    >>> SiLU()(np.array([-2.0, 0.0, 2.0]))
+    tensor([-0.23840584,  0.        ,  1.76159416])
+    """
 
     def forward(self, x: Any) -> Tensor:
         """Returns `silu(x)`."""
@@ -213,7 +306,12 @@ class SiLU(Module):
 
 
 class Mish(Module):
-    """The module form of `functional.mish`."""
+    """The module form of `functional.mish`.
+
+    >>> import numpy as np
+    >>> Mish()(np.array([-2.0, 0.0, 2.0]))
+    tensor([-0.25250148,  0.        ,  1.94395896])
+    """
 
     def forward(self, x: Any) -> Tensor:
         """Returns `mish(x)`."""
@@ -221,7 +319,12 @@ class Mish(Module):
 
 
 class Sigmoid(Module):
-    """The module form of `functional.sigmoid`."""
+    """The module form of `functional.sigmoid`.
+
+    >>> import numpy as np
+    >>> Sigmoid()(np.array([-2.0, 0.0, 2.0]))
+    tensor([0.11920292, 0.5       , 0.88079708])
+    """
 
     def forward(self, x: Any) -> Tensor:
         """Returns `sigmoid(x)`."""
@@ -229,7 +332,12 @@ class Sigmoid(Module):
 
 
 class LogSigmoid(Module):
-    """The module form of `functional.logsigmoid`."""
+    """The module form of `functional.logsigmoid`.
+
+    >>> import numpy as np
+    >>> LogSigmoid()(np.array([-2.0, 0.0, 2.0]))
+    tensor([-2.12692801, -0.69314718, -0.12692801])
+    """
 
     def forward(self, x: Any) -> Tensor:
         """Returns `logsigmoid(x)`."""
@@ -237,7 +345,12 @@ class LogSigmoid(Module):
 
 
 class Tanh(Module):
-    """The hyperbolic tangent."""
+    """The hyperbolic tangent.
+
+    >>> import numpy as np
+    >>> Tanh()(np.array([-2.0, 0.0, 2.0]))
+    tensor([-0.96402758,  0.        ,  0.96402758])
+    """
 
     def forward(self, x: Any) -> Tensor:
         """Returns `tanh(x)`."""
@@ -245,7 +358,12 @@ class Tanh(Module):
 
 
 class Softsign(Module):
-    """The module form of `functional.softsign`."""
+    """The module form of `functional.softsign`.
+
+    >>> import numpy as np
+    >>> Softsign()(np.array([-2.0, 0.0, 2.0]))
+    tensor([-0.66666667,  0.        ,  0.66666667])
+    """
 
     def forward(self, x: Any) -> Tensor:
         """Returns `softsign(x)`."""
@@ -253,7 +371,12 @@ class Softsign(Module):
 
 
 class LeakyReLU(Module):
-    """The module form of `functional.leaky_relu`."""
+    """The module form of `functional.leaky_relu`.
+
+    >>> import numpy as np
+    >>> LeakyReLU()(np.array([-2.0, 0.0, 2.0]))
+    tensor([-0.02,  0.  ,  2.  ])
+    """
 
     def __init__(self, negative_slope: float = 0.01) -> None:
         super().__init__()
@@ -268,7 +391,12 @@ class LeakyReLU(Module):
 
 
 class ELU(Module):
-    """The module form of `functional.elu`."""
+    """The module form of `functional.elu`.
+
+    >>> import numpy as np
+    >>> ELU()(np.array([-2.0, 0.0, 2.0]))
+    tensor([-0.86466472,  0.        ,  2.        ])
+    """
 
     def __init__(self, alpha: float = 1.0) -> None:
         super().__init__()
@@ -283,7 +411,12 @@ class ELU(Module):
 
 
 class GELU(Module):
-    """The module form of `functional.gelu`."""
+    """The module form of `functional.gelu`.
+
+    >>> import numpy as np
+    >>> GELU()(np.array([-2.0, 0.0, 2.0]))
+    tensor([-0.04550026,  0.        ,  1.95449974])
+    """
 
     def __init__(self, approximate: str = "none") -> None:
         super().__init__()
@@ -298,7 +431,12 @@ class GELU(Module):
 
 
 class Softplus(Module):
-    """The module form of `functional.softplus`."""
+    """The module form of `functional.softplus`.
+
+    >>> import numpy as np
+    >>> Softplus()(np.array([-2.0, 0.0, 2.0]))
+    tensor([0.12692801, 0.69314718, 2.12692801])
+    """
 
     def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
         super().__init__()
@@ -314,7 +452,12 @@ class Softplus(Module):
 
 
 class Hardtanh(Module):
-    """The module form of `functional.hardtanh`."""
+    """The module form of `functional.hardtanh`.
+
+    >>> import numpy as np
+    >>> Hardtanh()(np.array([-2.0, 0.0, 2.0]))
+    tensor([-1.,  0.,  1.])
+    """
 
     def __init__(self, min_val: float = -1.0, max_val: float = 1.0) -> None:
         super().__init__()
@@ -330,7 +473,13 @@ class Hardtanh(Module):
 
 
 class Softmax(Module):
-    """The module form of `functional.softmax`."""
+    """The module form of `functional.softmax`.
+
+    >>> import numpy as np
+    >>> Softmax(dim=-1)(np.array([[0.0, 0.0], [0.0, np.log(3.0)]]))
+    tensor([[0.5 , 0.5 ],
+            [0.25, 0.75]])
+    """
 
     def __init__(self, dim: int = -1) -> None:
         super().__init__()
@@ -345,7 +494,13 @@ class Softmax(Module):
 
 
 class LogSoftmax(Module):
-    """The module form of `functional.log_softmax`."""
+    """The module form of `functional.log_softmax`.
+
+    >>> import numpy as np
+    >>> LogSoftmax(dim=-1)(np.array([[0.0, 0.0], [0.0, np.log(3.0)]]))
+    tensor([[-0.69314718, -0.69314718],
+            [-1.38629436, -0.28768207]])
+    """
 
     def __init__(self, dim: int = -1) -> None:
         super().__init__()

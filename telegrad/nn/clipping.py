@@ -77,6 +77,13 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -
 
     Raises:
         ValueError: `clip_value` is negative.
+
+    >>> from telegrad.autograd import tensor
+    >>> x = tensor([1.0, 2.0], requires_grad=True)
+    >>> (x * np.array([3.0, -0.5])).sum().backward()
+    >>> clip_grad_value_([x], 1.0)
+    >>> x.grad
+    tensor([ 1. , -0.5])
     """
     if not clip_value >= 0:
         raise ValueError(f"clip_value must not be negative, it is {clip_value}")

@@ -126,6 +126,10 @@ def conv2d(
     Raises:
         ValueError: The shapes do not fit each other or `groups`, a number is out of its range, or
             no filter fits into the image.
+
+    >>> conv2d(np.ones((1, 1, 3, 3)), np.ones((1, 1, 2, 2)))
+    tensor([[[[4., 4.],
+              [4., 4.]]]])
     """
     if x.ndim == 3:
         whole = ops.reshape(x, to=(1, *x.shape))
@@ -177,6 +181,9 @@ def conv1d(
 
     Raises:
         ValueError: The arguments do not fit, as for `conv2d`.
+
+    >>> conv1d(np.array([[[1.0, 2.0, 3.0]]]), np.array([[[1.0, -1.0]]]))
+    tensor([[[-1., -1.]]])
     """
     if x.ndim not in (2, 3) or weight.ndim != 3:
         raise ValueError(
@@ -311,6 +318,9 @@ class Conv1d(_Convolution):
     Attributes:
         weight: The filters, of shape (out_channels, in_channels / groups, kernel_size).
         bias: One number per filter, of shape (out_channels,), or None.
+
+    >>> Conv1d(3, 8, 5, padding=2)(np.ones((4, 3, 16), np.float32)).shape
+    (4, 8, 16)
     """
 
     def __init__(
@@ -396,6 +406,10 @@ def avg_pool2d(
 
     Raises:
         ValueError: A number is out of its range, or no window fits.
+
+    >>> avg_pool2d(np.arange(16.0).reshape(1, 4, 4), 2)
+    tensor([[[ 2.5,  4.5],
+             [10.5, 12.5]]])
     """
     windows = of_pooling(kernel_size, stride, padding)
     _check_axes(x)
@@ -416,6 +430,9 @@ def adaptive_avg_pool2d(x: Tensor | Array, output_size: Any) -> Tensor:
 
     Raises:
         ValueError: A number is not positive, or there are no rows or columns.
+
+    >>> adaptive_avg_pool2d(np.arange(16.0).reshape(1, 4, 4), (1, 2))
+    tensor([[[6.5, 8.5]]])
     """
     _check_axes(x)
     if 0 in x.shape[-2:]:
@@ -449,7 +466,12 @@ def _check_axes(x: Any) -> None:
 
 
 class MaxPool2d(Module):
-    """The module form of `functional.max_pool2d`."""
+    """The module form of `functional.max_pool2d`.
+
+    >>> MaxPool2d(2)(np.arange(16.0).reshape(1, 4, 4))
+    tensor([[[ 5.,  7.],
+             [13., 15.]]])
+    """
 
     def __init__(
         self,
@@ -475,7 +497,12 @@ class MaxPool2d(Module):
 
 
 class AvgPool2d(Module):
-    """The module form of `functional.avg_pool2d`."""
+    """The module form of `functional.avg_pool2d`.
+
+    >>> AvgPool2d(2)(np.arange(16.0).reshape(1, 4, 4))
+    tensor([[[ 2.5,  4.5],
+             [10.5, 12.5]]])
+    """
 
     def __init__(
         self,
@@ -502,7 +529,11 @@ class AvgPool2d(Module):
 
 
 class AdaptiveAvgPool2d(Module):
-    """The module form of `functional.adaptive_avg_pool2d`."""
+    """The module form of `functional.adaptive_avg_pool2d`.
+
+    >>> AdaptiveAvgPool2d((1, 2))(np.arange(16.0).reshape(1, 4, 4))
+    tensor([[[6.5, 8.5]]])
+    """
 
     def __init__(self, output_size: Any) -> None:
         super().__init__()
@@ -517,7 +548,11 @@ class AdaptiveAvgPool2d(Module):
 
 
 class Flatten(Module):
-    """Merges the axes from `start_dim` to `end_dim` into one; by default all but the first."""
+    """Merges the axes from `start_dim` to `end_dim` into one; by default all but the first.
+
+    >>> Flatten()(np.ones((5, 3, 4, 4))).shape
+    (5, 48)
+    """
 
     def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
         super().__init__()

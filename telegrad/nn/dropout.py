@@ -35,6 +35,11 @@ def dropout(
 
     Raises:
         ValueError: `p` is not a probability.
+
+    >>> dropout(np.ones(4), training=False)
+    tensor([1., 1., 1., 1.])
+    >>> dropout(np.ones(8), 0.5, rng=np.random.default_rng(0))
+    tensor([2., 2., 2., 0., 0., 0., 0., 0.])
     """
     if not 0.0 <= p <= 1.0:
         raise ValueError(f"a probability is from 0 to 1, not {p}")
@@ -59,6 +64,12 @@ class Dropout(Module):
 
     Raises:
         ValueError: `p` is not a probability.
+
+    >>> layer = Dropout(0.5, rng=np.random.default_rng(0))
+    >>> layer(np.ones(8))
+    tensor([2., 2., 2., 0., 0., 0., 0., 0.])
+    >>> layer.eval()(np.ones(8))
+    tensor([1., 1., 1., 1., 1., 1., 1., 1.])
     """
 
     def __init__(self, p: float = 0.5, *, rng: np.random.Generator | None = None) -> None:

@@ -31,6 +31,11 @@ def embedding(
     Raises:
         TypeError: `indices` are not integers.
         IndexError: An index names no row.
+
+    >>> table = np.array([[0.0, 0.0], [1.0, 2.0], [3.0, 4.0]])
+    >>> embedding(np.array([2, 1]), table)
+    tensor([[3., 4.],
+            [1., 2.]])
     """
     found = rules.layers.embedding(weight, indices, padding_idx=padding_idx, sparse=sparse)
     return found if isinstance(found, Tensor) else Tensor(found)

@@ -42,12 +42,22 @@ _Rng = np.random.Generator | None
 
 
 def uniform_(tensor: T, a: float = 0.0, b: float = 1.0, *, rng: _Rng = None) -> T:
-    """Fills the tensor with numbers drawn uniformly from `a` to `b`."""
+    """Fills the tensor with numbers drawn uniformly from `a` to `b`.
+
+    >>> x = uniform_(Tensor(np.zeros(1000)), -1.0, 1.0, rng=np.random.default_rng(0))
+    >>> x.shape, bool(abs(x.data).max() < 1.0)
+    ((1000,), True)
+    """
     return _filled(tensor, _generator(rng).uniform(a, b, tensor.shape))
 
 
 def normal_(tensor: T, mean: float = 0.0, std: float = 1.0, *, rng: _Rng = None) -> T:
-    """Fills the tensor with numbers drawn from a normal distribution."""
+    """Fills the tensor with numbers drawn from a normal distribution.
+
+    >>> x = normal_(Tensor(np.zeros(10_000)), std=2.0, rng=np.random.default_rng(0))
+    >>> round(float(x.data.std()), 1)
+    2.0
+    """
     return _filled(tensor, _generator(rng).normal(mean, std, tensor.shape))
 
 
@@ -65,6 +75,10 @@ def trunc_normal_(
     Raises:
         ValueError: `a` is not less than `b`, or the two are so far from the mean that almost no
             number would be kept.
+
+    >>> x = trunc_normal_(Tensor(np.zeros(1000)), rng=np.random.default_rng(0))
+    >>> bool(abs(x.data).max() <= 2.0)
+    True
     """
     if not a < b:
         raise ValueError(f"a must be less than b; got {a} and {b}")
@@ -81,12 +95,20 @@ def trunc_normal_(
 
 
 def constant_(tensor: T, val: float) -> T:
-    """Sets all items to `val`."""
+    """Sets all items to `val`.
+
+    >>> constant_(Tensor(np.zeros(2)), 0.5)
+    tensor([0.5, 0.5])
+    """
     return _filled(tensor, np.full(tensor.shape, val))
 
 
 def zeros_(tensor: T) -> T:
-    """Sets all items to 0."""
+    """Sets all items to 0.
+
+    >>> zeros_(Tensor(np.ones(2)))
+    tensor([0., 0.])
+    """
     return constant_(tensor, 0.0)
 
 
@@ -107,6 +129,10 @@ def xavier_uniform_(tensor: T, gain: float = 1.0, *, rng: _Rng = None) -> T:
 
     Raises:
         ValueError: The tensor has fewer than two axes.
+
+    >>> x = xavier_uniform_(Tensor(np.zeros((100, 100))), rng=np.random.default_rng(0))
+    >>> round(float(x.data.std()), 2)  # sqrt(2 / 200)
+    0.1
     """
     bound = math.sqrt(3) * _xavier(tensor.shape, gain)
     return uniform_(tensor, -bound, bound, rng=rng)
@@ -119,6 +145,10 @@ def xavier_normal_(tensor: T, gain: float = 1.0, *, rng: _Rng = None) -> T:
 
     Raises:
         ValueError: The tensor has fewer than two axes.
+
+    >>> x = xavier_normal_(Tensor(np.zeros((100, 100))), rng=np.random.default_rng(0))
+    >>> round(float(x.data.std()), 2)  # sqrt(2 / 200)
+    0.1
     """
     return normal_(tensor, 0.0, _xavier(tensor.shape, gain), rng=rng)
 
@@ -144,6 +174,10 @@ def kaiming_uniform_(
 
     Raises:
         ValueError: The tensor has fewer than two axes, or a name is unknown.
+
+    >>> x = kaiming_uniform_(Tensor(np.zeros((100, 100))), nonlinearity="relu", rng=np.random.default_rng(0))
+    >>> round(float(x.data.std()), 2)  # sqrt(2 / 100)
+    0.14
     """
     bound = math.sqrt(3) * _kaiming(tensor.shape, a, mode, nonlinearity)
     return uniform_(tensor, -bound, bound, rng=rng)
@@ -160,6 +194,10 @@ def kaiming_normal_(
     """Fills from a normal distribution of standard deviation gain / sqrt(fan).
 
     Arguments and errors are those of `kaiming_uniform_`.
+
+    >>> x = kaiming_normal_(Tensor(np.zeros((100, 100))), nonlinearity="relu", rng=np.random.default_rng(0))
+    >>> round(float(x.data.std()), 2)  # sqrt(2 / 100)
+    0.14
     """
     return normal_(tensor, 0.0, _kaiming(tensor.shape, a, mode, nonlinearity), rng=rng)
 

@@ -23,6 +23,9 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Tensor:
         x: The input, shape (..., in_features).
         weight: The matrix, shape (out_features, in_features).
         bias: The shift, shape (out_features,), or None.
+
+    >>> linear(np.array([1.0, 2.0]), np.array([[3.0, 4.0]]), np.array([0.5]))
+    tensor([11.5])
     """
     x = as_tensor(x)
     shape = weight.shape
@@ -100,7 +103,11 @@ class Linear(Module):
 
 
 class Identity(Module):
-    """Returns its argument; it fills the place of a module that is not needed."""
+    """Returns its argument; it fills the place of a module that is not needed.
+
+    >>> Identity()(np.array([1.0, 2.0]))
+    array([1., 2.])
+    """
 
     def forward(self, x: Any) -> Any:
         """Returns `x`."""

@@ -53,7 +53,12 @@ def mse_loss(x: Tensor | Array, target: Tensor | Array, *, reduction: str = "mea
 
 
 def l1_loss(x: Tensor | Array, target: Tensor | Array, *, reduction: str = "mean") -> Tensor:
-    """Returns the absolute distances."""
+    """Returns the absolute distances.
+
+    >>> import numpy as np
+    >>> l1_loss(np.array([1.0, 2.0]), np.array([1.0, 4.0])).item()
+    1.0
+    """
     return _reduced(abs(_difference(x, target)), reduction)
 
 
@@ -66,6 +71,10 @@ def huber_loss(
 
     Raises:
         ValueError: `delta` is not positive.
+
+    >>> import numpy as np
+    >>> huber_loss(np.array([1.0, 2.0]), np.array([1.0, 4.0])).item()
+    0.75
     """
     if not delta > 0:
         raise ValueError(f"delta must be positive, not {delta}")
@@ -79,6 +88,10 @@ def smooth_l1_loss(
 
     Raises:
         ValueError: `beta` is negative.
+
+    >>> import numpy as np
+    >>> smooth_l1_loss(np.array([1.0, 2.0]), np.array([1.0, 4.0])).item()
+    0.75
     """
     if beta < 0:
         raise ValueError(f"beta must not be negative, it is {beta}")
@@ -101,6 +114,10 @@ def binary_cross_entropy(
         target: Probabilities, of the same shape.
         weight: A factor of each loss, which broadcasts; None for 1.
         reduction: "mean", "sum" or "none".
+
+    >>> import numpy as np
+    >>> round(binary_cross_entropy(np.array([0.5, 0.75]), np.array([1.0, 0.0])).item(), 6)
+    1.039721
     """
     losses = rules.layers.binary_cross_entropy(x, _matching(target, x))
     return _reduced(losses if weight is None else losses * _cast(weight, x), reduction)
@@ -122,6 +139,10 @@ def binary_cross_entropy_with_logits(
         weight: A factor of each loss, which broadcasts; None for 1.
         reduction: "mean", "sum" or "none".
         pos_weight: A factor of the losses of positive targets, which broadcasts; None for 1.
+
+    >>> import numpy as np
+    >>> round(binary_cross_entropy_with_logits(np.array([0.0, np.log(3.0)]), np.array([1.0, 0.0])).item(), 6)
+    1.039721
     """
     target = _matching(target, x)
     if pos_weight is None:
@@ -149,6 +170,10 @@ def kl_div(
         reduction: "mean", "sum", "none", or "batchmean": the sum divided by the length of the first
             axis.
         log_target: True if `target` holds logarithms.
+
+    >>> import numpy as np
+    >>> round(kl_div(np.log(np.array([[0.25, 0.75]])), np.array([[0.5, 0.5]]), reduction="batchmean").item(), 6)
+    0.143841
     """
     target = _matching(target, x)
     if log_target:
@@ -178,6 +203,10 @@ def nll_loss(
         weight: A factor for each class, as for `cross_entropy`.
         ignore_index: A label that does not count.
         reduction: "mean", "sum" or "none".
+
+    >>> import numpy as np
+    >>> round(nll_loss(np.log(np.array([[0.25, 0.75]])), np.array([1])).item(), 6)
+    0.287682
     """
     found = _labelled(x, target, weight, ignore_index)
     losses = -rules.layers.picked(found.scores, found.labels)
@@ -384,7 +413,12 @@ class _Loss(Module):
 
 
 class MSELoss(_Loss):
-    """The module form of `functional.mse_loss`."""
+    """The module form of `functional.mse_loss`.
+
+    >>> import numpy as np
+    >>> MSELoss()(np.array([1.0, 2.0]), np.array([1.0, 4.0])).item()
+    2.0
+    """
 
     def forward(self, x: Any, target: Any) -> Tensor:
         """Returns the squared distances, reduced."""
@@ -392,7 +426,12 @@ class MSELoss(_Loss):
 
 
 class L1Loss(_Loss):
-    """The module form of `functional.l1_loss`."""
+    """The module form of `functional.l1_loss`.
+
+    >>> import numpy as np
+    >>> L1Loss()(np.array([1.0, 2.0]), np.array([1.0, 4.0])).item()
+    1.0
+    """
 
     def forward(self, x: Any, target: Any) -> Tensor:
         """Returns the absolute distances, reduced."""
@@ -400,7 +439,12 @@ class L1Loss(_Loss):
 
 
 class SmoothL1Loss(_Loss):
-    """The module form of `functional.smooth_l1_loss`."""
+    """The module form of `functional.smooth_l1_loss`.
+
+    >>> import numpy as np
+    >>> SmoothL1Loss()(np.array([1.0, 2.0]), np.array([1.0, 4.0])).item()
+    0.75
+    """
 
     def __init__(self, *, reduction: str = "mean", beta: float = 1.0) -> None:
         super().__init__(reduction=reduction)
@@ -412,7 +456,12 @@ class SmoothL1Loss(_Loss):
 
 
 class HuberLoss(_Loss):
-    """The module form of `functional.huber_loss`."""
+    """The module form of `functional.huber_loss`.
+
+    >>> import numpy as np
+    >>> HuberLoss()(np.array([1.0, 2.0]), np.array([1.0, 4.0])).item()
+    0.75
+    """
 
     def __init__(self, *, reduction: str = "mean", delta: float = 1.0) -> None:
         super().__init__(reduction=reduction)
@@ -424,7 +473,12 @@ class HuberLoss(_Loss):
 
 
 class BCELoss(_Loss):
-    """The module form of `functional.binary_cross_entropy`."""
+    """The module form of `functional.binary_cross_entropy`.
+
+    >>> import numpy as np
+    >>> round(BCELoss()(np.array([0.5, 0.75]), np.array([1.0, 0.0])).item(), 6)
+    1.039721
+    """
 
     weight: Tensor | None
 
@@ -438,7 +492,12 @@ class BCELoss(_Loss):
 
 
 class BCEWithLogitsLoss(_Loss):
-    """The module form of `functional.binary_cross_entropy_with_logits`."""
+    """The module form of `functional.binary_cross_entropy_with_logits`.
+
+    >>> import numpy as np
+    >>> round(BCEWithLogitsLoss()(np.array([0.0, np.log(3.0)]), np.array([1.0, 0.0])).item(), 6)
+    1.039721
+    """
 
     weight: Tensor | None
     pos_weight: Tensor | None
@@ -462,7 +521,12 @@ class BCEWithLogitsLoss(_Loss):
 
 
 class NLLLoss(_Loss):
-    """The module form of `functional.nll_loss`."""
+    """The module form of `functional.nll_loss`.
+
+    >>> import numpy as np
+    >>> round(NLLLoss()(np.log(np.array([[0.25, 0.75]])), np.array([1])).item(), 6)
+    0.287682
+    """
 
     weight: Tensor | None
 
@@ -521,7 +585,12 @@ class CrossEntropyLoss(_Loss):
 
 
 class KLDivLoss(_Loss):
-    """The module form of `functional.kl_div`."""
+    """The module form of `functional.kl_div`.
+
+    >>> import numpy as np
+    >>> round(KLDivLoss(reduction="batchmean")(np.log(np.array([[0.25, 0.75]])), np.array([[0.5, 0.5]])).item(), 6)
+    0.143841
+    """
 
     reductions = ("mean", "sum", "none", "batchmean")
 

@@ -170,6 +170,10 @@ class Parameter(Tensor):
     Args:
         data: An array, whose memory is shared, or anything that NumPy makes an array of.
         requires_grad: False for a parameter that is not trained.
+
+    >>> import numpy as np
+    >>> Parameter(np.zeros(2)).requires_grad
+    True
     """
 
     __slots__ = ()
@@ -192,6 +196,17 @@ class Module:
 
     Attributes:
         training: True after `train()`, False after `eval()`; True at first.
+
+    >>> import numpy as np
+    >>> class Scale(Module):
+    ...     def __init__(self) -> None:
+    ...         super().__init__()
+    ...         self.factor = Parameter(np.array(3.0))
+    ...     def forward(self, x):
+    ...         return x * self.factor
+    >>> model = Scale()
+    >>> model(np.array([1.0, 2.0])).data.tolist(), [name for name, _ in model.named_parameters()]
+    ([3.0, 6.0], ['factor'])
     """
 
     training: bool

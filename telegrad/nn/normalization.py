@@ -48,6 +48,9 @@ def layer_norm(
 
     Raises:
         ValueError: The shapes do not fit, or there are no items.
+
+    >>> layer_norm(np.array([[1.0, 2.0, 3.0]]), (3,))
+    tensor([[-1.22473569,  0.        ,  1.22473569]])
     """
     return _over_last(x, tuple(normalized_shape), weight, bias, eps, centred=True)
 
@@ -71,6 +74,9 @@ def rms_norm(
 
     Raises:
         ValueError: The shapes do not fit, or there are no items.
+
+    >>> rms_norm(np.array([[3.0, 4.0]]), (2,))
+    tensor([[0.84852814, 1.13137085]])
     """
     added = float(np.finfo(x.dtype).eps) if eps is None else eps
     return _over_last(x, tuple(normalized_shape), weight, None, added, centred=False)
@@ -120,6 +126,10 @@ def batch_norm(
     Raises:
         ValueError: A shape does not fit; or, in training, each channel has only one value; or,
             outside of it, there are no running statistics.
+
+    >>> batch_norm(np.array([[1.0], [3.0]]), None, None, training=True, eps=0.0)
+    tensor([[-1.],
+            [ 1.]])
     """
     if x.ndim < 2:
         raise ValueError(f"batches have shape (n, channels, ...), not {x.shape}")
@@ -236,6 +246,9 @@ class RMSNorm(Module):
 
     Attributes:
         weight: The factor, of shape `normalized_shape`, or None.
+
+    >>> RMSNorm(2, dtype=np.float64)(np.array([[3.0, 4.0]]))
+    tensor([[0.84852814, 1.13137085]], grad_fn=<normalize>)
     """
 
     weight: Parameter | None
@@ -363,6 +376,11 @@ class BatchNorm1d(_BatchNorm):
     """Batch normalisation of inputs of shape (n, channels) or (n, channels, length).
 
     Arguments and attributes are those of `BatchNorm2d`.
+
+    >>> norm = BatchNorm1d(2)
+    >>> _ = norm(np.full((3, 2), 5.0, np.float32))
+    >>> norm.running_mean.data.tolist()
+    [0.5, 0.5]
     """
 
     def _ndims(self) -> tuple[int, ...]:

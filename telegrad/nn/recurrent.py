@@ -164,6 +164,9 @@ class GRUCell(_Cell):
 
     Raises:
         ValueError: A length is not positive, or `dtype` is not floating-point.
+
+    >>> GRUCell(3, 2)(np.ones((5, 3), np.float32)).shape
+    (5, 2)
     """
 
     kind = "gru"
@@ -191,6 +194,10 @@ class LSTMCell(_Cell):
 
     Raises:
         ValueError: A length is not positive, or `dtype` is not floating-point.
+
+    >>> h, c = LSTMCell(3, 2)(np.ones((5, 3), np.float32))
+    >>> h.shape, c.shape
+    ((5, 2), (5, 2))
     """
 
     kind = "lstm"
@@ -361,6 +368,10 @@ class GRU(_Sequence):
 
     Raises:
         ValueError: A number is out of its range, or `dtype` is not floating-point.
+
+    >>> y, h = GRU(3, 2)(np.ones((7, 5, 3), np.float32))
+    >>> y.shape, h.shape
+    ((7, 5, 2), (1, 5, 2))
     """
 
     kind = "gru"

@@ -139,6 +139,14 @@ class AdamW(Adam):
         TypeError: A parameter is not a Tensor.
         ValueError: A number is out of its range, or a parameter is not a leaf that needs a
             gradient.
+
+    >>> from telegrad.autograd import tensor
+    >>> x = tensor(1.0, requires_grad=True)
+    >>> optimizer = AdamW([x], lr=0.25)
+    >>> (x * x).backward()
+    >>> optimizer.step()
+    >>> round(x.item(), 6)
+    0.7475
     """
 
     decoupled = True

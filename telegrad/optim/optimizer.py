@@ -143,6 +143,10 @@ class HasGroups(Protocol):
     Attributes:
         defaults: The options of groups that do not set them.
         param_groups: The groups, each a dict with its options.
+
+    >>> from telegrad import optim, tensor
+    >>> isinstance(optim.SGD([tensor(1.0, requires_grad=True)], lr=0.1), HasGroups)
+    True
     """
 
     defaults: dict[str, Any]
@@ -166,6 +170,17 @@ class Optimizer(ABC):
         defaults: The options that were given.
         param_groups: The groups, each a dict with its `params` and all options; `group["lr"]` may
             be assigned.
+
+    >>> from telegrad import tensor
+    >>> class SignDescent(Optimizer):
+    ...     def update(self, parameter, gradient, state):
+    ...         return parameter - 0.5 * np.sign(gradient), state
+    >>> x = tensor([1.0, -2.0], requires_grad=True)
+    >>> optimizer = SignDescent([x])
+    >>> (x * x).sum().backward()
+    >>> optimizer.step()
+    >>> x
+    tensor([ 0.5, -1.5], requires_grad=True)
     """
 
     def __init__(

@@ -40,6 +40,14 @@ class RMSprop(Optimizer):
         TypeError: A parameter is not a Tensor.
         ValueError: A number is out of its range, or a parameter is not a leaf that needs a
             gradient.
+
+    >>> from telegrad.autograd import tensor
+    >>> x = tensor(1.0, requires_grad=True)
+    >>> optimizer = RMSprop([x], lr=0.25)
+    >>> (x * x).backward()
+    >>> optimizer.step()
+    >>> round(x.item(), 6)
+    -1.5
     """
 
     def __init__(
@@ -140,6 +148,14 @@ class Adagrad(Optimizer):
         TypeError: A parameter is not a Tensor.
         ValueError: A number is out of its range, or a parameter is not a leaf that needs a
             gradient.
+
+    >>> from telegrad.autograd import tensor
+    >>> x = tensor(1.0, requires_grad=True)
+    >>> optimizer = Adagrad([x], lr=0.25)
+    >>> (x * x).backward()
+    >>> optimizer.step()
+    >>> round(x.item(), 6)
+    0.75
     """
 
     def __init__(

@@ -44,6 +44,16 @@ class Scheduler(ABC):
 
     Attributes:
         last_epoch: The number of calls of `step`.
+
+    >>> from telegrad import optim, tensor
+    >>> class Halve(Scheduler):
+    ...     def rate(self, base: float, t: int) -> float:
+    ...         return base / 2**t
+    >>> optimizer = optim.SGD([tensor(1.0, requires_grad=True)], lr=1.0)
+    >>> scheduler = Halve(optimizer)
+    >>> scheduler.step()
+    >>> optimizer.param_groups[0]["lr"]
+    0.5
     """
 
     def __init__(self, optimizer: HasGroups, *, last_epoch: int = -1) -> None:
@@ -114,6 +124,16 @@ class LambdaLR(Scheduler):
         optimizer: The optimizer whose rates it sets.
         lr_lambda: The function of the number of steps that returns the factor.
         last_epoch: The number of steps already made, minus one.
+
+    >>> from telegrad import optim, tensor
+    >>> optimizer = optim.SGD([tensor(1.0, requires_grad=True)], lr=1.0)
+    >>> scheduler = LambdaLR(optimizer, lambda t: 1 / (1 + t))
+    >>> rates = []
+    >>> for _ in range(4):
+    ...     rates.append(round(scheduler.get_last_lr()[0], 3))
+    ...     scheduler.step()
+    >>> rates
+    [1.0, 0.5, 0.333, 0.25]
     """
 
     def __init__(
@@ -169,6 +189,16 @@ class MultiStepLR(Scheduler):
         milestones: The numbers of steps after which the rate falls.
         gamma: The factor by which it falls.
         last_epoch: The number of steps already made, minus one.
+
+    >>> from telegrad import optim, tensor
+    >>> optimizer = optim.SGD([tensor(1.0, requires_grad=True)], lr=1.0)
+    >>> scheduler = MultiStepLR(optimizer, [1, 3], gamma=0.5)
+    >>> rates = []
+    >>> for _ in range(4):
+    ...     rates.append(round(scheduler.get_last_lr()[0], 3))
+    ...     scheduler.step()
+    >>> rates
+    [1.0, 0.5, 0.5, 0.25]
     """
 
     def __init__(
@@ -195,6 +225,16 @@ class ExponentialLR(Scheduler):
         optimizer: The optimizer whose rates it sets.
         gamma: The factor of each step.
         last_epoch: The number of steps already made, minus one.
+
+    >>> from telegrad import optim, tensor
+    >>> optimizer = optim.SGD([tensor(1.0, requires_grad=True)], lr=1.0)
+    >>> scheduler = ExponentialLR(optimizer, 0.5)
+    >>> rates = []
+    >>> for _ in range(4):
+    ...     rates.append(round(scheduler.get_last_lr()[0], 3))
+    ...     scheduler.step()
+    >>> rates
+    [1.0, 0.5, 0.25, 0.125]
     """
 
     def __init__(self, optimizer: HasGroups, gamma: float, *, last_epoch: int = -1) -> None:
@@ -216,6 +256,16 @@ class LinearLR(Scheduler):
         end_factor: The last factor; at least 0, at most 1.
         total_iters: The number of steps after which the end is reached; positive.
         last_epoch: The number of steps already made, minus one.
+
+    >>> from telegrad import optim, tensor
+    >>> optimizer = optim.SGD([tensor(1.0, requires_grad=True)], lr=1.0)
+    >>> scheduler = LinearLR(optimizer, start_factor=0.25, total_iters=3)
+    >>> rates = []
+    >>> for _ in range(5):
+    ...     rates.append(round(scheduler.get_last_lr()[0], 3))
+    ...     scheduler.step()
+    >>> rates
+    [0.25, 0.5, 0.75, 1.0, 1.0]
     """
 
     def __init__(
@@ -254,6 +304,16 @@ class CosineAnnealingLR(Scheduler):
         T_max: The number of steps after which `eta_min` is reached; positive.
         eta_min: The least rate.
         last_epoch: The number of steps already made, minus one.
+
+    >>> from telegrad import optim, tensor
+    >>> optimizer = optim.SGD([tensor(1.0, requires_grad=True)], lr=1.0)
+    >>> scheduler = CosineAnnealingLR(optimizer, 4)
+    >>> rates = []
+    >>> for _ in range(5):
+    ...     rates.append(round(scheduler.get_last_lr()[0], 3))
+    ...     scheduler.step()
+    >>> rates
+    [1.0, 0.854, 0.5, 0.146, 0.0]
     """
 
     def __init__(
@@ -290,6 +350,16 @@ class OneCycleLR(Scheduler):
 
     Raises:
         ValueError: A number is out of its range, or the optimizer has no momentum to cycle.
+
+    >>> from telegrad import optim, tensor
+    >>> optimizer = optim.SGD([tensor(1.0, requires_grad=True)], lr=1.0)
+    >>> scheduler = OneCycleLR(optimizer, 1.0, 5, cycle_momentum=False)
+    >>> rates = []
+    >>> for _ in range(5):
+    ...     rates.append(round(scheduler.get_last_lr()[0], 3))
+    ...     scheduler.step()
+    >>> rates
+    [0.04, 0.95, 0.611, 0.188, 0.0]
     """
 
     def __init__(
@@ -365,6 +435,18 @@ class SequentialLR(Scheduler):
     Raises:
         ValueError: The number of milestones is not that of the schedules minus one, or a schedule
             belongs to another optimizer.
+
+    >>> from telegrad import optim, tensor
+    >>> optimizer = optim.SGD([tensor(1.0, requires_grad=True)], lr=1.0)
+    >>> scheduler = SequentialLR(
+    ...     optimizer, [LinearLR(optimizer, total_iters=2), ExponentialLR(optimizer, 0.5)], [2]
+    ... )
+    >>> rates = []
+    >>> for _ in range(5):
+    ...     rates.append(round(scheduler.get_last_lr()[0], 3))
+    ...     scheduler.step()
+    >>> rates
+    [0.333, 0.667, 1.0, 0.5, 0.25]
     """
 
     def __init__(
@@ -440,6 +522,14 @@ class ReduceLROnPlateau:
 
     Raises:
         ValueError: `factor` is not below 1, or a mode is unknown.
+
+    >>> from telegrad import optim, tensor
+    >>> optimizer = optim.SGD([tensor(1.0, requires_grad=True)], lr=1.0)
+    >>> scheduler = ReduceLROnPlateau(optimizer, patience=1, factor=0.5)
+    >>> for loss in (3.0, 2.0, 2.0, 2.0):
+    ...     scheduler.step(loss)
+    >>> optimizer.param_groups[0]["lr"]
+    0.5
     """
 
     def __init__(

@@ -180,6 +180,19 @@ class DistributedDataParallel(Module):
     Attributes:
         module: The wrapped module. `parameters()`, `state_dict()` and the like are its own: names
             have no prefix, so a state saved with the wrapper can be loaded without it.
+
+    Example:
+        >>> import numpy as np
+        >>> from telegrad import collectives, nn, parallel
+        >>> from telegrad.testing import Cluster
+        >>> def step() -> float:  # runs on every worker
+        ...     rank = collectives.init_process_group().rank
+        ...     model = parallel.DistributedDataParallel(nn.Linear(1, 1))
+        ...     model(np.full((4, 1), float(rank), np.float32)).mean().backward()
+        ...     return model.module.weight.grad.item()  # the mean of 0 and 1
+        >>> with Cluster(2) as cluster:
+        ...     cluster.run(step)
+        [0.5, 0.5]
     """
 
     module: Module

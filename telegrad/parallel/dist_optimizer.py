@@ -194,6 +194,19 @@ class DistributedOptimizer:
             step uses their present values; schedulers of `telegrad.optim` set them.
         defaults: The options of groups that state none.
         loss_scale: The argument of that name.
+
+    Example:
+        >>> from telegrad import dist_autograd, optim, parallel, rpc
+        >>> from telegrad.nn import Parameter
+        >>> with rpc.init_rpc("a"):
+        ...     weight = rpc.RRef(Parameter([3.0]))
+        ...     optimizer = parallel.DistributedOptimizer(optim.SGD, [weight], lr=0.5)
+        ...     with dist_autograd.context() as context_id:
+        ...         loss = weight.to_here() * 2.0
+        ...         dist_autograd.backward(context_id, [loss.sum()])
+        ...         result = optimizer.step(context_id)
+        ...     weight.to_here().item()
+        2.0
     """
 
     def __init__(

@@ -329,6 +329,11 @@ class StepResult:
         trainers: The number of trainers whose gradients were averaged.
         uneven: True if a trainer was lost, or left its context, while the round was stepped: its
             gradients may count at some owners only. Always False if a norm was computed.
+
+    Example:
+        >>> result = StepResult(stepped=True, norm=2.5)
+        >>> result.stepped, result.norm, result.trainers
+        (True, 2.5, 1)
     """
 
     stepped: bool
@@ -346,6 +351,10 @@ class StepFailure:
         stepped: The owners that have stepped.
         failed: The owners that raised. If `update` raised, some parameters may have been stepped.
         unknown: The owners that are lost or did not answer in time: they may have stepped or not.
+
+    Example:
+        >>> str(StepFailure(stepped=("ps0",), unknown=("ps1",)))
+        'ps0 stepped; ps1 may have stepped or not'
     """
 
     stepped: tuple[str, ...] = ()

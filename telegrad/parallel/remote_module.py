@@ -51,6 +51,13 @@ def parameter_rrefs(module_or_rref: Module | RRef[Any]) -> list[RRef[Parameter]]
     Raises:
         TypeError: The argument is neither, or a reference to something else.
         WorkerLostError: The owner is lost.
+
+    Example:
+        >>> from telegrad import nn, parallel, rpc
+        >>> with rpc.init_rpc("a"):
+        ...     model = rpc.remote("a", nn.Linear, (3, 2))
+        ...     [rref.to_here().shape for rref in parallel.parameter_rrefs(model)]
+        [(2, 3), (2,)]
     """
     if isinstance(module_or_rref, Module):
         return _of_module(module_or_rref)
@@ -120,6 +127,14 @@ class RemoteModule(RemotePart):
     Attributes:
         training: The mode that `train()` or `eval()` of this handle set last, else the module's own
             mode when the handle was made. Another handle may have changed the mode since.
+
+    Example:
+        >>> import numpy as np
+        >>> from telegrad import nn, no_grad, parallel, rpc
+        >>> with rpc.init_rpc("a"), no_grad():
+        ...     layer = parallel.RemoteModule("a", nn.Linear, (3, 2))
+        ...     layer(np.ones((5, 3), np.float32)).shape
+        (5, 2)
     """
 
     def __init__(

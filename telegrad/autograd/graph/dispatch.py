@@ -32,7 +32,13 @@ R = TypeVar("R")
 
 
 class Tier(Enum):
-    """How far a function can be differentiated; what has no entry is `NONE`."""
+    """How far a function can be differentiated; what has no entry is `NONE`.
+
+    >>> import numpy as np
+    >>> from telegrad.autograd import extend
+    >>> extend.tier_of(np.exp), extend.tier_of(np.floor)
+    (<Tier.SECOND_ORDER: 'tier 1'>, <Tier.CONSTANT: 'constant'>)
+    """
 
     SECOND_ORDER = "tier 1"
     FIRST_ORDER = "tier 2"

@@ -123,7 +123,15 @@ class no_grad(GradMode):
 
 
 class enable_grad(GradMode):
-    """Inside, operations are recorded again, whatever the block around it says."""
+    """Inside, operations are recorded again, whatever the block around it says.
+
+    >>> from telegrad.autograd import no_grad, tensor
+    >>> x = tensor(2.0, requires_grad=True)
+    >>> with no_grad(), enable_grad():
+    ...     y = x * x
+    >>> y.requires_grad
+    True
+    """
 
     def __init__(self) -> None:
         super().__init__(enabled=True)
