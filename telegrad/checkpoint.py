@@ -71,6 +71,12 @@ def save_state_dict(
         OSError: The file cannot be written; an existing file stays as it was.
         TypeError: A key or a value of `metadata` is not a str, or the format does not support a
             dtype (complex128, extended precision).
+
+    >>> import tempfile
+    >>> path = tempfile.mkdtemp() + "/weights.safetensors"
+    >>> save_state_dict({"weight": np.ones(2)}, path, metadata={"epoch": "3"})
+    >>> load_state_dict(path), load_metadata(path)
+    ({'weight': array([1., 1.])}, {'epoch': '3'})
     """
     library, numpy_library = _library("safetensors"), _library("safetensors.numpy")
     words: Mapping[Any, Any] = metadata or {}
@@ -101,6 +107,12 @@ def load_state_dict(path: str | os.PathLike[str]) -> dict[str, Array]:
         ImportError: safetensors is not installed.
         OSError: There is no such file.
         ValueError: The file is not of this format.
+
+    >>> import tempfile
+    >>> path = tempfile.mkdtemp() + "/weights.safetensors"
+    >>> save_state_dict({"weight": np.ones(2)}, path)
+    >>> load_state_dict(path)
+    {'weight': array([1., 1.])}
     """
     library = _library("safetensors")
     try:
@@ -117,6 +129,12 @@ def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
         ImportError: safetensors is not installed.
         OSError: There is no such file.
         ValueError: The file is not of this format.
+
+    >>> import tempfile
+    >>> path = tempfile.mkdtemp() + "/weights.safetensors"
+    >>> save_state_dict({"weight": np.ones(2)}, path, metadata={"epoch": "3"})
+    >>> load_metadata(path)
+    {'epoch': '3'}
     """
     library = _library("safetensors")
     try:
@@ -164,6 +182,12 @@ def load_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
         ImportError: safetensors is not installed.
         OSError: There is no such file.
         ValueError: `save_checkpoint` did not write the file.
+
+    >>> import tempfile
+    >>> path = tempfile.mkdtemp() + "/checkpoint.safetensors"
+    >>> save_checkpoint({"epoch": 3, "rates": [0.1, 0.01]}, path)
+    >>> load_checkpoint(path)
+    {'epoch': 3, 'rates': [0.1, 0.01]}
     """
     words = load_metadata(path)
     if _TREE not in words:

@@ -56,21 +56,56 @@ __all__ = [
 
 
 class TelegradError(Exception):
-    """The base of every error that telegrad raises on purpose."""
+    """The base of every error that telegrad raises on purpose.
+
+    Example:
+        >>> from telegrad import rpc
+        >>> try:
+        ...     rpc.rpc_sync("worker1", print)
+        ... except TelegradError as error:
+        ...     print(type(error).__name__)
+        NotInitializedError
+    """
 
 
 class NotInitializedError(TelegradError, RuntimeError):
-    """No agent runs here: `init_rpc` was not called, failed, or `shutdown` was called since."""
+    """No agent runs here: `init_rpc` was not called, failed, or `shutdown` was called since.
+
+    Example:
+        >>> from telegrad import rpc
+        >>> rpc.get_worker_info()
+        Traceback (most recent call last):
+        telegrad.errors.NotInitializedError: no agent runs in this process; call ...
+    """
 
 
 class AlreadyInitializedError(TelegradError, RuntimeError):
-    """An agent already runs in this process."""
+    """An agent already runs in this process.
+
+    Example:
+        >>> from telegrad import rpc
+        >>> with rpc.init_rpc("a"):
+        ...     rpc.init_rpc("b")
+        Traceback (most recent call last):
+        telegrad.errors.AlreadyInitializedError: the agent 'a' already runs in this ...
+    """
 
 
 class BlockingCallError(TelegradError, RuntimeError):
     """A blocking verb was called where it could never return; nothing was sent.
 
     Such places are an event loop that telegrad runs, and for `shutdown()` a call being served.
+
+    Example:
+        >>> from telegrad import rpc
+        >>> async def serve() -> int:
+        ...     return rpc.rpc_sync("a", len, ([1, 2],))  # blocks the loop; await rpc_async instead
+        >>> try:
+        ...     with rpc.init_rpc("a"):
+        ...         rpc.rpc_sync("a", serve)
+        ... except BlockingCallError:
+        ...     print("nothing was sent")
+        nothing was sent
     """
 
 
@@ -87,6 +122,11 @@ class RemoteError(TelegradError, RuntimeError):
 
     Attributes:
         type_name: The class of the original as `module:qualname`.
+
+    Example:
+        >>> error = RemoteError("the trainer raised ModelError", type_name="train:ModelError")
+        >>> error.type_name
+        'train:ModelError'
     """
 
     def __init__(self, message: str, *, type_name: str = "") -> None:
@@ -100,6 +140,27 @@ class AutogradError(TelegradError, RuntimeError):
 
 class ContextError(TelegradError, RuntimeError):
     """The autograd context does not exist here, was released, or none is active."""
+
+    Example:
+        >>> from telegrad import tensor
+        >>> tensor([1.0, 2.0]).backward()
+        Traceback (most recent call last):
+        telegrad.errors.AutogradError: the root of a backward needs no gradient: ...
+    """
+
+
+class ContextError(TelegradError, RuntimeError):
+    """No such autograd context here, or none is active, or it was released.
+
+    Example:
+        >>> from telegrad import dist_autograd, rpc
+        >>> with rpc.init_rpc("a"):
+        ...     with dist_autograd.context() as context_id:
+        ...         pass
+        ...     dist_autograd.get_gradients(context_id)
+        Traceback (most recent call last):
+        telegrad.errors.ContextError: autograd context ...
+    """
 
 
 class ContextMismatchError(TelegradError, RuntimeError):
@@ -128,6 +189,14 @@ class RendezvousError(TelegradError, ConnectionError):
 
     Attributes:
         missing: The ranks or names that had not joined, each with the last error seen from it.
+
+    Example:
+        >>> from telegrad import rpc
+        >>> try:
+        ...     rpc.init_rpc("a", rank=0, world_size=2, init_method="file:///no/such/directory/store")
+        ... except RendezvousError:
+        ...     print("no job was joined")
+        no job was joined
     """
 
     def __init__(self, message: str, *, missing: Sequence[str] = ()) -> None:
@@ -145,6 +214,18 @@ class WorkerLostError(TelegradError, ConnectionError):
         reason: The reason for giving it up.
         left: True if the worker said goodbye; False if it fell silent or ended without a word.
         fenced: True if the other worker had given up this one, rather than this one the other.
+
+    Example:
+        >>> import math
+        >>> from telegrad import rpc
+        >>> from telegrad.testing import Cluster
+        >>> try:
+        ...     with Cluster(2) as cluster:
+        ...         cluster.kill(1)
+        ...         cluster.call(0, rpc.rpc_sync, "worker1", math.sqrt, (4.0,))
+        ... except WorkerLostError as error:
+        ...     print(error.worker)
+        worker1
     """
 
     def __init__(
@@ -168,7 +249,24 @@ class WorkerLostError(TelegradError, ConnectionError):
 
 
 class OwnerLostError(WorkerLostError):
-    """The owner of an RRef is lost, and its value with it."""
+    """The owner of an RRef is lost, and its value with it.
+
+    Example:
+        >>> import numpy as np
+        >>> from telegrad import rpc
+        >>> from telegrad.testing import Cluster
+        >>> def fetch(cluster: Cluster) -> None:
+        ...     rref = rpc.remote("worker1", np.zeros, (2,))
+        ...     rref.to_here()
+        ...     cluster.kill(1)
+        ...     rref.to_here()
+        >>> try:
+        ...     with Cluster(2) as cluster:
+        ...         cluster.call(0, fetch, cluster)
+        ... except OwnerLostError as error:
+        ...     print(error.worker)
+        worker1
+    """
 
 
 class EvictedError(WorkerLostError):
@@ -191,6 +289,20 @@ class CallTimeoutError(TelegradError, TimeoutError):
         function: The function that was called.
         phase: The last phase that the call is known to have reached (`sending`, `waiting`, ...).
         elapsed: Seconds from the call to the expiry.
+
+    Example:
+        >>> import threading
+        >>> from telegrad import rpc
+        >>> never = threading.Event()
+        >>> def wait() -> None:
+        ...     never.wait(10.0)
+        >>> try:
+        ...     with rpc.init_rpc("a"):
+        ...         rpc.rpc_sync("a", wait, timeout=0.05)
+        ... except CallTimeoutError as error:
+        ...     print(error.worker, error.function)
+        a __main__:wait
+        >>> never.set()
     """
 
     def __init__(
@@ -214,6 +326,15 @@ class CallCancelledError(TelegradError, CancelledError):
 
     This is no `asyncio.CancelledError`: a task that awaits a cancelled call gets an ordinary
     exception and does not count as cancelled itself.
+
+    Example:
+        >>> from telegrad import rpc
+        >>> future = rpc.Future()
+        >>> future.cancel()
+        True
+        >>> future.wait()
+        Traceback (most recent call last):
+        telegrad.errors.CallCancelledError: a future was cancelled
     """
 
 
@@ -222,6 +343,17 @@ class NotEnoughResultsError(TelegradError, RuntimeError):
 
     Attributes:
         failures: The errors of the failed calls, in the order in which they failed.
+
+    Example:
+        >>> from telegrad import rpc
+        >>> good, bad = rpc.Future(), rpc.Future()
+        >>> good.set_result(1), bad.set_exception(KeyError("lr"))
+        (None, None)
+        >>> try:
+        ...     rpc.first_n([good, bad], 2).wait()
+        ... except NotEnoughResultsError as error:
+        ...     print(error.failures)
+        [KeyError('lr')]
     """
 
     def __init__(self, message: str, *, failures: Sequence[BaseException] = ()) -> None:
@@ -232,13 +364,34 @@ class NotEnoughResultsError(TelegradError, RuntimeError):
 class RendezvousTimeoutError(RendezvousError, TimeoutError):
     """The job was not complete before the deadline."""
 
+    Example:
+        >>> import tempfile
+        >>> from telegrad import rpc
+        >>> place = f"file://{tempfile.mkdtemp()}/store"
+        >>> try:
+        ...     rpc.init_rpc(
+        ...         "a", rank=0, world_size=2, init_method=place, options=rpc.RpcOptions(init_timeout=0.2)
+        ...     )
+        ... except RendezvousTimeoutError as error:
+        ...     print(len(error.missing), "worker is missing")
+        1 worker is missing
+    """
+
 
 class JoinCancelledError(RendezvousError):
     """This worker gave up joining the job: `shutdown()` was called while it still waited."""
 
 
 class UnknownWorkerError(TelegradError, LookupError):
-    """No member of the job has this name or rank."""
+    """No member of the job has this name or rank.
+
+    Example:
+        >>> from telegrad import rpc
+        >>> with rpc.init_rpc("a"):
+        ...     rpc.get_worker_info("b")
+        Traceback (most recent call last):
+        telegrad.errors.UnknownWorkerError: no worker 'b' in this job (members: 'a' ...
+    """
 
 
 class FunctionNotFoundError(TelegradError, LookupError):
@@ -250,7 +403,16 @@ class AuthenticationError(TelegradError, PermissionError):
 
 
 class CallRefusedError(TelegradError, PermissionError):
-    """The callee does not allow this function to be called."""
+    """The callee does not allow this function to be called.
+
+    Example:
+        >>> import shutil
+        >>> from telegrad import rpc
+        >>> with rpc.init_rpc("a"):
+        ...     rpc.rpc_sync("a", shutil.which, ("ls",))
+        Traceback (most recent call last):
+        telegrad.errors.CallRefusedError: worker 'a' does not let the caller 'a' have ...
+    """
 
 
 class EncodeError(TelegradError, TypeError):
@@ -258,6 +420,13 @@ class EncodeError(TelegradError, TypeError):
 
     Attributes:
         path: The place of the value in the message, for instance `args[0]['lr']`.
+
+    Example:
+        >>> from telegrad import rpc
+        >>> with rpc.init_rpc("a"):
+        ...     rpc.rpc_sync("a", len, (lambda: 0,))
+        Traceback (most recent call last):
+        telegrad.errors.EncodeError: ...
     """
 
     def __init__(self, message: str, *, path: str = "") -> None:
@@ -272,6 +441,30 @@ class DecodeError(TelegradError, ValueError):
 class DuplicateNameError(TelegradError, ValueError):
     """A name, rank or codec is already taken by another living worker, or by another object."""
 
+    Example:
+        >>> from telegrad import rpc
+        >>> with rpc.init_rpc("a"):
+        ...     rpc.publish("weights", [1.0])
+        ...     rpc.publish("weights", [2.0])
+        Traceback (most recent call last):
+        telegrad.errors.DuplicateNameError: something is published as 'weights' on ...
+    """
+
 
 class CollectiveMismatchError(TelegradError, ValueError):
-    """The members of a group called different collectives."""
+    """The members of a group called different collectives.
+
+    Example:
+        >>> import numpy as np
+        >>> from telegrad import collectives
+        >>> from telegrad.testing import Cluster
+        >>> def step() -> None:
+        ...     rank = collectives.init_process_group().rank
+        ...     collectives.all_reduce(np.zeros(2 + rank))  # shapes differ
+        >>> try:
+        ...     with Cluster(2) as cluster:
+        ...         cluster.run(step)
+        ... except CollectiveMismatchError:
+        ...     print("the arrays have different shapes")
+        the arrays have different shapes
+    """

@@ -10,11 +10,21 @@ import numpy.typing as npt
 
 __all__ = ["Array", "DTypeLike", "Rank", "Shape", "WorkerInfo", "WorkerName"]
 
-Array: TypeAlias = npt.NDArray[Any]  # or a CuPy array: `telegrad.arrays` treats both alike
+Array: TypeAlias = npt.NDArray[Any]
+"""A NumPy array, or a CuPy array: telegrad treats both alike."""
+
 DTypeLike: TypeAlias = npt.DTypeLike
+"""A dtype, or a name or type that NumPy makes one of."""
+
 Shape: TypeAlias = tuple[int, ...]
+"""The lengths of an array's axes."""
+
 Rank: TypeAlias = int
+"""A worker's place in the job, from 0."""
+
 WorkerName: TypeAlias = str
+"""A worker's name: `[A-Za-z0-9._-]`, up to 63 characters."""
+
 Scalar: TypeAlias = bool | int | float | complex | np.generic
 
 

@@ -47,7 +47,7 @@ def test_the_examples_of_docstrings_run(name: str, monkeypatch: pytest.MonkeyPat
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     for example in doctest.DocTestFinder(exclude_empty=True).find(module):
         main = types.ModuleType("__main__")
-        vars(main).update(example.globs, __name__="__main__")
+        vars(main).update({name: x for name, x in example.globs.items() if name[:2] != "__"})
         for script in ("__main__", "__mp_main__"):
             monkeypatch.setitem(sys.modules, script, main)
         example.globs = vars(main)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import griffe
 
-from scripts.site_pages import text
+from scripts.site_pages import reference, text
+
+_logger = logging.getLogger("mkdocs.telegrad")  # of the warnings that strict mode counts
 
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
 
@@ -33,6 +36,8 @@ class Docstrings(griffe.Extension):
 
         Python does so: `telegrad.rpc.publish` is the function, `telegrad/rpc/publish.py` its module.
         """
+        if pkg.path == "telegrad":
+            _warn_of_data(pkg)
         for package in _packages(pkg):
             for name, target in package.imports.items():
                 module = package.members.get(name)
@@ -46,3 +51,16 @@ def _packages(package: griffe.Module) -> Iterator[griffe.Module]:
     for module in list(package.modules.values()):
         if not module.is_alias and module.is_init_module:
             yield from _packages(module)
+
+
+def _warn_of_data(package: griffe.Module) -> None:
+    """Warns of public data without a docstring below it, which fails a strict build."""
+    for face in reference.FACES:
+        for name in reference.data_of(face):
+            place = reference.public_name(face, name).removeprefix("telegrad.")
+            try:
+                told = package[place].docstring
+            except griffe.AliasResolutionError as error:
+                told = package[error.alias.target_path.removeprefix("telegrad.")].docstring
+            if told is None:
+                _logger.warning("%s.%s has no docstring", face.module, name)

@@ -12,7 +12,9 @@ __all__ = [
     "FACES",
     "Face",
     "anchors",
+    "data_of",
     "find_undocumented",
+    "lacks_example",
     "names_of",
     "page_of",
     "page_path",
@@ -59,7 +61,7 @@ FACES = (
     Face("telegrad.numpy.fft", numpy="numpy.fft"),
     Face("telegrad.scipy", only=frozenset({"special"})),
     Face("telegrad.scipy.special", numpy="scipy.special"),
-    Face("telegrad.state_files"),
+    Face("telegrad.checkpoint"),
     Face("telegrad.launch"),
     Face("telegrad.testing"),
     Face("telegrad.rendezvous", only=STORES),
@@ -180,9 +182,27 @@ def _group(face: Face, name: str) -> str:
         return OTHERS
     if isinstance(value, types.ModuleType):
         return "Packages"
-    if isinstance(value, type):
+    if is_class(value, name):
         return "Classes"
     return "Functions" if isinstance(value, types.FunctionType) else "Data"
+
+
+def is_class(value: object, name: str) -> bool:
+    """Tells whether a name is that of a class; an alias of one counts as data."""
+    return isinstance(value, type) and value.__name__ == name
+
+
+def lacks_example(face: Face, name: str) -> bool:
+    """Tells whether a function or class for users has no example in its docstring."""
+    value = getattr(importlib.import_module(face.module), name)
+    told = isinstance(value, types.FunctionType) or is_class(value, name)
+    return told and _group(face, name) != OTHERS and ">>> " not in _docstring(value)
+
+
+def data_of(face: Face) -> list[str]:
+    """Returns the public names of a face that are neither functions, classes nor packages."""
+    names = [] if face.numpy else names_of(face)
+    return [name for name in names if _group(face, name) == "Data" and name != "__version__"]
 
 
 def _docstring(value: object) -> str:

@@ -240,6 +240,16 @@ def context() -> AutogradContext:
     Raises:
         NotInitializedError: No agent runs here.
         ContextError: On entering: this code is inside a context already.
+
+    Example:
+        >>> import operator
+        >>> from telegrad import dist_autograd, rpc, tensor
+        >>> with rpc.init_rpc("a"), dist_autograd.context() as context_id:
+        ...     x = tensor([1.0, 2.0], requires_grad=True)
+        ...     y = rpc.rpc_sync("a", operator.mul, (x, x))  # recorded at both ends
+        ...     dist_autograd.backward(context_id, [y.sum()])
+        ...     dist_autograd.get_gradients(context_id)[x]
+        tensor([2., 4.])
     """
     return AutogradContext()
 

@@ -75,6 +75,14 @@ def examine(timeout: float | None = None) -> DoctorReport:
         ValueError: The timeout is invalid.
         NotInitializedError: No agent runs here.
         AgentForkedError: This is a forked child of the process that the agent runs in.
+
+    Example:
+        >>> from telegrad import doctor
+        >>> from telegrad.testing import Cluster
+        >>> with Cluster(2) as cluster:
+        ...     report = cluster.call(0, doctor.examine)
+        ...     report.ok, len(report.pairs)
+        (True, 1)
     """
     if on_own_loop():
         raise BlockingCallError(

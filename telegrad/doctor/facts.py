@@ -72,6 +72,14 @@ class DoctorWorker:
         insecure: True if it uses neither a token nor encryption.
         coordinator: The endpoint at which it found the coordinator.
         silence: The reason for which it could not be asked; "" if it answered.
+
+    Example:
+        >>> from telegrad import doctor
+        >>> from telegrad.testing import Cluster
+        >>> with Cluster(2) as cluster:
+        ...     report = cluster.call(0, doctor.examine)
+        >>> [(worker.name, worker.listens) for worker in report.workers]
+        [('worker0', True), ('worker1', True)]
     """
 
     info: WorkerInfo
@@ -255,6 +263,15 @@ class DoctorPair:
         bandwidth: Bytes a second from `one` to `other`; None if not measured.
         bandwidth_back: Bytes a second from `other` to `one`; None if not measured.
         words: The problem of the pair; "" if there is none.
+
+    Example:
+        >>> from telegrad import doctor
+        >>> from telegrad.testing import Cluster
+        >>> with Cluster(2) as cluster:
+        ...     report = cluster.call(0, doctor.examine)
+        >>> (pair,) = report.pairs
+        >>> pair.one, pair.other, pair.transport
+        ('worker0', 'worker1', 'inproc')
     """
 
     one: str

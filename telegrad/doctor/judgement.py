@@ -57,6 +57,11 @@ class DoctorProblem:
         workers: The names of the workers that have it.
         words: The description of the problem.
         remedy: The way to fix it.
+
+    Example:
+        >>> problem = DoctorProblem("slow link", ("a", "b"), "a and b are far apart", "put them on one host")
+        >>> problem.kind, problem.remedy
+        ('slow link', 'put them on one host')
     """
 
     kind: str

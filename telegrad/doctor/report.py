@@ -26,6 +26,14 @@ class DoctorReport:
         pairs: All pairs of workers, by rank.
         problems: The problems, with their remedies.
         notes: Things that only cost time, or are as somebody wanted.
+
+    Example:
+        >>> from telegrad import doctor
+        >>> from telegrad.testing import Cluster
+        >>> with Cluster(2) as cluster:
+        ...     report = cluster.call(0, doctor.examine)
+        >>> report.ok, report.problems
+        (True, ())
     """
 
     workers: tuple[DoctorWorker, ...]

@@ -357,6 +357,13 @@ class LocalWorkers:
 
     Attributes:
         names: The names of the workers, by rank.
+
+    Example:
+        >>> import numpy as np
+        >>> from telegrad import launch, rpc
+        >>> with rpc.init_rpc("me"), launch.LocalWorkers(1) as workers:
+        ...     rpc.rpc_sync(workers.names[0], np.cumsum, ([1, 2, 3],))
+        array([1, 3, 6])
     """
 
     def __init__(

@@ -27,6 +27,13 @@ class Store(ABC):
     All methods may be called from any thread and block until the answer is there. Each is atomic.
     A wait ends at its deadline at the latest. The store of a job raises EvictedError at a worker
     that the coordinator has given up.
+
+    Example:
+        >>> from telegrad.rendezvous import MemoryStore
+        >>> store: Store = MemoryStore()
+        >>> store.set("address", b"10.0.0.1")
+        >>> store.get("address", timeout=1.0), store.add("workers", 1)
+        (b'10.0.0.1', 1)
     """
 
     @abstractmethod

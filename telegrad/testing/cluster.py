@@ -57,6 +57,13 @@ class Cluster:
 
     Raises:
         ValueError: n is below 1.
+
+    Example:
+        >>> import math
+        >>> from telegrad import rpc
+        >>> with Cluster(2) as cluster:
+        ...     cluster.run(lambda: rpc.rpc_sync("worker1", math.sqrt, (4.0,)))
+        [2.0, 2.0]
     """
 
     def __init__(

@@ -45,6 +45,11 @@ class Fault(enum.Enum):
         REORDER: It arrives behind the next one; never, if there is no next one.
         KILL: Its carrier breaks at both ends; the message is lost.
         KILL_AFTER: It arrives, then its carrier breaks; the sender cannot tell this from KILL.
+
+    Example:
+        >>> from telegrad.testing import FaultRule
+        >>> FaultRule(Fault.DELAY, "rpc.call", seconds=0.5).fault is Fault.DELAY
+        True
     """
 
     DROP = "drop"
@@ -73,6 +78,15 @@ class FaultRule:
         each_carrier: True if each direction of each carrier counts for itself; False if all count
             together.
         seconds: The duration of a DELAY.
+
+    Example:
+        >>> import math
+        >>> from telegrad import rpc
+        >>> from telegrad.testing import Cluster, Fault, FaultPlan
+        >>> second_call = FaultRule(Fault.DUPLICATE, "rpc.call", at=2)
+        >>> with Cluster(2, faults=FaultPlan(rules=[second_call])) as cluster:
+        ...     cluster.call(0, rpc.rpc_sync, "worker1", math.sqrt, (4.0,))
+        2.0
     """
 
     fault: Fault
@@ -124,6 +138,14 @@ class FaultPlan:
 
     Raises:
         ValueError: A chance is not from 0 to 1, or their sum is above 1.
+
+    Example:
+        >>> import math
+        >>> from telegrad import rpc
+        >>> from telegrad.testing import Cluster
+        >>> with Cluster(2, faults=FaultPlan(seed=7, duplicate=0.05)) as cluster:
+        ...     cluster.call(0, rpc.rpc_sync, "worker1", math.sqrt, (4.0,))
+        2.0
     """
 
     seed: int = 0

@@ -57,6 +57,16 @@ class Injected:
     Attributes:
         passing: The message that was struck.
         verdict: The fault.
+
+    Example:
+        >>> import math
+        >>> from telegrad import rpc
+        >>> from telegrad.testing import Cluster, Fault, FaultPlan, FaultRule
+        >>> plan = FaultPlan(rules=[FaultRule(Fault.DUPLICATE, "rpc.call")])
+        >>> with Cluster(2, faults=plan) as cluster:
+        ...     root = cluster.call(0, rpc.rpc_sync, "worker1", math.sqrt, (4.0,))
+        ...     [(fault.passing.sender, fault.verdict.fault) for fault in cluster.network.injected()]
+        [('worker0', <Fault.DUPLICATE: 'duplicate'>)]
     """
 
     passing: Passing
@@ -78,6 +88,16 @@ class FaultStatistics:
         killed: Carriers that broke, by the plan or by `FaultyNetwork.kill`.
         held: Messages that waited because of a cut.
         unreachable: Dials and handshakes that failed because of a cut.
+
+    Example:
+        >>> import math
+        >>> from telegrad import rpc
+        >>> from telegrad.testing import Cluster, Fault, FaultPlan, FaultRule
+        >>> plan = FaultPlan(rules=[FaultRule(Fault.DUPLICATE, "rpc.call")])
+        >>> with Cluster(2, faults=plan) as cluster:
+        ...     root = cluster.call(0, rpc.rpc_sync, "worker1", math.sqrt, (4.0,))
+        ...     cluster.network.statistics().duplicated
+        1
     """
 
     messages: int = 0
@@ -151,6 +171,14 @@ class FaultyNetwork:
 
     Args:
         plan: The faults that happen by themselves; none by default.
+
+    Example:
+        >>> from telegrad.testing import Cluster, FaultPlan
+        >>> with Cluster(2, faults=FaultPlan()) as cluster:
+        ...     cluster.network.partition("worker0")
+        ...     cluster.network.heal()
+        ...     type(cluster.network).__name__
+        'FaultyNetwork'
     """
 
     def __init__(self, plan: FaultPlan | None = None) -> None:
@@ -262,6 +290,12 @@ def faulty_network() -> FaultyNetwork:
 
     Raises:
         NotInitializedError: The cluster's network is sound.
+
+    Example:
+        >>> from telegrad.testing import Cluster, FaultPlan
+        >>> with Cluster(2, faults=FaultPlan()) as cluster:
+        ...     cluster.call(0, faulty_network) is cluster.network
+        True
     """
     return current_agent().attached(FaultyNetwork)
 
@@ -405,6 +439,14 @@ class FaultyTransport(Transport):
         network: The faulty network.
         name: The name of this worker in rules and cuts. By default each of its carriers has the
             name in its handshake: `worker0`, and `store.0` on the line to the coordinator.
+
+    Example:
+        >>> from telegrad.testing import FaultPlan
+        >>> from telegrad.transport import InprocNetwork, InprocTransport
+        >>> network = FaultyNetwork(FaultPlan())
+        >>> transport = FaultyTransport(InprocTransport(InprocNetwork()), network, name="worker0")
+        >>> transport.scheme
+        'inproc'
     """
 
     def __init__(self, inner: Transport, network: FaultyNetwork, *, name: str = "") -> None:

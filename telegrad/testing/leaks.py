@@ -52,7 +52,19 @@ FOREIGN_DESCRIPTORS = ("/dev/urandom", "anon_inode:[eventfd]", "anon_inode:[even
 
 
 class LeakError(AssertionError):
-    """Something was started and not stopped."""
+    """Something was started and not stopped.
+
+    Example:
+        >>> import threading
+        >>> stop = threading.Event()
+        >>> try:
+        ...     with no_leaked_threads(within=0.01):
+        ...         threading.Thread(target=stop.wait, name="forgotten").start()
+        ... except LeakError as error:
+        ...     print(error)
+        leaked threads (after 0.01 s): forgotten
+        >>> stop.set()
+    """
 
 
 def wait_until_gone(
@@ -79,7 +91,16 @@ def wait_until_gone(
 
 @contextmanager
 def no_leaked_threads(within: float = GONE_WITHIN) -> Iterator[None]:
-    """Checks that every thread that the block starts has ended soon after it."""
+    """Checks that every thread that the block starts has ended soon after it.
+
+    Example:
+        >>> import threading
+        >>> with no_leaked_threads():
+        ...     thread = threading.Thread(target=print, args=("done",))
+        ...     thread.start()
+        ...     thread.join()
+        done
+    """
     before = set(threading.enumerate())
     yield
 
@@ -95,6 +116,17 @@ def no_leaked_tasks(loop: asyncio.AbstractEventLoop, within: float = GONE_WITHIN
     """Checks that every task that the block starts on a loop has ended soon after it.
 
     The loop runs in another thread, as telegrad's own does.
+
+    Example:
+        >>> import asyncio, threading
+        >>> loop = asyncio.new_event_loop()
+        >>> thread = threading.Thread(target=loop.run_forever)
+        >>> thread.start()
+        >>> with no_leaked_tasks(loop):
+        ...     asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result()
+        >>> _ = loop.call_soon_threadsafe(loop.stop)
+        >>> thread.join()
+        >>> loop.close()
     """
     before = asyncio.all_tasks(loop)
     yield
@@ -118,6 +150,11 @@ def no_leaked_descriptors(within: float = GONE_WITHIN) -> Iterator[None]:
 
     A library that the block imports or uses for the first time may keep some for good; use it once
     before the block.
+
+    Example:
+        >>> import os
+        >>> with no_leaked_descriptors():
+        ...     os.close(os.open("/dev/null", os.O_RDONLY))
     """
     before = set(open_descriptors().items())
     yield
@@ -153,7 +190,13 @@ def _command_line(number: str) -> str:
 
 @contextmanager
 def no_leaked_children(within: float = GONE_WITHIN) -> Iterator[None]:
-    """Checks that every process that the block starts has ended and was waited for."""
+    """Checks that every process that the block starts has ended and was waited for.
+
+    Example:
+        >>> import subprocess
+        >>> with no_leaked_children():
+        ...     _ = subprocess.run(["true"], check=True)
+    """
     before = set(child_processes())
     yield
 
@@ -172,6 +215,14 @@ def no_leaked_children(within: float = GONE_WITHIN) -> Iterator[None]:
 
 def held_references() -> dict[str, int]:
     """Returns the numbers of things that the ambient agent holds for or from others, by kind."""
+
+    Example:
+        >>> from telegrad import rpc
+        >>> with rpc.init_rpc("a"):
+        ...     rref = rpc.RRef([1, 2])
+        ...     held_references()["owned RRefs"]
+        1
+    """
     agent = current_agent()
     statistics = agent.statistics()
     return {
@@ -192,6 +243,14 @@ def no_leaked_references(cluster: Cluster, within: float = GONE_WITHIN) -> Itera
 
     Raises:
         LeakError: A worker holds more; the message names the worker and the kind.
+
+    Example:
+        >>> import math
+        >>> from telegrad import rpc
+        >>> from telegrad.testing import Cluster
+        >>> with Cluster(2) as cluster, no_leaked_references(cluster):
+        ...     cluster.call(0, rpc.rpc_sync, "worker1", math.sqrt, (4.0,))
+        2.0
     """
     before = {r: cluster.call(r, held_references) for r in cluster.living}
     yield

@@ -331,6 +331,14 @@ class Operation:
         rules: The gradient rule by argument name. An argument without a rule is never
             differentiated. With `*parts` the one rule also may name `i`, which part it is for,
             and `shapes`, those of all parts.
+
+    >>> import numpy as np
+    >>> from telegrad.autograd import extend, tensor
+    >>> cube = extend.primitive("cube", lambda x: x**3, "x", x=lambda g, x: g * 3.0 * x * x)
+    >>> x = tensor(2.0, requires_grad=True)
+    >>> cube(x).backward()
+    >>> type(cube).__name__, x.grad
+    ('Operation', tensor(12.))
     """
 
     def __init__(

@@ -39,6 +39,12 @@ def constant(function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns `function` for Tensors and arrays; its derivative is zero wherever it has one.
 
     Results that are arrays are Tensors where an argument is one.
+
+    >>> import numpy as np
+    >>> from telegrad.autograd import tensor
+    >>> x = tensor([0.5, 1.5], requires_grad=True)
+    >>> constant(np.floor)(x)
+    tensor([0., 1.])
     """
     place = function.nin if isinstance(function, np.ufunc) else None
 

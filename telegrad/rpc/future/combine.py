@@ -400,8 +400,7 @@ class AsCompleted(Generic[T]):
     Example:
         >>> first, second = Future(), Future()
         >>> second.set_result("second")
-        >>> arrivals = as_completed([first, second])
-        >>> next(arrivals).value()
+        >>> next(as_completed([first, second])).value()
         'second'
     """
 
