@@ -135,11 +135,7 @@ class RemoteError(TelegradError, RuntimeError):
 
 
 class AutogradError(TelegradError, RuntimeError):
-    """The graph cannot be differentiated in the way that was requested."""
-
-
-class ContextError(TelegradError, RuntimeError):
-    """The autograd context does not exist here, was released, or none is active."""
+    """The graph cannot be differentiated in the way that was requested.
 
     Example:
         >>> from telegrad import tensor
@@ -150,7 +146,7 @@ class ContextError(TelegradError, RuntimeError):
 
 
 class ContextError(TelegradError, RuntimeError):
-    """No such autograd context here, or none is active, or it was released.
+    """The autograd context does not exist here, was released, or none is active.
 
     Example:
         >>> from telegrad import dist_autograd, rpc
@@ -362,7 +358,7 @@ class NotEnoughResultsError(TelegradError, RuntimeError):
 
 
 class RendezvousTimeoutError(RendezvousError, TimeoutError):
-    """The job was not complete before the deadline."""
+    """The job was not complete before the deadline.
 
     Example:
         >>> import tempfile
@@ -439,7 +435,7 @@ class DecodeError(TelegradError, ValueError):
 
 
 class DuplicateNameError(TelegradError, ValueError):
-    """A name, rank or codec is already taken by another living worker, or by another object."""
+    """A name, rank or codec is already taken by another living worker, or by another object.
 
     Example:
         >>> from telegrad import rpc

@@ -62,7 +62,7 @@ def async_execution(func: F) -> F:
 
 
 def is_async_execution(func: object) -> bool:
-    """Returns True if a function, method or callable has the mark."""
+    """Returns True if a function, method or callable has the mark.
 
     Example:
         >>> is_async_execution(async_execution(lambda: None)), is_async_execution(print)

@@ -214,7 +214,7 @@ def no_leaked_children(within: float = GONE_WITHIN) -> Iterator[None]:
 
 
 def held_references() -> dict[str, int]:
-    """Returns the numbers of things that the ambient agent holds for or from others, by kind."""
+    """Returns the numbers of things that the ambient agent holds for or from others, by kind.
 
     Example:
         >>> from telegrad import rpc
