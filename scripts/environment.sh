@@ -83,7 +83,10 @@ if ! usable; then make_venv; fi
 rm -f "$venv"/.installed-* "$log"
 
 what='grpcio, msgpack, numpy, protobuf, scikit-learn'
-case $extras in *dev*) what="$what, and what lint, types and tests need" ;; esac
+case $extras in
+    *dev*) what="$what, and what lint, types and tests need" ;;
+    docs) what='grpcio, msgpack, numpy, protobuf, scipy, and what the documentation site needs' ;;
+esac
 printf 'installing into %s: telegrad, %s (versions: constraints.txt)\n' "$venv" "$what"
 
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_USER=0 PIP_RETRIES="${PIP_RETRIES:-2}"

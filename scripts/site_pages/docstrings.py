@@ -27,6 +27,9 @@ class Docstrings(griffe.Extension):
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """Changes one docstring."""
+        self._change(obj)
+
+    def _change(self, obj: griffe.Object) -> None:
         if obj.docstring is not None:
             fenced = text.fence_examples(obj.docstring.value)
             obj.docstring.value = text.link_places(fenced, self.titles)
@@ -42,8 +45,17 @@ class Docstrings(griffe.Extension):
             for name, target in package.imports.items():
                 module = package.members.get(name)
                 if isinstance(module, griffe.Module) and target.startswith(f"{module.path}."):
+                    for inside in _objects(module):  # griffe does not visit them any more
+                        self._change(inside)
                     meant = module[target.removeprefix(f"{module.path}.")]
                     package.members[name] = griffe.Alias(name, meant, parent=package)
+
+
+def _objects(obj: griffe.Object) -> Iterator[griffe.Object]:
+    yield obj
+    for member in list(obj.members.values()):
+        if isinstance(member, griffe.Object):
+            yield from _objects(member)
 
 
 def _packages(package: griffe.Module) -> Iterator[griffe.Module]:

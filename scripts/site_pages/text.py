@@ -102,7 +102,8 @@ def link_files(text: str, page: str, titles: Mapping[str, str]) -> str:
     def find(path: str) -> str | None:
         bare = path.removeprefix("docs/")
         beside = posixpath.normpath(posixpath.join(folder, path))
-        names = (ROOT_PAGES.get(path), ROOT_PAGES.get(posixpath.normpath(path)), bare, beside)
+        outside = (path, posixpath.normpath(path), f"docs/{beside}")
+        names = (*(ROOT_PAGES.get(name, "") for name in outside), bare, beside)
         return next((name for name in names if name in titles), None)
 
     def name_file(found: re.Match[str]) -> str:
@@ -161,9 +162,14 @@ def fence_examples(text: str) -> str:
     """Puts a fence around each example of a docstring; Markdown would read `>>>` as a quotation.
 
     Example:
-        >>> fence_examples(chr(10).join([">>> 1 + 1", "2"])).splitlines()
+        >>> fenced = fence_examples(chr(10).join([">>> 1 + 1", "2"]))
+        >>> fenced.splitlines()
         ['```pycon', '>>> 1 + 1', '2', '```']
+        >>> fence_examples(fenced) == fenced
+        True
     """
+    if "```pycon" in text:
+        return text
     lines: list[str] = []
     indent: str | None = None
     for line in [*text.split("\n"), ""]:
