@@ -37,3 +37,8 @@ __all__ = [
     "send",
     "world_group",
 ]
+
+
+def __dir__() -> list[str]:
+    """Returns the public names, for completion."""
+    return __all__

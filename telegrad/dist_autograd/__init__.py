@@ -10,3 +10,8 @@ __all__ = [
     "get_gradients",
     "grad",
 ]
+
+
+def __dir__() -> list[str]:
+    """Returns the public names, for completion."""
+    return __all__

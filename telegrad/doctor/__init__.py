@@ -8,3 +8,8 @@ from telegrad.doctor.judgement import DoctorProblem
 from telegrad.doctor.report import DoctorReport
 
 __all__ = ["DoctorPair", "DoctorProblem", "DoctorReport", "DoctorWorker", "examine"]
+
+
+def __dir__() -> list[str]:
+    """Returns the public names, for completion."""
+    return __all__

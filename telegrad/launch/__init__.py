@@ -7,3 +7,8 @@ from telegrad.launch.local_workers import LocalWorkers
 __all__ = [
     "LocalWorkers",
 ]
+
+
+def __dir__() -> list[str]:
+    """Returns the public names, for completion."""
+    return __all__

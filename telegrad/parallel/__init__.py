@@ -18,3 +18,8 @@ __all__ = [
     "parameter_rrefs",
     "step_failure",
 ]
+
+
+def __dir__() -> list[str]:
+    """Returns the public names, for completion."""
+    return __all__

@@ -88,3 +88,8 @@ __all__ = [
     "wait_all",
     "watched",
 ]
+
+
+def __dir__() -> list[str]:
+    """Returns the public names, for completion."""
+    return __all__

@@ -39,3 +39,8 @@ __all__ = [
     "no_leaked_tasks",
     "no_leaked_threads",
 ]
+
+
+def __dir__() -> list[str]:
+    """Returns the public names, for completion."""
+    return __all__
