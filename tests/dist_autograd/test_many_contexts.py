@@ -23,8 +23,8 @@ from tests.soak.test_soak import (
     AROUND,
     MOST_RESIDENT,
     ROUNDS,
-    _one_arena,  # noqa: F401 - for what all tests here start
     grown,
+    one_arena,  # noqa: F401 - a fixture
     resident_growth,
 )
 
@@ -99,6 +99,7 @@ def _asking(rank: int, what: Callable[[], list[str]]) -> Callable[[], list[str]]
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("one_arena")
 @pytest.mark.timeout(LIMIT_SECONDS + 60)
 def test_ten_thousand_contexts_leave_memory_flat_on_every_worker() -> None:
     """As tests/soak: looks at the second half, and at up to two more where memory has grown."""
