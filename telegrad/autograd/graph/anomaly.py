@@ -1,4 +1,4 @@
-"""`detect_anomaly`: which line of the forward made a NaN, there or in its gradient."""
+"""`detect_anomaly`, which names the line of the forward that led to a NaN."""
 
 from __future__ import annotations
 
@@ -20,20 +20,22 @@ from telegrad.errors import AutogradError
 __all__ = ["detect_anomaly"]
 
 _OURS: Final = str(Path(__file__).resolve().parents[2])
-_CALLERS: Final = 3  # lines above the one that is named: enough to tell one layer from another
+_CALLERS: Final = 3  # callers shown above the named line: enough to tell one layer from another
 
 
 @final
 class detect_anomaly(ContextDecorator):
-    """Inside, an operation that makes a NaN of numbers raises, and says where it was called.
+    """A context manager in which an operation that makes a NaN raises and names its call site.
 
-    In the forward at once; in a backward, there or later, when the rule of an operation that was
-    recorded inside makes it. What comes in as NaN may stay one. Each operation is then looked at
-    and remembers its line: steps of small arrays take two to three times as long, of big ones a tenth
-    more. Each thread has its own.
+    An operation raises if its result holds a NaN and none of its inputs does. The forward raises
+    at once. A backward raises when the rule of an operation recorded in the block makes the NaN,
+    also if the backward itself runs after the block.
+
+    The block checks every operation and remembers its line. Steps of small arrays take two to
+    three times as long, steps of big ones a tenth more. The block acts on its own thread alone.
 
     Args:
-        forward: Whether the forward is looked at too, and not its gradients alone.
+        forward: True to check the forward too, False to check gradients alone.
 
     >>> from telegrad.autograd import tensor
     >>> import numpy as np
@@ -69,13 +71,13 @@ class _Line(NamedTuple):
 
 @final
 class _Lines(Watcher):
-    """Notes for each node where it was recorded."""
+    """A watcher that remembers for each node the lines that recorded it."""
 
     def __init__(self, forward: bool) -> None:
         self._forward = forward
 
     def recorded(self, node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        """Looks at the results, and has the node check its gradients."""
+        """Checks the results, and makes the node check its gradients in each backward."""
         lines = _lines(sys._getframe(1))
         if self._forward and any(map(_has_nan, outputs)) and not any(map(_has_nan, inputs)):
             raise AutogradError(f"{node.name!r} made a NaN; it was called at\n{_shown(lines)}")
@@ -85,7 +87,7 @@ class _Lines(Watcher):
 
 @final
 class _Origin:
-    """Checks the gradients that one node gives."""
+    """A check of the gradients that one node's rule returns."""
 
     def __init__(self, lines: Sequence[_Line]) -> None:
         self._lines = lines
@@ -107,7 +109,7 @@ def _has_nan(x: Any) -> bool:
 
 
 def _lines(frame: FrameType | None) -> list[_Line]:
-    """Returns the lines outside telegrad that lead here, the last one first."""
+    """Returns the lines outside telegrad that lead here, the innermost one first."""
     found: list[_Line] = []
     while frame is not None and len(found) <= _CALLERS:
         code = frame.f_code

@@ -1,11 +1,11 @@
-"""From a NumPy function (or Python operator) to what telegrad does for it on Tensors.
+"""The table from a NumPy function or Python operator to its implementation for Tensors.
 
-The table is filled while modules are imported, and an entry never changes: it is no state. What
-operators, methods and modules need is entered by `ops` with `import telegrad`, all else by `rules`
-when first looked for.
+Modules fill the table while they are imported, and an entry never changes, so the table is no
+state. `import telegrad` imports `ops`, which enters the functions that operators, methods and
+modules need. `rules` enters all others; the first lookup of a missing function imports it.
 
-Operations, and the `backward` that runs a graph, are written in terms of Tensor and import it. Tensor's
-methods call them through this table, so nothing that stands below Tensor imports what stands above.
+Operations, and the `backward` that runs a graph, import Tensor. Tensor's methods call them through
+this table, so no module below Tensor imports a module above it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ R = TypeVar("R")
 
 
 class Tier(Enum):
-    """How far a function can be differentiated; what has no entry is `NONE`.
+    """The order up to which a function can be differentiated; `NONE` if it has no entry.
 
     >>> import numpy as np
     >>> from telegrad.autograd import extend
@@ -48,13 +48,13 @@ class Tier(Enum):
 
 @final
 class DispatchTable:
-    """Functions by the function that they stand in for; an entry is written once."""
+    """Implementations by the function that they replace; each entry is written once."""
 
     def __init__(self) -> None:
         self._tiers: dict[object, Tier] = {}
 
     def register(self, *functions: object, tier: Tier = Tier.SECOND_ORDER) -> Callable[[F], F]:
-        """Returns a decorator that enters what it decorates for each of `functions`."""
+        """Returns a decorator that enters the decorated function for each of `functions`."""
 
         def enter(implementation: F) -> F:
             for function in functions:
@@ -66,7 +66,7 @@ class DispatchTable:
         return enter
 
     def find(self, function: object) -> Callable[..., Any] | None:
-        """Returns what stands in for `function`, or None."""
+        """Returns the implementation of `function`, or None."""
         found = ENTRIES.get(function)
         if found is None:
             _load_rules()
@@ -74,7 +74,7 @@ class DispatchTable:
         return found
 
     def tier(self, function: object) -> Tier:
-        """Returns how far `function` can be differentiated."""
+        """Returns the tier of `function`."""
         self.find(function)
         return self._tiers.get(function, Tier.NONE)
 
@@ -88,9 +88,9 @@ class DispatchTable:
 
 @final
 class _Entries(dict[object, Callable[..., Any]]):
-    """What stands in for functions, by function; what `rules` enters comes at the first miss."""
+    """Implementations by function; the first miss imports `rules`, which enters the rest."""
 
-    if TYPE_CHECKING:  # an entry returns what its caller declares: Tensor, which stands above
+    if TYPE_CHECKING:  # the caller declares the type: this file cannot name Tensor, which is above
 
         def __getitem__(self, function: object, /) -> Callable[..., R]: ...
 
@@ -102,20 +102,20 @@ class _Entries(dict[object, Callable[..., Any]]):
 
 
 ENTRIES: Final = _Entries()
-"""The entries of `TABLE`, for Tensor's methods: a call between is felt in graphs of small arrays."""
+"""The entries of `TABLE`. Tensor's methods read them without a call, which small arrays would feel."""
 TABLE: Final = DispatchTable()
 PLAIN: Final = "functions without a rule"
-"""The key of what is called, with (function, args, kwargs), for those that have no entry."""
+"""The key of the function called with (function, args, kwargs) for functions without an entry."""
 
 BACKWARD: Final = "backward"
-"""The key of what runs a graph: the engine's `backward`."""
+"""The key of the engine's `backward`, which runs a graph."""
 
 
 def refuse_out(function: object, out: object) -> None:
-    """Checks that a function is not to write into what it was given.
+    """Checks that the caller gave no `out`.
 
     Raises:
-        TypeError: It is.
+        TypeError: `out`, or an entry of the tuple `out`, is not None.
     """
     given = out if isinstance(out, tuple) else (out,)
     if any(x is not None for x in given):
@@ -124,17 +124,17 @@ def refuse_out(function: object, out: object) -> None:
 
 
 def _load_rules() -> None:
-    # By name, as it is for the first miss alone: half of `import telegrad` would be theirs.
+    # Imported at the first miss: at the top, the rules would take half of `import telegrad`.
     importlib.import_module("telegrad.autograd.rules")
-    if "scipy.special" in sys.modules:  # without that, nobody has its functions
+    if "scipy.special" in sys.modules:  # a program without it has none of its functions
         importlib.import_module("telegrad.autograd.rules.special")
 
 
 def dispatch(function: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Calls what stands in for a NumPy function or ufunc, or what deals with all the others.
+    """Calls the implementation of a NumPy function or ufunc, or `PLAIN` if it has none.
 
     Raises:
-        TypeError: `out` is given.
+        TypeError: The caller gave `out`.
     """
     if "out" in kwargs:
         refuse_out(function, kwargs["out"])

@@ -21,89 +21,90 @@ __all__ = [
 ]
 
 
-# -- where a backward keeps the gradients of leaves, and what is done at the end of its pass -----
+# -- targets for the gradients of leaves, and work at the end of a pass --------------------------
 #
 # task runs ──▶ target(leaf, gradient) ──▶ hook(leaf, target) ──▶ target.at_end(end)
 #     │
 #     ├─ every leaf has its gradient ──▶ end.finish() ──▶ waited for ──▶ backward returns
-#     └─ something raised, here or there ──▶ end.abandon(cause) ──▶ backward raises it
+#     └─ the task or an end raised ──▶ end.abandon(cause) ──▶ backward raises that error
 
 
 class Completion(Protocol):
-    """What will be done later, with success or an error: a future, as seen from here."""
+    """A future: work that ends later, with success or an error."""
 
     def wait(self) -> object:
-        """Blocks until it is done; raises its error."""
+        """Blocks until the work is done; raises its error."""
 
     def exception(self) -> BaseException | None:
-        """Returns the error of what is done, or None."""
+        """Returns the error of finished work, or None if it succeeded."""
 
     def add_done_callback(self, callback: Callable[[Any], object], /) -> object:
-        """Calls `callback(self)` once it is done; at once, here, if it is."""
+        """Calls `callback(self)` when the work is done; at once, in this thread, if it is."""
 
 
 class PassEnd(ABC):
-    """What a post-accumulate hook wants done when the pass that called it has run through.
+    """Work that a post-accumulate hook leaves for the end of the pass that called it.
 
-    Exactly one of two things happens: `finish` alone, which then succeeds; or the pass fails and
-    `abandon` is called, before, during or after `finish`, which may itself be why it fails.
+    Exactly one of two things happens. Either only `finish` is called, and it succeeds. Or the pass
+    fails and `abandon` is called before, during or after `finish`. `finish` itself may be what
+    made the pass fail.
     """
 
     @abstractmethod
     def finish(self) -> Completion:
-        """Starts what is left to do, now that every leaf of this pass has its gradient.
+        """Starts the remaining work, now that every leaf of this pass has its gradient.
 
-        Must not wait: the pass does, and is over when all that its ends returned is done. A local
-        backward waits in its caller's thread; in a distributed one, nobody waits.
+        This must not wait. The pass is over when all completions that its ends returned are done.
+        A local backward waits for them in its caller's thread; a distributed one blocks no thread.
         """
 
     @abstractmethod
     def abandon(self, cause: BaseException) -> None:
-        """Hears that the pass failed. Must not wait; may be called from any thread."""
+        """Gives the work up because the pass failed. Must not wait; any thread may call it."""
 
 
 class GradientTarget(ABC):
-    """Where a backward keeps the gradients of leaves; calling it adds one.
+    """The place where one pass keeps the gradients of leaves; a call adds one gradient.
 
-    Post-accumulate hooks are given it, so that they work on the gradient wherever it is kept.
-    There is one for each pass. Who runs the pass calls `finish`, waits for what it returns, and
-    calls `abandon` when anything of this raises.
+    Post-accumulate hooks receive the target, so they work on the gradient wherever it is kept.
+    Each pass has one target. The engine that runs the pass calls `finish`, waits for the
+    completions that it returns, and calls `abandon` if any of these steps raises.
     """
 
     def __init__(self) -> None:
-        self._ends_lock = threading.Lock()  # guards the three below
+        self._ends_lock = threading.Lock()  # guards the next three attributes
         self._ends: list[PassEnd] = []
         self._finishing = False
         self._abandoned = False
 
     @abstractmethod
     def __call__(self, tensor: Tensor, gradient: Gradient) -> None:
-        """Adds `gradient`, which may be a RowSparse, to what is kept for `tensor`.
+        """Adds `gradient`, which may be a RowSparse, to the gradient of `tensor`.
 
-        An array may be kept: see `GraphTask`.
+        The target may keep an array without a copy: see `GraphTask`.
         """
 
     @abstractmethod
     def get(self, tensor: Tensor) -> Tensor | None:
-        """Returns what is kept for `tensor`."""
+        """Returns the gradient of `tensor`, or None."""
 
     @abstractmethod
     def replace(self, tensor: Tensor, gradient: Tensor | None) -> None:
-        """Keeps `gradient` for `tensor` instead."""
+        """Replaces the gradient of `tensor` by `gradient`."""
 
     def earlier(self) -> Sequence[GradientTarget]:
         """Returns the targets of passes before this one that keep their gradients apart.
 
-        The user reads the sum of theirs and this one's. None of them for `tensor.grad`, which is
-        that sum itself.
+        The user reads the sum of their gradients and of this target's. A target that keeps
+        `tensor.grad` has no earlier ones, as `tensor.grad` is that sum.
         """
         return ()
 
     def at_end(self, end: PassEnd) -> None:
-        """Has `end` finish, or abandon, its work together with this pass. For hooks.
+        """Makes `end` finish or abandon its work together with this pass. Hooks call this.
 
         Raises:
-            AutogradError: The pass has failed, or every leaf has its gradient already.
+            AutogradError: The pass has failed, or every leaf already has its gradient.
         """
         with self._ends_lock:
             if self._abandoned or self._finishing:
@@ -113,14 +114,14 @@ class GradientTarget(ABC):
 
     @property
     def has_ends(self) -> bool:
-        """Whether `finish` has anything to start."""
+        """True if `finish` has work to start."""
         return bool(self._ends)
 
     def finish(self) -> list[Completion]:
-        """Starts what the ends of this pass have left to do; for who runs the pass, once.
+        """Starts the work of the ends of this pass. The engine that runs the pass calls it once.
 
         Returns:
-            What must be done before the pass is over.
+            The completions that must be done before the pass is over.
         """
         with self._ends_lock:
             self._finishing = True
@@ -128,7 +129,7 @@ class GradientTarget(ABC):
         return [end.finish() for end in ends]
 
     def abandon(self, cause: BaseException) -> None:
-        """Tells the ends of this pass that it failed; idempotent. For who runs the pass."""
+        """Tells the ends of this pass that it failed; idempotent. The engine calls it."""
         with self._ends_lock:
             self._abandoned = True
             ends, self._ends = self._ends, []
@@ -138,7 +139,7 @@ class GradientTarget(ABC):
 
 @final
 class LocalGradients(GradientTarget):
-    """Keeps gradients in `tensor.grad`."""
+    """A target that keeps gradients in `tensor.grad`."""
 
     def __call__(self, tensor: Tensor, gradient: Gradient) -> None:
         """Adds `gradient` to `tensor.grad`, atomically among backwards in several threads."""
@@ -153,7 +154,7 @@ class LocalGradients(GradientTarget):
         tensor.grad = gradient
 
 
-# ------------------------------------------------------------------------------------------------
+# -- local backward ------------------------------------------------------------------------------
 
 
 @TABLE.register(BACKWARD)
@@ -166,20 +167,20 @@ def backward(
 ) -> None:
     """Adds the gradients of `tensors` with respect to the leaves to each leaf's `grad`.
 
-    What hooks have asked to be done at the end of the pass (see `GradientTarget.at_end`) is done
-    when this returns.
+    When this returns, the work that hooks left for the end of the pass is done (see
+    `GradientTarget.at_end`).
 
     Args:
-        tensors: The roots. All are run through in one pass.
-        gradients: One per root, in its shape; None for a scalar root means 1.
+        tensors: The roots. One pass runs through all of them.
+        gradients: One gradient per root, in its shape; None for a scalar root means 1.
         retain_graph: Keeps the graph for another backward.
         create_graph: Records the backward, so that gradients can be differentiated again;
             implies `retain_graph`.
 
     Raises:
-        AutogradError: A root needs no gradient, or has more than one item and no gradient was
-            given; the graph was freed, was changed in place, or leaves this process.
-        Exception: What a rule, a hook or the end of the pass raised.
+        AutogradError: A root needs no gradient, or has more than one item and got no gradient;
+            or the graph was freed, leaves this process, or saved a value that was changed in place.
+        Exception: A rule, a hook or the end of the pass raised this error.
     """
     if gradients is not None and len(gradients) != len(tensors):
         raise AutogradError(f"{len(tensors)} roots were given {len(gradients)} gradients")

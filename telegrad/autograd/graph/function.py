@@ -1,4 +1,4 @@
-"""`Function`: an operation with a rule of the user's own."""
+"""`Function`: an operation whose gradient rule the user writes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ __all__ = ["Function", "FunctionContext"]
 
 @final
 class FunctionContext:
-    """What one call of a `Function` hands from its forward to its backward.
+    """The values that one call of a `Function` hands from its forward to its backward.
 
-    Attributes may be set freely for what is no array.
+    The forward may set further attributes for values that are no arrays.
 
     Attributes:
-        needs_input_grad: One per argument of `apply`, whether its gradient is used.
+        needs_input_grad: One bool per argument of `apply`: True if its gradient is used.
     """
 
     def __init__(self, needs_input_grad: tuple[bool, ...]) -> None:
@@ -36,19 +36,22 @@ class FunctionContext:
         self._constant: list[Any] = []
 
     def save_for_backward(self, *values: Any) -> None:
-        """Keeps inputs, outputs or anything between; changes in place are then noticed."""
+        """Keeps inputs, outputs or intermediate values for the backward.
+
+        The backward raises if a saved input or output was changed in place.
+        """
         self._to_save = values
 
     def mark_non_differentiable(self, *outputs: Any) -> None:
-        """Says that these outputs need no gradient."""
+        """Marks outputs that need no gradient."""
         self._constant.extend(outputs)
 
     @property
     def saved_values(self) -> tuple[Any, ...]:
-        """What was saved: arrays; under `create_graph` Tensors.
+        """The saved values: arrays; under `create_graph` Tensors.
 
         Raises:
-            AutogradError: Outside `backward`.
+            AutogradError: The property is read outside `backward`.
         """
         if self._unpacked is None:
             raise AutogradError("saved values are there inside backward only")
@@ -56,10 +59,10 @@ class FunctionContext:
 
 
 class Function(ABC):
-    """An operation whose rule the user writes; called by `apply`.
+    """An operation whose gradient rule the user writes; `apply` calls it.
 
-    `forward` computes with arrays and is not recorded. `backward` gets arrays, under
-    `create_graph` Tensors; written with operators and `numpy` functions it serves both.
+    `forward` computes with arrays and is not recorded. `backward` receives arrays, under
+    `create_graph` Tensors. A `backward` made of operators and `numpy` functions works with both.
 
     >>> class Cube(Function):
     ...     @staticmethod
@@ -80,22 +83,23 @@ class Function(ABC):
     @staticmethod
     @abstractmethod
     def forward(ctx: FunctionContext, *args: Any) -> Any:
-        """Returns an array or a tuple of arrays; Tensors among the arguments come as arrays."""
+        """Returns an array or a tuple of arrays; Tensor arguments arrive as arrays."""
 
     @staticmethod
     @abstractmethod
     def backward(ctx: FunctionContext, *gradients: Any) -> Any:
-        """Returns the gradient of each argument of `forward`: one, or a tuple; None for none.
+        """Returns the gradients of the arguments of `forward`: a tuple, or one gradient alone.
 
-        Gets one gradient per output, None for an output that no gradient reached.
+        An entry is None where an argument has no gradient. `gradients` has one entry per output,
+        None for an output that no gradient reached.
         """
 
     @classmethod
     def apply(cls, *args: Any) -> Any:
-        """Calls `forward` and records.
+        """Calls `forward` and records the call.
 
         Args:
-            args: Tensors are differentiated, all else is passed on.
+            args: The arguments of `forward`. Only Tensors among them are differentiated.
 
         Returns:
             A Tensor, or a tuple of Tensors if `forward` returned a tuple.
@@ -177,14 +181,14 @@ class _FunctionNode(SavingNode):
 
     @property
     def name(self) -> str:
-        """The user's class."""
+        """The name of the user's class."""
         return self._function.__name__
 
     def backward(self, gradients: Gradients) -> Gradients:
         """Runs the user's rule.
 
         Raises:
-            AutogradError: It returned too many or too few gradients, or of a wrong shape.
+            AutogradError: The rule returned too many or too few gradients, or a wrong shape.
         """
         saved = self._saved
         if saved is None:
@@ -201,7 +205,7 @@ class _FunctionNode(SavingNode):
         return tuple(self._fit(i, x, recorded=recorded) for i, x in enumerate(results))
 
     def _context(self, unpacked: list[Any]) -> FunctionContext:
-        # A context of its own for each run: two may run at once.
+        # Each run has its own context, as two threads may run this node at once.
         ctx = FunctionContext(self._ctx.needs_input_grad)
         ctx.__dict__.update(self._ctx.__dict__)
         ctx._unpacked = tuple(unpacked)
@@ -224,7 +228,7 @@ class _FunctionNode(SavingNode):
         return fit(x, *meta)
 
     def saved_leaves(self) -> tuple[Any, ...]:
-        """Returns those of the saved values that leaves hold, at their places, None elsewhere."""
+        """Returns one entry per saved value: the value if a leaf holds it, else None."""
         return tuple(
             [x.of_leaf() if isinstance(x, SavedValue) else None for x, _ in self._saved or ()]
         )

@@ -1,7 +1,7 @@
-"""Whether operations are recorded, as a ContextVar: threads and tasks do not disturb each other.
+"""The grad mode, a ContextVar that says whether this thread or task records operations.
 
-What wants to see each node as it is recorded (`recompute`, `detect_anomaly`) is a `Watcher`. It
-stands in the same ContextVar, so that a step that nobody watches pays for no second one.
+`recompute` and `detect_anomaly` see each node as it is recorded: they are `Watcher`s. Watchers
+stand in the same ContextVar, so a step without watchers does not read a second one.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ __all__ = [
 
 
 class Watcher(ABC):
-    """Sees what is recorded in its context."""
+    """An observer of the operations that are recorded in its context."""
 
     @abstractmethod
     def recorded(self, node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        """Hears of a node that was just made.
+        """Receives a node that was just made.
 
         Args:
-            node: What was recorded.
-            inputs: What it was computed from; Tensors come as arrays.
-            outputs: The arrays that it has given.
+            node: The recorded operation.
+            inputs: The inputs of the operation; Tensors come as arrays.
+            outputs: The arrays that the operation returned.
         """
 
 
 class Watched(NamedTuple):
-    """A grad mode with watchers; true where operations are recorded."""
+    """A grad mode with watchers; true if operations are recorded."""
 
     enabled: bool
     watchers: tuple[Watcher, ...]
@@ -61,23 +61,23 @@ class Watched(NamedTuple):
 
 
 ENABLED: Final[ContextVar[bool | Watched]] = ContextVar("telegrad_grad_enabled", default=True)
-"""Read by what runs once for each operation; all others ask `is_grad_enabled`."""
+"""The mode itself, for code that runs once for each operation; others call `is_grad_enabled`."""
 
 
 def is_grad_enabled() -> bool:
-    """Tells whether operations on tensors that need a gradient are recorded here."""
+    """Returns True if this context records operations on tensors that need a gradient."""
     return bool(ENABLED.get())
 
 
 def watchers() -> tuple[Watcher, ...]:
-    """Returns who sees what is recorded here."""
+    """Returns the watchers of this context."""
     mode = ENABLED.get()
     return mode.watchers if isinstance(mode, Watched) else ()
 
 
 @contextmanager
 def watched_by(*seeing: Watcher) -> Iterator[None]:
-    """Has these, and none else, see what is recorded in the block; leaves open whether it is."""
+    """Makes `seeing` the only watchers inside the block; does not change the grad mode."""
     token = ENABLED.set(Watched(is_grad_enabled(), seeing))
     try:
         yield
@@ -86,13 +86,13 @@ def watched_by(*seeing: Watcher) -> Iterator[None]:
 
 
 def set_mode(enabled: bool) -> Token[bool | Watched]:
-    """Sets the grad mode and leaves the watchers; returns what `ENABLED.reset` wants after it."""
+    """Sets the grad mode and keeps the watchers; returns the token for `ENABLED.reset`."""
     mode = ENABLED.get()
     return ENABLED.set(Watched(enabled, mode[1]) if type(mode) is Watched else enabled)
 
 
 class GradMode(ContextDecorator):
-    """Sets the grad mode inside a `with` block or a decorated function; nests, restores at exit."""
+    """A grad mode for a `with` block or a decorated function; nests, and restores the old mode."""
 
     def __init__(self, *, enabled: bool) -> None:
         self._enabled = bool(enabled)
@@ -109,7 +109,7 @@ class GradMode(ContextDecorator):
 
 
 class no_grad(GradMode):
-    """Inside, operations record nothing and their results need no gradient.
+    """A block in which operations record nothing and their results need no gradient.
 
     >>> from telegrad.autograd import tensor
     >>> w = tensor([1.0], requires_grad=True)
@@ -123,7 +123,7 @@ class no_grad(GradMode):
 
 
 class enable_grad(GradMode):
-    """Inside, operations are recorded again, whatever the block around it says.
+    """A block in which operations are recorded, whatever mode the enclosing block has set.
 
     >>> from telegrad.autograd import no_grad, tensor
     >>> x = tensor(2.0, requires_grad=True)
