@@ -32,29 +32,33 @@ from telegrad.errors import AutogradError
 __all__ = ["GraphTask"]
 
 _SOLE: Final = 2
-"""What `getrefcount` says of what one list, or array, alone holds: that, and its own argument."""
+"""What `getrefcount` returns for an object that one list or array alone holds.
+
+It counts that holder, and its own argument.
+"""
 
 
 @final
 class GraphTask:
-    """Carries gradients from roots and sources to leaves and sinks.
+    """One run that carries gradients from roots and sources to leaves and sinks.
 
-    Nothing runs before `run`. `feed` and `run` may be called from any thread, `accumulate` and
-    `sink` are called in whichever thread is running, one at a time.
+    No rule runs before `run`. Any thread may call `feed` and `run`. The task calls `accumulate`
+    and `sink` in the thread that runs it, one call at a time.
 
     Args:
-        roots: Where gradients start, known now.
-        accumulate: Called with each leaf that a real gradient reaches, exactly once, with the
-            whole gradient, in the leaf's shape and dtype. It may keep the array: nobody else
-            holds that, or looks at its memory.
+        roots: The edges where gradients start, with the gradients that are known now.
+        accumulate: Function called exactly once for each leaf that a real gradient reaches. It
+            gets the leaf and the whole gradient in the leaf's shape and dtype. It may keep the
+            array: nothing else holds the array or its memory.
         sources: Nodes whose output gradients come later, each by exactly one `feed`.
-        retain_graph: Keeps what the rules saved. Else each node that a real gradient went
-            through is released.
+        retain_graph: Keeps the values that the rules saved. Without it, the task releases each
+            node that a real gradient went through.
         create_graph: Records the rules. Roots and fed gradients are then Tensors.
-        sink: Called with each `Sink` reached, exactly once. None: a sink is an error.
-        captures: If given, only what leads to these is run, nothing is accumulated, and their
-            gradients are found in `captured`. With `sink`, what leads to sinks is run too: beyond
-            one of them there may be a way back to a source.
+        sink: Function called exactly once for each `Sink` that is reached. None: a sink is an
+            error.
+        captures: Edges whose gradients `captured` shall hold. If given, only nodes that lead to
+            these edges run, and no leaf accumulates. With `sink`, nodes that lead to sinks run
+            too, because beyond a sink a path may lead back to a source.
 
     Raises:
         AutogradError: A sink is reached and `sink` is None; no rule has run.
@@ -83,7 +87,7 @@ class GraphTask:
         for source in sources:
             starts[source] = None
         self._waiting, last = _count_edges(starts)
-        # The nodes of captures, and sinks: all others of this task's graph lead on to one of these.
+        # The nodes of captures, and sinks: all other nodes of this task lead to one of these.
         self._targets = None if captures is None else {node for node, _ in captures}
         if self._targets is not None:
             if sink is not None:
@@ -115,37 +119,38 @@ class GraphTask:
 
     @property
     def done(self) -> bool:
-        """Whether everything reachable was processed."""
+        """True if the task has processed every reachable node."""
         return self._remaining == 0
 
     @property
     def remaining(self) -> int:
-        """How many nodes were not processed yet."""
+        """The number of nodes that are not yet processed."""
         return self._remaining
 
     @property
     def dry(self) -> bool:
-        """Whether nothing can be processed now beside the node that is."""
+        """True if no node can be processed now, except the one that is being processed."""
         return not self._ready and self._inbox.empty()
 
     @property
     def reachable(self) -> frozenset[Node]:
-        """The nodes of this task's graph: what leads from roots and sources to leaves and sinks."""
+        """The nodes of this task's graph, which lead from roots and sources to leaves and sinks."""
         return frozenset(self._waiting)
 
     def reaches(self, node: Node) -> bool:
-        """Tells whether this task's graph contains `node`."""
+        """Returns True if this task's graph contains `node`."""
         return node in self._waiting
 
     def feed(self, node: Node, gradients: Gradients | None) -> None:
-        """Hands over the gradients of a source's outputs; only queues them, see `run`.
+        """Queues the gradients of a source's outputs; `run` processes them.
 
         Args:
             node: One of `sources`, not fed before.
-            gradients: One per output of `node`, or None where no gradient came for any.
+            gradients: One gradient per output of `node`, or None if no output got one.
 
         Raises:
-            AutogradError: `node` is no source or was fed before, or the count is wrong.
+            AutogradError: `node` is no source or was fed before, or the number of gradients is
+                not the number of its outputs.
         """
         if gradients is not None and len(gradients) != node.num_outputs:
             raise AutogradError(
@@ -163,17 +168,18 @@ class GraphTask:
         self._inbox.put((node, gradients))
 
     def run(self) -> bool:
-        """Works until dry: until done, or until only what was not fed yet is missing.
+        """Processes ready nodes until the task is done or the rest waits for a `feed`.
 
-        One thread at a time runs; another that calls this returns at once, and the runner
-        takes what that one had fed. So each feeder calls `run` after `feed`, and none waits.
+        One thread at a time runs the task. If a second thread calls this meanwhile, it returns at
+        once, and the first thread processes the gradients that the second one fed. So each feeder
+        calls `run` after `feed`, and no feeder waits.
 
         Returns:
-            Whether everything reachable was processed. Several threads may see True.
+            True if every reachable node is processed. Several threads may get True.
 
         Raises:
-            Exception: What a rule, a hook, `accumulate` or `sink` raised, in the thread that
-                ran it; the task has then stopped as by `abort`.
+            Exception: A rule, a hook, `accumulate` or `sink` raised this error in this thread;
+                the task has then stopped as by `abort`.
         """
         inbox = self._inbox
         while self._running.acquire(blocking=False):
@@ -184,7 +190,7 @@ class GraphTask:
                 raise
             finally:
                 self._running.release()
-            # A feeder that found the lock taken has queued before this line: look again.
+            # A feeder that found the lock taken had queued its gradients before: look again.
             if self._stopped or inbox.empty():
                 break
         return self._remaining == 0
@@ -198,7 +204,7 @@ class GraphTask:
             ENABLED.reset(before)
 
     def abort(self) -> None:
-        """Stops before the next node; frees nothing, runs nothing more. Legal at any time."""
+        """Stops the task before its next node and frees nothing. Legal at any time."""
         self._stopped = True
 
     def _take_fed(self) -> bool:
@@ -206,7 +212,7 @@ class GraphTask:
         while not ready:
             if inbox.empty():
                 return False
-            node, gradients = inbox.get_nowait()  # by who runs alone: what was there is there
+            node, gradients = inbox.get_nowait()  # only the running thread takes: still not empty
             for output, gradient in enumerate(gradients or ()):
                 if gradient is not None:
                     self._add((node, output), gradient)
@@ -216,7 +222,7 @@ class GraphTask:
         return True
 
     def _process_ready(self) -> None:
-        # Once for each operation: nothing is called here that most of them do not need.
+        # This runs once for each operation, so it calls only functions that most nodes need.
         ready, waiting, buffers = self._ready, self._waiting, self._buffers
         targets, release = self._targets, not self._retain_graph
         while ready and not self._stopped:
@@ -253,11 +259,11 @@ class GraphTask:
                         held[output] = result
                     else:
                         _add_to(held, output, result)
-                    result = None  # what a leaf is given, nobody else may hold
+                    result = None  # nothing else may hold a leaf's gradient
                 waiting[child] = count - 1
                 if count == 1:
                     ready.append(child)
-            # Not before: who finds this done must find its leaves and sinks called.
+            # Counted last: a thread that sees `done` must find all leaves and sinks called.
             self._remaining -= 1
 
     def _end(self, node: Node, buffer: list[Gradient | None] | None) -> None:
@@ -286,19 +292,19 @@ class GraphTask:
             gradients = None if buffer is None else tuple(buffer)
             if gradients is not None and not local:
                 self._capture(node, gradients)
-            sink: Any = node  # which alone is an end, beside a leaf
+            sink: Any = node  # an end that is no leaf is a sink
             if self._sink is not None:
                 self._sink(sink, gradients)
                 if gradients is not None and node._hooks is not None:
                     _call_hooks(node, (), gradients)
 
     def _capture(self, node: Node, gradients: Gradients) -> bool:
-        """Keeps what is wanted of a node; returns whether more is wanted beyond it."""
+        """Keeps the captured gradients of a node; returns True if an edge leads on from it."""
         for output, gradient in enumerate(gradients):
             captured = (node, output)
             if gradient is not None and captured in self._captures:
                 self.captured[captured] = gradient
-        for edge in node.edges:  # noqa: SIM110  a generator takes longer, for leaves most of all
+        for edge in node.edges:  # noqa: SIM110  a generator is slower, above all for leaves
             if edge is not None and edge[0] in self._waiting:
                 return True
         return False
@@ -317,7 +323,7 @@ class GraphTask:
 
     def _refuse_sinks(self, last: Iterable[Node]) -> None:
         for node in last:
-            # Leaves first: to find that one is of no other abstract class takes ten times as long.
+            # Leaves first: an isinstance test against the abstract class Sink is ten times slower.
             if isinstance(node, AccumulateGrad) or node not in self._waiting:
                 continue
             if isinstance(node, Sink):
@@ -328,7 +334,7 @@ def fit_leaf(tensor: Tensor, gradient: Gradient) -> Gradient:
     """Returns `gradient` in the dtype of the leaf `tensor`.
 
     Raises:
-        AutogradError: Its shape is not the leaf's.
+        AutogradError: The gradient's shape is not the leaf's.
     """
     array = tensor._value.array
     if gradient.shape != array.shape:
@@ -339,7 +345,7 @@ def fit_leaf(tensor: Tensor, gradient: Gradient) -> Gradient:
 
 
 def _own_of_leaf(tensor: Tensor, held: list[Any]) -> Gradient:
-    """Returns what fits a leaf of `held[0]`; of an array that others may hold, a copy."""
+    """Returns `held[0]` in the leaf's dtype; a copy if something else may hold the array."""
     array = tensor._value.array
     if (
         type(held[0]) is np.ndarray
@@ -349,7 +355,7 @@ def _own_of_leaf(tensor: Tensor, held: list[Any]) -> Gradient:
         and held[0].shape == array.shape
         and held[0].flags.writeable
     ):
-        return held[0]  # as most are: nothing needs to be asked
+        return held[0]  # the usual case, without a call
     sole, gradient = is_sole(held), held[0]
     fitting = fit_leaf(tensor, gradient)
     if fitting is gradient and not sole and is_array(gradient):
@@ -358,9 +364,10 @@ def _own_of_leaf(tensor: Tensor, held: list[Any]) -> Gradient:
 
 
 def is_sole(held: list[Any]) -> bool:
-    """Tells whether the NumPy array `held[0]` is all of its memory, and `held` alone has it.
+    """Returns True if only `held` refers to the NumPy array `held[0]`, which is all of its memory.
 
-    Not asked of other arrays: what a library without such counts has lent them cannot be seen.
+    The answer is False for arrays of other libraries: they have no such counts, so a loan of their
+    memory cannot be seen.
     """
     if type(held[0]) is not np.ndarray or getrefcount(held[0]) != _SOLE:
         return False
@@ -376,9 +383,9 @@ def is_sole(held: list[Any]) -> bool:
 
 
 def _add_to(held: list[Any], output: int, gradient: Any) -> None:
-    """Adds a gradient to the one that is there; in place only if nobody else may hold that.
+    """Adds a gradient to `held[output]`, in place only if `held` alone has that array.
 
-    A rule may have handed one array to several edges.
+    A rule may have returned one array for several edges.
     """
     if (
         type(held[output]) is type(gradient) is np.ndarray
@@ -395,9 +402,9 @@ def _add_to(held: list[Any], output: int, gradient: Any) -> None:
 
 
 def _count_edges(starts: Iterable[Node]) -> tuple[dict[Node, int], list[Node]]:
-    """Returns the nodes that are reached, with how many edges lead to each, and the last of them.
+    """Returns the reached nodes with the number of edges that lead to each, and the last nodes.
 
-    The last are those from which no edge leads on.
+    The last nodes are those without edges.
     """
     counts = dict.fromkeys(starts, 0)
     pending = list(counts)
@@ -476,7 +483,7 @@ def _call_hooks(node: Node, results: Gradients, gradients: Gradients) -> Gradien
 
 
 def _in_place_of(given: Gradients, replaced: Gradients, node: Node) -> Gradients:
-    """Returns what a hook has made of gradients, if it is of their shapes."""
+    """Returns the gradients that a hook returned, after a check of their shapes."""
     for old, new in zip(given, _checked(replaced, len(given), node), strict=True):
         if old is not None and new is not None and np.shape(new) != old.shape:
             raise AutogradError(

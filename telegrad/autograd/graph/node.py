@@ -1,8 +1,8 @@
 r"""The graph: nodes with rules, and the edges along which gradients travel backwards.
 
 A node stands for one recorded operation. Its outputs are numbered; an `Edge` names one output of
-one node. `node.edges` has one entry per input: the edge of what produced that input, or None
-where the input needs no gradient.
+one node. `node.edges` has one entry per input: the output that produced the input, or None if the
+input needs no gradient.
 
     x (leaf)            w (leaf)          AccumulateGrad(x)    AccumulateGrad(w)
         \              /                           ▲  edges[0]   ▲  edges[1]
@@ -31,14 +31,14 @@ __all__ = [
 ]
 
 
-# -- lists of user callbacks, and the handles that take them off again ---------------------------
+# -- lists of hooks, and the handles that remove them --------------------------------------------
 
 H = TypeVar("H")
 
 
 @final
 class RemovableHandle:
-    """Takes one hook off again; as a context manager, at the end of the block."""
+    """A handle that removes one hook; as a context manager, at the end of the block."""
 
     __slots__ = ("_remove",)
 
@@ -46,7 +46,7 @@ class RemovableHandle:
         self._remove = remove
 
     def remove(self) -> None:
-        """Takes the hook off; does nothing the second time."""
+        """Removes the hook; does nothing the second time."""
         self._remove()
 
     def __enter__(self) -> RemovableHandle:
@@ -58,7 +58,7 @@ class RemovableHandle:
 
 @final
 class HookList(Generic[H]):
-    """Hooks in the order in which they were added; may change while it is iterated."""
+    """Hooks in the order in which they were added; the list may change during iteration."""
 
     __slots__ = ("_hooks",)
 
@@ -84,15 +84,16 @@ class HookList(Generic[H]):
 
 @final
 class NodeHooks:
-    """What is called around one node's rule, outermost first.
+    """The hooks that run before and after one node's rule, in the order of the attributes.
 
     Attributes:
-        outputs: (output, hook): sees the gradient of that output, may return another.
-        retained: (output, keep): is given the gradient of that output after those.
-        before: Sees the gradients of all outputs, may return others.
-        after: Sees the gradients of the inputs and those of the outputs, may return other
-            gradients of the inputs.
-        origin: What checks the gradients of the inputs and knows where the node was recorded.
+        outputs: Pairs (output, hook). A hook gets the gradient of its output and may replace it.
+        retained: Pairs (output, keep). `keep` gets the gradient of its output after `outputs`.
+        before: Hooks that get the gradients of all outputs and may replace them.
+        after: Hooks that get the gradients of inputs and outputs and may replace those of the
+            inputs.
+        origin: The check of `detect_anomaly`, which knows the lines that recorded the node. It
+            runs on the rule's results, before `after`.
     """
 
     __slots__ = ("after", "before", "origin", "outputs", "retained")
@@ -105,24 +106,24 @@ class NodeHooks:
         self.after: HookList[Callable[[Any, Any], Any]] = HookList()
 
 
-# ------------------------------------------------------------------------------------------------
+# -- nodes and edges -----------------------------------------------------------------------------
 
 Edge: TypeAlias = "tuple[Node, int]"
-"""A node, and which of its outputs."""
+"""A node and the number of one of its outputs."""
 
 _Gradients: TypeAlias = "tuple[Array | Any | None, ...]"
-"""The `Gradients` of tensor.py; Any is a Tensor, which holds its node and so stands above nodes."""
+"""The `Gradients` of tensor.py; Any is a Tensor, a type of the file above, as Tensors hold nodes."""
 
 
 class Node(ABC):
-    """One recorded operation; equal and hashed by identity.
+    """One recorded operation, equal and hashed by identity.
 
-    Several graph tasks may run through one node, also at once; a node keeps nothing of a task.
+    Several graph tasks may run through one node, also at once. A node stores no state of a task.
 
     Attributes:
-        edges: One per input, towards what produced it; None where no gradient is needed.
-        num_outputs: How many outputs, and so gradients handed to `backward`, there are.
-        is_end: Whether a graph task deals with it instead of calling `backward`.
+        edges: One edge per input, to the output that produced it; None if it needs no gradient.
+        num_outputs: The number of outputs, and so of gradients that `backward` gets.
+        is_end: True if a graph task handles the node itself and does not call `backward`.
     """
 
     __slots__ = ("__weakref__", "_hooks", "edges", "num_outputs")
@@ -135,7 +136,7 @@ class Node(ABC):
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The node's name in messages."""
         return type(self).__name__
 
     @abstractmethod
@@ -143,27 +144,27 @@ class Node(ABC):
         """Runs the rule.
 
         Args:
-            gradients: One per output, at least one of them not None. They may be shared with
-                other nodes: a rule never writes into them.
+            gradients: One gradient per output, at least one of them not None. Other nodes may
+                share the arrays, so a rule never writes into them.
 
         Returns:
-            One per edge; None where the edge is None or no gradient flows.
+            One gradient per edge; None if the edge is None or no gradient flows.
 
         Raises:
-            AutogradError: What the rule needs was freed, or changed in place.
+            AutogradError: A value that the rule needs was freed, or changed in place.
         """
 
     def release(self) -> None:
-        """Frees what the rule saved. A node that saved something cannot run again."""
+        """Frees the values that the rule saved. A node that had saved values cannot run again."""
         return
 
     @property
     def hooks(self) -> NodeHooks | None:
-        """What is called around the rule; None where nothing is."""
+        """The hooks around the rule, or None."""
         return self._hooks
 
     def make_hooks(self) -> NodeHooks:
-        """Returns `hooks`, made now if there were none."""
+        """Returns `hooks`, which it creates if there are none."""
         if self._hooks is None:
             self._hooks = NodeHooks()
         return self._hooks
@@ -171,15 +172,15 @@ class Node(ABC):
     def register_hook(
         self, hook: Callable[[_Gradients, _Gradients], _Gradients | None]
     ) -> RemovableHandle:
-        """Has `hook(input_gradients, output_gradients)` called after the rule.
+        """Registers `hook(input_gradients, output_gradients)`, which runs after the rule.
 
-        Gradients are arrays, under `create_graph` Tensors. What it returns, unless None, takes
-        the place of the gradients of the inputs.
+        Gradients are arrays, under `create_graph` Tensors. A result other than None replaces the
+        gradients of the inputs.
         """
         return self.make_hooks().after.add(hook)
 
     def register_prehook(self, hook: Callable[[_Gradients], _Gradients | None]) -> RemovableHandle:
-        """Has `hook(output_gradients)` called before the rule; it may return others."""
+        """Registers `hook(output_gradients)`, which runs before the rule and may replace them."""
         return self.make_hooks().before.add(hook)
 
     def __repr__(self) -> str:
@@ -187,15 +188,15 @@ class Node(ABC):
 
 
 class Sink(Node):
-    """A node whose inputs lie outside this process' graph: gradients end here and go elsewhere.
+    """A node whose inputs lie outside this process' graph, so gradients leave the process here.
 
-    A graph task that was given `sink` calls `sink(node, gradients)` exactly once for each sink
-    that it reaches, with None for `gradients` where no gradient came at all. A task that was
-    given none refuses to start.
+    A graph task with a `sink` function calls `sink(node, gradients)` exactly once for each sink
+    that it reaches. `gradients` is None if no gradient arrived. A task without the function
+    refuses to start.
 
     Args:
-        num_outputs: How many gradients come to it.
-        refusal: See the property.
+        num_outputs: The number of gradients that the sink gets.
+        refusal: The message of the error that a local backward raises at this sink.
     """
 
     __slots__ = ("_refusal",)
@@ -209,11 +210,11 @@ class Sink(Node):
 
     @property
     def refusal(self) -> str:
-        """What a local backward that meets it says; it tells the user what to write."""
+        """The message of a local backward that reaches this sink, with the code to write instead."""
         return self._refusal
 
     def backward(self, gradients: _Gradients) -> _Gradients:
-        """Never runs: a graph task calls its `sink` instead.
+        """Raises, because a graph task calls its `sink` instead.
 
         Raises:
             AutogradError: Always, with `refusal`.
@@ -221,24 +222,24 @@ class Sink(Node):
         raise AutogradError(self.refusal)
 
 
-# -- an array, and the count of the changes made in its memory -----------------------------------
+# -- an array with a count of the changes to its memory ------------------------------------------
 
 
 @final
 class Value:
-    """What a Tensor holds at one time, read and replaced as one: a recorded graph keeps it.
+    """An array with its change count, which a Tensor holds and replaces as one object.
 
-    The changes of one piece of memory are counted in one place, which views of it share: the
-    Value that had the memory first.
+    A recorded graph keeps the Value, not the Tensor. Views of one memory share one count, which
+    the Value that had the memory first keeps.
 
     Args:
         array: The array.
-        memory: The Value that counts, if another one had this memory before.
+        memory: The Value that had this memory before, if there is one; its count is used.
 
     Attributes:
         array: The array.
-        counter: The Value that counts the changes, None for this one.
-        changes: How often the memory was changed; counted in `counter` alone if there is one.
+        counter: The Value that counts the changes; None if this one does.
+        changes: The number of changes of the memory; unused if `counter` is not None.
     """
 
     __slots__ = ("array", "changes", "counter")
@@ -250,9 +251,9 @@ class Value:
 
     @property
     def version(self) -> int:
-        """How often the memory was changed, by whatever Tensor."""
+        """The number of changes of the memory, made through any Tensor."""
         return (self.counter or self).changes
 
     def bump(self) -> None:
-        """Notes that the memory was changed."""
+        """Counts one change of the memory."""
         (self.counter or self).changes += 1

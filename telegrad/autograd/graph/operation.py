@@ -13,11 +13,12 @@ names what it needs:
     `shape`              the shape of the argument that this rule is for
     an option (`axis`)   as it was given, or its default
 
-Only what the rules of the arguments that need a gradient name is saved, as the array that the
-Tensor held at that time. A rule may return more axes or another dtype than its argument has
-(broadcasting, promotion): the node sums and casts. It may return None for no gradient.
+A call saves only values that rules name, and only rules of arguments that need a gradient count. A
+saved value is the array that the Tensor held at that time. A rule may return more axes or another
+dtype than its argument has (broadcasting, promotion): the node sums and casts. A rule may return
+None for no gradient.
 
-With several outputs `g` is a tuple, one for each output, None where no gradient came.
+With several outputs `g` is a tuple with one gradient per output, None for an output without one.
 
 Complex numbers: the gradient of a real loss with respect to z = x + iy is dL/dx + i dL/dy, the
 direction in which the loss rises most (PyTorch's convention; JAX's is its conjugate).
@@ -57,25 +58,25 @@ __all__ = [
 ]
 
 
-# -- `SavingNode`: a node that keeps values for its rule until they are freed, or computed again --
+# -- `SavingNode`: a node with saved values ------------------------------------------------------
 
 
 class Segment(ABC):
-    """Some operations that are computed again in the backward: see `recompute`."""
+    """A part of the forward that `recompute` computes again in the backward."""
 
     @abstractmethod
     def compute(self) -> None:
-        """Gives its nodes what they saved in the forward; does nothing the second time."""
+        """Gives its nodes the values that they saved in the forward; the second call does nothing."""
 
     @abstractmethod
     def replace(self, nodes: Mapping[Node | None, SavingNode]) -> None:
-        """Puts others in the place of its nodes: the keys are those of now."""
+        """Replaces its nodes: the keys of `nodes` are the present ones, the values the new ones."""
 
 
 class SavingNode(Node):
-    """Keeps what its rule needs until it is released.
+    """A node that keeps the values its rule needs until it is released.
 
-    `recompute` drops that as soon as it was saved, and leaves it to a segment to compute it again.
+    `recompute` drops saved values at once; a segment computes them again.
     """
 
     __slots__ = ("_saved", "_segment")
@@ -90,30 +91,33 @@ class SavingNode(Node):
 
     @abstractmethod
     def saved_leaves(self) -> tuple[Any, ...]:
-        """Returns what was saved of leaves, which a segment must find unchanged; None elsewhere."""
+        """Returns one entry per saved value: the value of a leaf, else None.
+
+        A segment that computes again must find the values of leaves unchanged.
+        """
 
     @property
     def segment(self) -> Segment | None:
-        """What computes the saved values again; None where they were simply kept."""
+        """The segment that computes the saved values again; None if the node kept them."""
         return getattr(self, "_segment", None)
 
     def drop_saved(self, segment: Segment) -> None:
-        """Leaves the saved values to `segment`."""
+        """Drops the saved values; `segment` computes them again."""
         self._saved = None
         self._segment = segment
 
     def take_saved(self, other: Self) -> None:
-        """Takes over what `other`, which is the same computed again, has saved."""
+        """Takes over the saved values of `other`, the same operation computed again."""
         self._saved = other._saved
         segment = other.segment
         if segment is not None:
             self._segment = segment
 
     def restore_saved(self) -> list[Any]:
-        """Returns the saved values, computed again by the segment.
+        """Returns the saved values after the segment has computed them again.
 
         Raises:
-            AutogradError: There is none, or it has done so before: they were freed.
+            AutogradError: The values were freed: there is no segment, or it has computed before.
         """
         segment = self.segment
         if segment is not None:
@@ -127,16 +131,16 @@ class SavingNode(Node):
 
 
 def is_leaf(edge: Edge | None) -> bool:
-    """Tells whether `edge` leads to a leaf."""
+    """Returns True if `edge` leads to a leaf."""
     return edge is not None and isinstance(edge[0], AccumulateGrad)
 
 
-# -- `SavedValue`: an array as it was when recorded, and how to notice that it was changed since --
+# -- `SavedValue`: a saved array with its version ------------------------------------------------
 
 
 @final
 class SavedValue:
-    """An array as it was when recorded, and how to notice that it was changed since."""
+    """A saved array with its version, which shows a later change in place."""
 
     __slots__ = ("_edge", "_value", "_version")
 
@@ -149,13 +153,13 @@ class SavedValue:
         """Returns the array, or if `recorded` a Tensor at its place in the graph.
 
         Args:
-            operation: Who saved it, for the message.
-            recorded: Whether operations on it are to be recorded.
-            own: Its place, if it is an output of the very node that saved it (which would be
-                a reference cycle if it were kept).
+            operation: The name of the operation that saved it, for the message.
+            recorded: True if operations on the result shall be recorded.
+            own: The edge of the value if it is an output of the node that saved it. The node does
+                not store this edge, which would be a reference cycle.
 
         Raises:
-            AutogradError: It was changed in place.
+            AutogradError: The array was changed in place.
         """
         value = self._value
         if value.version != self._version:
@@ -169,12 +173,12 @@ class SavedValue:
         return attach(value.array, *edge, memory=value)
 
     def of_leaf(self) -> tuple[Value, int] | None:
-        """Returns the value with the version that was saved, if a leaf holds it."""
+        """Returns the value and the saved version if a leaf holds the value, else None."""
         return (self._value, self._version) if is_leaf(self._edge) else None
 
 
 def refuse_changed(value: Value, version: int, operation: str, what: str) -> NoReturn:
-    """Says that `what`, which `operation` saved at `version`, was changed.
+    """Raises an error: `what`, which `operation` saved at `version`, was changed in place.
 
     Raises:
         AutogradError: Always.
@@ -186,21 +190,22 @@ def refuse_changed(value: Value, version: int, operation: str, what: str) -> NoR
     )
 
 
-# -- `OperationNode`: one recorded call of an `Operation`, and how its backward runs the rules ---
+# -- `OperationNode`: one recorded call of an `Operation` ----------------------------------------
 
 
 @final
 class OperationNode(SavingNode):
-    """One recorded call of an `Operation`, which makes it and fills in what is said below.
+    """One recorded call of an `Operation`, which creates the node and sets its attributes.
 
-    Saved are, in the plan's order, a Value with its version, or what is no Tensor as it was given.
+    `_saved` is in the plan's order. An entry is a Value with its version for a Tensor; any other
+    argument stands there as it was given.
 
     Attributes:
-        _operation: What was called.
-        _plan: What it saves and which rules it runs.
-        _inputs: Shape and dtype of each input that a rule is for, at its place.
-        _options: As they were given.
-        _conjugated: Whether the rules compute with conjugates.
+        _operation: The operation that was called.
+        _plan: The values to save and the rules to run.
+        _inputs: Shape and dtype of each input that a rule is for, at the input's index.
+        _options: The options of the call, as given.
+        _conjugated: True if the rules compute with conjugates.
     """
 
     __slots__ = ("_conjugated", "_inputs", "_operation", "_options", "_plan")
@@ -285,7 +290,7 @@ class OperationNode(SavingNode):
         return f"the {'argument' if plan.saved[k] >= 0 else 'result'} {plan.saved_names[k]!r}"
 
     def saved_leaves(self) -> tuple[Any, ...]:
-        """Returns those of the saved entries that leaves hold, at their places, None elsewhere."""
+        """Returns one item per saved entry: the entry if a leaf holds it, else None."""
         return tuple([
             entry if place >= 0 and is_leaf(self.edges[place]) else None
             for place, entry in zip(self._plan.saved, self._saved or (), strict=False)
@@ -298,13 +303,13 @@ def _conjugate(gradient: Any) -> Any:
     return np.conjugate(gradient)
 
 
-# ------------------------------------------------------------------------------------------------
+# -- `Operation` ---------------------------------------------------------------------------------
 
 SEVERAL: Final = "*"
 _AS_THEY_ARE: Final = frozenset({float, int, np.ndarray, np.float32, np.float64, type(None)})
-"""The types of arguments that need no look: to find that such a one is no Tensor takes longer."""
+"""Argument types that the loop of a call skips: an isinstance test for Tensor is slower."""
 _NO_TENSORS: Final = _AS_THEY_ARE | {bool, tuple, str}
-"""The types of arguments and options that are no Tensors."""
+"""Types of arguments and options that are no Tensors."""
 _new = Tensor.__new__
 _new_value = Value.__new__
 _new_node = OperationNode.__new__
@@ -312,25 +317,26 @@ _new_node = OperationNode.__new__
 
 @final
 class Operation:
-    """A function over arrays and Tensors that is recorded; arrays alone give what `forward` gives.
+    """A recorded function over arrays and Tensors; with arrays alone it returns `forward`'s result.
 
     Args:
-        name: What messages call it.
-        forward: Computes with arrays; extra parameters are keywords.
+        name: The name in messages.
+        forward: The function over arrays; extra parameters are keywords.
         arguments: The names of its leading array arguments, `a b`; `*parts` for any number.
         outputs: The names of its outputs if `forward` returns a tuple of them, `values vectors`;
             `*` for a list or tuple of any length, which rules cannot name.
         arrays: The names of options that are arrays too, such as `where weights`.
-        options: The defaults of its other options, as rules are to see them. An option that is
-            not named here or in `arrays` is refused with Tensors.
-        view: Whether the result may share the first argument's memory.
+        options: The defaults of its other options, as rules see them. A call with Tensors refuses
+            an option that is not named here or in `arrays`.
+        view: True if the result may share the first argument's memory.
         kernels: Other forward functions by the name of the array library: `{"cupy": function}`.
-        complex_rule: What the rules hold for. None: real numbers alone, complex ones are refused.
-            "holomorphic": written as for real numbers, right wherever `forward` is holomorphic,
-            for the node conjugates what comes in and goes out. "own": the rules deal with it.
+        complex_rule: The numbers that the rules hold for. None: real numbers alone; complex ones
+            are refused. "holomorphic": the rules are written as for real numbers and are right
+            wherever `forward` is holomorphic, as the node conjugates the gradients that come in
+            and go out. "own": the rules handle complex numbers themselves.
         rules: The gradient rule by argument name. An argument without a rule is never
-            differentiated. With `*parts` the one rule also may name `i`, which part it is for,
-            and `shapes`, those of all parts.
+            differentiated. With `*parts` the one rule may also name `i`, the number of the part
+            that it is for, and `shapes`, the shapes of all parts.
 
     >>> import numpy as np
     >>> from telegrad.autograd import extend, tensor
@@ -381,12 +387,12 @@ class Operation:
 
     @cached_property
     def __signature__(self) -> Any:
-        """That of `forward`."""
+        """The signature of `forward`."""
         return signature_of(self.forward)
 
     @property
     def array_names(self) -> tuple[str, ...]:
-        """The arguments and options that are arrays."""
+        """The names of arguments and options that are arrays."""
         return (*self._arguments, *self._optional)
 
     @cached_property
@@ -394,25 +400,25 @@ class Operation:
         return positional_names(self.forward)
 
     def __call__(self, *inputs: Any, **keywords: Any) -> Any:
-        """Computes, and records where grad mode is on and a Tensor needs a gradient.
+        """Computes, and records if grad mode is on and a Tensor needs a gradient.
 
         Raises:
-            TypeError: An argument too many or too few, or an option that has no rule.
+            TypeError: There are too many or too few arguments, or an option has no rule.
             ValueError: The arrays are on different devices.
-            AutogradError: What would be recorded is complex and the rules are of real numbers, or
-                an argument without a rule needs a gradient.
+            AutogradError: An argument without a rule needs a gradient; or recorded values are
+                complex and the rules are of real numbers.
         """
         names = self._arguments
         plans = self._usual
         if keywords or len(inputs) != self._count:
             array_options = _has_tensor(keywords.values())
-            tensor_first = inputs and isinstance(inputs[0], Tensor)  # as it mostly is
+            tensor_first = inputs and isinstance(inputs[0], Tensor)  # the usual case
             if not array_options and not tensor_first and not _has_tensor(inputs):
                 return self._compute(inputs, names, keywords)
             usual = len(inputs) == self._count and keywords.keys() <= self.options.keys()
             if array_options or not usual:
                 inputs, names, keywords = self._bind(inputs, keywords)
-                # Of any number of parts there would be plans without end.
+                # Plans for any number of parts are not kept: the table would grow without end.
                 plans = {} if self._variadic else self._plans.setdefault(names, {})
         values: list[Any] = [*inputs]
         arrays: list[Any] = [*inputs]
@@ -428,7 +434,7 @@ class Operation:
                 arrays[i] = value.array
                 edge = x._edge
                 if edge is None and x._requires_grad:
-                    leaf: Any = x._leaf  # who needs a gradient has it
+                    leaf: Any = x._leaf  # not None, as x needs a gradient
                     edge = ((leaf.held and leaf.held()) or leaf.node(x), 0)
                 if edge is not None:
                     edges[i] = edge
@@ -436,16 +442,16 @@ class Operation:
             else:
                 values[i] = arrays[i] = self._operand(x, inputs)
         if len(inputs) == 2 and inputs[0] is inputs[1]:
-            # x * x is a square, also while another thread replaces x.data
+            # x * x is a square even if another thread replaces x.data meanwhile
             values[1], arrays[1] = values[0], arrays[0]
         if names is not self._arguments or self._kernels:
             result = self._compute(arrays, names, keywords)
         else:
             try:
-                # with empty keywords Python would make a dict of them
+                # `**keywords` would create a dict even when it is empty
                 forward = self.forward
                 result = forward(*arrays, **keywords) if keywords else forward(*arrays)
-            except (TypeError, ValueError, AttributeError):  # CuPy's words on an array of NumPy's
+            except (TypeError, ValueError, AttributeError):  # CuPy's errors for a NumPy array
                 check_devices(self.name, *arrays)
                 raise
         if not tensors:
@@ -506,7 +512,7 @@ class Operation:
     def _bind(
         self, inputs: tuple[Any, ...], keywords: dict[str, Any]
     ) -> tuple[tuple[Any, ...], tuple[str, ...], dict[str, Any]]:
-        """Sorts what was given, as NumPy would, into arrays, their names, and options."""
+        """Sorts the arguments of a call, as NumPy would, into arrays, their names, and options."""
         if self._variadic:
             self._check_options(keywords)
             return inputs, self._arguments * len(inputs), keywords
@@ -616,7 +622,7 @@ class Operation:
                         f"{self.name} of a tensor that needs a gradient gave objects, which have "
                         "none; pass an array of numbers"
                     )
-                return None  # integers and truth values are constant wherever they have a slope
+                return None  # integers and truth values: the derivative is zero wherever it exists
             dtypes = [kind[1] for kind in inputs if kind is not None]
             conjugated = self._conjugates([*dtypes, *(value.array.dtype for value in outputs)])
         if self._variadic:
@@ -629,7 +635,7 @@ class Operation:
                 saved.append((value, (value.counter or value).changes))
             else:
                 saved.append(value)
-        node = _new_node(OperationNode)  # a class with `__init__` takes twice as long
+        node = _new_node(OperationNode)  # calling a class with `__init__` takes twice as long
         node.edges = tuple(edges)
         node.num_outputs = len(outputs)
         node._hooks = None
@@ -682,7 +688,7 @@ def _of_memory(source: Any, result: Any) -> tuple[Value, bool]:
 
 
 def _plain(name: str, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Returns an array of a subclass as one of NumPy's own: rules multiply by items."""
+    """Returns an array of a subclass as a plain NumPy array, as rules multiply item by item."""
     if x.__array_priority__ > 0.0:  # np.matrix, masked arrays, arrays with units
         raise TypeError(
             f"{name} of a tensor and a {type(x).__name__}, whose arithmetic is not that of arrays; "
@@ -692,7 +698,7 @@ def _plain(name: str, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _array_of(numbers: Any, inputs: tuple[Any, ...]) -> Any:
-    """Makes an array of a list, on the device of the first input that has one."""
+    """Returns a list as an array on the device of the first input that has one."""
     for x in inputs:
         if isinstance(x, Tensor):
             return array_beside(numbers, x.data)

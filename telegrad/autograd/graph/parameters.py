@@ -1,6 +1,6 @@
-"""What parameters a NumPy function has: names, order, defaults, as NumPy itself has them.
+"""The parameters of NumPy functions: names, order and defaults, as NumPy defines them.
 
-Read when first asked for: at import it would cost more than all else of a table of rules.
+They are read at the first use: at import, this would take longer than the whole table of rules.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ __all__ = ["positional_names", "signature_of"]
 
 
 def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
-    """Returns the signature of `function`; None where neither it nor NumPy tells.
+    """Returns the signature of `function`; None if neither `inspect` nor the ufunc gives one.
 
-    Ufuncs say theirs since NumPy 2.4 only.
+    Ufuncs have a signature of their own only since NumPy 2.4.
 
     >>> str(signature_of(np.cumsum))
     '(a, axis=None, dtype=None, out=None)'
@@ -29,7 +29,7 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
 
 
 def positional_names(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Returns the parameters of `function` that may be given by position, in order.
+    """Returns the names of the parameters of `function` that may be positional, in order.
 
     >>> positional_names(np.sum)[:3]
     ('a', 'axis', 'dtype')

@@ -1,4 +1,4 @@
-"""NumPy functions on Tensors without being recorded.
+"""NumPy functions that compute on Tensors and are not recorded.
 
 has a rule                               recorded (`operation`)
 is constant in between (`np.argmax`)     computed, the result needs no gradient
@@ -32,13 +32,13 @@ _WRITES: Final = {
     np.put_along_axis: "arr",
     np.putmask: "a",
 }
-"""What NumPy's functions that write into an argument call it; it is their first one."""
+"""The NumPy functions that write into their first argument, with that argument's name."""
 
 
 def constant(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns `function` for Tensors and arrays; its derivative is zero wherever it has one.
+    """Returns `function` for Tensors and arrays; its derivative is zero wherever it exists.
 
-    Results that are arrays are Tensors where an argument is one.
+    Array results become Tensors if an argument is a Tensor.
 
     >>> import numpy as np
     >>> from telegrad.autograd import tensor
@@ -70,11 +70,11 @@ def _place_of_out(function: Callable[..., Any]) -> int:
 
 @TABLE.register(PLAIN)
 def call_plain(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Calls a function that has no rule, if that cuts nothing off.
+    """Calls a function that has no rule, unless that would lose a gradient.
 
     Raises:
         AutogradError: An argument needs a gradient.
-        TypeError: It would write into a Tensor.
+        TypeError: The function would write into a Tensor.
     """
     name = _name(function)
     if isinstance(_written(function, args, kwargs), Tensor):
@@ -91,17 +91,17 @@ def call_plain(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 
 
 def _name(function: Any) -> str:
-    """Returns what users call it: `np.roots`, `np.linalg.f`, `np.add.reduce`."""
+    """Returns the name that users know: `np.roots`, `np.linalg.f`, `np.add.reduce`."""
     owner, name = getattr(function, "__self__", None), getattr(function, "__name__", str(function))
     if isinstance(owner, np.ufunc):
         return f"{_name(owner)}.{name}"
-    if isinstance(function, np.ufunc):  # SciPy's do not say where they are from
+    if isinstance(function, np.ufunc):  # SciPy's ufuncs do not know their module
         return f"np.{name}" if getattr(np, name, None) is function else name
     return f"{function.__module__}.{name}".replace("numpy", "np", 1)
 
 
 def _written(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Returns the argument that a function writes into, None for those that write into none."""
+    """Returns the argument that a function writes into, None if it writes into none."""
     name = _WRITES.get(function)
     if name is None and function.__name__ == "at" and isinstance(function.__self__, np.ufunc):
         name = "a"
@@ -109,8 +109,8 @@ def _written(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
 
 
 def has_tensor(tree: Any) -> bool:
-    """Tells whether a Tensor is in `tree`: lists, tuples and dicts."""
-    # Not by `_flatten`: every call of a composed function comes here, mostly with a Tensor first.
+    """Returns True if `tree`, made of lists, tuples and dicts, contains a Tensor."""
+    # `_flatten` is too slow: each call of a composed function runs this, mostly with a Tensor first.
     if isinstance(tree, Tensor):
         return True
     if isinstance(tree, (list, tuple)):

@@ -1,6 +1,6 @@
-"""`Plan`: what one recorded call keeps, and which rules its backward runs.
+"""`Plan`: the values that one recorded call keeps and the rules that its backward runs.
 
-Worked out once for each operation and each choice of inputs that need a gradient:
+There is one plan for each operation and each choice of inputs that need a gradient:
 
     multiply(a, b), both need one     keeps b and a; runs the rules of a and of b
     multiply(a, b), only a does       keeps b; runs the rule of a
@@ -37,8 +37,8 @@ class Rule(NamedTuple):
     """The gradient of one argument.
 
     Attributes:
-        function: Called with the gradient and then with what `needs` names.
-        needs: Arguments, outputs, options, `shape`, `shapes`, `i`.
+        function: The rule, called with the gradient and then with the values that `needs` names.
+        needs: Names of arguments, outputs and options, `shape`, `shapes` or `i`.
     """
 
     function: Callable[..., Any]
@@ -46,24 +46,28 @@ class Rule(NamedTuple):
 
 
 Need: TypeAlias = "int | str"
-"""A number of what is saved, or the name of what is not."""
+"""The index of a saved value, or the name of a value that is not saved."""
 
 
 Pick: TypeAlias = "Callable[[list[Any]], Sequence[Any]]"
-"""What takes some of what was saved out of the list of all."""
+"""A function that picks some values from the list of all saved values."""
 
 
 RuleOfInput: TypeAlias = "tuple[int, Callable[..., Any], tuple[Need, ...], int | None, Pick | None]"
-"""A rule that a backward runs: the input whose gradient it gives, the rule, what that gets after the
-gradient. Where this is one that is saved, its number; where it is several, what takes them out of all
-that is; else None. A plain tuple, as each node takes it apart."""
+"""A rule that a backward runs: (input, function, needs, only, pick).
+
+`input` is the index of the input whose gradient the rule returns. `needs` are the rule's arguments
+after the gradient. `only` is the index of the saved value if that is the only need; `pick` takes
+several needs out of the saved values if all are saved. Both are None otherwise. This is a plain
+tuple because each node unpacks it.
+"""
 
 
 def compile_rule(function: Callable[..., Any], known: set[str]) -> Rule:
-    """Returns the rule `function`, whose parameters say what it needs.
+    """Returns the rule `function`, whose parameters name the values that it needs.
 
     Raises:
-        ValueError: It needs what its operation has not.
+        ValueError: A parameter is no name that the operation knows.
     """
     code = function.__code__
     needs = code.co_varnames[1 : code.co_argcount]
@@ -74,18 +78,18 @@ def compile_rule(function: Callable[..., Any], known: set[str]) -> Rule:
 
 @final
 class Plan:
-    """What to save and which rules to run.
+    """The values to save and the rules to run.
 
     Args:
-        names: What each input is.
-        outputs: What each output is.
-        rules: The rule by name.
-        mask: Bit i is set where input i needs a gradient; each such input has a rule.
+        names: The name of each input.
+        outputs: The name of each output.
+        rules: The rule of each differentiable argument, by name.
+        mask: A bit set: bit i is set if input i needs a gradient. Each such input has a rule.
 
     Attributes:
-        saved: Inputs by their number; output k as -1 - k.
-        saved_names: What messages call them.
-        rules: One per input that needs a gradient.
+        saved: The saved values: inputs by their index, output k as -1 - k.
+        saved_names: Their names in messages.
+        rules: One rule per input that needs a gradient.
     """
 
     __slots__ = ("rules", "saved", "saved_names")
@@ -120,23 +124,23 @@ def _places(needs: tuple[Need, ...]) -> tuple[int | None, Pick | None]:
     return (numbers[0], None) if len(numbers) == 1 else (None, itemgetter(*numbers))
 
 
-# -- `fit`: a gradient in the shape and dtype of what it is the gradient of ----------------------
+# -- gradients in the shape and dtype of their inputs --------------------------------------------
 
 
 def fit(gradient: Any, shape: Shape, dtype: np.dtype[Any], edge: Edge | None = None) -> Any:
-    """Returns `gradient` summed over what was broadcast, in `dtype`.
+    """Returns `gradient` summed over broadcast axes, in `dtype`.
 
-    Of a complex gradient of a real number the real part is taken.
+    If the input is real and its gradient complex, the result is the real part.
 
     Args:
-        gradient: What a rule gave.
-        shape: That of the input that it is the gradient of.
-        dtype: That of the input.
-        edge: Where it goes. A RowSparse stays one if that is a leaf, or another worker's graph;
-            rules get arrays.
+        gradient: The result of a rule.
+        shape: The shape of the input.
+        dtype: The dtype of the input.
+        edge: The edge that the gradient travels along next. A RowSparse stays one if the edge
+            leads to a leaf or to another worker's graph; rules get arrays.
 
     Raises:
-        AutogradError: It does not have such a shape.
+        AutogradError: The input's shape does not broadcast to the gradient's shape.
     """
     if is_row_sparse(gradient):
         if gradient.shape == shape and edge is not None and edge[0].is_end:
@@ -156,10 +160,10 @@ def fit(gradient: Any, shape: Shape, dtype: np.dtype[Any], edge: Edge | None = N
 
 
 def sum_over_broadcast(a: Array, *, to: Shape) -> Array:
-    """Returns `a` summed over the axes that broadcasting shape `to` to its own has added.
+    """Returns `a` summed to shape `to`, over the axes that broadcasting `to` has added or stretched.
 
     Raises:
-        AutogradError: `to` does not broadcast to that shape.
+        AutogradError: `to` does not broadcast to the shape of `a`.
     """
     extra = a.ndim - len(to)
     kept = a.shape[extra:] if extra >= 0 else ()
