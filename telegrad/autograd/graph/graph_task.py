@@ -1,16 +1,16 @@
-"""One run backwards through the graph, which gradients may enter from outside and later.
+"""One backward run through the graph, into which gradients may also be fed from outside, later.
 
-A task counts, for each node that it reaches, the edges that lead there; a node is ready when all
-of them have brought their gradient *or none*. That none is passed on like a gradient is what
-makes the count come out whatever way the gradients take:
+A task counts, for each node that it reaches, the edges that lead to the node. A node is ready when
+each of these edges has delivered its gradient *or none*. A node passes none on like a gradient, so
+the counts reach zero whichever edges carry gradients:
 
     source fed (g, None) ──► A ──g──► C     C waits for two, gets g and none: runs with g
                               └none─► D     D gets nothing but none: its rule does not run,
-                                             nothing is freed, none goes on
+                                             nothing is freed, D passes none on
                                       sink   gets `sink(node, None)`: it can tell the other side
 
-Counts, buffers and results belong to the task: several may run through the same nodes. Ready
-nodes are kept as a stack, so gradients of leaves come out as early as possible.
+Counts, buffers and results belong to the task, so several tasks may run through the same nodes.
+Ready nodes are kept as a stack, so gradients of leaves are ready as early as possible.
 """
 
 from __future__ import annotations

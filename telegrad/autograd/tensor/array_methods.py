@@ -1,6 +1,6 @@
-"""NumPy's array methods on Tensors, each by way of the NumPy function of that name.
+"""NumPy's array methods on Tensors; each calls the NumPy function of the same name.
 
-`TensorT` is what they return: Tensor, which inherits them and stands above this file.
+`TensorT` is the type of their results: Tensor, which inherits them in a file above this one.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ __all__ = [
 ]
 
 
-# -- numPy's array methods that reduce axes or add up along them, on Tensors ---------------------
+# -- reductions and cumulative sums --------------------------------------------------------------
 
 TensorT = TypeVar("TensorT")
 Axis: TypeAlias = "int | tuple[int, ...] | None"
 
 
 class Reductions(Generic[TensorT]):
-    """Sums, extrema, moments; recorded, but for indices and truth values.
+    """The reductions. They are recorded, except those that return indices or truth values.
 
-    The parameters are NumPy's; `out` is one of them, and refused.
+    The parameters are NumPy's; `out` is refused.
     """
 
     __slots__ = ()
@@ -48,7 +48,7 @@ class Reductions(Generic[TensorT]):
         initial: Any = None,
         where: Any = True,
     ) -> TensorT:
-        """Returns the sum over `axis`; over everything if it is None."""
+        """Returns the sum over `axis`, or of all items if it is None."""
         if axis is None and dtype is out is initial is None and not keepdims and where is True:
             return ENTRIES[np.sum](self)
         over = _over(axis, out, keepdims, where)
@@ -64,7 +64,7 @@ class Reductions(Generic[TensorT]):
         initial: Any = None,
         where: Any = True,
     ) -> TensorT:
-        """Returns the product over `axis`; over everything if it is None."""
+        """Returns the product over `axis`, or of all items if it is None."""
         over = _over(axis, out, keepdims, where)
         return ENTRIES[np.prod](self, **over, **without_none(dtype=dtype, initial=initial))
 
@@ -77,7 +77,7 @@ class Reductions(Generic[TensorT]):
         keepdims: bool = False,
         where: Any = True,
     ) -> TensorT:
-        """Returns the mean over `axis`; over everything if it is None."""
+        """Returns the mean over `axis`, or of all items if it is None."""
         if axis is None and dtype is out is None and not keepdims and where is True:
             return ENTRIES[np.mean](self)
         return ENTRIES[np.mean](
@@ -110,7 +110,7 @@ class Reductions(Generic[TensorT]):
         where: Any = True,
         correction: float | None = None,
     ) -> TensorT:
-        """Returns the standard deviation over `axis`; its gradient is 0 where it is 0."""
+        """Returns the standard deviation over `axis`; where it is 0, its gradient is 0."""
         others = without_none(dtype=dtype, ddof=ddof or None, correction=correction)
         return ENTRIES[np.std](self, **_over(axis, out, keepdims, where), **others)
 
@@ -123,7 +123,7 @@ class Reductions(Generic[TensorT]):
         initial: Any = None,
         where: Any = True,
     ) -> TensorT:
-        """Returns the largest item; where several are, they share its gradient equally."""
+        """Returns the largest item; if several are equal, they share its gradient equally."""
         return ENTRIES[np.max](
             self, **_over(axis, out, keepdims, where), **without_none(initial=initial)
         )
@@ -137,7 +137,7 @@ class Reductions(Generic[TensorT]):
         initial: Any = None,
         where: Any = True,
     ) -> TensorT:
-        """Returns the smallest item; where several are, they share its gradient equally."""
+        """Returns the smallest item; if several are equal, they share its gradient equally."""
         return ENTRIES[np.min](
             self, **_over(axis, out, keepdims, where), **without_none(initial=initial)
         )
@@ -157,30 +157,30 @@ class Reductions(Generic[TensorT]):
     def any(
         self, axis: Axis = None, out: None = None, keepdims: bool = False, *, where: Any = True
     ) -> TensorT:
-        """Returns whether an item is true; never recorded."""
+        """Returns True where any item over `axis` is true; never recorded."""
         return ENTRIES[np.any](self, **_over(axis, out, keepdims, where))
 
     def all(
         self, axis: Axis = None, out: None = None, keepdims: bool = False, *, where: Any = True
     ) -> TensorT:
-        """Returns whether all items are true; never recorded."""
+        """Returns True where all items over `axis` are true; never recorded."""
         return ENTRIES[np.all](self, **_over(axis, out, keepdims, where))
 
     def cumsum(
         self, axis: int | None = None, dtype: DTypeLike | None = None, out: None = None
     ) -> TensorT:
-        """Returns the sums so far along `axis`; of all items in a row if it is None."""
+        """Returns the cumulative sums along `axis`; None flattens the array first."""
         return ENTRIES[np.cumsum](self, **without_none(axis=axis, dtype=dtype, out=out))
 
     def cumprod(
         self, axis: int | None = None, dtype: DTypeLike | None = None, out: None = None
     ) -> TensorT:
-        """Returns the products so far along `axis`; of all items in a row if it is None."""
+        """Returns the cumulative products along `axis`; None flattens the array first."""
         return ENTRIES[np.cumprod](self, **without_none(axis=axis, dtype=dtype, out=out))
 
 
 def _over(axis: Axis, out: None, keepdims: bool, where: Any) -> dict[str, Any]:
-    """Returns what was given of what most reductions take."""
+    """Returns those of the options of most reductions that the caller gave."""
     given = without_none(axis=axis, out=out, where=None if where is True else where)
     if keepdims:
         given["keepdims"] = True
@@ -188,17 +188,17 @@ def _over(axis: Axis, out: None, keepdims: bool, where: Any) -> dict[str, Any]:
 
 
 def without_none(**options: Any) -> dict[str, Any]:
-    """Returns the options that are given; None is what all of them have by default."""
+    """Returns the options that are not None, which is the default of all of them."""
     return {name: x for name, x in options.items() if x is not None}
 
 
-# ------------------------------------------------------------------------------------------------
+# -- the other array methods ---------------------------------------------------------------------
 
 
 class ArrayMethods(Reductions[TensorT]):
-    """Changes of shape, of dtype and of place, and choices of items; recorded.
+    """The methods that change shape, dtype or device, or select items; they are recorded.
 
-    The parameters are NumPy's; `out`, where it is one, is refused.
+    The parameters are NumPy's; `out` is refused.
     """
 
     __slots__ = ()
@@ -213,19 +213,19 @@ class ArrayMethods(Reductions[TensorT]):
         return ENTRIES[np.reshape](self, to, order=order, copy=copy)
 
     def ravel(self, order: str = "C") -> TensorT:
-        """Returns the items in one axis; shared memory where that is possible."""
+        """Returns the items in one axis; the result shares the memory if possible."""
         return ENTRIES[np.ravel](self, **({} if order == "C" else {"order": order}))
 
     def flatten(self, order: str = "C") -> TensorT:
-        """Returns the items in one axis of an array of its own."""
+        """Returns a copy of the items in one axis."""
         return ENTRIES[np.copy](self.ravel(order))
 
     def squeeze(self, axis: int | tuple[int, ...] | None = None) -> TensorT:
-        """Returns this without its axes of length 1, or without those named."""
+        """Returns this without its axes of length 1, or without the axes in `axis`."""
         return ENTRIES[np.squeeze](self, axis=axis)
 
     def transpose(self, *axes: Any) -> TensorT:
-        """Returns this with its axes reversed, or in the order named."""
+        """Returns this with its axes reversed, or in the order of `axes`."""
         return ENTRIES[np.transpose](self, (axes[0] if len(axes) == 1 else axes) if axes else None)
 
     def swapaxes(self, axis1: int, axis2: int, /) -> TensorT:
@@ -250,7 +250,7 @@ class ArrayMethods(Reductions[TensorT]):
         return ENTRIES[np.swapaxes](self, -2, -1)
 
     def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> TensorT:
-        """Returns the diagonals of the matrices that two axes make."""
+        """Returns the diagonals of the matrices that two axes span."""
         return _of(np.diagonal, self, offset, axis1, axis2)
 
     def trace(
@@ -269,7 +269,7 @@ class ArrayMethods(Reductions[TensorT]):
     def take(
         self, indices: Any, axis: int | None = None, out: None = None, mode: str = "raise"
     ) -> TensorT:
-        """Returns the items at `indices` along `axis`; of all items in a row if it is None."""
+        """Returns the items at `indices` along `axis`; None flattens the array first."""
         others = without_none(out=out, mode=None if mode == "raise" else mode)
         return _of(np.take, self, indices, axis=axis, **others)
 
@@ -281,12 +281,12 @@ class ArrayMethods(Reductions[TensorT]):
         return chosen
 
     def choose(self, choices: Sequence[Any], out: None = None, mode: str = "raise") -> TensorT:
-        """Returns from each place the item of the array of `choices` that this one names there."""
+        """Returns at each index the item of the array in `choices` whose number this holds there."""
         others = without_none(out=out, mode=None if mode == "raise" else mode)
         return _of(np.choose, self, choices, **others)
 
     def repeat(self, repeats: Any, axis: int | None = None) -> TensorT:
-        """Returns each item `repeats` times; of all items in a row if `axis` is None."""
+        """Returns each item `repeats` times along `axis`; None flattens the array first."""
         return _of(np.repeat, self, repeats, axis=axis)
 
     def argsort(
@@ -309,7 +309,7 @@ class ArrayMethods(Reductions[TensorT]):
         return _of(np.argpartition, self, kth, axis=axis, kind=kind, **without_none(order=order))
 
     def searchsorted(self, v: Any, side: str = "left", sorter: Any = None) -> TensorT:
-        """Returns where `v` would go into this, which is sorted; never recorded."""
+        """Returns the index at which `v` would be inserted into this sorted array; never recorded."""
         return _of(np.searchsorted, self, v, side=side, **without_none(sorter=sorter))
 
     def nonzero(self) -> tuple[TensorT, ...]:
@@ -325,11 +325,11 @@ class ArrayMethods(Reductions[TensorT]):
         max: Any = None,  # noqa: A002
         out: None = None,
     ) -> TensorT:
-        """Returns this with what lies outside `min` and `max` replaced by them."""
+        """Returns this with items below `min` replaced by `min`, and above `max` by `max`."""
         return ENTRIES[np.clip](self, min, max, **without_none(out=out))
 
     def round(self, decimals: int = 0, out: None = None) -> TensorT:
-        """Returns this rounded, halves to even; never recorded, for it is constant in between."""
+        """Returns this rounded, halves to even; never recorded, as it is piecewise constant."""
         return _of(np.round, self, decimals, **without_none(out=out))
 
     def conj(self) -> TensorT:
@@ -349,7 +349,7 @@ class ArrayMethods(Reductions[TensorT]):
         return _of(np.imag, self)
 
     def dot(self, other: Any, out: None = None) -> TensorT:
-        """Returns the dot product with `other`, NumPy's of any number of axes."""
+        """Returns the dot product with `other`, as `np.dot` does for any number of axes."""
         return _of(np.dot, self, other, **without_none(out=out))
 
     # Dtype, device, memory.
@@ -362,18 +362,18 @@ class ArrayMethods(Reductions[TensorT]):
         subok: bool = True,
         copy: bool = True,
     ) -> TensorT:
-        """Returns this in another dtype; its gradient comes back in this one.
+        """Returns this in another dtype; the gradient is cast back to this one.
 
         Args:
-            dtype: The wanted one.
-            order: Only NumPy's default, as for `subok`.
-            casting: What may be lost: `unsafe`, `same_kind`, `safe`, `equiv` or `no`.
-            subok: See `order`.
-            copy: False for this one itself where it has that dtype already.
+            dtype: The dtype of the result.
+            order: NumPy's default; no other value is allowed.
+            casting: The casting rule: `unsafe`, `same_kind`, `safe`, `equiv` or `no`.
+            subok: NumPy's default; no other value is allowed.
+            copy: False to return this Tensor itself if it already has the dtype.
 
         Raises:
-            TypeError: `casting` does not allow it.
-            ValueError: `order` or `subok` is another one than the default.
+            TypeError: `casting` does not allow the cast.
+            ValueError: `order` or `subok` is not the default.
         """
         held: Any = self
         if order != "K" or not subok:
@@ -388,28 +388,28 @@ class ArrayMethods(Reductions[TensorT]):
         return ENTRIES[np.astype](self, dtype)
 
     def to(self, device: str) -> TensorT:
-        """Returns this on `device` (`cpu`, `cuda`, `cuda:<number>`); its gradient comes back here.
+        """Returns this on `device` (`cpu`, `cuda`, `cuda:<number>`); the gradient is moved back.
 
-        A Tensor that is there already is returned itself.
+        If the Tensor is already on `device`, the method returns the Tensor itself.
 
         Raises:
             ValueError: `device` is no device name.
-            RuntimeError: A GPU is asked for and CuPy is not installed.
+            RuntimeError: `device` is a GPU and CuPy is not installed.
         """
         return ENTRIES[to_device](self, device)
 
     def copy(self, order: str = "C") -> TensorT:
-        """Returns this in an array of its own."""
+        """Returns a copy of this; the gradient flows back to this."""
         return ENTRIES[np.copy](self, **({} if order == "C" else {"order": order}))
 
     def clone(self) -> TensorT:
-        """Returns this in an array of its own; its gradient comes back here, as from `copy`."""
+        """Returns a copy of this; the gradient flows back to this, as for `copy`."""
         return ENTRIES[np.copy](self)
 
 
 def _of(
     function: Callable[..., Any], tensor: Reductions[TensorT], *args: Any, **kwargs: Any
 ) -> TensorT:
-    """Calls what stands in for `function`, also where it has no rule and no gradient is needed."""
+    """Calls `function` by `dispatch`, also without a rule if no gradient is needed."""
     result: TensorT = dispatch(function, (tensor, *args), kwargs)
     return result

@@ -1,4 +1,4 @@
-"""Making Tensors from data."""
+"""The functions that create Tensors from data."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def tensor(
 
     Args:
         data: An array, a Tensor, a number, or nested sequences of numbers.
-        dtype: None for NumPy's choice.
-        device: `cpu`, `cuda` or `cuda:<number>`; None for where `data` is.
-        requires_grad: Whether it is a leaf that needs a gradient.
+        dtype: The dtype of the Tensor; None for NumPy's choice.
+        device: The device: `cpu`, `cuda` or `cuda:<number>`; None for the device of `data`.
+        requires_grad: True for a leaf that needs a gradient.
 
     Raises:
         AutogradError: `requires_grad` with a dtype that is neither floating-point nor complex.
-        TypeError: `data` holds something that is no number.
+        TypeError: `data` contains an object that is no number.
 
     >>> tensor([1, 2], dtype="float32", requires_grad=True)
     tensor([1., 2.], dtype=float32, requires_grad=True)
@@ -41,7 +41,7 @@ def tensor(
 def as_tensor(data: object) -> Tensor:
     """Returns `data` as a Tensor that shares its memory; a Tensor is returned as it is.
 
-    Writing into the array behind the Tensor's back is not noticed by a recorded graph.
+    A recorded graph does not notice writes into the array that bypass the Tensor.
 
     >>> import numpy as np
     >>> shared = np.zeros(2)
@@ -54,16 +54,17 @@ def as_tensor(data: object) -> Tensor:
 def from_dlpack(source: object) -> Tensor:
     """Returns a Tensor that shares the memory of another library's array or tensor.
 
-    Neither library notices what the other one writes; a recorded graph is not warned of it. The
-    first versions of NumPy 2.2 make what they take over read-only.
+    Neither library notices writes by the other one, and neither does a recorded graph. The first
+    versions of NumPy 2.2 make the imported array read-only.
 
     Args:
-        source: Has `__dlpack__` and `__dlpack_device__`: a NumPy or CuPy array, a torch tensor, ...
+        source: An object with `__dlpack__` and `__dlpack_device__`, for example a NumPy or CuPy
+            array or a torch tensor.
 
     Raises:
-        TypeError: It has not.
-        BufferError: Its dtype, or the kind of its device, is not supported.
-        RuntimeError: It is on a GPU and CuPy is not installed.
+        TypeError: `source` lacks one of these methods.
+        BufferError: The dtype, or the kind of device, is not supported.
+        RuntimeError: The array is on a GPU and CuPy is not installed.
 
     >>> import numpy as np
     >>> shared = np.zeros(2)

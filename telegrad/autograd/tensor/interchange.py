@@ -1,6 +1,6 @@
 """Tensors as arrays of other libraries: NumPy's protocols, DLPack, the CUDA array interface.
 
-All of them share the memory. What others write into it is not noticed by a recorded graph.
+All of them share the memory. A recorded graph does not notice writes by other libraries.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ __all__ = [
 ]
 
 
-# -- `ArrayHolder`: what a Tensor tells of its array ---------------------------------------------
+# -- `ArrayHolder`: the properties of the array --------------------------------------------------
 
 
 class ArrayHolder:
-    """Holds an array with its version, and answers for it."""
+    """An array with its version, and the properties of the array."""
 
     __slots__ = ("_value",)
 
@@ -39,12 +39,12 @@ class ArrayHolder:
 
     @property
     def value(self) -> Value:
-        """The array with its version, read as one."""
+        """The array with its version, read as one object."""
         return self._value
 
     @property
     def shape(self) -> Shape:
-        """The lengths of its axes."""
+        """The lengths of the array's axes."""
         return self._value.array.shape
 
     @property
@@ -54,35 +54,35 @@ class ArrayHolder:
 
     @property
     def ndim(self) -> int:
-        """The number of its axes."""
+        """The number of axes."""
         return self._value.array.ndim
 
     @property
     def size(self) -> int:
-        """The number of its items."""
+        """The number of items."""
         return self._value.array.size
 
     @property
     def device(self) -> str:
-        """Where the array lives: `cpu`, or `cuda:0`, `cuda:1`, ..."""
+        """The device of the array: `cpu`, or `cuda:0`, `cuda:1`, ..."""
         return device_of(self._value.array)
 
     @property
     def itemsize(self) -> int:
-        """The bytes of one item."""
+        """The size of one item in bytes."""
         return self._value.array.dtype.itemsize
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all items."""
+        """The size of all items in bytes."""
         return self.size * self.itemsize
 
     def item(self, *place: Any) -> Any:
-        """Returns one item as a Python number: the only one, or that at `place`.
+        """Returns one item as a Python number: the only one, or the one at index `place`.
 
         Raises:
-            ValueError: No place is given and there is not exactly one.
-            IndexError: There is no such place.
+            ValueError: There is no `place`, and the number of items is not one.
+            IndexError: `place` is outside the array.
         """
         array: Any = self._value.array
         if place:
@@ -91,7 +91,7 @@ class ArrayHolder:
         return array.item()
 
     def tolist(self) -> Any:
-        """Returns the items as nested lists of Python numbers; of no axes, the number."""
+        """Returns the items as nested lists of Python numbers; a number if there are no axes."""
         return self._value.array.tolist()
 
     def __len__(self) -> int:
@@ -113,21 +113,24 @@ class ArrayHolder:
         return operator.index(self.item())
 
 
-# ------------------------------------------------------------------------------------------------
+# -- export to other libraries -------------------------------------------------------------------
 
 
 class Interchange(ArrayHolder):
-    """Ways out of telegrad; shut for what needs a gradient, outside `no_grad()`."""
+    """The exports to other libraries.
+
+    Outside `no_grad()` they refuse a Tensor that needs a gradient.
+    """
 
     __slots__ = ()
 
     @property
     def requires_grad(self) -> bool:
-        """Whether operations on it are recorded."""
+        """True if operations on this are recorded."""
         raise NotImplementedError
 
     def _exported(self) -> Any:
-        """Returns the array, if that cuts nothing off."""
+        """Returns the array, unless that would cut it off from a graph."""
         if self.requires_grad and is_grad_enabled():
             raise AutogradError(
                 "a tensor that needs a gradient does not become an array by itself, as that would "
@@ -137,18 +140,18 @@ class Interchange(ArrayHolder):
         return self._value.array
 
     def numpy(self) -> Array:
-        """Returns the values as a NumPy array; shared if they are in host memory.
+        """Returns the values as a NumPy array, which shares the memory if that is host memory.
 
         Raises:
-            AutogradError: It needs a gradient, outside `no_grad()`: write `t.detach().numpy()`.
+            AutogradError: This needs a gradient, outside `no_grad()`: write `t.detach().numpy()`.
         """
         return to_host(self._exported())
 
     def cupy(self) -> Array:
-        """Returns the values as a CuPy array; shared if they are on a GPU, else on the first one.
+        """Returns the values as a CuPy array: shared if they are on a GPU, else a copy on the first.
 
         Raises:
-            AutogradError: It needs a gradient, outside `no_grad()`: write `t.detach().cupy()`.
+            AutogradError: This needs a gradient, outside `no_grad()`: write `t.detach().cupy()`.
             RuntimeError: CuPy is not installed.
         """
         array: Array = self._exported()
@@ -171,10 +174,10 @@ class Interchange(ArrayHolder):
         if sparse_product_asks():
             raise AttributeError("scipy.sparse leaves the product to Tensor")
         array = self._host_only("__array_interface__")
-        if array.dtype.kind == "V":  # bfloat16 and its like: the interface has no name for them
+        if array.dtype.kind == "V":  # bfloat16 and the like: the interface has no name for them
             raise AttributeError(f"__array_interface__ cannot say {array.dtype}")
         self._exported()
-        if self.requires_grad:  # who takes it would hold this Tensor, and its graph with it
+        if self.requires_grad:  # the importer would keep this Tensor and its graph alive
             raise AttributeError("__array_interface__ is of what needs no gradient")
         return array.__array_interface__
 
@@ -198,13 +201,13 @@ class Interchange(ArrayHolder):
         return array
 
 
-# -- how a Tensor is printed ---------------------------------------------------------------------
+# -- printing ------------------------------------------------------------------------------------
 
 
 def represented(tensor: Interchange, grad_fn: Node | None) -> str:
-    """Returns the values as NumPy prints them, and what of the rest is not the usual.
+    """Returns the values as NumPy prints them, and the dtype, device and graph if not the usual.
 
-    Of many items NumPy shows the edges (`np.printoptions`); the shape is then told.
+    NumPy abbreviates long arrays (`np.printoptions`); the text then contains the shape.
     """
     text = np.array2string(to_host(tensor.value.array), separator=", ", prefix="tensor(")
     if tensor.dtype not in (np.float64, np.int64, np.bool_):
@@ -221,10 +224,10 @@ def represented(tensor: Interchange, grad_fn: Node | None) -> str:
 
 
 def formatted(tensor: ArrayHolder, spec: str) -> str:
-    """Returns `f"{tensor:{spec}}"`: of one number that of the number.
+    """Returns `f"{tensor:{spec}}"`; a `spec` formats the one number that the Tensor holds.
 
     Raises:
-        TypeError: There is a `spec`, and more than one item.
+        TypeError: There is a `spec`, and the number of items is not one.
     """
     if not spec:
         return str(tensor)

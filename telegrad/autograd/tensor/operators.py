@@ -1,6 +1,6 @@
-"""Python's operators on Tensors, each by way of the NumPy function that it means.
+"""Python's operators on Tensors; each calls the NumPy function that it stands for.
 
-`TensorT` is what they return: Tensor, which inherits them and stands above this file.
+`TensorT` is the type of their results: Tensor, which inherits them in a file above this one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TensorT = TypeVar("TensorT")
 
 
 class Operators(Generic[TensorT]):
-    """Arithmetic and indexing; recorded."""
+    """The arithmetic and indexing operators, which are recorded."""
 
     __slots__ = ()
 
@@ -87,7 +87,7 @@ class Operators(Generic[TensorT]):
 
     def __matmul__(self, other: Any) -> TensorT:
         if not isinstance(other, Operators) and is_sparse(other):
-            turned: Any = ENTRIES[np.transpose](self)  # of a vector itself
+            turned: Any = ENTRIES[np.transpose](self)  # a vector stays as it is
             product: Any = ENTRIES[sparse_product](turned, matrix=other.T)
             return ENTRIES[np.transpose](product)
         return ENTRIES[np.matmul](self, other)
@@ -111,7 +111,7 @@ class Operators(Generic[TensorT]):
 
 
 class ComparisonOperators(Generic[TensorT]):
-    """Comparison and bitwise operators, elementwise and never recorded; the hash is identity's."""
+    """Comparison and bitwise operators, elementwise and never recorded; the hash is by identity."""
 
     __slots__ = ()
 
@@ -176,12 +176,12 @@ class ComparisonOperators(Generic[TensorT]):
 
 # -- operators that change the Tensor itself -----------------------------------------------------
 #
-# Where nothing is recorded they write into the array, as NumPy's do, and count its version. Where
-# something is, the Tensor gets the array and the place in the graph of the recorded result.
+# If nothing is recorded, they write into the array as NumPy's operators do, and count its version.
+# If the operation is recorded, the Tensor takes over the result's array and place in the graph.
 
 
 class InPlaceOperators(ArrayHolder):
-    """`+=` and its like, and assignment to parts."""
+    """The operators that change the Tensor: `+=` and the like, and assignment to items."""
 
     __slots__ = ()
 
@@ -191,11 +191,11 @@ class InPlaceOperators(ArrayHolder):
 
     @property
     def requires_grad(self) -> bool:
-        """Whether operations on it are recorded."""
+        """True if operations on this are recorded."""
         raise NotImplementedError
 
     def move_to(self, result: InPlaceOperators) -> None:
-        """Takes over the array and the place in the graph of `result`, in this dtype.
+        """Takes over the array and the place in the graph of `result`, cast to this dtype.
 
         Raises:
             AutogradError: This is a leaf that needs a gradient, or a view.
@@ -220,11 +220,12 @@ class InPlaceOperators(ArrayHolder):
         self._edge = result._edge  # type: ignore[misc]  # Tensor has the slot
 
     def change(self, function: Any, *operands: Any) -> None:
-        """Makes `function(self, *operands)` the value, as `+=` does with `np.add`.
+        """Replaces the value by `function(self, *operands)`, as `+=` does with `np.add`.
 
         Raises:
-            AutogradError: It would have to be recorded, and this is a leaf that needs a
-                gradient, or a view.
+            AutogradError: The change would be recorded, and this is a leaf that needs a gradient,
+                or a view.
+            TypeError: The change would be recorded, and this dtype cannot hold the result.
         """
         if self._records(operands):
             result: InPlaceOperators = ENTRIES[function](self, *operands)
@@ -241,10 +242,11 @@ class InPlaceOperators(ArrayHolder):
         value.bump()
 
     def assign(self, index: Any, value: Any) -> None:
-        """Makes `value` the part at `index`, as `t[index] = value` does.
+        """Assigns `value` to the items at `index`, as `t[index] = value` does.
 
         Raises:
-            AutogradError: As for `change`.
+            AutogradError: The change would be recorded, and this is a leaf that needs a gradient,
+                or a view.
         """
         if self._records((value,)):
             self.move_to(ENTRIES[setitem](self, value, index=index))
@@ -261,27 +263,30 @@ class InPlaceOperators(ArrayHolder):
         *,
         stable: bool | None = None,
     ) -> None:
-        """Sorts this in place, as NumPy's method does; `np.sort(t)` gives another one.
+        """Sorts this in place, as NumPy's method does; `np.sort(t)` returns a new Tensor.
 
         Raises:
-            AutogradError: As for `change`.
+            AutogradError: The change would be recorded, and this is a leaf that needs a gradient,
+                or a view.
         """
         given = {"kind": kind, "order": order, "stable": stable}
         self._rearrange(np.sort, axis=axis, **{n: x for n, x in given.items() if x is not None})
 
     def partition(self, kth: Any, axis: int = -1) -> None:
-        """Partitions this in place, as NumPy's method does; `np.partition(t)` gives another one.
+        """Partitions this in place, as NumPy's method does; `np.partition(t)` returns a new Tensor.
 
         Raises:
-            AutogradError: As for `change`.
+            AutogradError: The change would be recorded, and this is a leaf that needs a gradient,
+                or a view.
         """
         self._rearrange(np.partition, kth=kth, axis=axis)
 
     def fill(self, value: Any) -> None:
-        """Makes every item `value`.
+        """Sets every item to `value`.
 
         Raises:
-            AutogradError: As for `change`.
+            AutogradError: The change would be recorded, and this is a leaf that needs a gradient,
+                or a view.
         """
         self.assign(..., value)
 

@@ -1,4 +1,4 @@
-"""`RowSparse`: a gradient that is zero but for some rows."""
+"""`RowSparse`: a gradient in which only some rows are not zero."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ __all__ = ["RowSparse", "is_row_sparse"]
 
 @final
 class RowSparse:
-    """An array that is zero but for some rows, which are given; changed by nobody.
+    """An immutable array in which all rows are zero except the given ones.
 
-    What `nn.Embedding(sparse=True)` leaves in `weight.grad`: a table of a million rows of which
-    a step has used a hundred.
+    `nn.Embedding(sparse=True)` stores such gradients in `weight.grad`: a table may have a million
+    rows, of which a step uses a hundred.
 
     Args:
-        rows: Which rows, a vector of integers from 0; those named twice are added.
+        rows: The indices of the rows, a vector of integers from 0. Values of equal indices add.
         values: One array per row: shape (len(rows), *shape[1:]).
-        shape: That of the whole; at least one axis.
+        shape: The shape of the whole array, with at least one axis.
 
     Raises:
         AutogradError: The shapes do not fit each other.
@@ -39,7 +39,7 @@ class RowSparse:
     """
 
     __slots__ = ("rows", "shape", "values")
-    __array_ufunc__ = None  # `array + gradient` is left to this
+    __array_ufunc__ = None  # NumPy then leaves `array + gradient` to `__radd__`
 
     def __init__(self, rows: Array, values: Array, shape: Shape) -> None:
         self.rows = rows
@@ -53,31 +53,31 @@ class RowSparse:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The dtype of its items."""
+        """The dtype of the items."""
         return self.values.dtype
 
     @property
     def ndim(self) -> int:
-        """The number of its axes."""
+        """The number of axes."""
         return len(self.shape)
 
     @property
     def size(self) -> int:
-        """The number of items of the whole."""
+        """The number of items of the whole array."""
         return math.prod(self.shape)
 
     @property
     def device(self) -> str:
-        """Where it lives: `cpu`, or `cuda:0`, `cuda:1`, ..."""
+        """The device of the values: `cpu`, or `cuda:0`, `cuda:1`, ..."""
         return device_of(self.values)
 
     @property
     def requires_grad(self) -> bool:
-        """False: it is never recorded. Under `create_graph` gradients are dense."""
+        """False, as a RowSparse is never recorded. Under `create_graph` gradients are dense."""
         return False
 
     def coalesce(self) -> RowSparse:
-        """Returns the same with each row once, in ascending order."""
+        """Returns an equal RowSparse with each row once, in ascending order."""
         xp = namespace(self.values)
         rows, places = xp.unique(self.rows, return_inverse=True)
         values = xp.zeros((len(rows), *self.shape[1:]), dtype=self.dtype)
@@ -85,31 +85,31 @@ class RowSparse:
         return RowSparse(rows, values, self.shape)
 
     def to_dense(self) -> Array:
-        """Returns it as an array."""
+        """Returns the whole array."""
         xp = namespace(self.values)
         whole: Array = xp.zeros(self.shape, dtype=self.dtype)
         xp.add.at(whole, self.rows, self.values)
         return whole
 
     def astype(self, dtype: DTypeLike, *, copy: bool = True) -> RowSparse:
-        """Returns it in another dtype; itself if it has that and `copy` is False."""
+        """Returns this in another dtype; itself if it has that dtype and `copy` is False."""
         if not copy and self.dtype == dtype:
             return self
         return RowSparse(self.rows, self.values.astype(dtype), self.shape)
 
     def to(self, device: str) -> RowSparse:
-        """Returns it on `device`, as `Tensor.to` does; itself if it is there."""
+        """Returns this on `device`, as `Tensor.to` does; itself if it is already there."""
         if self.device == device_name(device):
             return self
         moved = (to_device(self.rows, device), to_device(self.values, device))
         return RowSparse(*moved, self.shape)
 
     def copy(self) -> RowSparse:
-        """Returns it in arrays of its own."""
+        """Returns a copy of this."""
         return RowSparse(self.rows.copy(), self.values.copy(), self.shape)
 
     def __add__(self, other: Any) -> Any:
-        """Adds rows to rows, or makes an array of it and an array."""
+        """Returns the sum: a RowSparse plus a RowSparse joins the rows; plus an array, an array."""
         if isinstance(other, RowSparse):
             return self._joined(other)
         if is_array(other) and other.shape == self.shape:
@@ -126,17 +126,17 @@ class RowSparse:
         xp = namespace(self.values)
         rows = xp.concatenate((self.rows, other.rows))
         joined = RowSparse(rows, xp.concatenate((self.values, other.values)), self.shape)
-        # More rows than the whole has would take more memory than an array.
+        # With more rows than the whole array has, this would take more memory than that array.
         return joined.coalesce() if len(rows) > self.shape[0] else joined
 
     def __mul__(self, factor: Any) -> Any:
-        """Scales it by a number, as clipping does."""
+        """Multiplies this by a number, as gradient clipping does."""
         return self._scaled(operator.mul, factor)
 
     __rmul__ = __mul__
 
     def __truediv__(self, divisor: Any) -> Any:
-        """Divides it by a number, as averages do."""
+        """Divides this by a number, as averaging does."""
         return self._scaled(operator.truediv, divisor)
 
     def __neg__(self) -> Any:
@@ -159,5 +159,5 @@ class RowSparse:
 
 
 def is_row_sparse(gradient: object) -> TypeGuard[RowSparse]:
-    """Tells whether `gradient` is a RowSparse."""
+    """Returns True if `gradient` is a RowSparse."""
     return isinstance(gradient, RowSparse)

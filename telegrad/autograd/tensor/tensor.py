@@ -1,12 +1,12 @@
 """`Tensor`: one NumPy or CuPy array and its place in the graph.
 
-What changes a Tensor, and what a graph recorded before sees of it:
+Each way to change a Tensor, and its effect on a graph that was recorded before:
 
-    t.data = other             nothing: the graph keeps the array that it was recorded with
+    t.data = other             no effect: the graph keeps the array that it was recorded with
     t += x, t[i] = x           not recorded: the array is written into and its version counted, so
                                a rule that saved it raises; recorded: t gets a new array and a new
-                               place in the graph, and the graph recorded before keeps the old
-    t.data[i] = x              behind our back, as with any shared memory: not noticed
+                               place in the graph, and the earlier graph keeps the old array
+    t.data[i] = x              not noticed, as with any shared memory
 """
 
 from __future__ import annotations
@@ -63,17 +63,20 @@ Gradient: TypeAlias = "Array | Tensor"
 """An array; under `create_graph` a Tensor."""
 
 Gradients: TypeAlias = "tuple[Gradient | None, ...]"
-"""One per output, or one per edge; None where no gradient came or goes."""
+"""One gradient per output, or per edge; None if there is no gradient."""
 
 Accumulate: TypeAlias = "Callable[[Tensor, Gradient], None]"
-"""Adds a gradient to what is kept for a leaf: `tensor.grad`, or a context's own table."""
+"""A function that adds a gradient to a leaf's: to `tensor.grad`, or in a context's own table."""
 
 T = TypeVar("T", bound="Tensor")
 _new = object.__new__
 _new_value = Value.__new__
 
 _SOLE: Final = 2
-"""What `getrefcount` says of what one attribute alone holds: that, and its own argument."""
+"""What `getrefcount` returns for an object that one attribute alone holds.
+
+It counts the attribute, and its own argument.
+"""
 
 
 class Tensor(
@@ -85,18 +88,18 @@ class Tensor(
 ):
     """One array and its place in the graph; shares the array's memory. `tensor()` copies.
 
-    Hash is by identity, `==` elementwise.
+    Tensors are hashed by identity, and `==` compares elementwise.
 
     Args:
-        data: An array, or what NumPy makes one of.
-        requires_grad: Whether operations on it are recorded and `grad` is filled.
+        data: An array, or an object that NumPy converts to one.
+        requires_grad: True to record operations on the Tensor and fill its `grad`.
 
     Raises:
         AutogradError: `requires_grad` with a dtype that is neither floating-point nor complex.
 
     Attributes:
-        grad: What backwards have added up here, for a leaf that needs a gradient; else None. A
-            `RowSparse` where `nn.Embedding(sparse=True)` alone has added.
+        grad: The sum of the gradients from all backwards, for a leaf that needs a gradient; else
+            None. A `RowSparse` if only `nn.Embedding(sparse=True)` has added gradients.
 
     >>> x = Tensor(np.array([1.0, 2.0]), requires_grad=True)
     >>> (x * x).sum().backward()
@@ -104,7 +107,7 @@ class Tensor(
     tensor([2., 4.])
     """
 
-    # `operation` reads and fills these by name: a call between would be a tenth of a small step.
+    # `operation` reads and sets these by name: method calls would take a tenth of a small step.
     __slots__ = ("__weakref__", "_edge", "_is_view", "_leaf", "_requires_grad", "grad")
     __array_priority__ = 1000.0  # CuPy then leaves `array + tensor` to Tensor
     __hash__ = object.__hash__
@@ -127,7 +130,7 @@ class Tensor(
         self._leaf = None
         self.grad = None
 
-    # What it holds.
+    # The array.
 
     @property
     def data(self) -> Array:
@@ -139,7 +142,7 @@ class Tensor(
 
     @data.setter
     def data(self, data: object) -> None:
-        # The memory of another Tensor keeps its version: changes through that one are noticed here.
+        # Another Tensor's memory keeps its version, so changes through that Tensor are noticed here.
         value = data._value if isinstance(data, Tensor) else Value(as_array(data))
         if value.array is self._value.array:
             self._value.bump()
@@ -163,11 +166,11 @@ class Tensor(
         self.requires_grad = wanted
         return self
 
-    # Its place in the graph.
+    # The place in the graph.
 
     @property
     def requires_grad(self) -> bool:
-        """Whether operations on it are recorded. Assignable for leaves."""
+        """True if operations on this are recorded. Assignable for leaves."""
         return self._requires_grad or self._edge is not None
 
     @requires_grad.setter
@@ -186,24 +189,24 @@ class Tensor(
 
     @property
     def is_leaf(self) -> bool:
-        """Whether it is no recorded result."""
+        """True if this is no recorded result."""
         return self._edge is None
 
     @property
     def grad_fn(self) -> Node | None:
-        """The node that it is an output of; None for a leaf."""
+        """The node that this is an output of; None for a leaf."""
         return None if self._edge is None else self._edge[0]
 
     @property
     def output(self) -> int:
-        """Which output of `grad_fn` it is."""
+        """The number of this among the outputs of `grad_fn`; 0 for a leaf."""
         return 0 if self._edge is None else self._edge[1]
 
     @property
     def edge(self) -> Edge | None:
-        """Where its gradient goes: an output of `grad_fn`, or itself if it is a leaf.
+        """The edge that its gradient travels along: an output of `grad_fn`, or the leaf's own node.
 
-        None if it needs no gradient.
+        None if this needs no gradient.
         """
         if self._edge is not None or not self._requires_grad:
             return self._edge
@@ -211,14 +214,14 @@ class Tensor(
         return ((leaf.held and leaf.held()) or leaf.node(self), 0)
 
     def root(self, gradient: object = None, *, create_graph: bool = False) -> tuple[Edge, Gradient]:
-        """Returns what a graph task needs to start here.
+        """Returns the edge and the gradient with which a graph task starts here.
 
         Args:
             gradient: An array or Tensor of this shape; None for a scalar means 1.
-            create_graph: Whether the gradient is to be a Tensor.
+            create_graph: True to return the gradient as a Tensor.
 
         Raises:
-            AutogradError: It needs no gradient, or the gradient is missing or of another shape.
+            AutogradError: This needs no gradient, or `gradient` is missing or of another shape.
             ValueError: The gradient is on another device.
         """
         edge = self.edge
@@ -237,7 +240,7 @@ class Tensor(
                     "its real part or its absolute value, or pass its gradient"
                 )
             ones: Array = np.empty_like(array)
-            ones.fill(1)  # `ones_like` takes four times as long
+            ones.fill(1)  # `ones_like` would take four times as long
             if not create_graph:
                 return edge, ones
             gradient = ones
@@ -263,20 +266,20 @@ class Tensor(
         """Adds the gradient of this with respect to each leaf to that leaf's `grad`.
 
         Args:
-            gradient: Of this shape; None for a scalar means 1.
+            gradient: The gradient of this, in its shape; None for a scalar means 1.
             retain_graph: Keeps the graph for another backward.
             create_graph: Records the backward itself; implies `retain_graph`.
 
         Raises:
-            AutogradError: See `telegrad.autograd.backward`.
+            AutogradError: `telegrad.autograd.backward` lists the cases.
         """
         ENTRIES[BACKWARD]([self], [gradient], retain_graph=retain_graph, create_graph=create_graph)
 
     def accumulate_grad(self, gradient: Gradient, *, own: bool = False) -> None:
         """Adds `gradient`, in this shape and dtype, to `grad`; safe from several threads.
 
-        `grad` is a new Tensor each time and shares no memory with `gradient`, unless that is an
-        array which nobody else holds (`own`).
+        `grad` is a new Tensor each time. It shares no memory with `gradient`, except that `own`
+        lets it keep an array that nothing else holds.
         """
         with (self._leaf or self._make_leaf()).lock:
             held = self.grad
@@ -292,25 +295,25 @@ class Tensor(
                 self.grad = holding(gradient if own else namespace(gradient).array(gradient))
 
     def replace_data(self, function: Callable[[Array], Array]) -> None:
-        """Replaces the array by `function(array)`, atomically among such replacements.
+        """Replaces the array by `function(array)`; two such replacements never overlap.
 
-        `function` returns a new array and never writes into the one it is given: graphs recorded
-        before keep their values.
+        `function` returns a new array and never writes into its argument, so graphs recorded before
+        keep their values.
         """
         with (self._leaf or self._make_leaf()).lock:
             old, new = self._value.array, function(self._value.array)
             if type(new) is np.ndarray and new.dtype is old.dtype and new is not old:
-                self._value = Value(new)  # as most are: nothing else need be looked at
+                self._value = Value(new)  # the usual case, without further checks
             else:
                 self.data = new
 
     def change_rows(self, function: Callable[[Array], None]) -> None:
-        """Has `function(array)` write into the array, atomically among such changes.
+        """Calls `function(array)`, which writes into the array; two such changes never overlap.
 
-        It is the present array if nobody else holds that (no graph, no view, no other name), and a
-        copy of it otherwise, so graphs recorded before keep their values. `embedding` reads its
-        table atomically too; who reads it otherwise meanwhile may find some rows changed and
-        others not yet.
+        `function` gets the present array if nothing else holds it (no graph, no view, no other
+        name). Otherwise it gets a copy, so graphs recorded before keep their values. `embedding`
+        holds the same lock while it reads its table. Any other reader may see some rows changed
+        and others not yet.
         """
         with self._make_leaf().lock:
             value_holders = getrefcount(self._value)
@@ -321,7 +324,7 @@ class Tensor(
             self._value.bump()
 
     def steady(self) -> AbstractContextManager[object]:
-        """Returns what a block is entered with that `change_rows` in other threads waits for."""
+        """Returns a context manager; while its block runs, `change_rows` in other threads waits."""
         return self._make_leaf().lock
 
     def _make_leaf(self) -> Leaf:
@@ -332,9 +335,9 @@ class Tensor(
     # Hooks.
 
     def retain_grad(self) -> None:
-        """Has backwards add the gradient of this result to its `grad`, as they do for leaves.
+        """Makes backwards add the gradient of this result to its `grad`, as they do for leaves.
 
-        It is that of the value that this holds now, after what its hooks have made of it.
+        The gradient is that of the value that this holds now, after its hooks have changed it.
 
         Raises:
             AutogradError: This needs no gradient.
@@ -344,7 +347,7 @@ class Tensor(
             if not self._requires_grad:
                 raise AutogradError("a tensor that needs no gradient has none to retain")
             return
-        held = weakref.ref(self)  # the node would else keep the tensor, and its array
+        held = weakref.ref(self)  # a strong one would let the node keep the tensor and its array
 
         def keep(gradient: Gradient) -> None:
             tensor = held()
@@ -357,10 +360,10 @@ class Tensor(
             retained.add((output, keep))
 
     def register_hook(self, hook: Callable[[Tensor], Tensor | Array | None]) -> RemovableHandle:
-        """Has `hook(gradient)` called with the gradient of this, once per backward.
+        """Registers `hook(gradient)`, which runs on the gradient of this, once per backward.
 
-        What it returns, unless None, takes the gradient's place. It is not called when no
-        gradient comes. Under `create_graph` what it does is recorded.
+        A result other than None replaces the gradient. The hook does not run if no gradient
+        arrives. Under `create_graph` the hook's operations are recorded.
 
         Raises:
             AutogradError: This needs no gradient.
@@ -370,7 +373,7 @@ class Tensor(
             raise AutogradError("a hook on a tensor that needs no gradient would never be called")
         node, output = edge
 
-        def convert(gradient: Any) -> Any:  # RowSparse stay what they are, on their way to a leaf
+        def convert(gradient: Any) -> Any:  # a RowSparse stays one on its way to a leaf
             recorded = isinstance(gradient, Tensor)
             as_it_is = recorded or is_row_sparse(gradient)
             result: Any = hook(gradient if as_it_is else Tensor(gradient))
@@ -388,10 +391,10 @@ class Tensor(
     def register_post_accumulate_hook(
         self, hook: Callable[[Tensor, Accumulate], None]
     ) -> RemovableHandle:
-        """Has `hook(tensor, target)` called after a backward has added to this leaf's gradient.
+        """Registers `hook(tensor, target)`, which runs after a backward added to this gradient.
 
-        `target` is what keeps the gradient (see `GradientTarget`): `tensor.grad` for a local
-        backward, the context for a distributed one.
+        `target` keeps the gradient (see `GradientTarget`): in `tensor.grad` for a local backward,
+        in the context for a distributed one.
 
         Raises:
             AutogradError: This is no leaf that needs a gradient.
@@ -402,7 +405,7 @@ class Tensor(
 
     @property
     def post_accumulate_hooks(self) -> Iterable[Callable[[Tensor, Accumulate], None]]:
-        """What is called after a gradient was added."""
+        """The hooks that run after a backward has added a gradient."""
         leaf = self._leaf
         return () if leaf is None or leaf.post_accumulate is None else leaf.post_accumulate
 
@@ -412,7 +415,7 @@ class Tensor(
         return None if self._leaf is None else self._leaf.hooks
 
     def make_leaf_hooks(self) -> NodeHooks:
-        """Returns `leaf_hooks`, made now if there were none."""
+        """Returns `leaf_hooks`, which it creates if there are none."""
         leaf = self._make_leaf()
         if leaf.hooks is None:
             leaf.hooks = NodeHooks()
@@ -457,15 +460,15 @@ class Tensor(
 
 # -- the end of the graph at a leaf ---------------------------------------------------------------
 #
-# It is in this file since it holds its Tensor and a Tensor makes it. The other nodes know no Tensor.
+# It is in this file because it holds its Tensor and a Tensor creates it. Other nodes hold no Tensor.
 
 
 @final
 class AccumulateGrad(Node):
     """The end of the graph at one leaf.
 
-    There is at most one of a leaf at any time, which the graphs keep, not the leaf (that would be
-    a reference cycle around its array): see `Leaf.node`.
+    A leaf has at most one such node at any time. The graphs keep the node; the leaf does not, as
+    that would be a reference cycle around its array: see `Leaf.node`.
     """
 
     __slots__ = ("tensor",)
@@ -478,17 +481,17 @@ class AccumulateGrad(Node):
         self.tensor = tensor
 
     def backward(self, gradients: Gradients) -> Gradients:
-        """Passes nothing on: a graph task delivers to the leaf instead of calling this."""
+        """Returns no gradients; a graph task adds to the leaf instead of calling this."""
         return ()
 
     @property
     def hooks(self) -> NodeHooks | None:
-        """Kept by the leaf, which outlives its nodes."""
+        """The leaf's hooks. The leaf keeps them because it outlives its nodes."""
         leaf = self.tensor._leaf
         return None if leaf is None else leaf.hooks
 
     def make_hooks(self) -> NodeHooks:
-        """Returns the leaf's hooks, made now if there were none."""
+        """Returns the leaf's hooks, which it creates if there are none."""
         return self.tensor.make_leaf_hooks()
 
 
@@ -497,10 +500,10 @@ class Leaf:
     """The lock, the hooks and the node of one leaf.
 
     Attributes:
-        lock: Held while `grad` or the array is replaced, which may run operations.
-        hooks: What is called around its node; None where nothing is.
-        post_accumulate: What is called after a gradient was added; None where nothing is.
-        held: Its node, while a graph has one; ask `node`.
+        lock: The lock held while `grad` or the array is replaced, which may run operations.
+        hooks: The hooks around its node, or None.
+        post_accumulate: The hooks that run after a gradient was added, or None.
+        held: A weak reference to its node, alive while a graph has the node; read it by `node`.
     """
 
     __slots__ = ("_node_lock", "held", "hooks", "lock", "post_accumulate")
@@ -509,23 +512,23 @@ class Leaf:
         self.lock = threading.Lock()
         self.hooks: NodeHooks | None = None
         self.post_accumulate: HookList[Callable[[Tensor, Accumulate], None]] | None = None
-        self._node_lock = threading.Lock()  # guards `held`, and the making of post_accumulate
+        self._node_lock = threading.Lock()  # guards `held` and the creation of post_accumulate
         self.held: weakref.ref[AccumulateGrad] | None = None
 
     def make_post_accumulate(self) -> HookList[Callable[[Tensor, Accumulate], None]]:
-        """Returns `post_accumulate`, made now if there was none."""
+        """Returns `post_accumulate`, which it creates if there is none."""
         with self._node_lock:
             if self.post_accumulate is None:
                 self.post_accumulate = HookList()
             return self.post_accumulate
 
     def node(self, tensor: Tensor) -> AccumulateGrad:
-        """Returns the node of `tensor`, whose leaf this is: one and the same while a graph has it."""
+        """Returns the node of `tensor`, whose leaf this is: the same one as long as a graph has it."""
         held = self.held
         node = None if held is None else held()
         if node is not None:
             return node
-        with self._node_lock:  # two threads that record with one leaf must agree on its node
+        with self._node_lock:  # two threads that record the same leaf must use the same node
             held = self.held
             node = None if held is None else held()
             if node is None:
@@ -534,13 +537,13 @@ class Leaf:
             return node
 
 
-# -- Tensors as the graph makes them -------------------------------------------------------------
+# -- construction of Tensors in the graph --------------------------------------------------------
 
 
 def holding(array: Array) -> Tensor:
-    """Returns a leaf that needs no gradient over an array of numbers; shared.
+    """Returns a leaf that needs no gradient and shares the memory of `array`, which holds numbers.
 
-    A function, as a class with `__init__` takes twice as long.
+    It sets the slots itself: calling a class with `__init__` takes twice as long.
     """
     value = _new_value(Value)
     value.array = array
@@ -567,11 +570,11 @@ def attach(
     """Returns a Tensor that is one output of `node`.
 
     Args:
-        array: Its values; shared.
-        node: What made it, or None for a leaf that needs no gradient.
-        output: Which of the node's outputs it is.
-        memory: The Value of the array's memory, if another Tensor has it already.
-        is_view: Whether the array is part of another Tensor's memory.
+        array: The values, whose memory the Tensor shares.
+        node: The node that computed them, or None for a leaf that needs no gradient.
+        output: The number of the node's output.
+        memory: The Value of the array's memory, if another Tensor already has one.
+        is_view: True if the array is part of another Tensor's memory.
     """
     made = holding(array if type(array) is np.ndarray or is_array(array) else as_array(array))
     if memory is not None:
@@ -582,7 +585,7 @@ def attach(
 
 
 def place_under(tensor: Tensor, node: Node, output: int) -> None:
-    """Makes a Tensor one output of `node`: one that needs no gradient and that nobody else has."""
+    """Makes `tensor` one output of `node`; it needs no gradient yet, and nothing else holds it."""
     tensor._edge = (node, output)
 
 
@@ -595,7 +598,7 @@ def _check_differentiable(array: Array) -> None:
 
 
 def _with_rows(held: Any, gradient: Any) -> Any:
-    """Returns the sum of two gradients of which one at least is a RowSparse; `held` may be None."""
+    """Returns the sum of two gradients, at least one of them a RowSparse; `held` may be None."""
     if held is None:
         return gradient.copy()
     if isinstance(gradient, Tensor):
