@@ -1,4 +1,4 @@
-"""The process groups of one agent, and what other agents' groups say to them."""
+"""The process groups of one agent, their forming, and the dispatch of messages to them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ __all__ = [
 ]
 
 
-# -- runs what `forming` decides: its messages, who waits for it, deadlines and losses -----------
+# -- the shell of `forming`: messages, waiting calls, deadlines and losses -----------------------
 
 _logger = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ def _nothing() -> None:
 @final
 @dataclass(slots=True)
 class _Formation:
-    """A call of new_group that waits, or has found its key."""
+    """A call of new_group that waits, or has got its key."""
 
     attempt: Attempt
     future: Future[GroupKey]
@@ -88,21 +88,21 @@ class Formations:
     """The groups that one agent forms with others.
 
     Args:
-        agent: Its agent.
-        over: Hears that a group has failed to form on another member, though it has here.
+        agent: The agent of this worker.
+        over: Function called if a group that has formed here has failed to form on another member.
     """
 
     def __init__(self, agent: Agent, over: Callable[[GroupKey, BaseException], None]) -> None:
         self._agent = agent
         self._over = over
-        self._lock = threading.Lock()  # guards all below
+        self._lock = threading.Lock()  # guards all attributes below
         self._forming = Forming(agent.info)
         self._formations: dict[Attempt, _Formation] = {}
         self._closed = False
 
     @property
     def waiting(self) -> int:
-        """How many calls wait for their group."""
+        """The number of calls that wait for their group."""
         with self._lock:
             return sum(attempt.state is State.FORMING for attempt in self._formations)
 
@@ -112,8 +112,8 @@ class Formations:
         Raises:
             CollectiveMismatchError: A member forms another group instead.
             WorkerLostError: A member is lost.
-            CallTimeoutError: A member did not come in time.
-            BlockingCallError: On an event loop that telegrad runs; nothing was sent.
+            CallTimeoutError: A member did not call in time.
+            BlockingCallError: The caller runs on an event loop of telegrad; nothing was sent.
             NotInitializedError: The agent was shut down.
         """
         if on_own_loop():
@@ -136,19 +136,19 @@ class Formations:
         self._watch(formation)
         try:
             return future.wait()
-        except BaseException as error:  # an interrupt, or what this attempt has failed with
+        except BaseException as error:  # an interrupt, or the error of this attempt
             self._fail(formation, cause_for_others(error, _called(attempt)))
             raise
 
     def on_form(self, peer: WorkerInfo, envelope: Envelope) -> None:
-        """Hears that a worker forms a group with this one; on the loop."""
+        """Handles the message that a worker forms a group with this one; on the loop."""
         message = FormMessage.from_wire(self._agent.read(envelope))
         with self._lock:
             actions = self._forming.on_form(peer, message)
         self._perform(actions)
 
     def on_unformed(self, peer: WorkerInfo, envelope: Envelope) -> None:
-        """Hears that this has failed; on the loop."""
+        """Handles the message that a worker has failed to form a group; on the loop."""
         message = UnformedMessage.from_wire(self._agent.read(envelope))
         with self._lock:
             actions = self._forming.on_unformed(peer, message)
@@ -161,10 +161,10 @@ class Formations:
         self._perform(actions)
 
     def close(self, *, for_good: bool = False) -> None:
-        """Ends all calls that wait.
+        """Ends all waiting calls.
 
         Args:
-            for_good: Whether the agent has ended, so that no later call could wait to any end.
+            for_good: True if the agent has ended, so that later calls are refused.
         """
         name = self._agent.name
         error = NotInitializedError(f"worker {name!r} has left its process groups")
@@ -192,14 +192,14 @@ class Formations:
                     self._on_failed(attempt, cause)
 
     def _post(self, peer: WorkerInfo, kind: str, body: object) -> None:
-        with suppress(WorkerLostError, UnknownWorkerError):  # `on_lost` tells of that too
+        with suppress(WorkerLostError, UnknownWorkerError):  # `on_lost` handles that
             self._agent.post(peer, kind, body)
 
     def _on_formed(self, attempt: Attempt, key: GroupKey) -> None:
         with self._lock:
             formation = self._formations.get(attempt)
             if formation is None:
-                return  # it has failed at the same time
+                return  # the attempt failed at the same time
             formation.key = key
             formation.cancel_timer()
         formation.future.try_set_result(key)
@@ -213,7 +213,7 @@ class Formations:
         if key is not None:
             self._over(key, cause)
 
-    # Time; on the loop.
+    # Timers, on the loop.
 
     def _watch(self, formation: _Formation) -> None:
         with self._lock:
@@ -253,19 +253,21 @@ def _called(attempt: Attempt) -> str:
     return f"new_group({list(attempt.ranks)})"
 
 
-# -- which groups this worker has left, so that what others still say of them is dropped; pure ---
+# -- groups that this worker has left; pure ------------------------------------------------------
+#
+# Late messages of such a group are dropped.
 
-# Groups of the same members in the same incarnations count as one; at 250 bytes each. What was said
-# of a group that is none of these any more has long arrived, or would be kept and find no taker.
+# Limit of remembered entries of 250 bytes; groups of the same members in the same incarnations are
+# one entry. Messages of a forgotten group have long arrived; a later one would be kept without use.
 MOST_MEMBERSHIPS: Final = 4096
 
 
 @final
 class GoneGroups:
-    """The groups that were left: for each digest of members the epochs up to which all are.
+    """The groups that were left, as one range of epochs for each digest of members.
 
-    Both counts go away from 0, those of `new_group` up and those of the world down, and a worker
-    leaves all of its groups at once: whatever lies between 0 and one that it has left is gone too.
+    Epochs of `new_group` count up from 0, those of the world count down. A worker leaves all of
+    its groups at once. So every epoch between 0 and one that it has left is left too.
     """
 
     def __init__(self) -> None:
@@ -279,7 +281,7 @@ class GoneGroups:
         return lowest <= key.epoch <= highest
 
     def add(self, keys: Iterable[GroupKey]) -> None:
-        """Takes groups that are left now."""
+        """Adds groups that are left now."""
         for key in keys:
             lowest, highest = self._epochs.pop(key.members, (0, 0))
             self._epochs[key.members] = min(lowest, key.epoch), max(highest, key.epoch)
@@ -287,18 +289,19 @@ class GoneGroups:
                 del self._epochs[next(iter(self._epochs))]
 
 
-# ------------------------------------------------------------------------------------------------
+# -- the groups of one agent ---------------------------------------------------------------------
 
-# Longer than any step of a training and than most evaluations: a rank that comes later is lost.
+# Seconds for an operation: longer than any training step and most evaluations, so a rank that needs
+# longer is taken for lost.
 TIMEOUT = 1800.0
-# An operation that waits for so long waits for a rank that does something else, most likely.
+# An operation that waits so many seconds most likely waits for a rank that does something else.
 WARN_AFTER = 60.0
 # Longer lists of ranks are shortened in a group's name.
 NAMED_RANKS = 8
 
 
 def attach_to(agent: Agent) -> Groups:
-    """Puts process groups on an agent: the composition root calls it before the agent serves."""
+    """Attaches process groups to an agent; the composition root calls it before the agent serves."""
     groups = Groups(agent)
     agent.attach(groups)
     agent.on_lost(groups.on_lost)
@@ -315,15 +318,15 @@ def attach_to(agent: Agent) -> Groups:
 
 @final
 class Groups:
-    """What one agent has of process groups.
+    """The process groups of one agent.
 
     Args:
-        agent: Its agent.
+        agent: The agent of this worker.
 
     Attributes:
         world: The group of all workers; None until `init_process_group`.
-        owns_agent: Whether the agent runs for the groups alone: it ends with them.
-        warn_after: Seconds after which an operation that waits is logged; for groups made later.
+        owns_agent: True if the agent runs for the groups alone and ends with them.
+        warn_after: Seconds after which a waiting operation is logged, for groups made later.
         formations: The groups that are being formed.
     """
 
@@ -332,7 +335,7 @@ class Groups:
         self.owns_agent = False
         self.warn_after = WARN_AFTER
         self._agent = agent
-        self._table_lock = threading.Lock()  # guards all below and `world`
+        self._table_lock = threading.Lock()  # guards all attributes below and `world`
         self._groups: dict[GroupKey, ProcessGroup] = {}
         self._named = Counter[str]()
         self._worlds = Counter[str]()
@@ -346,7 +349,7 @@ class Groups:
         """Returns the group of all workers.
 
         Raises:
-            NotInitializedError: There is none.
+            NotInitializedError: There is no such group yet.
         """
         world = self.world
         if world is None:
@@ -357,16 +360,16 @@ class Groups:
         return world
 
     def make_world(self, timeout: float, world_size: int | None = None) -> ProcessGroup:
-        """Makes the group of all workers; waits for nobody.
+        """Makes the group of all workers; waits for no other worker.
 
         Args:
             timeout: Seconds for each of its operations.
-            world_size: How many they are, whoever else has joined; None for all that have joined
-                until now, as far as this worker has heard of them.
+            world_size: The number of members, even if more workers have joined; None for all
+                workers that this one knows to have joined by now.
 
         Raises:
-            AlreadyInitializedError: There is one.
-            ValueError: This worker is none of so many.
+            AlreadyInitializedError: The group exists already.
+            ValueError: The rank of this worker is not below `world_size`.
             WorkerLostError: A worker is lost.
         """
         count = self._agent.world_size if world_size is None else world_size
@@ -391,12 +394,12 @@ class Groups:
         return world
 
     def form(self, ranks: Sequence[int], timeout: float | None) -> ProcessGroup:
-        """Makes a group of some workers; returns when each of them does so.
+        """Makes a group of some workers; returns when each of them has called this.
 
         Raises:
-            CollectiveMismatchError: Another one forms another group instead.
-            WorkerLostError: One of them is lost.
-            CallTimeoutError: One of them did not come in time.
+            CollectiveMismatchError: A member forms another group instead.
+            WorkerLostError: A member is lost.
+            CallTimeoutError: A member did not call in time.
         """
         members = [self._agent.worker(r) for r in ranks]
         world = self.world
@@ -418,7 +421,7 @@ class Groups:
             group.leave()
 
     def close(self) -> None:
-        """Ends all waits, since the agent was shut down."""
+        """Ends all waits, as the agent was shut down."""
         self.formations.close(for_good=True)
         with self._table_lock:
             self._closed = True
@@ -452,16 +455,16 @@ class Groups:
         )
 
     def _open(self, group: ProcessGroup) -> None:
-        """Puts a group into the table, hands it what came early, and tells it of losses."""
+        """Puts a group into the table, delivers early messages, and tells it of losses."""
         with self._table_lock:
             self._groups[group.key] = group
             early = self._early.pop(group.key, [])
             closed = self._closed
         for deliver in early:
             deliver(group)
-        if closed:  # it was made while the agent ended
+        if closed:  # the group was made while the agent ended
             self._end(group)
-        for member in group.members:  # one that was lost before the group was in the table
+        for member in group.members:  # it may have been lost before the table had the group
             lost = self._agent.lost(member)
             if lost is not None:
                 group.fail(lost)
@@ -473,10 +476,10 @@ class Groups:
                 lost.add_note(advice)
                 raise lost
 
-    # What arrives: messages of operations in any thread, losses in the pool, the others on the loop.
+    # Handlers. Messages of operations come in any thread, losses in the pool, others on the loop.
 
     def on_operation(self, peer: WorkerInfo, envelope: Envelope) -> None:
-        """Takes a message of an operation."""
+        """Delivers a message of an operation to its group."""
         message = OperationMessage.from_wire(self._agent.read(envelope))
         kind, data = envelope.kind, envelope.buffers[-1] if envelope.buffers else b""
         self._hand(
@@ -486,13 +489,13 @@ class Groups:
             self._cross_waits.on_told(peer, message)
 
     def on_abort(self, peer: WorkerInfo, envelope: Envelope) -> None:
-        """Hears that a group is over."""
+        """Handles the message that a group is over."""
         message = AbortMessage.from_wire(self._agent.read(envelope))
         cause, since = message.cause, message.since
         self._hand(peer, message.group, lambda group, _: group.fail(cause, since=since, tell=False))
 
     def on_left(self, peer: WorkerInfo, envelope: Envelope) -> None:
-        """Hears that a member has left a group."""
+        """Handles the message that a member has left a group."""
         message = LeftMessage.from_wire(self._agent.read(envelope))
         self._hand(peer, message.group, lambda group, source: group.on_left(source, message))
 
@@ -505,13 +508,13 @@ class Groups:
             group.fail(error)
 
     def _over(self, key: GroupKey, cause: BaseException) -> None:
-        """Hears that new_group, which returned here, has failed on another member."""
+        """Fails a group whose new_group returned here but has failed on another member."""
         self._reach(key, lambda group: group.fail(cause))
 
     def _hand(
         self, peer: WorkerInfo, key: GroupKey, deliver: Callable[[ProcessGroup, int], None]
     ) -> None:
-        """Hands what a worker says to its group."""
+        """Delivers a message of a worker to its group; logs a warning if it is no member."""
 
         def hand_to(group: ProcessGroup) -> None:
             source = group.rank_of(peer)
@@ -527,7 +530,7 @@ class Groups:
             return self._groups.get(key)
 
     def _reach(self, key: GroupKey, deliver: Callable[[ProcessGroup], None]) -> None:
-        """Calls `deliver` with a group, now or when it is made; never once it was left."""
+        """Calls `deliver` with a group, now or when it is made; never after it was left."""
         with self._table_lock:
             group = self._groups.get(key)
             if group is None and key not in self._gone:

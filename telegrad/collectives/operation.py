@@ -1,12 +1,12 @@
-"""One operation at one member: its algorithm, what it sends, its deadline.
+"""One collective operation at one member: its algorithm, its messages and its deadline.
 
     entered ─▶ its turn ─▶ the algorithm runs over this link ─▶ all is sent ─▶ over
        │           │                  │                             │
        └───────────┴──────────────────┴─────────────────────────────┴──▶ the group failed
 
-Small data leaves at once. Before large data goes to a rank, that rank is told `entered` and
-answers `ready` once it has entered the operation too; after that all goes at once. So a rank that
-is behind holds little of what it has not asked for.
+A rank sends small data at once. Before large data, it sends `entered` to the receiver, which
+answers `ready` when it has entered the operation too. After that, all data leaves at once. So a
+rank that is behind holds little data that it has not requested.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ __all__ = [
 ]
 
 
-# -- when something that waits speaks up: it tells that it is here, it is logged, it gives up ----
+# -- deadlines of a wait: tell the others, log a warning, give up --------------------------------
 
-# Who waits for so long says so; longer than ranks of one program mostly differ.
+# Seconds after which a waiting rank tells the others; ranks of one program mostly differ by less.
 TELL_AFTER = 2.0
 
 
 class Due(enum.Enum):
-    """What is to be done at a moment."""
+    """The action that is due in a wait."""
 
     NOTHING = enum.auto()
     TELL = enum.auto()
@@ -82,10 +82,11 @@ class Due(enum.Enum):
 
 @final
 class Clock:
-    """When what is due, in seconds from now.
+    """The times at which a wait must tell, warn and expire, in seconds from its creation.
 
-    Everyone who waits tells the others so well before the warning or the deadline: whoever speaks
-    up then knows who is missing. It is due again each time that the wait has grown twice as long.
+    Each waiting rank tells the others well before the warning or the deadline. So the rank that
+    warns or gives up knows which ranks are missing. TELL is due again each time the wait has
+    become twice as long.
 
     Args:
         limit: Seconds until the deadline.
@@ -100,15 +101,15 @@ class Clock:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since it was made."""
+        """The seconds since the clock was created."""
         return time.monotonic() - self._began
 
     def next(self) -> float:
-        """Returns the seconds until something is due."""
+        """Returns the seconds until an action is due."""
         return max(min(self._tell_at, self._warn_at, self.limit) - self.elapsed, 0.0)
 
     def due(self) -> Due:
-        """Returns what is due now."""
+        """Returns the action that is due now."""
         elapsed = self.elapsed
         if elapsed >= self.limit:
             return Due.EXPIRE
@@ -122,7 +123,7 @@ class Clock:
 
 
 def time_limit(timeout: float | None, default: float) -> float:
-    """Returns the seconds that a verb may wait: what the served call has left bounds them."""
+    """Returns the seconds that a verb may wait, at most the time left of the served call."""
     limit = seconds(timeout, default)
     served = current_served_call()
     if served is None:
@@ -130,14 +131,14 @@ def time_limit(timeout: float | None, default: float) -> float:
     return min(limit, max(served.deadline - time.monotonic(), 0.0))
 
 
-# ------------------------------------------------------------------------------------------------
+# -- operations ----------------------------------------------------------------------------------
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-# A message of at most this size is sent without asking: it takes about as long as to ask.
+# A message of at most this size is sent without a request, which would take about as long.
 EAGER_BYTES = 256 * 2**10
-MESSAGE_BYTES = 512  # what a message costs beside its data
+MESSAGE_BYTES = 512  # the cost of a message beside its data
 
 _logger = logging.getLogger(__name__)
 
@@ -145,14 +146,14 @@ _logger = logging.getLogger(__name__)
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call(Generic[T]):
-    """What a verb wants done.
+    """The operation that a verb asks for.
 
     Attributes:
-        signature: What every other member must have called.
-        run: The algorithm; its value is the verb's.
-        eager_bytes: How many bytes it may send to one rank before that has entered.
-        channel: On which it is counted; None for what all members take part in.
-        partner: The other rank in the group, where only two take part.
+        signature: The signature that every other member must call too.
+        run: The algorithm; the verb returns its value.
+        eager_bytes: The bytes it may send to one rank before that rank has entered.
+        channel: The channel that counts it; None for an operation of all members.
+        partner: The other rank in the group, if only two take part.
     """
 
     signature: Signature
@@ -163,7 +164,7 @@ class Call(Generic[T]):
 
 
 class Group(Protocol):
-    """The part of its group that an operation uses; `ProcessGroup` stands above."""
+    """The part of its group that an operation uses; `ProcessGroup`, in a file above, has it."""
 
     members: tuple[WorkerInfo, ...]
     state_lock: threading.Lock
@@ -171,11 +172,11 @@ class Group(Protocol):
 
     @property
     def name(self) -> str:
-        """What errors call it."""
+        """The group's name in errors."""
 
     @property
     def where(self) -> str:
-        """Names the group and this member of it, for errors."""
+        """The group and this member, as errors name them."""
 
     @property
     def rank(self) -> Rank:
@@ -183,63 +184,63 @@ class Group(Protocol):
 
     @property
     def size(self) -> int:
-        """How many members it has."""
+        """The number of members."""
 
     def describe(self, r: int) -> str:
-        """Names a member, for errors."""
+        """Returns the name of a member for errors."""
 
     def rank_of(self, worker: WorkerInfo) -> int | None:
-        """Returns the rank in the group of a worker; None if it is no member."""
+        """Returns the rank of a worker in the group; None if it is no member."""
 
     def post(self, to: int, kind: str, slot: Slot, number: int, data: Buffer | None = None) -> None:
-        """Sends a message of an operation to a member; without the lock."""
+        """Sends a message of an operation to a member; the caller does not hold the lock."""
 
     def shared(self, to: int, data: Buffer) -> Buffer:
-        """Returns bytes for one `post` to a member, in memory that both share where they do."""
+        """Returns the data for one `post`, in memory shared with the member if there is any."""
 
     def may_push(self, to: int, nbytes: int) -> bool:
-        """Tells whether a message may go to a member unasked, and counts it; with the lock."""
+        """Returns True if an unrequested message may go to a member, and counts it; locked."""
 
     def taken_from(self, source: int) -> int:
-        """Returns how much was taken of what a member has sent unasked."""
+        """Returns the cost of the unrequested messages of a member that were taken."""
 
     def may_enter(self, operation_id: OperationId) -> bool:
-        """Tells whether this member has not entered an operation, and others may wait in it."""
+        """Returns True if this member has not entered an operation in which others may wait."""
 
     def is_over(self, operation_id: OperationId) -> bool:
-        """Tells whether an operation cannot come to its end; with the lock."""
+        """Returns True if an operation cannot complete; the caller holds the lock."""
 
     def check_alive(self, operation_id: OperationId, where: object) -> None:
-        """Raises why an operation cannot come to its end, if so; with the lock."""
+        """Raises the cause if an operation cannot complete; the caller holds the lock."""
 
     def after(self, delay: float, callback: Callable[[], None]) -> Callable[[], None]:
-        """Has `callback` called on the loop; returns what cancels that."""
+        """Calls `callback` on the loop after `delay` seconds; returns the function to cancel it."""
 
     def submit(self, func: Callable[..., Any], *args: Any) -> None:
         """Runs `func(*args)` in the agent's pool."""
 
     def fail(self, cause: BaseException, *, since: int = 0) -> None:
-        """Ends the group: its operations from number `since` on raise `cause`, at every member."""
+        """Ends the group: at every member, its operations from number `since` on raise `cause`."""
 
 
 @final
 class Operation(Link, Generic[T]):
-    """The link of one operation, and what watches over it.
+    """The link of one operation, with its timers.
 
     Args:
-        group: Whose; its lock guards the state of this too.
-        call: What is to be done.
-        slot: What arrives for it.
+        group: The group of the operation; the group's lock guards the state of this too.
+        call: The operation that the verb asked for.
+        slot: The mailbox slot that receives its messages.
         limit: Seconds until its deadline.
-        warn_after: Seconds until a warning names who is missing.
+        warn_after: Seconds until a warning names the missing ranks.
 
     Attributes:
-        group: Whose it is.
-        call: What is to be done.
-        slot: What arrives for it.
-        began: Whether it may send; set by the group, holding the lock.
-        over: Whether it is at its end; set by the group, holding the lock.
-        unasked: The cost of what was received and not asked for.
+        group: The group of the operation.
+        call: The operation that the verb asked for.
+        slot: The mailbox slot that receives its messages.
+        began: True if it may send; the group sets it under the lock.
+        over: True if it has ended; the group sets it under the lock.
+        unasked: The cost of received messages that this rank had not requested.
     """
 
     def __init__(
@@ -258,7 +259,7 @@ class Operation(Link, Generic[T]):
         self.unasked = 0
         self.group = group
         self._clock = Clock(limit, warn_after)
-        self._outbox: dict[int, list[tuple[int, Buffer]]] = {}  # by rank, until that is ready
+        self._outbox: dict[int, list[tuple[int, Buffer]]] = {}  # by rank, until that rank is ready
         self._sent = Counter[int]()
         self._received = Counter[int]()
         self._signals_sent = Counter[int]()
@@ -275,12 +276,12 @@ class Operation(Link, Generic[T]):
 
     @property
     def described(self) -> str:
-        """What it is, in words that do not say where."""
+        """The operation in words that do not name this rank."""
         name = self.group.name
         return f"{self.call.signature}, number {self.slot.id.sequence} of group {name!r}"
 
     def lacks(self, worker: WorkerInfo) -> bool:
-        """Tells whether it has said that it is blocked, and waits for a worker to enter it."""
+        """Returns True if this told the others that it is blocked, and waits for `worker` to enter."""
         rank = self.group.rank_of(worker)
         with self.group.state_lock:
             return self._stands and self._told_blocked and rank in self._missing()
@@ -301,14 +302,14 @@ class Operation(Link, Generic[T]):
 
     @property
     def size(self) -> int:
-        """How many members the group has."""
+        """The number of members of the group."""
         return self.group.size
 
     def send(self, to: int, data: Buffer) -> None:
         """Sends small data at once, large data when the receiver is ready; never waits."""
         step = self._sent[to]
         self._sent[to] += 1
-        data = self.group.shared(to, data)  # here, as the loop may be who posts it
+        data = self.group.shared(to, data)  # in this thread, as the loop may run the post
         nbytes = memoryview(data).nbytes
         with self.group.state_lock:
             at_once = to in self.slot.ready or self._may_push(to, nbytes)
@@ -321,7 +322,7 @@ class Operation(Link, Generic[T]):
             self.group.post(to, ENTERED, self.slot, DATA_WAITS)
 
     async def receive(self, source: int) -> Buffer:
-        """Waits for the next data of a rank."""
+        """Waits for the next data from a rank."""
         step = self._received[source]
         self._received[source] += 1
         data: Buffer = await self._until(lambda: self.slot.take(source, step))
@@ -330,22 +331,22 @@ class Operation(Link, Generic[T]):
         return data
 
     def signal(self, to: int) -> None:
-        """Sends a push without data, in an order of its own."""
+        """Sends a push without data; signals are numbered apart from data."""
         self._signals_sent[to] += 1
         self.group.post(to, PUSH, self.slot, -self._signals_sent[to])
 
     async def signalled(self, source: int) -> None:
-        """Waits for the next signal of a rank."""
+        """Waits for the next signal from a rank."""
         self._signals_received[source] += 1
         step = -self._signals_received[source]
         await self._until(lambda: self.slot.take(source, step))
 
     def shape(self, source: int) -> Shape:
-        """Returns the shape of the array of a rank that was heard."""
+        """Returns the shape of the array of a rank from which a message has come."""
         return self.slot.shapes[source] or ()
 
     async def _until(self, find: Callable[[], R | None]) -> R:
-        """Waits until `find`, which is called with the lock held, returns something."""
+        """Waits until `find`, called with the lock held, returns a value other than None."""
         with self.group.state_lock:
             self.group.check_alive(self.slot.id, self)
             found = find()
@@ -364,10 +365,10 @@ class Operation(Link, Generic[T]):
             return False
         return self.call.channel is None or self.group.may_push(to, nbytes)
 
-    # What the group tells, holding the lock. What is returned is done without the lock.
+    # The group calls these with the lock held, and runs the returned actions without the lock.
 
     def noticed(self) -> list[Callable[[], None]]:
-        """Returns what is to be done now that something has arrived, or the group has failed."""
+        """Returns the actions to run after a message has arrived or the group has failed."""
         actions: list[Callable[[], None]] = []
         for to in self.slot.wanting - self._told_ready:
             self._told_ready.add(to)
@@ -386,12 +387,12 @@ class Operation(Link, Generic[T]):
         return actions
 
     def watch(self) -> None:
-        """Sets the timer for what is to be looked at next; none once it is over."""
+        """Sets the timer for the next due action, unless the operation is over."""
         if not self.over:
             self._cancel_timer = self.group.after(self._clock.next(), self._on_time)
 
     def end(self) -> None:
-        """It is over."""
+        """Marks the operation as over, drops unsent data and cancels the timer."""
         self.over = True
         self._outbox.clear()
         self._cancel_timer()
@@ -417,14 +418,14 @@ class Operation(Link, Generic[T]):
 
     @property
     def _stands(self) -> bool:
-        """Whether it goes on only when something arrives, and not as soon as its thread runs again."""
+        """True if it waits for a message, False if it goes on as soon as its thread runs again."""
         return self._awaited is not None
 
     def _missing(self) -> list[int]:
         return [r for r in self._others() if r not in self.slot.heard]
 
-    # Time; on the loop. Well before the warning and the deadline everyone says that it is here, so
-    # that whoever speaks then knows who is not.
+    # Timers, on the loop. Well before the warning and the deadline, each rank tells the others that
+    # it has entered. So the rank that warns or gives up can name the ranks that have not.
 
     def _on_time(self) -> None:
         with self.group.state_lock:
@@ -484,50 +485,50 @@ def _nothing() -> None:
 
 # -- two ranks that wait for each other in different operations ----------------------------------
 #
-# Ranks that call different things as the n-th operation of one group see that in the first message.
-# Ranks that call the same thing on two groups, or where one receives and the other reduces, exchange
-# nothing that can be compared: each waits until its deadline. So whoever has waited for a while says
-# what it waits in, and whether nothing but that can happen there: its main thread is blocked, and no
-# other thread calls operations. Two ranks that are blocked so, each in what the other has not
-# entered, will never go on.
+# Ranks that call different operations as the n-th of one group see the mismatch in the first message.
+# Ranks that call operations of two groups, or a receive against a reduction, exchange no messages
+# that can be compared: each would wait until its deadline. So a rank that has waited for a while
+# tells the others which operation it waits in. It also tells them if it is blocked: its main thread
+# waits there, and no other thread calls operations. Two blocked ranks, each in an operation that the
+# other has not entered, can never go on.
 #
 #     rank 0: all_reduce on a ── blocked ──▶ rank 1, which has not entered it
 #     rank 1: all_reduce on b ── blocked ──▶ rank 0, which has not entered it
 #
-# Where other threads call operations, too, one of them may still come: then the deadline decides.
+# If other threads call operations too, one of them may still enter: then the deadline decides.
 
 
 @final
 class CrossWaits:
-    """What this worker waits in, and what others say that they wait in.
+    """The operations in which this worker and others wait, as they have told each other.
 
     Args:
-        agent: This worker's.
-        find_group: Returns the group of a name; None if this worker has not made it.
+        agent: This worker's agent.
+        find_group: Function that returns the group of a key; None if this worker has not made it.
     """
 
     def __init__(self, agent: Agent, find_group: Callable[[GroupKey], Group | None]) -> None:
         self._agent = agent
         self._find_group = find_group
-        self._waits_lock = threading.Lock()  # guards all below
+        self._waits_lock = threading.Lock()  # guards all attributes below
         self._blocked: Operation[Any] | None = None
         self._other_callers: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
         self._told: dict[WorkerInfo, OperationMessage] = {}
 
     def note_caller(self) -> None:
-        """Notes that this thread calls operations."""
+        """Records that this thread calls operations."""
         if threading.get_ident() != threading.main_thread().ident:
             with self._waits_lock:
                 self._other_callers.add(threading.current_thread())
 
     @contextmanager
     def blocking(self, operation: Operation[Any]) -> Iterator[None]:
-        """Notes that this thread waits for an operation, as long as the context lasts."""
+        """Records, while its block runs, that this thread waits for an operation."""
         if threading.get_ident() != threading.main_thread().ident:
             yield
             return
         with self._waits_lock:
-            outer, self._blocked = self._blocked, operation  # a signal's handler may wait, too
+            outer, self._blocked = self._blocked, operation  # a signal handler may wait, too
         try:
             yield
         finally:
@@ -535,20 +536,20 @@ class CrossWaits:
                 self._blocked = outer
 
     def blocked_in(self) -> Operation[Any] | None:
-        """Returns the operation without which this worker enters no other; None if it may."""
+        """Returns the operation in which this worker is blocked; None if it may enter another."""
         with self._waits_lock:
             if any(thread.is_alive() for thread in self._other_callers):
                 return None
             return self._blocked
 
     def on_told(self, peer: WorkerInfo, message: OperationMessage) -> None:
-        """Hears what a worker waits in."""
+        """Records the operation that a worker waits in, and checks for a mutual wait."""
         with self._waits_lock:
             self._told[peer] = message
         self.check(peer)
 
     def told(self, peer: WorkerInfo) -> str:
-        """Returns in words what a worker waits in that this one has not entered; else nothing."""
+        """Returns in words the operation that a worker waits in, empty if this one has entered it."""
         message = self._last_told(peer)
         return "" if message is None else f"which waits in {self._describe(message)}"
 

@@ -1,11 +1,11 @@
 """A process group at one member: counts its operations, runs them, ends with the first failure.
 
-A group has one life. What fails in it for one member fails for all: whoever sees a mismatch, a
-loss or its own deadline tells every member, and the operation that failed and all later ones raise
-that cause everywhere, whether they wait or come later. Earlier ones go on: each member has entered
-them or will. Who wants to go on makes a new group.
+A group does not recover. A failure at one member fails all members: the member that sees a
+mismatch, a loss or its own deadline tells every other one. The failed operation and all later ones
+then raise that cause at every member, whether they already wait or are called later. Earlier
+operations go on, as each member has entered them or will. A program that goes on makes a new group.
 
-    1 ── 2 ── 3 ── 4 ── 5 ...       number 3 mismatches: 3, 4, 5 raise it, 1 and 2 come to their end
+    1 ── 2 ── 3 ── 4 ── 5 ...       number 3 mismatches: 3, 4, 5 raise it, 1 and 2 complete
     a rank is lost: all raise it;   sends and receives: with any failure all raise it
 """
 
@@ -59,48 +59,49 @@ __all__ = [
 ]
 
 
-# -- why a group is over, as an exception of its own for everyone who hears of it ----------------
+# -- the failure of a group ----------------------------------------------------------------------
 
 
 @final
 class Failure:
-    """What ended a group here.
+    """The failure that ended a group at this member.
 
     Args:
-        cause: Never raised itself, since raising writes into an exception.
-        since: The first operation of all members that is over. Earlier ones go on: every member
-            may have entered them.
+        cause: The error that ended the group. It is never raised itself, only copies of it, since
+            raising writes into an exception.
+        since: The number of the first operation of all members that is over. Earlier operations
+            go on, as every member may have entered them.
 
     Attributes:
-        since: As given.
+        since: The number of the first operation of all members that is over.
     """
 
     def __init__(self, cause: BaseException, since: int) -> None:
         self.since = since
         self._cause = fresh_copy(cause)
-        if self._cause is not cause:  # a group lives on, and must not keep the frames of `cause`
+        if self._cause is not cause:  # the group outlives the call: it must not keep its frames
             self._cause.__cause__ = self._cause.__context__ = None
 
     def ends(self, operation_id: OperationId) -> bool:
-        """Tells whether an operation is over by this; all sends and receives are."""
+        """Returns True if this failure ends an operation; it ends all sends and receives."""
         return operation_id.channel is not None or operation_id.sequence >= self.since
 
     def fresh(self, where: str) -> BaseException:
         """Returns the cause as a new exception.
 
         Args:
-            where: In which operation it is raised; a note says so.
+            where: The operation in which it is raised, for a note on the exception.
         """
         error = self._copy()
         error.add_note(f"raised in {where}")
         return error
 
     def refusal(self, what: str, remedy: str) -> BaseException:
-        """Returns an exception of the cause's class for what was called after it.
+        """Returns an exception of the cause's class for an operation called after the failure.
 
         Args:
-            what: The operation that is refused.
-            remedy: What to do instead.
+            what: The refused operation.
+            remedy: The advice at the end of the message.
         """
         error = self._copy()
         words = f"{what} is refused, since the group is over: {error}; {remedy}"
@@ -115,11 +116,11 @@ class Failure:
 
 
 def cause_for_others(error: BaseException, where: str) -> BaseException:
-    """Returns what the other members are told of an error that ended an operation here.
+    """Returns the error to send to the other members after an operation has failed here.
 
     Args:
-        error: What the operation raised.
-        where: The operation and the rank.
+        error: The error that the operation raised.
+        where: The operation and the rank, in words.
     """
     if isinstance(error, TelegradError):
         return error
@@ -131,7 +132,7 @@ def cause_for_others(error: BaseException, where: str) -> BaseException:
     return RemoteError(f"{where} was interrupted ({kind.__name__})", type_name=name)
 
 
-# -- an operation that was started and not waited for --------------------------------------------
+# -- started operations --------------------------------------------------------------------------
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -139,16 +140,16 @@ U = TypeVar("U")
 
 @final
 class Work(Generic[T]):
-    """What an operation returns that was called with `async_op=True`.
+    """A handle for an operation that was called with `async_op=True`.
 
-    Until it is done the operation's array belongs to the operation. May be used from any thread
-    and awaited on any event loop.
+    Until the operation is done, its array belongs to it. Any thread may use the handle, and any
+    event loop may await it.
 
     Args:
-        future: What is completed with the operation's value.
-        operation: What was called, in words.
-        rank: Where, in words.
-        blocking: Entered while a thread waits.
+        future: The future of the operation's value.
+        operation: The operation, in words.
+        rank: The group and the rank, in words.
+        blocking: Returns the context manager that `wait` enters while it blocks.
 
     Example:
         >>> import numpy as np
@@ -182,36 +183,36 @@ class Work(Generic[T]):
         """Blocks until the operation is done and returns its value.
 
         Args:
-            timeout: Seconds above 0 for this wait alone; None and `math.inf` wait for the
-                operation, which ends at its own deadline at the latest.
+            timeout: Seconds above 0 for this wait alone. None and `math.inf` wait until the
+                operation ends, at its own deadline at the latest.
 
         Returns:
             The arrays of all ranks for `all_gather`, else None.
 
         Raises:
-            CallTimeoutError: It was not done in the time given here, and goes on; or its own
+            CallTimeoutError: The operation was not done within `timeout`, and goes on; or its own
                 deadline has passed.
             CollectiveMismatchError: The ranks called different operations.
             WorkerLostError: A rank is lost.
-            BlockingCallError: On an event loop that telegrad runs; write `await work`.
+            BlockingCallError: The caller runs on an event loop of telegrad; write `await work`.
         """
         with self._blocking():
             return self._future.wait(timeout)
 
     def done(self) -> bool:
-        """Tells whether the operation is over, well or not."""
+        """Returns True if the operation is over, with success or an error."""
         return self._future.done()
 
     def exception(self) -> BaseException | None:
-        """Returns the error of an operation that is over, None when it went well.
+        """Returns the error of an operation that is over, or None if it succeeded.
 
         Raises:
-            RuntimeError: It is not over.
+            RuntimeError: The operation is not over.
         """
         return self._future.exception()
 
     def then(self, callback: Callable[[Future[T]], U]) -> Future[U]:
-        """Returns a future of what `callback` makes of the operation's future; see `rpc.Future`."""
+        """Returns a future of `callback(future)`, for the operation's future; see `rpc.Future`."""
         return self._future.then(callback)
 
     def add_done_callback(self, callback: Callable[[Future[T]], object]) -> None:
@@ -223,7 +224,7 @@ class Work(Generic[T]):
         return self._future.__await__()
 
     def __repr__(self) -> str:
-        """Says what it stands for, where, how far it is, and since when."""
+        """Returns the operation, its group and rank, its state and its age."""
         state = "pending"
         if self.done():
             state = "done" if self.exception() is None else "failed"
@@ -231,12 +232,12 @@ class Work(Generic[T]):
         return f"<Work {self._operation} of {self._rank}: {state}, started {age:.1f} s ago>"
 
 
-# ------------------------------------------------------------------------------------------------
+# -- the group -----------------------------------------------------------------------------------
 
 
-# Small data that may be under way to a rank that has not asked for it: of the operations that were
-# started and are not over, and of messages that were not received. Some dozens of small ones, and
-# little beside what a rank works on.
+# Limit of small data on its way to a rank that has not requested it: data of operations that were
+# started and are not over, and of messages not yet received. It allows some dozens of small
+# messages and is small beside the data that a rank works on.
 ALLOWANCE_BYTES = 4 * 2**20
 
 REMEDY = "make a new group with new_group()"
@@ -248,14 +249,14 @@ _WITH_ASYNC_OP = frozenset({"all_reduce", "broadcast", "all_gather"})
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStatistics:
-    """What one member has done in a group, and what it holds now.
+    """Counters of one member of a group.
 
     Attributes:
-        operations: Operations of all members that were entered here.
-        in_flight: Those, and sends and receives, that are not over.
-        messages_sent: Messages of operations.
-        bytes_sent: Array bytes in them.
-        early_messages: Received for operations that were not entered here yet.
+        operations: Operations of all members that this member has entered.
+        in_flight: Operations, sends and receives that are not over.
+        messages_sent: Messages that operations have sent.
+        bytes_sent: Array bytes in the messages that were sent.
+        early_messages: Received messages of operations that this member has not entered yet.
 
     Example:
         >>> from telegrad import collectives
@@ -280,18 +281,18 @@ class GroupStatistics:
 class ProcessGroup:
     """Some workers of the job that call the same operations, in the same order.
 
-    Made by `init_process_group`, for all workers, and by `new_group`. Operations of one group
-    that are started one after the other may be under way together; threads that call operations at
-    once need a group each, as their order must be the same on all ranks.
+    `init_process_group` makes the group of all workers, `new_group` others. Operations of one
+    group that were started one after the other may run at the same time. Threads that call
+    operations concurrently need one group each, as the order must be the same on all ranks.
 
     Args:
-        agent: This worker's.
+        agent: This worker's agent.
         key: The group's name on the wire.
-        members: In the order of their ranks in the group.
-        name: For people.
-        timeout: Seconds for an operation that names none.
-        warn_after: Seconds after which an operation that waits is logged.
-        cross_waits: What the worker waits in, in all its groups.
+        members: The members, in the order of their ranks in the group.
+        name: The group's name in messages.
+        timeout: Seconds for an operation without a timeout of its own.
+        warn_after: Seconds after which a waiting operation is logged.
+        cross_waits: The operations in which the worker waits, in all its groups.
 
     Example:
         >>> from telegrad import collectives
@@ -325,15 +326,15 @@ class ProcessGroup:
         self._places = {member: r for r, member in enumerate(members)}
         self._rank = self._places.get(agent.info, -1)
         self._mailbox = Mailbox(name, self._rank, self.describe)
-        self.state_lock = threading.Lock()  # guards all below and the state of the operations
+        self.state_lock = threading.Lock()  # guards all attributes below and the operations
         self._operations: dict[Slot, Operation[Any]] = {}
         self._turns: deque[Operation[Any]] = deque()
         self._eager_bytes = 0
         self._left: dict[int, LeftMessage] = {}
         self._failure: Failure | None = None
-        self._pushed = Counter[int]()  # cost of messages sent unasked, by receiver
-        self._confirmed = Counter[int]()  # how much of that it has taken
-        self._taken = Counter[int]()  # the same, by sender
+        self._pushed = Counter[int]()  # cost of unrequested messages, by receiver
+        self._confirmed = Counter[int]()  # the part of it that the receiver has taken
+        self._taken = Counter[int]()  # cost of unrequested messages taken here, by sender
         self._messages_sent = 0
         self._bytes_sent = 0
 
@@ -341,12 +342,12 @@ class ProcessGroup:
 
     @property
     def name(self) -> str:
-        """What errors call it."""
+        """The group's name in errors."""
         return self._name
 
     @property
     def ranks(self) -> tuple[Rank, ...]:
-        """The members by their ranks in the job, in the order of their ranks in the group."""
+        """The members' ranks in the job, in the order of their ranks in the group."""
         return tuple(member.rank for member in self.members)
 
     @property
@@ -356,11 +357,11 @@ class ProcessGroup:
 
     @property
     def size(self) -> int:
-        """How many members it has."""
+        """The number of members."""
         return len(self.members)
 
     def abort(self, cause: BaseException) -> None:
-        """Ends the group: every operation that waits or comes later raises `cause`, everywhere."""
+        """Ends the group: every waiting or later operation raises `cause`, at every member."""
         self.fail(cause_for_others(cause, self.where))
 
     def statistics(self) -> GroupStatistics:
@@ -382,27 +383,27 @@ class ProcessGroup:
 
     @property
     def where(self) -> str:
-        """Names the group and this member of it, for errors."""
+        """The group and this member, as errors name them."""
         return f"group {self._name!r} on rank {self._agent.rank} ({self._agent.name!r})"
 
     @property
     def failed(self) -> bool:
-        """Whether it is over."""
+        """True if the group has failed."""
         return self._failure is not None
 
     def describe(self, r: int) -> str:
-        """Names a member, for errors."""
+        """Returns the name of a member for errors."""
         return f"rank {self.members[r].rank} ({self.members[r].name!r})"
 
     def rank_of(self, worker: WorkerInfo) -> int | None:
-        """Returns the rank in the group of a worker; None if it is no member."""
+        """Returns the rank of a worker in the group; None if it is no member."""
         return self._places.get(worker)
 
     def call(self, call: Call[T], timeout: float | None) -> T:
         """Runs an operation in this thread and returns its value.
 
         Raises:
-            BlockingCallError: On an event loop that telegrad runs; nothing was sent.
+            BlockingCallError: The caller runs on an event loop of telegrad; nothing was sent.
         """
         if on_own_loop():
             verb = call.signature.operation
@@ -417,7 +418,7 @@ class ProcessGroup:
             return run_here(self._run(operation))
 
     def start(self, call: Call[T], timeout: float | None) -> Work[T]:
-        """Starts an operation; threads of the pool run it. Its Work raises whatever fails."""
+        """Starts an operation, which threads of the pool run. Its Work raises any failure."""
         self._check_member(call)
         limit = seconds(timeout, self.timeout)
         future = new_future(self._agent.submit, f"{call.signature} of {self.where}")
@@ -432,7 +433,7 @@ class ProcessGroup:
 
         try:
             operation = self._enter(call, limit)
-        except Exception as error:  # why the group is over, which may be seen now or later
+        except Exception as error:  # the group is over: the Work raises that, now as later
             future.try_set_exception(error)
             return Work(future, str(call.signature), self.where)
         run_in_pool(settle(operation), self._agent.submit)
@@ -442,7 +443,7 @@ class ProcessGroup:
     async def _run(self, operation: Operation[T]) -> T:
         try:
             return await operation.run()
-        except BaseException as error:  # whatever ends it here, the others wait for this rank
+        except BaseException as error:  # the other ranks wait for this one: tell them of any error
             self.fail(cause_for_others(error, str(operation)), since=operation.slot.id.since)
             raise
         finally:
@@ -489,7 +490,7 @@ class ProcessGroup:
         _perform(actions)
 
     def _take_turns(self) -> list[Callable[[], None]]:
-        """Lets operations begin, in their order, as far as what they send unasked allows."""
+        """Lets operations begin in order, as long as their unrequested data is in the allowance."""
         actions: list[Callable[[], None]] = []
         while self._turns:
             operation = self._turns[0]
@@ -503,7 +504,7 @@ class ProcessGroup:
         return actions
 
     def _check_member(self, call: Call[Any]) -> None:
-        if self._agent.pid != os.getpid():  # no loop runs here: it would wait for ever
+        if self._agent.pid != os.getpid():  # no loop runs here: the operation would never end
             raise AgentForkedError(
                 f"{self.where} belongs to process {self._agent.pid}, from which this process "
                 f"({os.getpid()}) was forked; start processes with multiprocessing's 'spawn' method"
@@ -518,12 +519,12 @@ class ProcessGroup:
         if self._failure is not None and self._failure.ends(operation_id):
             what = f"{call.signature} on {self.where}"
             evicted = self._agent.eviction()
-            if evicted is not None:  # perhaps since, and whoever was lost before
+            if evicted is not None:  # takes precedence over the loss that ended the group
                 raise Failure(evicted, 0).refusal(what, FOR_GOOD)
             raise self._failure.refusal(what, REMEDY)
 
     def _absence(self, operation: Operation[Any]) -> CollectiveMismatchError | None:
-        """Says who has left and will not take part in an operation."""
+        """Returns an error if a member has left that must take part in an operation, else None."""
         for r, left in self._left.items():
             if self._takes_part(r, left, operation):
                 continue
@@ -541,14 +542,14 @@ class ProcessGroup:
         if r != operation.call.partner:
             return True
         source, _, tag = channel
-        # What it took is done here, too, even if this thread has not noticed yet.
+        # A message that the peer took is sent here, even if this thread has not noticed yet.
         counts = left.sent if source == r else left.taken
         return sequence <= counts.get(tag, 0)
 
     # For its operations.
 
     def post(self, to: int, kind: str, slot: Slot, number: int, data: Buffer | None = None) -> None:
-        """Sends a message of an operation to a member; without the lock."""
+        """Sends a message of an operation to a member; the caller does not hold the lock."""
         body = OperationMessage(self.key, slot.id, slot.signature, number).to_wire()
         with self.state_lock:
             self._messages_sent += 1
@@ -559,11 +560,11 @@ class ProcessGroup:
             self.fail(error)
 
     def shared(self, to: int, data: Buffer) -> Buffer:
-        """Returns bytes for one `post` to a member, in memory that both share where they do."""
+        """Returns the data for one `post`, in memory shared with the member if there is any."""
         return self._agent.shared(self.members[to], data)
 
     def may_push(self, to: int, nbytes: int) -> bool:
-        """Tells whether a message may go to a member unasked, and counts it; with the lock."""
+        """Returns True if an unrequested message may go to a member, and counts it; locked."""
         cost = nbytes + MESSAGE_BYTES
         if self._pushed[to] - self._confirmed[to] + cost > ALLOWANCE_BYTES:
             return False
@@ -571,41 +572,41 @@ class ProcessGroup:
         return True
 
     def taken_from(self, source: int) -> int:
-        """Returns how much was taken of what a member has sent unasked."""
+        """Returns the cost of the unrequested messages of a member that were taken."""
         return self._taken[source]
 
     def may_enter(self, operation_id: OperationId) -> bool:
-        """Tells whether this member has not entered an operation, and others may wait in it."""
+        """Returns True if this member has not entered an operation in which others may wait."""
         with self.state_lock:
             ahead = operation_id.sequence > self._mailbox.entered(operation_id.channel)
             return ahead and not self.is_over(operation_id)
 
     def is_over(self, operation_id: OperationId) -> bool:
-        """Tells whether an operation cannot come to its end; with the lock."""
+        """Returns True if an operation cannot complete; the caller holds the lock."""
         return self._failure is not None and self._failure.ends(operation_id)
 
     def check_alive(self, operation_id: OperationId, where: object) -> None:
-        """Raises why an operation cannot come to its end, if so; with the lock.
+        """Raises the cause if an operation cannot complete; the caller holds the lock.
 
         Args:
-            operation_id: Which one.
-            where: The same in words.
+            operation_id: The operation.
+            where: The operation in words.
         """
         if self._failure is not None and self._failure.ends(operation_id):
             raise self._failure.fresh(str(where))
 
     def after(self, delay: float, callback: Callable[[], None]) -> Callable[[], None]:
-        """Has `callback` called on the loop; returns what cancels that."""
+        """Calls `callback` on the loop after `delay` seconds; returns the function to cancel it."""
         return self._agent.after(delay, callback)
 
     def submit(self, func: Callable[..., Any], *args: Any) -> None:
         """Runs `func(*args)` in the agent's pool."""
         self._agent.submit(func, *args)
 
-    # What the members say; in any thread.
+    # Messages from the members; any thread calls these.
 
     def deliver(self, source: int, kind: str, message: OperationMessage, data: Buffer) -> None:
-        """Takes a message of an operation."""
+        """Delivers a message to its operation; fails the group if the signatures differ."""
         actions: list[Callable[[], None]] = []
         cause: CollectiveMismatchError | None = None
         with self.state_lock:
@@ -626,7 +627,7 @@ class ProcessGroup:
         _perform(actions)
 
     def on_left(self, source: int, message: LeftMessage) -> None:
-        """Hears that a member takes part in no further operation."""
+        """Records that a member takes part in no further operation; fails those that need it."""
         with self.state_lock:
             self._left[source] = message
             found = [(each.slot.id, self._absence(each)) for each in self._operations.values()]
@@ -635,12 +636,12 @@ class ProcessGroup:
                 self.fail(cause, since=operation_id.since)
 
     def fail(self, cause: BaseException, *, since: int = 0, tell: bool = True) -> None:
-        """Ends the group, if nothing has before.
+        """Ends the group from operation `since` on, unless an earlier failure covers that.
 
         Args:
-            cause: What members raise in the operations that are over.
-            since: The first operation of all members that is.
-            tell: Whether the others are to hear of it from here.
+            cause: The error that members raise in the operations that are over.
+            since: The number of the first operation of all members that is over.
+            tell: True if this member tells the others.
         """
         with self.state_lock:
             if self._failure is not None and self._failure.since <= since:
@@ -655,7 +656,7 @@ class ProcessGroup:
             self._tell_others(ABORT, lambda _: body)
 
     def leave(self) -> None:
-        """Takes part in nothing any more, and tells the others so; idempotent."""
+        """Leaves the group and tells the other members; idempotent."""
         with self.state_lock:
             if self.is_over(OperationId(0)) or self.rank < 0:
                 return

@@ -1,4 +1,4 @@
-"""Autograd across workers: contexts, backward passes, and what rides on every call."""
+"""Autograd across workers: contexts, backward passes, and the records that each call adds."""
 
 from __future__ import annotations
 

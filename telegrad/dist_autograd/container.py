@@ -1,13 +1,13 @@
-"""All autograd contexts of one worker; hangs off its agent.
+"""All autograd contexts of one worker, attached to its agent, and the handlers of their messages.
 
 with context(): ──create──▶ Context ◀──enter── first message that carries its id
                                │
      leaving the block, or a release from a peer, or the creator's loss
                                ▼
-                 released: told on to every peer it touched; never revived
+                 released: the release goes to every peer it touched; never revived
 
-A worker that is lost hands no release on. So the creator tells every living worker itself: at the
-loss, of what was released before, and later of each context that was open then.
+A lost worker passes no release on. So the creator tells every living worker itself: at the loss, of
+the contexts released before, and later of each context that was open at the loss.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ __all__ = [
 ]
 
 
-# So long a release waits for a message that goes there anyway: the next step's, as a rule.
+# Seconds that a release waits for another message to the same peer, mostly one of the next step.
 RIDE_SECONDS = 0.1
 
 
 class _Dropped(NamedTuple):
-    """A context that was taken out.
+    """A context that was removed from the container.
 
     Attributes:
-        context: It.
+        context: The removed context.
         touched: The peers to tell.
-        passes: Those to abort.
-        kept: What nothing needs any more. It is a user's, who may be told of its end: let go of it
-            where no lock is held.
+        passes: The passes to abort.
+        kept: Objects that the context no longer needs. They may be the user's and have finalizers,
+            so the last reference is dropped where no lock is held.
     """
 
     context: Context
@@ -76,13 +76,15 @@ class _Dropped(NamedTuple):
 
 @final
 class Container:
-    """The contexts that this worker created or heard of. All methods from any thread.
+    """The contexts that this worker created or knows from a message.
+
+    Any thread may call the methods.
 
     Args:
-        agent: This worker.
+        agent: This worker's agent.
 
     Attributes:
-        desk: Where messages of passes wait for a thread.
+        desk: The dispatcher of messages of passes to threads.
     """
 
     def __init__(self, agent: Agent) -> None:
@@ -95,19 +97,19 @@ class Container:
         self._next_pass = itertools.count(1)
         self._next_message = itertools.count(1)
         self._created = 0
-        # Passes of contexts that are released, while they wait for what others have to say.
+        # Passes of released contexts, while they wait for messages of other workers.
         self._ending: dict[PassId, PassRunner] = {}
-        self._riding: set[WorkerInfo] = set()  # to whom a release may wait for the next message
-        self._flushing = False  # soon
-        self._told: deque[Work] = deque()  # releases that peers have told of
-        self._looks = False  # a thread of the pool will see to them soon
+        self._riding: set[WorkerInfo] = set()  # peers with a release that waits for the next message
+        self._flushing = False  # a timer will flush them soon
+        self._told: deque[Work] = deque()  # releases that peers have sent
+        self._looks = False  # a thread of the pool will handle them soon
         agent.on_leaving(self._flush)
         agent.on_leaving(self.work_off)
         agent.on_given_up(self._give_up)
-        self._for_all = 0  # own contexts up to this number may be where a lost worker led them
+        self._for_all = 0  # a lost worker may have passed own contexts up to this number on
 
     def __len__(self) -> int:
-        """How many contexts are open here."""
+        """Returns the number of contexts that are open here."""
         self.work_off()
         return len(self._contexts)
 
@@ -120,10 +122,10 @@ class Container:
         return context_id
 
     def enter(self, context_id: ContextId) -> Context | None:
-        """Returns a context of which a message says that it is open; None if it is released."""
+        """Returns the context that a message names, new if unknown; None if it is released."""
         if self._told:
             self.work_off()
-        context = self._contexts.get(context_id)  # as a rule; who releases it may come at any time
+        context = self._contexts.get(context_id)  # the usual case; a release may come at any time
         if context is not None:
             return context
         with self._lock:
@@ -145,7 +147,7 @@ class Container:
 
         Raises:
             TypeError: `context_id` is no context id.
-            ContextError: It is released, or this worker never heard of it.
+            ContextError: The context is released, or this worker does not know it.
         """
         known = check_context_id(context_id)
         self.work_off()
@@ -155,13 +157,13 @@ class Container:
         return context
 
     def is_over(self, context_id: ContextId) -> bool:
-        """Tells whether a context was released, or its creator lost; False if none of it is known."""
+        """Returns True if a context was released or its creator lost; False if it is unknown."""
         if creator_of(context_id) == self.agent.info.incarnation:
             return context_id not in self._contexts and 0 < number_of(context_id) <= self._created
         return context_id in self._released
 
     def absence(self, context_id: ContextId) -> str:
-        """Says why there is no such context here."""
+        """Returns the error message for a context that is not open here."""
         if self.is_over(context_id):
             return (
                 f"autograd context {context_id} was released on worker {self.agent.name!r}; "
@@ -173,7 +175,7 @@ class Container:
         )
 
     def new_message(self) -> int:
-        """Draws an autograd message id; distinct among all that this worker sends."""
+        """Returns a new autograd message id, unique among all that this worker sends."""
         return next(self._next_message)
 
     def new_pass(self, context: Context) -> PassRunner:
@@ -199,7 +201,7 @@ class Container:
 
     def ending(self, pass_id: PassId) -> PassRunner | None:
         """Returns a pass of a context that was released while it ran, until it has ended."""
-        with self._lock:  # who drops its context has put it there when it is let go
+        with self._lock:  # a thread that drops its context fills `_ending` under this lock
             return self._ending.get(pass_id)
 
     def gradients(self, context_id: ContextId) -> dict[Tensor, Gradient]:
@@ -212,9 +214,9 @@ class Container:
         return self.find(context_id).gradients()
 
     def later(self, release: Work) -> None:
-        """Takes what reads a peer's release: whoever comes by next sees to it, or the pool soon.
+        """Queues a peer's release; the next thread that uses a context handles it, or the pool soon.
 
-        What a context keeps may be a user's, who may be told of its end; so no loop does.
+        The event loop does not, as the context may keep objects of the user that have finalizers.
         """
         self._told.append(release)
         with self._lock:
@@ -223,7 +225,7 @@ class Container:
             self.agent.after(RIDE_SECONDS, self._look_soon)
 
     def work_off(self) -> None:
-        """Sees to the releases that peers have told of."""
+        """Handles the queued releases of peers."""
         while self._told:
             try:
                 release = self._told.popleft()
@@ -232,7 +234,7 @@ class Container:
             release()
 
     def _look_soon(self) -> None:
-        self._looks = False  # first: for what is told from here on another look follows
+        self._looks = False  # first: a release queued from here on starts another look
         if self._told:
             self.agent.submit(self.work_off)
 
@@ -242,9 +244,9 @@ class Container:
         """Drops a context and tells the peers that it touched.
 
         Args:
-            context_id: Which; unknown ones are remembered, so that they are not revived.
-            told_by: Who said so; None for the creator itself.
-            lowest: What the creator said of its lowest open number.
+            context_id: The context. An unknown one is remembered, so that no message revives it.
+            told_by: The peer that sent the release; None at the creator itself.
+            lowest: The lowest open number that the creator has sent.
         """
         creator = creator_of(context_id)
         own, to_all = creator == self.agent.info.incarnation, False
@@ -256,7 +258,7 @@ class Container:
             else:
                 self._released.add(context_id)
                 self._released.rise(creator, lowest)
-                # Those whose own release did not come this way.
+                # Contexts that `lowest` releases, whose own release did not come here.
                 over = [each for each in self._contexts if each in self._released]
                 dropped += [self._drop(known) for known in over]
         for each in dropped:
@@ -264,7 +266,7 @@ class Container:
                 self._close(each, lowest, told_by, to_all=to_all)
 
     def on_lost(self, worker: WorkerInfo, error: WorkerLostError) -> None:
-        """Hears that a worker is lost: its contexts are over, its passes are aborted."""
+        """Handles the loss of a worker: drops its contexts and aborts its passes."""
         with self._lock:
             self._released.lose(worker.incarnation)
             over = [each for each in self._contexts if creator_of(each) == worker.incarnation]
@@ -276,13 +278,13 @@ class Container:
             with self._lock:
                 dropped = self._drop(context_id)
             if dropped is not None:
-                self._close(dropped, None, worker, error)  # all hear of the loss themselves
+                self._close(dropped, None, worker, error)  # all workers see the loss themselves
         if lowest > 1:
             released = make_context_id(self.agent.info.incarnation, lowest - 1)
             self._tell(set(self.agent.workers()), ReleaseMessage(released, lowest))
 
     def _give_up(self, error: BaseException) -> None:
-        """This worker leaves at once, or was evicted: its passes go on without it."""
+        """Gives up all passes here: this worker leaves at once, or was evicted."""
         with self._lock:
             runners = self._runners()
         for runner in runners:
@@ -290,14 +292,14 @@ class Container:
                 self.agent.submit(runner.give_up, error)
 
     def _runners(self) -> list[PassRunner]:
-        """Returns all passes; under the lock, so that none is on its way into `_ending`."""
+        """Returns all passes; under the lock, so that none is just moving into `_ending`."""
         going_on = [each for context in self._contexts.values() for each in context.passes()]
         return [*self._ending.values(), *going_on]
 
     def _drop(self, context_id: ContextId) -> _Dropped | None:
-        """Takes a context out; its passes are known until they have heard all that they wait for.
+        """Removes a context; its passes stay known until they have got all awaited messages.
 
-        Under the lock: a pass that is added meanwhile is among these, or is refused.
+        The caller holds the lock: a pass added meanwhile is one of these, or is refused.
         """
         context = self._contexts.pop(context_id, None)
         if context is None:
@@ -350,14 +352,14 @@ class Container:
             self.agent.after(RIDE_SECONDS, self._flush)
 
     def _flush(self) -> None:
-        """Sends the releases that nothing has followed; on the loop, or at the end."""
-        self._flushing = False  # first: what is told from here on has a flush of its own
+        """Sends the releases that no other message has taken along; on the loop, or at the end."""
+        self._flushing = False  # first: a release from here on gets a flush of its own
         with suppress(KeyError):
             while True:
                 self.agent.flush(self._riding.pop())
 
 
-# -- what peers say about passes and contexts: handed on at once, see `desk` ---------------------
+# -- handlers of messages about passes and contexts, which `desk` passes to threads --------------
 
 Handle: TypeAlias = Callable[[WorkerInfo, Envelope], PassRunner | None]
 
@@ -375,7 +377,7 @@ class Handlers:
         self._agent = container.agent
 
     def register(self) -> None:
-        """Registers them on the agent."""
+        """Registers the handlers on the agent."""
         put, later = self._container.desk.put, self._container.later
         for kind, handle, hand_on in (
             (PASS, self._hear, put),
@@ -421,18 +423,18 @@ class Handlers:
     def _unreadable(
         self, peer: WorkerInfo, envelope: Envelope, error: DecodeError
     ) -> PassRunner | None:
-        """Has the pass fail that a message is about: at who sent it, and at this worker."""
+        """Fails the pass of an unreadable message, at its sender and at this worker."""
         try:
             context_id, pass_id = read_head_alone(envelope.document)
         except DecodeError:
-            return None  # nobody knows which
+            return None  # the pass is unknown
         context = self._container.get(context_id)
         runner = None if context is None else context.find_pass(pass_id)
         if runner is None:
             runner = self._container.ending(pass_id)
         if runner is not None:
-            # It may have been the last that the sender had to say, its reply among it. So this
-            # worker waits for that no more, but for the sender to hear of the abort.
+            # The message may have been the sender's last and may have held its reply. So this
+            # worker no longer waits for that reply, but for the sender's reply to the abort.
             runner.abort(error)
             runner.hear(peer, PassMessage(context_id, pass_id, begun=True))
         self._fail(peer, context_id, pass_id, error)
@@ -441,7 +443,7 @@ class Handlers:
     def _fail(
         self, peer: WorkerInfo, context_id: ContextId, pass_id: PassId, cause: BaseException
     ) -> None:
-        """Has a pass fail at who began it here."""
+        """Makes a pass fail at the peer that began it here."""
         message = PassMessage(context_id, pass_id, begun=True, cause=cause)
         with suppress(WorkerLostError, UnknownWorkerError):
             self._agent.post(peer, PASS, message.to_wire())

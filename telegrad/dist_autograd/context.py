@@ -1,4 +1,4 @@
-"""One autograd context at one worker, and the context that a block or a served call is in."""
+"""One autograd context at one worker, and the ambient context of a block or a served call."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ __all__ = [
 
 @dataclass(slots=True, eq=False)
 class Ambient:
-    """What the ContextVar holds: a context, until the block or the served call ends.
+    """The value of the ContextVar: a context, until the block or the served call ends.
 
     Attributes:
         context_id: The context.
-        active: False afterwards, so that a thread or task left behind inherits nothing.
+        active: False after the end, so that a thread or task that still runs has no context.
     """
 
     context_id: ContextId
@@ -53,14 +53,14 @@ def enter_ambient(ambient: Ambient) -> Token[Ambient | None]:
 
 
 def leave_ambient(ambient: Ambient, token: Token[Ambient | None]) -> None:
-    """Takes it back, also from whoever copied it."""
+    """Ends the ambient context, also in threads and tasks that copied it."""
     ambient.active = False
     _ambient.reset(token)
 
 
 @final
 class Context:
-    """What one worker has recorded in one autograd context, and its passes there.
+    """The functions that one worker has recorded in one autograd context, and its passes there.
 
     All methods may be called from any thread.
     """
@@ -75,10 +75,10 @@ class Context:
         self._released = False
 
     def touch(self, peer: WorkerInfo) -> bool:
-        """Notes that a peer will be told of this context, and so must be told of its release.
+        """Records that a peer will learn of this context, and so must learn of its release.
 
         Returns:
-            False when this is released: then the peer must not be told of it any more.
+            False if this is released: then the caller must not tell the peer of it.
         """
         with self._lock:
             if not self._released:
@@ -86,33 +86,33 @@ class Context:
             return not self._released
 
     def record_send(self, function: SendFunction) -> None:
-        """Records what goes to a peer."""
+        """Records the function of a message to a peer."""
         with self._lock:
             self._sends[function.peer, function.message] = function
 
     def record_receive(self, function: RecvFunction) -> None:
-        """Records what came from a peer."""
+        """Records the function of a message from a peer."""
         with self._lock:
             if not self._released:
                 self._receives[function.peer, function.message] = function
 
     def remove_send(self, key: FunctionKey) -> None:
-        """Forgets a send that is known not to have been handed over."""
+        """Removes a send whose message certainly was not delivered."""
         with self._lock:
             self._sends.pop(key, None)
 
     def remove_receive(self, key: FunctionKey) -> None:
-        """Forgets a receive that could not be decoded."""
+        """Removes a receive whose message could not be decoded."""
         with self._lock:
             self._receives.pop(key, None)
 
     def functions(self) -> Functions:
-        """Returns what is recorded now: the cut of a pass that enters now."""
+        """Returns the functions recorded now, which are the cut of a pass that enters now."""
         with self._lock:
             return Functions(dict(self._sends), dict(self._receives))
 
     def add_pass(self, runner: PassRunner) -> PassRunner | None:
-        """Adds a pass; returns the one that is there already, None when this is released."""
+        """Adds a pass; returns the present one of this id, or None if this is released."""
         with self._lock:
             if self._released:
                 return None
@@ -130,8 +130,8 @@ class Context:
     def gradients(self) -> dict[Tensor, Gradient]:
         """Returns the sums of the gradients of the passes that ended here, by leaf.
 
-        They belong to the context: nobody writes into them. Arrays; where only rows were added,
-        RowSparse; where a pass was recorded, Tensors.
+        The gradients belong to the context, so callers must not write into them. They are arrays;
+        RowSparse if only rows were added; Tensors if a pass was recorded.
         """
         total: dict[Tensor, Gradient] = {}
         for kept in self.ended_passes():
@@ -141,13 +141,14 @@ class Context:
         return total
 
     def ended_passes(self) -> list[PassGradients]:
-        """Returns where the passes that ended here keep their gradients."""
+        """Returns the gradients of the passes that ended here with success."""
         return [runner.gradients for runner in self.passes() if runner.done]
 
     def release(self) -> tuple[set[WorkerInfo], list[PassRunner], Functions]:
-        """Drops everything; returns the peers to tell, the passes to abort, and what was recorded.
+        """Releases the context; returns peers to tell, passes to abort, and recorded functions.
 
-        That is a user's, who may be told of its end: let go of it where no lock is held.
+        The functions may hold objects of the user that have finalizers. The caller drops them where
+        no lock is held.
         """
         with self._lock:
             self._released = True

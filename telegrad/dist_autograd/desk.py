@@ -1,10 +1,11 @@
-"""Messages of passes on their way to the thread that reads them; those that came together have one.
+"""`Desk`, the dispatcher of messages of passes to threads; one thread reads a whole batch.
 
-    taken off the wire by a thread that waits in backward    that thread reads them (`own_part`)
-    by any other, or by the loop                             a thread of the pool does
+    received by a thread that waits in backward    that thread reads them (`OwnPart`)
+    received by another thread, or by the loop     a thread of the pool reads them
 
-To read them runs no rule: it only tells the passes. Then the graphs of these passes are worked on,
-and what comes meanwhile is another thread's: a rule that takes its time holds up no message.
+Reading a message runs no rule: it only passes an event to the pass. Afterwards the thread works on
+the graphs of these passes, and another thread reads messages that come meanwhile. So a slow rule
+delays no message.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ __all__ = ["Desk", "Work"]
 
 
 class Workable(Protocol):
-    """A pass, as a desk sees it: `PassRunner` stands above."""
+    """The part of a pass that a desk uses; `PassRunner`, in a file above, has it."""
 
     def work(self) -> None:
         """Works on the graph until it is dry."""
 
 
 Work: TypeAlias = "Callable[[], Workable | None]"
-"""Reads a message and tells the pass that it is about; returns that, if it is to be worked on."""
+"""A function that reads a message, tells its pass, and returns the pass if there is work on it."""
 
 
 class Taker(Protocol):
-    """A thread that waits in backward, as a desk sees it: `OwnPart` stands above."""
+    """The part of a thread waiting in backward that a desk uses; `OwnPart` has it."""
 
     def take(self, work: Work) -> None:
         """Leaves a message to this thread, which has just read it; in this thread."""
@@ -37,13 +38,13 @@ class Taker(Protocol):
 
 @final
 class Desk:
-    """What has come and waits for a thread. From any thread; blocks nowhere.
+    """The queue of messages that wait for a thread. Any thread may use it; it never blocks.
 
     Args:
-        submit: Runs a function in the pool.
+        submit: Function that runs a function in the pool.
 
     Attributes:
-        waiting: The threads that wait in backward, by number.
+        waiting: The threads that wait in backward, by thread identifier.
     """
 
     def __init__(self, submit: Callable[[Callable[[], None]], None]) -> None:
@@ -51,10 +52,10 @@ class Desk:
         self._submit = submit
         self._lock = threading.Lock()  # guards the next two
         self._left: deque[Work] = deque()
-        self._called = False  # a thread is on its way, and has taken nothing yet
+        self._called = False  # a thread is submitted and has not taken the messages yet
 
     def put(self, work: Work) -> None:
-        """Leaves a message to this thread, if it waits in backward, or to one of the pool."""
+        """Leaves a message to this thread if it waits in backward, else to a thread of the pool."""
         own = self.waiting.get(threading.get_ident())
         if own is not None:
             own.take(work)
@@ -66,10 +67,10 @@ class Desk:
             self._submit(self._run)
 
     def work_through(self, messages: deque[Work], own: Workable | None = None) -> None:
-        """Reads messages, then works on one of the passes that they were about; others do the rest.
+        """Reads messages, then works on one of their passes; the pool works on the other passes.
 
         Args:
-            messages: Is empty afterwards.
+            messages: The messages; empty afterwards.
             own: The pass to work on; None for any.
         """
         runners: dict[Workable, None] = {}

@@ -50,14 +50,14 @@ __all__ = [
 
 @final
 class SendFunction(Node):
-    """What was sent in one message: gradients enter this worker's graph here.
+    """The node of one sent message, at which gradients enter this worker's graph.
 
     Attributes:
         context_id: The autograd context of the message.
-        peer: Who receives it.
+        peer: The worker that receives the message.
         message: The autograd message id; with sender and receiver it names the pair.
-        devices: Where the Tensors that were sent live. The receiver may have had no GPU, and
-            their gradients then come from its host.
+        devices: The devices of the sent Tensors. A receiver without a GPU sends gradients from its
+            host memory.
     """
 
     __slots__ = ("context_id", "devices", "message", "peer")
@@ -83,7 +83,7 @@ class SendFunction(Node):
     def of(
         tensors: Collection[Tensor], *, context_id: int, peer: WorkerInfo, message: int
     ) -> SendFunction:
-        """Returns what stands above tensors that were sent in one message, in this order."""
+        """Returns the send function above tensors that were sent in one message, in this order."""
         edges: list[Edge | None] = []
         devices: list[str] = []
         for each in tensors:
@@ -95,15 +95,15 @@ class SendFunction(Node):
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The node's name in messages."""
         return f"SendFunction(to {self.peer.name!r}, message {self.message})"
 
     def backward(self, gradients: Gradients) -> Gradients:
-        """Hands each slot's gradient to the Tensor that was sent in it."""
+        """Returns each slot's gradient, on the device of the Tensor that was sent in the slot."""
         placed: list[Gradient | None] = []
         for gradient, device, edge in zip(gradients, self.devices, self.edges, strict=True):
             if gradient is None or (type(gradient) is np.ndarray and device == CPU):
-                placed.append(gradient)  # as nearly all
+                placed.append(gradient)  # the usual case
             else:
                 placed.append(_on(gradient, device, edge))
         return tuple(placed)
@@ -121,12 +121,12 @@ def _on(gradient: Gradient, device: str, edge: Edge | None) -> Gradient:
 
 @final
 class RecvFunction(Sink):
-    """What was received in one message: gradients leave this worker's graph here.
+    """The node of one received message, at which gradients leave this worker's graph.
 
     Attributes:
         context_id: The autograd context of the message.
-        peer: Who sent it.
-        message: The autograd message id, as in the SendFunction there.
+        peer: The worker that sent the message.
+        message: The autograd message id, as in the sender's SendFunction.
     """
 
     __slots__ = ("context_id", "message", "peer")
@@ -139,7 +139,7 @@ class RecvFunction(Sink):
 
     @property
     def refusal(self) -> str:
-        """What a local backward that meets it says."""
+        """The message of the error that a local backward raises here."""
         return (
             f"the graph goes on at worker {self.peer.name!r}, from which a value was received in "
             f"autograd context {self.context_id}; a local backward() ends at this worker, so call "
@@ -148,7 +148,7 @@ class RecvFunction(Sink):
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The node's name in messages."""
         return f"RecvFunction(from {self.peer.name!r}, message {self.message})"
 
 
@@ -160,10 +160,10 @@ class Functions:
     receives: dict[FunctionKey, RecvFunction]
 
 
-# -- tensors on the wire: the array, and nothing of the graph; a Parameter arrives as a Tensor ---
+# -- Tensors on the wire -------------------------------------------------------------------------
 #
-# Whether a Tensor needs a gradient is the interceptor's affair: it travels beside the document. The
-# gradients of some rows alone travel as these rows.
+# Only the array travels, no part of the graph; a Parameter arrives as a Tensor. The interceptor sends
+# beside the document which Tensors need a gradient. A RowSparse travels as its rows and values.
 
 
 def _describe(tensor: Tensor, memory: Memory) -> tuple[object, Sequence[Buffer]]:

@@ -1,8 +1,8 @@
-"""Which autograd contexts are over: so that a late message never revives one. Pure.
+"""Ids of autograd contexts, and the set of released ones, so that no late message revives one. Pure.
 
 A context id is one integer: its creator's incarnation and a number that the creator counts up.
-A creator says with each release the lowest number that it still has open; so what is remembered
-one by one is only what was released above it.
+With each release the creator sends the lowest number that is still open. So a worker remembers
+single numbers only for contexts that were released above that number.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ def number_of(context_id: ContextId) -> int:
 
 
 def check_context_id(context_id: object) -> ContextId:
-    """Returns what may be the id of a context.
+    """Returns `context_id` if it can be the id of a context.
 
     Raises:
-        TypeError: It cannot be one.
+        TypeError: `context_id` is no integer.
     """
     if isinstance(context_id, bool) or not isinstance(context_id, int):
         raise TypeError(
@@ -65,7 +65,7 @@ def check_context_id(context_id: object) -> ContextId:
 
 
 def write_context_id(context_id: ContextId) -> list[int]:
-    """Returns what of a context id travels: an integer of more than 64 bits takes its time."""
+    """Returns a context id as two integers for the wire, as one of more than 64 bits is slow."""
     return [context_id >> _NUMBER_BITS, context_id & _NUMBERS]
 
 
@@ -73,7 +73,7 @@ def read_context_id(value: object) -> ContextId:
     """Returns the context id that was written.
 
     Raises:
-        DecodeError: It is none.
+        DecodeError: `value` is no context id.
 
     Example:
         >>> read_context_id(write_context_id(make_context_id(3, 5))) == make_context_id(3, 5)
@@ -88,7 +88,7 @@ def read_context_id(value: object) -> ContextId:
 
 @final
 class ReleasedContexts:
-    """A set of context ids that only grows, in little space."""
+    """A compact set of released context ids, which only grows."""
 
     def __init__(self) -> None:
         self._lowest: dict[int, int] = {}  # by creator: everything below is released
@@ -104,17 +104,17 @@ class ReleasedContexts:
         )
 
     def __len__(self) -> int:
-        """How many are remembered one by one."""
+        """Returns the number of ids that are remembered one by one."""
         return sum(len(numbers) for numbers in self._released.values())
 
     def add(self, context_id: ContextId) -> None:
-        """Notes that one context is over."""
+        """Adds one context."""
         if context_id not in self:
             creator, number = context_id >> _NUMBER_BITS, context_id & _NUMBERS
             self._released.setdefault(creator, set()).add(number)
 
     def rise(self, creator: int, lowest: int) -> None:
-        """Hears from a creator that all its contexts below a number are over."""
+        """Adds all contexts of a creator below the number `lowest`."""
         if lowest > self._lowest.get(creator, 0):
             self._lowest[creator] = lowest
             self._released[creator] = {
@@ -122,7 +122,7 @@ class ReleasedContexts:
             }
 
     def lose(self, creator: int) -> None:
-        """Hears that a creator is lost: all its contexts are over."""
+        """Adds all contexts of a creator, which is lost."""
         self._lost[creator] = None
         keep_newest(self._lost)
         self._released.pop(creator, None)

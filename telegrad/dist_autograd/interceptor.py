@@ -1,11 +1,11 @@
-"""What distributed autograd adds to every call: context, grad mode, send and recv functions.
+"""The interceptor that adds a context, a grad mode, and send and recv functions to calls.
 
-request in a context    [whether gradients are on, the context's creator, its number]; with Tensors
-                        that need one also a message id, and which externals they are
+request in a context    [True if gradients are on, the context's creator, its number]; then, if
+                        Tensors need a gradient, a message id and the indices of their externals
 outside, under no_grad  [False]
-outside                 nothing; a Tensor that needs a gradient warns
-reply                   [message id, which externals], where there are such Tensors: it is in the
-                        context of its request
+outside                 no header; a Tensor that needs a gradient causes a warning
+reply                   [message id, indices of externals] if Tensors need a gradient; a reply is in
+                        the context of its request
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ NAME = "dist_autograd"
 _INTEGERS = frozenset({int})
 
 
-@dataclass(slots=True)  # others take twice as long to make
+@dataclass(slots=True)  # a frozen one takes twice as long to create
 class _CallState:
-    """What a call keeps from its request for its reply, whoever completes that."""
+    """The state that a call keeps from its request for its reply, whatever completes the reply."""
 
     context_id: ContextId | None
     grad: bool
-    ambient: Ambient | None = None  # at the callee: ends with the reply
+    ambient: Ambient | None = None  # at the callee; ends with the reply
 
 
-PLAIN = _CallState(None, grad=True)  # of a call that says nothing, and keeps nothing
+PLAIN = _CallState(None, grad=True)  # the state of a call without a header
 
 
 @final
 class AutogradInterceptor(Interceptor):
-    """Records what crosses the boundary of this worker.
+    """Records the Tensors that leave and enter this worker.
 
     Args:
         container: The contexts of this worker.
@@ -58,19 +58,19 @@ class AutogradInterceptor(Interceptor):
 
     @property
     def name(self) -> str:
-        """Its key in headers and call states."""
+        """The interceptor's key in headers and call states."""
         return NAME
 
     hears_all = False
 
     def speaks(self, call: CallRecord, *, reply: bool) -> bool:
-        """Tells whether a message without Tensors is in a context, or under no_grad."""
+        """Returns True if a message without Tensors is in a context or under no_grad."""
         if reply:
             return NAME in call.state
         return ambient_context() is not None or not is_grad_enabled()
 
     def outgoing(self, message: Message) -> None:
-        """Says which context the message is in and records what it carries."""
+        """Writes the message's context into its header and records the Tensors that it carries."""
         state = self._state_of(message)
         if state is PLAIN and not message.externals:
             return
@@ -104,7 +104,7 @@ class AutogradInterceptor(Interceptor):
             self._record_receive(context, message, sent)
 
     def undelivered(self, message: Message) -> None:
-        """Forgets what was recorded for a message that will not be read."""
+        """Removes the function that was recorded for a message that nobody will read."""
         header = message.headers.get(NAME)
         if header is None:
             return
@@ -113,17 +113,17 @@ class AutogradInterceptor(Interceptor):
         if context is None or not sent:
             return
         key = (message.peer, sent[0])
-        if message.externals:  # it was going out: it carries at least one Tensor
+        if message.externals:  # an outgoing message: it carries at least one Tensor
             context.remove_send(key)
         else:
             context.remove_receive(key)
 
     def _state_of(self, message: Message) -> _CallState:
-        """A reply is in the context of its request; a request in that of the code that calls."""
+        """Returns the state of the request for a reply, and of the calling code for a request."""
         if message.reply:
             state = message.call.state.get(NAME)
             if not isinstance(state, _CallState):
-                return PLAIN  # its request said nothing, or was garbage
+                return PLAIN  # its request had no valid header
             if state.ambient is not None and message.final:
                 state.ambient.active = False
             return state
@@ -151,7 +151,7 @@ class AutogradInterceptor(Interceptor):
             ambient = Ambient(context.id)
             enter_ambient(ambient)
         if not grad:
-            GradMode(enabled=False).__enter__()  # for good: this Context is the call's own
+            GradMode(enabled=False).__enter__()  # never left: only this call uses this Context
         message.call.state[NAME] = _CallState(context_id, grad, ambient)
 
     def _record_send(self, context: Context, message: Message, slots: list[int]) -> int:
@@ -177,7 +177,7 @@ class AutogradInterceptor(Interceptor):
 
 
 def _read(message: Message, header: object) -> tuple[bool, ContextId | None, Sequence[int]]:
-    """Returns the grad mode, the context, and what was sent: message id and slots, or nothing."""
+    """Returns the grad mode, the context, and the message id with the slots, or an empty list."""
     grad, context_id, sent = True, None, header
     if message.reply:
         state = message.call.state.get(NAME)
@@ -193,9 +193,9 @@ def _read(message: Message, header: object) -> tuple[bool, ContextId | None, Seq
 
 
 def _warn(message: Message) -> None:
-    """Warns at the user's line that calls, or at the function that returns the Tensor.
+    """Warns at the user's line that makes the call, or at the function that returns the Tensor.
 
-    Once for each of them, as Python's filters do.
+    By default, Python's filters show the warning once for each place.
     """
     what = "the value of" if message.reply else "an argument of"
     words = (
@@ -205,7 +205,7 @@ def _warn(message: Message) -> None:
     )
     served = message.call.served
     function = None if served is None else inspect.unwrap(served)
-    if message.reply and isinstance(function, FunctionType):  # no frame of it is left here
+    if message.reply and isinstance(function, FunctionType):  # its frame has ended
         warnings.warn_explicit(
             words,
             UserWarning,

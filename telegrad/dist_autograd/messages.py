@@ -1,7 +1,7 @@
-"""What the passes and contexts of two workers say to each other, as plain wire values.
+"""The messages between the passes and contexts of two workers, as plain wire values.
 
-autograd.pass       one-way     pass, and what there is of: begin, answers, gradients, nones, begun
-                    of a pass that is recorded  function, slots, too
+autograd.pass       one-way     pass, and any of: begin, answers, gradients, nones, begun
+                    of a recorded pass  function, slots, too
 autograd.abort      request, reply when passed on   pass, cause
 autograd.release    one-way                         context, lowest
 """
@@ -45,13 +45,13 @@ _INTEGERS = frozenset({int})
 
 
 class PassId(NamedTuple):
-    """Names one call of backward.
+    """The id of one call of backward.
 
     Attributes:
-        name: Of the worker on which it was called, the starter.
-        rank: That worker's.
-        incarnation: That worker's.
-        number: What that worker counts up.
+        name: The name of the starter, the worker on which backward was called.
+        rank: The rank of the starter.
+        incarnation: The incarnation of the starter.
+        number: A number that the starter counts up.
     """
 
     name: str
@@ -61,7 +61,7 @@ class PassId(NamedTuple):
 
     @property
     def starter(self) -> WorkerInfo:
-        """The worker on which it was called."""
+        """The worker on which backward was called."""
         return WorkerInfo(self.name, self.rank, self.incarnation)
 
     @staticmethod
@@ -73,13 +73,13 @@ class PassId(NamedTuple):
 @final
 @dataclass(frozen=True, slots=True)
 class PassMode:
-    """How a pass runs, the same at all of its workers.
+    """The options of a pass, the same at all of its workers.
 
     Attributes:
-        retain: Whether graphs are kept for another pass.
-        create: Whether the pass is recorded, so that its gradients can be differentiated again.
-        keep: Whether leaves' gradients are kept in the context. If not, nothing is run but what
-            leads to other workers, and to what the starter is asked for.
+        retain: True to keep graphs for another pass.
+        create: True to record the pass, so that its gradients can be differentiated again.
+        keep: True to keep the gradients of leaves in the context. If False, only nodes run that
+            lead to other workers, or to the edges that the starter is asked for.
     """
 
     retain: bool = False
@@ -88,21 +88,21 @@ class PassMode:
 
 
 @final
-@dataclass(slots=True, eq=False)  # filled until it leaves
+@dataclass(slots=True, eq=False)  # not frozen: it is filled until it is sent
 class PassMessage:
-    """All that one worker has to say to another at once.
+    """All that one worker sends to another about a pass at one time.
 
     Attributes:
         context_id: The context.
         pass_id: The pass.
-        mode: How the pass runs, where the sender begins with the receiver; else None.
-        claims: Sends to the receiver for each of which the sender then claims an answer.
-        gradients: By the message id that each answers, slot by slot; under `create` Tensors.
-        nones: Message ids that none is the answer to.
-        begun: Whether it replies to the receiver's begin.
-        cause: With which it does, if the sender has aborted.
-        function: The autograd message id of this message itself; 0 if no gradient needs one.
-        slots: Which of the gradients do, counted through all slots of `gradients`.
+        mode: The options of the pass if the message is a begin; else None.
+        claims: Message ids of the sender's sends to the receiver, for which a begin claims answers.
+        gradients: Pairs of the answered message id and its gradients; under `create` Tensors.
+        nones: Message ids that are answered with none.
+        begun: True if the message replies to the receiver's begin.
+        cause: The error in that reply if the sender has aborted; else None.
+        function: The autograd message id of this message; 0 if no gradient needs a gradient.
+        slots: The gradients that need one, as indices into all slots of `gradients` in a row.
     """
 
     context_id: ContextId
@@ -117,7 +117,7 @@ class PassMessage:
     slots: Sequence[int] = ()
 
     def to_wire(self) -> dict[str, object]:
-        """Returns it as plain values and arrays, with what there is of it."""
+        """Returns the message as plain values and arrays, without empty fields."""
         body: dict[str, object] = {"pass": [*write_context_id(self.context_id), *self.pass_id]}
         if self.mode is not None:
             body["begin"] = [self.mode.retain, self.mode.create, self.mode.keep, *self.claims]
@@ -138,7 +138,7 @@ class PassMessage:
 
     @staticmethod
     def from_wire(body: object) -> PassMessage:
-        """Returns it from plain values and arrays; raises DecodeError."""
+        """Returns the message from plain values and arrays; raises DecodeError."""
         context_id, pass_id, fields = read_head(body)
         message = PassMessage(context_id, pass_id)
         begin = fields.get("begin")
@@ -172,7 +172,7 @@ class PassMessage:
 @final
 @dataclass(frozen=True, slots=True)
 class AbortMessage:
-    """The pass is over, with this cause."""
+    """The message that a pass is over, with this cause."""
 
     context_id: ContextId
     pass_id: PassId
@@ -193,7 +193,7 @@ class AbortMessage:
 @final
 @dataclass(frozen=True, slots=True)
 class ReleaseMessage:
-    """A context is over, and all of its creator's below a number."""
+    """The message that a context is over, and all contexts of its creator below a number."""
 
     context_id: ContextId
     lowest: int
@@ -212,22 +212,22 @@ class ReleaseMessage:
 
 
 def note_origin(cause: BaseException, worker: str, context_id: ContextId) -> None:
-    """Notes on an exception where in a pass it was raised, for whoever is told of it."""
+    """Adds a note to an exception: the worker and the pass in which it was raised."""
     text = "".join(traceback.format_exception(cause)).rstrip()
     cause.add_note(f"raised on worker {worker!r}, in backward of context {context_id}:\n{text}")
 
 
 def describe_cause(cause: BaseException) -> dict[str, object]:
-    """Returns why a pass is aborted as plain values.
+    """Returns the cause of an abort as plain values.
 
-    It never fails, whatever the exception's own class does: others wait to be told.
+    It never fails, whatever the exception's class does, because other workers wait for the cause.
     """
     described: object = None
     if isinstance(cause, Exception):
         try:
             described = encode_exception(cause)
         except Exception:
-            described = None  # something of it cannot travel: its words do
+            described = None  # a part of it cannot be encoded: its words are sent
     name = f"{type(cause).__module__}:{type(cause).__qualname__}"
     notes = getattr(cause, "__notes__", None)
     words = [_words(note) for note in notes] if isinstance(notes, list) else []
@@ -261,7 +261,7 @@ def read_cause(body: object) -> BaseException:
 
 
 def read_head(body: object) -> tuple[ContextId, PassId, Mapping[str, Any]]:
-    """Returns which context and pass a message is about, and its fields; raises DecodeError."""
+    """Returns the context and the pass of a message, and its fields; raises DecodeError."""
     if type(body) is dict:
         match body.get("pass"):
             case [_, _, str(name), int(rank), int(incarnation), int(count)] as head:
@@ -271,8 +271,8 @@ def read_head(body: object) -> tuple[ContextId, PassId, Mapping[str, Any]]:
 
 
 def read_head_alone(document: bytes) -> tuple[ContextId, PassId]:
-    """Returns which context and pass a message is about that cannot be read; raises DecodeError."""
-    for following in ("begin", "answers", "nones", "begun"):  # whichever stands behind it
+    """Returns the context and the pass of a message that cannot be read; raises DecodeError."""
+    for following in ("begin", "answers", "nones", "begun"):  # the first field after the head
         with suppress(DecodeError):
             context_id, pass_id, _ = read_head(read_fields_before(document, following))
             return context_id, pass_id
@@ -280,7 +280,7 @@ def read_head_alone(document: bytes) -> tuple[ContextId, PassId]:
 
 
 def _answers(counts: Sequence[int], flat: list[Any]) -> list[tuple[int, Gradients]]:
-    """Returns gradients by message id: how many slots each has stands behind it."""
+    """Returns gradients by message id; `counts` holds pairs of message id and number of slots."""
     if not len(counts) % 2:
         found, start = [], 0
         for number, slots in zip(counts[::2], counts[1::2], strict=True):

@@ -1,7 +1,7 @@
 """The gradients of one pass at one worker, kept apart until the pass has ended.
 
-An array for most leaves; a RowSparse where nothing else was added; a Tensor that can be
-differentiated again where the pass was recorded.
+A gradient is an array for most leaves, a RowSparse if only rows were added, and a Tensor that can
+be differentiated again if the pass was recorded.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ __all__ = ["PassGradients", "moved_to", "sum_of"]
 
 @final
 class PassGradients(GradientTarget):
-    """Keeps gradients by leaf and never touches `tensor.grad`; safe from several threads.
+    """A target that keeps gradients by leaf, not in `tensor.grad`; safe from several threads.
 
     Args:
-        earlier: Finds those of the passes of this context that have ended.
+        earlier: Function that returns the gradients of the ended passes of this context.
     """
 
     def __init__(self, earlier: Callable[[], Sequence[PassGradients]]) -> None:
@@ -34,11 +34,11 @@ class PassGradients(GradientTarget):
         self._cleared = False
 
     def __call__(self, tensor: Tensor, gradient: Gradient) -> None:
-        """Adds `gradient` to what is kept for `tensor`, where that is; shares no memory with it.
+        """Adds `gradient` to the gradient of `tensor`, on the leaf's device, in memory of its own.
 
-        So a hook may write into what `get` returns, as it may into `tensor.grad`.
+        So a hook may write into the result of `get`, as it may into `tensor.grad`.
         """
-        plain = type(gradient) is np.ndarray  # as most, and of the graph task's own
+        plain = type(gradient) is np.ndarray  # the usual case; nothing else holds the array
         with self._lock:
             if self._cleared:
                 return
@@ -52,12 +52,12 @@ class PassGradients(GradientTarget):
                 self._held[tensor] = moved_to(held, home)
 
     def get(self, tensor: Tensor) -> Tensor | None:
-        """Returns what is kept for `tensor`; a RowSparse as it is."""
+        """Returns the gradient of `tensor`, or None; a RowSparse stays one."""
         held: Any = self._held.get(tensor)
         return held if held is None or _is_whole(held) else Tensor(held)
 
     def replace(self, tensor: Tensor, gradient: Tensor | None) -> None:
-        """Keeps `gradient` for `tensor` instead."""
+        """Replaces the gradient of `tensor` by `gradient`; None removes it."""
         with self._lock:
             if gradient is None:
                 self._held.pop(tensor, None)
@@ -70,19 +70,19 @@ class PassGradients(GradientTarget):
         return self._earlier()
 
     def held(self) -> dict[Tensor, Gradient]:
-        """Returns the gradients; they belong to the pass, nobody writes into them."""
+        """Returns the gradients; they belong to the pass, so callers must not write into them."""
         with self._lock:
             return dict(self._held)
 
     def clear(self) -> None:
-        """Takes them away, for good."""
+        """Removes all gradients and keeps no later ones."""
         with self._lock:
             self._cleared = True
             self._held.clear()
 
 
 def sum_of(first: Any, second: Any) -> Gradient:
-    """Returns the sum of two gradients of one leaf; rows of rows, recorded if one of them is."""
+    """Returns the sum of two gradients of one leaf: rows if both are, recorded if one is a Tensor."""
     if isinstance(first, Tensor) or isinstance(second, Tensor):
         with enable_grad():
             return _dense(first) + _dense(second)  # type: ignore[no-any-return]
@@ -100,7 +100,7 @@ def _is_whole(gradient: object) -> bool:
 
 
 def moved_to(gradient: Any, device: str) -> Gradient:
-    """Returns it on a device: what operations give of CuPy's arrays is on the thread's current one."""
+    """Returns a gradient on `device`: CuPy puts results on the current device of the thread."""
     if _is_whole(gradient):
         with enable_grad():
             return gradient.to(device)  # type: ignore[no-any-return]
@@ -112,7 +112,7 @@ def _copy(gradient: Any) -> Gradient:
     if is_row_sparse(gradient):
         copied = gradient.copy()  # type: ignore[assignment]
     elif not isinstance(gradient, Tensor):
-        copied = gradient  # the graph task hands over an array of its own
+        copied = gradient  # the graph task passes an array that nothing else holds
     elif gradient.requires_grad:
         copied = gradient.copy()
     else:

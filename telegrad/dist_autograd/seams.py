@@ -1,4 +1,4 @@
-"""What `rpc`'s agent and the optimizer need of distributed autograd: not for users."""
+"""The names that `rpc`'s agent and the optimizer import from distributed autograd; not for users."""
 
 from __future__ import annotations
 
