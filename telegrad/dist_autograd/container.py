@@ -99,7 +99,7 @@ class Container:
         self._created = 0
         # Passes of released contexts, while they wait for messages of other workers.
         self._ending: dict[PassId, PassRunner] = {}
-        self._riding: set[WorkerInfo] = set()  # peers with a release that waits for the next message
+        self._riding: set[WorkerInfo] = set()  # peers whose release waits for a message
         self._flushing = False  # a timer will flush them soon
         self._told: deque[Work] = deque()  # releases that peers have sent
         self._looks = False  # a thread of the pool will handle them soon

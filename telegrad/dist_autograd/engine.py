@@ -1,4 +1,4 @@
-"""The verbs of distributed autograd, on the ambient agent, and how it is put on an agent."""
+"""The verbs of distributed autograd on the ambient agent, and its attachment to an agent."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 
-# -- backward with the value of an RRef as its root: `RRef.backward`, at both ends ---------------
+# -- `RRef.backward` at both ends ----------------------------------------------------------------
 #
 #     holder                                           owner
 #     rref.backward  {rref, context, gradient,
@@ -57,10 +57,10 @@ __all__ = [
 #                                                       that has it as its only root
 #     None, or what ended the pass            ◀───────  the pass has ended everywhere
 #
-# The gradient of the root is an argument as any other: recorded, if the pass is. The owner asks
-# itself in the same way. A holder that gives up, or is lost, takes the pass with it:
-# the served call is cancelled, and with it the wait for the pass, which is then aborted. Without a
-# context there is no message: the owner's own graph is differentiated where it is.
+# The gradient of the root is an argument like any other: it is recorded if the pass is. The owner
+# sends the request to itself in the same way. If the holder gives up or is lost, the served call is
+# cancelled, which ends the wait for the pass and aborts it. Without a context there is no message:
+# only the owner may call backward, and it differentiates its own graph.
 
 BACKWARD = "rref.backward"
 LABEL = "RRef.backward"
@@ -97,7 +97,7 @@ def backward_from_rref(
     try:
         ended.wait()
     except KeyboardInterrupt:
-        ended.cancel()  # nobody else knows of it
+        ended.cancel()  # no other code holds this future
         raise
     except (CallTimeoutError, OwnerLostError) as error:
         error.add_note(
@@ -123,7 +123,7 @@ def _local(
 
 @final
 class RRefBackward:
-    """The owner's end.
+    """The owner's end of `RRef.backward`.
 
     Args:
         container: The contexts of this worker.
@@ -134,7 +134,7 @@ class RRefBackward:
         self._serving = container.agent.attached(RRefServing)
 
     def register(self) -> None:
-        """Has the agent serve these requests."""
+        """Makes the agent serve these requests."""
         self._container.agent.serve(BACKWARD, self._prepare)
 
     def _prepare(self, caller: WorkerInfo, payload: object) -> UserCall:
@@ -157,7 +157,7 @@ class RRefBackward:
         called = _called(self._container.agent.info)
         root = root_of(value, called, gradient, create_graph=mode.create)
         context = self._container.find(context_id)
-        # Whoever holds the RRef hears at once how it ended.
+        # `here=False`: the holder of the RRef gets the result as soon as the pass has ended.
         run_pass(self._container, context, [root], mode, math.inf, here=False)
 
 
@@ -165,11 +165,11 @@ def _called(owner: WorkerInfo) -> str:
     return f"the value of this RRef at {owner.name!r}"
 
 
-# ------------------------------------------------------------------------------------------------
+# -- the verbs -----------------------------------------------------------------------------------
 
 
 def attach_to(agent: Agent) -> Container:
-    """Puts distributed autograd on an agent: the composition root calls it before the agent serves.
+    """Attaches distributed autograd to an agent, before the agent serves.
 
     Returns:
         The container of the agent's contexts.
@@ -186,7 +186,7 @@ def attach_to(agent: Agent) -> Container:
 
 @final
 class AutogradContext:
-    """The block of one autograd context; made by `context()`, sync and async."""
+    """The block of one autograd context, from `context()`; sync and async."""
 
     def __init__(self) -> None:
         self._entered: tuple[Container, Ambient, Token[Ambient | None]] | None = None
@@ -232,14 +232,14 @@ class AutogradContext:
 def context() -> AutogradContext:
     """Opens an autograd context, in a `with` or `async with` block that gives its id.
 
-    Inside, every call carries the context; what needs a gradient and crosses between workers is
-    recorded, so that `backward` can follow it. Leaving the block releases the context here and
-    on all workers that it reached. Threads and tasks started inside with a copy of this Context
-    record in it too, until it is left.
+    Inside the block, every call carries the context. Tensors that need a gradient and travel between
+    workers are recorded, so that `backward` can follow them. The end of the block releases the
+    context here and on all workers that it reached. Threads and tasks started inside with a copy of
+    the Context record in it too, until the block ends.
 
     Raises:
         NotInitializedError: No agent runs here.
-        ContextError: On entering: this code is inside a context already.
+        ContextError: The block is entered inside another context.
 
     Example:
         >>> import operator
@@ -361,8 +361,8 @@ def _own(leaf: Tensor, gradient: Gradient) -> Tensor:
 
 # -- `grad`: gradients of tensors of any workers with respect to chosen tensors of this one ------
 #
-# The pass is one like any other, but keeps nothing in the context: on other workers it runs only what
-# leads to yet other ones, here what leads there too, or to what is asked for.
+# The pass keeps nothing in the context. On other workers it runs only nodes that lead to yet other
+# workers; here it runs nodes that lead to other workers or to the inputs.
 
 
 @overload
@@ -419,7 +419,7 @@ def grad(
         retain_graph: Keeps the graph for another backward; None means as `create_graph`.
         create_graph: Records the backward on all workers that take part.
         allow_unused: Gives None for an input that no output depends on.
-        timeout: As for `backward`.
+        timeout: Seconds above 0; None for `RpcOptions.timeout`; `math.inf` for no limit.
 
     Returns:
         One per input, in its shape and dtype: a tuple for one Tensor and for a list or tuple of
@@ -427,7 +427,7 @@ def grad(
 
     Raises:
         AutogradError: An input is no tensor of this worker, needs no gradient or is unused.
-        Exception: As `backward`; none of its workers keeps anything of a call that raises.
+        Exception: An error that `backward` lists; then no worker keeps anything of the call.
 
     Example:
         >>> import operator

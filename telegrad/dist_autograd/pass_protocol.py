@@ -457,7 +457,7 @@ class PassProtocol(Generic[G]):
             out.append(Abort(peer, cause))
 
     def _settle(self, out: list[Action[G]]) -> None:
-        """Returns the reply to the first begin, or the end, once nothing is waited for any more.
+        """Adds the reply to the first begin, or the end, once the worker waits for nothing more.
 
         It can do nothing while a reply to a begin is missing. So many callers skip it then; callers
         that handle aborts do not, as it also confirms aborts.

@@ -6,12 +6,13 @@
                               sinks                              ▼
                                 └───────────── graph task, one thread at a time
 
-Whoever brings an event handles what is queued, then works on the graph until it is dry; another
-who brings one while that is done leaves it there. So no thread waits. What is said meanwhile leaves
-at the end, in one message to each peer; a gradient leaves at once while there is more to compute. The
-two are apart so that a loss or an abort is heard while a rule runs, however long that takes.
+A thread that brings an event handles the queue, then works on the graph until it is dry. If another
+thread does that already, the first one only queues its event. So no thread waits. Messages are
+collected and leave at the end, one to each peer; a gradient leaves at once while there is more to
+compute. Queue and graph are separate so that a loss or an abort is handled while a rule runs,
+however long that takes.
 
-A pass that is recorded leaves functions of its own: a message of gradients is one like any other.
+A recorded pass leaves functions of its own, as a message of gradients is a message like any other.
 """
 
 from __future__ import annotations
@@ -65,32 +66,33 @@ __all__ = [
 
 
 class PassContext(Protocol):
-    """The part of its context that a pass uses; `Context`, which keeps its passes, stands above them."""
+    """The part of its context that a pass uses; `Context`, in a file above, has it."""
 
     id: ContextId
 
     def touch(self, peer: WorkerInfo) -> bool:
-        """Notes that a peer will be told of the context."""
+        """Records that a peer will learn of the context."""
 
     def functions(self) -> Functions:
-        """Returns what is recorded now."""
+        """Returns the functions that are recorded now."""
 
     def record_send(self, function: SendFunction) -> None:
-        """Records what goes to a peer."""
+        """Records the function of a message to a peer."""
 
     def record_receive(self, function: RecvFunction) -> None:
-        """Records what came from a peer."""
+        """Records the function of a message from a peer."""
 
     def ended_passes(self) -> Sequence[PassGradients]:
         """Returns the gradients of the passes that have ended."""
 
 
-# -- the functions that a pass leaves when it is recorded: gradients that cross are recorded, too --
+# -- functions of recorded passes ----------------------------------------------------------------
 #
 # Under `create_graph` a gradient is a Tensor with a place in the graph of the worker that computed it.
-# The message that takes it to another worker is one like any other: its sender has a send function
-# above the gradients, its receiver a recv function below them, for the cuts of later passes. The cut
-# of the pass that sends it was fixed before and has neither, or leads nowhere from them.
+# The message that takes it to another worker is recorded like any other: its sender has a send
+# function above the gradients, its receiver a recv function below them, for the cuts of later passes.
+# The cut of the pass that sends the message was fixed before. So it has neither function, or no path
+# leads on from them.
 #
 #     forward     x ── send ───────────▶ recv ── y             gradients of y and x: gy and gx
 #     pass 1     gx ◀── recv' ─ ─ ─ ─ ── send' ◀── gy          recorded
@@ -100,13 +102,13 @@ class PassContext(Protocol):
 def record_sent(
     context: PassContext, peer: WorkerInfo, message: PassMessage, new_message: Callable[[], int]
 ) -> None:
-    """Gives a message the send function that its gradients need, if one of them does.
+    """Records a send function for a message if one of its gradients needs a gradient.
 
     Args:
-        context: Where it is recorded.
+        context: The context that records it.
         peer: The receiver.
-        message: Its gradients are Tensors.
-        new_message: Draws autograd message ids.
+        message: The message, whose gradients are Tensors.
+        new_message: Function that returns a new autograd message id.
     """
     flat = [gradient for _, slots in message.gradients for gradient in slots]
     needing = {
@@ -126,12 +128,12 @@ def record_sent(
 def record_received(
     context: PassContext, peer: WorkerInfo, message: PassMessage
 ) -> list[tuple[int, Gradients]]:
-    """Returns the gradients of a message, at their places below the recv function of it.
+    """Records the recv function of a message and returns its gradients as outputs of it.
 
     Args:
-        context: Where it is recorded.
+        context: The context that records it.
         peer: The sender.
-        message: It names a function.
+        message: The message, which names a function.
     """
     function = RecvFunction(
         len(message.slots), context_id=context.id, peer=peer, message=message.function
@@ -151,13 +153,13 @@ def record_received(
     return received
 
 
-# ------------------------------------------------------------------------------------------------
+# -- the runner ----------------------------------------------------------------------------------
 
 Root: TypeAlias = tuple[Edge, Gradient]
 Event: TypeAlias = Callable[[], list[Action[Gradients]]]
 
-# Nodes of a graph for which the begins of a pass wait, to leave with what it has to say at its end:
-# fewer take less time than one more message.
+# The begins of a pass wait for the work on a graph of at most so many nodes, and leave with its
+# answers: such a graph takes less time than one more message.
 SMALL_GRAPH = 32
 
 _logger = logging.getLogger(__name__)
@@ -168,15 +170,15 @@ class PassRunner:
     """One worker's part in one pass. All public methods may be called from any thread.
 
     Args:
-        agent: This worker.
+        agent: This worker's agent.
         context: The context that the pass runs in.
-        pass_id: Names the pass.
-        new_message: Draws autograd message ids.
-        desk: Where replies wait for a thread.
+        pass_id: The id of the pass.
+        new_message: Function that returns a new autograd message id.
+        desk: The dispatcher of messages, here of replies, to threads.
 
     Attributes:
-        ended: Completed at the starter, when the pass has ended everywhere.
-        gradients: Those of this worker's leaves; they count once this is `done`.
+        ended: The future completed at the starter when the pass has ended everywhere.
+        gradients: The gradients of this worker's leaves; valid once this is `done`.
     """
 
     def __init__(
@@ -197,7 +199,7 @@ class PassRunner:
         self._new_message = new_message
         self._desk = desk
         self._mode = PassMode()
-        # At the starter of a pass that keeps no gradients: what it was asked for, and what came.
+        # At the starter of a pass that keeps no gradients: the wanted edges, and their gradients.
         self._wanted: tuple[Edge, ...] = ()
         self._captured: MutableMapping[Edge, Gradient] = {}
         self._protocol: PassProtocol[Gradients] = PassProtocol(agent.info, self._starter)
@@ -205,42 +207,42 @@ class PassRunner:
         self._working = threading.Lock()
         self._functions: Functions | None = None
         self._task: GraphTask | None = None
-        self._fed = False  # the graph may have something to do
-        self._finishing = False  # the graph is done, what hooks left for the end is not
+        self._fed = False  # the graph may have ready nodes
+        self._finishing = False  # the graph is done, the hooks' work at the end is not
         self._nones: deque[FunctionKey] = deque()  # receives that only none reached
-        self._outgoing: dict[WorkerInfo, PassMessage] = {}  # what is said at the end of the work
+        self._outgoing: dict[WorkerInfo, PassMessage] = {}  # sent at the end of the work
 
     @property
     def done(self) -> bool:
-        """Whether this worker's part of the pass has ended, and well."""
+        """True if this worker's part of the pass has ended with success."""
         return self._protocol.phase is Phase.DONE
 
     @property
     def running(self) -> bool:
-        """Whether this worker's part of the pass has not ended yet."""
+        """True if this worker's part of the pass has not ended yet."""
         phase = self._protocol.phase
         return phase is Phase.ACTIVE or phase is Phase.IDLE
 
     @property
     def waiting(self) -> bool:
-        """Whether it goes on, or has been aborted and others have not yet said that they heard."""
+        """True if this runs, or was aborted and a peer has not yet replied to this worker's begin."""
         return self.running or self._protocol.awaited is not None
 
     # Events.
 
     def start(self, roots: Sequence[Root], mode: PassMode, wanted: Sequence[Edge] = ()) -> None:
-        """Starts the pass, here; `ended` is completed when it has ended everywhere.
+        """Starts the pass at this worker; `ended` completes when it has ended everywhere.
 
         Args:
-            roots: Where it starts.
-            mode: How it runs.
-            wanted: Edges whose gradients `take_captured` gives, if it keeps none in the context.
+            roots: The edges where it starts, with their gradients.
+            mode: The options of the pass.
+            wanted: The edges whose gradients `take_captured` returns, if the context keeps none.
         """
         self._mode, self._wanted = mode, tuple(wanted)
         self._handle(lambda: self._start(roots))
 
     def hear(self, peer: WorkerInfo, message: PassMessage) -> None:
-        """Takes what a peer has to say; `work` has to follow."""
+        """Queues and handles a peer's message; the caller must call `work` afterwards."""
         self._queue(partial(self._hear, peer, message))
 
     def abort(
@@ -250,14 +252,14 @@ class PassRunner:
         *,
         at_once: bool = False,
     ) -> None:
-        """Aborts the pass, for a reason of this worker or as a peer says."""
+        """Aborts the pass because of an error at this worker, or at the request of a peer."""
         task = self._task
         if task is not None and (source is None or self._starter != self._agent.info):
-            task.abort()  # not one more rule, whoever runs it now
+            task.abort()  # no further rule starts, in whatever thread the task runs
         self._handle(lambda: self._protocol.abort(cause, source, at_once=at_once))
 
     def work(self) -> None:
-        """Works on the graph until it is dry, and says what there is to say by then."""
+        """Works on the graph until it is dry, and sends the collected messages."""
         if self._fed:
             self._run_graph()
         while self._outgoing and self._queue(self._say_all):
@@ -266,21 +268,21 @@ class PassRunner:
 
     @property
     def peer(self) -> WorkerInfo | None:
-        """One of those that this worker waits for."""
+        """One of the workers that this one waits for, or None."""
         return self._protocol.awaited
 
     def take_captured(self) -> MutableMapping[Edge, Gradient]:
-        """Returns what came to the edges that were wanted; once, when the pass has ended."""
+        """Returns the gradients of the wanted edges; callable once, when the pass has ended."""
         captured, self._captured, self._wanted = self._captured, {}, ()
         return captured
 
     def late_workers(self) -> list[str]:
-        """Returns the names of those that this worker waits for."""
+        """Returns the names of the workers that this one waits for."""
         late = {peer for peer, _ in self._protocol.unanswered} | self._protocol.unbegun
         return sorted(peer.name for peer in late)
 
     def missing(self) -> str:
-        """Says what this worker waits for."""
+        """Returns in words what this worker waits for."""
         late = self.late_workers()
         if not late:
             doing = "waited for the end of the pass" if self._finishing else "computed"
@@ -293,11 +295,11 @@ class PassRunner:
             self.abort(cause)
 
     def give_up(self, error: BaseException) -> None:
-        """Ends the pass here without waiting for anyone: this worker leaves, or was evicted."""
+        """Ends the pass here without a wait for others: this worker leaves, or was evicted."""
         self.abort(error, at_once=True)
 
     def lose(self, peer: WorkerInfo, error: WorkerLostError) -> None:
-        """Hears that a worker is lost."""
+        """Handles the loss of a worker."""
         self._handle(lambda: self._protocol.lost(peer, error))
 
     # One thread at a time.
@@ -307,7 +309,11 @@ class PassRunner:
         self.work()
 
     def _queue(self, event: Event) -> bool:
-        """Handles what is queued; False where another thread does, which looks again after it."""
+        """Queues an event and handles the queue.
+
+        Returns:
+            False if another thread handles the queue; that thread then handles this event, too.
+        """
         events, working = self._events, self._working
         events.append(event)
         while working.acquire(blocking=False):
@@ -321,7 +327,7 @@ class PassRunner:
                         self._perform(self._failed(error))
             finally:
                 working.release()
-            # Who found the lock taken has queued before this line: look again.
+            # A thread that found the lock taken has queued its event before: look again.
             if not events:
                 return True
         return False
@@ -352,8 +358,8 @@ class PassRunner:
     # The graph: outside of the queue, so that events go on being handled while a rule runs.
 
     def _run_graph(self) -> None:
-        # Whoever handles an event comes here afterwards. This thread may handle one that feeds the
-        # graph in `_queue` below, when the one who brought it has looked already: so look again.
+        # Each thread that handles an event comes here afterwards. In `_queue` below, this thread may
+        # handle an event of another thread, which has found nothing to do and left: so look again.
         while self._fed and (task := self._task) is not None:
             self._fed = False
             if self._outgoing and task.remaining > SMALL_GRAPH:
@@ -363,14 +369,14 @@ class PassRunner:
             except BaseException as error:  # SystemExit too: a rule, a hook or a sink raised
                 self._queue(partial(self._failed, self._or_mismatch(task, error)))
                 return
-            # What is done has called its sinks before: their gradients, and nones, are there.
+            # A task that is done has called all sinks: their gradients and nones are here.
             if self._nones:
                 self._queue(self._ran)
             elif done:
                 self._queue(self._graph_done)
 
     def _or_mismatch(self, task: GraphTask, error: BaseException) -> BaseException:
-        """Returns an error, or what is behind it: contexts that share a graph free it for each other."""
+        """Returns an error, or its reason if two contexts share a graph, which one freed."""
         if isinstance(error, AutogradError):
             for node in task.reachable:
                 if isinstance(node, RecvFunction) and node.context_id != self._context.id:
@@ -381,20 +387,20 @@ class PassRunner:
         return error
 
     def _ran(self) -> list[Action[Gradients]]:
-        """Resolves what came to none, all at once; looks whether the graph is done."""
+        """Resolves all receives that only none reached, and checks if the graph is done."""
         task = self._task
         if task is None:
             return []
-        done = task.done  # first: what is done has called its sinks before
+        done = task.done  # read first: a task that is done has called all sinks before
         nones: list[tuple[FunctionKey, Gradients | None]] = []
         while self._nones:  # this thread alone takes from it now
             nones.append((self._nones.popleft(), None))
-        if done:  # behind the gradients that its sinks have queued: this may stand before them
+        if done:  # queued, so that it comes after the gradients that the sinks have queued
             self._events.append(self._graph_done)
         return self._protocol.resolve(nones) if nones else []
 
     def _graph_done(self) -> list[Action[Gradients]]:
-        """Every send was fed, every receive resolved; comes once for each who saw it so."""
+        """Handles the end of the graph; may run several times, as several threads may see it."""
         if self._task is None:
             return []
         self._captured = self._task.captured
@@ -406,7 +412,7 @@ class PassRunner:
         return []
 
     def _finish(self) -> None:
-        """What hooks left for the end of the pass, in the pool: events go on being handled."""
+        """Runs the hooks' work at the end of the pass, in the pool, so that events are handled."""
         try:
             completions = self.gradients.finish()
         except BaseException as error:  # a hook raised
@@ -429,7 +435,7 @@ class PassRunner:
         completions[0].add_done_callback(done)
 
     def _on_sink(self, sink: Sink, gradients: Gradients | None) -> None:
-        """The graph came to what was received from a peer; gradients leave at once."""
+        """Handles a sink that the graph has reached: a recv function; queues its gradients."""
         functions = self._functions
         if functions is None:
             return  # aborted meanwhile
@@ -488,7 +494,7 @@ class PassRunner:
                     if functions is not None and task is not None:
                         task.feed(functions.sends[key], gradient)
                         self._fed = True
-                    # Else aborted meanwhile, perhaps by what was done right before this.
+                    # Else the pass was aborted, perhaps by the action right before this one.
                 case protocol.Drop(cause):
                     self._drop(cause)
                 case protocol.End(cause):
@@ -519,7 +525,7 @@ class PassRunner:
             self._agent.weigh(cause, self.ended.try_set_exception)
 
     def _say(self, action: Begin | Answer[Gradients] | Reply) -> None:
-        """Adds to what is said to a peer next."""
+        """Adds an action to the next message to a peer."""
         peer = action.peer
         message = self._outgoing.get(peer)
         if message is None:
@@ -552,14 +558,14 @@ class PassRunner:
         except BaseException as error:
             if not message.gradients:
                 raise
-            # They cannot travel: what else there is to say is said, and that this fails.
+            # The gradients cannot be sent. Send the rest of the message, with this failure.
             message.gradients, message.function = [], 0
             self._perform(self._failed(error))
             message.cause = self._protocol.cause
             self._outgoing[peer] = message
 
     def _abort_at(self, peer: WorkerInfo, cause: BaseException) -> None:
-        """Asks a peer to abort; its reply becomes an event, its failure the loss of the peer."""
+        """Requests an abort at a peer; the reply becomes an event, a failure the peer's loss."""
 
         def read() -> PassRunner:
             error = future.exception()

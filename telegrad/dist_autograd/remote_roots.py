@@ -1,13 +1,13 @@
-"""Roots of one pass on several workers: the pass starts here, and reaches the others as it does all.
+"""Roots of one pass on several workers; the pass starts here and reaches the others as usual.
 
     starter                                                  owner of a root
     autograd.root {rref, context, given}  ────────────────▶  a send function above the value
     a recv function of that               ◀── message ─────
     the pass begins, with the recv function as its root
 
-So it is as if the value had been fetched inside the context, but for its array, which stays where it
-is. A root that this worker owns, or one whose request was answered in vain, costs nothing more: a
-send function whose receive is nowhere is answered with none.
+So the graph is the same as if the value had been fetched inside the context, but the array stays at
+its owner. A send function whose answer got lost does no harm: without a receive, it is answered
+with none. A root that this worker owns needs no message.
 """
 
 from __future__ import annotations
@@ -46,26 +46,26 @@ def find_roots(
     create_graph: bool,
     limit: float,
 ) -> list[Root]:
-    """Returns where a pass starts that has these roots; asks the owners of those elsewhere, at once.
+    """Returns the edges and gradients of these roots, after concurrent requests to other owners.
 
     Args:
         container: The contexts of this worker.
-        context: That of the pass.
-        roots: Tensors of this worker, and RRefs to tensors of any.
-        gradients: One for each, None for the 1 of a scalar.
-        create_graph: Whether the pass is recorded.
+        context: The context of the pass.
+        roots: Tensors of this worker, and RRefs to tensors of any worker.
+        gradients: One gradient for each root, None for the 1 of a scalar.
+        create_graph: True to record the pass.
         limit: Seconds that this may take.
 
     Raises:
-        TypeError: One of them is no Tensor.
-        AutogradError: One may not be a root, or its gradient has another shape.
-        ContextError: An owner knows no such context.
+        TypeError: A root is no Tensor.
+        AutogradError: A value cannot be a root, or its gradient has another shape.
+        ContextError: An owner does not know the context.
         OwnerLostError: An owner is lost.
-        CallTimeoutError: Not all are there in time.
+        CallTimeoutError: An owner has not answered in time.
     """
     elsewhere = False
     for i, root in enumerate(roots):
-        if isinstance(root, Tensor):  # before anyone else is asked for anything
+        if isinstance(root, Tensor):  # before any request is sent
             check_root(root, f"roots[{i}]", given=gradients[i] is not None)
         else:
             elsewhere = True
@@ -93,14 +93,14 @@ def _ask_all(
     gradients: Sequence[Any],
     limit: float,
 ) -> dict[int, Future[Any]]:
-    """Returns what the owners answer, by the place of each root."""
+    """Returns the futures of the owners' answers, by the index of each root."""
     me, calls = container.agent.info, container.agent.attached(RRefCalls)
     asked: dict[int, Future[Any]] = {}
     for i, root in enumerate(roots):
         if isinstance(root, RRef):
             asked[i] = _ask(calls, root, context.id, gradients[i] is not None, me, limit)
     try:
-        collect_all(asked.values()).wait(math.inf)  # each of them ends in time
+        collect_all(asked.values()).wait(math.inf)  # each has a timeout of its own
     except KeyboardInterrupt:
         for each in asked.values():
             each.cancel()
@@ -112,13 +112,13 @@ def _ask(
     calls: RRefCalls, root: RRef[Any], context: ContextId, given: bool, me: WorkerInfo, limit: float
 ) -> Future[Any]:
     if root.owner() == me:
-        return calls.fetch(root.reference, limit)  # which may still be being created
+        return calls.fetch(root.reference, limit)  # the value may still be in creation
     payload = {"rref": list(root.reference.rref), "context": int(context), "given": given}
     return calls.send(root.reference, ROOT, payload, LABEL, limit)
 
 
 def _received(context: Context, owner: WorkerInfo, answer: Any, gradient: Any) -> Tensor:
-    """Returns what stands for a tensor of another worker: its shape, its dtype and no memory."""
+    """Returns a placeholder for a tensor of another worker: its shape and dtype without memory."""
     match answer:
         case (int(message), tuple(shape), np.dtype() as dtype):
             function = RecvFunction(1, context_id=context.id, peer=owner, message=message)
@@ -132,7 +132,7 @@ def _received(context: Context, owner: WorkerInfo, answer: Any, gradient: Any) -
 
 @final
 class RemoteRoots:
-    """The owner's end.
+    """The owner's end of the requests for remote roots.
 
     Args:
         container: The contexts of this worker.
@@ -143,7 +143,7 @@ class RemoteRoots:
         self._serving = container.agent.attached(RRefServing)
 
     def register(self) -> None:
-        """Has the agent serve these requests."""
+        """Makes the agent serve these requests."""
         self._container.agent.serve(ROOT, self._prepare)
 
     def _prepare(self, caller: WorkerInfo, payload: object) -> UserCall:
@@ -161,7 +161,7 @@ class RemoteRoots:
         what = f"the value of this RRef at {self._container.agent.name!r}"
         root = check_root(value, what, given=given)
         if not given:
-            root.root()  # which says what else may be wrong with it
+            root.root()  # raises if the value cannot be a root for another reason
         context, message = self._container.find(context_id), self._container.new_message()
         context.touch(caller)
         function = SendFunction.of([root], context_id=context_id, peer=caller, message=message)

@@ -1,4 +1,4 @@
-"""What may be the root of a backward, and the words for what may not."""
+"""The checks of the roots of a backward and of their gradients, with their error messages."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["check_root", "gradients_for", "listed", "root_of"]
 
 
 def listed(roots: object) -> list[Tensor | RRef[Any]]:
-    """Returns the roots that a pass was asked for with.
+    """Returns the roots of a pass as a list.
 
     Raises:
-        TypeError: They are in no list, or one is neither a Tensor nor an RRef.
-        AutogradError: There are none.
+        TypeError: `roots` is no list or tuple, or one item is neither a Tensor nor an RRef.
+        AutogradError: The list is empty.
     """
     if not isinstance(roots, list | tuple):
         raise TypeError(
@@ -34,11 +34,11 @@ def listed(roots: object) -> list[Tensor | RRef[Any]]:
 
 
 def gradients_for(roots: Sequence[object], gradients: object) -> list[Any]:
-    """Returns one gradient for each root, None where it is to be 1.
+    """Returns one gradient for each root, None for the 1 of a scalar.
 
     Raises:
-        TypeError: They are in no list.
-        AutogradError: They are not as many as the roots.
+        TypeError: `gradients` is no list or tuple.
+        AutogradError: The numbers of gradients and roots differ.
     """
     if gradients is None:
         return [None] * len(roots)
@@ -56,16 +56,17 @@ def gradients_for(roots: Sequence[object], gradients: object) -> list[Any]:
 
 
 def check_root(root: object, what: str, *, given: bool = False) -> Tensor:
-    """Returns what may be a root.
+    """Returns `root` if it can be the root of a backward.
 
     Args:
         root: The tensor.
-        what: What it is called in messages.
-        given: Whether its gradient is given.
+        what: The name of the tensor in messages.
+        given: True if its gradient is given.
 
     Raises:
-        TypeError: It is no Tensor.
-        AutogradError: It needs no gradient; or its gradient is not given and it is no real scalar.
+        TypeError: `root` is no Tensor.
+        AutogradError: The tensor needs no gradient; or it has more than one item and its gradient
+            is not given.
     """
     if not isinstance(root, Tensor):
         raise TypeError(_no_tensor(what, root))
@@ -85,17 +86,17 @@ def check_root(root: object, what: str, *, given: bool = False) -> Tensor:
 def root_of(
     root: object, what: str, gradient: Gradient | None = None, *, create_graph: bool = False
 ) -> Root:
-    """Returns where a pass starts that has one tensor as a root.
+    """Returns the edge and the gradient at which a pass with this root starts.
 
     Args:
         root: The tensor.
-        what: What it is called in messages.
-        gradient: Its gradient, None for the 1 of a scalar.
-        create_graph: Whether the pass is recorded.
+        what: The name of the tensor in messages.
+        gradient: The gradient of the tensor, None for the 1 of a scalar.
+        create_graph: True to record the pass.
 
     Raises:
-        TypeError: It is no Tensor.
-        AutogradError: As for `check_root`, or the gradient has another shape.
+        TypeError: `root` is no Tensor.
+        AutogradError: `check_root` refuses it, or the gradient has another shape.
     """
     tensor = check_root(root, what, given=gradient is not None)
     return tensor.root(gradient, create_graph=create_graph)

@@ -30,22 +30,22 @@ __all__ = [
 ]
 
 
-# -- what the thread that waits for the end of a pass does of it meanwhile -----------------------
+# -- work of the thread that calls backward, while it waits --------------------------------------
 #
-# It reads what comes from a worker that it waits for, where the transport lets it, and does itself what
-# it has read; without that it would sleep while another thread is woken for each message.
+# If the transport allows it, the waiting thread itself reads the messages of a worker that it waits
+# for, and handles them. Otherwise it would sleep, and each message would wake another thread.
 
-LEAST_SECONDS = 1e-6  # so that the wait itself says that the time is over
+LEAST_SECONDS = 1e-6  # above 0, so that the wait itself raises the timeout
 
 
 @final
 class OwnPart(Driven):
-    """Of one thread, in one pass.
+    """The work of one thread that waits for the end of one pass.
 
     Args:
-        agent: This worker.
-        runner: Its part of the pass.
-        desk: Where what this thread reads comes from.
+        agent: This worker's agent.
+        runner: This worker's part of the pass.
+        desk: The dispatcher that gives this thread the messages that it has received.
     """
 
     def __init__(self, agent: Agent, runner: PassRunner, desk: Desk) -> None:
@@ -53,12 +53,12 @@ class OwnPart(Driven):
         self._runner = runner
         self._desk = desk
         self._taken: deque[Work] = deque()
-        # Completed by the next message; made to be waited for.
+        # The future that this thread waits for; the next message completes it.
         self._news: Future[Any] | None = None
-        self.peer = agent.info  # it may be any; who waits for this alone asks `drive`
+        self.peer = agent.info  # a placeholder: `drive` chooses the peer
 
     def take(self, work: Work) -> None:
-        """Leaves a message to this thread, which has just read it; in this thread."""
+        """Queues a message that this thread has just received; called in this thread."""
         self._taken.append(work)
         self._wake()
 
@@ -66,12 +66,12 @@ class OwnPart(Driven):
         """Starts the pass, and blocks until it has ended everywhere.
 
         Args:
-            start: Starts it.
-            limit: Seconds that this thread waits; how long it computes is not bounded.
+            start: Function that starts the pass.
+            limit: Seconds that this thread waits; the time that it computes is not bounded.
 
         Raises:
-            CallTimeoutError: It has not ended by then.
-            CallCancelledError: The call was cancelled that this thread serves.
+            CallTimeoutError: The pass has not ended by then.
+            CallCancelledError: The call that this thread serves was cancelled.
         """
         ended, ends = self._runner.ended, time.monotonic() + limit
         ended.call_when_done(self._wake)
@@ -80,7 +80,7 @@ class OwnPart(Driven):
         while not ended.done():
             news = self._news = new_future(self._agent.submit, "the end of a pass")
             news.stands_for(self, _nothing)
-            if ended.done():  # before it could have told of it
+            if ended.done():  # it ended before `_news` was set
                 return
             waiting[me] = self
             try:
@@ -90,16 +90,16 @@ class OwnPart(Driven):
                 if self._taken:
                     self._do(partial(self._desk.work_through, self._taken, self._runner))
 
-    reads = None  # who waits elsewhere leaves it to this thread
+    reads = None  # threads that wait elsewhere leave the reading to this one
 
     def drive(self, gate: Any, seconds: float) -> None:
-        """Reads what comes from a worker that this waits for, until a gate is open."""
+        """Reads the messages of a worker that this waits for, until a gate is open."""
         peer = self._runner.peer
         if peer is not None:
             self._agent.drive(peer, gate, seconds)
 
     def _do(self, work: Callable[[], None]) -> None:
-        with Shield():  # Ctrl-C in between would leave a pass half told
+        with Shield():  # Ctrl-C in between would send only a part of the messages
             self._agent.new_context().run(work)
 
     def _wake(self) -> None:
@@ -111,7 +111,7 @@ def _nothing() -> None:
     pass
 
 
-# ------------------------------------------------------------------------------------------------
+# -- passes --------------------------------------------------------------------------------------
 
 
 def run_pass_from(
@@ -129,16 +129,16 @@ def run_pass_from(
 
     Args:
         container: The contexts of this worker.
-        context_id: In which of them.
-        roots: Tensors of this worker, and RRefs to tensors of any.
-        gradients: One for each, None for the 1 of a scalar.
-        mode: How it runs.
-        timeout: Seconds, as the user said.
-        call: What to write on a loop, behind `rpc.to_thread(`.
-        wanted: As for `run_pass`.
+        context_id: The context of the pass.
+        roots: Tensors of this worker, and RRefs to tensors of any worker.
+        gradients: One gradient for each root, None for the 1 of a scalar.
+        mode: The options of the pass.
+        timeout: Seconds, as the user gave them; None for the default.
+        call: The arguments of `rpc.to_thread` in the message for callers on a loop.
+        wanted: Edges whose gradients the pass computes, if the context keeps none.
 
     Raises:
-        Exception: As `telegrad.dist_autograd.backward` says.
+        Exception: `telegrad.dist_autograd.backward` lists the errors.
     """
     context = container.find(context_id)
     limit = seconds(timeout, container.agent.options.timeout)
@@ -166,20 +166,20 @@ def run_pass(
 
     Args:
         container: The contexts of this worker.
-        context: In which of them.
-        roots: Where it starts.
-        mode: How it runs.
-        limit: Seconds; what the served call has left bounds them.
-        wanted: Edges of this worker's graph whose gradients it is run for, if it keeps none.
-        here: Whether this thread computes, too; if not it returns as soon as the pass has ended,
-            even if a rule still runs.
+        context: The context of the pass.
+        roots: The edges where it starts, with their gradients.
+        mode: The options of the pass.
+        limit: Seconds for the pass, at most the time left of the served call.
+        wanted: Edges of this worker whose gradients the pass computes, if the context keeps none.
+        here: True if this thread computes, too. If False, the function returns as soon as the pass
+            has ended, even if a rule still runs.
 
     Returns:
-        This worker's part of the pass, which has captured what came to the edges.
+        This worker's part of the pass, which has captured the gradients of the edges.
 
     Raises:
         ContextError: The context was released meanwhile.
-        Exception: How the pass ended; see `telegrad.dist_autograd.backward`.
+        Exception: The error of the pass; `telegrad.dist_autograd.backward` lists them.
     """
     runner = container.new_pass(context)
     served = current_served_call()
@@ -192,7 +192,7 @@ def run_pass(
     try:
         if served is not None:
             served.nested.add(cancelled)
-            if served.cancelled:  # perhaps before it knew of this
+            if served.cancelled:  # perhaps before `cancelled` was added
                 cancelled.cancel()
         start = partial(runner.start, roots, mode, wanted)
         if here:
@@ -220,9 +220,9 @@ def run_pass(
 
 
 def _forget_frames(runner: PassRunner) -> None:
-    """Takes off what the pass keeps its error's frames, once the caller has a copy with them.
+    """Removes the traceback from the error that the pass keeps; the caller has a copy with it.
 
-    Where this thread ran a rule they are its own, and keep what the program has there.
+    If this thread ran a rule, the frames are the program's and would keep its objects alive.
     """
     if runner.ended.failed and (error := runner.ended.exception()) is not None:
         BaseException.__setattr__(error, "__traceback__", None)  # frozen ones too
@@ -230,20 +230,20 @@ def _forget_frames(runner: PassRunner) -> None:
 
 @final
 class _Cancelled:
-    """What hears that the call was cancelled that a pass is started in, while its thread computes."""
+    """A handle that aborts the pass when the served call that started it is cancelled."""
 
     def __init__(self, agent: Agent, runner: PassRunner) -> None:
         self._agent = agent
         self._runner = runner
 
     def cancel(self) -> bool:
-        """Has the pass aborted; from any thread, blocks nowhere."""
+        """Submits the abort of the pass to the pool; any thread may call it; never blocks."""
         self._agent.submit(_interrupt, self._runner)
         return True
 
 
 def _do(late: Callable[[], None], runner: PassRunner, wait: Callable[[], None]) -> None:
-    """Waits until a pass has ended, or says why it is given up."""
+    """Waits until a pass has ended; aborts it after a timeout or an interrupt."""
     try:
         wait()
     except CallTimeoutError:
@@ -254,7 +254,7 @@ def _do(late: Callable[[], None], runner: PassRunner, wait: Callable[[], None]) 
 
 
 def _ended(runner: PassRunner, limit: float) -> None:
-    done = new_future(None, "the end of a pass")  # not the error that it ended with
+    done = new_future(None, "the end of a pass")  # without the error of the pass
 
     def wake() -> None:
         done.try_set_result(None)
@@ -269,7 +269,7 @@ def _interrupt(runner: PassRunner) -> None:
 
 
 def _abort_late(agent: Agent, runner: PassRunner, started: float) -> None:
-    """Aborts a pass that has not ended in time; then it has, with this error or in this moment."""
+    """Aborts a pass that has not ended in time, and waits until it has ended."""
     if runner.ended.done():
         return
     elapsed = time.monotonic() - started
