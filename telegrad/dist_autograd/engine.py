@@ -270,10 +270,10 @@ def backward(
     reached keeps any gradient of this call.
 
     Args:
-        context_id: What `with context() as context_id` gave.
+        context_id: The id from `with context() as context_id`.
         roots: Tensors of this worker, and RRefs to tensors of any; their sum is differentiated.
             The owner of an RRef alone starts the pass: see `RRef.backward`.
-        gradients: One for each root, in its shape; None for a scalar means 1.
+        gradients: One gradient for each root, in its shape; None for a scalar means 1.
         retain_graph: Keeps the graph for another backward.
         create_graph: Records the backward on all workers, so that the gradients in the context can
             be differentiated again there; implies `retain_graph`.
@@ -285,13 +285,13 @@ def backward(
         ContextError: The context was released, or this worker, or the owner of a root, knows none
             of that id.
         ContextMismatchError: A gradient reached what was received in another context.
-        AutogradError: No roots, or one that needs no gradient, or is no scalar and was given none;
-            a gradient has another shape; the graph was freed, or changed in place.
+        AutogradError: There are no roots; a root needs no gradient, or is no scalar and got none; a
+            gradient has another shape; the graph was freed, or a saved value changed in place.
         OwnerLostError: The owner of a root is lost.
         WorkerLostError: A worker that takes part is lost.
-        CallTimeoutError: Not all was done in time.
-        BlockingCallError: On an event loop that telegrad runs.
-        Exception: What a rule or hook raised first, on any worker; a note names the worker.
+        CallTimeoutError: The pass did not end in time.
+        BlockingCallError: The caller runs on an event loop of telegrad.
+        Exception: The first error of a rule or hook on any worker; a note names the worker.
 
     Example:
         >>> import operator
@@ -307,7 +307,7 @@ def backward(
     starts = listed(roots)
     given = gradients_for(starts, gradients)
     if len(starts) == 1 and isinstance(starts[0], RRef):
-        check_context_id(context_id)  # None, too, is none
+        check_context_id(context_id)  # raises for None, too
         backward_from_rref(
             starts[0],
             context_id,
@@ -326,7 +326,7 @@ def get_gradients(context_id: ContextId) -> dict[Tensor, Tensor]:
     """Returns the gradients of this worker's leaves that backwards have left in a context.
 
     Args:
-        context_id: What `with context() as context_id` gave; it may have been sent here.
+        context_id: The id from `with context() as context_id`, on this worker or on another one.
 
     Returns:
         New tensors in the shape and dtype of their leaves, by leaf, by identity. Leaves that no
@@ -352,7 +352,7 @@ def get_gradients(context_id: ContextId) -> dict[Tensor, Tensor]:
 
 
 def _own(leaf: Tensor, gradient: Gradient) -> Tensor:
-    """Returns a gradient for the user, where its leaf is."""
+    """Returns a copy of a gradient for the user, on the device of its leaf."""
     own = own_gradient(gradient)
     if type(gradient) is np.ndarray:
         return own
@@ -406,24 +406,24 @@ def grad(
 ) -> Any:
     """Returns the gradients of `outputs` with respect to `inputs`, through calls to other workers.
 
-    As `telegrad.grad`, inside an autograd context: nothing is added to the context, no
-    `Tensor.grad` is touched. With `create_graph` the results can be differentiated again, by this
+    This is `telegrad.grad` inside an autograd context: it adds nothing to the context and touches
+    no `Tensor.grad`. With `create_graph` the results can be differentiated again, by this
     or by `backward` in the same context; a penalty on a gradient is the same as in one process.
 
     Args:
-        context_id: What `with context() as context_id` gave.
-        outputs: Tensors of this worker and RRefs to tensors of any: one, or a tree of them (dicts,
-            lists, tuples, dataclasses).
+        context_id: The id from `with context() as context_id`.
+        outputs: Tensors of this worker and RRefs to tensors of any worker: one, or a tree of them
+            (dicts, lists, tuples, dataclasses).
         inputs: Leaves or results of this worker that need a gradient, received ones too; a tree.
-        grad_outputs: One per output, in its shape; None for a scalar means 1.
+        grad_outputs: One gradient per output, in its shape; None for a scalar means 1.
         retain_graph: Keeps the graph for another backward; None means as `create_graph`.
         create_graph: Records the backward on all workers that take part.
-        allow_unused: Gives None for an input that no output depends on.
+        allow_unused: Returns None for an input that no output depends on.
         timeout: Seconds above 0; None for `RpcOptions.timeout`; `math.inf` for no limit.
 
     Returns:
-        One per input, in its shape and dtype: a tuple for one Tensor and for a list or tuple of
-        them, else a tree like `inputs`.
+        One gradient per input, in its shape and dtype: a tuple for one Tensor and for a list or
+        tuple of them, else a tree like `inputs`.
 
     Raises:
         AutogradError: An input is no tensor of this worker, needs no gradient or is unused.
