@@ -281,7 +281,7 @@ class Operation(Link, Generic[T]):
         return f"{self.call.signature}, number {self.slot.id.sequence} of group {name!r}"
 
     def lacks(self, worker: WorkerInfo) -> bool:
-        """Returns True if this told the others that it is blocked, and waits for `worker` to enter."""
+        """Returns True if this has told others that it is blocked, and waits for `worker` to enter."""
         rank = self.group.rank_of(worker)
         with self.group.state_lock:
             return self._stands and self._told_blocked and rank in self._missing()
@@ -485,7 +485,7 @@ def _nothing() -> None:
 
 # -- two ranks that wait for each other in different operations ----------------------------------
 #
-# Ranks that call different operations as the n-th of one group see the mismatch in the first message.
+# Ranks that call different operations as the n-th of one group see that in the first message.
 # Ranks that call operations of two groups, or a receive against a reduction, exchange no messages
 # that can be compared: each would wait until its deadline. So a rank that has waited for a while
 # tells the others which operation it waits in. It also tells them if it is blocked: its main thread
@@ -549,7 +549,7 @@ class CrossWaits:
         self.check(peer)
 
     def told(self, peer: WorkerInfo) -> str:
-        """Returns in words the operation that a worker waits in, empty if this one has entered it."""
+        """Returns in words the operation that a worker waits in, empty if entered here."""
         message = self._last_told(peer)
         return "" if message is None else f"which waits in {self._describe(message)}"
 

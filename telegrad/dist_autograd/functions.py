@@ -162,7 +162,7 @@ class Functions:
 
 # -- Tensors on the wire -------------------------------------------------------------------------
 #
-# Only the array travels, no part of the graph; a Parameter arrives as a Tensor. The interceptor sends
+# Only the array travels, not the graph; a Parameter arrives as a Tensor. The interceptor sends
 # beside the document which Tensors need a gradient. A RowSparse travels as its rows and values.
 
 

@@ -82,7 +82,7 @@ class PassGradients(GradientTarget):
 
 
 def sum_of(first: Any, second: Any) -> Gradient:
-    """Returns the sum of two gradients of one leaf: rows if both are, recorded if one is a Tensor."""
+    """Returns the sum of two gradients of one leaf: rows if both are, a Tensor if one is."""
     if isinstance(first, Tensor) or isinstance(second, Tensor):
         with enable_grad():
             return _dense(first) + _dense(second)  # type: ignore[no-any-return]

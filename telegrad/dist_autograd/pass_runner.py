@@ -90,7 +90,7 @@ class PassContext(Protocol):
 #
 # Under `create_graph` a gradient is a Tensor with a place in the graph of the worker that computed it.
 # The message that takes it to another worker is recorded like any other: its sender has a send
-# function above the gradients, its receiver a recv function below them, for the cuts of later passes.
+# function above the gradients, its receiver a recv function below them, for cuts of later passes.
 # The cut of the pass that sends the message was fixed before. So it has neither function, or no path
 # leads on from them.
 #
@@ -225,7 +225,7 @@ class PassRunner:
 
     @property
     def waiting(self) -> bool:
-        """True if this runs, or was aborted and a peer has not yet replied to this worker's begin."""
+        """True if this runs, or was aborted and a peer has not replied to this worker's begin."""
         return self.running or self._protocol.awaited is not None
 
     # Events.

@@ -102,7 +102,7 @@ class _Entries(dict[object, Callable[..., Any]]):
 
 
 ENTRIES: Final = _Entries()
-"""The entries of `TABLE`. Tensor's methods read them without a call, which small arrays would feel."""
+"""The entries of `TABLE`. Tensor's methods read them without a call, for small arrays."""
 TABLE: Final = DispatchTable()
 PLAIN: Final = "functions without a rule"
 """The key of the function called with (function, args, kwargs) for functions without an entry."""

@@ -66,7 +66,7 @@ class Segment(ABC):
 
     @abstractmethod
     def compute(self) -> None:
-        """Gives its nodes the values that they saved in the forward; the second call does nothing."""
+        """Gives its nodes the values that they saved in the forward; only once."""
 
     @abstractmethod
     def replace(self, nodes: Mapping[Node | None, SavingNode]) -> None:

@@ -309,7 +309,7 @@ class ArrayMethods(Reductions[TensorT]):
         return _of(np.argpartition, self, kth, axis=axis, kind=kind, **without_none(order=order))
 
     def searchsorted(self, v: Any, side: str = "left", sorter: Any = None) -> TensorT:
-        """Returns the index at which `v` would be inserted into this sorted array; never recorded."""
+        """Returns the index at which `v` fits into this sorted array; never recorded."""
         return _of(np.searchsorted, self, v, side=side, **without_none(sorter=sorter))
 
     def nonzero(self) -> tuple[TensorT, ...]:

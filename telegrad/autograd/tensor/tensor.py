@@ -523,7 +523,7 @@ class Leaf:
             return self.post_accumulate
 
     def node(self, tensor: Tensor) -> AccumulateGrad:
-        """Returns the node of `tensor`, whose leaf this is: the same one as long as a graph has it."""
+        """Returns the node of `tensor`, whose leaf this is: the same one while a graph has it."""
         held = self.held
         node = None if held is None else held()
         if node is not None:
