@@ -301,7 +301,7 @@ NAMED_RANKS = 8
 
 
 def attach_to(agent: Agent) -> Groups:
-    """Attaches process groups to an agent; the composition root calls it before the agent serves."""
+    """Attaches process groups to an agent; the composition root does so before it serves."""
     groups = Groups(agent)
     agent.attach(groups)
     agent.on_lost(groups.on_lost)

@@ -281,7 +281,7 @@ class Operation(Link, Generic[T]):
         return f"{self.call.signature}, number {self.slot.id.sequence} of group {name!r}"
 
     def lacks(self, worker: WorkerInfo) -> bool:
-        """Returns True if this has told others that it is blocked, and waits for `worker` to enter."""
+        """Returns True if this has told others of its block, and waits for `worker` to enter."""
         rank = self.group.rank_of(worker)
         with self.group.state_lock:
             return self._stands and self._told_blocked and rank in self._missing()
@@ -489,7 +489,7 @@ def _nothing() -> None:
 # Ranks that call operations of two groups, or a receive against a reduction, exchange no messages
 # that can be compared: each would wait until its deadline. So a rank that has waited for a while
 # tells the others which operation it waits in. It also tells them if it is blocked: its main thread
-# waits there, and no other thread calls operations. Two blocked ranks, each in an operation that the
+# waits there, and no other thread calls operations. Two blocked ranks, each in one that the
 # other has not entered, can never go on.
 #
 #     rank 0: all_reduce on a ── blocked ──▶ rank 1, which has not entered it

@@ -214,7 +214,7 @@ class Container:
         return self.find(context_id).gradients()
 
     def later(self, release: Work) -> None:
-        """Queues a peer's release; the next thread that uses a context handles it, or the pool soon.
+        """Queues a peer's release; the next thread that uses a context handles it, or the pool.
 
         The event loop does not, as the context may keep objects of the user that have finalizers.
         """

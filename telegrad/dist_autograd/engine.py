@@ -232,7 +232,7 @@ class AutogradContext:
 def context() -> AutogradContext:
     """Opens an autograd context, in a `with` or `async with` block that gives its id.
 
-    Inside the block, every call carries the context. Tensors that need a gradient and travel between
+    Inside the block, every call carries the context. Tensors that need a gradient and go between
     workers are recorded, so that `backward` can follow them. The end of the block releases the
     context here and on all workers that it reached. Threads and tasks started inside with a copy of
     the Context record in it too, until the block ends.

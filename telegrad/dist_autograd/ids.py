@@ -1,4 +1,4 @@
-"""Ids of autograd contexts, and the set of released ones, so that no late message revives one. Pure.
+"""Ids of autograd contexts, and the set of released ones, so no late message revives one. Pure.
 
 A context id is one integer: its creator's incarnation and a number that the creator counts up.
 With each release the creator sends the lowest number that is still open. So a worker remembers

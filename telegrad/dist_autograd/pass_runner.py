@@ -91,7 +91,7 @@ class PassContext(Protocol):
 # Under `create_graph` a gradient is a Tensor with a place in the graph of the worker that computed it.
 # The message that takes it to another worker is recorded like any other: its sender has a send
 # function above the gradients, its receiver a recv function below them, for cuts of later passes.
-# The cut of the pass that sends the message was fixed before. So it has neither function, or no path
+# The cut of the pass that sends the message was fixed before. It has neither function, or no path
 # leads on from them.
 #
 #     forward     x ── send ───────────▶ recv ── y             gradients of y and x: gy and gx
@@ -358,7 +358,7 @@ class PassRunner:
     # The graph: outside of the queue, so that events go on being handled while a rule runs.
 
     def _run_graph(self) -> None:
-        # Each thread that handles an event comes here afterwards. In `_queue` below, this thread may
+        # Each thread that handles an event comes here afterwards. In `_queue` below, it may
         # handle an event of another thread, which has found nothing to do and left: so look again.
         while self._fed and (task := self._task) is not None:
             self._fed = False

@@ -1,4 +1,4 @@
-"""The names that `rpc`'s agent and the optimizer import from distributed autograd; not for users."""
+"""The names that `rpc`'s agent and the optimizer import from this package; not for users."""
 
 from __future__ import annotations
 

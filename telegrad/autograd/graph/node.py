@@ -112,7 +112,7 @@ Edge: TypeAlias = "tuple[Node, int]"
 """A node and the number of one of its outputs."""
 
 _Gradients: TypeAlias = "tuple[Array | Any | None, ...]"
-"""The `Gradients` of tensor.py; Any is a Tensor, a type of the file above, as Tensors hold nodes."""
+"""The `Gradients` of tensor.py; Any is a Tensor, a type of the file above: Tensors hold nodes."""
 
 
 class Node(ABC):
@@ -210,7 +210,7 @@ class Sink(Node):
 
     @property
     def refusal(self) -> str:
-        """The message of a local backward that reaches this sink, with the code to write instead."""
+        """The message of a local backward that reaches this sink, with the code to use instead."""
         return self._refusal
 
     def backward(self, gradients: _Gradients) -> _Gradients:

@@ -110,7 +110,7 @@ def _written(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
 
 def has_tensor(tree: Any) -> bool:
     """Returns True if `tree`, made of lists, tuples and dicts, contains a Tensor."""
-    # `_flatten` is too slow: each call of a composed function runs this, mostly with a Tensor first.
+    # `_flatten` is too slow: each call of a composed function runs this, often on a Tensor.
     if isinstance(tree, Tensor):
         return True
     if isinstance(tree, (list, tuple)):

@@ -160,7 +160,7 @@ def fit(gradient: Any, shape: Shape, dtype: np.dtype[Any], edge: Edge | None = N
 
 
 def sum_over_broadcast(a: Array, *, to: Shape) -> Array:
-    """Returns `a` summed to shape `to`, over the axes that broadcasting `to` has added or stretched.
+    """Returns `a` summed to shape `to`, over axes that broadcasting `to` has added or stretched.
 
     Raises:
         AutogradError: `to` does not broadcast to the shape of `a`.

@@ -281,7 +281,7 @@ class ArrayMethods(Reductions[TensorT]):
         return chosen
 
     def choose(self, choices: Sequence[Any], out: None = None, mode: str = "raise") -> TensorT:
-        """Returns at each index the item of the array in `choices` whose number this holds there."""
+        """Returns at each index the item of the array in `choices` whose number is there."""
         others = without_none(out=out, mode=None if mode == "raise" else mode)
         return _of(np.choose, self, choices, **others)
 

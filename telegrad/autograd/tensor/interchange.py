@@ -148,7 +148,7 @@ class Interchange(ArrayHolder):
         return to_host(self._exported())
 
     def cupy(self) -> Array:
-        """Returns the values as a CuPy array: shared if they are on a GPU, else a copy on the first.
+        """Returns the values as a CuPy array: shared if on a GPU, else a copy on the first.
 
         Raises:
             AutogradError: This needs a gradient, outside `no_grad()`: write `t.detach().cupy()`.

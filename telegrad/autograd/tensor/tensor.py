@@ -142,7 +142,7 @@ class Tensor(
 
     @data.setter
     def data(self, data: object) -> None:
-        # Another Tensor's memory keeps its version, so changes through that Tensor are noticed here.
+        # Another Tensor's memory keeps its version, so changes through that one are noticed here.
         value = data._value if isinstance(data, Tensor) else Value(as_array(data))
         if value.array is self._value.array:
             self._value.bump()
@@ -460,7 +460,7 @@ class Tensor(
 
 # -- the end of the graph at a leaf ---------------------------------------------------------------
 #
-# It is in this file because it holds its Tensor and a Tensor creates it. Other nodes hold no Tensor.
+# It is in this file as it holds its Tensor and a Tensor creates it. Other nodes hold no Tensor.
 
 
 @final
