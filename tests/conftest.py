@@ -62,6 +62,13 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _no_old_objects() -> None:
+    """Likewise takes out what the tests of other modules have left to live on: reports, timers."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def _no_leaks() -> Iterator[None]:
     """Fails a test that leaves a thread or a child process behind."""
