@@ -50,6 +50,8 @@ BOOTSTRAP = (
 )
 PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
 CLOSE_SECONDS = 5.0
+# The first program waits for the imports of the server, too: 1 s, and 20 s on a machine full of tests.
+START_SECONDS = 60.0
 
 
 @final
@@ -60,14 +62,15 @@ class ForkServer:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards the rest
+        # Guards the rest, and the socket: one request and its answer, for START_SECONDS at most.
+        self._lock = threading.Lock()
         self._process: Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._owner = 0
         self._environment: dict[str, str] = {}
 
     def can_fork(self, command: Sequence[str], environment: Mapping[str, str]) -> bool:
-        """Returns whether a command starts as the server has started; starts the server.
+        """Returns True if a command starts as the server has started; starts the server.
 
         It has to be executed by this interpreter without options, and to have the server's value
         of every variable that is read at the start.
@@ -103,7 +106,7 @@ class ForkServer:
             directory: Where it runs; None: where this process does.
             environment: Its whole environment.
             descriptors: What it has open, by its numbers: the numbers of this process.
-            new_session: Whether it begins a session.
+            new_session: True to begin a session.
             preload: Has the Python programs that it starts itself forked from what it is at its
                 start, with these modules imported. None executes them.
 
@@ -111,7 +114,7 @@ class ForkServer:
             Its process id.
 
         Raises:
-            OSError: The server is gone.
+            OSError: The server is gone, or has not answered within START_SECONDS and was ended.
         """
         request = {
             "words": words_of_program(command),
@@ -125,9 +128,13 @@ class ForkServer:
         with self._lock, _adopting_orphans():
             control = self._ensure_running()
             length = len(body).to_bytes(8, "big")
-            socket.send_fds(control, [length], list(descriptors.values()))
-            control.sendall(body)
-            pid = int.from_bytes(control.recv(8, socket.MSG_WAITALL), "big")
+            try:
+                socket.send_fds(control, [length], list(descriptors.values()))
+                control.sendall(body)
+                pid = int.from_bytes(control.recv(8), "big")  # written at once, so read at once
+            except TimeoutError:
+                self._end()  # a late answer would be taken for that to the next request
+                raise
         if not pid:
             raise ConnectionError("the process that programs are forked from has ended")
         return pid
@@ -141,6 +148,7 @@ class ForkServer:
         """Takes a fork of this process as the server; it is told what to do through a socket."""
         with self._lock:
             self._control = control
+            self._control.settimeout(START_SECONDS)
             self._owner, self._environment = os.getpid(), dict(os.environ)
 
     def _ensure_running(self) -> socket.socket:
@@ -151,6 +159,7 @@ class ForkServer:
             atexit.register(self.close)
         self._end()
         self._control, theirs = socket.socketpair()
+        self._control.settimeout(START_SECONDS)
         self._owner, self._environment = os.getpid(), dict(os.environ)
         options = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
         path = json.dumps([os.path.abspath(entry) for entry in sys.path])

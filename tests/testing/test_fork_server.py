@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from telegrad.testing import fork_server
 from telegrad.testing.fork_server import ForkedProcess, ForkServer
 
 if sys.platform != "linux":
@@ -197,3 +199,23 @@ for command in ([sys.executable, "-c", told], [sys.executable, "-E", "-c", told]
 def test_a_program_forks_what_it_starts_itself(output_of: Start) -> None:
     lines = output_of("-c", STARTS_ANOTHER, preload=["wave"], start_new_session=True).splitlines()
     assert [line.split()[0] for line in lines] == ["True", "True"], lines
+
+
+def test_a_server_that_does_not_answer_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request fails within the deadline, and the next one gets a server that answers."""
+    ours, theirs = socket.socketpair()
+    server = ForkServer()
+    command = [sys.executable, "-c", "pass"]
+    given: dict[str, Any] = {
+        "directory": None,
+        "environment": dict(os.environ),
+        "new_session": False,
+    }
+    with theirs, monkeypatch.context() as patch:
+        patch.setattr(fork_server, "START_SECONDS", 0.05)
+        server.attach(ours)
+        with pytest.raises(TimeoutError):
+            server.start(command, descriptors={0: 0, 1: 1, 2: 2}, **given)
+    pid = server.start(command, descriptors={0: 0, 1: 1, 2: 2}, **given)
+    assert os.waitpid(pid, 0) == (pid, 0)
+    server.close()
