@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 
-# -- how an agent comes by its Exchange without knowing transports -------------------------------
+# -- the factory of an agent's Exchange: the agent knows no transports ---------------------------
 
 # Receipts come with what the peer writes, else after 64 messages: an honest one may owe a few hundred.
 LEAST_UNREAD_REPLIES = 1000

@@ -253,7 +253,7 @@ def on_loss(callback: Callable[[WorkerInfo, WorkerLostError], object]) -> Remove
     return current_agent().attached(MembershipEvents).add(_Kind.LOSS, callback)
 
 
-# -- what the coordinator says of the other workers, handed on to the agent ----------------------
+# -- news of other workers, from the coordinator to the agent ------------------------------------
 
 
 @final

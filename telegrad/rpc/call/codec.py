@@ -53,7 +53,7 @@ __all__ = [
 ]
 
 
-# -- what is said of a message that cannot be decoded: by whom, from whom, of which call ---------
+# -- errors of messages that cannot be decoded: worker, sender and call --------------------------
 
 LONGEST_NAME = 200  # characters; whoever sent the message may have written anything
 

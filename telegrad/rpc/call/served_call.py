@@ -216,7 +216,7 @@ def left_by(served: ServedCall | None) -> tuple[float, int]:
     return served.deadline - time.monotonic(), served.depth + 1
 
 
-# -- what a function that another worker called may ask about that call --------------------------
+# -- the facts of a served call for the function that serves it ----------------------------------
 
 
 @final

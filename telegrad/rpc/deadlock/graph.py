@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 
-# -- what an asyncio task waits for, where that can be seen --------------------------------------
+# -- the waits of asyncio tasks, as far as they can be seen --------------------------------------
 #
 # asyncio keeps no such record: a task knows the one future that wakes it. Of those that are
 # `asyncio.gather`'s, `asyncio.shield`'s, another task, or ours, it can be told what completes them;

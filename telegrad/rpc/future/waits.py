@@ -298,7 +298,7 @@ def check_not_inherited(futures: Iterable[Awaited]) -> None:
             places.append(future._source)
 
 
-# -- what a thread, or an event loop, reads while it waits for futures: that which completes them --
+# -- the sockets that a waiting thread, or event loop, reads -------------------------------------
 #
 # Messages of workers past gRPC (of this host, or by `bulk_port`) need no other thread to be read:
 # whoever waits for a reply reads it (`transport.direct_pump`, `transport.loop_reader`), until it has

@@ -105,7 +105,7 @@ def when_confirmed(registry: RRefRegistry, references: Sequence[Reference]) -> F
     return waited
 
 
-# -- what is said of RRefs that are still alive when all workers have called `shutdown` ----------
+# -- warnings about RRefs that are alive when all workers have called `shutdown` -----------------
 #
 #      holder   a reference is alive   -- rref.held {RRef, where it came from} -->  owner
 #               it is released         -- rref.user_delete -------------------->

@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 
-# -- what is not had through an RRef, and the words that say what to write instead ---------------
+# -- attributes that an RRef does not pass on, and the advice in their place ---------------------
 
 
 class NoSpecialMethods:

@@ -60,7 +60,7 @@ __all__ = [
 ]
 
 
-# -- which method of an RRef's value a request names, and whether the caller may have it ---------
+# -- the method of an RRef's value that a request names, and the caller's permission -------------
 #
 # That is asked before the arguments are decoded where the value is there; where it is still being
 # created, its class is not known, and what is asked then is asked once the value is there.

@@ -71,7 +71,7 @@ __all__ = [
 ]
 
 
-# -- what an event of the counting tables asks for, carried out once their lock is released ------
+# -- effects of the counting tables, carried out after their lock is released --------------------
 
 
 @final
@@ -616,7 +616,7 @@ class RRefRegistry:
         return new_future(self.agent.submit, "the value of RRef %d.%d at %r", *about)
 
 
-# -- how the messages of the counting protocol travel, and how they are written ------------------
+# -- messages of the counting protocol: their transport and their encoding -----------------------
 #
 #     ForkRequest, ForkConfirm, CreationAbandon   somebody may wait for it: each leaves at once
 #     UserDelete, ChildAccept                     nobody does: those of one event are one envelope, and

@@ -53,7 +53,7 @@ __all__ = [
 ]
 
 
-# -- what goes both ways between two workers, as any thread may move it: a session under its lock --
+# -- traffic in both directions: a session under its lock, for any thread ------------------------
 #
 # The writer's turn belongs to one thread at a time: it is taken with `turn`, by whoever finds that
 # nobody has it, and given back when `next_message` returns None. Where there is no stream the turn is

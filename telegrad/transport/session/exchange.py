@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 
-# -- who has ended so long ago that nothing else is kept of it; pure -----------------------------
+# -- workers that ended so long ago that only their names are kept; pure -------------------------
 
 # At 150 bytes each. Whoever had a session here and is not among so many is refused all the same: it
 # says that it goes on with it, and there is none.

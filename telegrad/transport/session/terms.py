@@ -101,7 +101,7 @@ class Terms:
     anywhere: Container[str]
 
 
-# -- what an exchange tells of what it has moved -------------------------------------------------
+# -- counters of an exchange ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
