@@ -39,10 +39,12 @@ from telegrad.rendezvous import (
 from telegrad.rpc import Agent, RpcOptions
 from telegrad.rpc.seams import (
     CLOSE_SECONDS,
+    AgentCore,
     Invitation,
     JobEvents,
     MembershipEvents,
     WaitProbes,
+    agent_of,
     attach_parts,
     call_off_joins,
     connection_limits,
@@ -104,6 +106,19 @@ def init_rpc(
     options: RpcOptions | None = None,
 ) -> Agent:
     """Joins the job and starts this process' agent; see `telegrad.rpc.init_rpc`."""
+    return agent_of(
+        _join(name, rank=rank, world_size=world_size, init_method=init_method, options=options)
+    )
+
+
+def _join(
+    name: str | None,
+    *,
+    rank: int | None,
+    world_size: int | None,
+    init_method: str | None,
+    options: RpcOptions | None,
+) -> AgentCore:
     joined = _joined_by_groups(name, rank, world_size, options)
     if joined is not None:
         return joined
@@ -113,17 +128,16 @@ def init_rpc(
 
 
 def join_as(
-    agent: Agent,
     name: str | None,
     *,
     rank: int | None,
     world_size: int | None,
     init_method: str | None,
     options: RpcOptions | None,
-) -> None:
+) -> AgentCore:
     """Joins a job as an agent that the program holds; see `telegrad.rpc.Agent`."""
     address, own_name, chosen = _place(name, rank, world_size, init_method, options)
-    _make_grpc_agent(address, own_name, chosen, _token(chosen), agent=agent)
+    return _make_grpc_agent(address, own_name, chosen, _token(chosen))
 
 
 def _place(
@@ -159,9 +173,7 @@ def init_process_group(
     if agent is not None:
         _check_same(agent, name, rank, world_size, options, "init_process_group")
         return agent.attached(Groups).make_world(timeout, world_size)
-    agent = init_rpc(
-        name, rank=rank, world_size=world_size, init_method=init_method, options=options
-    )
+    agent = _join(name, rank=rank, world_size=world_size, init_method=init_method, options=options)
     groups = agent.attached(Groups)
     groups.owns_agent = True
     try:
@@ -189,7 +201,7 @@ def destroy_process_group() -> None:
 
 def _joined_by_groups(
     name: str | None, rank: int | None, world_size: int | None, options: RpcOptions | None
-) -> Agent | None:
+) -> AgentCore | None:
     """Returns the agent of this process if `init_process_group` made it, for `init_rpc` to own."""
     agent = find_agent()
     if agent is None or agent is not process_agent():
@@ -203,7 +215,7 @@ def _joined_by_groups(
 
 
 def _check_same(
-    agent: Agent,
+    agent: AgentCore,
     name: str | None,
     rank: int | None,
     world_size: int | None,
@@ -231,7 +243,7 @@ def _check_same(
         )
 
 
-def invite() -> tuple[Agent, bytes]:
+def invite() -> tuple[AgentCore, bytes]:
     """Returns the ambient agent, and what a process needs to join its job on top of its workers.
 
     That holds the job's token: it is for a pipe, not for a command line or a file.
@@ -253,7 +265,7 @@ def invite() -> tuple[Agent, bytes]:
 
 def join_invited(
     invitation: bytes, *, name: str = "", importer: Callable[[str], object] | None = None
-) -> Agent:
+) -> AgentCore:
     """Joins the job that another process was asked to `invite` to, as this process' agent.
 
     Args:
@@ -288,7 +300,7 @@ def is_project_module(name: str) -> bool:
     return Project().has(name)
 
 
-def settle(agent: Agent) -> None:
+def settle(agent: AgentCore) -> None:
     """Returns when this agent has heard of all whom the coordinator has welcomed before."""
     agent.attached(JoinedJob).store.num_keys()
 
@@ -299,7 +311,7 @@ def _make_process_agent(
     options: RpcOptions,
     token: bytes | None,
     context: contextvars.Context | None = None,
-) -> Agent:
+) -> AgentCore:
     call_off = CallOff()
     with joining(call_off):
         agent = _make_grpc_agent(address, name, options, token, context=context, call_off=call_off)
@@ -319,9 +331,8 @@ def _make_grpc_agent(
     token: bytes | None,
     *,
     context: contextvars.Context | None = None,
-    agent: Agent | None = None,
     call_off: CallOff | None = None,
-) -> Agent:
+) -> AgentCore:
     """Joins a job over gRPC, with an agent that leaves at the exit of the process."""
     tls = None if options.insecure else find_tls(options.tls, os.environ, name)
     if tls is not None:
@@ -357,7 +368,6 @@ def _make_grpc_agent(
         control_transports=[port.transport],
         on_found=port.found,
         context=context,
-        agent=agent,
         call_off=call_off,
     )
     at_exit = functools.partial(made.leave_within, EXIT_SECONDS)
@@ -386,12 +396,11 @@ def make_agent(
     on_found: Callable[[str], None] | None = None,
     loop: LoopThread | None = None,
     context: contextvars.Context | None = None,
-    agent: Agent | None = None,
     call_off: CallOff | None = None,
-) -> Agent:
+) -> AgentCore:
     """Joins a job with an agent of its own; many of them may live in one process.
 
-    Blocks until the job is complete. Nothing becomes ambient: `rpc.use_agent(agent)` does that.
+    Blocks until the job is complete. Nothing becomes ambient: `use_agent(agent)` does that.
 
     Args:
         address: Where the job is, and this worker's place in it.
@@ -403,7 +412,6 @@ def make_agent(
         on_found: Hears the coordinator's endpoint before this worker listens; where another hosts it.
         loop: The loop thread; the process' shared one by default.
         context: What user functions run in copies of; an empty one by default.
-        agent: Becomes the agent; a new object by default.
         call_off: Ends the wait for the job, called by another thread.
 
     Raises:
@@ -412,8 +420,7 @@ def make_agent(
     """
     owned = shared_loop_thread() if loop is None else loop
     events = JobEvents()
-    made = Agent.unassembled() if agent is None else agent
-    opened: list[Agent] = []
+    opened: list[AgentCore] = []
     guests, limits = GuestList(), connection_limits(options.limits)
 
     def publish(info: WorkerInfo, world_size: int) -> Sequence[str]:
@@ -432,7 +439,7 @@ def make_agent(
             limits=limits,
             spin=options.spin,
         )
-        made.assemble(
+        made = AgentCore(
             info,
             world_size=world_size,
             options=options,
@@ -471,6 +478,7 @@ def make_agent(
         for each in opened:
             each.shutdown(graceful=False)
         raise
+    (made,) = opened
     made.join(job)
     made.attach(job)
     made.attach(Invitation(job.coordinator_endpoint, address.job, token, options))

@@ -46,8 +46,8 @@ from telegrad.errors import (
     UnknownWorkerError,
     WorkerLostError,
 )
-from telegrad.rpc import Agent, Future
-from telegrad.rpc.seams import new_future, on_own_loop, seconds
+from telegrad.rpc import Future
+from telegrad.rpc.seams import AgentCore, new_future, on_own_loop, seconds
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 
@@ -92,7 +92,7 @@ class Formations:
         over: Function called if a group that has formed here has failed to form on another member.
     """
 
-    def __init__(self, agent: Agent, over: Callable[[GroupKey, BaseException], None]) -> None:
+    def __init__(self, agent: AgentCore, over: Callable[[GroupKey, BaseException], None]) -> None:
         self._agent = agent
         self._over = over
         self._lock = threading.Lock()  # guards all attributes below
@@ -300,7 +300,7 @@ WARN_AFTER = 60.0
 NAMED_RANKS = 8
 
 
-def attach_to(agent: Agent) -> Groups:
+def attach_to(agent: AgentCore) -> Groups:
     """Attaches process groups to an agent; the composition root does so before it serves."""
     groups = Groups(agent)
     agent.attach(groups)
@@ -330,7 +330,7 @@ class Groups:
         formations: The groups that are being formed.
     """
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: AgentCore) -> None:
         self.world: ProcessGroup | None = None
         self.owns_agent = False
         self.warn_after = WARN_AFTER

@@ -47,8 +47,8 @@ from telegrad.errors import (
     UnknownWorkerError,
     WorkerLostError,
 )
-from telegrad.rpc import Agent, Future
-from telegrad.rpc.seams import current_served_call, new_future, seconds
+from telegrad.rpc import Future
+from telegrad.rpc.seams import AgentCore, current_served_call, new_future, seconds
 from telegrad.types import Rank, Shape, WorkerInfo
 from telegrad.wire import Buffer
 
@@ -507,7 +507,7 @@ class CrossWaits:
         find_group: Function that returns the group of a key; None if this worker has not made it.
     """
 
-    def __init__(self, agent: Agent, find_group: Callable[[GroupKey], Group | None]) -> None:
+    def __init__(self, agent: AgentCore, find_group: Callable[[GroupKey], Group | None]) -> None:
         self._agent = agent
         self._find_group = find_group
         self._waits_lock = threading.Lock()  # guards all attributes below

@@ -44,8 +44,8 @@ from telegrad.errors import (
     UnknownWorkerError,
     WorkerLostError,
 )
-from telegrad.rpc import Agent, Future
-from telegrad.rpc.seams import fresh_copy, new_future, on_own_loop, seconds
+from telegrad.rpc import Future
+from telegrad.rpc.seams import AgentCore, fresh_copy, new_future, on_own_loop, seconds
 from telegrad.types import Rank, WorkerInfo
 from telegrad.wire import Buffer
 
@@ -307,7 +307,7 @@ class ProcessGroup:
 
     def __init__(
         self,
-        agent: Agent,
+        agent: AgentCore,
         key: GroupKey,
         members: Sequence[WorkerInfo],
         *,

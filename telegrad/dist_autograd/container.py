@@ -43,7 +43,7 @@ from telegrad.dist_autograd.messages import (
 )
 from telegrad.dist_autograd.pass_runner import PassRunner
 from telegrad.errors import ContextError, DecodeError, UnknownWorkerError, WorkerLostError
-from telegrad.rpc import Agent
+from telegrad.rpc.seams import AgentCore
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 
@@ -87,7 +87,7 @@ class Container:
         desk: The dispatcher of messages of passes to threads.
     """
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: AgentCore) -> None:
         self.agent = agent
         self.desk = Desk(agent.submit)
         self._lock = threading.Lock()

@@ -33,8 +33,15 @@ from telegrad.errors import (
     DecodeError,
     OwnerLostError,
 )
-from telegrad.rpc import Agent, RRef
-from telegrad.rpc.seams import RRefCalls, RRefServing, UserCall, current_agent, on_own_loop
+from telegrad.rpc import RRef
+from telegrad.rpc.seams import (
+    AgentCore,
+    RRefCalls,
+    RRefServing,
+    UserCall,
+    current_agent,
+    on_own_loop,
+)
 from telegrad.types import WorkerInfo
 
 __all__ = [
@@ -168,7 +175,7 @@ def _called(owner: WorkerInfo) -> str:
 # -- the verbs -----------------------------------------------------------------------------------
 
 
-def attach_to(agent: Agent) -> Container:
+def attach_to(agent: AgentCore) -> Container:
     """Attaches distributed autograd to an agent, before the agent serves.
 
     Returns:

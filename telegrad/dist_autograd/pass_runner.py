@@ -51,8 +51,8 @@ from telegrad.dist_autograd.pass_protocol import (
     Reply,
 )
 from telegrad.errors import AutogradError, ContextMismatchError, UnknownWorkerError, WorkerLostError
-from telegrad.rpc import Agent, Future
-from telegrad.rpc.seams import new_future
+from telegrad.rpc import Future
+from telegrad.rpc.seams import AgentCore, new_future
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 
@@ -183,7 +183,7 @@ class PassRunner:
 
     def __init__(
         self,
-        agent: Agent,
+        agent: AgentCore,
         context: PassContext,
         pass_id: PassId,
         new_message: Callable[[], int],

@@ -19,8 +19,16 @@ from telegrad.dist_autograd.messages import PassMode
 from telegrad.dist_autograd.pass_runner import PassRunner, Root
 from telegrad.dist_autograd.remote_roots import find_roots
 from telegrad.errors import AutogradError, BlockingCallError, CallTimeoutError, WorkerLostError
-from telegrad.rpc import Agent, Future, RRef
-from telegrad.rpc.seams import Driven, Shield, current_served_call, new_future, on_own_loop, seconds
+from telegrad.rpc import Future, RRef
+from telegrad.rpc.seams import (
+    AgentCore,
+    Driven,
+    Shield,
+    current_served_call,
+    new_future,
+    on_own_loop,
+    seconds,
+)
 
 __all__ = [
     "LEAST_SECONDS",
@@ -48,7 +56,7 @@ class OwnPart(Driven):
         desk: The dispatcher that gives this thread the messages that it has received.
     """
 
-    def __init__(self, agent: Agent, runner: PassRunner, desk: Desk) -> None:
+    def __init__(self, agent: AgentCore, runner: PassRunner, desk: Desk) -> None:
         self._agent = agent
         self._runner = runner
         self._desk = desk
@@ -232,7 +240,7 @@ def _forget_frames(runner: PassRunner) -> None:
 class _Cancelled:
     """A handle that aborts the pass when the served call that started it is cancelled."""
 
-    def __init__(self, agent: Agent, runner: PassRunner) -> None:
+    def __init__(self, agent: AgentCore, runner: PassRunner) -> None:
         self._agent = agent
         self._runner = runner
 
@@ -268,7 +276,7 @@ def _interrupt(runner: PassRunner) -> None:
         runner.abort(AutogradError("backward was interrupted at its starter"), at_once=True)
 
 
-def _abort_late(agent: Agent, runner: PassRunner, started: float) -> None:
+def _abort_late(agent: AgentCore, runner: PassRunner, started: float) -> None:
     """Aborts a pass that has not ended in time, and waits until it has ended."""
     if runner.ended.done():
         return

@@ -36,7 +36,7 @@ from telegrad.transport import on_own_loop
 from telegrad.types import WorkerInfo
 
 if TYPE_CHECKING:
-    from telegrad.rpc import Agent
+    from telegrad.rpc.seams import AgentCore
 
 __all__ = ["attach_to", "examine"]
 
@@ -93,7 +93,7 @@ def examine(timeout: float | None = None) -> DoctorReport:
     return _Examination(agent, time.monotonic() + limit).run()
 
 
-def attach_to(agent: Agent) -> None:
+def attach_to(agent: AgentCore) -> None:
     """For the library: makes it possible to examine an agent."""
     agent.attach(DoctorProbe(agent))
 
@@ -107,7 +107,7 @@ class _Examination:
         end: The deadline, on the monotonic clock.
     """
 
-    def __init__(self, agent: Agent, end: float) -> None:
+    def __init__(self, agent: AgentCore, end: float) -> None:
         self._agent = agent
         self._me = agent.info
         self._probe = agent.attached(DoctorProbe)

@@ -45,7 +45,7 @@ from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 
 if TYPE_CHECKING:
-    from telegrad.rpc import Agent
+    from telegrad.rpc.seams import AgentCore
 
 __all__ = ["ASK", "DoctorProbe", "in_words"]
 
@@ -81,7 +81,7 @@ class DoctorProbe:
         agent: This worker's agent.
     """
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: AgentCore) -> None:
         self._agent = agent
         self._me = agent.info
         self._zeros = np.zeros(
@@ -254,7 +254,7 @@ def in_words(error: TelegradError) -> str:
     return str(error)
 
 
-def _coordinator(agent: Agent) -> str:
+def _coordinator(agent: AgentCore) -> str:
     try:
         return agent.attached(JoinedJob).coordinator_endpoint
     except NotInitializedError:  # an agent that was built without a job

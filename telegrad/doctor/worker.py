@@ -21,7 +21,8 @@ from telegrad.doctor.examination import LONGEST_DIAL_SECONDS, examine
 from telegrad.doctor.probe import DoctorProbe
 from telegrad.errors import RendezvousTimeoutError, TelegradError
 from telegrad.rendezvous import JoinedJob, PrefixStore
-from telegrad.rpc import Agent, RpcOptions, init_rpc, shutdown
+from telegrad.rpc import RpcOptions, init_rpc, shutdown
+from telegrad.rpc.seams import AgentCore, current_agent
 
 __all__ = ["main"]
 
@@ -41,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         ports = options.port
-        agent = init_rpc(
+        init_rpc(
             options=RpcOptions(
                 init_timeout=options.timeout,
                 port=0 if ports == "0" else ports,
@@ -49,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 callables="exposed",
             )
         )
-        written = _examined(agent, options.timeout)
+        written = _examined(current_agent(), options.timeout)
     except (TelegradError, OSError, ValueError) as error:
         sys.stderr.write(f"{error}\n")
         shutdown(graceful=False)
@@ -64,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _examined(agent: Agent, timeout: float) -> bytes:
+def _examined(agent: AgentCore, timeout: float) -> bytes:
     """Returns the report with its text, as JSON; ranks other than 0 read it from the store."""
     table = PrefixStore(PREFIX, agent.attached(JoinedJob).store)
     others = [each for each in agent.workers() if each.rank != 0]

@@ -25,8 +25,8 @@ from typing import Any, NoReturn, final
 from telegrad.errors import CallTimeoutError, WorkerLostError
 from telegrad.parallel.owners import Owner, Owners, StepRequest, StepResult, left_until
 from telegrad.parallel.trainer_rounds import Rounds, StepCounts
-from telegrad.rpc import Agent, Future, expose, functions
-from telegrad.rpc.seams import current_agent, current_served_call, fresh_copy, new_future
+from telegrad.rpc import Future, expose, functions
+from telegrad.rpc.seams import AgentCore, current_agent, current_served_call, fresh_copy, new_future
 from telegrad.types import WorkerInfo
 
 __all__ = ["ANSWER_SECONDS", "Conductor"]
@@ -78,7 +78,7 @@ class Conductor:
         trainers: Sequence[WorkerInfo],
         staleness: int | None,
     ) -> None:
-        self._agent: Agent = current_agent()
+        self._agent: AgentCore = current_agent()
         self._owners = Owners(members, max_norm, vote)
         self._lock = threading.Lock()  # guards both below; never held across a wait or a callback
         self._rounds: Rounds[WorkerInfo, _Share] = Rounds(trainers)
@@ -261,7 +261,7 @@ class Conductor:
         )
 
 
-def _hear_of_losses(agent: Agent, held: weakref.ref[Conductor]) -> None:
+def _hear_of_losses(agent: AgentCore, held: weakref.ref[Conductor]) -> None:
     """Registers a callback that holds the conductor weakly, as an agent keeps callbacks."""
 
     def on_lost(worker: WorkerInfo, error: WorkerLostError) -> None:

@@ -16,8 +16,8 @@ from typing import Any, Self, cast, final
 from telegrad.autograd import Tensor
 from telegrad.errors import BlockingCallError, UnknownWorkerError
 from telegrad.nn import Module, Parameter
-from telegrad.rpc import Agent, Future, RRef, expose, register_type, remote, rpc_sync
-from telegrad.rpc.seams import on_own_loop, seconds
+from telegrad.rpc import Future, RRef, expose, register_type, remote, rpc_sync
+from telegrad.rpc.seams import AgentCore, on_own_loop, seconds, use_agent
 from telegrad.types import Array, Shape, WorkerInfo
 
 __all__ = [
@@ -213,7 +213,7 @@ class RemoteModule(RemotePart):
 
         RemoteModules that are parts of the module there are included.
         """
-        with _agent_of(self._rref).as_current():
+        with use_agent(_agent_of(self._rref)):
             return rpc_sync(
                 self._rref.owner(), make_parameter_rrefs, (self._rref,), timeout=self._timeout
             )
@@ -290,7 +290,7 @@ class RemoteModule(RemotePart):
 
     def _run(self, func: Any, argument: object) -> None:
         """Runs a function that returns nothing, where the method would return the module."""
-        with _agent_of(self._rref).as_current():
+        with use_agent(_agent_of(self._rref)):
             rpc_sync(self._rref.owner(), func, (self._rref, argument), timeout=self._timeout)
 
     def _not_here(self, what: str, instead: str) -> TypeError:
@@ -326,11 +326,11 @@ register_type(RemoteModule, encode=RemoteModule._encode, decode=RemoteModule._de
 
 def _ask(rref: RRef[Any], timeout: float | None) -> bool:
     """Waits until the module exists; returns True if it is in training mode."""
-    with _agent_of(rref).as_current():
+    with use_agent(_agent_of(rref)):
         return rpc_sync(rref.owner(), check_module, (rref,), timeout=timeout)
 
 
-def _agent_of(rref: RRef[Any]) -> Agent:
+def _agent_of(rref: RRef[Any]) -> AgentCore:
     """Returns the agent that counts a reference, which may not be the ambient one."""
     return rref.reference.registry.agent
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from telegrad.rpc import functions
 from telegrad.rpc.agent.agent import Agent
-from telegrad.rpc.agent.ambient import use_agent
 from telegrad.rpc.agent.events import on_join, on_leave, on_loss
 from telegrad.rpc.agent.members import RpcStatistics
 from telegrad.rpc.agent.options import RpcOptions
-from telegrad.rpc.agent.shutdown import Membership
 from telegrad.rpc.api import (
     get_worker_info,
     get_worker_infos,
@@ -34,7 +32,6 @@ from telegrad.rpc.future.combine import (
     wait_all,
 )
 from telegrad.rpc.future.future import Future
-from telegrad.rpc.future.unread import watched
 from telegrad.rpc.limits import Limits
 from telegrad.rpc.publish import lookup, publish, unpublish
 from telegrad.rpc.rref.rref import RRef
@@ -50,7 +47,6 @@ __all__ = [
     "CurrentCall",
     "Future",
     "Limits",
-    "Membership",
     "RRef",
     "RpcOptions",
     "RpcStatistics",
@@ -84,9 +80,7 @@ __all__ = [
     "stream",
     "to_thread",
     "unpublish",
-    "use_agent",
     "wait_all",
-    "watched",
 ]
 
 

@@ -32,7 +32,7 @@ from telegrad.transport import on_own_loop
 from telegrad.types import WorkerInfo
 
 if TYPE_CHECKING:
-    from telegrad.rpc.agent.agent import Agent
+    from telegrad.rpc.agent.core import AgentCore
 
 __all__ = ["attach_to", "lookup", "publish", "unpublish"]
 
@@ -151,7 +151,7 @@ def lookup(to: str | int | WorkerInfo, name: str, timeout: float | None = None) 
     return found
 
 
-def attach_to(agent: Agent) -> None:
+def attach_to(agent: AgentCore) -> None:
     """For the library: makes an agent able to publish; call it after `rref.attach_to`."""
     published = _Published(agent)
     agent.attach(published)
@@ -163,7 +163,7 @@ def attach_to(agent: Agent) -> None:
 class _Published:
     """The objects that one agent has published. May be used from any thread."""
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: AgentCore) -> None:
         self._agent = agent
         self._registry = agent.attached(RRefRegistry)
         self._names_lock = threading.Lock()  # guards all attributes below

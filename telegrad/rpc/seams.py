@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from telegrad.rendezvous import keep_newest
-from telegrad.rpc.agent.agent import OpenExchange, connection_limits
+from telegrad.rpc.agent.agent import agent_of, core_of
 from telegrad.rpc.agent.ambient import (
     call_off_joins,
     clear_process_agent,
@@ -13,11 +13,13 @@ from telegrad.rpc.agent.ambient import (
     process_agent,
     refuse_second,
     set_process_agent,
+    use_agent,
 )
+from telegrad.rpc.agent.core import AgentCore, OpenExchange, connection_limits
 from telegrad.rpc.agent.events import JobEvents, MembershipEvents
 from telegrad.rpc.agent.options import Invitation
 from telegrad.rpc.agent.parts import attach_parts
-from telegrad.rpc.agent.shutdown import CLOSE_SECONDS
+from telegrad.rpc.agent.shutdown import CLOSE_SECONDS, Membership
 from telegrad.rpc.call.failure import fresh_copy
 from telegrad.rpc.call.interceptor import CallRecord, Interceptor, Message
 from telegrad.rpc.call.served_call import ServedCall, current_served_call
@@ -32,11 +34,13 @@ from telegrad.transport import Shield, on_own_loop
 
 __all__ = [
     "CLOSE_SECONDS",
+    "AgentCore",
     "CallRecord",
     "Driven",
     "Interceptor",
     "Invitation",
     "JobEvents",
+    "Membership",
     "MembershipEvents",
     "Message",
     "OpenExchange",
@@ -46,10 +50,12 @@ __all__ = [
     "Shield",
     "UserCall",
     "WaitProbes",
+    "agent_of",
     "attach_parts",
     "call_off_joins",
     "clear_process_agent",
     "connection_limits",
+    "core_of",
     "current_agent",
     "current_served_call",
     "find_agent",
@@ -62,4 +68,5 @@ __all__ = [
     "refuse_second",
     "seconds",
     "set_process_agent",
+    "use_agent",
 ]

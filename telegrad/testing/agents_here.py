@@ -15,7 +15,8 @@ from typing import Any, final
 from telegrad._distributed import make_agent
 from telegrad.errors import TelegradError
 from telegrad.rendezvous import JobAddress
-from telegrad.rpc import Agent, RpcOptions, use_agent
+from telegrad.rpc import RpcOptions
+from telegrad.rpc.seams import AgentCore, use_agent
 from telegrad.testing.faults import FaultyNetwork, FaultyTransport, KillableTransport
 from telegrad.testing.job import Job
 from telegrad.testing.worker_process import run_function
@@ -45,7 +46,7 @@ class AgentsHere(Workers):
         self._network = InprocNetwork()
         self._faulty = faulty
         self._transports: dict[int, KillableTransport] = {}
-        self._agents: dict[int, Agent] = {}
+        self._agents: dict[int, AgentCore] = {}
         self._loop = shared_loop_thread().acquire()
 
     def start(self) -> None:
@@ -77,7 +78,7 @@ class AgentsHere(Workers):
         self._job.close()
         self._loop.release()
 
-    def _join(self, rank: int) -> Agent:
+    def _join(self, rank: int) -> AgentCore:
         transport = self._transports[rank] = KillableTransport(self._transport(f"worker{rank}"))
         address = JobAddress(
             host="",
@@ -103,7 +104,7 @@ class AgentsHere(Workers):
         inner = InprocTransport(self._network)
         return inner if self._faulty is None else FaultyTransport(inner, self._faulty, name=name)
 
-    def _leave(self, rank: int, agent: Agent, graceful: bool, timeout: float) -> None:
+    def _leave(self, rank: int, agent: AgentCore, graceful: bool, timeout: float) -> None:
         try:
             agent.shutdown(graceful=graceful and not self._transports[rank].dead, timeout=timeout)
         except (TelegradError, TimeoutError):
@@ -111,7 +112,7 @@ class AgentsHere(Workers):
             raise
 
     @staticmethod
-    def _run(agent: Agent, func: Callable[..., Any], args: Sequence[Any]) -> Any:
+    def _run(agent: AgentCore, func: Callable[..., Any], args: Sequence[Any]) -> Any:
         with use_agent(agent):
             return run_function(func, args)
 

@@ -16,6 +16,7 @@ from telegrad import dist_autograd, rpc
 from telegrad.autograd import Tensor, no_grad
 from telegrad.dist_autograd.seams import Container
 from telegrad.errors import CallTimeoutError, UnknownWorkerError, WorkerLostError
+from telegrad.rpc import seams
 from telegrad.rpc.seams import current_agent
 from tests.dist_autograd.doom import LIMIT, doomed, lost_call
 from tests.dist_autograd.packing import Packed, fetched, fetched_softly, pack
@@ -380,7 +381,7 @@ def run_mine(case: Sequence[Program], living: Sequence[int]) -> dict[int, Gradie
     mine = {i: program for i, program in enumerate(case) if program.origin == agent.rank}
 
     def run(program: Program) -> Gradients:
-        with rpc.use_agent(agent):
+        with seams.use_agent(agent):
             if not program.task:
                 return run_one(program, living)
             return rpc.rpc_sync(agent.rank, run_one_softly, (program, list(living)))

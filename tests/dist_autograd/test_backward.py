@@ -12,6 +12,7 @@ import pytest
 from telegrad import dist_autograd, rpc
 from telegrad.autograd import RowSparse, Tensor, no_grad, rules, tensor
 from telegrad.errors import AutogradError
+from telegrad.rpc import seams
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
 from telegrad.types import Array
@@ -413,7 +414,7 @@ def concurrent_contexts() -> None:
 
     def train(scale: float) -> None:
         try:
-            with rpc.use_agent(agent):
+            with seams.use_agent(agent):
                 for _ in range(10):
                     with dist_autograd.context() as context_id:
                         x = tensor(scale * X)

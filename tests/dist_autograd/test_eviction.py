@@ -13,6 +13,7 @@ from telegrad.autograd import Tensor, tensor
 from telegrad.dist_autograd.container import Container
 from telegrad.dist_autograd.pass_protocol import Phase
 from telegrad.errors import EvictedError, NotInitializedError
+from telegrad.rpc import seams
 from telegrad.testing import leaks
 from tests.repeated import TRANSPORTS
 from tests.rpc.membership_world import LIMIT, World
@@ -60,9 +61,9 @@ def holds_backwards(x: Tensor, name: str, following: str) -> Tensor:
     return y * 1.0
 
 
-def pass_of(agent: rpc.Agent, name: str) -> None:
+def pass_of(agent: seams.AgentCore, name: str) -> None:
     """Runs backward w0 ─▶ w1, which holds it, ─▶ w2."""
-    with rpc.use_agent(agent), dist_autograd.context() as context_id:
+    with seams.use_agent(agent), dist_autograd.context() as context_id:
         x = tensor(np.ones(3), requires_grad=True)
         loss = rpc.rpc_sync("w1", holds_backwards, (x, name, "w2")).sum()
         try:
@@ -71,7 +72,7 @@ def pass_of(agent: rpc.Agent, name: str) -> None:
             assert dist_autograd.get_gradients(context_id) == {}
 
 
-def running(agent: rpc.Agent) -> list[object]:
+def running(agent: seams.AgentCore) -> list[object]:
     """The passes of a worker that are not aborted."""
     container = agent.attached(Container)
     runners = [each for context in container._contexts.values() for each in context.passes()]

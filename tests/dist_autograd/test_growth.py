@@ -20,7 +20,7 @@ import telegrad
 from telegrad import dist_autograd, rpc
 from telegrad.autograd import Tensor, tensor
 from telegrad.dist_autograd.seams import RecvFunction, SendFunction
-from telegrad.rpc import Agent
+from telegrad.rpc.seams import AgentCore
 from telegrad.testing import Cluster
 from telegrad.wire import Envelope
 
@@ -92,15 +92,15 @@ def test_messages_and_nodes_are_as_many_for_any_number_of_tensors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen: Counter[str] = Counter()
-    genuine = Agent._post
+    genuine = AgentCore._post
 
-    def counting(agent: Agent, to: Any, envelope: Envelope, **how: Any) -> Any:
+    def counting(agent: AgentCore, to: Any, envelope: Envelope, **how: Any) -> Any:
         if envelope.kind.partition(".")[0] in ("rpc", "autograd"):
             seen[envelope.kind] += 1
             seen["buffers"] += len(envelope.buffers)
         return genuine(agent, to, envelope, **how)
 
-    monkeypatch.setattr(Agent, "_post", counting)
+    monkeypatch.setattr(AgentCore, "_post", counting)
     for node in (SendFunction, RecvFunction):
 
         def making(self: Any, *given: Any, _of: Any = node.__init__, **by: Any) -> None:

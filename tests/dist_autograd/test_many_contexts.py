@@ -15,6 +15,7 @@ from telegrad import dist_autograd, rpc
 from telegrad.autograd import Tensor, tensor
 from telegrad.dist_autograd.seams import Container
 from telegrad.errors import ContextMismatchError
+from telegrad.rpc import seams
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
 from telegrad.testing.leaks import wait_until_gone
@@ -182,7 +183,7 @@ def calls_of_contexts(how: str, callers: int) -> None:
 
     def step(i: int) -> bool:
         x = tensor(np.full(3, float(i + 1)), requires_grad=True)
-        with rpc.use_agent(agent), dist_autograd.context() as context_id:
+        with seams.use_agent(agent), dist_autograd.context() as context_id:
             y: Tensor = batcher.rpc_async().push(x).wait()
             all_have_answers.wait(20.0)
             try:
@@ -279,7 +280,7 @@ def in_threads(layers: list[rpc.RRef[Scaled]], own: int, each: int) -> None:
         first, *others = [layers[rank] for rank in ranks]
         for number in range(each):
             x = input_of(who, number)
-            with rpc.use_agent(agent), dist_autograd.context() as context_id:
+            with seams.use_agent(agent), dist_autograd.context() as context_id:
                 y = first.rpc_sync().forward(x, others)
                 dist_autograd.backward(context_id, [(y * y).sum()])
                 found = {rank: layers[rank].rpc_sync().gradient(context_id) for rank in ranks}

@@ -13,6 +13,7 @@ import pytest
 from telegrad import dist_autograd, rpc
 from telegrad.autograd import Tensor, tensor
 from telegrad.errors import WorkerLostError
+from telegrad.rpc import seams
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
 from telegrad.testing.leaks import wait_until_gone
@@ -25,10 +26,10 @@ def through(x: Tensor, names: list[str]) -> Tensor:
     return rpc.rpc_sync(names[0], through, (x * 2.0, names[1:])) if names else x * 2.0
 
 
-def step(agent: rpc.Agent, *names: str) -> None:
+def step(agent: seams.AgentCore, *names: str) -> None:
     """A context of this agent through the others and back is right."""
     x = tensor(np.arange(3.0), requires_grad=True)
-    with rpc.use_agent(agent), dist_autograd.context() as context_id:
+    with seams.use_agent(agent), dist_autograd.context() as context_id:
         y = through(x, list(names))
         dist_autograd.backward(context_id, [(y * x).sum()])
         found = dist_autograd.get_gradients(context_id)[x].data
@@ -42,9 +43,9 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
     world.close()
 
 
-def knows(agent: rpc.Agent, name: str) -> None:
+def knows(agent: seams.AgentCore, name: str) -> None:
     """Waits until a worker has heard of another."""
-    with rpc.use_agent(agent):
+    with seams.use_agent(agent):
         wait_until_gone(
             "strangers",
             lambda: [] if name in [info.name for info in rpc.get_worker_infos()] else [name],
@@ -64,7 +65,7 @@ def test_a_worker_that_joined_late(world: World) -> None:
 
 def test_a_worker_that_replaced_a_lost_one(world: World) -> None:
     first, second = world.join_all()
-    with rpc.use_agent(first), dist_autograd.context() as context_id:
+    with seams.use_agent(first), dist_autograd.context() as context_id:
         x = tensor(np.ones(3), requires_grad=True)
         loss = rpc.rpc_sync("w1", through, (x, [])).sum()
         world.kill(second)

@@ -19,7 +19,7 @@ from telegrad.errors import (
     OwnerLostError,
     WorkerLostError,
 )
-from telegrad.rpc import Agent
+from telegrad.rpc import seams
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster, leaks
 from telegrad.types import Array
@@ -195,14 +195,14 @@ sent: Counter[str] = Counter()
 
 def test_messages_of_a_pass(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     for method in ("post", "request", "send"):
-        genuine = getattr(Agent, method)
+        genuine = getattr(seams.AgentCore, method)
 
         def counting(agent: Any, to: Any, kind: str, *rest: Any, _of: Any = genuine, **by: Any) -> Any:  # fmt: skip
             if kind.startswith("autograd."):
                 sent[kind] += 1
             return _of(agent, to, kind, *rest, **by)
 
-        monkeypatch.setattr(Agent, method, counting)
+        monkeypatch.setattr(seams.AgentCore, method, counting)
     cluster.call(0, counted_passes)
 
 
@@ -277,8 +277,10 @@ def bad_owners(name: str) -> None:
         np.testing.assert_allclose(dist_autograd.get_gradients(context_id)[x].data, 2.0)
 
 
-def asks_outside(agent: Agent, context_id: int, roots: list[Any], given: list[Any]) -> None:
-    with rpc.use_agent(agent):
+def asks_outside(
+    agent: seams.AgentCore, context_id: int, roots: list[Any], given: list[Any]
+) -> None:
+    with seams.use_agent(agent):
         dist_autograd.backward(context_id, roots, given)
 
 

@@ -15,6 +15,7 @@ from telegrad.autograd import Tensor, tensor
 from telegrad.collectives import ReduceOp
 from telegrad.collectives.seams import Groups
 from telegrad.parallel import DistributedDataParallel
+from telegrad.rpc import seams
 from telegrad.rpc.seams import current_agent
 from telegrad.types import Array
 from tests.faults.outcome import Failure, failure_of
@@ -179,8 +180,8 @@ def gradients_in_threads() -> list[Any]:
         return list(pool.map(partial(_with_agent, agent), range(3)))
 
 
-def _with_agent(agent: rpc.Agent, round_: int) -> list[Any]:
-    with rpc.use_agent(agent):
+def _with_agent(agent: seams.AgentCore, round_: int) -> list[Any]:
+    with seams.use_agent(agent):
         return one_backward(round_)
 
 

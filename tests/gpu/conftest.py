@@ -21,6 +21,7 @@ import pytest
 
 from telegrad import rpc
 from telegrad.launch import LocalWorkers
+from telegrad.rpc import seams
 from telegrad.transport.shm import device as device_slabs
 from telegrad.transport.sockets import unix as local_transport
 from tests.gpu.sharing import OPTIONS, import_cupy_there
@@ -113,12 +114,12 @@ def said_here() -> Iterator[list[str]]:
 
 
 @pytest.fixture
-def me(workers_have_cupy: None) -> Iterator[rpc.Agent]:
+def me(workers_have_cupy: None) -> Iterator[seams.AgentCore]:
     with rpc.init_rpc("me", options=OPTIONS) as agent:
-        yield agent
+        yield seams.core_of(agent)
 
 
 @pytest.fixture
-def worker(me: rpc.Agent) -> Iterator[str]:
+def worker(me: seams.AgentCore) -> Iterator[str]:
     with LocalWorkers(1) as workers:
         yield workers.names[0]

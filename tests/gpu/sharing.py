@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from telegrad import arrays, rpc
+from telegrad.rpc import seams
 from telegrad.rpc.agent.ambient import find_agent
 from telegrad.transport.shm import device as device_slabs
 from telegrad.wire import external as gpu_arrays
@@ -68,18 +69,18 @@ def wait_until(what: str, found: Callable[[], bool]) -> None:
         threading.Event().wait(0.005)
 
 
-def slabs_of(agent: rpc.Agent) -> device_slabs.DeviceSlabs:
+def slabs_of(agent: seams.AgentCore) -> device_slabs.DeviceSlabs:
     pool: Any = agent._exchange._terms.slabs
     found: device_slabs.DeviceSlabs = pool.devices
     return found
 
 
-def stream_to(agent: rpc.Agent, name: str) -> Any:
+def stream_to(agent: seams.AgentCore, name: str) -> Any:
     exchange: Any = agent._exchange
     return exchange._connection(agent.worker(name), False).stream
 
 
-def held(agent: rpc.Agent) -> tuple[int, int, int]:
+def held(agent: seams.AgentCore) -> tuple[int, int, int]:
     """Bytes of GPUs that are out, slabs, and mappings of others' slabs."""
     devices = slabs_of(agent)
     with devices._lock:
@@ -93,7 +94,7 @@ def held(agent: rpc.Agent) -> tuple[int, int, int]:
     return out, sum(each.slabs for each in devices._ledgers.values()), devices.mappings.count
 
 
-def this_agent() -> rpc.Agent:
+def this_agent() -> seams.AgentCore:
     agent = find_agent()
     assert agent is not None
     return agent
@@ -135,7 +136,7 @@ def tried(worker: str) -> None:
     wait_until("one to theirs", lambda: rpc.rpc_sync(worker, works_there))
 
 
-def works(agent: rpc.Agent, name: str) -> bool:
+def works(agent: seams.AgentCore, name: str) -> bool:
     rpc.rpc_sync(name, my_pid)  # a frame back, and a frame there
     found: dict[int, bool] = stream_to(agent, name).slabs._gpus._works
     return found.get(0, False)
@@ -155,7 +156,7 @@ def not_by_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_slabs, "octets_from_gpu", unexpected)
 
 
-def none_out(agent: rpc.Agent, worker: str) -> None:
+def none_out(agent: seams.AgentCore, worker: str) -> None:
     gc.collect()
 
     def done() -> bool:

@@ -12,6 +12,7 @@ import pytest
 
 from telegrad import arrays, rpc
 from telegrad.launch import LocalWorkers
+from telegrad.rpc import seams
 from tests.gpu.comparison import host, on_gpu
 from tests.gpu.sharing import (
     OPTIONS,
@@ -34,7 +35,7 @@ from tests.gpu.sharing import (
 
 
 def test_arrays_go_by_the_gpu(
-    me: rpc.Agent, worker: str, monkeypatch: pytest.MonkeyPatch, xp: Any
+    me: seams.AgentCore, worker: str, monkeypatch: pytest.MonkeyPatch, xp: Any
 ) -> None:
     tried(worker)
     not_by_the_host(monkeypatch)
@@ -55,7 +56,7 @@ def test_arrays_go_by_the_gpu(
 
 
 @pytest.mark.long
-def test_an_array_that_arrived_is_the_receivers_own(me: rpc.Agent, worker: str) -> None:
+def test_an_array_that_arrived_is_the_receivers_own(me: seams.AgentCore, worker: str) -> None:
     tried(worker)
     arrived = [rpc.rpc_sync(worker, make, (i, SIZE)) for i in range(5)]
     none_out(me, worker)
@@ -66,7 +67,7 @@ def test_an_array_that_arrived_is_the_receivers_own(me: rpc.Agent, worker: str) 
 
 @pytest.mark.long
 def test_what_is_sent_is_the_value_at_the_time_of_the_call(
-    me: rpc.Agent, worker: str, xp: Any
+    me: seams.AgentCore, worker: str, xp: Any
 ) -> None:
     tried(worker)
     x = xp.zeros(SIZE)
@@ -79,7 +80,7 @@ def test_what_is_sent_is_the_value_at_the_time_of_the_call(
 
 
 @pytest.mark.long
-def test_the_same_slab_goes_again_and_again(me: rpc.Agent, worker: str, xp: Any) -> None:
+def test_the_same_slab_goes_again_and_again(me: seams.AgentCore, worker: str, xp: Any) -> None:
     tried(worker)
     for i in range(50):
         values = np.full(SIZE, float(i))
@@ -92,7 +93,7 @@ def test_the_same_slab_goes_again_and_again(me: rpc.Agent, worker: str, xp: Any)
 
 
 @pytest.mark.long
-def test_many_threads(me: rpc.Agent, worker: str, xp: Any) -> None:
+def test_many_threads(me: seams.AgentCore, worker: str, xp: Any) -> None:
     failures: list[BaseException] = []
 
     def run(seed: int) -> None:
@@ -117,7 +118,8 @@ def test_many_threads(me: rpc.Agent, worker: str, xp: Any) -> None:
 def test_a_device_map(workers_have_cupy: None, xp: Any) -> None:
     """With one GPU, "cpu" alone; `test_three_gpus` has more."""
     options = replace(OPTIONS, device_maps={"worker1": {0: "cpu"}})
-    with rpc.init_rpc("me", options=options) as me, LocalWorkers(1) as workers:
+    with rpc.init_rpc("me", options=options) as agent, LocalWorkers(1) as workers:
+        me = seams.core_of(agent)
         worker = workers.names[0]
         rpc.rpc_sync(worker, my_pid)
         for i in range(4):  # the first one by trial
@@ -132,7 +134,8 @@ def test_a_device_map(workers_have_cupy: None, xp: Any) -> None:
 def test_three_gpus(three_gpus: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import_cupy_there(three_gpus, monkeypatch, tmp_path)
     options = replace(OPTIONS, device_maps={"worker1": {0: 1, 1: 2, 2: 0}})
-    with rpc.init_rpc("me", options=options) as me, LocalWorkers(1) as workers:
+    with rpc.init_rpc("me", options=options) as agent, LocalWorkers(1) as workers:
+        me = seams.core_of(agent)
         worker = workers.names[0]
         rpc.rpc_sync(worker, my_pid)
         for i in range(6):
@@ -148,7 +151,8 @@ def test_three_gpus(three_gpus: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 @pytest.mark.long
 def test_nothing_is_shared_unless_both_say_so(workers_have_cupy: None, xp: Any) -> None:
-    with rpc.init_rpc("me", options=replace(OPTIONS, cuda_ipc=False)) as me:
+    with rpc.init_rpc("me", options=replace(OPTIONS, cuda_ipc=False)) as agent:
+        me = seams.core_of(agent)
         with LocalWorkers(1) as workers:
             worker = workers.names[0]
             for i in range(3):

@@ -19,6 +19,7 @@ import pytest
 from telegrad import arrays, rpc
 from telegrad.errors import DecodeError, WorkerLostError
 from telegrad.launch import LocalWorkers
+from telegrad.rpc import seams
 from telegrad.transport.shm import device as device_slabs
 from telegrad.transport.shm import slabs
 from tests.gpu.comparison import host
@@ -57,7 +58,8 @@ def test_what_cannot_be_opened_goes_by_the_host(
     said_here: list[str],
     capfd: Any,
 ) -> None:
-    with rpc.init_rpc("me", options=OPTIONS) as me:
+    with rpc.init_rpc("me", options=OPTIONS) as agent:
+        me = seams.core_of(agent)
         monkeypatch.setenv("STAND_IN_IPC", there)
         with LocalWorkers(1) as workers:
             worker = workers.names[0]
@@ -87,7 +89,8 @@ def say_all() -> None:
 def test_what_cannot_be_shared_goes_by_the_host(
     stand_in_alone: Any, monkeypatch: pytest.MonkeyPatch, said_here: list[str]
 ) -> None:
-    with rpc.init_rpc("me", options=OPTIONS) as me:
+    with rpc.init_rpc("me", options=OPTIONS) as agent:
+        me = seams.core_of(agent)
         with LocalWorkers(1) as workers:
             worker = workers.names[0]
             rpc.rpc_sync(worker, my_pid)
@@ -107,7 +110,8 @@ def test_what_cannot_be_shared_goes_by_the_host(
 @pytest.mark.long
 def test_where_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch, said_here: list[str]) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)  # an import of it fails
-    with rpc.init_rpc("me", options=OPTIONS) as me:
+    with rpc.init_rpc("me", options=OPTIONS) as agent:
+        me = seams.core_of(agent)
         with LocalWorkers(1) as workers:
             assert rpc.rpc_sync(workers.names[0], np.negative, (source(),))[0] == -source()[0]
             assert stream_to(me, workers.names[0]).slabs._gpus is None
@@ -116,7 +120,7 @@ def test_where_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch, said_here: list[
 
 @pytest.mark.long
 def test_more_than_may_be_out_goes_by_the_host(
-    me: rpc.Agent, worker: str, monkeypatch: pytest.MonkeyPatch, xp: Any
+    me: seams.AgentCore, worker: str, monkeypatch: pytest.MonkeyPatch, xp: Any
 ) -> None:
     tried(worker)
     devices = slabs_of(me)
@@ -136,7 +140,7 @@ def negatives(parts: list[Any]) -> list[Any]:
 
 @pytest.mark.long
 def test_more_arrays_than_one_frame_lends(
-    me: rpc.Agent, worker: str, xp: Any, monkeypatch: pytest.MonkeyPatch
+    me: seams.AgentCore, worker: str, xp: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried(worker)
     monkeypatch.setattr(slabs, "MOST_LENT", 3)
@@ -169,7 +173,7 @@ def stands_still(stat: Path) -> bool:
     return stat.read_text().rpartition(")")[2].split()[0] == "T"
 
 
-def test_a_receiver_is_killed(me: rpc.Agent, workers_have_cupy: None, xp: Any) -> None:
+def test_a_receiver_is_killed(me: seams.AgentCore, workers_have_cupy: None, xp: Any) -> None:
     with LocalWorkers(1) as workers:
         worker = workers.names[0]
         tried(worker)
@@ -206,7 +210,7 @@ def nothing_is_shared(xp: Any, devices: device_slabs.DeviceSlabs) -> bool:
 
 
 @pytest.mark.long
-def test_a_sender_is_killed(me: rpc.Agent, workers_have_cupy: None, xp: Any) -> None:
+def test_a_sender_is_killed(me: seams.AgentCore, workers_have_cupy: None, xp: Any) -> None:
     with LocalWorkers(1) as workers:
         worker = workers.names[0]
         tried(worker)
@@ -230,7 +234,7 @@ def break_it(stream: Any) -> None:
 
 
 @pytest.mark.long
-def test_a_stream_that_breaks_while_both_live(me: rpc.Agent, worker: str, xp: Any) -> None:
+def test_a_stream_that_breaks_while_both_live(me: seams.AgentCore, worker: str, xp: Any) -> None:
     """What was posted comes all the same, from host memory, and later ones by the GPU again."""
     tried(worker)
     process = rpc.rpc_sync(worker, my_pid)
@@ -253,7 +257,7 @@ def test_a_stream_that_breaks_while_both_live(me: rpc.Agent, worker: str, xp: An
 
 @pytest.mark.long
 def test_a_gpu_that_fails_as_the_stream_breaks(
-    me: rpc.Agent, worker: str, xp: Any, monkeypatch: pytest.MonkeyPatch, said_here: list[str]
+    me: seams.AgentCore, worker: str, xp: Any, monkeypatch: pytest.MonkeyPatch, said_here: list[str]
 ) -> None:
     tried(worker)
     process = rpc.rpc_sync(worker, my_pid)

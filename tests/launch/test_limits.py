@@ -12,7 +12,7 @@ from telegrad.launch.cli import main
 from telegrad.launch.run import LEAST, MOST, RunOptions, _serving, limits_of, parse_limit
 from telegrad.rendezvous import JoinedJob
 from telegrad.rendezvous.control import ControlLine
-from telegrad.rpc.seams import connection_limits
+from telegrad.rpc.seams import connection_limits, core_of
 from telegrad.transport import GrpcTransport, make_token
 
 SECONDS = 20.0
@@ -64,7 +64,7 @@ def test_a_coordinator_that_a_command_hosts_is_bounded() -> None:
 def test_a_worker_bounds_its_line_and_the_coordinator_that_it_hosts() -> None:
     limits = rpc.Limits(document_bytes=2**16, handshake_seconds=3.0, connections=7)
     with rpc.Agent("alone", options=rpc.RpcOptions(limits=limits)) as agent:
-        job = agent.attached(JoinedJob)
+        job = core_of(agent).attached(JoinedJob)
         assert job.coordinator is not None
         line, coordinator = job._line._exchange._terms, job.coordinator._exchange._terms
         assert line.limits == connection_limits(limits)

@@ -22,6 +22,7 @@ from telegrad.errors import (
     WaitCycleError,
 )
 from telegrad.parallel import DistributedOptimizer
+from telegrad.rpc import seams
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster, held_references
 from telegrad.testing.leaks import wait_until_gone
@@ -295,7 +296,7 @@ def test_pain_24_two_event_loops() -> None:
         agent = current_agent()
 
         def own() -> None:
-            with rpc.use_agent(agent):
+            with seams.use_agent(agent):
                 found.append(asyncio.run(ask(20)))
 
         threads = [threading.Thread(target=own) for _ in range(2)]

@@ -116,7 +116,7 @@ def test_pain_03_probing_for_a_fast_transport_kills_the_job(
         agents = [join(0), second.result()]
     try:
         for agent, other in zip(agents, reversed(agents), strict=True):
-            assert agent.rpc_sync(other.info, who) == other.name
+            assert agent.rpc_sync(other.get_worker_info(), who) == other.name
         assert dead in dialled
     finally:
         for agent in agents:

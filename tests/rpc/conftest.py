@@ -18,6 +18,7 @@ import pytest
 from telegrad import rpc
 from telegrad.errors import DuplicateNameError
 from telegrad.rendezvous import Coordinator
+from telegrad.rpc import seams
 from telegrad.testing import FaultPlan, FaultyNetwork, FaultyTransport, leaks
 from telegrad.testing.fork_server import ForkedProcess
 from telegrad.transport import (
@@ -74,7 +75,7 @@ class Job:
         self.processes = [
             _start(rank, size, endpoint, token, options, gate) for rank in range(here, size)
         ]
-        self._join: Callable[[int], rpc.Agent] = lambda rank: join(
+        self._join: Callable[[int], seams.AgentCore] = lambda rank: join(
             rank, size, endpoint, token, options, transports
         )
         with ThreadPoolExecutor(here) as pool:
@@ -82,7 +83,7 @@ class Job:
 
     def on(self, rank: int, func: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Runs a verb with the agent of this rank as the ambient one."""
-        with rpc.use_agent(self.agents[rank]):
+        with seams.use_agent(self.agents[rank]):
             return func(*args, **kwargs)
 
     def expire(self, rank: int, future: rpc.Future[Any]) -> None:
@@ -91,7 +92,7 @@ class Job:
         (call,) = [each for each in list(calling._table._calls.values()) if each.future is future]
         calling._expire(call)
 
-    def rejoin(self, rank: int) -> rpc.Agent:
+    def rejoin(self, rank: int) -> seams.AgentCore:
         """Starts another incarnation of a worker that is gone."""
         self.agents[rank] = self._join(rank)
         return self.agents[rank]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from telegrad import rpc
 from telegrad._distributed import make_agent
 from telegrad.rendezvous import JobAddress
+from telegrad.rpc import seams
 from telegrad.transport import GrpcTransport, Transport
 from tests.rpc import form_code, remote_code, stream_code  # noqa: F401 - what workers run
 
@@ -26,7 +27,7 @@ def join(
     token: bytes,
     options: rpc.RpcOptions,
     transports: Callable[[], Sequence[Transport]],
-) -> rpc.Agent:
+) -> seams.AgentCore:
     """Joins as worker w{rank}."""
     address = JobAddress(
         host="test",

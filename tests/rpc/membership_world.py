@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from telegrad import rpc
 from telegrad._distributed import make_agent
 from telegrad.rendezvous import Coordinator, JobAddress
+from telegrad.rpc import seams
 from telegrad.testing import FaultyNetwork, FaultyTransport, leaks
 from telegrad.testing.faults import KillableTransport
 from telegrad.transport import (
@@ -31,9 +32,9 @@ LIMIT = 20.0
 class Heard:
     """What the callbacks of one agent were told, in order."""
 
-    def __init__(self, agent: rpc.Agent) -> None:
+    def __init__(self, agent: seams.AgentCore) -> None:
         self._events: queue.Queue[tuple[str, Any]] = queue.Queue()
-        with rpc.use_agent(agent):
+        with seams.use_agent(agent):
             self.remove = [
                 rpc.on_join(lambda worker: self._events.put(("join", worker))),
                 rpc.on_leave(lambda worker: self._events.put(("leave", worker))),
@@ -69,8 +70,8 @@ class World:
         self._options = {"timeout": LIMIT, "init_timeout": LIMIT, **options}
         self._token = make_token()
         self._pool = ThreadPoolExecutor(8)
-        self._agents: list[rpc.Agent] = []
-        self._transports: dict[rpc.Agent, KillableTransport] = {}
+        self._agents: list[seams.AgentCore] = []
+        self._transports: dict[seams.AgentCore, KillableTransport] = {}
         self._loop = shared_loop_thread().acquire()
         self.coordinator = Coordinator(
             [self._transport("coordinator")],
@@ -81,7 +82,7 @@ class World:
         )
         self.endpoint = self.coordinator.start()[0]
 
-    def join(self, rank: int, *, late: bool = False, **options: Any) -> rpc.Agent:
+    def join(self, rank: int, *, late: bool = False, **options: Any) -> seams.AgentCore:
         """Joins as w{rank}; blocks until that worker may start."""
         name = f"w{rank}"
         transport = KillableTransport(self._transport(name))
@@ -106,11 +107,11 @@ class World:
         self._transports[agent] = transport
         return agent
 
-    def start(self, rank: int, **options: Any) -> Future[rpc.Agent]:
+    def start(self, rank: int, **options: Any) -> Future[seams.AgentCore]:
         """Joins in a thread."""
         return self._pool.submit(self.join, rank, **options)
 
-    def join_all(self, **options: Any) -> list[rpc.Agent]:
+    def join_all(self, **options: Any) -> list[seams.AgentCore]:
         """Has all ranks join."""
         joining = [self.start(rank, **options) for rank in range(self.size)]
         return [each.result(LIMIT) for each in joining]
@@ -119,11 +120,11 @@ class World:
         """Runs a function in a thread."""
         return self._pool.submit(func, *args, **kwargs)
 
-    def kill(self, agent: rpc.Agent) -> None:
+    def kill(self, agent: seams.AgentCore) -> None:
         """Breaks everything that a worker has, as the end of its process does."""
         self._loop.run(self._transports[agent].kill(), LIMIT)
 
-    def drop(self, agent: rpc.Agent) -> None:
+    def drop(self, agent: seams.AgentCore) -> None:
         """Has the coordinator give up a worker, as after a silence that was too long."""
         seats = self.coordinator._membership._seats.items()
         (session,) = [each for each, seat in seats if seat.member.info == agent.info]

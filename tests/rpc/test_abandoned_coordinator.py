@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from telegrad import rpc
 from telegrad.errors import RendezvousError
+from telegrad.rpc import seams
 from telegrad.testing import leaks
 from tests.rpc import remote_code
 from tests.rpc.membership_world import LIMIT, Heard, World
@@ -18,27 +18,27 @@ PATIENT = 1000.0
 CLOSED = "gave up the coordinator of this job.*nobody can join this job any more"
 
 
-def who(agent: rpc.Agent, to: str) -> object:
+def who(agent: seams.AgentCore, to: str) -> object:
     return agent.call(to, remote_code.who).wait(LIMIT)
 
 
-def asking(agent: rpc.Agent) -> list[str]:
+def asking(agent: seams.AgentCore) -> list[str]:
     """Returns the thread in which a worker that has lost the coordinator asks what that means."""
     name = f"telegrad-standing-{agent.name}"
     return [thread.name for thread in threading.enumerate() if thread.name == name]
 
 
-def wait_until_lost(agent: rpc.Agent) -> None:
+def wait_until_lost(agent: seams.AgentCore) -> None:
     """Waits until a worker has lost the coordinator."""
     leaks.wait_until_gone("lines", lambda: [] if asking(agent) else ["the line"], within=LIMIT)
 
 
-def wait_until_known(agent: rpc.Agent) -> None:
+def wait_until_known(agent: seams.AgentCore) -> None:
     """Waits until it asks no more: it is evicted by now, or never will be."""
     leaks.wait_until_gone("questions", lambda: asking(agent), within=LIMIT)
 
 
-def all_call_all(agents: list[rpc.Agent]) -> None:
+def all_call_all(agents: list[seams.AgentCore]) -> None:
     names = [agent.name for agent in agents]
     for agent in agents:
         assert [who(agent, name) for name in names] == names

@@ -97,8 +97,8 @@ def test_an_agent_becomes_nobodys_default() -> None:
         assert agent.rpc_async(0, remote_code.add, (1, 2)).wait() == 3
         assert agent.rpc_sync(0, remote_code.who) == "alone"  # what is called has an ambient agent
         assert agent.remote(0, remote_code.add, (1, 2)).to_here() == 3
-        assert agent.get_worker_info() == agent.info == agent.get_worker_info("alone")
-        assert agent.get_worker_infos() == [agent.info]
+        assert agent.get_worker_info() == agent.get_worker_info("alone")
+        assert agent.get_worker_infos() == [agent.get_worker_info()]
         assert not rpc.is_initialized()
 
 
@@ -158,7 +158,7 @@ def test_two_workers_of_one_job_in_one_process(agents: MakeAgents) -> None:
     assert b.rpc_sync("a", call_back, ("b", 1.0)) == ("a", 2.0)
     with a.as_current():
         rref: rpc.RRef[list[int]] = rpc.remote("b", list, ((1, 2),))
-        assert rref.owner() == b.info
+        assert rref.owner() == b.get_worker_info()
         assert rpc.rpc_sync("b", read, (rref,)) == [1, 2]
     assert rref.to_here() == [1, 2]  # an RRef knows its agent, whatever is ambient
     with b.as_current():

@@ -12,6 +12,7 @@ import pytest
 
 from telegrad import rpc
 from telegrad.errors import CallTimeoutError, EncodeError
+from telegrad.rpc import seams
 from telegrad.rpc.future.future import Future
 from telegrad.testing.leaks import wait_until_gone
 from tests.rpc import form_code
@@ -52,7 +53,7 @@ FORMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], Any]] = {
 
 
 def test_every_form_of_a_function(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         for form, (func, args, expected) in FORMS.items():
             assert rpc.rpc_sync("w1", func, args) == expected, form
             assert rpc.rpc_async("w1", func, args).wait() == expected, form
@@ -62,7 +63,7 @@ def test_every_form_of_a_function(job: Job) -> None:
 
 @pytest.mark.parametrize("owner", ["w1", "w0"], ids=["other", "self"])
 def test_methods_through_every_stand_in_of_an_rref(job: Job, owner: str) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         rref: Any = rpc.remote(owner, Promises, ("w2",))
         calls: list[tuple[str, tuple[Any, ...], Any]] = [
             ("bound", (1,), 2),
@@ -82,7 +83,7 @@ def test_methods_through_every_stand_in_of_an_rref(job: Job, owner: str) -> None
 
 
 def test_an_rref_as_the_value(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         given: Any = rpc.rpc_sync("w1", form_code.gives_an_rref, ("w2",))
         assert given.owner_name() == "w2"
         assert given.rpc_sync().add(1) == 8
@@ -96,7 +97,7 @@ def test_an_rref_as_the_value(job: Job) -> None:
 
 def test_no_thread_waits_for_what_is_promised(make_job: MakeJob) -> None:
     job = make_job(2, num_threads=1)
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         rref: Any = rpc.remote("w1", Promises, ("w0",))
         waiting = [rref.rpc_async().wait() for _ in range(50)]
         rref.rpc_sync().say(7)
@@ -105,7 +106,7 @@ def test_no_thread_waits_for_what_is_promised(make_job: MakeJob) -> None:
 
 
 def test_errors_before_and_after_the_first_yield_keep_their_class(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         rref: Any = rpc.remote("w1", Promises, ("w2",))
         failing: list[tuple[Callable[[], Any], str]] = [
             (lambda: rpc.rpc_async("w1", form_code.raises_before), "before the first yield"),
@@ -126,7 +127,7 @@ def test_errors_before_and_after_the_first_yield_keep_their_class(job: Job) -> N
 
 
 def test_a_wrong_return_type_is_named_at_the_caller(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         rref: Any = rpc.remote("w1", Promises, ("w2",))
         words = r"marked async_execution and must return a telegrad\.rpc\.Future, not "
         for call, what in (
@@ -148,7 +149,7 @@ def test_a_wrong_return_type_is_named_at_the_caller(job: Job) -> None:
 
 def test_a_coroutine_in_the_place_of_a_future_is_closed(job: Job) -> None:
     """It said on the callee's stderr that nobody had awaited it."""
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         with pytest.raises(TypeError, match="must return .*coroutine"):
             rpc.rpc_sync("w1", form_code.returns_a_coroutine)
         assert rpc.rpc_sync("w1", form_code.coroutines_closed) == 1
@@ -156,7 +157,7 @@ def test_a_coroutine_in_the_place_of_a_future_is_closed(job: Job) -> None:
 
 def test_what_is_never_answered_leaves_nothing_with_the_callee(make_job: MakeJob) -> None:
     job = make_job(2)
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         with pytest.raises(CallTimeoutError, match="never on 'w1' took longer than"):
             rpc.rpc_sync("w1", form_code.never, timeout=0.2)
         cancelled = rpc.rpc_async("w1", form_code.never)
@@ -167,7 +168,7 @@ def test_what_is_never_answered_leaves_nothing_with_the_callee(make_job: MakeJob
 
 @pytest.mark.asyncio
 async def test_awaited_on_a_loop_of_the_users(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         calls = [rpc.rpc_async("w1", form_code.sum_over, ("w2", x, x)) for x in range(10)]
         assert await asyncio.gather(*(await_(call) for call in calls)) == [2 * x for x in range(10)]
 

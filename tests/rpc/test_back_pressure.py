@@ -24,7 +24,7 @@ from telegrad.errors import (
     NotInitializedError,
     WorkerLostError,
 )
-from telegrad.rpc import Limits
+from telegrad.rpc import Limits, seams
 from telegrad.rpc.call.calling import Calling
 from telegrad.rpc.call.codec import MessageCodec
 from telegrad.rpc.call.interceptor import Interceptor, Message
@@ -53,7 +53,7 @@ def strict(**limits: Any) -> Limits:
     return Limits(**{"allowance_bytes": 0, "stalled_after": math.inf, **limits})
 
 
-def assert_nothing_is_left(job: Job, *agents: rpc.Agent) -> None:
+def assert_nothing_is_left(job: Job, *agents: seams.AgentCore) -> None:
     """All calls have ended: neither end of the admission knows of any."""
     living = agents or tuple(job.agents)
     for agent in living:
@@ -123,7 +123,7 @@ def test_twenty_pushes_fit_a_budget_of_three(make_job: MakeJob) -> None:
 
 def test_calls_within_the_allowance_never_ask(make_job: MakeJob) -> None:
     job = make_job(2, limits=Limits(pending_bytes=1, allowance_bytes=MIB))
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         calls = [rpc.rpc_async("w1", remote_code.add, (i, i)) for i in range(100)]
         assert rpc.wait_all(calls) == [2 * i for i in range(100)]
         for _ in range(5):
@@ -134,7 +134,7 @@ def test_calls_within_the_allowance_never_ask(make_job: MakeJob) -> None:
 
 def test_calls_to_oneself_never_wait(make_job: MakeJob) -> None:
     job = make_job(1, limits=strict(pending_calls_per_peer=1, pending_bytes=1))
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         calls = [rpc.rpc_async("w0", pressure_code.push, (megabytes(1), "own")) for _ in range(3)]
         wait_until("all are in", lambda: meter.inside == 3)
         remote_code.release("own")
@@ -144,7 +144,7 @@ def test_calls_to_oneself_never_wait(make_job: MakeJob) -> None:
 
 def test_what_waits_starts_in_order(make_job: MakeJob) -> None:
     job = make_job(2, limits=strict(pending_bytes=1))
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         pushes = [rpc.rpc_async("w1", pressure_code.push, (megabytes(0.01, i),)) for i in range(50)]
         rpc.wait_all(pushes)
     assert meter.order == list(range(50))
@@ -153,7 +153,7 @@ def test_what_waits_starts_in_order(make_job: MakeJob) -> None:
 
 def test_a_window_keeps_further_calls_at_the_caller(make_job: MakeJob) -> None:
     job = make_job(2, limits=Limits(pending_calls_per_peer=2))
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         calls = [
             rpc.rpc_async("w1", pressure_code.push, (megabytes(0.01, i), "window"))
             for i in range(8)
@@ -170,7 +170,7 @@ def test_a_window_keeps_further_calls_at_the_caller(make_job: MakeJob) -> None:
 def test_small_calls_overtake_who_waits_for_the_budget(make_job: MakeJob) -> None:
     limits = Limits(pending_bytes=1, allowance_bytes=MIB, stalled_after=math.inf)
     job = make_job(2, limits=limits)
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         pushes = [
             rpc.rpc_async("w1", pressure_code.push, (megabytes(2), "overtaken")) for _ in range(2)
         ]
@@ -200,7 +200,7 @@ def test_messages_are_admitted_whole(make_job: MakeJob) -> None:
 def test_a_function_that_holds_the_budget_makes_nested_calls(make_job: MakeJob) -> None:
     job = make_job(3, limits=strict(pending_bytes=2 * MIB))
     path = ["w2", "w1", "w2", "w0", "w1"]
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         calls = [rpc.rpc_async("w1", pressure_code.relay, (megabytes(2), path)) for _ in range(4)]
         assert rpc.wait_all(calls) == [12 * MIB] * 4
     assert_nothing_is_left(job)
@@ -245,7 +245,7 @@ def test_a_batch_that_exceeds_the_budget_fills(make_job: MakeJob, form: str) -> 
 
 def test_waits_that_nobody_sees_let_one_more_in_at_a_time(make_job: MakeJob) -> None:
     job = make_job(2, limits=strict(pending_bytes=1, stalled_after=0.01))
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         batch = [
             rpc.rpc_async("w1", pressure_code.unseen_push_to_batch, (megabytes(1, i), 4))
             for i in range(4)
@@ -287,12 +287,12 @@ def test_methods_of_what_is_not_admitted_yet_hold_nothing_up(make_job: MakeJob) 
     """w2's call is in, and waits for a value whose creation by w0 has yet to ask."""
     limits = strict(pending_bytes=1, pending_calls_per_peer=1, allowance_bytes=2**16)
     job = make_job(3, limits=limits)
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         held = rpc.rpc_async("w1", remote_code.hold, ("creation",))
         assert remote_code.entered("creation")
         rref = rpc.remote("w1", pressure_code.Store, (megabytes(1, 1),))
         rpc.rpc_sync("w2", pressure_code.keep, (rref,))
-    with rpc.use_agent(job.agents[2]):
+    with seams.use_agent(job.agents[2]):
         added = meter.kept.pop().rpc_async().add(megabytes(1, 1))
         wait_until("it is in", lambda: not job.agents[2].statistics().waiting_calls)
     assert job.agents[0].statistics().waiting_calls == 1
@@ -314,7 +314,7 @@ def test_a_deadline_ends_the_wait(make_job: MakeJob, limits: Limits, asks: bool)
     job = make_job(2, limits=limits)
     undone = Undone()
     job.agents[0].add_interceptor(undone)
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         held = rpc.rpc_async("w1", pressure_code.push, (megabytes(1), "late"))
         wait_until("it is in", lambda: meter.inside == 1)
         late = rpc.rpc_async("w1", pressure_code.push, (megabytes(1),), timeout=0.05)
@@ -334,7 +334,7 @@ def test_a_deadline_ends_the_wait(make_job: MakeJob, limits: Limits, asks: bool)
 
 def test_the_deadline_counts_from_the_call(make_job: MakeJob) -> None:
     job = make_job(2, limits=strict(pending_calls_per_peer=1))
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         held = rpc.rpc_async("w1", remote_code.hold, ("count",))
         assert remote_code.entered("count")
         left = rpc.rpc_async("w1", remote_code.time_left, (), timeout=60.0)
@@ -349,7 +349,7 @@ def test_the_deadline_counts_from_the_call(make_job: MakeJob) -> None:
 def test_a_call_given_up_while_it_runs_keeps_its_place(make_job: MakeJob) -> None:
     """The callee still holds its arguments; whoever is next comes when it has ended."""
     job = make_job(2, limits=strict(pending_bytes=1))
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         expired = rpc.rpc_async("w1", pressure_code.push, (megabytes(1), "gone"))
         following = rpc.rpc_async("w1", pressure_code.push, (megabytes(1, 1),))
         wait_until("it is in", lambda: meter.inside == 1)
@@ -367,7 +367,7 @@ def test_a_lost_callee_ends_the_wait(make_job: MakeJob) -> None:
     job = make_job(3, limits=strict(pending_bytes=1, pending_calls_per_peer=2))
     undone = Undone()
     job.agents[0].add_interceptor(undone)
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         calls = [
             rpc.rpc_async("w2", pressure_code.push, (megabytes(1), "lost"), timeout=math.inf)
             for _ in range(4)
@@ -425,7 +425,7 @@ def test_a_message_is_taken_back_once_and_never_when_it_left(end: str) -> None:
 def test_calls_to_different_workers_wait_for_a_place_in_all(make_job: MakeJob, end: str) -> None:
     job = make_job(3, limits=Limits(pending_calls=2))
     name, peer = f"in all {end}", "w1"
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         first = [rpc.rpc_async(peer, remote_code.hold, (name,), timeout=math.inf) for _ in range(2)]
         assert remote_code.entered(name)
         behind = [rpc.rpc_async(peer, remote_code.who, timeout=math.inf) for _ in range(3)]
@@ -513,7 +513,7 @@ def test_errors_give_back(make_job: MakeJob) -> None:
     job = make_job(2, limits=strict(pending_bytes=1))
     agent = job.agents[0]
     peer = agent.worker("w1")
-    with rpc.use_agent(agent):
+    with seams.use_agent(agent):
         for _ in range(2):
             with pytest.raises(remote_code.CustomError, match="refused 1048576 bytes"):
                 rpc.rpc_sync("w1", pressure_code.fail_with, (megabytes(1),))
@@ -537,7 +537,7 @@ def test_a_call_that_expired_on_its_way_gives_back(make_job: MakeJob) -> None:
     """It is dropped where it arrives."""
     job = make_job(2, limits=strict(pending_bytes=1), num_threads=1)
     job.agents[1]._executor._max_threads = 1
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         calls = [
             rpc.rpc_async("w1", pressure_code.push, (megabytes(1), "expired"), timeout=0.2)
             for _ in range(3)
@@ -585,7 +585,7 @@ def test_a_call_that_turns_out_to_fit_no_envelope_gives_back(make_job: MakeJob) 
 
 def test_creations_that_expire_before_they_are_sent_leave_no_rref(make_job: MakeJob) -> None:
     job = make_job(2, limits=strict(pending_bytes=1))
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         held = rpc.rpc_async("w1", pressure_code.push, (megabytes(1), "creations"))
         wait_until("it is in", lambda: meter.inside == 1)
         rref = rpc.remote("w1", pressure_code.Store, (megabytes(1),), timeout=0.05)
@@ -613,7 +613,7 @@ def test_garbage_about_admission_is_refused(make_job: MakeJob) -> None:
     for kind in ("rpc.ask", "rpc.withdraw", "rpc.admit"):
         for body in (None, -1, True, [1], [1, -2], [1, 2.0], ["x", 1], [1, 2**63], 2**63, "x"):
             agent._post(peer, write_body(kind, body))
-    with rpc.use_agent(agent):
+    with seams.use_agent(agent):
         assert rpc.rpc_sync("w1", pressure_code.push, (megabytes(1, 1),)) == MIB
     assert_nothing_is_left(job)
 

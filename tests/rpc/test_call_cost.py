@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from telegrad import rpc
+from telegrad.rpc import seams
 from telegrad.rpc.call.serving import REPLY
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, write_body
@@ -43,7 +44,7 @@ def test_the_callers_end_of_an_empty_call(
         elif event == "c_call":
             functions.append(argument.__qualname__)
 
-    with rpc.use_agent(agent), monkeypatch.context() as patch:
+    with seams.use_agent(agent), monkeypatch.context() as patch:
         patch.setattr(agent._exchange, "post", answer)
         for _ in range(3):
             rpc.rpc_sync("w1", remote_code.who)

@@ -20,6 +20,7 @@ from telegrad.errors import (
     RemoteError,
     UnknownWorkerError,
 )
+from telegrad.rpc import seams
 from telegrad.types import WorkerInfo
 from tests.rpc import form_code
 from tests.rpc.conftest import Job, MakeJob
@@ -72,7 +73,7 @@ def check(form: str, found: Any, expected: Any) -> None:
 
 @pytest.mark.parametrize("to", ["w1", "w0"], ids=["other", "self"])
 def test_every_form_of_what_is_called(job: Job, to: str) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         for form, (func, args, kwargs, expected) in FORMS.items():
             check(form, rpc.rpc_sync(to, func, args, kwargs), expected)
             check(form, rpc.rpc_async(to, func, list(args), kwargs or None).wait(), expected)
@@ -82,7 +83,7 @@ def test_every_form_of_what_is_called(job: Job, to: str) -> None:
 
 @pytest.mark.parametrize("rank", [1, 0], ids=["other", "self"])
 def test_every_form_of_a_name(job: Job, rank: int) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         info = rpc.get_worker_info(f"w{rank}")
         names: list[Any] = [f"w{rank}", rank, np.int64(rank), info, WorkerInfo(*vars_of(info))]
         for to in names:
@@ -110,7 +111,7 @@ def vars_of(info: WorkerInfo) -> tuple[str, int, int]:
 
 @pytest.mark.parametrize("to", ["w1", "w0"], ids=["other", "self"])
 def test_methods_of_an_object_through_its_rref(job: Job, to: str) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         machine: Any = rpc.remote(to, Machine, (5,))
         assert machine.rpc_sync().add(1) == 6
         assert machine.rpc_sync().add(1, times=4) == 10
@@ -153,7 +154,7 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
 
 
 def test_a_form_that_cannot_be_is_refused_before_anything_is_sent(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         sent = rpc.statistics().calls_sent
         for func, error, words in REFUSED.values():
             for verb in (rpc.rpc_sync, rpc.rpc_async, rpc.remote):
@@ -163,7 +164,7 @@ def test_a_form_that_cannot_be_is_refused_before_anything_is_sent(job: Job) -> N
 
 
 def test_generators_are_refused_with_a_hint_at_streams_and_do_not_run(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         for func in (form_code.count_up, form_code.count_up_later):
             words = rf"{func.__name__} .*generator.*rpc\.stream\(to, func"
             with pytest.raises(EncodeError, match=words):
@@ -175,7 +176,7 @@ def test_generators_are_refused_with_a_hint_at_streams_and_do_not_run(job: Job) 
 
 def test_a_coroutine_that_was_not_awaited_is_refused_with_advice(job: Job) -> None:
     with (
-        rpc.use_agent(job.agents[0]),
+        seams.use_agent(job.agents[0]),
         pytest.raises(EncodeError, match="type coroutine; make what returns it async def"),
     ):
         rpc.rpc_sync("w1", form_code.makes_a_coroutine, (1,))
@@ -190,19 +191,19 @@ def test_functions_of_the_standard_library_are_the_callees_to_allow(make_job: Ma
         (print, ("x",), r"'builtins\.print'"),
         (str.upper, ("x",), r"'builtins\.str\.upper'"),
     ]
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         for func, args, words in foreign:
             with pytest.raises(CallRefusedError, match=words):
                 rpc.rpc_sync("w1", func, args)
         with pytest.raises(DecodeError, match="'builtins:print'"):  # as any function that is sent
             rpc.rpc_sync("w1", max, ([1, 2],), {"key": print})
     allowing = make_job(2, callables=["math.*"])
-    with rpc.use_agent(allowing.agents[0]):
+    with seams.use_agent(allowing.agents[0]):
         assert rpc.rpc_sync("w1", math.factorial, (4,)) == 24
 
 
 def test_no_arguments_may_be_none_as_in_torch(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         assert rpc.rpc_sync("w1", form_code.what_ran, None, None) == []
         assert rpc.rpc_async("w1", form_code.what_ran, args=None).wait() == []
         assert rpc.remote("w1", form_code.what_ran, None).to_here() == []
@@ -211,13 +212,13 @@ def test_no_arguments_may_be_none_as_in_torch(job: Job) -> None:
 
 def test_an_object_that_can_be_called_travels_as_an_argument(job: Job) -> None:
     """Where the words for a `func` send the reader: as an argument, and through an RRef."""
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         assert rpc.rpc_sync("w1", form_code.passes, (Threshold(1), 2)) is True
         assert rpc.remote("w1", Threshold, (1,)).rpc_sync()(2) is True
 
 
 def test_wrong_arguments_are_an_error_of_the_function(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         for func in (form_code.plain, form_code.coroutine, form_code.sum_over, Point):
             with pytest.raises(TypeError, match="argument") as info:
                 rpc.rpc_sync("w1", func, (1, 2, 3, 4, 5, 6, 7))

@@ -9,6 +9,7 @@ import pytest
 
 from telegrad import rpc
 from telegrad.errors import CallTimeoutError
+from telegrad.rpc import seams
 from telegrad.rpc.call import calling
 from telegrad.rpc.call.interceptor import CallRecord
 from telegrad.rpc.call.table import CallTable, PendingCall
@@ -116,7 +117,7 @@ def test_a_call_expires_whether_or_not_that_is_soon(
     monkeypatch.setattr(calling, "SOON_SECONDS", 0.1)
     job = make_job(2)
     name = f"expires-{timeout}"
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         future = rpc.rpc_async("w1", remote_code.hold, (name,), timeout=timeout)
         assert future._source is not None
         assert (future._source.deadline is None) == (timeout > 0.1)  # type: ignore[attr-defined]
@@ -130,7 +131,7 @@ def test_a_call_that_is_answered_leaves_no_deadline_behind(make_job: MakeJob) ->
     job = make_job(2)
     agent = job.agents[0]
     before = len(agent._deadlines._heap)
-    with rpc.use_agent(agent):
+    with seams.use_agent(agent):
         for _ in range(100):
             rpc.rpc_sync("w1", remote_code.who, timeout=10.0)
     assert len(agent._deadlines._heap) < before + 50

@@ -18,6 +18,7 @@ from telegrad.errors import (
     NotInitializedError,
     UnknownWorkerError,
 )
+from telegrad.rpc import seams
 from tests.rpc import remote_code
 from tests.rpc.conftest import Job, MakeJob
 
@@ -39,7 +40,7 @@ def test_by_worker_info(job: Job) -> None:
 
 
 def test_args_and_kwargs(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         assert rpc.rpc_sync("w1", remote_code.add, (1, 2)) == 3
         assert rpc.rpc_sync("w1", remote_code.add, [1, 2]) == 3
         assert rpc.rpc_sync("w1", remote_code.add, (1,), {"y": 5}) == 6
@@ -48,7 +49,7 @@ def test_args_and_kwargs(job: Job) -> None:
 
 
 def test_builtins_and_numpy_functions(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         assert rpc.rpc_sync("w1", operator.add, (2, 3)) == 5
         total = rpc.rpc_sync("w1", np.add, (np.arange(3.0), 1.0))
         np.testing.assert_array_equal(total, [1.0, 2.0, 3.0])
@@ -58,14 +59,14 @@ def test_builtins_and_numpy_functions(job: Job) -> None:
 
 
 def test_asynchronous(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         futures = [rpc.rpc_async(f"w{i % 3}", remote_code.add, (i, i)) for i in range(50)]
         assert rpc.wait_all(futures) == [2 * i for i in range(50)]
 
 
 def test_from_a_loop_of_the_users(job: Job) -> None:
     async def main() -> list[str]:
-        with rpc.use_agent(job.agents[0]):
+        with seams.use_agent(job.agents[0]):
             blocking = rpc.rpc_sync("w1", remote_code.who)  # slow here, but no deadlock
             return [blocking, *await asyncio.gather(*(one(f"w{r}") for r in range(3)))]
 
@@ -78,7 +79,7 @@ def test_from_a_loop_of_the_users(job: Job) -> None:
 @pytest.mark.parametrize("to", ["w0", "w1"])
 def test_arguments_and_values_are_copies(job: Job, to: str) -> None:
     array = np.arange(4.0)
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         future = rpc.rpc_async(to, remote_code.double_in_place, (array,))
         array += 100.0  # what was sent is the value at the time of the call
         np.testing.assert_array_equal(future.wait(), 2 * np.arange(4.0))
@@ -89,14 +90,14 @@ def test_arguments_and_values_are_copies(job: Job, to: str) -> None:
 
 def test_big_arrays(job: Job) -> None:
     array = np.random.default_rng(0).standard_normal((1 << 18,))
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         back = rpc.rpc_sync("w1", remote_code.echo, ([array, array],))
         np.testing.assert_array_equal(back[0], array)
         assert back[0] is back[1]
 
 
 def test_a_call_to_oneself_goes_the_same_way(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         value = {"a": [1]}
         back = rpc.rpc_sync("w0", remote_code.echo, (value,))
         assert back == value
@@ -107,13 +108,13 @@ def test_a_call_to_oneself_goes_the_same_way(job: Job) -> None:
 def test_nested_around_a_ring_deeper_than_the_pool(make_job: MakeJob) -> None:
     job = make_job(3, num_threads=2)
     path = [f"w{(i + 1) % 3}" for i in range(24)]
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         assert rpc.rpc_sync("w0", remote_code.chain, (path,)) == ["w0", *path]
         assert rpc.rpc_sync("w0", remote_code.async_chain, (path,)) == ["w0", *path]
 
 
 def test_async_def(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         assert rpc.rpc_sync("w1", remote_code.async_who) == "w1"
         assert rpc.rpc_sync("w1", remote_code.async_to_thread) == (True, True)
         with pytest.raises(remote_code.CustomError, match="from a coroutine"):
@@ -121,7 +122,7 @@ def test_async_def(job: Job) -> None:
 
 
 def test_async_execution(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         assert rpc.rpc_sync("w1", remote_code.add_later, ("w2", 1, 2)) == 4
         with pytest.raises(remote_code.CustomError, match="later") as info:
             rpc.rpc_sync("w1", remote_code.fail_later)
@@ -137,7 +138,7 @@ def test_async_execution(job: Job) -> None:
     "name", ["static_outside", "static_inside", "class_outside", "class_inside"]
 )
 def test_async_execution_on_methods_in_either_order(job: Job, name: str) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         assert rpc.rpc_sync("w1", getattr(remote_code.Methods, name), (5,)) == 5
 
 
@@ -149,7 +150,7 @@ def test_the_mark_is_refused_where_it_means_nothing() -> None:
 
 
 def test_wrong_destinations(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         with pytest.raises(UnknownWorkerError, match="no worker 'ps'.*'w0'"):
             rpc.rpc_async("ps", remote_code.who)
         with pytest.raises(UnknownWorkerError, match="no worker 7"):
@@ -164,7 +165,7 @@ def test_wrong_destinations(job: Job) -> None:
 
 def test_wrong_forms_are_refused_before_anything_is_sent(job: Job) -> None:
     before = job.agents[0].statistics().calls_sent
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         with pytest.raises(TypeError, match=r"write args=\(x,\)"):
             rpc.rpc_sync("w1", remote_code.echo, 3)  # type: ignore[call-overload]
         with pytest.raises(TypeError, match=r"not str.*write args=\(x,\)"):
@@ -191,12 +192,12 @@ def test_wrong_forms_are_refused_before_anything_is_sent(job: Job) -> None:
 
 @pytest.mark.parametrize("timeout", [0, -1.0])
 def test_timeouts_that_mean_nothing(job: Job, timeout: float) -> None:
-    with rpc.use_agent(job.agents[0]), pytest.raises(ValueError, match=r"math\.inf"):
+    with seams.use_agent(job.agents[0]), pytest.raises(ValueError, match=r"math\.inf"):
         rpc.rpc_async("w1", remote_code.who, timeout=timeout)
 
 
 def test_what_the_callee_does_not_have_or_allow(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         with pytest.raises(CallRefusedError):
             rpc.rpc_sync("w1", json.loads, ("1",))
         agent = job.agents[0]
@@ -220,7 +221,7 @@ def test_without_an_agent() -> None:
 
 
 def test_statistics(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         before = rpc.rpc_sync("w1", remote_code.calls_served)
         sent = rpc.statistics().calls_sent
         rpc.rpc_sync("w1", remote_code.who)

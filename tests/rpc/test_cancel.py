@@ -23,7 +23,7 @@ import pytest
 
 from telegrad import rpc
 from telegrad.errors import CallCancelledError, CallTimeoutError, WorkerLostError
-from telegrad.rpc import Limits
+from telegrad.rpc import Limits, seams
 from telegrad.rpc.call.early_cancels import EARLY_CANCELS
 from telegrad.rpc.call.interceptor import CallRecord
 from telegrad.rpc.call.served_call import ServedCall, enter_served_call, last_served_call
@@ -72,7 +72,7 @@ def cancelled(name: str) -> bool:
     return gates(f"{name}-cancelled").wait(20)
 
 
-def early(agent: rpc.Agent) -> dict[tuple[WorkerInfo, int], bool]:
+def early(agent: seams.AgentCore) -> dict[tuple[WorkerInfo, int], bool]:
     return agent._serving._early.remembered
 
 
@@ -273,7 +273,7 @@ def test_a_call_to_oneself(job: Job) -> None:
 
 def test_a_method_through_a_reference(job: Job) -> None:
     rref = job.on(0, rpc.remote, "w1", cancel_code.Model)
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         future = rref.rpc_async().run("method")
         assert entered("method")
         assert future.cancel()
@@ -281,7 +281,7 @@ def test_a_method_through_a_reference(job: Job) -> None:
     with pytest.raises(CallCancelledError):
         future.wait()
     assert_nothing_is_left(job)
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         rref.release()
 
 

@@ -23,6 +23,7 @@ from telegrad.errors import (
     PoolExhaustedError,
     UnknownWorkerError,
 )
+from telegrad.rpc import seams
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster, FaultPlan
 from telegrad.transport import GrpcTransport
@@ -86,7 +87,7 @@ def test_on_a_loop_of_telegrads_it_says_what_to_write(job: Job) -> None:
     agent = job.agents[0]
 
     async def on_the_loop() -> None:
-        with rpc.use_agent(agent), pytest.raises(BlockingCallError, match="rpc.to_thread"):
+        with seams.use_agent(agent), pytest.raises(BlockingCallError, match="rpc.to_thread"):
             doctor.examine()
 
     agent._loop.run(on_the_loop())

@@ -12,6 +12,7 @@ import pytest
 
 from telegrad import rpc
 from telegrad.errors import RemoteError, WorkerLostError
+from telegrad.rpc import seams
 from telegrad.rpc.agent.events import MembershipEvents, _Kind
 from telegrad.rpc.call.failure import Contained, is_interrupt
 from telegrad.rpc.call.interceptor import Interceptor, Message
@@ -52,7 +53,7 @@ def test_a_coroutine_that_leaves_says_so_to_its_caller_alone(
 
 @KINDS
 def test_it_ends_the_use_of_a_value(job: Job, kind: int) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         never = rpc.remote("w1", exit_code.MadeNever, (kind,))
         with pytest.raises(RemoteError, match=says(kind)):
             never.to_here(timeout=20)
@@ -67,7 +68,7 @@ def test_it_ends_the_use_of_a_value(job: Job, kind: int) -> None:
 def test_it_ends_the_stream(job: Job, kind: int) -> None:
     for func in exit_code.STREAMS:
         with (
-            rpc.use_agent(job.agents[0]),
+            seams.use_agent(job.agents[0]),
             rpc.stream("w1", func, (kind,), timeout=20) as stream,
         ):
             assert next(stream) == 1
@@ -78,7 +79,7 @@ def test_it_ends_the_stream(job: Job, kind: int) -> None:
 
 @KINDS
 def test_a_generator_that_leaves_when_it_is_closed(job: Job, kind: int) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         with rpc.stream("w1", exit_code.leaves_when_closed, (kind,), timeout=20) as stream:
             assert next(stream) == 1
         goes_on(job)
@@ -86,13 +87,13 @@ def test_a_generator_that_leaves_when_it_is_closed(job: Job, kind: int) -> None:
 
 @KINDS
 def test_it_ends_what_could_not_be_decoded(job: Job, kind: int) -> None:
-    with rpc.use_agent(job.agents[0]), pytest.raises(RemoteError, match=says(kind)):
+    with seams.use_agent(job.agents[0]), pytest.raises(RemoteError, match=says(kind)):
         rpc.rpc_sync("w1", exit_code.takes, (exit_code.Unsendable(kind, "decode"),), timeout=20)
     goes_on(job)
 
 
 def test_an_error_that_cannot_be_put_in_words(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]), pytest.raises(RemoteError, match="Wordless"):
+    with seams.use_agent(job.agents[0]), pytest.raises(RemoteError, match="Wordless"):
         rpc.rpc_sync("w1", exit_code.raises_wordless, (0,), timeout=20)
     goes_on(job)
 
@@ -147,7 +148,7 @@ def test_an_interceptor(job: Job) -> None:
 
 
 def test_calls_that_run_beside_it_go_on(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         beside = rpc.rpc_async("w1", remote_code.hold_async, ("beside",), timeout=20)
         assert remote_code.entered("beside")
         for kind in range(3):
@@ -194,7 +195,7 @@ def _leaves(kind: int, _: object) -> None:
 
 
 def test_nor_does_one_of_a_call(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         future = rpc.rpc_async("w1", remote_code.hold, ("call",), timeout=20)
         for kind in range(3):
             future.add_done_callback(partial(_leaves, kind))

@@ -24,6 +24,7 @@ from telegrad.errors import (
     RemoteError,
     WorkerLostError,
 )
+from telegrad.rpc import seams
 from telegrad.rpc.call.interceptor import Interceptor, Message
 from telegrad.rpc.seams import fresh_copy
 from telegrad.testing import leaks
@@ -36,7 +37,7 @@ OVER_FAULTS_TOO = True
 
 
 def test_an_exception_keeps_its_type_and_tells_where_it_was_raised(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         future = rpc.rpc_async("w1", remote_code.fail, ("no such thing: é\\n",))
         with pytest.raises(remote_code.CustomError) as info:
             future.wait()
@@ -54,13 +55,13 @@ def test_an_exception_keeps_its_type_and_tells_where_it_was_raised(job: Job) -> 
 
 
 def test_causes_are_kept(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]), pytest.raises(ValueError, match="outer") as info:
+    with seams.use_agent(job.agents[0]), pytest.raises(ValueError, match="outer") as info:
         rpc.rpc_sync("w1", remote_code.fail_with_cause)
     assert isinstance(info.value.__cause__, KeyError)
 
 
 def test_an_exception_over_two_hops(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]), pytest.raises(remote_code.CustomError) as info:
+    with seams.use_agent(job.agents[0]), pytest.raises(remote_code.CustomError) as info:
         rpc.rpc_sync("w1", remote_code.relay_failure, ("w2",))
     notes = [note for note in info.value.__notes__ if "remote traceback" in note.split("\n")[0]]
     assert len(notes) == 1
@@ -78,7 +79,7 @@ def test_a_fresh_copy_has_all_that_the_first_has(error: BaseException) -> None:
 def test_attributes_arrive_wherever_the_exception_keeps_them(job: Job) -> None:
     """`ImportError.name` and slots were lost on the way to the codec, which keeps them."""
     for i, error in enumerate(EXCEPTIONS):
-        with rpc.use_agent(job.agents[0]), pytest.raises(type(error)) as caught:
+        with seams.use_agent(job.agents[0]), pytest.raises(type(error)) as caught:
             rpc.rpc_sync("w1", remote_code.raise_sample, (i,))
         error.__traceback__ = None  # of the thread that raised it, if that was in this process
         assert is_like(caught.value, error)
@@ -87,7 +88,7 @@ def test_attributes_arrive_wherever_the_exception_keeps_them(job: Job) -> None:
 
 def test_a_note_names_the_attributes_that_cannot_travel(job: Job) -> None:
     """An RRef would have to be counted apart from the reply that it came in."""
-    with rpc.use_agent(job.agents[0]), pytest.raises(OddError) as caught:
+    with seams.use_agent(job.agents[0]), pytest.raises(OddError) as caught:
         rpc.rpc_sync("w1", remote_code.raise_with_a_reference)
     assert caught.value.code == 3
     assert not hasattr(caught.value, "rref")
@@ -95,7 +96,7 @@ def test_a_note_names_the_attributes_that_cannot_travel(job: Job) -> None:
 
 
 def test_system_exit_ends_the_call_and_nobody_else(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         with pytest.raises(RemoteError, match="SystemExit: 3") as info:
             rpc.rpc_sync("w1", remote_code.leave)
         assert info.value.type_name == "builtins:SystemExit"
@@ -106,7 +107,7 @@ def test_system_exit_ends_the_call_and_nobody_else(job: Job) -> None:
 
 
 def test_a_value_that_cannot_travel(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         with pytest.raises(EncodeError, match="give_unsendable") as info:
             rpc.rpc_sync("w1", remote_code.give_unsendable)
         assert info.value.path == "value['models'][0]"
@@ -114,7 +115,7 @@ def test_a_value_that_cannot_travel(job: Job) -> None:
 
 
 def test_timeout(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         future = rpc.rpc_async("w1", remote_code.hold, ("timeout",), timeout=0.05)
         with pytest.raises(CallTimeoutError, match="hold on 'w1' took longer") as info:
             future.wait()
@@ -128,7 +129,7 @@ def test_timeout(job: Job) -> None:
 
 
 def test_expiry_cancels_a_coroutine(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         future = rpc.rpc_async("w1", remote_code.hold_async, ("cancel",))
         assert remote_code.entered("cancel")
         job.expire(0, future)
@@ -138,7 +139,7 @@ def test_expiry_cancels_a_coroutine(job: Job) -> None:
 
 
 def test_nested_calls_inherit_what_is_left(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         arguments = ("w2", 500.0)
         left, depth = rpc.rpc_sync("w1", remote_code.time_left_of_nested, arguments, timeout=10.0)
         assert left < 10.0
@@ -149,13 +150,13 @@ def test_nested_calls_inherit_what_is_left(job: Job) -> None:
 
 
 def test_a_nested_call_ends_with_the_outer_deadline(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]), pytest.raises(CallTimeoutError):
+    with seams.use_agent(job.agents[0]), pytest.raises(CallTimeoutError):
         rpc.rpc_sync("w1", remote_code.nested_forever, ("w2", "nested"), timeout=0.1)
     remote_code.release("nested")
 
 
 def test_what_a_call_leaves_behind_inherits_nothing(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         rpc.rpc_sync("w1", remote_code.leaves_a_thread_behind, ("left",), timeout=10.0)
     remote_code.release("left")
     saw = remote_code.gates("left-saw")
@@ -191,7 +192,7 @@ def test_interceptors_see_requests_and_replies(job: Job) -> None:
     recorders = [Recorder() for _ in job.agents]
     for agent, recorder in zip(job.agents, recorders, strict=True):
         agent.add_interceptor(recorder)
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         assert rpc.rpc_sync("w1", remote_code.who) == "w1"
     name = "tests.rpc.remote_code:who"
     assert recorders[0].heard == [("outgoing", False, name), ("incoming", True, name)]
@@ -202,7 +203,7 @@ def test_a_late_reply_is_given_back(job: Job) -> None:
     recorders = [Recorder() for _ in job.agents]
     for agent, recorder in zip(job.agents, recorders, strict=True):
         agent.add_interceptor(recorder)
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         future = rpc.rpc_async("w1", remote_code.hold, ("late",))
         assert remote_code.entered("late")
         job.expire(0, future)
@@ -231,7 +232,7 @@ def test_a_reply_that_nobody_reads_is_given_back(job: Job) -> None:
     agent = job.agents[0]
     agent.add_interceptor(recorder)
     job.agents[1].add_interceptor(Recorder())
-    with rpc.use_agent(agent):
+    with seams.use_agent(agent):
         future = rpc.rpc_async("w1", remote_code.who)
         assert agent.drain(math.inf)
         del future
@@ -247,7 +248,7 @@ def test_a_reply_that_nobody_reads_is_given_back(job: Job) -> None:
 def test_a_failed_encode_leaves_nothing_with_interceptors(job: Job) -> None:
     recorder = Recorder()
     job.agents[0].add_interceptor(recorder)
-    with rpc.use_agent(job.agents[0]), pytest.raises(EncodeError):
+    with seams.use_agent(job.agents[0]), pytest.raises(EncodeError):
         rpc.rpc_sync("w1", remote_code.echo, (remote_code.Unsendable(),))
     assert recorder.heard == []
 
@@ -262,7 +263,7 @@ def test_a_lost_callee_ends_what_waits_for_it(make_job: MakeJob) -> None:
         lost.try_set_result(None)
 
     job.agents[0].on_lost(on_lost)
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         assert rpc.rpc_sync("w2", remote_code.who) == "w2"
         futures = [rpc.rpc_async("w2", remote_code.hold, ("lost",), timeout=math.inf)] * 2
         assert remote_code.entered("lost")
@@ -282,7 +283,7 @@ def test_a_lost_callee_ends_what_waits_for_it(make_job: MakeJob) -> None:
 
 def test_an_evicted_worker_raises_from_every_wait(job: Job) -> None:
     agent = job.agents[0]
-    with rpc.use_agent(agent):
+    with seams.use_agent(agent):
         future = rpc.rpc_async("w1", remote_code.hold, ("evicted",))
         agent.evict(EvictedError("the job goes on without 'w0'", worker="w0", reason="fenced"))
         for _ in range(2):
@@ -309,7 +310,7 @@ def test_a_coroutine_that_holds_the_user_loop_is_named_once(job: Job) -> None:
     logger = logging.getLogger("telegrad.rpc.pool.user_loop")
     logger.addHandler(listener)
     try:
-        with rpc.use_agent(job.agents[0]):
+        with seams.use_agent(job.agents[0]):
             held = rpc.rpc_async("w1", remote_code.holds_the_user_loop, ("held-loop",))
             assert listener.first.wait(20)
             assert rpc.rpc_sync("w1", remote_code.who) == "w1"  # plain functions are not delayed
@@ -322,7 +323,7 @@ def test_a_coroutine_that_holds_the_user_loop_is_named_once(job: Job) -> None:
 
 
 def test_blocking_verbs_on_our_loops_send_nothing(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         with pytest.raises(BlockingCallError, match="await rpc.rpc_async"):
             rpc.rpc_sync("w1", remote_code.blocks_the_user_loop, ("w2",))
         assert job.agents[2].statistics().calls_served == 0
@@ -334,7 +335,7 @@ def test_an_exhausted_pool_takes_no_root_call(make_job: MakeJob) -> None:
     job = make_job(2, num_threads=1)
     executor = job.agents[1]._executor
     executor._max_threads = 1
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         held = rpc.rpc_async("w1", remote_code.hold, ("pool",))
         assert remote_code.entered("pool")
         with pytest.raises(PoolExhaustedError, match="w1"):
@@ -346,7 +347,7 @@ def test_an_exhausted_pool_takes_no_root_call(make_job: MakeJob) -> None:
 def test_garbage_inside_a_well_formed_stream(job: Job, caplog: pytest.LogCaptureFixture) -> None:
     first = job.agents[0]
     peer = first.worker("w1")
-    with caplog.at_level(logging.CRITICAL), rpc.use_agent(first):
+    with caplog.at_level(logging.CRITICAL), seams.use_agent(first):
         for kind in ("rpc.call", "rpc.remote", "rref.fetch", "rpc.cancel", "no.such.kind"):
             first._post(peer, Envelope(kind, call=1 << 40, document=b"\xc1garbage"))
             first._post(peer, write_body(kind, {"func": 3}))
@@ -459,7 +460,7 @@ def test_functions_as_values_are_under_the_policy_of_the_callee(make_job: MakeJo
 
 def test_a_method_of_a_foreign_class_is_refused(job: Job) -> None:
     """Whoever held the token could make a Path at a worker and write files through it."""
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         rref: rpc.RRef[Any] = rpc.remote("w1", operator.getitem, ([Path("nowhere")], 0))
         with pytest.raises(CallRefusedError, match=r"'w1'.*'w0'.*pathlib.Path.write_text"):
             rref.rpc_sync().write_text("x")

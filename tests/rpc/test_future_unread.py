@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from telegrad import rpc
+from telegrad.rpc import seams
 from telegrad.rpc.future.combine import as_completed, collect_all, first_n, wait_all
 from telegrad.rpc.future.future import Future
 from telegrad.rpc.future.unread import Origin, Report, UnreadErrors
@@ -104,7 +105,7 @@ def made_here(offset: int = 0) -> str:
 
 
 def test_a_call(log: Log) -> None:
-    with rpc.use_agent(log.job.agents[0]):
+    with seams.use_agent(log.job.agents[0]):
         rpc.rpc_async("w1", remote_code.fail, ("unread",))
         here = made_here(-1)
     text = log.wait()
@@ -116,7 +117,7 @@ def test_a_call(log: Log) -> None:
 
 
 def test_a_call_whose_reply_came_before_it_was_dropped(log: Log) -> None:
-    with rpc.use_agent(log.job.agents[0]):
+    with seams.use_agent(log.job.agents[0]):
         future = failing()
     until_done(future)
     assert log.told() == ""
@@ -137,7 +138,7 @@ def test_a_call_whose_reply_came_before_it_was_dropped(log: Log) -> None:
     ids=["proxy", "to_thread", "gather", "first_n", "then", "callback"],
 )
 def test_what_else_gives_a_future(log: Log, make: Callable[[], object], label: str) -> None:
-    with rpc.use_agent(log.job.agents[0]):
+    with seams.use_agent(log.job.agents[0]):
         make()
         text = log.wait()
     assert label in text
@@ -147,7 +148,7 @@ def test_what_else_gives_a_future(log: Log, make: Callable[[], object], label: s
 
 @pytest.mark.parametrize("to", ["w1", "w0"])
 def test_an_rref_whose_value_could_not_be_made(log: Log, to: str) -> None:
-    with rpc.use_agent(log.job.agents[0]):
+    with seams.use_agent(log.job.agents[0]):
         rpc.remote(to, remote_code.fail, ("unread",))
         here = made_here(-1)
         text = log.wait()
@@ -187,7 +188,7 @@ def give_to_others(rref: rpc.RRef[Any]) -> None:
 def test_the_failure_of_an_rref_that_somebody_used_is_not_told(
     log: Log, read: Callable[[rpc.RRef[Any]], object], to: str
 ) -> None:
-    with rpc.use_agent(log.job.agents[0]):
+    with seams.use_agent(log.job.agents[0]):
         read(rpc.remote(to, remote_code.fail, ("read",)))
         assert log.told() == ""
 
@@ -195,7 +196,7 @@ def test_the_failure_of_an_rref_that_somebody_used_is_not_told(
 def test_a_stream_that_failed_and_was_dropped(log: Log) -> None:
     agent = log.job.agents[0]
     readers = agent.attached(StreamReaders)
-    with rpc.use_agent(agent):
+    with seams.use_agent(agent):
         for begun in (False, True):
             dropped = rpc.stream("w1", remote_code.one_then_fail, ("unread",))
             here = made_here(-1)
@@ -228,7 +229,7 @@ def test_the_failure_of_a_stream_that_was_read_or_closed_is_not_told(
     log: Log, read: Callable[[rpc.Stream[Any]], object]
 ) -> None:
     agent = log.job.agents[0]
-    with rpc.use_agent(agent):
+    with seams.use_agent(agent):
         read(rpc.stream("w1", remote_code.one_then_fail, ("read",)))
         gc.collect()
         agent.attached(StreamReaders).close_dropped()
@@ -236,7 +237,7 @@ def test_the_failure_of_a_stream_that_was_read_or_closed_is_not_told(
 
 
 def test_a_plain_future_and_its_children(log: Log) -> None:
-    with rpc.use_agent(log.job.agents[0]):
+    with seams.use_agent(log.job.agents[0]):
         future: Future[int] = Future()
         here = made_here(-1)
         future.set_exception(ValueError("mine"))
@@ -256,7 +257,7 @@ def test_a_plain_future_and_its_children(log: Log) -> None:
 
 
 def test_a_method_of_the_agent_is_not_where_it_was_made(log: Log) -> None:
-    log.job.agents[0].rpc_async("w1", remote_code.fail, ("unread",))
+    seams.agent_of(log.job.agents[0]).rpc_async("w1", remote_code.fail, ("unread",))
     here = made_here(-1)
     assert here in log.wait()
 
@@ -290,7 +291,7 @@ async def awaiting(future: Future[int]) -> int:
 def test_an_error_that_was_read_or_handed_on_is_not_told(
     log: Log, read: Callable[[Future[Any]], object]
 ) -> None:
-    with rpc.use_agent(log.job.agents[0]):
+    with seams.use_agent(log.job.agents[0]):
         read(failing())
         plain: Future[int] = Future()
         plain.set_exception(remote_code.CustomError("plain", code=1))
@@ -300,7 +301,7 @@ def test_an_error_that_was_read_or_handed_on_is_not_told(
 
 
 def test_what_wait_all_left_unread_when_it_timed_out_is_told(log: Log) -> None:
-    with rpc.use_agent(log.job.agents[0]):
+    with seams.use_agent(log.job.agents[0]):
         futures: list[Future[int]] = [Future(), Future()]
         with pytest.raises(TimeoutError):
             wait_all(futures, timeout=0.001)
@@ -310,7 +311,7 @@ def test_what_wait_all_left_unread_when_it_timed_out_is_told(log: Log) -> None:
 
 
 def test_values_and_what_the_library_makes_for_itself_are_not_told(log: Log) -> None:
-    with rpc.use_agent(log.job.agents[0]):
+    with seams.use_agent(log.job.agents[0]):
         rpc.rpc_async("w1", remote_code.add, (1, 2))
         rpc.remote("w1", remote_code.add, (1, 2))
         with pytest.raises(remote_code.CustomError):
@@ -354,7 +355,7 @@ def test_the_queue_is_looked_through_off_the_loop_and_only_when_something_may_co
 
 def test_a_finaliser_takes_no_lock_and_decodes_nothing(log: Log) -> None:
     """It runs wherever the garbage collector does: inside the future's own lock, say."""
-    with rpc.use_agent(log.job.agents[0]):
+    with seams.use_agent(log.job.agents[0]):
         future: Future[Any] = failing()
         until_done(future)
         rpc.rpc_sync("w1", remote_code.who)  # its reply done with, the loop holds the first no more
@@ -371,7 +372,7 @@ def test_what_is_in_the_queue_at_the_end_is_told_too(
 ) -> None:
     monkeypatch.setattr(UnreadErrors, "_look", lambda self: None)
     agent = job.agents[2]
-    with rpc.use_agent(agent):
+    with seams.use_agent(agent):
         future: Future[int] = Future()
         future.set_exception(ValueError("at the end"))
         del future

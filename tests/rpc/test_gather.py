@@ -20,6 +20,7 @@ from telegrad.errors import (
     UnknownWorkerError,
     WorkerLostError,
 )
+from telegrad.rpc import seams
 from telegrad.rpc.future.future import Future
 from telegrad.testing import Cluster
 from telegrad.testing.leaks import wait_until_gone
@@ -326,7 +327,7 @@ async def test_gather_on_two_loops_of_the_users_at_once(job: Job) -> None:
         async def main() -> list[Any]:
             return await rpc.gather([(to, remote_code.who) for to in WORKERS])
 
-        with rpc.use_agent(job.agents[0]):
+        with seams.use_agent(job.agents[0]):
             return asyncio.run(main())
 
     both = await asyncio.gather(asyncio.to_thread(run), asyncio.to_thread(run))
@@ -371,7 +372,7 @@ def test_nor_where_a_loop_completes_one_that_nobody_raced(job: Job) -> None:
     loop = LoopThread("test-loop").acquire()
 
     async def complete() -> None:
-        with rpc.use_agent(job.agents[0]):
+        with seams.use_agent(job.agents[0]):
             plain.set_result(1)
 
     try:

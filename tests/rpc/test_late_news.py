@@ -10,6 +10,7 @@ import pytest
 from telegrad import rpc
 from telegrad.rendezvous import control as messages
 from telegrad.rendezvous.joined_job import MemberEvents
+from telegrad.rpc import seams
 from telegrad.testing import leaks
 from tests.rpc import remote_code
 from tests.rpc.conftest import Job, MakeJob
@@ -48,7 +49,7 @@ def line(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowLine]:
     slow.let_go()
 
 
-def at_the_door(agent: rpc.Agent) -> None:
+def at_the_door(agent: seams.AgentCore) -> None:
     guests = agent._exchange._guests
     assert guests is not None
     leaks.wait_until_gone("doors with nobody", lambda: [] if guests._waiting else ["w1's"])

@@ -9,7 +9,7 @@ import pytest
 
 from telegrad import rpc
 from telegrad.errors import DecodeError, EncodeError, PoolExhaustedError
-from telegrad.rpc import Limits
+from telegrad.rpc import Limits, seams
 from telegrad.rpc.seams import connection_limits
 from telegrad.testing import leaks
 from telegrad.transport import ConnectionLimits
@@ -55,7 +55,7 @@ def test_limits_reach_what_is_decoded(make_job: MakeJob) -> None:
     deep: list[Any] = []
     for _ in range(50):
         deep = [deep]
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         for value, words in ((deep, "Limits.depth"), ([1.5] * 1500, "Limits.elements")):
             with pytest.raises(DecodeError, match=words):
                 rpc.rpc_sync("w1", remote_code.echo, (value,))

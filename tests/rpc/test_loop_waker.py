@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from telegrad import rpc
+from telegrad.rpc import seams
 from telegrad.rpc.future.future import Future
 from telegrad.rpc.future.waits import LoopWakers, _LoopWaker
 from tests.rpc.plain_futures import start
@@ -45,7 +45,7 @@ class Agent:
 def loop() -> Any:
     agent: Any = Agent()
     loop = CountingLoop()
-    with rpc.use_agent(agent):
+    with seams.use_agent(agent):
         yield loop
     loop.close()
 

@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 
 from telegrad import rpc
+from telegrad.rpc import seams
 from tests.rpc import remote_code
 from tests.rpc.conftest import Job
 
@@ -26,11 +27,11 @@ def uvloop_runner() -> asyncio.Runner:
 RUNNERS = [asyncio.Runner, uvloop_runner]
 
 
-async def many_calls(agent: rpc.Agent, met: threading.Barrier | None = None) -> list[int]:
+async def many_calls(agent: seams.AgentCore, met: threading.Barrier | None = None) -> list[int]:
     """Awaits plain and coroutine functions, all at once, with timers of the loop in between."""
     if met is not None:
         met.wait(20)  # both loops run; a wait of the test's, before any of theirs
-    with rpc.use_agent(agent):
+    with seams.use_agent(agent):
         plain = [rpc.rpc_async("w1", remote_code.add, (i, i)) for i in range(N_CALLS)]
         awaited = [rpc.rpc_async("w2", remote_code.async_add, (i, 1)) for i in range(N_CALLS)]
         await asyncio.sleep(0)
@@ -97,7 +98,7 @@ def test_verbs_that_block_may_do_so_in_a_running_loop(job: Job) -> None:
     """As in a notebook: the loop is the user's, and only his waits."""
 
     async def cell() -> object:
-        with rpc.use_agent(job.agents[0]):
+        with seams.use_agent(job.agents[0]):
             rref = rpc.remote("w1", remote_code.who)
             assert await rref == "w1"
             return rpc.rpc_sync("w1", remote_code.who), rref.to_here()

@@ -21,6 +21,7 @@ from telegrad.errors import (
     WorkerLostError,
 )
 from telegrad.rendezvous import JoinedJob
+from telegrad.rpc import seams
 from telegrad.testing import leaks
 from tests.patience import with_more_time
 from tests.repeated import TRANSPORTS
@@ -58,7 +59,7 @@ def make_world(worlds: list[World], kind: str) -> functools.partial[World]:
 MakeWorld = functools.partial[World]
 
 
-def who(agent: rpc.Agent, to: str | rpc.WorkerInfo) -> object:
+def who(agent: seams.AgentCore, to: str | rpc.WorkerInfo) -> object:
     return agent.call(to, remote_code.who).wait(LIMIT)
 
 
@@ -272,7 +273,7 @@ def test_callbacks_run_in_order_and_may_call_and_fail(
         order.append(f"lost {worker.name}")
         done.set()
 
-    with rpc.use_agent(first):
+    with seams.use_agent(first):
         rpc.on_join(joined)
         rpc.on_loss(lost)
     others = [world.join(r, start_when=1) for r in (1, 2, 3)]
@@ -306,7 +307,7 @@ def test_a_callback_may_shut_the_agent_down(make_world: MakeWorld) -> None:
         rpc.shutdown()
         done.set()
 
-    with rpc.use_agent(first):
+    with seams.use_agent(first):
         rpc.on_loss(lost)
     world.kill(second)
     assert done.wait(LIMIT)
@@ -318,7 +319,7 @@ def test_what_is_no_callback(make_world: MakeWorld) -> None:
 
     async def later(worker: rpc.WorkerInfo) -> None: ...
 
-    with rpc.use_agent(agent):
+    with seams.use_agent(agent):
         for wrong in (later, None):
             with pytest.raises(TypeError, match="on_join takes a plain function"):
                 rpc.on_join(wrong)  # type: ignore[arg-type]
@@ -362,7 +363,7 @@ def test_every_wait_of_an_evicted_worker_says_so(make_world: MakeWorld) -> None:
     """Those for a worker that has heard of it, too: what it says is held until it is known why."""
     world = make_world(3)
     first, second, third = world.join_all()
-    with rpc.use_agent(third):
+    with seams.use_agent(third):
         fetched = rpc.remote("w0", remote_code.who)
         assert fetched.to_here() == "w0"
         created = rpc.remote("w1", remote_code.hold, ("creating",))
@@ -387,7 +388,7 @@ def test_every_wait_of_an_evicted_worker_says_so(make_world: MakeWorld) -> None:
     what, (worker, error) = heard.next()
     assert (what, worker) == ("loss", third.info)
     assert isinstance(error, EvictedError)
-    with rpc.use_agent(third):
+    with seams.use_agent(third):
         for verb in (
             functools.partial(rpc.rpc_sync, "w0", remote_code.who),
             functools.partial(rpc.remote, "w1", remote_code.who),
@@ -412,7 +413,7 @@ def test_who_was_cut_off_hears_of_its_eviction_whomever_it_lost_before(
     forming = [world.submit(form, each) for each in (first, third)]
     _, group = (each.result(LIMIT) for each in forming)
     store = third.attached(JoinedJob).store
-    with rpc.use_agent(third):
+    with seams.use_agent(third):
         fetched = rpc.remote("w0", remote_code.who)
         assert fetched.to_here() == "w0"
         created = rpc.remote("w1", remote_code.hold, ("creating",), timeout=math.inf)
@@ -441,8 +442,8 @@ def test_who_was_cut_off_hears_of_its_eviction_whomever_it_lost_before(
         asking.result(LIMIT)
 
 
-def form(agent: rpc.Agent) -> dist.ProcessGroup:
-    with rpc.use_agent(agent):
+def form(agent: seams.AgentCore) -> dist.ProcessGroup:
+    with seams.use_agent(agent):
         return dist.new_group([0, 2])
 
 

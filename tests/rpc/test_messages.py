@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from telegrad.rpc import Agent
+from telegrad.rpc.seams import AgentCore
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 from tests.rpc.conftest import Job
@@ -20,7 +20,7 @@ def test_buffers_arrive_behind_the_body_and_are_writable(job: Job) -> None:
     def take(peer: WorkerInfo, envelope: Envelope) -> None:
         for buffer in envelope.buffers:
             memoryview(buffer).cast("B")[:1] = b"!"
-        got.append((Agent.read(envelope), [bytes(buffer) for buffer in envelope.buffers]))
+        got.append((AgentCore.read(envelope), [bytes(buffer) for buffer in envelope.buffers]))
         arrived.set()
 
     two.register_handler("test.buffers", take)

@@ -14,6 +14,7 @@ from telegrad import rpc
 from telegrad._distributed import make_agent
 from telegrad.errors import UnreachableWorkerError
 from telegrad.rendezvous import Coordinator, JobAddress, join_job
+from telegrad.rpc import seams
 from telegrad.testing import leaks
 from telegrad.transport import (
     GrpcTransport,
@@ -44,7 +45,7 @@ class Job:
     def _transports(self) -> list[Transport]:
         return [InprocTransport(self._network) if self._kind == "inproc" else GrpcTransport()]
 
-    def join(self, rank: int, listens: bool, *, late: bool = False) -> rpc.Agent:
+    def join(self, rank: int, listens: bool, *, late: bool = False) -> seams.AgentCore:
         return make_agent(
             JobAddress(
                 host="test",
@@ -64,7 +65,7 @@ class Job:
         )
 
     def on(self, rank: int, func: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        with rpc.use_agent(self.agents[rank]):
+        with seams.use_agent(self.agents[rank]):
             return func(*args, **kwargs)
 
     def close(self) -> None:

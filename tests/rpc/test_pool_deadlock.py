@@ -10,6 +10,7 @@ import pytest
 
 from telegrad import rpc
 from telegrad.errors import PoolExhaustedError
+from telegrad.rpc import seams
 from telegrad.rpc.seams import WaitProbes
 from telegrad.testing.leaks import wait_until_gone
 from tests.rpc import remote_code, waiting_code
@@ -55,7 +56,7 @@ def test_64_chains_of_20_nested_calls_in_pools_of_4(make_job: MakeJob) -> None:
     # Not about liveness: 1,280 threads leave the loop little time where the machine has none.
     job = make_job(2, num_threads=THREADS, timeout=50.0, lost_after=50.0)
     path = ["w1", "w0"] * (DEPTH // 2)
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         chains = [rpc.rpc_async("w0", remote_code.chain, (path,)) for _ in range(CHAINS)]
         assert rpc.wait_all(chains) == [["w0", *path]] * CHAINS
     assert [agent.attached(WaitProbes).reported for agent in job.agents] == [0, 0]
@@ -68,7 +69,7 @@ def test_a_synchronous_server_with_fewer_threads_than_trainers(make_job: MakeJob
     steps = 3
 
     def train(r: int) -> list[float]:
-        with rpc.use_agent(job.agents[r]):
+        with seams.use_agent(job.agents[r]):
             given: rpc.RRef[Server] = waiting_code.take(f"server-of-w{r}")
             with given:
                 return [float(given.rpc_sync().push(np.ones(3))[0]) for _ in range(steps)]
@@ -85,7 +86,7 @@ def test_a_synchronous_server_whose_handlers_call_back_first(make_job: MakeJob) 
     job = make_job(2, num_threads=1)
     server = job.on(0, rpc.RRef, Server(8))
     job.on(0, rpc.rpc_sync, "w1", waiting_code.put, ("the-server", server))
-    with rpc.use_agent(job.agents[1]):
+    with seams.use_agent(job.agents[1]):
         given: rpc.RRef[Server] = waiting_code.take("the-server")
         pushes = [given.rpc_async().push_and_look_back(np.ones(3), "w1") for _ in range(8)]
         assert rpc.wait_all(pushes) == ["w1"] * 8

@@ -20,7 +20,7 @@ from telegrad.errors import (
     UnknownWorkerError,
     WorkerLostError,
 )
-from telegrad.rpc import RRef
+from telegrad.rpc import RRef, seams
 from telegrad.rpc.publish import _Published
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster, no_leaked_references
@@ -63,7 +63,7 @@ def published(job: Job, rank: int) -> _Published:
     return job.agents[rank].attached(_Published)
 
 
-def counted(agent: rpc.Agent) -> int:
+def counted(agent: seams.AgentCore) -> int:
     statistics = agent.statistics()
     return statistics.owned_rrefs + statistics.user_rrefs
 

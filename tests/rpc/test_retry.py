@@ -23,6 +23,7 @@ from telegrad.errors import (
     UnknownWorkerError,
     WorkerLostError,
 )
+from telegrad.rpc import seams
 from telegrad.rpc.call.retry import Retries, is_idempotent
 from telegrad.testing import leaks
 from tests.rpc import cancel_code, remote_code
@@ -103,7 +104,7 @@ def test_what_takes_no_mark(what: Any) -> None:
 def test_functions_that_are_not_marked_are_never_retried(job: Job) -> None:
     with pytest.raises(ValueError, match=r"hold, which is not marked.*@rpc\.idempotent"):
         call(job, 0, cancel_code.hold, "never")
-    with rpc.use_agent(job.agents[0]), pytest.raises(ValueError, match="not marked"):
+    with seams.use_agent(job.agents[0]), pytest.raises(ValueError, match="not marked"):
         rpc.rpc_sync("w1", operator.add, (1, 2), retry=3)
     assert call(job, 0, operator.add, 1, 2, retry=0).wait() == 3
 
@@ -130,7 +131,7 @@ def test_errors_of_the_form_are_raised_at_once(job: Job) -> None:
 
 def test_a_call_that_is_answered_is_made_once(job: Job) -> None:
     served = job.agents[1].statistics().calls_served
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         assert rpc.rpc_sync("w1", cancel_code.who_again, retry=5) == "w1"
         assert rpc.rpc_sync("w0", cancel_code.who_again, retry=5) == "w0"
         assert rpc.rpc_sync(1, cancel_code.Marked.above, retry=5) == 1
@@ -206,7 +207,7 @@ def test_the_arguments_are_those_of_the_call(job: Job) -> None:
 
 
 def test_references_travel_again(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         rref = rpc.RRef({"lr": 0.1})
     future = call(job, 0, cancel_code.fetch_again, "rref", rref)
     assert entered("rref")
@@ -215,7 +216,7 @@ def test_references_travel_again(job: Job) -> None:
     gates("rref").set()
     job.rejoin(1)
     assert future.wait() == {"lr": 0.1}
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         rref.release()
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from telegrad import rpc
 from telegrad.launch import LocalWorkers
+from telegrad.rpc import seams
 from telegrad.testing import leaks
 from tests.repeated import repeated
 
@@ -21,9 +22,9 @@ OPTIONS = rpc.RpcOptions(token="a token that only the tests use", timeout=60.0)
 
 
 @pytest.fixture
-def agent() -> Iterator[rpc.Agent]:
+def agent() -> Iterator[seams.AgentCore]:
     with rpc.init_rpc("me", options=OPTIONS) as started:
-        yield started
+        yield seams.core_of(started)
 
 
 @rpc.idempotent
@@ -50,7 +51,7 @@ def first_attempt(path: Path) -> int:
 
 @repeated
 def test_the_process_is_killed_and_another_one_takes_its_name(
-    agent: rpc.Agent, tmp_path: Path, run: int
+    agent: seams.AgentCore, tmp_path: Path, run: int
 ) -> None:
     path = tmp_path / "attempt"
     with LocalWorkers(names=["ps"]):

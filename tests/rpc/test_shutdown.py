@@ -19,6 +19,7 @@ from telegrad.errors import (
 )
 from telegrad.rendezvous import JoinedJob
 from telegrad.rendezvous import control as reminder
+from telegrad.rpc import seams
 from telegrad.rpc.agent.ambient import process_agent
 from telegrad.rpc.agent.shutdown import _State
 from telegrad.testing import leaks
@@ -48,7 +49,7 @@ def in_thread(func: object, **kwargs: object) -> tuple[threading.Thread, rpc.Fut
 def test_graceful_shutdown_serves_until_all_have_called_it(job: Job) -> None:
     first, *others = job.agents
     ending = [in_thread(agent.shutdown) for agent in others]
-    with rpc.use_agent(first):
+    with seams.use_agent(first):
         assert rpc.rpc_sync("w1", remote_code.chain, (["w2", "w0", "w1"],))[-1] == "w1"
         assert not any(outcome.done() for _, outcome in ending)
         first.shutdown()
@@ -58,7 +59,7 @@ def test_graceful_shutdown_serves_until_all_have_called_it(job: Job) -> None:
 
 
 def test_calls_in_flight_are_answered_before_it_leaves(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         future = rpc.rpc_async("w1", remote_code.hold, ("flight",))
         assert remote_code.entered("flight")
         ending = [in_thread(agent.shutdown) for agent in job.agents]
@@ -83,7 +84,8 @@ def test_it_is_idempotent_and_legal_from_several_threads(make_job: MakeJob) -> N
 
 def test_the_verb_waits_for_another_thread_that_closes(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that an `init_rpc` behind it finds the ports free."""
-    agent = rpc.init_rpc()
+    rpc.init_rpc()
+    agent = seams.current_agent()
     closing, may_close = threading.Event(), threading.Event()
     close = agent.close
 
@@ -108,7 +110,8 @@ def test_the_verb_waits_for_another_thread_that_closes(monkeypatch: pytest.Monke
 
 def test_once_more_inside_itself_it_waits_for_nothing() -> None:
     """As when a signal handler or a finaliser calls it."""
-    agent = rpc.init_rpc()
+    rpc.init_rpc()
+    agent = seams.current_agent()
     called: list[str] = []
 
     def again() -> None:
@@ -130,7 +133,7 @@ def test_after_shutdown(make_job: MakeJob) -> None:
     agent.shutdown(graceful=False)
     with pytest.raises(NotInitializedError, match="was shut down"):
         pending.wait(20)
-    with rpc.use_agent(agent):
+    with seams.use_agent(agent):
         assert not rpc.is_initialized()
         with pytest.raises(NotInitializedError, match="was shut down"):
             rpc.rpc_sync("w1", remote_code.who)
@@ -284,7 +287,7 @@ def test_a_worker_that_leaves_at_once_holds_nobody_up(job: Job) -> None:
 
 
 def test_on_the_user_loop_it_is_refused(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]), pytest.raises(BlockingCallError, match="shutdown"):
+    with seams.use_agent(job.agents[0]), pytest.raises(BlockingCallError, match="shutdown"):
         rpc.rpc_sync("w1", remote_code.shuts_down)
 
 
@@ -302,20 +305,20 @@ def test_callbacks_of_shutdown(make_job: MakeJob) -> None:
 
 def test_context_managers(make_job: MakeJob) -> None:
     job = make_job(1)
-    with job.agents[0] as agent:
+    with seams.agent_of(job.agents[0]) as agent:
         assert agent.name == "w0"
     assert agent.ended
 
     async def main() -> None:
-        async with make_job(1).agents[0] as inner:
-            assert await inner.call("w0", remote_code.add, (1, 2)) == 3
+        async with seams.agent_of(make_job(1).agents[0]) as inner:
+            assert await inner.rpc_async("w0", remote_code.add, (1, 2)) == 3
         assert inner.ended
 
     asyncio.run(main())
     heard: list[str] = []
     failing = make_job(1).agents[0]
     failing.before_leaving(lambda _: heard.append("graceful"))
-    with pytest.raises(KeyError), failing:
+    with pytest.raises(KeyError), seams.agent_of(failing):
         raise KeyError("in the block")
     assert failing.ended
     assert not heard

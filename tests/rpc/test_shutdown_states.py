@@ -19,6 +19,7 @@ from telegrad.errors import (
     WorkerLostError,
 )
 from telegrad.rendezvous import CallOff
+from telegrad.rpc import seams
 from telegrad.rpc.seams import call_off_joins, set_process_agent
 from telegrad.testing import leaks
 from telegrad.transport import loop
@@ -42,7 +43,7 @@ def test_in_a_call_that_is_served_it_is_refused(
     job: Job, function: Callable[..., object], arguments: tuple[object, ...], ends: str
 ) -> None:
     """It would wait for its caller, which waits for it: until the deadline of the call."""
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         with pytest.raises(BlockingCallError, match=f"on '{ends}' would wait for the very call"):
             rpc.rpc_sync("w1", function, arguments)
         assert rpc.rpc_sync("w1", remote_code.who) == "w1"
@@ -50,7 +51,7 @@ def test_in_a_call_that_is_served_it_is_refused(
 
 
 def test_in_a_call_that_is_served_one_may_leave_at_once(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         with pytest.raises(WorkerLostError, match="left without a graceful shutdown"):
             rpc.rpc_sync("w1", remote_code.shuts_down_in_the_pool, (False,))
         assert rpc.rpc_sync("w2", remote_code.who) == "w2"
@@ -61,7 +62,7 @@ def test_in_a_call_that_is_served_one_may_leave_at_once(job: Job) -> None:
 def test_a_call_that_another_agent_serves_is_no_reason(make_job: MakeJob) -> None:
     job, other = make_job(2), make_job(1).agents[0]
     remote_code.gates("kept").payload = other.shutdown  # type: ignore[attr-defined]
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         assert rpc.rpc_sync("w1", remote_code.runs_what_was_kept) is None
     assert other.ended
 
@@ -75,10 +76,10 @@ def test_an_interrupt_does_not_look_like_the_end_of_the_job(
     pending = second.call("w0", remote_code.hold, ("interrupt",), timeout=float("inf"))
     assert remote_code.entered("interrupt")
 
-    def interrupted(agent: rpc.Agent, deadline: float, given_up: bool) -> bool:
+    def interrupted(agent: seams.AgentCore, deadline: float, given_up: bool) -> bool:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(rpc.Agent, "drain", interrupted)
+    monkeypatch.setattr(seams.AgentCore, "drain", interrupted)
     with pytest.raises(KeyboardInterrupt):
         first.shutdown()
     monkeypatch.undo()
@@ -264,7 +265,7 @@ def test_just_when_init_rpc_has_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(*next(iter(TOKEN.items())))
     set_agent = set_process_agent
 
-    def shut_down_first(agent: rpc.Agent) -> None:
+    def shut_down_first(agent: seams.AgentCore) -> None:
         thread = threading.Thread(target=call_off_joins, args=(0.0,))
         thread.start()
         thread.join()

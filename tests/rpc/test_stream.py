@@ -21,6 +21,7 @@ from telegrad.errors import (
     RemoteError,
     UnknownWorkerError,
 )
+from telegrad.rpc import seams
 from tests.rpc import remote_code, stream_code
 from tests.rpc.conftest import Job
 
@@ -36,7 +37,7 @@ EITHER: list[Callable[..., Any]] = [
 @pytest.mark.parametrize("func", EITHER)
 @pytest.mark.parametrize("to", ["w0", "w1", 2])
 def test_items_come_in_order(job: Job, func: Callable[..., Any], to: Any) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         assert list(rpc.stream(to, func, (200,))) == list(range(200))
         assert list(rpc.stream(to, func, (0,))) == []
         assert list(rpc.stream(to, func, (), {"n": 1})) == [0]
@@ -49,14 +50,14 @@ def test_from_a_loop_of_the_users(job: Job, func: Callable[..., Any]) -> None:
             return [each async for each in items]
 
     async def main() -> list[list[int]]:
-        with rpc.use_agent(job.agents[0]):
+        with seams.use_agent(job.agents[0]):
             return await asyncio.gather(*(read(f"w{i % 3}") for i in range(9)))
 
     assert asyncio.run(main()) == [list(range(100))] * 9
 
 
 def test_many_at_once(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         streams = [rpc.stream(f"w{i % 3}", EITHER[i % 2], (60,)) for i in range(12)]
         read = [[next(each) for each in streams] for _ in range(60)]
         assert read == [[i] * 12 for i in range(60)]
@@ -64,14 +65,14 @@ def test_many_at_once(job: Job) -> None:
 
 
 def test_other_iterators_and_methods_of_classes(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         assert list(rpc.stream("w1", stream_code.Squares, (4,))) == [0, 1, 4, 9]
         assert list(rpc.stream("w1", stream_code.Squares.upto, (4,))) == [0, 1, 4, 9]
         assert list(rpc.stream("w1", stream_code.Squares.named, (2,))) == ["Squares"] * 2
 
 
 def test_items_are_values_at_the_time_of_the_yield(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         for to in ("w0", "w1"):
             items = list(rpc.stream(to, stream_code.arrays, (50, 10)))
             np.testing.assert_array_equal(items, [np.full(10, float(i)) for i in range(50)])
@@ -80,7 +81,7 @@ def test_items_are_values_at_the_time_of_the_yield(job: Job) -> None:
 
 def test_big_items_do_not_change_the_order(job: Job) -> None:
     big = 1 << 15  # 256 KiB: by the bulk lanes
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         items = list(rpc.stream("w1", stream_code.sizes, (big,)))
         assert [each[0] for each in items] == list(range(20))
         assert [each.size for each in items] == [2 if i % 3 else big for i in range(20)]
@@ -91,7 +92,7 @@ def test_big_items_do_not_change_the_order(job: Job) -> None:
 def test_an_error_comes_after_the_items_before_it(
     job: Job, func: Callable[..., Any], n: int
 ) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         items = rpc.stream("w1", func, (n,))
         assert [next(items) for _ in range(n)] == list(range(n))
         for _ in range(2):  # and again
@@ -104,7 +105,7 @@ def test_an_error_comes_after_the_items_before_it(
 
 
 def test_an_item_that_cannot_travel(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         items = rpc.stream("w1", stream_code.gives_unsendable, ("unsendable",))
         assert next(items) == 1
         with pytest.raises(EncodeError, match="gives_unsendable"):
@@ -112,7 +113,7 @@ def test_an_item_that_cannot_travel(job: Job) -> None:
 
 
 def test_what_is_no_stream(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         for value in (3, [1, 2], None):
             with pytest.raises(TypeError, match="generator functions.*rpc_sync"):
                 next(rpc.stream("w1", stream_code.no_iterator, (value,)))
@@ -125,7 +126,7 @@ def test_what_is_no_stream(job: Job) -> None:
 
 
 def test_what_is_refused_before_anything_is_sent(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         sent = rpc.statistics().calls_sent
         with pytest.raises(UnknownWorkerError):
             rpc.stream("nobody", stream_code.count, (1,))
@@ -145,14 +146,14 @@ def test_what_is_refused_before_anything_is_sent(job: Job) -> None:
 
 
 def test_what_the_producer_refuses(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         with pytest.raises(CallRefusedError):
             next(rpc.stream("w1", threading.enumerate))  # type: ignore[arg-type]
         assert list(rpc.stream("w1", stream_code.count, (1,))) == [0]
 
 
 def test_an_exception_that_would_end_the_program(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         for func, name in (
             (stream_code.leaves, "SystemExit"),
             (stream_code.acancels_itself, "CancelledError"),
@@ -165,12 +166,12 @@ def test_an_exception_that_would_end_the_program(job: Job) -> None:
 
 @pytest.mark.parametrize("func", [stream_code.sets_a_variable, stream_code.asets_a_variable])
 def test_a_generator_stays_in_one_context(job: Job, func: Callable[..., Any]) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         assert list(rpc.stream("w1", func, (300,))) == ["inside"] * 300 + ["outside"]
 
 
 def test_served_calls_read_streams(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         for func in (stream_code.count, stream_code.acount):
             assert rpc.rpc_sync("w1", stream_code.total, ("w2", func, 100)) == 4950
             assert rpc.rpc_sync("w1", stream_code.total, ("w1", func, 100)) == 4950
@@ -181,12 +182,12 @@ def test_served_calls_read_streams(job: Job) -> None:
 @pytest.mark.parametrize("func", [stream_code.relayed, stream_code.arelayed])
 def test_streams_of_streams(job: Job, func: Callable[..., Any]) -> None:
     path = ["w2", "w0", "w1", "w2"]
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         assert list(rpc.stream("w1", func, (path, 100))) == list(range(100))
 
 
 def test_several_threads_share_the_items(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         items = rpc.stream("w1", stream_code.count, (400,))
         with ThreadPoolExecutor(4) as pool:
             read = [each.result() for each in [pool.submit(list, items) for _ in range(4)]]
@@ -195,19 +196,19 @@ def test_several_threads_share_the_items(job: Job) -> None:
 
 
 def test_a_stream_is_not_read_on_a_loop_of_telegrads(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]), pytest.raises(BlockingCallError, match="async for"):
+    with seams.use_agent(job.agents[0]), pytest.raises(BlockingCallError, match="async for"):
         rpc.rpc_sync("w1", stream_code.blocks_the_user_loop, ("w1",))
     remote_code.gates.open_all()
 
 
 def test_the_deadline_and_depth_in_a_stream(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         [(left, depth)] = rpc.stream("w1", stream_code.time_left_in_a_stream, timeout=5.0)
         assert (left, depth) == (float("inf"), 1)
 
 
 def test_repr(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         items = rpc.stream("w1", stream_code.count, (3,))
         assert repr(items) == (
             "<Stream of tests.rpc.stream_code:count on 'w1': open, 0 items taken>"

@@ -21,6 +21,7 @@ from telegrad.errors import (
     NotInitializedError,
     WorkerLostError,
 )
+from telegrad.rpc import seams
 from telegrad.rpc.stream.messages import ITEM, MORE
 from telegrad.rpc.stream.protocol import WINDOW_BYTES, WINDOW_ITEMS
 from telegrad.rpc.stream.reading import StreamReaders
@@ -69,7 +70,7 @@ def left(job: Job) -> list[str]:
 @pytest.mark.parametrize("func", FOREVER)
 def test_a_generator_rests_when_it_is_ahead(job: Job, func: Callable[..., Any]) -> None:
     producer = job.agents[1]
-    with rpc.use_agent(job.agents[0]), rpc.stream("w1", func, ("ahead",)) as items:
+    with seams.use_agent(job.agents[0]), rpc.stream("w1", func, ("ahead",)) as items:
         wait_for("rest", rests(job, 1))
         assert counts.yielded("ahead") == WINDOW_ITEMS
         wait_for("no thread", lambda: producer._executor.busy == 0)
@@ -86,7 +87,7 @@ def test_a_generator_rests_when_it_is_ahead(job: Job, func: Callable[..., Any]) 
 
 def test_big_items_are_fewer_ahead(job: Job) -> None:
     size = WINDOW_BYTES // 4
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         arguments = (10, size // 8, "big")
         with rpc.stream("w1", stream_code.arrays, arguments) as items:
             wait_for("rest", rests(job, 1))
@@ -106,7 +107,7 @@ def test_what_a_stream_costs(job: Job) -> None:
     """One request, one reply, one message each half window."""
     consumer, producer = job.agents[0], job.agents[1]
     n = 10 * WINDOW_ITEMS
-    with rpc.use_agent(consumer):
+    with seams.use_agent(consumer):
         rpc.rpc_sync("w1", remote_code.who)
         before = consumer._exchange.statistics(), producer._exchange.statistics()
         assert sum(rpc.stream("w1", stream_code.count, (n,))) == n * (n - 1) // 2
@@ -121,7 +122,7 @@ def test_what_a_stream_costs(job: Job) -> None:
 
 @pytest.mark.parametrize("func", [*FOREVER, stream_code.aholds_in_finally])
 def test_closing_runs_the_finally_blocks(job: Job, func: Callable[..., Any]) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         with rpc.stream("w1", func, ("left",)) as items:
             for each in items:
                 if each == 40:
@@ -144,7 +145,7 @@ def test_leaving_an_async_block(job: Job, func: Callable[..., Any]) -> None:
         assert [each async for each in items] == []
         await items.aclose()
 
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         asyncio.run(main())
     assert counts.wait_closed("left")
     leaks.wait_until_gone("streams", lambda: left(job))
@@ -152,7 +153,7 @@ def test_leaving_an_async_block(job: Job, func: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("func", FOREVER)
 def test_one_that_nobody_holds_any_more(job: Job, func: Callable[..., Any]) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         for each in rpc.stream("w1", func, ("garbage",)):
             if each == 3:
                 break
@@ -163,7 +164,7 @@ def test_one_that_nobody_holds_any_more(job: Job, func: Callable[..., Any]) -> N
 
 @pytest.mark.parametrize("func", HOLDS)
 def test_cancelling_wakes_who_reads(job: Job, func: Callable[..., Any]) -> None:
-    with rpc.use_agent(job.agents[0]), ThreadPoolExecutor(1) as pool:
+    with seams.use_agent(job.agents[0]), ThreadPoolExecutor(1) as pool:
         items = rpc.stream("w1", func, ("held", 2))
         assert [next(items), next(items)] == [0, 1]
         reading = pool.submit(next, items)
@@ -180,7 +181,7 @@ def test_cancelling_wakes_who_reads(job: Job, func: Callable[..., Any]) -> None:
 
 
 def test_closing_ends_it_for_who_reads_in_another_thread(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]), ThreadPoolExecutor(1) as pool:
+    with seams.use_agent(job.agents[0]), ThreadPoolExecutor(1) as pool:
         items = rpc.stream("w1", stream_code.holds, ("held", 0))
         reading = pool.submit(list, items)
         wait_for("a reader", lambda: bool(items._reader._waiters))
@@ -204,13 +205,13 @@ def test_a_task_that_is_cancelled_loses_no_item(job: Job) -> None:
             gates("task").set()
             return [first, *[each async for each in items]]
 
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         assert asyncio.run(main()) == [0, 1]
     leaks.wait_until_gone("streams", lambda: left(job))
 
 
 def test_cancelling_before_it_has_begun(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         for _ in range(20):
             items = rpc.stream("w1", stream_code.forever, ("early",))
             assert items.cancel()
@@ -220,7 +221,7 @@ def test_cancelling_before_it_has_begun(job: Job) -> None:
 
 
 def test_a_generator_that_takes_no_cancellation(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         items = rpc.stream("w1", stream_code.aswallows, ("swallows",))
         assert gates("swallows-entered").wait(20)
         items.close()
@@ -230,7 +231,7 @@ def test_a_generator_that_takes_no_cancellation(job: Job) -> None:
 
 def test_a_generator_that_refuses_to_close(job: Job, caplog: pytest.LogCaptureFixture) -> None:
     with (
-        rpc.use_agent(job.agents[0]),
+        seams.use_agent(job.agents[0]),
         rpc.stream("w1", stream_code.refuses_to_close, ("stubborn",)) as items,
     ):
         assert next(items) == 1
@@ -242,7 +243,7 @@ def test_a_generator_that_refuses_to_close(job: Job, caplog: pytest.LogCaptureFi
 
 def test_a_closed_outer_stream_closes_the_inner_one(job: Job) -> None:
     with (
-        rpc.use_agent(job.agents[0]),
+        seams.use_agent(job.agents[0]),
         rpc.stream("w1", stream_code.relayed_forever, ("w2", "inner")) as items,
     ):
         assert [next(items) for _ in range(3)] == [0, 1, 2]
@@ -256,7 +257,7 @@ def test_a_closed_outer_stream_closes_the_inner_one(job: Job) -> None:
 
 @pytest.mark.parametrize("func", HOLDS)
 def test_the_time_for_the_next_item(job: Job, func: Callable[..., Any]) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         items = rpc.stream("w1", func, ("late", 2), timeout=60.0)
         assert [next(items), next(items)] == [0, 1]
         items._reader._limit = 0.5
@@ -282,7 +283,7 @@ def test_the_time_for_the_next_item_on_a_loop(job: Job) -> None:
             await anext(items)
         return read
 
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         assert asyncio.run(main()) == [0, 1]
     assert counts.wait_closed("late")
     leaks.wait_until_gone("streams", lambda: left(job))
@@ -290,7 +291,7 @@ def test_the_time_for_the_next_item_on_a_loop(job: Job) -> None:
 
 @pytest.mark.parametrize("func", HOLDS)
 def test_what_a_served_call_has_left_bounds_all_of_it(job: Job, func: Callable[..., Any]) -> None:
-    with rpc.use_agent(job.agents[0]), pytest.raises(CallTimeoutError):
+    with seams.use_agent(job.agents[0]), pytest.raises(CallTimeoutError):
         rpc.rpc_sync("w1", stream_code.read_first_of, ("w2", func, "bound", 60.0), timeout=0.5)
     gates("bound").set()
     leaks.wait_until_gone("streams", lambda: left(job))
@@ -314,7 +315,7 @@ def test_nobody_is_late_while_another_reader_gets_items(
         place = len(timers)
         return lambda: stopped.append(place)
 
-    with rpc.use_agent(reading):
+    with seams.use_agent(reading):
         items = rpc.stream("w1", stream_code.count, (3,), timeout=61.5)
         reader = items._reader
         wait_for("all", lambda: reader._ended)
@@ -334,7 +335,7 @@ def test_nobody_is_late_while_another_reader_gets_items(
 
 @pytest.mark.parametrize("func", FOREVER)
 def test_a_lost_producer_after_what_has_come(job: Job, func: Callable[..., Any]) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         items = rpc.stream("w1", func, ("lost",))
         wait_for("rest", rests(job, 1))
         assert [next(items) for _ in range(3)] == [0, 1, 2]
@@ -364,7 +365,7 @@ def test_a_producer_that_is_lost_when_its_end_has_overtaken_items(
 
     numbers = list(reversed(range(5)))
     monkeypatch.setattr(producer, "post_envelope", never_arrives)
-    with rpc.use_agent(job.agents[0]), ThreadPoolExecutor(1) as pool:
+    with seams.use_agent(job.agents[0]), ThreadPoolExecutor(1) as pool:
         items = rpc.stream("w1", stream_code.count, (5,), timeout=math.inf)
         wait_for("the end", lambda: items._reader._ended)
         assert [next(items) for _ in range(read)] == list(range(read))
@@ -385,7 +386,7 @@ def test_a_producer_that_is_lost_when_its_end_has_overtaken_items(
 
 @pytest.mark.parametrize("func", FOREVER)
 def test_a_lost_consumer(job: Job, func: Callable[..., Any]) -> None:
-    with rpc.use_agent(job.agents[1]):
+    with seams.use_agent(job.agents[1]):
         items = rpc.stream("w2", func, ("orphan",))
         assert next(items) == 0
         job.agents[1].shutdown(graceful=False)
@@ -398,7 +399,7 @@ def test_a_lost_consumer(job: Job, func: Callable[..., Any]) -> None:
 @pytest.mark.parametrize("func", FOREVER)
 def test_a_shutdown_ends_what_is_not_read(make_job: MakeJob, func: Callable[..., Any]) -> None:
     job = make_job(2)
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         items = rpc.stream("w1", func, ("open",))
         assert next(items) == 0
         job.shutdown()  # would last for ever
@@ -412,7 +413,7 @@ def test_a_shutdown_serves_on(make_job: MakeJob) -> None:
     """A call that is served in a worker's shutdown() reads its stream to the end."""
     job = make_job(3)
     ending = threading.Thread(target=job.agents[1].shutdown, kwargs={"timeout": 20.0})
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         items = rpc.stream("w1", stream_code.relayed, (["w2"], 2 * WINDOW_ITEMS))
         assert next(items) == 0
         ending.start()
@@ -428,7 +429,7 @@ def test_a_shutdown_serves_on(make_job: MakeJob) -> None:
 
 def test_references_in_items(job: Job) -> None:
     producer, consumer = job.agents[1], job.agents[0]
-    with rpc.use_agent(consumer):
+    with seams.use_agent(consumer):
         read = list(rpc.stream("w1", stream_code.references, (20,)))
         assert producer.statistics().owned_rrefs == 20
         assert all(each.owner_name() == "w1" for each in read)
@@ -445,7 +446,7 @@ def test_references_in_items(job: Job) -> None:
 @pytest.mark.parametrize("read", [0, 5])
 def test_references_in_items_that_nobody_reads(job: Job, read: int) -> None:
     producer, consumer = job.agents[1], job.agents[0]
-    with rpc.use_agent(consumer):
+    with seams.use_agent(consumer):
         for _ in range(10):
             with rpc.stream("w1", stream_code.references, (10**6,)) as items:
                 wait_for("rest", rests(job, 1))
@@ -461,7 +462,7 @@ def test_references_in_items_that_nobody_reads(job: Job, read: int) -> None:
 def test_garbage(job: Job, caplog: pytest.LogCaptureFixture) -> None:
     """Messages that no stream here has caused are logged, and change nothing."""
     stranger, consumer, producer = job.agents[2], job.agents[0], job.agents[1]
-    with rpc.use_agent(consumer), rpc.stream("w1", stream_code.forever, ("calm",)) as items:
+    with seams.use_agent(consumer), rpc.stream("w1", stream_code.forever, ("calm",)) as items:
         wait_for("rest", rests(job, 1))
         stranger.post(producer.info, MORE, [1, 10**6])  # of another one's stream
         stranger.post(producer.info, MORE, "nonsense")
@@ -474,7 +475,7 @@ def test_garbage(job: Job, caplog: pytest.LogCaptureFixture) -> None:
 
 def test_items_beyond_the_window_end_the_stream(job: Job) -> None:
     consumer = job.agents[0]
-    with rpc.use_agent(consumer):
+    with seams.use_agent(consumer):
         items = rpc.stream("w1", stream_code.holds, ("beyond", 1))
         assert next(items) == 0
         reader = items._reader
@@ -490,7 +491,7 @@ def test_items_beyond_the_window_end_the_stream(job: Job) -> None:
 
 
 def test_items_that_come_when_it_was_given_up_are_no_garbage(job: Job) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         closed = rpc.stream("w1", stream_code.holds, ("late", 1))
         closed.close()
         assert not closed._reader.arrive(1, 1, Envelope(ITEM))
@@ -508,7 +509,7 @@ def test_items_that_come_when_it_was_given_up_are_no_garbage(job: Job) -> None:
 def test_nobody_is_warned_of_streams_that_end_early(
     job: Job, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with rpc.use_agent(job.agents[0]):
+    with seams.use_agent(job.agents[0]):
         for func in FOREVER:
             rpc.stream("w1", func, ("quiet",)).close()
             rpc.stream("w1", func, ("quiet",)).cancel()

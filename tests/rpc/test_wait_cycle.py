@@ -12,13 +12,12 @@ import pytest
 
 from telegrad import rpc
 from telegrad.errors import DecodeError, WaitCycleError
-from telegrad.rpc import Agent
 from telegrad.rpc.call.interceptor import CallRecord
 from telegrad.rpc.call.served_call import ServedCall
 from telegrad.rpc.deadlock import probe as wait_probe
 from telegrad.rpc.deadlock.graph import Way
 from telegrad.rpc.deadlock.protocol import Branch, ServedId
-from telegrad.rpc.seams import WaitProbes
+from telegrad.rpc.seams import AgentCore, WaitProbes
 from telegrad.testing.leaks import wait_until_gone
 from telegrad.types import WorkerInfo
 from tests.rpc import remote_code, waiting_code
@@ -117,7 +116,7 @@ def test_a_wait_is_followed_in_time(since: float, monkeypatch: pytest.MonkeyPatc
     agent = OneCallThatWaits(since)
     monkeypatch.setattr(wait_probe, "time", agent)
     monkeypatch.setattr(wait_probe, "ways", agent.ways)
-    WaitProbes(cast("Agent", agent)).begin()
+    WaitProbes(cast("AgentCore", agent)).begin()
     for _ in range(20):
         ((agent.now, look),) = agent.timers
         agent.timers.clear()

@@ -176,7 +176,9 @@ def test_a_client_from_the_description_joins_calls_and_leaves(
         endpoint = next(each for each in endpoints if each.startswith("grpc://"))
         assert (name, rank, mine) == ("server", 0, ["stranger", 1, incarnation, []])
         leaks.wait_until_gone(
-            "wait", lambda: [] if len(server.workers()) == 2 else ["the stranger"], within=SECONDS
+            "wait",
+            lambda: [] if len(server.get_worker_infos()) == 2 else ["the stranger"],
+            within=SECONDS,
         )
 
         with Client(endpoint, ("stranger", 1, incarnation), ("server", other)) as worker:
@@ -184,7 +186,7 @@ def test_a_client_from_the_description_joins_calls_and_leaves(
             worker.part()
         assert coordinator.ask("member.leave", {"reason": "done"}) == ("control.reply", (None, []))
         coordinator.part()
-    leaks.wait_until_gone("wait", lambda: server.workers()[1:], within=SECONDS)
+    leaks.wait_until_gone("wait", lambda: server.get_worker_infos()[1:], within=SECONDS)
 
 
 def call_functions(worker: Client) -> None:
@@ -229,4 +231,4 @@ def test_one_that_does_not_hold_the_token_is_told_so(server: rpc.Agent, tmp_path
         *_, last = opened(iter(messages), timeout=SECONDS)
     refusal = independent_frames.message(independent_frames.REFUSAL, last[1:])
     assert (last[:1], refusal["reason"]) == (b"R", 5)
-    assert len(server.workers()) == 1
+    assert len(server.get_worker_infos()) == 1

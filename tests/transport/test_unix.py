@@ -194,5 +194,5 @@ def test_a_killed_worker_leaves_its_socket_and_harms_nobody(
     assert len(list(short.iterdir())) == 1
     programs.start(command)
     agent = rpc.init_rpc("host", rank=0, world_size=2, init_method=place, options=options)
-    assert len(agent.workers()) == 2
+    assert len(agent.get_worker_infos()) == 2
     rpc.shutdown(graceful=False)

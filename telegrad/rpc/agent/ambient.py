@@ -21,7 +21,7 @@ from telegrad.transport import on_own_loop
 
 if TYPE_CHECKING:
     from telegrad.rendezvous import CallOff
-    from telegrad.rpc.agent.agent import Agent
+    from telegrad.rpc.agent.core import AgentCore
 
 __all__ = [
     "call_off_joins",
@@ -47,20 +47,20 @@ class _Process:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.agent: Agent | None = None
+        self.agent: AgentCore | None = None
         self.watches_forks = False
         self.forked_at = 0.0
-        self.agents: weakref.WeakSet[Agent] = weakref.WeakSet()  # that hear of a fork
+        self.agents: weakref.WeakSet[AgentCore] = weakref.WeakSet()  # that hear of a fork
         self.joins: set[CallOff] = set()  # each operation is atomic
         self.intervals: dict[object, float] = {}
         self.original_interval = 0.0
 
 
 _process: ContextVar[_Process] = ContextVar("telegrad_process", default=_Process())  # noqa: B039
-_ambient: ContextVar[Agent | None] = ContextVar("telegrad_agent", default=None)
+_ambient: ContextVar[AgentCore | None] = ContextVar("telegrad_agent", default=None)
 
 
-def current_agent() -> Agent:
+def current_agent() -> AgentCore:
     """Returns the ambient agent: of this context, else of this process.
 
     Raises:
@@ -99,7 +99,7 @@ def check_process(name: str, pid: int) -> None:
         )
 
 
-def watch_forks(agent: Agent) -> None:
+def watch_forks(agent: AgentCore) -> None:
     """Has every process that is forked from this one know that, and when, and `agent` too."""
     process = _process.get()
     with process.lock:
@@ -124,13 +124,13 @@ def forked_at() -> float:
     return _process.get().forked_at
 
 
-def find_agent() -> Agent | None:
+def find_agent() -> AgentCore | None:
     """For the library: returns the ambient agent, or None where `current_agent` would raise."""
     agent = _ambient.get() or _process.get().agent
     return None if agent is None or agent.forked or agent.ended else agent
 
 
-def process_agent() -> Agent | None:
+def process_agent() -> AgentCore | None:
     """For the library: returns the agent that `init_rpc` made here, or before this was forked."""
     return _process.get().agent
 
@@ -156,7 +156,7 @@ def refuse_second() -> None:
     )
 
 
-def set_process_agent(agent: Agent) -> None:
+def set_process_agent(agent: AgentCore) -> None:
     """For the library: makes `agent` the default of this process.
 
     Raises:
@@ -172,7 +172,7 @@ def set_process_agent(agent: Agent) -> None:
         process.agent = agent
 
 
-def clear_process_agent(agent: Agent) -> None:
+def clear_process_agent(agent: AgentCore) -> None:
     """For the library: takes `agent` out as the default of this process, if it is that."""
     process = _process.get()
     with process.lock:
@@ -204,24 +204,16 @@ def call_off_joins(limit: float) -> None:
             call_off.over.wait(limit)
 
 
-def enter_agent(agent: Agent) -> Token[Agent | None]:
+def enter_agent(agent: AgentCore) -> Token[AgentCore | None]:
     """Makes `agent` the ambient one of the current context, for contexts made to run a call."""
     return _ambient.set(agent)
 
 
 @contextlib.contextmanager
-def use_agent(agent: Agent) -> Iterator[Agent]:
-    """Makes `agent` the ambient one inside a `with` block, in this context alone.
+def use_agent(agent: AgentCore) -> Iterator[AgentCore]:
+    """For the library: makes `agent` the ambient one inside a `with` block, in this context alone.
 
-    Args:
-        agent: One that the program holds; it is not shut down at the end of the block.
-
-    Example:
-        >>> import math
-        >>> from telegrad import rpc
-        >>> with rpc.Agent("trainer") as agent, use_agent(agent):
-        ...     rpc.rpc_sync("trainer", math.sqrt, (4.0,))
-        2.0
+    Users write `with agent.as_current():`.
     """
     token = _ambient.set(agent)
     try:

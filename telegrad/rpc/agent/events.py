@@ -20,8 +20,8 @@ from typing import Any, TypeAlias, final
 
 from telegrad.errors import EvictedError, WorkerLostError
 from telegrad.rendezvous import Member, keep_newest
-from telegrad.rpc.agent.agent import Agent
 from telegrad.rpc.agent.ambient import current_agent
+from telegrad.rpc.agent.core import AgentCore
 from telegrad.rpc.agent.shutdown import GRACEFUL
 from telegrad.rpc.call.failure import Contained
 from telegrad.types import WorkerInfo
@@ -170,7 +170,7 @@ class MembershipEvents:
                     callback(*args)
 
 
-def attach_to(agent: Agent) -> None:
+def attach_to(agent: AgentCore) -> None:
     """For the library: puts the callbacks on an agent."""
     events = MembershipEvents(agent.info, agent.submit)
     agent.attach(events)
@@ -265,7 +265,7 @@ class JobEvents:
     """
 
     def __init__(self) -> None:
-        self.agent: Agent | None = None
+        self.agent: AgentCore | None = None
 
     def on_member_joined(self, member: Member) -> None:
         """Hears of a worker that joined."""

@@ -13,12 +13,12 @@ from telegrad.rpc.rref.rref import attach_to as attach_rrefs
 from telegrad.rpc.rref.stream import attach_to as attach_streams
 
 if TYPE_CHECKING:
-    from telegrad.rpc.agent.agent import Agent
+    from telegrad.rpc.agent.core import AgentCore
 
 __all__ = ["attach_parts"]
 
 
-def attach_parts(agent: Agent) -> None:
+def attach_parts(agent: AgentCore) -> None:
     """For the library: gives an agent all of them; before it opens."""
     attach_unread_errors(agent)
     attach_membership_events(agent)

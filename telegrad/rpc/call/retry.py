@@ -38,7 +38,7 @@ from telegrad.rpc.limits import seconds
 from telegrad.types import WorkerInfo
 
 if TYPE_CHECKING:
-    from telegrad.rpc.agent.agent import Agent
+    from telegrad.rpc.agent.core import AgentCore
 
 __all__ = ["Retries", "attach_to", "call_again", "idempotent", "is_idempotent"]
 
@@ -93,7 +93,7 @@ def is_idempotent(func: object) -> bool:
 
 
 def call_again(
-    agent: Agent,
+    agent: AgentCore,
     to: str | int | WorkerInfo,
     func: Callable[..., Any],
     args: Sequence[Any] | None = (),
@@ -146,7 +146,7 @@ class Retries:
         agent: Who calls.
     """
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: AgentCore) -> None:
         self._agent = agent
         self._lock = threading.Lock()  # guards all below
         self._changed = threading.Condition(self._lock)
@@ -256,7 +256,7 @@ class _Call:
     def __init__(
         self,
         retries: Retries,
-        agent: Agent,
+        agent: AgentCore,
         peer: WorkerInfo,
         function: str,
         payload: Prepared,
@@ -420,6 +420,6 @@ class _Call:
             self._inner.cancel()
 
 
-def attach_to(agent: Agent) -> None:
+def attach_to(agent: AgentCore) -> None:
     """For the library: puts on an agent what `retry=` needs."""
     agent.attach(Retries(agent))

@@ -32,7 +32,7 @@ from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 
 if TYPE_CHECKING:
-    from telegrad.rpc.agent.agent import Agent
+    from telegrad.rpc.agent.core import AgentCore
 
 __all__ = ["WaitProbes", "attach_to"]
 
@@ -87,7 +87,7 @@ class WaitProbes:
         agent: This worker's.
     """
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: AgentCore) -> None:
         self._agent = agent
         self._me = agent.info
         self._seen: dict[ServedId, _Seen] = {}  # replaced by each look; those never overlap
@@ -221,7 +221,7 @@ class WaitProbes:
                 self._agent.post(to, kind, body)
 
 
-def attach_to(agent: Agent) -> None:
+def attach_to(agent: AgentCore) -> None:
     """For the library: gives an agent its probes; `WaitProbes.begin` starts them once it serves."""
     agent.attach(WaitProbes(agent))
 

@@ -18,8 +18,8 @@ from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar, final
 
 from telegrad.errors import BlockingCallError, CallTimeoutError, NotEnoughResultsError
-from telegrad.rpc.agent.agent import Agent
 from telegrad.rpc.agent.ambient import current_agent
+from telegrad.rpc.agent.core import AgentCore
 from telegrad.rpc.call.codec import Prepared
 from telegrad.rpc.call.failure import fresh_copy
 from telegrad.rpc.call.serving import CALL
@@ -687,7 +687,7 @@ class _Request:
     prepared: Prepared
 
 
-def _prepare(agent: Agent, calls: Sequence[object]) -> list[_Request | Future[Any]]:
+def _prepare(agent: AgentCore, calls: Sequence[object]) -> list[_Request | Future[Any]]:
     """Checks and encodes all calls before any of them is sent."""
     parsed: list[_Parsed | Future[Any]] = []
     known: dict[object, _Encoded] = {}
@@ -744,7 +744,7 @@ class _Parsed:
         return id(self.func), tuple(map(id, args)), named
 
 
-def _parse(agent: Agent, place: int, call: object) -> _Parsed | Future[Any]:
+def _parse(agent: AgentCore, place: int, call: object) -> _Parsed | Future[Any]:
     if isinstance(call, Future):
         return call
     if not isinstance(call, tuple) or not 2 <= len(call) <= 4:
@@ -759,7 +759,7 @@ def _parse(agent: Agent, place: int, call: object) -> _Parsed | Future[Any]:
 
 
 def _send(
-    agent: Agent, asked: Sequence[_Request | Future[Any]], timeout: float | None
+    agent: AgentCore, asked: Sequence[_Request | Future[Any]], timeout: float | None
 ) -> list[Future[Any]]:
     """Sends them all; where one cannot be, those before it are cancelled."""
     futures: list[Future[Any]] = []
@@ -780,7 +780,7 @@ def _send(
     return futures
 
 
-def _bound(agent: Agent, race: Race, result: Future[list[Any]], timeout: float) -> None:
+def _bound(agent: AgentCore, race: Race, result: Future[list[Any]], timeout: float) -> None:
     """Ends it after some seconds: the futures that were given have no deadline of this call."""
 
     def expire() -> None:

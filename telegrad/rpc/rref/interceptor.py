@@ -36,7 +36,7 @@ from telegrad.types import WorkerInfo
 from telegrad.wire import Buffer, Envelope, Land, Memory
 
 if TYPE_CHECKING:
-    from telegrad.rpc.agent.agent import Agent
+    from telegrad.rpc.agent.core import AgentCore
 
 __all__ = [
     "Leaks",
@@ -142,7 +142,7 @@ class Leaks:
         registry: Its RRefs.
     """
 
-    def __init__(self, agent: Agent, registry: RRefRegistry) -> None:
+    def __init__(self, agent: AgentCore, registry: RRefRegistry) -> None:
         self._agent = agent
         self._registry = registry
         self._held_lock = threading.Lock()  # guards `_held`
@@ -223,7 +223,7 @@ Id = TypeVar("Id", RRefId, ForkId)
 MakeRRef: TypeAlias = Callable[[Reference], Counted]
 
 
-def attach_with(agent: Agent, make_rref: MakeRRef) -> None:
+def attach_with(agent: AgentCore, make_rref: MakeRRef) -> None:
     """Gives an agent its RRefs; its interceptor is the first of the chain.
 
     Args:
@@ -405,7 +405,7 @@ def rebuild_traveller(meta: object, buffers: Sequence[Buffer], land: Land) -> ob
 # Reading and writing -------------------------------------------------------------------------
 
 
-def _register_handlers(agent: Agent, registry: RRefRegistry) -> None:
+def _register_handlers(agent: AgentCore, registry: RRefRegistry) -> None:
     """Handlers run in whichever thread has read; each is one event of the tables.
 
     Who may say what follows from the ids: a child of its own forks, an owner of its own RRefs.
@@ -446,7 +446,7 @@ def _register_handlers(agent: Agent, registry: RRefRegistry) -> None:
     agent.register_handler(CREATION_ABANDON, creation_abandon, anywhere=True)
 
 
-def _body(agent: Agent, envelope: Envelope, length: int | None = None) -> list[object]:
+def _body(agent: AgentCore, envelope: Envelope, length: int | None = None) -> list[object]:
     body = agent.read(envelope)
     if not isinstance(body, list) or length not in (None, len(body)):
         raise DecodeError(f"the body of {envelope.kind} is not a list of {length or 'any length'}")

@@ -20,7 +20,7 @@ from telegrad.transport import on_own_loop
 from telegrad.wire import ExternalType, register_external
 
 if TYPE_CHECKING:
-    from telegrad.rpc.agent.agent import Agent
+    from telegrad.rpc.agent.core import AgentCore
     from telegrad.rpc.future.future import Future
     from telegrad.types import WorkerInfo
 
@@ -319,13 +319,13 @@ class RRef(Counted, Generic[T]):
 register_external(ExternalType("rref", RRef, describe_nothing, rebuild_traveller))
 
 
-def attach_to(agent: Agent) -> None:
+def attach_to(agent: AgentCore) -> None:
     """For the library: gives an agent its RRefs; before any other package adds an interceptor."""
     attach_with(agent, RRef.of)
 
 
 def create_rref(
-    agent: Agent,
+    agent: AgentCore,
     to: str | int | WorkerInfo,
     func: Callable[..., Any],
     args: object = (),

@@ -27,7 +27,7 @@ from telegrad.rpc.stream.stream import attach_to as attach_streams
 from telegrad.types import WorkerInfo
 
 if TYPE_CHECKING:
-    from telegrad.rpc.agent.agent import Agent
+    from telegrad.rpc.agent.core import AgentCore
     from telegrad.rpc.rref.reference import Reference
 
 __all__ = ["RRefStreams", "StreamProxy", "attach_to"]
@@ -67,7 +67,7 @@ class RRefStreams:
         agent: This worker; it has its RRefs and its streams.
     """
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: AgentCore) -> None:
         self._calls = agent.attached(RRefCalls)
         self._serving = agent.attached(RRefServing)
         self._registry = agent.attached(RRefRegistry)
@@ -142,7 +142,7 @@ class RRefStreams:
         return self._serving.on_method(caller, payload, admitted, produce)
 
 
-def attach_to(agent: Agent) -> None:
+def attach_to(agent: AgentCore) -> None:
     """For the library: gives an agent its streams, those of its RRefs too; after it has RRefs."""
     attach_streams(agent)
     agent.attach(RRefStreams(agent))

@@ -55,7 +55,7 @@ from telegrad.rpc.rref.reference import (
 from telegrad.transport import hands_over
 
 if TYPE_CHECKING:
-    from telegrad.rpc.agent.agent import Agent
+    from telegrad.rpc.agent.core import AgentCore
     from telegrad.types import WorkerInfo
 
 __all__ = [
@@ -129,7 +129,7 @@ class Tick:
 
     def __init__(
         self,
-        agent: Agent,
+        agent: AgentCore,
         lock: threading.Lock,
         settle_up: Callable[[], None],
         is_left: Callable[[], bool],
@@ -174,7 +174,7 @@ class RRefRegistry:
         mail: Sends the messages of the counting protocol.
     """
 
-    def __init__(self, agent: Agent, mail: RRefMail) -> None:
+    def __init__(self, agent: AgentCore, mail: RRefMail) -> None:
         self.agent = agent
         self.me = agent.info
         self.garbage: SimpleQueue[Released] = SimpleQueue()
@@ -648,7 +648,7 @@ class RRefMail:
     """
 
     def __init__(
-        self, agent: Agent, cut_off: Callable[[WorkerInfo, UnreachableWorkerError], None]
+        self, agent: AgentCore, cut_off: Callable[[WorkerInfo, UnreachableWorkerError], None]
     ) -> None:
         self._agent = agent
         self._cut_off = cut_off

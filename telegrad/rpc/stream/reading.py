@@ -40,7 +40,7 @@ from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
 
 if TYPE_CHECKING:
-    from telegrad.rpc.agent.agent import Agent
+    from telegrad.rpc.agent.core import AgentCore
 
 __all__ = [
     "OVER",
@@ -456,7 +456,7 @@ class _Patience:
 
     def __init__(
         self,
-        agent: Agent,
+        agent: AgentCore,
         limit: float,
         receiver: Receiver[Envelope],
         expire: Callable[[int], bool],
@@ -519,7 +519,7 @@ class StreamReaders:
         agent: This worker.
     """
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: AgentCore) -> None:
         self.agent = agent
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()  # guards the next two

@@ -51,7 +51,7 @@ from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, read_head
 
 if TYPE_CHECKING:
-    from telegrad.rpc.agent.agent import Agent
+    from telegrad.rpc.agent.core import AgentCore
 
 __all__ = ["Production", "StreamProducers"]
 
@@ -303,7 +303,7 @@ class StreamProducers:
         agent: This worker.
     """
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: AgentCore) -> None:
         self.agent = agent
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)

@@ -16,7 +16,7 @@ from telegrad.types import WorkerInfo
 from telegrad.wire import register_refusal
 
 if TYPE_CHECKING:
-    from telegrad.rpc.agent.agent import Agent
+    from telegrad.rpc.agent.core import AgentCore
 
 __all__ = ["Stream", "attach_to", "open_stream", "stream"]
 
@@ -203,7 +203,7 @@ def stream(
 
 
 def open_stream(
-    agent: Agent,
+    agent: AgentCore,
     to: To,
     func: Callable[..., Any],
     args: Sequence[Any] | None = (),
@@ -218,7 +218,7 @@ def open_stream(
     return Stream(readers, readers.open(peer, name, payload, limit))
 
 
-def attach_to(agent: Agent) -> None:
+def attach_to(agent: AgentCore) -> None:
     """Gives an agent its streams."""
     agent.attach(StreamReaders(agent))
     agent.attach(StreamProducers(agent))

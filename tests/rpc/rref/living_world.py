@@ -17,7 +17,7 @@ from telegrad import rpc
 from telegrad._distributed import make_agent
 from telegrad.errors import DuplicateNameError, OwnerLostError, TelegradError
 from telegrad.rendezvous import Coordinator, JobAddress
-from telegrad.rpc import Agent, Future, RpcOptions, RRef
+from telegrad.rpc import Future, RpcOptions, RRef, seams
 from telegrad.rpc.rref.table import RRefRegistry
 from telegrad.testing import FaultPlan, FaultyNetwork, FaultyTransport
 from telegrad.testing.faults import KillableTransport
@@ -125,7 +125,7 @@ class LivingWorld:
     sharings: list[Sharing] = field(default_factory=list)
     unread: list[Future[Any]] = field(default_factory=list)
     dead: list[WorkerInfo] = field(default_factory=list)  # of whom nothing has expired yet
-    agents: dict[int, Agent] = field(default_factory=dict)
+    agents: dict[int, seams.AgentCore] = field(default_factory=dict)
     lives: dict[int, int] = field(default_factory=dict)
     labels: int = 0
 
@@ -158,7 +158,7 @@ class LivingWorld:
         return life[0] in self.agents and self.life(life[0]) == life
 
     def on(self, r: int, func: Callable[..., Any], *args: Any) -> Any:
-        with rpc.use_agent(self.agents[r]):
+        with seams.use_agent(self.agents[r]):
             return func(*args)
 
     def make(self, r: int) -> None:
@@ -263,7 +263,7 @@ class LivingWorld:
     def rejoin(self, r: int) -> None:
         """Starts a worker under the name of one that was killed."""
         self.lives[r] += 1
-        joined: list[Agent] = []
+        joined: list[seams.AgentCore] = []
 
         def join() -> bool:
             try:
@@ -337,7 +337,7 @@ class LivingWorld:
 
     # How it is made.
 
-    def _join(self, r: int) -> Agent:
+    def _join(self, r: int) -> seams.AgentCore:
         transport = self.transports[r] = KillableTransport(self._transport(f"w{r}"))
         address = JobAddress(
             host="",

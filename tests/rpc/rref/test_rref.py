@@ -12,7 +12,7 @@ from telegrad import rpc
 from telegrad.errors import (
     CallTimeoutError,
 )
-from telegrad.rpc import Future, RRef
+from telegrad.rpc import Future, RRef, seams
 from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster
 from tests.rpc.rref.programs import (
@@ -256,7 +256,7 @@ def _in_context(work: Callable[[int], None]) -> Callable[[int], None]:
     agent = current_agent()
 
     def run(seed: int) -> None:
-        with rpc.use_agent(agent):
+        with seams.use_agent(agent):
             work(seed)
 
     return run

@@ -20,8 +20,8 @@ from telegrad.rpc.rref.table import RRefRegistry
 from telegrad.types import WorkerInfo
 
 if TYPE_CHECKING:
-    from telegrad.rpc import Agent
     from telegrad.rpc.rref.table import RRefMail
+    from telegrad.rpc.seams import AgentCore
 
 OWNER = WorkerInfo("w1", 1, 2)
 
@@ -37,7 +37,7 @@ class Alone:
         self.replies: list[Future[Any]] = []
         self.posted: list[Send] = []
         self.unread = UnreadErrors(self.after, self.submit)
-        self.registry = RRefRegistry(cast("Agent", self), cast("RRefMail", self))
+        self.registry = RRefRegistry(cast("AgentCore", self), cast("RRefMail", self))
         self.calls = RRefCalls(self.registry)
 
     def send(self, *_: object, **__: object) -> Future[Any]:

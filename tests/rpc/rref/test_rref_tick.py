@@ -10,8 +10,8 @@ from telegrad.rpc.rref.table import RRefRegistry
 from telegrad.types import WorkerInfo
 
 if TYPE_CHECKING:
-    from telegrad.rpc import Agent
     from telegrad.rpc.rref.table import RRefMail
+    from telegrad.rpc.seams import AgentCore
 
 
 class Ticks:
@@ -42,7 +42,7 @@ def test_who_begins_while_a_tick_drains_starts_no_second_one() -> None:
         def flush(self) -> None:
             pass
 
-    registry = RRefRegistry(cast("Agent", ticks), cast("RRefMail", Mail()))
+    registry = RRefRegistry(cast("AgentCore", ticks), cast("RRefMail", Mail()))
     reference = registry.create(WorkerInfo("w1", 1, 2))
     assert reference.fork is not None
     registry.created(reference.fork)
