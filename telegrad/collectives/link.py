@@ -101,6 +101,6 @@ def run_in_pool(steps: Steps[None], submit: Callable[..., None]) -> None:
     def resume() -> None:
         with contextlib.suppress(StopIteration):
             awaited = steps.send(None)
-            awaited.call_when_done(lambda: submit(resume))
+            awaited._call_when_done(lambda: submit(resume))
 
     submit(resume)

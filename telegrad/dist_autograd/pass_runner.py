@@ -577,7 +577,7 @@ class PassRunner:
 
         abort = AbortMessage(self._context.id, self.id, cause)
         future = self._agent.request(peer, ABORT, abort.to_wire())
-        future.call_when_done(partial(self._desk.put, read))
+        future._call_when_done(partial(self._desk.put, read))
 
 
 def _mismatch(sink: RecvFunction, context_id: int) -> AutogradError | ContextMismatchError:

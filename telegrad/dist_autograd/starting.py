@@ -82,12 +82,12 @@ class OwnPart(Driven):
             CallCancelledError: The call that this thread serves was cancelled.
         """
         ended, ends = self._runner.ended, time.monotonic() + limit
-        ended.call_when_done(self._wake)
+        ended._call_when_done(self._wake)
         waiting, me = self._desk.waiting, get_ident()
         self._do(start)
         while not ended.done():
             news = self._news = new_future(self._agent.submit, "the end of a pass")
-            news.stands_for(self, _nothing)
+            news._stands_for(self, _nothing)
             if ended.done():  # it ended before `_news` was set
                 return
             waiting[me] = self
@@ -208,7 +208,7 @@ def run_pass(
         else:
             agent.submit(start)
             _do(late, runner, partial(_ended, runner, limit))
-        if served is not None and served.cancelled and runner.ended.failed:
+        if served is not None and served.cancelled and runner.ended._failed:
             served.check()
         runner.ended.value()
     except WorkerLostError as lost:
@@ -232,7 +232,7 @@ def _forget_frames(runner: PassRunner) -> None:
 
     If this thread ran a rule, the frames are the program's and would keep its objects alive.
     """
-    if runner.ended.failed and (error := runner.ended.exception()) is not None:
+    if runner.ended._failed and (error := runner.ended.exception()) is not None:
         BaseException.__setattr__(error, "__traceback__", None)  # frozen ones too
 
 
@@ -267,7 +267,7 @@ def _ended(runner: PassRunner, limit: float) -> None:
     def wake() -> None:
         done.try_set_result(None)
 
-    runner.ended.call_when_done(wake)
+    runner.ended._call_when_done(wake)
     done.wait(max(limit, LEAST_SECONDS))
 
 

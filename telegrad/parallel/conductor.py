@@ -248,7 +248,7 @@ class Conductor:
         served.on_cancel(cancelled)
         if ends != math.inf:
             forget = self._agent.after(ends - began, lambda: self._agent.submit(expire))
-            waiting.call_when_done(forget)
+            waiting._call_when_done(forget)
 
     def _new_future(self, label: str) -> Future[Any]:
         return new_future(self._agent.submit, label)

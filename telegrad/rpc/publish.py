@@ -232,7 +232,7 @@ class _Published:
         if served is not None:
             served.on_cancel(lambda: self._forget(name, future))
         if within < threading.TIMEOUT_MAX:
-            future.call_when_done(self._agent.after(within, lambda: self._tell_names(name, future)))
+            future._call_when_done(self._agent.after(within, lambda: self._tell_names(name, future)))
         return future
 
     def _tell_names(self, name: str, future: Future[Any]) -> None:

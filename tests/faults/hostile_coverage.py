@@ -65,10 +65,10 @@ WAITS_FOR_NOBODY = {
         rpc.unpublish
         dist_autograd.context dist_autograd.get_gradients
         collectives.get_rank collectives.get_world_size collectives.world_group
-        rpc.Future.add_done_callback rpc.Future.call_when_done rpc.Future.cancel rpc.Future.done
-        rpc.Future.exception rpc.Future.hand_on rpc.Future.lend rpc.Future.let_cancel
-        rpc.Future.set_exception rpc.Future.set_result rpc.Future.stands_for
-        rpc.Future.try_set_exception rpc.Future.try_set_result rpc.Future.try_set_thunk
+        rpc.Future.add_done_callback rpc.Future._call_when_done rpc.Future.cancel rpc.Future.done
+        rpc.Future.exception rpc.Future.hand_on rpc.Future.lend rpc.Future._let_cancel
+        rpc.Future.set_exception rpc.Future.set_result rpc.Future._stands_for
+        rpc.Future.try_set_exception rpc.Future.try_set_result rpc.Future._try_set_thunk
         rpc.Future.value rpc.Future.watch
         rpc.RRef.confirmed_by_owner rpc.RRef.is_owner rpc.RRef.of rpc.RRef.owner
         rpc.RRef.owner_name rpc.RRef.release

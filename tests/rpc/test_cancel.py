@@ -165,13 +165,13 @@ def test_cancelling_a_parent_fails_its_children() -> None:
 def test_it_tells_its_maker_before_a_callback_runs_and_once() -> None:
     future: rpc.Future[int] = rpc.Future()
     heard: list[str] = []
-    future.let_cancel(lambda: heard.append("maker"))
+    future._let_cancel(lambda: heard.append("maker"))
     future.add_done_callback(lambda _: heard.append("callback"))
     assert future.cancel()
     assert not future.cancel()
     assert heard == ["maker", "callback"]
     completed: rpc.Future[int] = rpc.Future()
-    completed.let_cancel(lambda: heard.append("wrong"))
+    completed._let_cancel(lambda: heard.append("wrong"))
     completed.set_result(1)
     assert not completed.cancel()
     assert heard == ["maker", "callback"]
@@ -619,7 +619,7 @@ def test_hooks_of_a_served_call_run_once_whoever_comes_first() -> None:
 def test_the_hooks_come_before_what_was_called() -> None:
     served, nested = served_call(), rpc.Future[int]()
     heard: list[str] = []
-    nested.let_cancel(lambda: heard.append("nested"))
+    nested._let_cancel(lambda: heard.append("nested"))
     served.nested.add(nested)
     served.on_cancel(lambda: heard.append("coroutine"))
     served.cancel()

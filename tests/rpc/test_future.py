@@ -204,7 +204,7 @@ def test_a_thunk_runs_once_in_the_thread_that_needs_it() -> None:
         return 8
 
     future = new_future(None, "a reply")
-    assert future.try_set_thunk(thunk)
+    assert future._try_set_thunk(thunk)
     assert future.done()
     assert not ran
     threads = [start(future.value) for _ in range(4)]
@@ -220,7 +220,7 @@ def test_a_thunk_may_fail() -> None:
     def thunk() -> int:
         raise KeyError("gone")
 
-    future.try_set_thunk(thunk)
+    future._try_set_thunk(thunk)
     for _ in range(2):
         with pytest.raises(KeyError, match="gone"):
             future.wait()

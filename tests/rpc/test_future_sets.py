@@ -287,11 +287,11 @@ def test_first_n_decodes_no_reply_to_learn_who_succeeded() -> None:
 
     first, second = new_future(None, "a reply"), new_future(None, "a reply")
     result = first_n([first, second], 1)
-    first.try_set_thunk(reply)
+    first._try_set_thunk(reply)
     assert result.value() == [first]
     assert not decoded
     assert first.value() == 1
-    second.try_set_thunk(reply)
+    second._try_set_thunk(reply)
 
 
 def test_sets_of_calls_and_plain_futures_mixed(job: Job) -> None:

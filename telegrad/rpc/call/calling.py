@@ -237,7 +237,7 @@ class Calling:
             call.future.try_set_result(None)
             return
         reply = _Reply(self._codec, call, envelope, self._unread)
-        call.future.try_set_thunk(reply, fails=envelope.kind == ERROR)
+        call.future._try_set_thunk(reply, fails=envelope.kind == ERROR)
 
     def lose(self, peer: WorkerInfo, error: WorkerLostError) -> None:
         """Fails what waits for a lost worker."""
@@ -284,7 +284,7 @@ class Calling:
         envelope = sealed.envelope
         call.number = envelope.call = self._table.draw()
         call.withdraw = self._withdraw
-        call.future.stands_for(call, call)  # a circle, until the future is completed
+        call.future._stands_for(call, call)  # a circle, until the future is completed
         envelope.time_left = call.limit
         if call.limit > SOON_SECONDS:
             self._table.add(call, call.started + call.limit)

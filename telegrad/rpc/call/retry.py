@@ -199,10 +199,10 @@ class Retries:
         call = _Call(self, agent, peer, name, prepared, limit, retry, root=parent is None)
         with self._lock:
             self._calls.add(call)
-        call.future.call_when_done(partial(self._forget, call))
+        call.future._call_when_done(partial(self._forget, call))
         if parent is not None:  # between two attempts no table knows of it
             parent.nested.add(call.future)
-            call.future.call_when_done(lambda: parent.nested.discard(call.future))
+            call.future._call_when_done(lambda: parent.nested.discard(call.future))
         call.begin()
         if parent is not None and parent.cancelled:
             call.future.cancel()
@@ -282,7 +282,7 @@ class _Call:
         self._waits_until = math.inf
         self._pause = FIRST_LOOK_SECONDS
         self._stop_looking: Callable[[], None] | None = None
-        self.future.let_cancel(self._cancelled)
+        self.future._let_cancel(self._cancelled)
 
     @property
     def in_flight(self) -> bool:

@@ -209,7 +209,7 @@ class WaitProbes:
             if way.token == hop.token and tuple(each.to for each in way.branches) == hop.to:
                 self._reported += 1
                 for future in way.breaks:
-                    future.lend(self._agent.submit)  # its callbacks are no affair of the loop's
+                    future._lend(self._agent.submit)  # its callbacks are no affair of the loop's
                     future.try_set_exception(_error(end))
                 return
 

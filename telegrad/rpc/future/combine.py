@@ -114,10 +114,10 @@ class Race:
         result = self._result
         assert result is not None
         if self._cancels:
-            result.let_cancel(partial(self.call_off, None))
+            result._let_cancel(partial(self.call_off, None))
         for place, future in enumerate(self._futures):
-            future.hand_on()
-            future.call_when_done(_RaceArrival(self, place))
+            future._hand_on()
+            future._call_when_done(_RaceArrival(self, place))
         if not self._wanted:
             self._end()
         return result
@@ -137,7 +137,7 @@ class Race:
         with self._lock:
             if self._over:
                 return
-            failed = self._futures[place].failed
+            failed = self._futures[place]._failed
             (self._failed if failed else self._succeeded).append(place)
             won = len(self._succeeded) >= self._wanted
             lost = len(self._failed) > self._count - self._wanted
@@ -158,7 +158,7 @@ class Race:
             places = sorted(succeeded) if self._in_order else succeeded
             winners = [futures[place] for place in places]
             if self._as_values:
-                result.try_set_thunk(lambda: [future.value() for future in winners])
+                result._try_set_thunk(lambda: [future.value() for future in winners])
             else:
                 result.try_set_result(winners)
         self._cancel(futures, result)
@@ -176,7 +176,7 @@ class Race:
         if self._cancels:
             for future in futures:
                 if not future.done():
-                    future.lend(result._dispatch)  # a plain one, and this may be a loop
+                    future._lend(result._dispatch)  # a plain one, and this may be a loop
                     future.cancel()
 
     def _fail(self, result: Future[list[Any]], failures: Sequence[tuple[int, Future[Any]]]) -> None:
@@ -273,8 +273,8 @@ def collect_all(futures: Iterable[Future[T]]) -> Future[list[Future[T]]]:
             result.try_set_result(collected)
 
     for future in collected:
-        future.hand_on()
-        future.call_when_done(count)
+        future._hand_on()
+        future._call_when_done(count)
     if not collected:
         result.set_result(collected)
     return result
@@ -315,7 +315,7 @@ def wait_all(futures: Iterable[Future[T]], timeout: float | None = None) -> list
             countdown.tell(future)
         else:
             told.append((future, partial(countdown.tell, future)))
-            future.call_when_done(told[-1][1])
+            future._call_when_done(told[-1][1])
     started, late = time.monotonic(), False
     try:
         drive = drive_of(tuple(waited))
@@ -330,7 +330,7 @@ def wait_all(futures: Iterable[Future[T]], timeout: float | None = None) -> list
             future._forget(tell)
         if not late:
             for future in waited:
-                future.hand_on()  # one error stands for all
+                future._hand_on()  # one error stands for all
         raise
 
 
@@ -385,7 +385,7 @@ def first_n(futures: Iterable[Future[T]], k: int) -> Future[list[Future[T]]]:
     comes_from(result, Wait(tuple(raced)))
     origin = origin_of_caller(sys._getframe(1))
     if origin is not None:
-        result.watch(origin, None)
+        result._watch(origin, None)
     return result
 
 
@@ -412,7 +412,7 @@ class AsCompleted(Generic[T]):
         self._limit = limit
         self._started = time.monotonic()
         for place, future in enumerate(futures):
-            future.call_when_done(_Arrival(self._arrivals, place))
+            future._call_when_done(_Arrival(self._arrivals, place))
 
     def __iter__(self) -> Iterator[Future[T]]:
         return self
@@ -580,7 +580,7 @@ class _Countdown:
         with self._lock:
             self.left -= 1
             first = self.failed is None
-            if first and future.failed:
+            if first and future._failed:
                 self.failed = future
             over = first and (self.failed is not None or not self.left)
         if over:
@@ -793,7 +793,7 @@ def _bound(agent: AgentCore, race: Race, result: Future[list[Any]], timeout: flo
             )
         )
 
-    result.call_when_done(agent.after(timeout, expire))
+    result._call_when_done(agent.after(timeout, expire))
 
 
 def _label(count: int, k: int | None) -> str:

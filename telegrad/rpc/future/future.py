@@ -309,7 +309,7 @@ class Future(Generic[T]):
             loop = asyncio.get_running_loop()
             arrived = Arrival(loop, (self,))
             run = awaiting(self)
-            self.call_when_done(arrived.arrive)
+            self._call_when_done(arrived.arrive)
             ends = drive_on(loop, self._source)
             try:
                 yield from arrived
@@ -354,8 +354,8 @@ class Future(Generic[T]):
         self._raised = True  # only copies are: by its frames a raised one refers to this future
         return self._complete(_ERROR, error=error)
 
-    def try_set_thunk(self, thunk: Callable[[], T], *, fails: bool = False) -> bool:
-        """Completes it with a value that the first thread in need of it computes. For the library.
+    def _try_set_thunk(self, thunk: Callable[[], T], *, fails: bool = False) -> bool:
+        """Completes it with a value that the first thread in need of it computes.
 
         Args:
             thunk: Computes it, or raises the error.
@@ -364,21 +364,21 @@ class Future(Generic[T]):
         return self._complete(_THUNK, thunk=thunk, fails=fails)
 
     @property
-    def failed(self) -> bool:
+    def _failed(self) -> bool:
         """Whether it is known to have failed; decodes nothing. For the library."""
         return self._state == _ERROR or (self._state != _VALUE and self._fails)
 
-    def watch(self, origin: Made, reports: Reports | None) -> None:
+    def _watch(self, origin: Made, reports: Reports | None) -> None:
         """Has its error told in the log if nobody reads it; see `unread`. For the library."""
-        self._reports = expect_reports() if reports is None and self.failed else reports
+        self._reports = expect_reports() if reports is None and self._failed else reports
         self._unread = origin
 
-    def hand_on(self) -> None:
+    def _hand_on(self) -> None:
         """Says that somebody else answers for its error. For the library."""
         self._unread = None
 
-    def call_when_done(self, waker: Callable[[], None]) -> None:
-        """Calls `waker` in whichever thread completes it, a loop included. For the library.
+    def _call_when_done(self, waker: Callable[[], None]) -> None:
+        """Calls `waker` in whichever thread completes it, a loop included.
 
         The waker must not block, raise or look at the value. A stale `Listener` is forgotten.
         """
@@ -392,12 +392,12 @@ class Future(Generic[T]):
                 return
         waker()
 
-    def stands_for(self, call: object, on_cancel: Callable[[], object]) -> None:
-        """Does what `comes_from` and `let_cancel` do, while nobody else has it. For the library."""
+    def _stands_for(self, call: object, on_cancel: Callable[[], object]) -> None:
+        """Does what `comes_from` and `_let_cancel` do, while nobody else has it. For the library."""
         self._source, self._on_cancel = call, on_cancel
 
-    def let_cancel(self, on_cancel: Callable[[], object]) -> None:
-        """Says what `cancel()` calls, once, when it has completed this. For the library.
+    def _let_cancel(self, on_cancel: Callable[[], object]) -> None:
+        """Says what `cancel()` calls, once, when it has completed this.
 
         It must not block or raise; it is forgotten when the future is completed otherwise.
         """
@@ -405,7 +405,7 @@ class Future(Generic[T]):
             if self._state == _PENDING:
                 self._on_cancel = on_cancel
 
-    def lend(self, dispatch: Dispatch | None) -> None:
+    def _lend(self, dispatch: Dispatch | None) -> None:
         """Says where callbacks of a plain one run that a loop completes. For the library."""
         self._dispatch = self._dispatch or dispatch
 
@@ -417,7 +417,7 @@ class Future(Generic[T]):
     def _block(self, limit: float) -> None:
         started = time.monotonic()
         gate = Gate()
-        self.call_when_done(gate.open)
+        self._call_when_done(gate.open)
         if not gate.wait(limit, self, drive=drive_of(self._source)):
             self._forget(gate.open)
             raise not_done(self._label, time.monotonic() - started)
@@ -524,7 +524,7 @@ class Future(Generic[T]):
             origin = self._unread
         except AttributeError:  # __init__ refused
             return
-        if origin is None or self._reports is None or not self.failed:
+        if origin is None or self._reports is None or not self._failed:
             return
         error = self._error if self._error is not None else self._thunk
         if error is not None:

@@ -167,14 +167,14 @@ def watched(agent: AgentCore, future: Future[T]) -> Future[T]:
     while frame is not None and frame.f_globals.get("__name__", "").startswith("telegrad."):
         frame = frame.f_back
     if frame is not None:
-        future.watch((frame.f_code, frame.f_lasti), agent.reports or _reports_of(agent))
+        future._watch((frame.f_code, frame.f_lasti), agent.reports or _reports_of(agent))
     return future
 
 
 def watch_from(agent: AgentCore, future: Future[T], origin: Origin | None) -> Future[T]:
     """Does what `watched` does, where it is known who is given what it stands for."""
     if origin is not None:
-        future.watch(origin, _reports_of(agent))
+        future._watch(origin, _reports_of(agent))
     return future
 
 

@@ -112,7 +112,7 @@ class Asked:
         assert future is not None
         if self._used is not None:
             self._calls.unuse(self._used)
-        if future.failed:
+        if future._failed:
             future.add_done_callback(self._fails)
         elif self._fork is not None:
             self._calls.registry.created(self._fork)
@@ -122,7 +122,7 @@ class Asked:
         self._heard = True  # first: `fail` looks at it last
         untold, self._untold = self._untold, None
         if untold is not None:
-            untold.hand_on()
+            untold._hand_on()
 
     def fail(self, error: BaseException, *, delivered: bool = True) -> None:
         """Tells everybody that there is no value.
@@ -157,7 +157,7 @@ class Asked:
 
 def follow(outcome: Future[Any], value: Future[Any]) -> None:
     """Completes a future as another one was; a value is taken out where it is wanted."""
-    outcome.try_set_thunk(lambda: result(value), fails=value.failed)
+    outcome._try_set_thunk(lambda: result(value), fails=value._failed)
 
 
 def failed(error: BaseException) -> Future[Any]:
@@ -334,7 +334,7 @@ class RRefCalls:
             self.creation_failed(rref, fork, unsent, delivered=False)
             raise
         asked.future = reference.creation = future
-        future.call_when_done(asked)
+        future._call_when_done(asked)
         return reference
 
     def creation_failed(
@@ -403,11 +403,11 @@ class RRefCalls:
 
         def arrived() -> None:
             self.unuse(used)  # first: who hears of the value may let go of it, and call on
-            outcome.try_set_thunk(value, fails=reply.failed)
+            outcome._try_set_thunk(value, fails=reply._failed)
 
         comes_from(outcome, reply)
-        outcome.let_cancel(reply.cancel)
-        reply.call_when_done(arrived)
+        outcome._let_cancel(reply.cancel)
+        reply._call_when_done(arrived)
         if creation is not None and not creation.done():
             # Nothing may ever be created: whoever waits for the value hears when that is known.
             self.fail_with(creation, reference.owner, outcome.try_set_exception)
@@ -451,7 +451,7 @@ class RRefCalls:
             if reply is None:
                 registry.unuse(fork)
                 raise
-            reply.call_when_done(partial(registry.unuse, fork))  # it is not done after Ctrl-C
+            reply._call_when_done(partial(registry.unuse, fork))  # it is not done after Ctrl-C
             if isinstance(error, (WorkerLostError, LookupError)):
                 self._explain(error, reference.owner, creation)
             raise
@@ -463,7 +463,7 @@ class RRefCalls:
     ) -> None:
         """Raises what says more than the error that a reply failed with, if anything does."""
         if not isinstance(error, WorkerLostError):
-            if creation is not None and creation.failed:
+            if creation is not None and creation._failed:
                 creation.value()  # why there is nothing: the owner only knows that there is not
             return
         told = self.of_owner(owner, error)
@@ -484,10 +484,10 @@ class RRefCalls:
                 fail(fresh_copy(self.of_owner(owner, error)))
 
         def ended() -> None:  # decodes nothing: it may be on a loop
-            if creation.failed:
+            if creation._failed:
                 creation.add_done_callback(read)
 
-        creation.call_when_done(ended)
+        creation._call_when_done(ended)
 
     def of_owner(self, owner: WorkerInfo, error: BaseException) -> BaseException:
         """Says of a lost worker that it was the owner, where it was."""
@@ -517,8 +517,8 @@ class RRefCalls:
                 )
             )
 
-        outcome.call_when_done(self._agent.after(max(limit, 0.0), expire))
-        value.call_when_done(lambda: follow(outcome, value))
+        outcome._call_when_done(self._agent.after(max(limit, 0.0), expire))
+        value._call_when_done(lambda: follow(outcome, value))
         return outcome
 
     def _value(self, reference: Reference) -> Future[Any]:

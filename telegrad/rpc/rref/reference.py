@@ -119,7 +119,7 @@ class Reference:
     def _read_creation(self) -> None:
         """Takes what the owner has said of the value, once it has."""
         creation = self.creation
-        if creation is None or not creation.done() or creation.failed:
+        if creation is None or not creation.done() or creation._failed:
             return
         try:
             word = creation.value()

@@ -119,7 +119,7 @@ def admit_method(
     if name[:1] == "_" and name != "__call__":
         check_public(registry, caller, name)
     value = registry.value(rref)
-    if value is None or not value.done() or value.failed:
+    if value is None or not value.done() or value._failed:
         return AdmittedMethod(rref, name, judged=False)
     found = value.value()
     registry.agent.check_method(found, name, caller)
@@ -399,7 +399,7 @@ class RRefServing:
         """
         registry = self._registry
         value = registry.value(rref)
-        if value is not None and value.done() and not value.failed:
+        if value is not None and value.done() and not value._failed:
             return value, None
         reference = registry.borrow(rref)
         if reference is None or (value := registry.value(rref)) is None:

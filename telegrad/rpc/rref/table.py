@@ -107,7 +107,7 @@ class Outcome:
 
 
 def _is_constant(value: Future[Any]) -> bool:
-    return value.done() and not value.failed and type(value.value()) in CONSTANTS
+    return value.done() and not value._failed and type(value.value()) in CONSTANTS
 
 
 # -- the slow tick that counts garbage where no event does: one at a time, none where nothing is left --

@@ -122,14 +122,14 @@ class StreamReader:
     def start(self, reply: Future[Any]) -> None:
         """Takes the future of the request's reply."""
         self._reply = reply
-        reply.call_when_done(self._on_reply)
+        reply._call_when_done(self._on_reply)
         if self._stopped:  # the agent has ended meanwhile
             self._give_up_reply()
 
     def call_when_ended(self, waker: Callable[[], None]) -> None:
-        """Has `waker` called when the reply is here, or given up; see `Future.call_when_done`."""
+        """Has `waker` called when the reply is here, or given up; see `Future._call_when_done`."""
         assert self._reply is not None
-        self._reply.call_when_done(waker)
+        self._reply._call_when_done(waker)
 
     # Failures that nobody reads.
 

@@ -114,7 +114,7 @@ class Production:
                 produce = partial(self._produce_async, source)
                 task = UserCall(produce, mode=CallMode.COROUTINE, name=self.name)
                 outcome = self._agent.run(task)
-                outcome.call_when_done(self._forget)
+                outcome._call_when_done(self._forget)
                 return outcome
             if inspect.iscoroutine(source):
                 source.close()
