@@ -41,6 +41,7 @@ from telegrad.rpc.seams import (
     UserCall,
     current_agent,
     on_own_loop,
+    reference_of,
 )
 from telegrad.types import WorkerInfo
 
@@ -92,15 +93,15 @@ def backward_from_rref(
         _local(rref, gradient, PassMode(retain_graph, create_graph), timeout)
         return
     number = int(check_context_id(context_id))
-    owner, calls = rref.owner(), rref.reference.registry.agent.attached(RRefCalls)
+    owner, calls = rref.owner(), reference_of(rref).registry.agent.attached(RRefCalls)
     payload = {
-        "rref": list(rref.reference.rref),
+        "rref": list(reference_of(rref).rref),
         "context": number,
         "gradient": gradient if create_graph or not isinstance(gradient, Tensor) else gradient.data,
         "retain": bool(retain_graph),
         "create": bool(create_graph),
     }
-    ended = calls.send(rref.reference, BACKWARD, payload, LABEL, timeout)
+    ended = calls.send(reference_of(rref), BACKWARD, payload, LABEL, timeout)
     try:
         ended.wait()
     except KeyboardInterrupt:
@@ -120,7 +121,7 @@ def _local(
     if not rref.is_owner():
         raise ContextError(
             f"backward() without a context id differentiates on the owner of the RRef alone, which "
-            f"is {rref.owner_name()!r} and not {rref.reference.registry.me.name!r}; write "
+            f"is {rref.owner_name()!r} and not {reference_of(rref).registry.me.name!r}; write "
             "rref.backward(context_id) inside `with dist_autograd.context() as context_id`"
         )
     value = rref.to_here(timeout)

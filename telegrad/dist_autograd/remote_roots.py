@@ -28,7 +28,7 @@ from telegrad.dist_autograd.pass_runner import Root
 from telegrad.dist_autograd.roots import check_root, root_of
 from telegrad.errors import DecodeError
 from telegrad.rpc import Future, RRef, collect_all
-from telegrad.rpc.seams import RRefCalls, RRefServing, UserCall
+from telegrad.rpc.seams import RRefCalls, RRefServing, UserCall, reference_of
 from telegrad.types import WorkerInfo
 
 __all__ = ["RemoteRoots", "find_roots"]
@@ -112,9 +112,9 @@ def _ask(
     calls: RRefCalls, root: RRef[Any], context: ContextId, given: bool, me: WorkerInfo, limit: float
 ) -> Future[Any]:
     if root.owner() == me:
-        return calls.fetch(root.reference, limit)  # the value may still be in creation
-    payload = {"rref": list(root.reference.rref), "context": int(context), "given": given}
-    return calls.send(root.reference, ROOT, payload, LABEL, limit)
+        return calls.fetch(reference_of(root), limit)  # the value may still be in creation
+    payload = {"rref": list(reference_of(root).rref), "context": int(context), "given": given}
+    return calls.send(reference_of(root), ROOT, payload, LABEL, limit)
 
 
 def _received(context: Context, owner: WorkerInfo, answer: Any, gradient: Any) -> Tensor:

@@ -17,7 +17,7 @@ from telegrad.autograd import Tensor
 from telegrad.errors import BlockingCallError, UnknownWorkerError
 from telegrad.nn import Module, Parameter
 from telegrad.rpc import Future, RRef, expose, register_type, remote, rpc_sync
-from telegrad.rpc.seams import AgentCore, on_own_loop, seconds, use_agent
+from telegrad.rpc.seams import AgentCore, on_own_loop, reference_of, seconds, use_agent
 from telegrad.types import Array, Shape, WorkerInfo
 
 __all__ = [
@@ -332,7 +332,7 @@ def _ask(rref: RRef[Any], timeout: float | None) -> bool:
 
 def _agent_of(rref: RRef[Any]) -> AgentCore:
     """Returns the agent that counts a reference, which may not be the ambient one."""
-    return rref.reference.registry.agent
+    return reference_of(rref).registry.agent
 
 
 def _refuse_device(to: object) -> None:

@@ -26,7 +26,7 @@ from telegrad.rpc.future.future import Future, new_future
 from telegrad.rpc.future.unread import origin_here
 from telegrad.rpc.limits import seconds
 from telegrad.rpc.rref.reference import Arrival
-from telegrad.rpc.rref.rref import RRef
+from telegrad.rpc.rref.rref import RRef, reference_of, rref_of
 from telegrad.rpc.rref.table import RRefRegistry
 from telegrad.transport import on_own_loop
 from telegrad.types import WorkerInfo
@@ -147,7 +147,8 @@ def lookup(to: str | int | WorkerInfo, name: str, timeout: float | None = None) 
             phase="waiting for the name",
             elapsed=limit,
         )
-    found.reference.whence = origin_here() or found.reference.whence
+    reference = reference_of(found)
+    reference.whence = origin_here() or reference.whence
     return found
 
 
@@ -232,7 +233,9 @@ class _Published:
         if served is not None:
             served.on_cancel(lambda: self._forget(name, future))
         if within < threading.TIMEOUT_MAX:
-            future._call_when_done(self._agent.after(within, lambda: self._tell_names(name, future)))
+            future._call_when_done(
+                self._agent.after(within, lambda: self._tell_names(name, future))
+            )
         return future
 
     def _tell_names(self, name: str, future: Future[Any]) -> None:
@@ -255,8 +258,8 @@ class _Published:
         """Returns a new RRef, which only the name holds."""
         registry = self._registry
         if not isinstance(value, RRef):
-            return RRef.of(registry.own(value))
-        given = value.reference
+            return rref_of(registry.own(value))
+        given = reference_of(value)
         if given.registry is not registry:
             raise RuntimeError(
                 f"this RRef belongs to the agent {given.registry.me.name!r} and cannot be "
@@ -270,7 +273,7 @@ class _Published:
         if own is None:
             raise registry.gone(given.rref)
         own.whence = f"rpc.publish of {name!r}"
-        return RRef.of(own)
+        return rref_of(own)
 
 
 def _listed(names: list[str]) -> str:

@@ -29,6 +29,7 @@ from telegrad.rpc.future.future import new_future
 from telegrad.rpc.future.waits import Driven
 from telegrad.rpc.limits import seconds
 from telegrad.rpc.rref.calls import RRefCalls
+from telegrad.rpc.rref.rref import reference_of
 from telegrad.rpc.rref.serving import RRefServing
 from telegrad.transport import Shield, on_own_loop
 
@@ -65,6 +66,7 @@ __all__ = [
     "new_future",
     "on_own_loop",
     "process_agent",
+    "reference_of",
     "refuse_second",
     "seconds",
     "set_process_agent",

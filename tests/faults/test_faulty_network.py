@@ -16,6 +16,7 @@ import pytest
 
 from telegrad import rpc
 from telegrad.errors import CallTimeoutError, WorkerLostError
+from telegrad.rpc.seams import reference_of
 from telegrad.testing import (
     Cluster,
     Fault,
@@ -167,7 +168,7 @@ def makes_too_late(network: FaultyNetwork, seconds: float) -> Failure:
 
     def make_and_fetch() -> int:
         made = rpc.remote("worker1", add, (1, 2), timeout=seconds)
-        creation = made.reference.creation
+        creation = reference_of(made).creation
         fetched = rpc.rpc_async("worker2", fetch, (made,))
         assert creation is not None
         leaks.wait_until_gone("time", lambda: [] if creation.done() else ["some"], seconds + 20.0)

@@ -16,7 +16,7 @@ from telegrad.errors import CallRefusedError, DecodeError, FunctionNotFoundError
 from telegrad.rpc.call.user_call import UserCall, admit_call
 from telegrad.rpc.rref.protocol import RRefId
 from telegrad.rpc.rref.serving import AdmittedMethod
-from telegrad.rpc.seams import current_agent
+from telegrad.rpc.seams import current_agent, reference_of
 from telegrad.transport.security.audit import CALL_REFUSED
 from telegrad.types import WorkerInfo
 from telegrad.wire import encode, read_head
@@ -105,7 +105,7 @@ def test_the_arguments_of_a_refused_method_are_not_decoded(exposed: Job) -> None
 
 
 def reset_by_hand(counter: Any) -> None:
-    rref, owner = list(counter.reference.rref), counter.reference.owner
+    rref, owner = list(reference_of(counter).rref), reference_of(counter).owner
     with pytest.raises(CallRefusedError, match="underscore"):
         by_hand(owner, "rref.call", rref=rref, method="_reset", args=[], kwargs={})
 
@@ -195,7 +195,7 @@ def test_a_method_stands_before_its_arguments(exposed: Job) -> None:
     def body() -> None:
         mine: Any = rpc.remote("w1", code.Counter)
         mine.rpc_sync().add(1)
-        agent, reference = current_agent(), mine.reference
+        agent, reference = current_agent(), reference_of(mine)
         payload = {"rref": list(reference.rref), "args": [1], "kwargs": {}, "method": "add"}
         future = agent.send(reference.owner, "rref.call", payload, function="add")
         with pytest.raises(DecodeError, match="rref, method, args"):

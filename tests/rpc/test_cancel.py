@@ -29,6 +29,7 @@ from telegrad.rpc.call.interceptor import CallRecord
 from telegrad.rpc.call.served_call import ServedCall, enter_served_call, last_served_call
 from telegrad.rpc.call.serving import CANCEL, EXPIRE
 from telegrad.rpc.rref.table import RRefRegistry
+from telegrad.rpc.seams import reference_of
 from telegrad.testing import leaks
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope, write_body
@@ -754,7 +755,7 @@ def test_who_waits_until_an_agent_is_idle_is_woken_by_the_last_reply(job: Job) -
 def test_a_value_that_was_not_made_in_time_says_so_to_all_who_ask(job: Job) -> None:
     rref = job.on(0, rpc.remote, "w1", remote_code.hold_async, ("in-time",))
     assert entered("in-time")
-    creation = rref.reference.creation
+    creation = reference_of(rref).creation
     assert creation is not None
     job.expire(0, creation)
     with pytest.raises(CallTimeoutError):

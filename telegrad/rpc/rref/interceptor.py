@@ -342,7 +342,7 @@ class RRefInterceptor(Interceptor):
         starts_after.add_done_callback(settle)
 
     def _fork(self, place: int, rref: Counted, peer: WorkerInfo) -> Entry:
-        reference, registry = rref.reference, self._registry
+        reference, registry = rref._reference, self._registry
         if reference.registry is not registry:
             raise RuntimeError(
                 f"this RRef belongs to the agent {reference.registry.me.name!r} and cannot be sent "

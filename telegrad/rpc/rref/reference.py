@@ -154,12 +154,12 @@ class Counted:
     """The base of `RRef`: an object that stands for one reference.
 
     Attributes:
-        reference: What is counted. For the library.
+        _reference: The counted reference.
     """
 
-    __slots__ = ("reference",)
+    __slots__ = ("_reference",)
 
-    reference: Reference
+    _reference: Reference
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from telegrad.rpc.future.future import Future
     from telegrad.types import WorkerInfo
 
-__all__ = ["RRef", "attach_to", "create_rref"]
+__all__ = ["RRef", "attach_to", "create_rref", "reference_of", "rref_of"]
 
 T = TypeVar("T")
 
@@ -55,14 +55,7 @@ class RRef(Counted, Generic[T]):
     __slots__ = ("__weakref__",)
 
     def __init__(self, value: T) -> None:
-        self.reference = current_agent().attached(RRefRegistry).own(value)
-
-    @staticmethod
-    def of(reference: Reference) -> RRef[Any]:
-        """Makes an RRef of a counted reference. For the library."""
-        rref: RRef[Any] = object.__new__(RRef)
-        rref.reference = reference
-        return rref
+        self._reference = current_agent().attached(RRefRegistry).own(value)
 
     def to_here(self, timeout: float | None = None) -> T:
         """Returns the value: the object itself on its owner, else a new copy each time.
@@ -78,7 +71,7 @@ class RRef(Counted, Generic[T]):
             RuntimeError: The RRef was released.
             Exception: What the creation of the value raised, of its own type.
         """
-        reference = self.reference
+        reference = self._reference
         if on_own_loop():
             self._check_may_block("to_here", "`await rref`")
         return cast("T", reference.registry.agent.attached(RRefCalls).fetched(reference, timeout))
@@ -92,7 +85,7 @@ class RRef(Counted, Generic[T]):
             RuntimeError: This worker is not the owner, or the RRef was released.
             CallTimeoutError: It was not there in time.
         """
-        reference = self.reference
+        reference = self._reference
         if reference.fork is not None:
             raise RuntimeError(
                 f"local_value() on worker {reference.registry.me.name!r}, but the owner of this "
@@ -104,15 +97,15 @@ class RRef(Counted, Generic[T]):
 
     def owner(self) -> WorkerInfo:
         """Returns the worker that holds the value."""
-        return self.reference.owner
+        return self._reference.owner
 
     def owner_name(self) -> str:
         """Returns the name of the worker that holds the value."""
-        return self.reference.owner.name
+        return self._reference.owner.name
 
     def is_owner(self) -> bool:
         """Tells whether this worker holds the value."""
-        return self.reference.fork is None
+        return self._reference.fork is None
 
     def confirmed_by_owner(self) -> bool:
         """Tells whether the owner is known to have counted this RRef and to live.
@@ -121,7 +114,7 @@ class RRef(Counted, Generic[T]):
         creation failed: the owner tells every worker that holds an RRef to the value, and
         `to_here()` that raises for that reason comes after.
         """
-        reference = self.reference
+        reference = self._reference
         if reference.released:
             return False
         if reference.fork is not None:
@@ -141,7 +134,7 @@ class RRef(Counted, Generic[T]):
         Args:
             timeout: Seconds above 0 for each call; None for the default, `math.inf` for no limit.
         """
-        reference = self.reference
+        reference = self._reference
         calls = reference.registry.agent.attached(RRefCalls)
         return cast("T", SyncProxy(calls, reference, timeout))
 
@@ -153,7 +146,7 @@ class RRef(Counted, Generic[T]):
         Args:
             timeout: Seconds above 0 for each call; None for the default, `math.inf` for no limit.
         """
-        return AsyncProxy(self._calls(), self.reference, timeout)
+        return AsyncProxy(self._calls(), self._reference, timeout)
 
     def remote(self, timeout: float | None = None) -> RemoteProxy[RRef[Any]]:
         """Returns a stand-in whose methods give an RRef to their value, which stays there.
@@ -164,7 +157,7 @@ class RRef(Counted, Generic[T]):
             timeout: Seconds above 0 until each value must be there; None for the default,
                 `math.inf` for no limit.
         """
-        return RemoteProxy(self._calls(), self.reference, timeout, RRef.of)
+        return RemoteProxy(self._calls(), self._reference, timeout, rref_of)
 
     def rpc_stream(self, timeout: float | None = None) -> StreamProxy:
         """Returns a stand-in whose methods give a Stream: `for x in r.rpc_stream().m(n): ...`.
@@ -176,7 +169,7 @@ class RRef(Counted, Generic[T]):
             timeout: Seconds above 0 that each next item may be waited for; None for the default,
                 `math.inf` for no limit.
         """
-        return StreamProxy(self._calls(), self.reference, timeout)
+        return StreamProxy(self._calls(), self._reference, timeout)
 
     def backward(
         self,
@@ -236,7 +229,7 @@ class RRef(Counted, Generic[T]):
 
     def release(self) -> None:
         """Lets go of the value now, instead of when this object is garbage; idempotent."""
-        self.reference.release()
+        self._reference.release()
 
     def __enter__(self) -> RRef[T]:
         return self
@@ -260,7 +253,7 @@ class RRef(Counted, Generic[T]):
 
     def __repr__(self) -> str:
         """Names the owner, the value's class where known, the reference's state and age."""
-        reference = self.reference
+        reference = self._reference
         what = reference.type_name or self._own_type() or "a value"
         age = time.monotonic() - reference.made
         return f"<RRef to {what} at {reference.owner.name!r}: {self._state()}, {age:.1f} s old>"
@@ -273,14 +266,14 @@ class RRef(Counted, Generic[T]):
 
     def _own_type(self) -> str:
         """Returns the class of a value that lives here and is there."""
-        reference = self.reference
+        reference = self._reference
         value = None if reference.fork else reference.registry.value(reference.rref)
         if value is None or not value.done() or value.exception() is not None:
             return ""
         return name_of_type(value.value())
 
     def _state(self) -> str:
-        reference = self.reference
+        reference = self._reference
         if reference.released:
             return "released"
         if reference.fork is not None:
@@ -298,13 +291,13 @@ class RRef(Counted, Generic[T]):
         return "owner" if value.exception() is None else "owner, failed"
 
     def _calls(self) -> RRefCalls:
-        return self.reference.registry.agent.attached(RRefCalls)
+        return self._reference.registry.agent.attached(RRefCalls)
 
     def _fetch(self, timeout: float | None) -> Future[T]:
-        return self._calls().fetch(self.reference, timeout)
+        return self._calls().fetch(self._reference, timeout)
 
     def _check_may_block(self, verb: str, instead: str) -> None:
-        reference = self.reference
+        reference = self._reference
         if not on_own_loop():
             return
         if reference.fork is None:
@@ -319,9 +312,21 @@ class RRef(Counted, Generic[T]):
 register_external(ExternalType("rref", RRef, describe_nothing, rebuild_traveller))
 
 
+def rref_of(reference: Reference) -> RRef[Any]:
+    """For the library: makes an RRef of a counted reference."""
+    rref: RRef[Any] = object.__new__(RRef)
+    rref._reference = reference
+    return rref
+
+
+def reference_of(rref: RRef[Any]) -> Reference:
+    """For the library: returns the counted reference that an RRef holds."""
+    return rref._reference
+
+
 def attach_to(agent: AgentCore) -> None:
     """For the library: gives an agent its RRefs; before any other package adds an interceptor."""
-    attach_with(agent, RRef.of)
+    attach_with(agent, rref_of)
 
 
 def create_rref(
@@ -340,4 +345,4 @@ def create_rref(
         EncodeError: The function or an argument cannot travel; nothing was sent.
     """
     calls = agent.attached(RRefCalls)
-    return RRef.of(calls.create(agent.worker(to), func, args, kwargs, timeout))
+    return rref_of(calls.create(agent.worker(to), func, args, kwargs, timeout))

@@ -21,7 +21,7 @@ import pytest
 from telegrad import rpc
 from telegrad.errors import BlockingCallError, CallRefusedError, CallTimeoutError
 from telegrad.rpc import RpcOptions, RRef
-from telegrad.rpc.seams import current_agent
+from telegrad.rpc.seams import current_agent, reference_of
 from telegrad.testing import Cluster
 from tests.rpc.rref.programs import GateError, Model, confirmed, drained, gates, make_slowly, on
 
@@ -480,7 +480,7 @@ class Shown:
 def test_the_owner_refuses_private_names(cluster: Cluster) -> None:
     def body() -> None:
         rref = rpc.remote("worker1", Box, ("x",))
-        agent, reference = current_agent(), rref.reference
+        agent, reference = current_agent(), reference_of(rref)
         payload = {"rref": list(reference.rref), "name": "_hidden"}
         with pytest.raises(CallRefusedError, match="underscore"):
             agent.send(reference.owner, "rref.read", payload, function="x").wait()

@@ -21,7 +21,7 @@ from telegrad.rpc import Future, RRef
 from telegrad.rpc.call.interceptor import CallRecord
 from telegrad.rpc.call.user_call import call_payload
 from telegrad.rpc.rref.calls import NAME, Creation
-from telegrad.rpc.seams import current_agent
+from telegrad.rpc.seams import current_agent, reference_of
 from telegrad.testing import Cluster
 from telegrad.testing.leaks import wait_until_gone
 from tests.rpc.rref.programs import (
@@ -47,7 +47,7 @@ def test_the_owner_refuses_private_names(cluster: Cluster) -> None:
 
     def body() -> None:
         rref = rpc.remote("worker1", Model, (4,))
-        agent, reference = current_agent(), rref.reference
+        agent, reference = current_agent(), reference_of(rref)
         payload = {"rref": list(reference.rref), "method": "_secret", "args": [], "kwargs": {}}
         with pytest.raises(CallRefusedError, match="underscore"):
             agent.send(reference.owner, "rref.call", payload, function="x").wait()
@@ -338,7 +338,7 @@ def test_a_lost_user_holds_its_values_for_one_bound() -> None:
     """What it had sent on may still be on its way to be counted."""
     with Cluster(N, options=rpc.RpcOptions(timeout=20.0)) as cluster:
         kept = on(cluster, 1, lambda: rpc.rpc_sync("worker0", make_rref, ("kept",)))
-        owner, lost = registry(cluster, 0), kept.reference.registry.me
+        owner, lost = registry(cluster, 0), reference_of(kept).registry.me
         told = threading.Event()
         on(cluster, 0, current_agent).on_lost(lambda *_: told.set())
         cluster.kill(1)
@@ -373,7 +373,7 @@ def test_a_worker_that_speaks_for_others_is_not_heard(
     kept = on(cluster, 0, lambda: rpc.rpc_sync("worker1", make_rref, ("kept",)))
 
     def lie(kept: RRef[str]) -> None:
-        agent, reference = current_agent(), kept.reference
+        agent, reference = current_agent(), reference_of(kept)
         assert reference.fork is not None
         owner, rref, fork = reference.owner, list(reference.rref), list(reference.fork)
         agent.post(owner, "rref.user_delete", [rref, fork])
@@ -396,7 +396,7 @@ def test_nobody_creates_the_value_of_anothers_rref(cluster: Cluster) -> None:
     pending = on(cluster, 0, lambda: rpc.remote("worker1", make_slowly, ("slow", "honest")))
 
     def forge(pending: RRef[str]) -> None:
-        reference = pending.reference
+        reference = reference_of(pending)
         payload = call_payload(give_back, ("forged",), {})[1]
         record = CallRecord("forged", {NAME: Creation(reference.rref, reference.fork)})
         agent = current_agent()

@@ -14,7 +14,7 @@ from telegrad import rpc
 from telegrad.rpc import RRef
 from telegrad.rpc.rref import interceptor as rref_leaks
 from telegrad.rpc.rref.interceptor import MOST_TOLD
-from telegrad.rpc.seams import current_agent
+from telegrad.rpc.seams import current_agent, reference_of
 from telegrad.testing import Cluster
 from telegrad.testing.leaks import wait_until_gone
 from tests.conftest import Programs
@@ -185,7 +185,7 @@ def test_who_lies_about_holding_is_not_heard(caplog: pytest.LogCaptureFixture) -
 
         def lie() -> None:
             agent, peer = current_agent(), rpc.get_worker_info("worker1")
-            agent.post(peer, "rref.held", [list(secret.reference.rref), "a lie"])
+            agent.post(peer, "rref.held", [list(reference_of(secret).rref), "a lie"])
             agent.post(peer, "rref.held", "garbage")
             assert rpc.rpc_sync("worker1", give_back, (1,)) == 1
 

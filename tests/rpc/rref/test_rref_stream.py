@@ -14,7 +14,7 @@ import pytest
 from telegrad import rpc
 from telegrad.errors import CallRefusedError, CallTimeoutError, OwnerLostError
 from telegrad.rpc import RpcOptions, RRef
-from telegrad.rpc.seams import current_agent
+from telegrad.rpc.seams import current_agent, reference_of
 from telegrad.rpc.stream.protocol import WINDOW_ITEMS
 from telegrad.rpc.stream.reading import StreamReaders
 from telegrad.rpc.stream.serving import StreamProducers
@@ -105,7 +105,7 @@ def closed(cluster: Cluster) -> None:
 
 
 def known_to_have_failed(rref: RRef[Any]) -> None:
-    reference = rref.reference
+    reference = reference_of(rref)
     failure = reference.registry.failure
     wait_until_gone("hope", lambda: [] if failure(reference) else ["the value may yet be made"])
 
@@ -232,7 +232,7 @@ def test_the_policy_is_that_of_calls(cluster: Cluster) -> None:
         with pytest.raises(CallRefusedError, match="subprocess"):
             next(untyped.foreign("echo run"))
         rref = rpc.remote("worker1", Numbers)
-        agent, reference = current_agent(), rref.reference
+        agent, reference = current_agent(), reference_of(rref)
         payload = {"rref": list(reference.rref), "method": "_hidden", "args": [], "kwargs": {}}
         with pytest.raises(CallRefusedError, match="underscore"):
             request = {**payload, "stream": 10**6}

@@ -9,6 +9,7 @@ import pytest
 
 from telegrad import rpc
 from telegrad.rpc import RRef
+from telegrad.rpc.seams import reference_of
 from telegrad.testing import Cluster
 from tests.counting import counted
 from tests.rpc.rref.programs import drained
@@ -43,15 +44,17 @@ def a_list() -> None:
 
 def a_list_made_before() -> None:
     made = rpc.remote("worker1", numbers)
-    assert made.reference.creation is not None
-    made.reference.creation.wait()
+    creation = reference_of(made).creation
+    assert creation is not None
+    creation.wait()
     assert made.to_here() == made.to_here() == [7]
 
 
 def a_constant_made_before() -> None:
     made = rpc.remote("worker1", number)
-    assert made.reference.creation is not None
-    made.reference.creation.wait()
+    creation = reference_of(made).creation
+    assert creation is not None
+    creation.wait()
     assert made.to_here() == made.to_here() == 7
 
 
@@ -77,8 +80,9 @@ def to_another() -> None:
 def many() -> None:
     made = [rpc.remote("worker1", number) for _ in range(MANY)]
     for each in made:
-        assert each.reference.creation is not None
-        each.reference.creation.wait()
+        creation = reference_of(each).creation
+        assert creation is not None
+        creation.wait()
     assert [each.to_here() for each in made] == [7] * MANY
     del each
     made.clear()
