@@ -9,7 +9,11 @@ import importlib
 import types
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+import telegrad as tg
+from telegrad import rpc
 
 PACKAGE = Path(__file__).parent.parent / "telegrad"
 FACES = sorted(
@@ -93,19 +97,42 @@ def test_a_public_name_has_a_docstring(name: str) -> None:
             assert (value.__doc__ or "").strip(), f"{name}.{entry}"
 
 
-# Neither of the interface that is written down, nor a part of the library's own.
-BESIDES = {"AsCompleted", "current_agent", "use_agent"}
-
-
-def test_what_is_the_librarys_own_says_so() -> None:
+def test_the_face_of_rpc_shows_users_what_is_theirs_alone() -> None:
     face = importlib.import_module("telegrad.rpc")
-    functions_and_classes = {
-        name: value.__doc__ or ""
-        for name in face.__all__
-        if callable(value := getattr(face, name)) and name not in BESIDES
+    assert set(face.__all__) == {*DOCUMENTED["telegrad.rpc"].split(), "AsCompleted"}
+
+
+USERS_CLASSES: dict[type, str] = {
+    rpc.Agent: """as_current ended get_worker_info get_worker_infos name options rank remote
+        rpc_async rpc_sync shutdown statistics stream world_size""",
+    rpc.Future: """add_done_callback age cancel done exception set_exception set_result then
+        try_set_exception try_set_result value wait""",
+    rpc.RRef: """backward confirmed_by_owner is_owner local_value owner owner_name release remote
+        rpc_async rpc_stream rpc_sync to_here""",
+}
+
+
+@pytest.mark.parametrize("cls", USERS_CLASSES, ids=lambda cls: cls.__name__)
+def test_a_class_shows_the_methods_that_users_call(cls: type) -> None:
+    assert {name for name in dir(cls) if name[0] != "_"} == set(USERS_CLASSES[cls].split())
+
+
+def test_a_tensor_shows_what_users_of_numpy_and_torch_know() -> None:
+    shown = {name for name in dir(tg.Tensor) if name[0] != "_"} - set(dir(np.ndarray))
+    assert shown == {
+        "backward",
+        "clone",
+        "cupy",
+        "detach",
+        "grad",
+        "grad_fn",
+        "is_leaf",
+        "numpy",
+        "output_nr",
+        "register_hook",
+        "register_post_accumulate_hook",
+        "requires_grad",
+        "requires_grad_",
+        "retain_grad",
+        "to",
     }
-    documented = set(DOCUMENTED["telegrad.rpc"].split())
-    own = {
-        name for name, text in functions_and_classes.items() if text.startswith("For the library:")
-    }
-    assert own == set(functions_and_classes) - documented

@@ -69,13 +69,6 @@ def test_public_names_without_an_example_only_fall(name: str) -> None:
     assert len(without) == most, f"lower the number of {face.module} to {len(without)}"
 
 
-def test_names_for_the_library_stand_apart() -> None:
-    page = reference.page_of(BY_MODULE["telegrad.rpc"])
-    users, _, others = page.partition(f"## {reference.OTHERS}")
-    assert "::: telegrad.rpc.gather\n" in users
-    assert "::: telegrad.rpc.watched\n" in others
-
-
 def test_a_class_without_a_docstring_is_found() -> None:
     face = reference.Face(__name__)
     module = importlib.import_module(__name__)

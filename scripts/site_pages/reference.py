@@ -22,9 +22,6 @@ __all__ = [
     "undocumented",
 ]
 
-LIBRARY = "For the library:"
-"""A docstring begins so where the name is for telegrad's own packages."""
-
 
 @dataclass(frozen=True, slots=True)
 class Face:
@@ -32,7 +29,7 @@ class Face:
 
     Attributes:
         module: Where the names are imported from.
-        only: The names for users; all others stand in a section of their own. Empty for all.
+        only: The names for users, if the package shows more than those to its own packages.
         numpy: The prefix under which NumPy or SciPy documents the same names; empty for telegrad's.
     """
 
@@ -78,8 +75,9 @@ def page_path(face: Face) -> str:
 
 
 def names_of(face: Face) -> list[str]:
-    """Returns the public names of a face, in the order of `__all__`."""
-    return list(importlib.import_module(face.module).__all__)
+    """Returns the public names of a face for users, in the order of `__all__`."""
+    names = importlib.import_module(face.module).__all__
+    return [name for name in names if not face.only or name in face.only]
 
 
 def public_name(face: Face, name: str) -> str:
@@ -162,24 +160,19 @@ def _entries(face: Face) -> Iterator[str]:
     groups: dict[str, list[str]] = {}
     for name in names_of(face):
         groups.setdefault(_group(face, name), []).append(name)
-    for title in (*GROUPS, OTHERS):
+    for title in GROUPS:
         if title not in groups:
             continue
         yield from (f"## {title}", "")
-        if title == OTHERS:
-            yield from ("telegrad's own packages use these. They may change without notice.", "")
         for name in groups[title]:
             yield from _entry(face, name)
 
 
 GROUPS = ("Functions", "Classes", "Packages", "Data")
-OTHERS = "For telegrad's own packages"
 
 
 def _group(face: Face, name: str) -> str:
     value = getattr(importlib.import_module(face.module), name)
-    if (face.only and name not in face.only) or _docstring(value).startswith(LIBRARY):
-        return OTHERS
     if isinstance(value, types.ModuleType):
         return "Packages"
     if is_class(value, name):
@@ -196,7 +189,7 @@ def lacks_example(face: Face, name: str) -> bool:
     """Tells whether a function or class for users has no example in its docstring."""
     value = getattr(importlib.import_module(face.module), name)
     told = isinstance(value, types.FunctionType) or is_class(value, name)
-    return told and _group(face, name) != OTHERS and ">>> " not in _docstring(value)
+    return told and ">>> " not in _docstring(value)
 
 
 def data_of(face: Face) -> list[str]:

@@ -17,7 +17,7 @@ from telegrad.autograd.graph.grad_mode import enable_grad
 from telegrad.autograd.graph.graph_task import GraphTask, is_sole
 from telegrad.autograd.graph.node import Edge
 from telegrad.autograd.tensor.row_sparse import is_row_sparse
-from telegrad.autograd.tensor.tensor import Gradient, Tensor, holding
+from telegrad.autograd.tensor.tensor import Gradient, Tensor, edge_of, graph_root, holding
 from telegrad.errors import AutogradError
 
 __all__ = [
@@ -192,7 +192,10 @@ def grad(
     wanted = Wanted(inputs)
     given = gradients_of_roots(grad_outputs, len(roots))
     task = GraphTask(
-        [root.root(g, create_graph=create_graph) for root, g in zip(roots, given, strict=True)],
+        [
+            graph_root(root, g, create_graph=create_graph)
+            for root, g in zip(roots, given, strict=True)
+        ],
         accumulate=_nothing,
         retain_graph=create_graph if retain_graph is None else retain_graph,
         create_graph=create_graph,
@@ -221,7 +224,7 @@ class Wanted:
         leaves: Sequence[Any] = tensors  # the leaves of a tree may be anything
         self.edges: list[Edge] = []
         for i, x in enumerate(leaves):
-            edge = x.edge if isinstance(x, Tensor) else None
+            edge = edge_of(x) if isinstance(x, Tensor) else None
             if edge is None:
                 raise _no_edge(x, i)
             self.edges.append(edge)

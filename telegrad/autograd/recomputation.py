@@ -28,7 +28,7 @@ from telegrad.autograd.graph.grad_mode import (
 )
 from telegrad.autograd.graph.node import Edge, Node, Value
 from telegrad.autograd.graph.operation import SavingNode, Segment, refuse_changed
-from telegrad.autograd.tensor.tensor import Tensor, attach
+from telegrad.autograd.tensor.tensor import Tensor, attach, edge_of
 from telegrad.errors import AutogradError
 
 __all__ = ["recompute"]
@@ -166,9 +166,9 @@ class _Argument:
     """A Tensor argument of the first run: its array, and its place in the graph."""
 
     def __init__(self, tensor: Tensor) -> None:
-        self.value: Value = tensor.value
-        self.version = tensor.value.version
-        self.edge: Edge | None = tensor.edge
+        self.value: Value = tensor._value
+        self.version = tensor._value.version
+        self.edge: Edge | None = edge_of(tensor)
 
 
 def _restored(argument: Any) -> Any:

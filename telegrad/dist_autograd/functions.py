@@ -26,6 +26,7 @@ from telegrad.autograd import (
     attach,
     is_row_sparse,
 )
+from telegrad.autograd.seams import edge_of
 from telegrad.dist_autograd.pass_protocol import FunctionKey
 from telegrad.errors import AutogradError, DecodeError
 from telegrad.types import WorkerInfo
@@ -87,7 +88,7 @@ class SendFunction(Node):
         edges: list[Edge | None] = []
         devices: list[str] = []
         for each in tensors:
-            edges.append(each.edge)
+            edges.append(edge_of(each))
             devices.append(each.device)
         return SendFunction(
             edges, context_id=context_id, peer=peer, message=message, devices=devices

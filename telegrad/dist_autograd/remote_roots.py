@@ -20,6 +20,7 @@ import numpy as np
 
 from telegrad.arrays import namespace
 from telegrad.autograd import Tensor, attach
+from telegrad.autograd.seams import graph_root
 from telegrad.dist_autograd.container import Container
 from telegrad.dist_autograd.context import Context
 from telegrad.dist_autograd.functions import RecvFunction, SendFunction
@@ -76,7 +77,7 @@ def find_roots(
     found = []
     for i, (root, gradient) in enumerate(zip(roots, gradients, strict=True)):
         if isinstance(root, Tensor):
-            found.append(root.root(gradient, create_graph=create_graph))
+            found.append(graph_root(root, gradient, create_graph=create_graph))
             continue
         value = asked[i].value()
         if root.owner() != me:
@@ -161,7 +162,7 @@ class RemoteRoots:
         what = f"the value of this RRef at {self._container.agent.name!r}"
         root = check_root(value, what, given=given)
         if not given:
-            root.root()  # raises if the value cannot be a root for another reason
+            graph_root(root)  # raises if the value cannot be a root for another reason
         context, message = self._container.find(context_id), self._container.new_message()
         context.touch(caller)
         function = SendFunction.of([root], context_id=context_id, peer=caller, message=message)

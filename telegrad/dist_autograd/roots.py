@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from telegrad.autograd import Gradient, Tensor
+from telegrad.autograd.seams import graph_root
 from telegrad.dist_autograd.pass_runner import Root
 from telegrad.errors import AutogradError
 from telegrad.rpc import RRef
@@ -99,7 +100,7 @@ def root_of(
         AutogradError: `check_root` refuses it, or the gradient has another shape.
     """
     tensor = check_root(root, what, given=gradient is not None)
-    return tensor.root(gradient, create_graph=create_graph)
+    return graph_root(tensor, gradient, create_graph=create_graph)
 
 
 def _no_tensor(what: str, root: object) -> str:

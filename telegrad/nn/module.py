@@ -15,6 +15,7 @@ from telegrad.autograd import (
     is_grad_enabled,
     is_row_sparse,
 )
+from telegrad.autograd.seams import steady
 from telegrad.types import Array, Shape
 
 __all__ = [
@@ -537,7 +538,7 @@ class Module:
 
 
 def _copied(x: Tensor) -> Array:
-    with x.steady():  # else an optimizer in another thread could write rows meanwhile
+    with steady(x):  # else an optimizer in another thread could write rows meanwhile
         copy: Array = namespace(x.data).array(x.data)
     return copy
 

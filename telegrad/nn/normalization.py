@@ -14,6 +14,7 @@ import numpy as np
 
 from telegrad.arrays import is_floating, namespace
 from telegrad.autograd import Tensor, as_tensor, rules
+from telegrad.autograd.seams import replace_data
 from telegrad.nn.module import Module, Parameter
 from telegrad.types import Array, DTypeLike
 
@@ -180,7 +181,7 @@ def _approach(running: Tensor | None, found: Any, momentum: float, factor: float
         step = (values.reshape(array.shape) * factor - array) * momentum
         return (array + step).astype(array.dtype, copy=False)
 
-    running.replace_data(nearer)
+    replace_data(running, nearer)
 
 
 class LayerNorm(Module):
@@ -318,7 +319,7 @@ class _BatchNorm(Module):
         momentum = self.momentum
         batch = self.training or self.running_mean is None
         if self.training and self.num_batches_tracked is not None:
-            self.num_batches_tracked.replace_data(lambda seen: seen + 1)
+            replace_data(self.num_batches_tracked, lambda seen: seen + 1)
             if momentum is None:
                 momentum = 1 / int(self.num_batches_tracked.item())
         return batch_norm(

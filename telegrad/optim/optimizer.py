@@ -22,6 +22,7 @@ import numpy as np
 
 from telegrad.arrays import as_array, check_devices, device_of, is_array, namespace, to_device
 from telegrad.autograd import Gradient, RowSparse, Tensor, is_row_sparse
+from telegrad.autograd.seams import change_rows, replace_data, steady
 from telegrad.types import Array
 
 __all__ = [
@@ -326,7 +327,7 @@ class Optimizer(ABC):
             updated, self._states[parameter] = self.update(array, exact, state, **options)
             return updated
 
-        parameter.replace_data(replace)
+        replace_data(parameter, replace)
 
     def _apply_rows(
         self, parameter: Tensor, gradient: RowSparse, options: Mapping[str, Any]
@@ -343,7 +344,7 @@ class Optimizer(ABC):
                 for name, x in stepped.items()
             }
 
-        parameter.change_rows(change)
+        change_rows(parameter, change)
 
     def zero_grad(self) -> None:
         """Sets the `grad` of every parameter to None."""
@@ -372,7 +373,7 @@ class Optimizer(ABC):
         return {"state": state, "param_groups": groups}
 
     def _saved(self, parameter: Tensor) -> dict[str, Any]:
-        with parameter.steady():  # another thread may step rows of this parameter
+        with steady(parameter):  # another thread may step rows of this parameter
             return copied(self._states[parameter])
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:

@@ -23,6 +23,7 @@ import numpy as np
 
 from telegrad.arrays import namespace
 from telegrad.autograd import Gradient, Tensor, is_row_sparse
+from telegrad.autograd.seams import steady
 from telegrad.dist_autograd.seams import Container
 from telegrad.errors import (
     BlockingCallError,
@@ -230,7 +231,7 @@ class OwnerOptimizer:
         own = {i: state[number] for i, number in enumerate(self._numbers) if number in state}
         with ExitStack() as locks:
             for parameter in sorted(self._optimizer.params, key=id):  # the same order in all loads
-                locks.enter_context(parameter.steady())
+                locks.enter_context(steady(parameter))
             self._optimizer.load_state_dict({"state": own, "param_groups": groups})
 
     def _gradients(self, request: StepRequest) -> tuple[dict[Tensor, Gradient], list[int]]:

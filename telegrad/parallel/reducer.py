@@ -33,6 +33,7 @@ from telegrad.autograd import (
     Tensor,
     is_row_sparse,
 )
+from telegrad.autograd.seams import post_accumulate_hooks
 from telegrad.errors import AutogradError, BlockingCallError
 from telegrad.kernels import flatten, unflatten
 from telegrad.parallel.bucket import Bucket
@@ -304,7 +305,7 @@ class ReducerHook:
         self._reducer = weakref.ref(reducer)
         self._i = i
         parameter = reducer.parameters[i]
-        for hook in parameter.post_accumulate_hooks:
+        for hook in post_accumulate_hooks(parameter):
             if isinstance(hook, ReducerHook):
                 hook.remove()
         self._handle: RemovableHandle = parameter.register_post_accumulate_hook(self)

@@ -22,7 +22,6 @@ from telegrad.rpc.api import (
 from telegrad.rpc.call.failure import remote_traceback
 from telegrad.rpc.call.retry import idempotent
 from telegrad.rpc.call.served_call import CurrentCall, current_call
-from telegrad.rpc.call.user_call import CallMode
 from telegrad.rpc.future.combine import (
     AsCompleted,
     as_completed,
@@ -43,7 +42,6 @@ from telegrad.wire import expose, register_type
 __all__ = [
     "Agent",
     "AsCompleted",
-    "CallMode",
     "CurrentCall",
     "Future",
     "Limits",

@@ -30,6 +30,7 @@ from telegrad.autograd import (
     no_grad,
     tensor,
 )
+from telegrad.autograd.seams import graph_root, replace_data
 from telegrad.errors import AutogradError
 
 
@@ -212,7 +213,7 @@ def test_replacing_arrays_while_others_run_forward_and_backward() -> None:
     for thread in threads:
         thread.start()
     for _ in range(3000):
-        w.replace_data(lambda array: array + 1.0)
+        replace_data(w, lambda array: array + 1.0)
     stop.set()
     for thread in threads:
         thread.join()
@@ -454,7 +455,7 @@ def test_post_accumulate_hooks_are_given_the_target() -> None:
     def accumulate(parameter: Tensor, gradient: Any) -> None:
         target(gradient.item())
 
-    GraphTask([(x * 3).sum().root()], accumulate=accumulate).run()
+    GraphTask([graph_root((x * 3).sum())], accumulate=accumulate).run()
     assert kept == [3.0, accumulate]
     assert isinstance(LocalGradients(), GradientTarget)
 

@@ -15,6 +15,7 @@ import telegrad as tg
 from telegrad import nn
 from telegrad.autograd import Function, GraphTask, Tensor, current_generator, no_grad, tensor
 from telegrad.autograd.graph.operation import Operation
+from telegrad.autograd.seams import edge_of
 from telegrad.errors import AutogradError
 
 RNG = np.random.default_rng(3)
@@ -158,7 +159,7 @@ def test_a_graph_of_it_is_freed_without_the_garbage_collector() -> None:
 
 
 def reachable(value: Tensor) -> frozenset[Any]:
-    edge = value.edge
+    edge = edge_of(value)
     assert edge is not None
     return GraphTask([(edge, value.data)], accumulate=lambda *_: None).reachable
 

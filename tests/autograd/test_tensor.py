@@ -38,7 +38,7 @@ def test_what_it_knows_of_itself() -> None:
     x = tensor([[1, 2, 3]], dtype=np.float32)
     assert (x.shape, x.ndim, x.size, x.device) == ((1, 3), 2, 3, "cpu")
     assert x.dtype == np.float32
-    assert (len(x), x.is_leaf, x.requires_grad, x.grad_fn, x.output) == (1, True, False, None, 0)
+    assert (len(x), x.is_leaf, x.requires_grad, x.grad_fn, x.output_nr) == (1, True, False, None, 0)
     assert tensor(2.5).item() == 2.5
     assert [float(tensor(2.5)), int(tensor(2.5)), bool(tensor(0.0))] == [2.5, 2, False]
     assert [10, 11, 12][tensor(1)] == 11
@@ -201,8 +201,8 @@ def test_views_share_memory_and_version() -> None:
     row = x[0]
     row += 10.0
     assert x.data.tolist() == [[11.0, 12.0], [3.0, 4.0]]
-    assert row.value.version is x.value.version
-    assert x[[0]].value.version is not x.value.version
+    assert row._value.version is x._value.version
+    assert x[[0]]._value.version is not x._value.version
     x[x > 11.0] = 0.0
     assert row.data.tolist() == [11.0, 0.0]
 

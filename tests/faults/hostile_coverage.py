@@ -54,23 +54,23 @@ ELSEWHERE = {
 WAITS_FOR_NOBODY = {
     "a value, its class, or a constant": """
         doctor.DoctorPair doctor.DoctorProblem doctor.DoctorReport doctor.DoctorWorker
-        rpc.CallMode rpc.CurrentCall rpc.Limits rpc.RpcOptions rpc.RpcStatistics rpc.TlsOptions
+        rpc.CurrentCall rpc.Limits rpc.RpcOptions rpc.RpcStatistics rpc.TlsOptions
         rpc.WorkerInfo
         collectives.GroupStatistics collectives.ReduceOp
         parallel.LossScale parallel.StepFailure parallel.StepResult""",
     "answered by this worker": """
-        rpc.Membership rpc.current_call rpc.expose rpc.get_worker_info rpc.get_worker_infos
-        rpc.is_initialized rpc.use_agent rpc.watched
+        rpc.current_call rpc.expose rpc.get_worker_info rpc.get_worker_infos
+        rpc.is_initialized
         rpc.on_join rpc.on_leave rpc.on_loss rpc.register_type rpc.remote_traceback rpc.statistics
         rpc.unpublish
         dist_autograd.context dist_autograd.get_gradients
         collectives.get_rank collectives.get_world_size collectives.world_group
-        rpc.Future.add_done_callback rpc.Future._call_when_done rpc.Future.cancel rpc.Future.done
-        rpc.Future.exception rpc.Future.hand_on rpc.Future.lend rpc.Future._let_cancel
-        rpc.Future.set_exception rpc.Future.set_result rpc.Future._stands_for
-        rpc.Future.try_set_exception rpc.Future.try_set_result rpc.Future._try_set_thunk
-        rpc.Future.value rpc.Future.watch
-        rpc.RRef.confirmed_by_owner rpc.RRef.is_owner rpc.RRef.of rpc.RRef.owner
+        rpc.Future.add_done_callback rpc.Future.cancel rpc.Future.done
+        rpc.Future.exception
+        rpc.Future.set_exception rpc.Future.set_result
+        rpc.Future.try_set_exception rpc.Future.try_set_result
+        rpc.Future.value
+        rpc.RRef.confirmed_by_owner rpc.RRef.is_owner rpc.RRef.owner
         rpc.RRef.owner_name rpc.RRef.release
         rpc.Stream.aclose rpc.Stream.cancel rpc.Stream.close
         collectives.Work.add_done_callback collectives.Work.done collectives.Work.exception

@@ -110,7 +110,7 @@ def test_assignment_and_changes_in_place(xp: Any) -> None:
     t.fill(2.0)
     assert on_gpu(t)
     np.testing.assert_array_equal(host(t), [2.0, 2.0])
-    assert t.value.version == 3
+    assert t._value.version == 3
 
 
 def test_a_result_keeps_its_gradient(xp: Any) -> None:

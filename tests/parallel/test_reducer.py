@@ -22,6 +22,7 @@ from telegrad.autograd import (
     rules,
     tensor,
 )
+from telegrad.autograd.seams import graph_root
 from telegrad.errors import AutogradError, WorkerLostError
 from telegrad.parallel.bucket import Slot, assign_buckets
 from telegrad.parallel.reducer import Reducer
@@ -60,7 +61,7 @@ class Rank:
 
 
 def begin(loss: Tensor, target: T) -> tuple[T, list[Completion]]:
-    GraphTask([loss.root()], accumulate=target).run()
+    GraphTask([graph_root(loss)], accumulate=target).run()
     return target, target.finish()
 
 
@@ -346,7 +347,7 @@ def test_create_graph_is_refused() -> None:
 def test_a_task_that_accumulates_elsewhere_is_refused() -> None:
     _, ranks = make(1)
     loss = ranks[0].loss(0)
-    task = GraphTask([loss.root()], accumulate=lambda tensor, gradient: None)
+    task = GraphTask([graph_root(loss)], accumulate=lambda tensor, gradient: None)
     with pytest.raises(AutogradError, match="needs a GradientTarget to accumulate in"):
         task.run()
 

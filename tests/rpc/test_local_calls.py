@@ -45,7 +45,7 @@ def noted():
 agent = rpc.init_rpc()
 
 def carrier():
-    (connection,) = agent._exchange._connections.values()
+    (connection,) = rpc.seams.core_of(agent)._exchange._connections.values()
     return connection.stream.carrier.description
 
 if agent.rank == 0:

@@ -470,7 +470,7 @@ verbs = {
     "init_rpc": rpc.init_rpc,
     "context": lambda: dist_autograd.context().__enter__(),
     "a proxy": lambda: proxy.bit_length(),
-    "the agent": lambda: agent.call(0, operator.neg, (3,)),
+    "the agent": lambda: agent.rpc_sync(0, operator.neg, (3,)),
 }
 child = os.fork()
 if child == 0:

@@ -85,14 +85,14 @@ def in_thread(key, is_waiting, after=release):
     return thread
 
 def pump():
-    (connection,) = agent._exchange._connections.values()
+    (connection,) = rpc.seams.core_of(agent)._exchange._connections.values()
     return connection._traffic.pump
 
 def drives():
     return pump()._driver == threading.main_thread().ident
 
 def leads():
-    handles = agent._exchange._terms.handles
+    handles = rpc.seams.core_of(agent)._exchange._terms.handles
     return handles._leader == threading.main_thread().ident and handles._polling
 
 def on_loop(key, after=release):

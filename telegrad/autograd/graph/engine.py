@@ -9,7 +9,7 @@ from typing import Any, Protocol, final
 
 from telegrad.autograd.graph.dispatch import BACKWARD, TABLE
 from telegrad.autograd.graph.graph_task import GraphTask
-from telegrad.autograd.tensor.tensor import Gradient, Tensor
+from telegrad.autograd.tensor.tensor import Gradient, Tensor, accumulate_grad, graph_root
 from telegrad.errors import AutogradError
 
 __all__ = [
@@ -143,7 +143,7 @@ class LocalGradients(GradientTarget):
 
     def __call__(self, tensor: Tensor, gradient: Gradient) -> None:
         """Adds `gradient` to `tensor.grad`, atomically among backwards in several threads."""
-        tensor.accumulate_grad(gradient, own=True)
+        accumulate_grad(tensor, gradient, own=True)
 
     def get(self, tensor: Tensor) -> Tensor | None:
         """Returns `tensor.grad`."""
@@ -188,7 +188,7 @@ def backward(
     pairs = zip(tensors, given, strict=True)
     target = LocalGradients()
     task = GraphTask(
-        [tensor.root(gradient, create_graph=create_graph) for tensor, gradient in pairs],
+        [graph_root(tensor, gradient, create_graph=create_graph) for tensor, gradient in pairs],
         accumulate=target,
         retain_graph=retain_graph or create_graph,
         create_graph=create_graph,

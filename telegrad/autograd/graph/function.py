@@ -13,7 +13,7 @@ from telegrad.autograd.graph.grad_mode import ENABLED, GradMode, Watched
 from telegrad.autograd.graph.node import Value
 from telegrad.autograd.graph.operation import SavedValue, SavingNode
 from telegrad.autograd.graph.plan import fit
-from telegrad.autograd.tensor.tensor import Gradients, Tensor, attach
+from telegrad.autograd.tensor.tensor import Gradients, Tensor, attach, edge_of
 from telegrad.errors import AutogradError
 
 __all__ = ["Function", "FunctionContext"]
@@ -114,7 +114,7 @@ class Function(ABC):
         mode = ENABLED.get()
         needs = tuple(bool(mode) and isinstance(x, Tensor) and x.requires_grad for x in args)
         ctx = FunctionContext(needs)
-        values = [x.value if isinstance(x, Tensor) else None for x in args]
+        values = [x._value if isinstance(x, Tensor) else None for x in args]
         plain = [x if value is None else value.array for x, value in zip(args, values, strict=True)]
         with GradMode(enabled=False):
             returned = cls.forward(ctx, *plain)
@@ -160,7 +160,7 @@ class _FunctionNode(SavingNode):
         outputs: Sequence[Value],
     ) -> None:
         super().__init__(
-            [x.edge if isinstance(x, Tensor) else None for x in args], num_outputs=len(outputs)
+            [edge_of(x) if isinstance(x, Tensor) else None for x in args], num_outputs=len(outputs)
         )
         self._function = function
         self._ctx = ctx

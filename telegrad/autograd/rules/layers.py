@@ -30,7 +30,7 @@ from telegrad.autograd.ops import (
     where,
 )
 from telegrad.autograd.tensor.row_sparse import RowSparse
-from telegrad.autograd.tensor.tensor import Tensor
+from telegrad.autograd.tensor.tensor import Tensor, steady
 from telegrad.types import Array, Shape
 
 __all__ = [
@@ -396,7 +396,7 @@ def embedding(
         padding_idx += len(weight)
     if not isinstance(weight, Tensor):
         return _rows_of(weight, indices=chosen, padding_idx=padding_idx, sparse=sparse)
-    with weight.steady():
+    with steady(weight):
         return _choose(weight, indices=chosen, padding_idx=padding_idx, sparse=sparse)
 
 

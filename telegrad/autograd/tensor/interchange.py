@@ -38,11 +38,6 @@ class ArrayHolder:
     _value: Value
 
     @property
-    def value(self) -> Value:
-        """The array with its version, read as one object."""
-        return self._value
-
-    @property
     def shape(self) -> Shape:
         """The lengths of the array's axes."""
         return self._value.array.shape
@@ -209,7 +204,7 @@ def represented(tensor: Interchange, grad_fn: Node | None) -> str:
 
     NumPy abbreviates long arrays (`np.printoptions`); the text then contains the shape.
     """
-    text = np.array2string(to_host(tensor.value.array), separator=", ", prefix="tensor(")
+    text = np.array2string(to_host(tensor._value.array), separator=", ", prefix="tensor(")
     if tensor.dtype not in (np.float64, np.int64, np.bool_):
         text += f", dtype={tensor.dtype}"
     if tensor.size > np.get_printoptions()["threshold"] or (tensor.size == 0 and tensor.ndim > 1):

@@ -194,7 +194,7 @@ class InPlaceOperators(ArrayHolder):
         """True if operations on this are recorded."""
         raise NotImplementedError
 
-    def move_to(self, result: InPlaceOperators) -> None:
+    def _move_to(self, result: InPlaceOperators) -> None:
         """Takes over the array and the place in the graph of `result`, cast to this dtype.
 
         Raises:
@@ -219,7 +219,7 @@ class InPlaceOperators(ArrayHolder):
         self._value = result._value
         self._edge = result._edge  # type: ignore[misc]  # Tensor has the slot
 
-    def change(self, function: Any, *operands: Any) -> None:
+    def _change(self, function: Any, *operands: Any) -> None:
         """Replaces the value by `function(self, *operands)`, as `+=` does with `np.add`.
 
         Raises:
@@ -234,14 +234,14 @@ class InPlaceOperators(ArrayHolder):
                     f"a tensor of {self.dtype} cannot hold a result of {result.dtype} in place; "
                     "write t = t + x instead of t += x"
                 )
-            self.move_to(result)
+            self._move_to(result)
             return
         value = self._value
-        arrays = [x.value.array if isinstance(x, InPlaceOperators) else x for x in operands]
+        arrays = [x._value.array if isinstance(x, InPlaceOperators) else x for x in operands]
         function(value.array, *arrays, out=value.array)
         value.bump()
 
-    def assign(self, index: Any, value: Any) -> None:
+    def _assign(self, index: Any, value: Any) -> None:
         """Assigns `value` to the items at `index`, as `t[index] = value` does.
 
         Raises:
@@ -249,7 +249,7 @@ class InPlaceOperators(ArrayHolder):
                 or a view.
         """
         if self._records((value,)):
-            self.move_to(ENTRIES[setitem](self, value, index=index))
+            self._move_to(ENTRIES[setitem](self, value, index=index))
             return
         held = self._value
         held.array[_unwrap(index)] = _unwrap(value)
@@ -288,11 +288,11 @@ class InPlaceOperators(ArrayHolder):
             AutogradError: The change would be recorded, and this is a leaf that needs a gradient,
                 or a view.
         """
-        self.assign(..., value)
+        self._assign(..., value)
 
     def _rearrange(self, function: Any, **options: Any) -> None:
         if self._records(()):
-            self.move_to(dispatch(function, (self,), options))
+            self._move_to(dispatch(function, (self,), options))
             return
         held = self._value
         held.array[...] = function(held.array, **options)
@@ -305,62 +305,62 @@ class InPlaceOperators(ArrayHolder):
         return self.requires_grad or any(needing)
 
     def __iadd__(self, other: Any) -> Self:
-        self.change(np.add, other)
+        self._change(np.add, other)
         return self
 
     def __isub__(self, other: Any) -> Self:
-        self.change(np.subtract, other)
+        self._change(np.subtract, other)
         return self
 
     def __imul__(self, other: Any) -> Self:
-        self.change(np.multiply, other)
+        self._change(np.multiply, other)
         return self
 
     def __itruediv__(self, other: Any) -> Self:
-        self.change(np.divide, other)
+        self._change(np.divide, other)
         return self
 
     def __ifloordiv__(self, other: Any) -> Self:
-        self.change(np.floor_divide, other)
+        self._change(np.floor_divide, other)
         return self
 
     def __imod__(self, other: Any) -> Self:
-        self.change(np.remainder, other)
+        self._change(np.remainder, other)
         return self
 
     def __imatmul__(self, other: Any) -> Self:
-        self.change(np.matmul, other)
+        self._change(np.matmul, other)
         return self
 
     def __iand__(self, other: Any) -> Self:
-        self.change(np.bitwise_and, other)
+        self._change(np.bitwise_and, other)
         return self
 
     def __ior__(self, other: Any) -> Self:
-        self.change(np.bitwise_or, other)
+        self._change(np.bitwise_or, other)
         return self
 
     def __ixor__(self, other: Any) -> Self:
-        self.change(np.bitwise_xor, other)
+        self._change(np.bitwise_xor, other)
         return self
 
     def __ilshift__(self, other: Any) -> Self:
-        self.change(np.left_shift, other)
+        self._change(np.left_shift, other)
         return self
 
     def __irshift__(self, other: Any) -> Self:
-        self.change(np.right_shift, other)
+        self._change(np.right_shift, other)
         return self
 
     def __ipow__(self, other: Any) -> Self:
-        self.change(np.power, other)
+        self._change(np.power, other)
         return self
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        self.assign(index, value)
+        self._assign(index, value)
 
 
 def _unwrap(index: Any) -> Any:
     if isinstance(index, tuple):
         return tuple(_unwrap(part) for part in index)
-    return index.value.array if isinstance(index, InPlaceOperators) else index
+    return index._value.array if isinstance(index, InPlaceOperators) else index

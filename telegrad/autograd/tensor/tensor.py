@@ -54,9 +54,16 @@ __all__ = [
     "Gradient",
     "Gradients",
     "Tensor",
+    "accumulate_grad",
     "attach",
+    "change_rows",
+    "edge_of",
+    "graph_root",
     "holding",
     "place_under",
+    "post_accumulate_hooks",
+    "replace_data",
+    "steady",
 ]
 
 Gradient: TypeAlias = "Array | Tensor"
@@ -198,63 +205,9 @@ class Tensor(
         return None if self._edge is None else self._edge[0]
 
     @property
-    def output(self) -> int:
+    def output_nr(self) -> int:
         """The number of this among the outputs of `grad_fn`; 0 for a leaf."""
         return 0 if self._edge is None else self._edge[1]
-
-    @property
-    def edge(self) -> Edge | None:
-        """The edge that its gradient travels along: an output of `grad_fn`, or the leaf's own node.
-
-        None if this needs no gradient.
-        """
-        if self._edge is not None or not self._requires_grad:
-            return self._edge
-        leaf = self._leaf or self._make_leaf()
-        return ((leaf.held and leaf.held()) or leaf.node(self), 0)
-
-    def root(self, gradient: object = None, *, create_graph: bool = False) -> tuple[Edge, Gradient]:
-        """Returns the edge and the gradient with which a graph task starts here.
-
-        Args:
-            gradient: An array or Tensor of this shape; None for a scalar means 1.
-            create_graph: True to return the gradient as a Tensor.
-
-        Raises:
-            AutogradError: This needs no gradient, or `gradient` is missing or of another shape.
-            ValueError: The gradient is on another device.
-        """
-        edge = self.edge
-        if edge is None:
-            raise AutogradError("the root of a backward needs no gradient: nothing was recorded")
-        array = self._value.array
-        if gradient is None:
-            if array.size != 1:
-                raise AutogradError(
-                    f"the root of a backward has shape {self.shape}, not one item; "
-                    "reduce it (t.sum()) or pass its gradient"
-                )
-            if array.dtype.kind == "c":
-                raise AutogradError(
-                    "the root of a backward is complex, and gradients are of real numbers; take "
-                    "its real part or its absolute value, or pass its gradient"
-                )
-            ones: Array = np.empty_like(array)
-            ones.fill(1)  # `ones_like` would take four times as long
-            if not create_graph:
-                return edge, ones
-            gradient = ones
-        if not isinstance(gradient, Tensor):
-            gradient = Tensor(array_beside(gradient, array))
-        given = gradient
-        if given.shape != array.shape:
-            raise AutogradError(
-                f"the gradient of a root of shape {array.shape} has shape {given.shape}"
-            )
-        check_devices("a root and its gradient", array, given.data)
-        if given.dtype != array.dtype:
-            given = given.astype(array.dtype)
-        return edge, given if create_graph else given.data
 
     def backward(
         self,
@@ -274,58 +227,6 @@ class Tensor(
             AutogradError: `telegrad.autograd.backward` lists the cases.
         """
         ENTRIES[BACKWARD]([self], [gradient], retain_graph=retain_graph, create_graph=create_graph)
-
-    def accumulate_grad(self, gradient: Gradient, *, own: bool = False) -> None:
-        """Adds `gradient`, in this shape and dtype, to `grad`; safe from several threads.
-
-        `grad` is a new Tensor each time. It shares no memory with `gradient`, except that `own`
-        lets it keep an array that nothing else holds.
-        """
-        with (self._leaf or self._make_leaf()).lock:
-            held = self.grad
-            rows = type(gradient) is not np.ndarray and is_row_sparse(gradient)
-            if rows or (held is not None and is_row_sparse(held)):
-                self.grad = _with_rows(held, gradient)
-            elif held is not None:
-                total = held + gradient
-                self.grad = total if isinstance(gradient, Tensor) else Tensor(total.data)
-            elif isinstance(gradient, Tensor):
-                self.grad = gradient.copy()
-            else:
-                self.grad = holding(gradient if own else namespace(gradient).array(gradient))
-
-    def replace_data(self, function: Callable[[Array], Array]) -> None:
-        """Replaces the array by `function(array)`; two such replacements never overlap.
-
-        `function` returns a new array and never writes into its argument, so graphs recorded before
-        keep their values.
-        """
-        with (self._leaf or self._make_leaf()).lock:
-            old, new = self._value.array, function(self._value.array)
-            if type(new) is np.ndarray and new.dtype is old.dtype and new is not old:
-                self._value = Value(new)  # the usual case, without further checks
-            else:
-                self.data = new
-
-    def change_rows(self, function: Callable[[Array], None]) -> None:
-        """Calls `function(array)`, which writes into the array; two such changes never overlap.
-
-        `function` gets the present array if nothing else holds it (no graph, no view, no other
-        name). Otherwise it gets a copy, so graphs recorded before keep their values. `embedding`
-        holds the same lock while it reads its table. Any other reader may see some rows changed
-        and others not yet.
-        """
-        with self._make_leaf().lock:
-            value_holders = getrefcount(self._value)
-            array_holders = getrefcount(self._value.array)
-            if not value_holders == array_holders == _SOLE or self._value.array.base is not None:
-                self._value = Value(self._value.array.copy())
-            function(self._value.array)
-            self._value.bump()
-
-    def steady(self) -> AbstractContextManager[object]:
-        """Returns a context manager; while its block runs, `change_rows` in other threads waits."""
-        return self._make_leaf().lock
 
     def _make_leaf(self) -> Leaf:
         if self._leaf is None:
@@ -352,7 +253,7 @@ class Tensor(
         def keep(gradient: Gradient) -> None:
             tensor = held()
             if tensor is not None:
-                tensor.accumulate_grad(gradient)
+                accumulate_grad(tensor, gradient)
 
         node, output = edge
         retained = node.make_hooks().retained
@@ -368,7 +269,7 @@ class Tensor(
         Raises:
             AutogradError: This needs no gradient.
         """
-        edge = self.edge
+        edge = edge_of(self)
         if edge is None:
             raise AutogradError("a hook on a tensor that needs no gradient would never be called")
         node, output = edge
@@ -402,24 +303,6 @@ class Tensor(
         if self._edge is not None or not self._requires_grad:
             raise AutogradError("only a leaf that needs a gradient accumulates one")
         return self._make_leaf().make_post_accumulate().add(hook)
-
-    @property
-    def post_accumulate_hooks(self) -> Iterable[Callable[[Tensor, Accumulate], None]]:
-        """The hooks that run after a backward has added a gradient."""
-        leaf = self._leaf
-        return () if leaf is None or leaf.post_accumulate is None else leaf.post_accumulate
-
-    @property
-    def leaf_hooks(self) -> NodeHooks | None:
-        """The hooks of this leaf's node, which lives no longer than the graphs that it is in."""
-        return None if self._leaf is None else self._leaf.hooks
-
-    def make_leaf_hooks(self) -> NodeHooks:
-        """Returns `leaf_hooks`, which it creates if there are none."""
-        leaf = self._make_leaf()
-        if leaf.hooks is None:
-            leaf.hooks = NodeHooks()
-        return leaf.hooks
 
     # Python's and NumPy's protocols.
 
@@ -458,6 +341,129 @@ class Tensor(
         return formatted(self, spec)
 
 
+# -- for the packages above: functions on a tensor that users do not call -----------------------
+
+
+def edge_of(tensor: Tensor) -> Edge | None:
+    """Returns the edge that a tensor's gradient travels along; None if it needs no gradient.
+
+    It is an output of `grad_fn`, or the node of the leaf.
+    """
+    if tensor._edge is not None or not tensor._requires_grad:
+        return tensor._edge
+    leaf = tensor._leaf or tensor._make_leaf()
+    return ((leaf.held and leaf.held()) or leaf.node(tensor), 0)
+
+
+def graph_root(
+    tensor: Tensor, gradient: object = None, *, create_graph: bool = False
+) -> tuple[Edge, Gradient]:
+    """Returns the edge and the gradient with which a graph task starts at a tensor.
+
+    Args:
+        tensor: The root.
+        gradient: An array or Tensor of its shape; None for a scalar means 1.
+        create_graph: True to return the gradient as a Tensor.
+
+    Raises:
+        AutogradError: The root needs no gradient, or `gradient` is missing or of another shape.
+        ValueError: The gradient is on another device.
+    """
+    edge = edge_of(tensor)
+    if edge is None:
+        raise AutogradError("the root of a backward needs no gradient: nothing was recorded")
+    array = tensor._value.array
+    if gradient is None:
+        if array.size != 1:
+            raise AutogradError(
+                f"the root of a backward has shape {tensor.shape}, not one item; "
+                "reduce it (t.sum()) or pass its gradient"
+            )
+        if array.dtype.kind == "c":
+            raise AutogradError(
+                "the root of a backward is complex, and gradients are of real numbers; take "
+                "its real part or its absolute value, or pass its gradient"
+            )
+        ones: Array = np.empty_like(array)
+        ones.fill(1)  # `ones_like` would take four times as long
+        if not create_graph:
+            return edge, ones
+        gradient = ones
+    if not isinstance(gradient, Tensor):
+        gradient = Tensor(array_beside(gradient, array))
+    given = gradient
+    if given.shape != array.shape:
+        raise AutogradError(
+            f"the gradient of a root of shape {array.shape} has shape {given.shape}"
+        )
+    check_devices("a root and its gradient", array, given.data)
+    if given.dtype != array.dtype:
+        given = given.astype(array.dtype)
+    return edge, given if create_graph else given.data
+
+
+def accumulate_grad(tensor: Tensor, gradient: Gradient, *, own: bool = False) -> None:
+    """Adds `gradient`, in the tensor's shape and dtype, to its `grad`; safe from several threads.
+
+    `grad` is a new Tensor each time. It shares no memory with `gradient`, except that `own`
+    lets it keep an array that nothing else holds.
+    """
+    with (tensor._leaf or tensor._make_leaf()).lock:
+        held = tensor.grad
+        rows = type(gradient) is not np.ndarray and is_row_sparse(gradient)
+        if rows or (held is not None and is_row_sparse(held)):
+            tensor.grad = _with_rows(held, gradient)
+        elif held is not None:
+            total = held + gradient
+            tensor.grad = total if isinstance(gradient, Tensor) else Tensor(total.data)
+        elif isinstance(gradient, Tensor):
+            tensor.grad = gradient.copy()
+        else:
+            tensor.grad = holding(gradient if own else namespace(gradient).array(gradient))
+
+
+def replace_data(tensor: Tensor, function: Callable[[Array], Array]) -> None:
+    """Replaces the array by `function(array)`; two such replacements never overlap.
+
+    `function` returns a new array and never writes into its argument, so graphs recorded before
+    keep their values.
+    """
+    with (tensor._leaf or tensor._make_leaf()).lock:
+        old, new = tensor._value.array, function(tensor._value.array)
+        if type(new) is np.ndarray and new.dtype is old.dtype and new is not old:
+            tensor._value = Value(new)  # the usual case, without further checks
+        else:
+            tensor.data = new
+
+
+def change_rows(tensor: Tensor, function: Callable[[Array], None]) -> None:
+    """Calls `function(array)`, which writes into the array; two such changes never overlap.
+
+    `function` gets the present array if nothing else holds it (no graph, no view, no other
+    name). Otherwise it gets a copy, so graphs recorded before keep their values. `embedding`
+    holds the same lock while it reads its table. Any other reader may see some rows changed
+    and others not yet.
+    """
+    with tensor._make_leaf().lock:
+        value_holders = getrefcount(tensor._value)
+        array_holders = getrefcount(tensor._value.array)
+        if not value_holders == array_holders == _SOLE or tensor._value.array.base is not None:
+            tensor._value = Value(tensor._value.array.copy())
+        function(tensor._value.array)
+        tensor._value.bump()
+
+
+def steady(tensor: Tensor) -> AbstractContextManager[object]:
+    """Returns a context manager; while its block runs, `change_rows` in other threads waits."""
+    return tensor._make_leaf().lock
+
+
+def post_accumulate_hooks(tensor: Tensor) -> Iterable[Callable[[Tensor, Accumulate], None]]:
+    """Returns the hooks that run after a backward has added to the gradient of a tensor."""
+    leaf = tensor._leaf
+    return () if leaf is None or leaf.post_accumulate is None else leaf.post_accumulate
+
+
 # -- the end of the graph at a leaf ---------------------------------------------------------------
 #
 # It is in this file as it holds its Tensor and a Tensor creates it. Other nodes hold no Tensor.
@@ -492,7 +498,10 @@ class AccumulateGrad(Node):
 
     def make_hooks(self) -> NodeHooks:
         """Returns the leaf's hooks, which it creates if there are none."""
-        return self.tensor.make_leaf_hooks()
+        leaf = self.tensor._make_leaf()
+        if leaf.hooks is None:
+            leaf.hooks = NodeHooks()
+        return leaf.hooks
 
 
 @final

@@ -338,21 +338,31 @@ class Future(Generic[T]):
         """Seconds since it was made."""
         return time.monotonic() - self._made
 
-    @property
-    def _label(self) -> str:
-        """What it stands for, in errors."""
-        return self._words % self._about if self._about else self._words
-
-    # For the library: completion that may lose a race, and wakers that run on any thread.
-
     def try_set_result(self, value: T) -> bool:
-        """Completes it unless it is completed; tells whether it did. For the library."""
+        """Completes it with a value unless it is completed; returns True if it did.
+
+        Where several threads may complete a future, the first one wins.
+
+        Args:
+            value: Anything; it is not copied.
+        """
         return self._complete(_VALUE, value=value)
 
     def try_set_exception(self, error: BaseException) -> bool:
-        """Completes it unless it is completed; tells whether it did. For the library."""
+        """Completes it with an error unless it is completed; returns True if it did.
+
+        Args:
+            error: An exception instance, as for `set_exception`.
+        """
         self._raised = True  # only copies are: by its frames a raised one refers to this future
         return self._complete(_ERROR, error=error)
+
+    # For telegrad's own packages: thunks, and wakers that run on any thread.
+
+    @property
+    def _label(self) -> str:
+        """The name of what it stands for, in errors."""
+        return self._words % self._about if self._about else self._words
 
     def _try_set_thunk(self, thunk: Callable[[], T], *, fails: bool = False) -> bool:
         """Completes it with a value that the first thread in need of it computes.

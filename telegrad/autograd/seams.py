@@ -1,0 +1,23 @@
+"""What the packages above do with a tensor's place in the graph and its memory; not for users."""
+
+from __future__ import annotations
+
+from telegrad.autograd.tensor.tensor import (
+    accumulate_grad,
+    change_rows,
+    edge_of,
+    graph_root,
+    post_accumulate_hooks,
+    replace_data,
+    steady,
+)
+
+__all__ = [
+    "accumulate_grad",
+    "change_rows",
+    "edge_of",
+    "graph_root",
+    "post_accumulate_hooks",
+    "replace_data",
+    "steady",
+]
