@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import random
 
-from hypothesis import given
 from hypothesis import strategies as st
 
 from telegrad.rpc.call import early_cancels
 from telegrad.rpc.call.early_cancels import EARLY_CANCELS, MOST_GAPS, EarlyCancels
 from telegrad.rpc.rref.protocol import NumberSet
 from telegrad.types import WorkerInfo
+from tests.repeated import on_examples
 
 CALLERS = [WorkerInfo(f"w{r}", r, 100 + r) for r in range(3)]
 
 
-@given(st.randoms(use_true_random=True), st.integers(1, 60))
+@on_examples(st.randoms(use_true_random=True), st.integers(1, 60))
 def test_only_what_has_not_come_is_remembered(chance: random.Random, count: int) -> None:
     """Each call comes once; it may be cancelled any number of times, before and after that."""
     early = EarlyCancels()
@@ -41,7 +41,7 @@ def test_only_what_has_not_come_is_remembered(chance: random.Random, count: int)
     assert early.remembered == {}
 
 
-@given(st.randoms(use_true_random=True))
+@on_examples(st.randoms(use_true_random=True))
 def test_what_has_come_is_known_however_many_gaps_there_are(chance: random.Random) -> None:
     """Then the lowest gaps are given up: never what came, and of what did not, the oldest."""
     most = 8
@@ -78,7 +78,7 @@ def test_a_lost_caller_leaves_nothing() -> None:
     assert early._come == {}
 
 
-@given(st.randoms(use_true_random=True), st.integers(0, 80), st.integers(1, 10))
+@on_examples(st.randoms(use_true_random=True), st.integers(0, 80), st.integers(1, 10))
 def test_closing_gaps_only_adds(chance: random.Random, count: int, most: int) -> None:
     numbers = NumberSet()
     added = chance.sample(range(200), count)

@@ -9,7 +9,6 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import hypothesis
 import hypothesis.strategies as st
 import pytest
 
@@ -20,6 +19,7 @@ from telegrad.rpc.future.combine import as_completed, collect_all, first_n, wait
 from telegrad.rpc.future.future import MANY_WAKERS, Future, new_future
 from telegrad.rpc.future.waits import Gate
 from telegrad.transport import LoopThread
+from tests.repeated import on_examples
 from tests.rpc import remote_code
 from tests.rpc.conftest import Job
 from tests.rpc.plain_futures import done, failed, start
@@ -32,7 +32,7 @@ def pending(count: int) -> list[Future[int]]:
 # -- as_completed ------------------------------------------------------------------------------
 
 
-@hypothesis.given(st.permutations(range(6)), st.integers(0, 6))
+@on_examples(st.permutations(range(6)), st.integers(0, 6))
 def test_as_completed_yields_in_the_order_of_completion(order: list[int], early: int) -> None:
     futures = pending(6)
     for place in order[:early]:
@@ -207,7 +207,7 @@ def test_an_iterator_keeps_no_future_that_it_gave() -> None:
 # -- first_n -----------------------------------------------------------------------------------
 
 
-@hypothesis.given(
+@on_examples(
     st.lists(st.booleans(), max_size=7).flatmap(
         lambda good: st.tuples(
             st.just(good), st.integers(0, len(good)), st.permutations(range(len(good)))

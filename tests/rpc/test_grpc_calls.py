@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.conftest import Programs
 from tests.rpc import test_local_calls as local
 
@@ -61,12 +59,14 @@ def test_a_call_at_rest_over_grpc(programs: Programs) -> None:
         assert 1.0 <= written < 1.1, found
 
 
-@pytest.mark.parametrize("body", [each for each in local.BODIES if "loop" not in each])
-def test_over_grpc(programs: Programs, body: str) -> None:
-    head = local.HEAD.replace("init_rpc()", "init_rpc(options=rpc.RpcOptions(local=False))")
-    head = head.replace('startswith("local")', 'startswith("grpc")')
-    dies = "dies" in body
-    source = f"DIES = {dies}\n{head}{local.BODIES[body]}{local.TAIL}"
-    caller, callee = programs.ranks(programs.script(source), 2)
-    assert "all is well" in caller.wait()
-    callee.wait(code=-9 if dies else 0)
+HEAD = local.HEAD.replace("init_rpc()", "init_rpc(options=rpc.RpcOptions(local=False))").replace(
+    'startswith("local")', 'startswith("grpc")'
+)
+
+
+def test_over_grpc(programs: Programs) -> None:
+    local.run(programs, HEAD, [each for each in local.BODIES if "loop" not in each])
+
+
+def test_a_callee_that_dies_while_the_caller_reads(programs: Programs) -> None:
+    local.lose_the_callee(programs, HEAD)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
-import hypothesis
 import hypothesis.strategies as st
 import pytest
 
 from telegrad.errors import DecodeError
 from telegrad.rpc.stream.protocol import WINDOW_BYTES, WINDOW_ITEMS, Receiver, Sender
+from tests.repeated import on_examples
 
 
 @dataclass
@@ -70,8 +70,7 @@ STEPS = st.lists(st.tuples(st.sampled_from("pdtm"), st.integers(0, 40)), max_siz
 SIZES = st.lists(st.integers(0, 30), max_size=60)
 
 
-@hypothesis.given(SIZES, st.integers(1, 5), st.integers(1, 40), STEPS)
-@hypothesis.settings(max_examples=500)
+@on_examples(SIZES, st.integers(1, 5), st.integers(1, 40), STEPS, few=60, many=500)
 def test_under_every_order(
     sizes: list[int], items: int, size: int, steps: list[tuple[str, int]]
 ) -> None:
@@ -108,7 +107,7 @@ def test_under_every_order(
     assert pair.receiver.take() is None
 
 
-@hypothesis.given(st.lists(st.integers(0, 30), min_size=1, max_size=30), st.randoms())
+@on_examples(st.lists(st.integers(0, 30), min_size=1, max_size=30), st.randoms())
 def test_a_stream_that_breaks_gives_what_is_in_order(sizes: list[int], random: Random) -> None:
     receiver: Receiver[int] = Receiver(len(sizes), 10**6)
     arrived = [i for i in range(len(sizes)) if random.random() < 0.6]

@@ -6,12 +6,12 @@ import random
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from telegrad.rpc.deadlock import protocol as wait_cycle
 from telegrad.rpc.deadlock.protocol import Branch, Break, Check, Message, Probe, ServedId, Step
 from telegrad.types import WorkerInfo
+from tests.repeated import on_examples
 
 
 @pytest.fixture(autouse=True)
@@ -128,7 +128,7 @@ class Model:
             stuck -= freed
 
 
-@given(st.randoms(use_true_random=True), st.integers(0, 60))
+@on_examples(st.randoms(use_true_random=True), st.integers(0, 60))
 def test_whatever_is_broken_was_a_cycle_at_one_moment(chance: random.Random, events: int) -> None:
     model = Model(chance)
     for _ in range(events):
@@ -147,10 +147,9 @@ def test_whatever_is_broken_was_a_cycle_at_one_moment(chance: random.Random, eve
     assert not model.stuck()
 
 
-@pytest.mark.parametrize("most", [1, 2, 3])
-@given(st.randoms(use_true_random=True), st.integers(1, 6))
+@on_examples(st.randoms(use_true_random=True), st.integers(1, 3), st.integers(1, 6), few=60)
 def test_what_is_told_is_what_nothing_can_end(
-    most: int, chance: random.Random, waiting: int
+    chance: random.Random, most: int, waiting: int
 ) -> None:
     """Graphs at rest, against a search of all: with each round what is left is less, or told."""
     model = Model(chance, most=most)
@@ -187,7 +186,7 @@ def test_an_alternative_that_runs_is_a_way_out() -> None:
     assert set(model.waits) == {d}
 
 
-@given(st.randoms(use_true_random=True))
+@on_examples(st.randoms(use_true_random=True))
 def test_the_youngest_wait_alone_finds_its_cycle(chance: random.Random) -> None:
     model = Model(chance)
     ring = chance.sample(model.calls, chance.randint(1, len(model.calls)))
@@ -314,7 +313,7 @@ class StreamModel:
             self.deliver()
 
 
-@given(st.randoms(use_true_random=True), st.integers(0, 80))
+@on_examples(st.randoms(use_true_random=True), st.integers(0, 80))
 def test_no_stream_is_broken_while_an_item_of_it_is_under_way(
     chance: random.Random, events: int
 ) -> None:

@@ -9,7 +9,6 @@ import random
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
 
-from hypothesis import given
 from hypothesis import strategies as st
 
 from telegrad import rpc
@@ -26,6 +25,7 @@ from telegrad.rpc.deadlock.graph import (
 )
 from telegrad.rpc.future.waits import Arrival, Wait, comes_from
 from telegrad.types import WorkerInfo
+from tests.repeated import on_examples
 
 ME, OTHER = WorkerInfo("w0", 0, 100), WorkerInfo("w1", 1, 101)
 
@@ -75,7 +75,7 @@ class Local:
         return any(each) if kind == "all" else bool(each) and all(each)
 
 
-@given(st.randoms(use_true_random=True))
+@on_examples(st.randoms(use_true_random=True))
 def test_what_is_seen_of_futures_is_what_they_need(chance: random.Random) -> None:
     """Whichever calls never end: it is stuck if one of its ways leads to no others than those."""
     local = Local(chance)

@@ -10,9 +10,17 @@ from telegrad.rpc.agent.options import MAX_SPIN
 from telegrad.transport.io.handle_set import MOST_REQUESTS
 from telegrad.transport.io.spin import longest_spin
 from tests.conftest import Programs
+from tests.rpc.program_cases import run_cases
 
 CALLS = 50
 BATCHES = 5  # a heartbeat or a held-up worker adds to what calls take: the least count is their own
+
+BEGIN = """
+global KEY
+KEY = name
+rpc.wait_all(releases)  # nothing of the case before is on its way
+releases.clear()
+"""
 
 HEAD = """
 import asyncio, collections, os, selectors, signal, sys, threading, time
@@ -22,6 +30,7 @@ from telegrad.rpc.call.calling import Calling
 from telegrad.rpc.agent.inbox import Inbox
 from telegrad.transport.io import loop_reader
 from telegrad.transport.io.loop_reader import LoopReader
+from telegrad.transport.io.spin import Shield
 
 LoopReader.tick = lambda self: None  # a loop that the machine holds up is not to be given up
 gates = collections.defaultdict(rpc.Future)
@@ -63,6 +72,7 @@ def calls(key, times=12):
     return [rpc.rpc_async(peer, held, (key, n)) for n in range(times) for peer in PEERS]
 
 came_to_read = []
+releases = []
 
 def comes_to_read(is_waiting):
     '''Waits until the main thread reads; it never does where another one did when it began.'''
@@ -78,28 +88,33 @@ def in_thread(key, is_waiting, after=release):
     came_to_read.clear()
     def run():
         comes_to_read(is_waiting)
-        for peer in PEERS: rpc.rpc_async(peer, after, (key,) if after is release else ())
+        for peer in PEERS:
+            releases.append(rpc.rpc_async(peer, after, (key,) if after is release else ()))
     readers.clear()
     thread = threading.Thread(target=run)
     thread.start()
     return thread
 
-def pump():
-    (connection,) = rpc.seams.core_of(agent)._exchange._connections.values()
-    return connection._traffic.pump
+waits = set()
 
-def drives():
-    return pump()._driver == threading.main_thread().ident
+def note_wait(self, *args, real=Shield.wait):
+    waits.add(threading.current_thread())
+    try:
+        return real(self, *args)
+    finally:
+        waits.discard(threading.current_thread())
 
-def leads():
-    handles = rpc.seams.core_of(agent)._exchange._terms.handles
-    return handles._leader == threading.main_thread().ident and handles._polling
+Shield.wait = note_wait
+
+def reads():
+    return threading.main_thread() in waits
 
 def on_loop(key, after=release):
     '''Lets the replies come, once the loop that runs here reads.'''
     def run():
         readers.clear()
-        for peer in PEERS: rpc.rpc_async(peer, after, (key,) if after is release else ())
+        for peer in PEERS:
+            releases.append(rpc.rpc_async(peer, after, (key,) if after is release else ()))
     asyncio.get_running_loop().call_soon(run)
 
 if agent.rank == 0:
@@ -108,75 +123,77 @@ if agent.rank == 0:
 
 ONE = {
     "wait_all": """
-    futures = calls("a")
-    thread = in_thread("a", drives)
+    futures = calls(KEY)
+    thread = in_thread(KEY, reads)
     assert rpc.wait_all(futures) == list(range(12))
     assert read_here(12), readers
     thread.join()
     """,
     "collect_all": """
-    futures = calls("a")
-    thread = in_thread("a", drives)
+    futures = calls(KEY)
+    thread = in_thread(KEY, reads)
     assert [each.value() for each in rpc.collect_all(futures).wait()] == list(range(12))
     assert read_here(12), readers
     thread.join()
     """,
     "gather": """
-    future = rpc.gather([(1, held, ("a", n)) for n in range(12)])
-    thread = in_thread("a", drives)
+    future = rpc.gather([(1, held, (KEY, n)) for n in range(12)])
+    thread = in_thread(KEY, reads)
     assert future.wait() == list(range(12))
     assert read_here(12), readers
     thread.join()
     """,
     "first_n": """
-    future = rpc.first_n(calls("a"), 3)
-    thread = in_thread("a", drives)
+    futures = calls(KEY)
+    future = rpc.first_n(futures, 3)
+    thread = in_thread(KEY, reads)
     assert len(future.wait()) == 3  # the others come when nobody waits
     assert read_here(1), readers
     thread.join()
+    rpc.wait_all(futures)
     """,
     "then": """
-    (future,) = calls("a", 1)
+    (future,) = calls(KEY, 1)
     last = future.then(lambda done: done.value() + 1).then(lambda done: done.value() + 1)
-    thread = in_thread("a", drives)
+    thread = in_thread(KEY, reads)
     assert last.wait() == 2
     assert read_here(1), readers
     thread.join()
     """,
     "as_completed": """
-    futures = calls("a")
-    thread = in_thread("a", drives)
+    futures = calls(KEY)
+    thread = in_thread(KEY, reads)
     assert sorted(each.value() for each in rpc.as_completed(futures)) == list(range(12))
     assert read_here(1), readers
     thread.join()
     """,
     "wait_all beside what another thread completes": """
     plain = rpc.Future()
-    futures = [*calls("a", 2), plain]
+    futures = [*calls(KEY, 2), plain]
     def complete():
-        comes_to_read(drives)
+        comes_to_read(reads)
         plain.set_result("plain")
-    thread = in_thread("a", drives)
+    thread = in_thread(KEY, reads)
     other = threading.Thread(target=complete)
     other.start()
     assert rpc.wait_all(futures) == [0, 1, "plain"]
     thread.join(), other.join()
     """,
     "wait_all ends with its time": """
-    futures = calls("a")
+    futures = calls(KEY)
     try:
         rpc.wait_all(futures, timeout=0.05)
     except CallTimeoutError as error:
         assert "12 of 12" in str(error), error
     else:
         raise AssertionError
-    rpc.rpc_sync(1, release, ("a",))
+    rpc.rpc_sync(1, release, (KEY,))
     assert rpc.wait_all(futures) == list(range(12))
     """,
     "wait_all ends when one is cancelled": """
-    futures = calls("a")
+    futures = calls(KEY)
     def cancel():
-        comes_to_read(drives)
+        comes_to_read(reads)
         futures[3].cancel()
     thread = threading.Thread(target=cancel)
     thread.start()
@@ -186,12 +203,13 @@ ONE = {
         thread.join()
     else:
         raise AssertionError
-    rpc.rpc_sync(1, release, ("a",))
+    rpc.rpc_sync(1, release, (KEY,))
+    rpc.wait_all([*futures[:3], *futures[4:]])
     """,
     "wait_all in a loop of the user's": """
     async def main():
-        futures = calls("a")
-        thread = in_thread("a", drives)
+        futures = calls(KEY)
+        thread = in_thread(KEY, reads)
         assert rpc.wait_all(futures) == list(range(12))
         thread.join()
         assert read_here(12), readers
@@ -199,23 +217,23 @@ ONE = {
     """,
     "an awaited gather": """
     async def main():
-        future = rpc.gather([(1, held, ("a", n)) for n in range(12)])
-        on_loop("a")
+        future = rpc.gather([(1, held, (KEY, n)) for n in range(12)])
+        on_loop(KEY)
         assert await future == list(range(12))
         assert set(readers[:12]) == set(MAIN), readers
     asyncio.run(main())
     """,
     "an asynchronous as_completed": """
     async def main():
-        futures = calls("a")
-        on_loop("a")
+        futures = calls(KEY)
+        on_loop(KEY)
         assert sorted([each.value() async for each in rpc.as_completed(futures)]) == list(range(12))
         assert MAIN[0] in readers, readers
     asyncio.run(main())
     """,
     "an awaited call that is cancelled, and the next": """
     async def main():
-        (future,) = calls("a", 1)
+        (future,) = calls(KEY, 1)
         task = asyncio.ensure_future(future)
         await asyncio.sleep(0)
         task.cancel()
@@ -223,11 +241,13 @@ ONE = {
             await task
         except asyncio.CancelledError:
             pass
-        assert pump()._reader._awaiting == 0
-        on_loop("a")
+        on_loop(KEY)
         assert await future == 0
         assert readers[0] == MAIN[0], readers
     asyncio.run(main())
+    came = threading.Event()  # nobody awaits any more: telegrad's own threads read
+    rpc.rpc_async(1, nothing).add_done_callback(lambda _: came.set())
+    assert came.wait(20)
     """,
 }
 
@@ -243,25 +263,24 @@ CALLED_BACK = {
 
 MANY = {
     "wait_all": """
-    futures = calls("a")
-    thread = in_thread("a", leads)
+    futures = calls(KEY)
+    thread = in_thread(KEY, reads)
     assert sorted(rpc.wait_all(futures)) == sorted(list(range(12)) * len(PEERS))
     assert read_here(24), readers
     thread.join()
-    assert not leads()
-    assert rpc.wait_all(calls("a", 2)) == [0, 0, 1, 1]
+    assert rpc.wait_all(calls(KEY, 2)) == [0, 0, 1, 1]
     """,
     "gather": """
-    future = rpc.gather([(peer, held, ("a", n)) for n in range(12) for peer in PEERS])
-    thread = in_thread("a", leads)
+    future = rpc.gather([(peer, held, (KEY, n)) for n in range(12) for peer in PEERS])
+    thread = in_thread(KEY, reads)
     assert sorted(future.wait()) == sorted(list(range(12)) * len(PEERS))
     assert read_here(24), readers
     thread.join()
     """,
     "an awaited gather": """
     async def main():
-        future = rpc.gather([(peer, held, ("a", n)) for n in range(12) for peer in PEERS])
-        on_loop("a")
+        future = rpc.gather([(peer, held, (KEY, n)) for n in range(12) for peer in PEERS])
+        on_loop(KEY)
         assert sorted(await future) == sorted(list(range(12)) * len(PEERS))
         assert set(readers[:24]) == set(MAIN), readers
     asyncio.run(main())
@@ -270,8 +289,8 @@ MANY = {
 
 DEAD = {
     "wait_all ends when the peer dies": """
-    futures = calls("a")
-    thread = in_thread("a", drives, die)
+    futures = calls(KEY)
+    thread = in_thread(KEY, reads, die)
     try:
         rpc.wait_all(futures)
     except WorkerLostError:
@@ -281,8 +300,8 @@ DEAD = {
     """,
     "an awaited gather ends when the peer dies": """
     async def main():
-        future = rpc.gather([(1, held, ("a", n)) for n in range(12)])
-        on_loop("a", die)
+        future = rpc.gather([(1, held, (KEY, n)) for n in range(12)])
+        on_loop(KEY, die)
         try:
             await future
         except WorkerLostError:
@@ -304,19 +323,19 @@ COUNTS = """
                 self.slept += timeout is None or timeout > 0
                 return real(timeout)
             selector.select = select
-        def _add_reader(self, *args):
+        def add_reader(self, *args):
             self.changes += 1
-            return super()._add_reader(*args)
-        def _remove_reader(self, *args):
+            return super().add_reader(*args)
+        def remove_reader(self, *args):
             self.changes += 1
-            return super()._remove_reader(*args)
+            return super().remove_reader(*args)
     functions = 0
     def count(frame, event, argument):
-        global functions
+        nonlocal functions
         functions += event == "call"
     async def main():
         loop = asyncio.get_running_loop()
-        global functions
+        nonlocal functions
         for _ in range(10):
             await rpc.rpc_async(1, nothing)
         for _ in range(BATCHES):
@@ -340,7 +359,7 @@ def run(
     programs: Programs, body: str, workers: int, *, spin: float = 0.0, deadly: bool = False
 ) -> str:
     """Runs a program whose rank 0 does what `body` says; returns what that wrote."""
-    source = HEAD.replace("SPIN", str(spin)) + body + "\nrpc.shutdown()\n"
+    source = HEAD.replace("SPIN", str(spin)) + body
     caller, *others = programs.ranks(programs.script(source), workers)
     written = caller.wait()
     for each in others:
@@ -348,46 +367,44 @@ def run(
     return written
 
 
-@pytest.mark.parametrize("name", ONE)
-def test_of_one_worker(programs: Programs, name: str) -> None:
-    run(programs, ONE[name], 2)
+def test_of_one_worker(programs: Programs) -> None:
+    run(programs, run_cases(ONE, begin=BEGIN), 2)
 
 
 @pytest.mark.parametrize("workers", [2, 3])
-@pytest.mark.parametrize("name", CALLED_BACK)
 def test_calls_that_come_while_one_waits_are_read_by_those_who_run_them(
-    programs: Programs, name: str, workers: int
+    programs: Programs, workers: int
 ) -> None:
-    body = """
+    before = """
     def futures():
         return [rpc.rpc_async(peer, call_back, (50,)) for peer in PEERS]
     requests.clear()
     """
-    ends = """
+    after = f"""
     mine = requests.count(MAIN[0])
     assert len(requests) >= 50 * len(PEERS), requests
-    assert mine <= MOST_REQUESTS * len(PEERS), mine
+    assert mine <= {MOST_REQUESTS} * len(PEERS), mine
     """
-    ends = ends.replace("MOST_REQUESTS", str(MOST_REQUESTS))
-    parts = (textwrap.dedent(each).strip() for each in (body, CALLED_BACK[name], ends))
-    body = textwrap.indent("\n".join(parts), "    ")
-    run(programs, f"if agent.rank == 0:\n{body}\n", workers)
+    cases = {
+        name: "".join(map(textwrap.dedent, (before, body, after)))
+        for name, body in CALLED_BACK.items()
+    }
+    run(programs, run_cases(cases), workers)
 
 
-@pytest.mark.parametrize("name", MANY)
-def test_of_several_workers(programs: Programs, name: str) -> None:
-    run(programs, MANY[name], 3)
+def test_of_several_workers(programs: Programs) -> None:
+    run(programs, run_cases(MANY, begin=BEGIN), 3)
 
 
 @pytest.mark.parametrize("name", DEAD)
 def test_of_one_that_dies(programs: Programs, name: str) -> None:
-    run(programs, DEAD[name], 2, deadly=True)
+    run(programs, run_cases({name: DEAD[name]}, begin=BEGIN), 2, deadly=True)
 
 
 def counted(programs: Programs, *, spin: float) -> tuple[float, float, float, float]:
     """Returns what an awaited call takes: turns of its loop, sleeps, watches, functions."""
     body = COUNTS.replace("CALLS", str(CALLS)).replace("BATCHES", str(BATCHES))
-    lines = run(programs, body, 2, spin=spin).splitlines()
+    lines = run(programs, run_cases({"counts": body}), 2, spin=spin).splitlines()
     batches = [[float(each) for each in line.split()] for line in lines]
     assert len(batches) == BATCHES
     turns, slept, changes, functions = map(min, zip(*batches, strict=True))
