@@ -60,7 +60,7 @@ def round_trips() -> None:
     rpc.rpc_sync("worker1", echo, (0,))
     generator = np.random.default_rng(0)
     for dtype in ("f8", ">i4", "?", "c16", "f2", "S3", [("x", "i1"), ("y", "f8")]):
-        for size in (0, 1, 10_000, 2**17 + 1, 3 * 2**20):
+        for size in (0, 1, 10_000, 2**17 + 1, *([3 * 2**20] if dtype == "f8" else [])):
             octets = generator.integers(0, 2, size * np.dtype(dtype).itemsize, np.uint8)
             flat = octets.view(dtype)
             for array in (flat, flat[::-2], flat.reshape(-1, 1)[:, :1].T):

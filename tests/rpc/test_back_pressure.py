@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from telegrad import rpc
@@ -29,7 +28,6 @@ from telegrad.rpc.call.calling import Calling
 from telegrad.rpc.call.codec import MessageCodec
 from telegrad.rpc.call.interceptor import Interceptor, Message
 from telegrad.rpc.pool.deadlines import Deadlines
-from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster, leaks
 from telegrad.transport import LoopThread
 from telegrad.types import WorkerInfo
@@ -267,20 +265,11 @@ def test_a_leave_of_which_nothing_comes_lapses(make_job: MakeJob) -> None:
     assert_nothing_is_left(job, honest, job.agents[1])
 
 
-def ask_and_send_nothing() -> None:
-    agent = current_agent()
-    agent.post(agent.worker(1), "rpc.ask", [2**40, 2**50])
-
-
-def push(count: int) -> list[float]:
-    return [rpc.rpc_sync(1, np.sum, (np.ones(MIB // 8),)) for _ in range(count)]
-
-
 def test_a_leave_of_which_nothing_comes_lapses_between_processes() -> None:
     limits = Limits(pending_bytes=MIB // 2, allowance_bytes=0, stalled_after=0.02)
     with Cluster(3, processes=True, options=rpc.RpcOptions(limits=limits)) as cluster:
-        cluster.call(0, ask_and_send_nothing)
-        assert cluster.call(2, push, 3) == [MIB / 8] * 3
+        cluster.call(0, pressure_code.ask_and_send_nothing)
+        assert cluster.call(2, pressure_code.push_sums, 3) == [MIB / 8] * 3
 
 
 def test_methods_of_what_is_not_admitted_yet_hold_nothing_up(make_job: MakeJob) -> None:

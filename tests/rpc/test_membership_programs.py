@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import re
-import time
 
 import pytest
 
 from telegrad import rpc
-from telegrad.errors import WorkerLostError
 from telegrad.testing import Cluster
 from tests.conftest import Program, Programs, unused_port
 from tests.faults.remote_code import call_everybody
 from tests.patience import with_more_time
 from tests.repeated import repeated
+from tests.rpc import busy_code
 
 TOKEN = {"TELEGRAD_TOKEN": "a token that only the tests use"}
 
@@ -101,28 +99,9 @@ def test_killed_and_back_late_and_gone(programs: Programs, run: int) -> None:
     assert re.findall(r"(?:leave|loss) \w+", server.output) == ["loss trainer", "leave trainer"]
 
 
-def busy(seconds: float) -> int:
-    """Computes in pure Python, and never lets go of a processor by itself."""
-    ends, rounds = time.monotonic() + seconds, 0
-    while time.monotonic() < ends:
-        rounds += sum(range(100)) > 0
-    return rounds
-
-
-def calls_busy(to: str, seconds: float) -> list[str]:
-    """Waits for a busy worker; returns whom it lost meanwhile."""
-    lost: list[str] = []
-    rpc.on_loss(lambda worker, error: lost.append(str(error)))
-    try:
-        assert rpc.rpc_sync(to, busy, (seconds,), timeout=math.inf) > 0
-    except WorkerLostError as error:
-        lost.append(str(error))
-    return lost
-
-
 @pytest.mark.parametrize(
     "bounds",
-    [3.0, pytest.param(60.0, marks=[pytest.mark.long, pytest.mark.timeout(400)])],
+    [1.5, pytest.param(60.0, marks=[pytest.mark.long, pytest.mark.timeout(400)])],
 )
 def test_a_worker_that_is_busy_in_python_is_not_lost(bounds: float) -> None:
     """Nor is it silent, however long it is busy: unless the machine itself stands still."""
@@ -131,7 +110,7 @@ def test_a_worker_that_is_busy_in_python_is_not_lost(bounds: float) -> None:
         options = rpc.RpcOptions(lost_after=lost_after)
         with Cluster(2, processes=True, options=options, limit=300.0) as cluster:
             cluster.run(call_everybody)
-            assert cluster.call(0, calls_busy, "worker1", bounds * lost_after) == []
+            assert cluster.call(0, busy_code.calls_busy, "worker1", bounds * lost_after) == []
             assert cluster.run(call_everybody) == [["worker0", "worker1"]] * 2
 
-    with_more_time(work, 1.0, 4.0)
+    with_more_time(work, 0.5, 1.0, 4.0)

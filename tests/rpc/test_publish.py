@@ -26,24 +26,9 @@ from telegrad.rpc.seams import current_agent
 from telegrad.testing import Cluster, no_leaked_references
 from telegrad.testing.leaks import wait_until_gone
 from tests.rpc.conftest import Job, MakeJob
+from tests.rpc.publish_code import Board, publish_and_find, publish_board
 
 OVER_FAULTS_TOO = True
-
-
-class Board:
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def write(self, line: str) -> int:
-        self.lines.append(line)
-        return len(self.lines)
-
-    def where(self) -> str:
-        return rpc.get_worker_info().name
-
-
-def publish_board(name: str) -> None:
-    rpc.publish(name, Board())
 
 
 def look_up(to: str, name: str) -> RRef[Any]:
@@ -277,19 +262,3 @@ def _look_in_vain(cluster: Cluster) -> None:
 def test_over_processes() -> None:
     with Cluster(2, processes=True) as cluster, no_leaked_references(cluster):
         assert cluster.run(publish_and_find) == ["worker1", "worker0"]
-
-
-def publish_and_find() -> str:
-    """Each looks up what the other may not have published yet."""
-    peer = f"worker{1 - rpc.get_worker_info().rank}"
-    rpc.publish("board", Board())
-    found = rpc.lookup(peer, "board")
-    assert found.rpc_sync().write("a line") == 1
-    assert found.rpc_sync().lines == ["a line"]
-    where: str = found.rpc_sync().where()
-    rpc.rpc_sync(peer, take_back, ("board",))
-    return where
-
-
-def take_back(name: str) -> None:
-    rpc.unpublish(name)

@@ -44,13 +44,14 @@ def test_one_copy_at_each_sending_end_and_none_at_the_other(pair: Cluster) -> No
     assert moved == (SIZE, SIZE, 0)
 
 
-def test_a_thousand_calls_take_nothing_with_them(pair: Cluster) -> None:
+@pytest.mark.parametrize("calls", [200, pytest.param(1000, marks=pytest.mark.long)])
+def test_many_calls_take_nothing_with_them(pair: Cluster, calls: int) -> None:
     pair.call(0, shared_code.call_often, 20)
     before, moved = pair.run(shared_code.resources), pair.call(0, shared_code.moved)
-    pair.call(0, shared_code.call_often, 1000)
+    pair.call(0, shared_code.call_often, calls)
     assert pair.run(shared_code.resources) == before
     now = pair.call(0, shared_code.moved)
-    assert (now[0] - moved[0], now[2] - moved[2]) == (1000 * 320_000, 0)
+    assert (now[0] - moved[0], now[2] - moved[2]) == (calls * 320_000, 0)
 
 
 def test_a_callee_that_keeps_all_arrays(pair: Cluster) -> None:

@@ -23,7 +23,7 @@ from telegrad.types import WorkerInfo
 from tests.rpc import remote_code, waiting_code
 from tests.rpc.conftest import Job, MakeJob
 
-PACE = 0.2  # of the real seconds
+PACE = 0.05  # of the real seconds
 
 
 @pytest.fixture(autouse=True)
