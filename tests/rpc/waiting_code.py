@@ -327,7 +327,7 @@ def either(name: str) -> Any:
 
 # -- waits that end by themselves -----------------------------------------------------------------
 
-WHILE = 1.0  # seconds: five times as long as a wait must last to be followed in the tests
+WHILE = 0.4  # eight times as long as a wait is old when it is followed
 
 
 def waits_for_a_while(name: str) -> str:
