@@ -9,7 +9,8 @@ from tests.conftest import Programs
 
 CALLS = 40
 # A thread that the machine holds up leaves the sockets to others, which adds to what is counted, and
-# nothing takes from it: the least of several counts is what the calls themselves cost.
+# nothing takes from it: the least of several counts is what the calls themselves cost. It counts until
+# that is within the limits.
 BATCHES = 6
 
 SOURCE = """
@@ -63,6 +64,17 @@ def batch(func, args):
         rpc.rpc_sync(1, func, args)
     return end(), rpc.rpc_sync(1, end)
 
+def above(name, batches):
+    # Returns what is above its limit in the best of the batches.
+    found = []
+    for side, counts in zip(("caller", "callee"), zip(*batches)):
+        calls, entries, loops = [min(each) / CALLS for each in zip(*counts)]
+        # A reply that is there before its caller waits is read by the caller's loop.
+        limits = *LIMITS[name, side], 1.0 if side == "caller" else 0.5
+        if any(count > limit for count, limit in zip((calls, entries, loops), limits)):
+            found.append((name, side, calls, entries, loops))
+    return found
+
 threading.setprofile(count)
 agent = rpc.init_rpc(options=rpc.RpcOptions(spin=0))
 if agent.rank == 0:
@@ -71,13 +83,10 @@ if agent.rank == 0:
     sys.setprofile(count)
     for name, func, args in [("empty", nothing, ()), ("array", twice, (np.arange(8.0),))]:
         rpc.rpc_sync(1, func, args)
-        for side, batches in zip(("caller", "callee"), zip(*[batch(func, args) for _ in range(BATCHES)])):
-            print(name, side, batches, flush=True)
-            calls, entries, loops = [min(each) / CALLS for each in zip(*batches)]
-            assert calls <= LIMITS[name, side][0], (name, side, calls)
-            assert entries <= LIMITS[name, side][1], (name, side, entries)
-            # A reply that is there before its caller waits is read by the caller's loop.
-            assert loops <= (1.0 if side == "caller" else 0.5), (name, side, loops)
+        batches = []
+        while len(batches) < BATCHES and (not batches or above(name, batches)):
+            batches.append(batch(func, args))
+        assert not above(name, batches), (above(name, batches), batches)
     print("counted", flush=True)
 rpc.shutdown()
 """

@@ -288,7 +288,7 @@ def test_who_cannot_be_reached_from_here_is_asked_through_another() -> None:
 
 
 def test_a_worker_cut_off_from_all_is_silent_and_the_rest_is_measured() -> None:
-    options = rpc.RpcOptions(lost_after=4.0)
+    options = rpc.RpcOptions(lost_after=1.5)
     with Cluster(3, options=options, faults=FaultPlan()) as cluster:
         cluster.network.partition("worker2", ["worker0", "worker1"])
         report = cluster.call(0, doctor.examine)

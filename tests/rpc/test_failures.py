@@ -26,6 +26,7 @@ from telegrad.errors import (
 )
 from telegrad.rpc import seams
 from telegrad.rpc.call.interceptor import Interceptor, Message
+from telegrad.rpc.pool import user_loop
 from telegrad.rpc.seams import fresh_copy
 from telegrad.testing import leaks
 from telegrad.wire import Envelope, write_body
@@ -295,7 +296,11 @@ def test_an_evicted_worker_raises_from_every_wait(job: Job) -> None:
     agent.shutdown(graceful=False)
 
 
-def test_a_coroutine_that_holds_the_user_loop_is_named_once(job: Job) -> None:
+def test_a_coroutine_that_holds_the_user_loop_is_named_once(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(user_loop, "SLOW_SECONDS", 0.25)
+
     class Listener(logging.Handler):
         def __init__(self) -> None:
             super().__init__()

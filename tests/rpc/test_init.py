@@ -183,13 +183,13 @@ def sleep(i):
 if __name__ == "__main__":
     rpc.init_rpc()
     forked = []
-    for _ in range(10):
+    for _ in range(CHILDREN):
         child = os.fork()
         if child == 0:
             time.sleep(0.05)
             sys.exit(0)
         forked.append(child)
-    children = [multiprocessing.get_context("fork").Process(target=sleep, args=(i,)) for i in range(10)]
+    children = [multiprocessing.get_context("fork").Process(target=sleep, args=(i,)) for i in range(CHILDREN)]
     for process in children:
         process.start()
     ends = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in forked]
@@ -201,13 +201,17 @@ if __name__ == "__main__":
 """
 
 
-def test_forked_children_that_use_nothing_end_as_they_should(programs: Programs) -> None:
+@pytest.mark.parametrize("children", [4, pytest.param(10, marks=pytest.mark.long)])
+def test_forked_children_that_use_nothing_end_as_they_should(
+    programs: Programs, children: int
+) -> None:
     """gRPC's fork handlers crashed one in five; with uvloop all died that ran exit hooks."""
     env = {"TELEGRAD_TOKEN": TOKEN}
     if "PYTHONPATH" in os.environ:  # where make test-uvloop says that uvloop is
         env["PYTHONPATH"] = os.pathsep.join([os.getcwd(), os.environ["PYTHONPATH"]])
-    output = programs.run(["python", programs.script(FORKS_OFTEN)], env=env)
-    assert " ".join(["ends:", *20 * ["0"]]) in output.splitlines()
+    script = programs.script(FORKS_OFTEN.replace("CHILDREN", str(children)))
+    output = programs.run(["python", script], env=env)
+    assert " ".join(["ends:", *2 * children * ["0"]]) in output.splitlines()
 
 
 LEAVES = """

@@ -16,8 +16,6 @@ from telegrad.testing.leaks import wait_until_gone
 from tests.rpc import remote_code, waiting_code
 from tests.rpc.conftest import MakeJob
 
-CHAINS = 64
-DEPTH = 20
 THREADS = 4
 TRAINERS = 5
 
@@ -52,13 +50,18 @@ class Server:
         return name
 
 
-def test_64_chains_of_20_nested_calls_in_pools_of_4(make_job: MakeJob) -> None:
+@pytest.mark.parametrize(
+    ("count", "depth"), [(24, 10), pytest.param(64, 20, marks=pytest.mark.long)]
+)
+def test_many_chains_of_nested_calls_in_pools_of_4(
+    make_job: MakeJob, count: int, depth: int
+) -> None:
     # Not about liveness: 1,280 threads leave the loop little time where the machine has none.
     job = make_job(2, num_threads=THREADS, timeout=50.0, lost_after=50.0)
-    path = ["w1", "w0"] * (DEPTH // 2)
-    with seams.use_agent(job.agents[0]):
-        chains = [rpc.rpc_async("w0", remote_code.chain, (path,)) for _ in range(CHAINS)]
-        assert rpc.wait_all(chains) == [["w0", *path]] * CHAINS
+    path = ["w1", "w0"] * (depth // 2)
+    with rpc.use_agent(job.agents[0]):
+        chains = [rpc.rpc_async("w0", remote_code.chain, (path,)) for _ in range(count)]
+        assert rpc.wait_all(chains) == [["w0", *path]] * count
     assert [agent.attached(WaitProbes).reported for agent in job.agents] == [0, 0]
 
 

@@ -19,7 +19,7 @@ from telegrad.errors import (
     WorkerLostError,
 )
 from telegrad.rendezvous import CallOff
-from telegrad.rpc import seams
+from telegrad.rpc.agent import shutdown
 from telegrad.rpc.seams import call_off_joins, set_process_agent
 from telegrad.testing import leaks
 from telegrad.transport import loop
@@ -90,9 +90,10 @@ def test_an_interrupt_does_not_look_like_the_end_of_the_job(
 
 
 def test_a_call_that_was_given_up_holds_nobody_up(
-    make_job: MakeJob, caplog: pytest.LogCaptureFixture
+    make_job: MakeJob, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thread cannot be cancelled, and the function may never return."""
+    monkeypatch.setattr(shutdown, "CLOSE_SECONDS", 1.0)  # of which it waits for a quarter
     job = make_job(2)
     first, second = job.agents
     given_up = first.call("w1", remote_code.hold, ("given up",))
@@ -322,6 +323,7 @@ def test_in_a_signal_handler_while_init_rpc_waits(programs: Programs) -> None:
 HELD_AT_EXIT = """
 import asyncio, contextlib, sys, threading
 from telegrad import rpc
+from telegrad import _distributed
 from telegrad.transport import loop
 
 entered = threading.Event()
@@ -344,6 +346,7 @@ def hold():
 
 if __name__ == "__main__":
     loop.STOP_SECONDS = 600.0
+    _distributed.EXIT_SECONDS = 0.5
     rpc.init_rpc("me")
     held = rpc.rpc_async("me", globals()[sys.argv[1]])
     entered.wait()

@@ -73,11 +73,12 @@ def calls(key, times=12):
 
 came_to_read = []
 releases = []
+pause = threading.Event()
 
 def comes_to_read(is_waiting):
     '''Waits until the main thread reads; it never does where another one did when it began.'''
-    until = time.monotonic() + 5
-    while not is_waiting() and time.monotonic() < until: pass
+    until = time.monotonic() + 1
+    while not is_waiting() and time.monotonic() < until: pause.wait(0.0005)
     came_to_read.append(is_waiting())
 
 def read_here(replies):
