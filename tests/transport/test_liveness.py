@@ -6,11 +6,11 @@ import random
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from telegrad.transport.session.liveness import BEATS_PER_BOUND, LEAST_TICKS, SPARED_TICKS, Liveness
 from telegrad.wire import Heartbeat
+from tests.repeated import on_examples
 
 BOUND = 10.0
 TICK = 0.25
@@ -301,7 +301,7 @@ NETWORK = st.floats(0.0, BOUND / 5)
 SEEDS = st.integers(0, 2**32)
 
 
-@given(SEEDS, LATE, LATE, NETWORK)
+@on_examples(SEEDS, LATE, LATE, NETWORK)
 def test_who_turns_his_loop_is_not_given_up(
     seed: int, first: float, second: float, network: float
 ) -> None:
@@ -309,12 +309,12 @@ def test_who_turns_his_loop_is_not_given_up(
     assert first_loss(seed, within(first), within(second), network, tells=False) is None
 
 
-@given(SEEDS, LATE, NETWORK)
+@on_examples(SEEDS, LATE, NETWORK)
 def test_a_punctual_judge_waits_for_a_late_peer(seed: int, late: float, network: float) -> None:
     assert first_loss(seed, punctual, lambda _: late, network, tells=False) is None
 
 
-@given(SEEDS, st.floats(0.01, 0.3 * BOUND), st.floats(0.0, BOUND / 2))
+@on_examples(SEEDS, st.floats(0.01, 0.3 * BOUND), st.floats(0.0, BOUND / 2))
 def test_who_says_that_he_is_late_has_more_time(seed: int, late: float, network: float) -> None:
     """Once it is said, that is: here the loop grows late after fifty turns."""
     turns = itertools.count()
@@ -325,7 +325,7 @@ def test_who_says_that_he_is_late_has_more_time(seed: int, late: float, network:
     assert first_loss(seed, punctual, later, network, tells=True) is None
 
 
-@given(SEEDS, LATE, NETWORK)
+@on_examples(SEEDS, LATE, NETWORK)
 def test_a_judge_that_oversleeps_gives_up_nobody(seed: int, late: float, network: float) -> None:
     """However late it is itself: the peer may say what it wants of the judge."""
     lost = first_loss(seed, overslept, within(late), network, tells=False, bounds=60.0)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from telegrad.transport.shm.ledger import SLAB_BYTES, SMALLEST_BLOCK, Account, Block, Bounds, Ledger
+from tests.repeated import on_examples
 
 BOUNDS = Bounds(lent=2**26, idle=20 * 2**20, idle_seconds=5.0, slabs=4, all_slabs=6)
 KIB = 2**10
@@ -153,8 +153,7 @@ OPERATIONS = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
-@given(OPERATIONS)
+@on_examples(OPERATIONS)
 def test_in_any_order_no_two_have_the_same_bytes(operations: list[tuple[str, int, int]]) -> None:
     """At each moment what is held or lent is disjoint, within its bounds, and all else comes back."""
     books = ledger()

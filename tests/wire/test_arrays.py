@@ -12,7 +12,6 @@ import msgpack
 import numpy as np
 import pytest
 import scipy.sparse
-from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -21,6 +20,7 @@ from telegrad.wire import DecodeLimits, describe, encode, rebuild
 from telegrad.wire import memory as copies
 from telegrad.wire.values import array_types
 from telegrad.wire.values.array_types import rebuild_array
+from tests.repeated import on_examples
 from tests.wire.samples import Pair, round_trip
 
 dtypes = (
@@ -86,13 +86,13 @@ def test_limits_hold_for_a_description_that_was_read() -> None:
 
 
 @pytest.mark.usefixtures("big_bytes")
-@given(hnp.arrays(dtypes, shapes))
+@on_examples(hnp.arrays(dtypes, shapes))
 def test_arrays_of_every_dtype(array: Any) -> None:
     assert_same(round_trip(array), array)
 
 
 @pytest.mark.usefixtures("big_bytes")
-@given(st.data())
+@on_examples(st.data())
 def test_arrays_of_every_layout(data: st.DataObject) -> None:
     array = data.draw(hnp.arrays(hnp.floating_dtypes() | hnp.integer_dtypes(), shapes))
     view = array[data.draw(hnp.basic_indices(array.shape))]
@@ -127,12 +127,12 @@ def test_a_copy_of_bytes_is_its_own() -> None:
         assert bytes(copy) == b"a" * size
 
 
-@given(dtypes)
+@on_examples(dtypes)
 def test_dtypes(dtype: np.dtype[Any]) -> None:
     assert round_trip(dtype) == dtype
 
 
-@given(st.data())
+@on_examples(st.data())
 def test_scalars(data: st.DataObject) -> None:
     array = data.draw(hnp.arrays(hnp.scalar_dtypes() | hnp.nested_dtypes(), ()))
     scalar: Any = array[()]

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from telegrad import pb
@@ -31,6 +30,7 @@ from telegrad.wire import (
     unpack_frame,
 )
 from telegrad.wire.lending import pack_lending
+from tests.repeated import on_examples
 
 numbers = st.integers(1, 2**64 - 1)
 times = st.floats(0, 1e9)
@@ -59,7 +59,7 @@ frames = st.builds(
 )
 
 
-@given(frames)
+@on_examples(frames)
 def test_frames_arrive_as_they_were(frame: Frame) -> None:
     assert unpack_frame(pack_frame(frame)) == frame
 

@@ -11,7 +11,6 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from telegrad.errors import DecodeError, RemoteError
@@ -38,6 +37,7 @@ from telegrad.wire import (
     unpack_frame,
 )
 from telegrad.wire.document import MARKERS, Tag
+from tests.repeated import on_examples
 from tests.wire.samples import Access, Color, OddError, Pair, Point, double
 
 SAMPLE = {
@@ -86,13 +86,12 @@ def decodes_or_refuses(document: bytes, externals: Any = ()) -> Any:
         assert set(sys.modules) == before
 
 
-@settings(max_examples=300)
-@given(mutations(ENCODED.document))
+@on_examples(mutations(ENCODED.document))
 def test_mutated_documents(document: bytes) -> None:
     decodes_or_refuses(document, [np.arange(3)])
 
 
-@given(st.binary())
+@on_examples(st.binary())
 def test_garbage(data: bytes) -> None:
     decodes_or_refuses(data)
     for read in (unpack_frame, lambda data: rebuild(data, [])):
@@ -100,8 +99,7 @@ def test_garbage(data: bytes) -> None:
             read(data)
 
 
-@settings(max_examples=300)
-@given(mutations(FRAME))
+@on_examples(mutations(FRAME))
 def test_mutated_frames(data: bytes) -> None:
     with suppress(DecodeError):
         frame = unpack_frame(data)
@@ -112,8 +110,7 @@ def test_mutated_frames(data: bytes) -> None:
                     assembly.claim(Span(envelope.number, part, 0, 3))
 
 
-@settings(max_examples=300)
-@given(mutations(chunk_header(3, Piece(1, 2, PIECE_BYTES, b"abc")) + b"abc"))
+@on_examples(mutations(chunk_header(3, Piece(1, 2, PIECE_BYTES, b"abc")) + b"abc"))
 def test_mutated_chunks(data: bytes) -> None:
     with suppress(DecodeError):
         sequence, piece = read_chunk(data)
@@ -128,8 +125,7 @@ def test_what_is_no_chunk(size: int) -> None:
         read_chunk(bytes(size))
 
 
-@settings(max_examples=300)
-@given(mutations(METADATA), st.lists(st.binary(max_size=30), max_size=2))
+@on_examples(mutations(METADATA), st.lists(st.binary(max_size=30), max_size=2))
 def test_mutated_externals(metadata: bytes, buffers: list[bytes]) -> None:
     for own in (buffers, [bytearray(each) for each in BUFFERS]):
         with suppress(DecodeError):
@@ -156,30 +152,39 @@ trees = st.recursive(
 )
 
 
-@settings(max_examples=300)
-@given(trees)
-@example([MARKERS[Tag.TUPLE]])
-@example(MARKERS[Tag.TUPLE])
-@example([1, MARKERS[Tag.TUPLE]])
-@example([MARKERS[Tag.SET], []])
-@example([MARKERS[Tag.DTYPE], "O"])
-@example([MARKERS[Tag.DTYPE], "f8,O"])
-@example([MARKERS[Tag.SCALAR], "<f8", b"x"])
-@example([MARKERS[Tag.SLICE], 1, 2, 3, 4])
-@example([MARKERS[Tag.RANGE], 1, 2, 0])
-@example([MARKERS[Tag.EXCEPTION], {}])
-@example([MARKERS[Tag.DATACLASS], "builtins:int"])
-@example([MARKERS[Tag.DEQUE], "x"])
-@example(msgpack.ExtType(Tag.BIG_INT, b""))
-@example(msgpack.ExtType(Tag.ZONE, b"../../etc/passwd"))
-@example(msgpack.ExtType(Tag.ZONE, b"Nowhere/Ever"))
-@example(msgpack.ExtType(Tag.EXTERNAL, b"\x00\x00\x00\x09"))
-@example(msgpack.ExtType(99, b""))
+@on_examples(trees)
 def test_well_formed_documents_of_wrong_tags(tree: Any) -> None:
     decodes_or_refuses(msgpack.packb(tree), [np.arange(3)])
 
 
-@given(trees)
+WRONG_TREES: list[Any] = [
+    [MARKERS[Tag.TUPLE]],
+    MARKERS[Tag.TUPLE],
+    [1, MARKERS[Tag.TUPLE]],
+    [MARKERS[Tag.SET], []],
+    [MARKERS[Tag.DTYPE], "O"],
+    [MARKERS[Tag.DTYPE], "f8,O"],
+    [MARKERS[Tag.SCALAR], "<f8", b"x"],
+    [MARKERS[Tag.SLICE], 1, 2, 3, 4],
+    [MARKERS[Tag.RANGE], 1, 2, 0],
+    [MARKERS[Tag.EXCEPTION], {}],
+    [MARKERS[Tag.DATACLASS], "builtins:int"],
+    [MARKERS[Tag.DEQUE], "x"],
+    msgpack.ExtType(Tag.BIG_INT, b""),
+    msgpack.ExtType(Tag.ZONE, b"../../etc/passwd"),
+    msgpack.ExtType(Tag.ZONE, b"Nowhere/Ever"),
+    msgpack.ExtType(Tag.EXTERNAL, b"\x00\x00\x00\x09"),
+    msgpack.ExtType(99, b""),
+]
+
+
+def test_documents_of_tags_that_stand_where_they_do_not_belong(subtests: pytest.Subtests) -> None:
+    for tree in WRONG_TREES:
+        with subtests.test(tree=tree):
+            decodes_or_refuses(msgpack.packb(tree), [np.arange(3)])
+
+
+@on_examples(trees)
 def test_wrong_descriptions_of_exceptions(tree: Any) -> None:
     plain = encode_exception(ValueError("x"))
     for wrong in (tree, *({**plain, key: tree} for key in plain)):
@@ -310,7 +315,7 @@ def test_pieces_that_do_not_fit() -> None:
         Assembly(Envelope("k"), {2: 2**60})
 
 
-@given(st.randoms(use_true_random=False))
+@on_examples(st.randoms(use_true_random=False))
 def test_pieces_may_be_cut_anew(random: Random) -> None:
     """On the grid of 16 KiB, and overlap: all is there when each block is, and not before."""
     size = random.randint(1, 6) * BLOCK_BYTES + random.choice([0, 5])

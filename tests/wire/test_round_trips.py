@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import scipy.sparse
-from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -27,6 +26,7 @@ from telegrad.errors import EncodeError
 from telegrad.wire import decode, describe, encode, encoder, rebuild
 from telegrad.wire import memory as copies
 from telegrad.wire.registry import PLAIN
+from tests.repeated import on_examples
 from tests.wire.samples import Access, Bits, Color, Pair, Point, Slotted, double, round_trip
 from tests.wire.test_arrays import assert_same, dtypes, shapes
 from tests.wire.test_values import same, values
@@ -60,7 +60,7 @@ def item_by_item() -> AbstractContextManager[object]:
     return patch.multiple(encoder, _WHOLE={}, AT_ONCE=PLAIN)
 
 
-@given(bodies)
+@on_examples(bodies)
 def test_externals_are_lifted_at_once_as_they_are_item_by_item(body: Any) -> None:
     at_once = encode(body)
     with item_by_item():
@@ -169,7 +169,7 @@ def test_every_dtype_in_every_layout(dtype: np.dtype[Any]) -> None:
             assert (type(arrived), arrived.tobytes()) == (type(array[()]), array[()].tobytes())
 
 
-@given(st.data())
+@on_examples(st.data())
 def test_any_dtype_in_any_layout(data: st.DataObject) -> None:
     array: Any = data.draw(hnp.arrays(dtypes, shapes))
     view = np.asarray(array[data.draw(hnp.basic_indices(array.shape, allow_ellipsis=True))])
@@ -239,12 +239,12 @@ def alike(a: Any, b: Any) -> bool:
     return same(a, b)
 
 
-@given(mixed)
+@on_examples(mixed)
 def test_every_kind_of_value_in_every_other(value: Any) -> None:
     assert alike(round_trip(value), value)
 
 
-@given(mixed)
+@on_examples(mixed)
 def test_what_arrived_is_encoded_as_it_came(value: Any) -> None:
     first = encode(value)
     metadata, buffers = describe(first.externals)
@@ -275,7 +275,7 @@ def test_sparse_arrays_of_every_dtype(layout: str, dtype: str) -> None:
     assert np.array_equal(arrived.toarray(), dense)
 
 
-@given(st.lists(mixed, max_size=2), st.text(max_size=5))
+@on_examples(st.lists(mixed, max_size=2), st.text(max_size=5))
 def test_exceptions_keep_what_travels(args: list[Any], note: str) -> None:
     error = LookupError(*args)
     error.add_note(note)

@@ -19,7 +19,6 @@ from uuid import UUID
 import msgpack
 import numpy as np
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from telegrad.errors import DecodeError, EncodeError
@@ -27,6 +26,7 @@ from telegrad.types import WorkerInfo
 from telegrad.wire import decode, encode, encoder, register_refusal, register_type
 from telegrad.wire.document import MARKERS, Tag
 from telegrad.wire.values import array_types
+from tests.repeated import on_examples
 from tests.wire.samples import (
     Access,
     Bits,
@@ -112,7 +112,7 @@ def same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-@given(values, st.sampled_from([3, array_types.BESIDE_BYTES]))
+@on_examples(values, st.sampled_from([3, array_types.BESIDE_BYTES]))
 def test_what_goes_to_msgpack_whole_is_the_same_item_by_item(value: Any, beside: int) -> None:
     with patch.object(array_types, "BESIDE_BYTES", beside):
         for body in (value, [value], {"x": value}, {"x": [value], "y": [[value]]}):
@@ -123,7 +123,7 @@ def test_what_goes_to_msgpack_whole_is_the_same_item_by_item(value: Any, beside:
             assert len(item_by_item.externals) == len(whole.externals)
 
 
-@given(values)
+@on_examples(values)
 def test_every_value_arrives_as_it_was(value: Any) -> None:
     assert same(round_trip(value), value)
 

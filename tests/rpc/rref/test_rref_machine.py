@@ -129,7 +129,7 @@ class OverFaults(LivingMachine):
 
 
 def test_random_schedules() -> None:
-    run_state_machine_as_test(LivingMachine, settings=some(12))
+    run_state_machine_as_test(LivingMachine, settings=some(5))
 
 
 @pytest.mark.long

@@ -5,7 +5,13 @@ import random
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from telegrad.rpc.rref.protocol import (
     ChildAccept,
@@ -104,8 +110,17 @@ class RRefMachine(RuleBasedStateMachine):
         self.world.drain()
 
 
-TestRRefMachine = RRefMachine.TestCase
-TestRRefMachine.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+def examples(n: int) -> settings:
+    return settings(max_examples=n, stateful_step_count=60, deadline=None)
+
+
+def test_random_schedules() -> None:
+    run_state_machine_as_test(RRefMachine, settings=examples(40))
+
+
+@pytest.mark.long
+def test_many_random_schedules() -> None:
+    run_state_machine_as_test(RRefMachine, settings=examples(300))
 
 
 def run_program(seed: int, steps: int, *, losses: bool) -> World:
@@ -145,7 +160,7 @@ def run_program(seed: int, steps: int, *, losses: bool) -> World:
 
 @pytest.mark.parametrize("losses", [False, True])
 def test_random_fork_trees_under_random_schedules(losses: bool) -> None:
-    for seed in range(300):
+    for seed in range(100):
         run_program(seed, 150, losses=losses)
 
 
