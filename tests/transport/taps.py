@@ -65,6 +65,7 @@ class TappedCarrier(Carrier):
         self.tap = tap
         self.purpose = ""
         self.sent = 0
+        self.sizes: list[int] = []  # of the messages that left
         self.closed = asyncio.Event()
         self.moved = asyncio.Event()  # what was held may go on, or never will
 
@@ -89,6 +90,7 @@ class TappedCarrier(Carrier):
             if self.closed.is_set():
                 raise CarrierClosedError("held by the test until it was closed")
         await self._count()
+        self.sizes.append(len(message))
         await self.inner.send(message)
 
     async def receive(self) -> bytes:

@@ -166,6 +166,11 @@ def test_what_was_admitted_is_recorded_whole(log: AuditLog, audit: Audit) -> Non
 # -- slow and broken handlers ---------------------------------------------------------------------
 
 
+def threads() -> list[threading.Thread]:
+    """Returns the living threads that hand records over."""
+    return [each for each in threading.enumerate() if each.name.startswith("telegrad-audit")]
+
+
 def test_so_much_waits_for_a_slow_handler_and_no_more(log: AuditLog, audit: Audit) -> None:
     log.may_go_on.clear()
     audit.record(CONNECTION_ADMITTED, peer="first")
@@ -179,10 +184,9 @@ def test_so_much_waits_for_a_slow_handler_and_no_more(log: AuditLog, audit: Audi
 
 def test_close_hands_over_what_is_recorded_and_ends_the_thread(log: AuditLog, audit: Audit) -> None:
     refuse(audit, BURST + 5)
-    thread = audit._thread
-    assert thread is not None
+    assert threads()
     audit.close(SECONDS)
-    assert not thread.is_alive()
+    assert not threads()
     assert len(log.found(CONNECTION_REFUSED)) == BURST + 1
     refuse(audit)
     audit.close()
@@ -193,10 +197,8 @@ def test_close_waits_for_no_handler(log: AuditLog, audit: Audit) -> None:
     log.may_go_on.clear()
     refuse(audit, 3)
     log.wait(CONNECTION_REFUSED)
-    thread = audit._thread
-    assert thread is not None
     audit.close(0.01)
-    assert thread.is_alive()
+    (thread,) = threads()
     assert thread.daemon
     log.may_go_on.set()
     thread.join(20.0)
@@ -369,21 +371,16 @@ def test_the_thread_ends_when_there_is_nothing_to_do(
     for count in range(1, 4):
         refuse(audit)
         log.wait(CONNECTION_REFUSED, count)
-        leaks.wait_until_gone("threads", lambda: filter(None, [audit._thread]))
+        leaks.wait_until_gone("threads", threads)
 
 
 def test_the_thread_ends_with_the_exchange(
     floor: Floor, log: AuditLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("telegrad.transport.security.audit.IDLE_SECONDS", 600.0)
-
-    def threads() -> list[str]:
-        names = [each.name for each in threading.enumerate()]
-        return [name for name in names if name.startswith("telegrad-audit")]
-
     alice, bob = meet(floor)
     log.wait(CONNECTION_ADMITTED)
-    assert threads() == ["telegrad-audit-bob"]
+    assert [thread.name for thread in threads()] == ["telegrad-audit-bob"]
     for worker in (alice, bob):
         worker.exchange.close(1.0)
     leaks.wait_until_gone("threads", threads)

@@ -28,10 +28,9 @@ from telegrad.transport.bulk import (
 )
 from telegrad.transport.bulk.lanes import LANES
 from telegrad.transport.bulk.thread import BulkThread
-from telegrad.transport.session import exchange as loopback
 from telegrad.transport.session.connection import FRUITLESS_CARRIERS, LEAST_PATIENCE
 from telegrad.types import WorkerInfo
-from telegrad.wire import BLOCK_BYTES, Envelope
+from telegrad.wire import BLOCK_BYTES, CHUNK_HEADER_BYTES, Envelope, copy_of
 from tests.repeated import TRANSPORTS
 from tests.transport.taps import Tap
 from tests.transport.workers import (
@@ -39,8 +38,10 @@ from tests.transport.workers import (
     Floor,
     ManualClock,
     Worker,
+    beat,
+    first_of,
     floor_of,
-    hears_beats,
+    over_one_transport,
     wait_until,
 )
 
@@ -94,8 +95,8 @@ def test_lanes_are_opened_when_there_is_something_big(floor: Floor) -> None:
 
 def test_big_ones_both_ways_at_once(floor: Floor) -> None:
     alice, bob = floor.pair()
-    n = 6
-    data = [pattern(8 * MIB + call, call) for call in range(n)]
+    n = 4
+    data = [pattern(4 * MIB + call, call) for call in range(n)]
     for call in range(n):
         alice.post(bob, call, buffers=[data[call], b"small", data[call][: 2 * MIB]])
         bob.post(alice, call, buffers=[data[call]], document=data[call][: MIB + 7])
@@ -107,6 +108,7 @@ def test_big_ones_both_ways_at_once(floor: Floor) -> None:
     assert bytes(bob.recorder.envelopes[0][1].buffers[1]) == b"small"
 
 
+@over_one_transport
 def test_a_smaller_one_is_not_behind_a_big_one(floor: Floor) -> None:
     alice, bob = floor.worker("alice"), floor.worker("bob")
     alice.exchange.connect(bob.info, ())  # may post; nothing leaves before both are there
@@ -132,7 +134,7 @@ def test_who_only_dialled_gets_big_ones_too(floor: Floor) -> None:
     assert bytes(got.buffers[0]) == data
 
 
-@pytest.mark.parametrize("round_", range(5))
+@pytest.mark.parametrize("round_", first_of(5))
 def test_of_crossed_dials_one_keeps_its_lanes(floor: Floor, round_: int) -> None:
     alice, bob = floor.pair()
     start = threading.Barrier(2)
@@ -157,13 +159,14 @@ def test_of_crossed_dials_one_keeps_its_lanes(floor: Floor, round_: int) -> None
 # -- what breaks -------------------------------------------------------------------------------
 
 
+@over_one_transport
 @pytest.mark.parametrize("purpose", ["bulk", "control"])
 @pytest.mark.parametrize("passed", [5, 6, 8, 11])
 def test_what_breaks_in_the_middle_is_replaced(floor: Floor, purpose: str, passed: int) -> None:
     alice, bob, tap = tapped_pair(floor)
     tap.kill[purpose] = passed
     n = 5
-    data = [pattern(6 * MIB, call) for call in range(n)]
+    data = [pattern(3 * MIB, call) for call in range(n)]
     for call in range(n):
         alice.post(bob, call, buffers=[data[call]])
         bob.post(alice, call, buffers=[data[call]])
@@ -177,7 +180,8 @@ def test_what_breaks_in_the_middle_is_replaced(floor: Floor, purpose: str, passe
     assert not bob.recorder.lost
 
 
-@pytest.mark.parametrize("seed", range(3))
+@over_one_transport
+@pytest.mark.parametrize("seed", first_of(3))
 def test_lanes_break_again_and_again(floor: Floor, seed: int) -> None:
     rng = np.random.default_rng(seed)
     alice, bob, tap = tapped_pair(floor)
@@ -202,6 +206,7 @@ def test_lanes_that_never_come_up_lose_the_peer_in_the_end(floor: Floor) -> None
     assert alice.exchange.statistics().connections == FRUITLESS_CARRIERS
 
 
+@over_one_transport
 @pytest.mark.parametrize("end", ["kill", "fence", "silence"])
 def test_a_loss_in_the_middle_lets_go_of_memory(floor: Floor, end: str) -> None:
     clock = ManualClock()
@@ -226,6 +231,7 @@ def test_a_loss_in_the_middle_lets_go_of_memory(floor: Floor, end: str) -> None:
     assert bob.recorder.calls() == []
 
 
+@over_one_transport
 def test_lanes_that_stand_still_are_replaced(floor: Floor) -> None:
     """The peer lives and nothing arrives: that must not last for ever."""
     clock = ManualClock()
@@ -240,13 +246,9 @@ def test_lanes_that_stand_still_are_replaced(floor: Floor) -> None:
     def replaced() -> bool:
         return all(carrier.closed.is_set() for carrier in first)
 
-    def beaten() -> bool:
-        return hears_beats(alice, bob, clock) and hears_beats(bob, alice, clock)
-
     while not replaced():
-        clock.now += 10.0
         assert clock.now < began + 4 * LEAST_PATIENCE  # it goes on while the next stream comes up
-        wait_until("beats", lambda: replaced() or beaten())
+        beat(clock, 10.0, alice, bob, until=replaced)
     assert clock.now > began + LEAST_PATIENCE
     del tap.hold["bulk"]
     for carrier in list(tap.carriers["bulk"]):  # the next ones, if they ran into the hold
@@ -258,6 +260,7 @@ def test_lanes_that_stand_still_are_replaced(floor: Floor) -> None:
     assert not bob.recorder.lost
 
 
+@over_one_transport
 def test_lanes_that_are_slow_are_kept_and_get_small_chunks(floor: Floor) -> None:
     """A chunk now and then, for far longer than `lost_after`: to dial again would not help."""
     clock = ManualClock()
@@ -268,19 +271,15 @@ def test_lanes_that_are_slow_are_kept_and_get_small_chunks(floor: Floor) -> None
     for _ in range(3):
         wait_until("chunks", lambda: tap.hold["bulk"] == 0)
         for _ in range(6):
-            clock.now += 0.3
-            wait_until(
-                "beats", lambda: hears_beats(alice, bob, clock) and hears_beats(bob, alice, clock)
-            )
+            beat(clock, 0.3, alice, bob, until=lambda: False)
         tap.go_on("bulk", 2)
-    stream = alice.exchange._connections[bob.info.name, bob.info.incarnation].stream
-    assert stream is not None
-    assert stream.lanes._pace.stride == BLOCK_BYTES
     assert alice.exchange.statistics().connections == 1
     assert not bob.recorder.envelopes
     tap.go_on("bulk", None)
     (got,) = bob.recorder.wait_envelopes(1)
     assert bytes(got.buffers[0]) == data
+    sizes = [size for carrier in tap.carriers["bulk"] for size in carrier.sizes]
+    assert sizes.count(CHUNK_HEADER_BYTES + BLOCK_BYTES) > 1
     assert alice.exchange.statistics().connections == 1
     assert not alice.recorder.lost
     assert not bob.recorder.lost
@@ -291,7 +290,7 @@ def test_lanes_that_are_slow_are_kept_and_get_small_chunks(floor: Floor) -> None
 
 def test_both_close_with_big_ones_under_way(floor: Floor) -> None:
     alice, bob = floor.pair()
-    data = pattern(12 * MIB)
+    data = pattern(8 * MIB)
     alice.post(bob, 1, buffers=[data])
     bob.post(alice, 1, buffers=[data, data])
     threads = [
@@ -311,7 +310,7 @@ def test_leaving_lets_big_ones_arrive_first(floor: Floor) -> None:
     alice, bob = floor.pair()
     alice.post(bob, 1)
     bob.recorder.wait_envelopes(1)
-    data = pattern(12 * MIB)
+    data = pattern(8 * MIB)
     alice.post(bob, 2, buffers=[data])
     alice.exchange.leave(bob.info, "enough")
     assert bob.recorder.wait_lost().reason == "enough"
@@ -325,9 +324,9 @@ def test_the_answer_to_a_goodbye_is_heard_though_lanes_end_before_it(floor: Floo
     client.exchange.introduce(host.endpoints[0], timeout=SECONDS)
     host.post(client, 1, buffers=[bytes(5 * MIB)])
     client.recorder.wait_envelopes(1)
-    connection = host.exchange._connections["alice", 1]
+    ended = host.connection(client.info).ended
     host.exchange.leave(client.info)
-    assert host.exchange._loop.run(connection.ended.wait(), SECONDS)
+    assert shared_loop_thread().run(ended.wait(), SECONDS)
     assert client.recorder.wait_lost().reason == "it left"
 
 
@@ -370,7 +369,7 @@ def test_no_array_byte_is_copied_on_the_loop(floor: Floor, monkeypatch: pytest.M
 
     monkeypatch.setattr(bulk_lane, "make_chunk", noting("make", bulk_thread.make_chunk))
     monkeypatch.setattr(bulk_cargo, "copy_into", noting("copy", bulk_thread.copy_into))
-    monkeypatch.setattr(loopback, "_copy", noting("own", loopback._copy))
+    monkeypatch.setattr("telegrad.transport.session.exchange.copy_of", noting("own", copy_of))
     alice, bob = floor.pair()
     bob.recorder.react = lambda peer, got: bob.exchange.post(
         peer, Envelope("test.reply", got.call, reply=True, buffers=got.buffers)

@@ -12,8 +12,14 @@ from telegrad.wire import BLOCK_BYTES, PIECE_BYTES
 MIB = 2**20
 
 
-def flow(pace: Pace, rate: float, seconds: float, *, start: float = 0.0, beat: float = 1.0) -> None:
-    """Has much more sent than a link takes, of so many bytes a second; a beat tells of it."""
+def flow(
+    pace: Pace, rate: float, seconds: float, *, start: float = 0.0, beat: float = 1.0
+) -> tuple[int, int]:
+    """Has much more sent than a link takes, of so many bytes a second; a beat tells of it.
+
+    Returns:
+        How many chunks were sent, and how many of them taken.
+    """
     sizes: list[int] = []
     taken = 0
     now, left = start, 0.0
@@ -26,6 +32,7 @@ def flow(pace: Pace, rate: float, seconds: float, *, start: float = 0.0, beat: f
             left -= sizes[taken]
             taken += 1
         pace.heard(taken, now)
+    return len(sizes), taken
 
 
 def test_the_first_chunks_are_small_whatever_the_system_takes_at_once() -> None:
@@ -62,20 +69,19 @@ def test_a_link_that_becomes_slow_has_small_chunks_after_a_few_beats() -> None:
 
 def test_what_arrives_whole_between_two_beats_makes_the_next_bigger() -> None:
     pace = Pace(0.0)
-    flow(pace, 1000.0, 10.0)
+    sent, _ = flow(pace, 1000.0, 10.0)
     assert pace.stride == BLOCK_BYTES
-    taken = pace._taken + len(pace._owed)
-    pace.heard(taken, 20.0)
+    pace.heard(sent, 20.0)
     for k in range(1, 8):
         pace.sent(pace.stride)
-        pace.heard(taken + k, 20.0 + k)
+        pace.heard(sent + k, 20.0 + k)
     assert pace.stride == PIECE_BYTES
 
 
 def test_beats_that_come_in_pairs_are_measured_as_one() -> None:
     pace = Pace(0.0)
-    flow(pace, 100 * MIB, 10.0)
-    pace.heard(pace._taken, 10.001)
+    _, taken = flow(pace, 100 * MIB, 10.0)
+    pace.heard(taken, 10.001)
     assert pace.stride == PIECE_BYTES
 
 

@@ -23,6 +23,7 @@ from telegrad.transport.session.terms import Counters
 from telegrad.transport.sockets.message_socket import header_of
 from telegrad.transport.sockets.tcp import BulkSocket, bulk_endpoint
 from telegrad.wire import Envelope, Frame, Piece, chunk_header, cut, pack_frame
+from tests.repeated import on_examples
 from tests.transport.test_bulk_sockets import port_of
 from tests.transport.test_bulk_strangers import (
     BIG,
@@ -246,12 +247,12 @@ def test_where_streams_have_tls_plain_chunks_are_not_taken() -> None:
         alice, host = floor.pair()
         alice.post(host, 1)
         host.recorder.wait_envelopes(1)
-        stream = host.exchange._connections["alice", 1].stream
+        stream = host.connection(alice.info).stream
         assert stream is not None
         peer = SocketPeer(floor, host, alice.info)
 
         async def talk() -> None:
-            lane = await peer.lane(stream.lanes._way.stream_id)
+            lane = await peer.lane(stream.lanes.way.stream_id)
             await lane.send(chunk(0, FIRST) + bytes(TAG_BYTES))
             await ends(lane)
             await peer.close()
@@ -429,7 +430,7 @@ def test_noise_ends_a_lane(noise: bytes, head: int) -> None:
     assert isinstance(lane.broke[0], CarrierClosedError | DecodeError)
 
 
-@given(st.lists(st.text(max_size=30)), st.integers(-5, 70_000))
+@on_examples(st.lists(st.text(max_size=30)), st.integers(-5, 70_000))
 def test_ports_that_are_none_are_not_dialled(told: list[str], port: int) -> None:
     found = bulk_endpoint("grpc://10.0.0.5:1", [*told, f"bulk-port={port}"])
     if found:

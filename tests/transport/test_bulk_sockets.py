@@ -45,8 +45,9 @@ from tests.transport.workers import (
     Floor,
     ManualClock,
     Worker,
+    beat,
+    first_of,
     floor_of,
-    hears_beats,
     wait_until,
 )
 
@@ -82,7 +83,7 @@ def sealed() -> Iterator[Floor]:
 
 
 def port_of(worker: Worker) -> int:
-    told, *_ = worker.exchange._terms.transports["bulk"].told
+    told, *_ = worker.sockets[0].told
     return int(told.partition("=")[2])
 
 
@@ -91,10 +92,10 @@ def lanes(worker: Worker) -> int:
 
 
 def by_socket(worker: Worker, peer: Worker) -> bool:
-    """Whether the lanes to a peer are one over a socket of its own."""
-    stream = worker.exchange._connections[peer.info.name, peer.info.incarnation].stream
+    """Whether the lane to a peer is over a socket of its own."""
+    stream = worker.connection(peer.info).stream
     assert stream is not None
-    return [lane.carrier.blocking is not None for lane in stream.lanes._lanes] == [True]
+    return stream.lanes.by_socket
 
 
 @pytest.fixture
@@ -229,7 +230,7 @@ def test_what_breaks_in_the_middle_is_replaced(
     assert not proxy.cuts
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", first_of(3))
 def test_they_break_again_and_again(floor: Floor, between: Between, seed: int) -> None:
     rng = np.random.default_rng(seed)
     alice, bob, proxy = between(floor)
@@ -261,20 +262,17 @@ def test_lanes_that_stand_still_are_replaced_by_those_over_grpc(
     clock = ManualClock()
     alice, bob, proxy = between(plain, clock=clock, lost_after=10.0, prove_within=1000.0)
     proxy.hold_after = hold_after
-    data = pattern(64 * MIB)  # more than the system keeps for a socket
+    data = pattern(24 * MIB)  # more than the system keeps for a socket
     alice.post(bob, 1, buffers=[data])
     wait_until(
         "chunks", lambda: proxy.connections == 1 and chunks_received(bob) >= (hold_after > 0)
     )
-    while alice.exchange.statistics().connections == 1:
-        clock.now += 10.0
-        wait_until(
-            "beats",
-            lambda: (
-                alice.exchange.statistics().connections > 1
-                or (hears_beats(alice, bob, clock) and hears_beats(bob, alice, clock))
-            ),
-        )
+
+    def replaced() -> bool:
+        return alice.exchange.statistics().connections > 1
+
+    while not replaced():
+        beat(clock, 10.0, alice, bob, until=replaced)
     (got,) = bob.recorder.wait_envelopes(1)
     assert bytes(got.buffers[0]) == data
     assert proxy.connections == 1
@@ -303,7 +301,7 @@ def test_sealed_bytes_tell_nothing(floor: Floor, between: Between) -> None:
 def test_a_loss_in_the_middle_ends_it(plain: Floor, between: Between, end: str) -> None:
     alice, bob, proxy = between(plain)
     proxy.hold_after = 3 * MIB
-    alice.post(bob, 1, buffers=[bytes(64 * MIB)])
+    alice.post(bob, 1, buffers=[bytes(24 * MIB)])
     wait_until("chunks", lambda: chunks_received(bob) >= 1)
     if end == "kill":
         plain.kill(bob)
@@ -322,7 +320,7 @@ def test_nothing_is_left_open(kind: str) -> None:
     def use() -> None:
         with floor_of(kind) as floor:
             alice, bob = floor.pair()
-            alice.post(bob, 1, buffers=[bytes(64 * MIB)])
+            alice.post(bob, 1, buffers=[bytes(24 * MIB)])
             bob.post(alice, 1, buffers=[bytes(8 * MIB)])
             alice.recorder.wait_envelopes(1)
             alice.exchange.close(0.01)  # in the middle, perhaps

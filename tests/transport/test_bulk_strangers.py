@@ -153,9 +153,9 @@ def test_a_lane_of_a_stream_that_the_listener_dialled(floor: Floor) -> None:
     host.knows(friend)
     host.post(friend, 1)
     friend.recorder.wait_envelopes(1)
-    stream = host.exchange._connections["friend", 1].stream
+    stream = host.connection(friend.info).stream
     assert stream is not None
-    stream_id = stream.lanes._way.stream_id
+    stream_id = stream.lanes.way.stream_id
     peer = Peer(floor, host, friend.info)
 
     async def talk() -> None:

@@ -16,6 +16,7 @@ import pytest
 from telegrad.testing import leaks
 from telegrad.transport import LoopThread, hands_over
 from telegrad.transport.base import CarrierClosedError
+from telegrad.transport.io import direct_pump
 from telegrad.transport.io.direct_pump import BURSTS, DirectPump
 from telegrad.transport.io.handle_set import MOST_REQUESTS, HandleSet
 from telegrad.transport.sockets.message_socket import DirectSocket
@@ -85,16 +86,16 @@ class Ends:
 
     def __init__(self, spin: float = 0.0) -> None:
         self.spin = spin
-        one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.here, self.there = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self.loop = LoopThread("pump-test").acquire()
         self.frames, self.gate = Frames(), Gate()
-        self.other = DirectSocket(other)
+        self.direct, self.other = DirectSocket(self.here), DirectSocket(self.there)
         self.handles = HandleSet(self.loop, 0.0)
-        self.pump = self.on_loop(lambda: self.make(one))
+        self.pump = self.on_loop(lambda: self.make(self.direct))
         self.on_loop(lambda: self.pump.start(b""))
 
-    def make(self, end: socket.socket) -> DirectPump:
-        return DirectPump(DirectSocket(end), self.frames, self.loop, self.handles, self.spin)
+    def make(self, end: DirectSocket) -> DirectPump:
+        return DirectPump(end, self.frames, self.loop, self.handles, self.spin)
 
     def on_loop(self, function: Callable[[], T]) -> T:
         async def call() -> T:
@@ -167,7 +168,7 @@ def test_what_was_read_behind_the_own_reply_is_handed_over_too(ends: Ends) -> No
     ends.frames.on_take = lambda message: ends.gate.open()
     driver = drive(ends)
     header = (1).to_bytes(4, "big")
-    assert ends.other._socket.send(header + b"1" + header + b"2") == 10  # both in one read
+    assert ends.there.send(header + b"1" + header + b"2") == 10  # both in one read
     driver.join(SECONDS)
     got = [ends.frames.came.get(timeout=SECONDS) for _ in range(2)]
     assert [message for message, _ in got] == [b"1", b"2"]
@@ -178,7 +179,7 @@ def test_one_that_waits_may_read_before_the_loop_does(ends: Ends) -> None:
     """The connection shows its pump before it starts that; a caller may be as quick."""
     one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     bare = DirectSocket(other)
-    pump = ends.on_loop(lambda: ends.make(one))
+    pump = ends.on_loop(lambda: ends.make(DirectSocket(one)))
     assert bare.put(b"early")
     ends.frames.on_take = lambda message: ends.gate.open()
     pump.drive(ends.gate, SECONDS)
@@ -189,14 +190,15 @@ def test_one_that_waits_may_read_before_the_loop_does(ends: Ends) -> None:
     bare.end()
 
 
-def test_the_own_reply_wakes_nobody(ends: Ends) -> None:
+def test_the_own_reply_wakes_nobody(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever opens the gate in passing is the one who waits at it: there is nothing to tell."""
+    woken: list[int] = []
+    monkeypatch.setattr(os, "eventfd_write", lambda event, _: woken.append(event))
     ends.frames.on_take = lambda message: ends.gate.open()
     driver = drive(ends)
     ends.send(b"mine")
     driver.join(SECONDS)
-    with pytest.raises(BlockingIOError):
-        os.eventfd_read(ends.pump._event)
+    assert not woken
 
 
 def test_a_gate_that_another_thread_opens_ends_the_wait(ends: Ends) -> None:
@@ -248,25 +250,34 @@ def test_the_thread_that_posts_writes(ends: Ends) -> None:
     assert [ends.other.take(), ends.other.take()] == [b"a", b"b"]
 
 
+@pytest.fixture
+def in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counts all that is posted as posted in a row, however long it takes."""
+    monkeypatch.setattr(direct_pump, "BURST_SECONDS", math.inf)
+
+
 def gather(ends: Ends) -> None:
-    """Posts in a row until what is posted is gathered."""
+    """Posts requests until they are gathered: soon, where all count as posted in a row."""
     while not ends.pump.gathers:
-        ends.pump._last_write = math.inf
         ends.pump.wake(request=True)
 
 
+@pytest.mark.usefixtures("in_a_row")
 def test_the_first_requests_in_a_row_are_written_by_who_posts_them(ends: Ends) -> None:
     held = threading.Event()
     ends.loop.call_soon(held.wait, SECONDS)
-    for i in range(BURSTS):
+    for i in range(BURSTS - 1):
         ends.frames.to_go.put(b"%d" % i)
         ends.pump.wake(request=True)
-        ends.pump._last_write = math.inf
         assert ends.other.take() == b"%d" % i
-    assert not ends.pump.gathers
+    gathers = [ends.pump.gathers]
+    ends.pump.wake(request=True)
+    gathers.append(ends.pump.gathers)
+    assert gathers == [False, True]
     held.set()
 
 
+@pytest.mark.usefixtures("in_a_row")
 def test_many_requests_in_a_row_leave_with_one_of_them(ends: Ends) -> None:
     held = threading.Event()
     ends.loop.call_soon(held.wait, SECONDS)  # so that it does not look
@@ -280,6 +291,7 @@ def test_many_requests_in_a_row_leave_with_one_of_them(ends: Ends) -> None:
     held.set()
 
 
+@pytest.mark.usefixtures("in_a_row")
 def test_who_waits_writes_what_is_gathered_first(ends: Ends) -> None:
     held = threading.Event()
     ends.loop.call_soon(held.wait, SECONDS)
@@ -292,6 +304,7 @@ def test_who_waits_writes_what_is_gathered_first(ends: Ends) -> None:
     driver.join(SECONDS)
 
 
+@pytest.mark.usefixtures("in_a_row")
 def test_the_loop_writes_what_is_gathered_and_reads_until_no_more_is(ends: Ends) -> None:
     gather(ends)
     ends.frames.to_go.put(b"a")
@@ -303,19 +316,26 @@ def test_the_loop_writes_what_is_gathered_and_reads_until_no_more_is(ends: Ends)
     assert ends.frames.came.get(timeout=SECONDS)[0] == b"c"
 
 
-def test_who_has_read_leaves_the_socket_to_others_that_wait(ends: Ends) -> None:
+@pytest.mark.usefixtures("in_a_row")
+def test_who_has_read_leaves_the_socket_to_others_that_wait(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They do not wait for the loop to look, a millisecond later."""
+    watched: list[str] = []
+    monkeypatch.setattr(HandleSet, "pause", lambda *_: watched.append("not"))
+    monkeypatch.setattr(HandleSet, "resume", lambda *_: watched.append("again"))
     held = threading.Event()
     ends.loop.call_soon(held.wait, SECONDS)
     gather(ends)
-    assert ends.pump._out == 1
+    assert watched == ["not"]
     driver = drive(ends)
     ends.gate.open()
     driver.join(SECONDS)
-    assert ends.pump._out == 0
+    assert watched == ["not", "again"]
     held.set()
 
 
+@pytest.mark.usefixtures("in_a_row")
 def test_a_stream_that_is_let_go_gathers_no_more(ends: Ends) -> None:
     gather(ends)
     ends.on_loop(lambda: ends.pump.let_go(None))
@@ -323,9 +343,9 @@ def test_a_stream_that_is_let_go_gathers_no_more(ends: Ends) -> None:
     ends.pump.hurry()
 
 
+@pytest.mark.usefixtures("in_a_row")
 def test_replies_are_not_gathered(ends: Ends) -> None:
     for _ in range(100):
-        ends.pump._last_write = math.inf
         ends.pump.wake()
     assert not ends.pump.gathers
 
@@ -372,10 +392,10 @@ def test_ctrl_c_ends_a_wait_and_takes_nothing_away(ends: Ends) -> None:
 
 def test_ctrl_c_waits_until_a_message_is_handed_over(ends: Ends) -> None:
     ends.frames.on_take = lambda message: signal.raise_signal(signal.SIGINT)
-    held = ends.on_loop(lambda: ends.pump._direct.begin_reading())  # or the loop would be first
+    held = ends.on_loop(lambda: ends.direct.begin_reading())  # or the loop would be first
     assert held
     ends.send(b"a")
-    ends.pump._direct.end_reading()
+    ends.direct.end_reading()
     with pytest.raises(KeyboardInterrupt):
         ends.pump.drive(ends.gate, SECONDS)
     assert ends.frames.came.get(timeout=SECONDS)[0] == b"a"

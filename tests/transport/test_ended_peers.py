@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from telegrad.errors import UnknownWorkerError, WorkerLostError
-from telegrad.transport import Carrier, Listener, Transport
+from telegrad.transport import Carrier, Listener, Transport, shared_loop_thread
 from telegrad.transport.session import exchange as peers
 from telegrad.transport.session.exchange import MOST_NAMES, Forgotten
 from telegrad.types import WorkerInfo
@@ -37,7 +37,7 @@ def test_those_that_ended_first_are_forgotten(floor: Floor) -> None:
     alice.post(bob, 1)
     bob.recorder.wait_envelopes(1)
     gone = meet_and_lose(alice, 5 * KEPT)
-    assert len(alice.exchange._connections) <= 2 * KEPT + 2
+    assert len(alice.connections) <= 2 * KEPT + 2
     for late in gone[-KEPT:]:
         with pytest.raises(WorkerLostError, match="killed"):
             alice.exchange.post(late, Envelope("test.message"))
@@ -70,7 +70,7 @@ def test_who_was_forgotten_and_comes_back_is_refused(floor: Floor) -> None:
     """Otherwise it would go on with a session of which the other end knows nothing."""
     alice, gate = floor.worker("alice"), Gate(floor.transport())
     bob = floor.worker("bob", transport=gate).knows(alice)
-    loop = bob.exchange._loop
+    loop = shared_loop_thread()
     loop.call_soon(gate.open.set)
     bob.post(alice, 1)
     alice.recorder.wait_envelopes(1)
@@ -81,7 +81,7 @@ def test_who_was_forgotten_and_comes_back_is_refused(floor: Floor) -> None:
     loop.run(shut(), SECONDS)
     alice.exchange.fence(bob.info, "killed")
     meet_and_lose(alice, 3 * KEPT)
-    assert (bob.info.name, bob.info.incarnation) not in alice.exchange._connections
+    assert (bob.info.name, bob.info.incarnation) not in alice.connections
     assert alice.exchange.statistics().envelopes_received == 1  # what it has moved is remembered
     loop.call_soon(gate.open.set)
     error = bob.recorder.wait_lost()
@@ -99,7 +99,7 @@ def test_who_was_lost_before_it_ever_dialled_is_refused_too(floor: Floor) -> Non
     alice.exchange.fence(bob.info, "killed")
     meet_and_lose(alice, 3 * KEPT)
     alice.exchange.fence(bob.info, "killed once more")
-    bob.exchange._loop.call_soon(gate.open.set)
+    shared_loop_thread().call_soon(gate.open.set)
     assert bob.recorder.wait_lost().fenced
     assert [worker for worker, _ in alice.recorder.lost].count(bob.info) == 1
     assert not alice.recorder.envelopes
@@ -118,11 +118,14 @@ def test_what_is_forgotten_takes_no_more_room_with_time() -> None:
     assert WorkerInfo("came.once0", 2, 0) not in forgotten
 
 
-def test_a_session_of_which_nothing_at_all_is_known(floor: Floor) -> None:
+def test_a_session_of_which_nothing_at_all_is_known(
+    floor: Floor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """So nothing has to be kept of whoever had one."""
+    monkeypatch.setattr(peers, "MOST_NAMES", 1)  # the name of those that come and go
     alice, gate = floor.worker("alice"), Gate(floor.transport())
     bob = floor.worker("bob", transport=gate).knows(alice)
-    loop = bob.exchange._loop
+    loop = shared_loop_thread()
     loop.call_soon(gate.open.set)
     bob.post(alice, 1)
     alice.recorder.wait_envelopes(1)
@@ -133,7 +136,6 @@ def test_a_session_of_which_nothing_at_all_is_known(floor: Floor) -> None:
     loop.run(shut(), SECONDS)
     alice.exchange.fence(bob.info, "killed")
     meet_and_lose(alice, 3 * KEPT)
-    alice.exchange._peers.forgotten = Forgotten()
     loop.call_soon(gate.open.set)
     error = bob.recorder.wait_lost()
     assert error.fenced

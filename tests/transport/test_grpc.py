@@ -129,7 +129,7 @@ def test_a_process_that_is_killed_is_lost_at_once(grpc_floor: Floor, programs: P
     program.wait(code=-9)
 
 
-@pytest.mark.parametrize("word", ["close", "exit"])
+@pytest.mark.parametrize("word", ["exit", pytest.param("close", marks=pytest.mark.long)])
 def test_a_process_ends_without_a_word(grpc_floor: Floor, programs: Programs, word: str) -> None:
     """Whether it closes or not, nothing is printed while the interpreter goes down."""
     program = programs.start(["python", "-X", "dev", programs.script(PEER), word])

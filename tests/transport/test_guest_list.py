@@ -20,6 +20,7 @@ from tests.transport.workers import (
     ManualClock,
     Worker,
     let_pass,
+    settled,
     wait_until,
 )
 
@@ -97,11 +98,10 @@ def test_news_ends_the_wait(news: Callable[[GuestList], None], reason: Reason | 
         guests = GuestList()
         guests.add([NEW])
         waiting = asyncio.ensure_future(guests.admits(OLD, PATIENCE))
-        await asyncio.sleep(0)
-        assert len(guests._waiting) == 1
+        await settled()
+        assert not waiting.done()
         guests.add([WorkerInfo("another", 2, 9)])  # no news of this one
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        await settled()
         assert not waiting.done()
         if reason is not None:
             guests.remove(NEW)
@@ -129,7 +129,7 @@ def test_they_come_in_as_they_came() -> None:
             came.append(number)
 
         waiting = [asyncio.ensure_future(come(number)) for number in range(20)]
-        await asyncio.sleep(0)
+        await settled()
         guests.add([NEW])
         await asyncio.gather(*waiting)
         return came
@@ -140,16 +140,35 @@ def test_they_come_in_as_they_came() -> None:
 # -- at the door -------------------------------------------------------------------------------------
 
 
-def at_the_door(guests: GuestList) -> None:
-    wait_until("somebody at the door", lambda: bool(guests._waiting))
+@pytest.fixture
+def door(monkeypatch: pytest.MonkeyPatch) -> list[WorkerInfo]:
+    """The peers that wait to be let in, at whatever list."""
+    waiting: list[WorkerInfo] = []
+    admits = GuestList.admits
+
+    async def noting(guests: GuestList, peer: WorkerInfo, seconds: float) -> None:
+        waiting.append(peer)
+        try:
+            await admits(guests, peer, seconds)
+        finally:
+            waiting.remove(peer)
+
+    monkeypatch.setattr(GuestList, "admits", noting)
+    return waiting
 
 
-def test_the_dial_is_faster_than_the_news(floor: Floor, audit: AuditLog) -> None:
+def at_the_door(door: list[WorkerInfo]) -> None:
+    wait_until("somebody at the door", lambda: bool(door))
+
+
+def test_the_dial_is_faster_than_the_news(
+    floor: Floor, audit: AuditLog, door: list[WorkerInfo]
+) -> None:
     guests = GuestList()
     bob = floor.worker("bob", guests=guests, prove_within=PATIENCE)
     alice = floor.worker("alice", prove_within=PATIENCE).knows(bob)
     alice.post(bob, 1)
-    at_the_door(guests)
+    at_the_door(door)
     assert not bob.recorder.envelopes
     guests.add([alice.info])
     bob.recorder.wait_envelopes(1)
@@ -199,26 +218,26 @@ def test_a_peer_to_which_the_news_never_comes_is_lost_in_the_end(
     assert bounds > LONGEST_UNANNOUNCED
 
 
-def test_news_that_will_not_come(floor: Floor) -> None:
+def test_news_that_will_not_come(floor: Floor, door: list[WorkerInfo]) -> None:
     guests = GuestList()
     bob = floor.worker("bob", guests=guests, prove_within=PATIENCE)
     alice = floor.worker("alice").knows(bob)
     alice.post(bob, 1)
-    at_the_door(guests)
+    at_the_door(door)
     guests.close("its coordinator is lost")
     error = alice.recorder.wait_lost()
     assert not error.fenced
     assert "no member of this job here: its coordinator is lost" in error.reason
 
 
-def test_who_was_given_up_is_told_so_at_once(floor: Floor) -> None:
+def test_who_was_given_up_is_told_so_at_once(floor: Floor, door: list[WorkerInfo]) -> None:
     guests = GuestList()
     bob = floor.worker("bob", guests=guests, prove_within=PATIENCE)
     alice = floor.worker("alice").knows(bob)
     bob.exchange.fence(alice.info, "the coordinator says so")
     alice.post(bob, 1)
     assert alice.recorder.wait_lost().fenced
-    assert not guests._waiting
+    assert not door
 
 
 def test_a_successor_on_whom_nothing_is_known_takes_no_place(floor: Floor, audit: AuditLog) -> None:
@@ -237,12 +256,12 @@ def test_a_successor_on_whom_nothing_is_known_takes_no_place(floor: Floor, audit
     assert not alice.recorder.lost
 
 
-def test_a_worker_that_closes_keeps_nobody_waiting(floor: Floor) -> None:
+def test_a_worker_that_closes_keeps_nobody_waiting(floor: Floor, door: list[WorkerInfo]) -> None:
     guests = GuestList()
     bob = floor.worker("bob", guests=guests, prove_within=PATIENCE)
     alice = floor.worker("alice").knows(bob)
     alice.post(bob, 1)
-    at_the_door(guests)
+    at_the_door(door)
     bob.exchange.close(SECONDS)
     alice.recorder.wait_lost()
-    assert not guests._waiting
+    assert not door

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
-from telegrad.transport import Carrier, Listener, Transport, WrappedCarrier
+from telegrad.transport import Carrier, Listener, Transport, WrappedCarrier, shared_loop_thread
 from tests.transport.workers import (
     SECONDS,
     Floor,
@@ -35,9 +35,9 @@ def oversleep(clock: ManualClock, seconds: float, *workers: Worker) -> None:
     async def on_loop() -> None:
         clock.now += seconds
         for worker in workers:
-            ticked(worker.exchange, clock.now)
+            ticked(worker, clock.now)
 
-    workers[0].exchange._loop.run(on_loop(), SECONDS)
+    shared_loop_thread().run(on_loop(), SECONDS)
 
 
 def lost(*workers: Worker) -> list[str]:
@@ -119,7 +119,7 @@ def test_a_question_behind_a_long_backlog(floor: Floor) -> None:
     for _ in range(16):
         let_pass(clock, 2.0, alice, bob)
         assert lost(alice, bob) == []
-        alice.exchange._loop.call_soon(slow.permits.release)
+        shared_loop_thread().call_soon(slow.permits.release)
     assert len(bob.recorder.wait_envelopes(16)) < 18
 
 

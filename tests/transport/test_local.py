@@ -8,7 +8,7 @@ import socket
 import stat
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -274,20 +274,16 @@ def test_a_listener_goes_on_when_it_could_not_take_one(
     transport = LocalTransport(str(tmp_path))
     monkeypatch.setattr(module, "PAUSE_SECONDS", 0.0)
 
-    class Full:
+    tries: list[socket.socket] = []
+
+    class Full(socket.socket):
         """A listening socket whose process has no descriptor left, once."""
 
-        def __init__(self, real: socket.socket) -> None:
-            self.real, self.refusals = real, 0
-
-        def accept(self) -> tuple[socket.socket, object]:
-            self.refusals += 1
-            if self.refusals == 1:
+        def accept(self) -> tuple[socket.socket, Any]:
+            tries.append(self)
+            if len(tries) == 1:
                 raise OSError(24, "Too many open files")
-            return self.real.accept()
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(self.real, name)
+            return super().accept()
 
     taken = asyncio.Event()
 
@@ -296,12 +292,12 @@ def test_a_listener_goes_on_when_it_could_not_take_one(
         await carrier.close()
 
     async def body() -> None:
-        listener = await transport.listen(accept)
-        full = Full(listener._socket)  # type: ignore[attr-defined]
-        listener._socket = full  # type: ignore[attr-defined]
+        with monkeypatch.context() as patch:
+            patch.setattr(socket, "socket", Full)
+            listener = await transport.listen(accept)
         carrier = await transport.dial(listener.endpoint)
         await taken.wait()
-        assert full.refusals == 2
+        assert len(tries) == 2
         await carrier.close()
         await listener.close()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from telegrad.errors import UnreachableWorkerError, WorkerLostError
-from telegrad.transport import CarrierClosedError
+from telegrad.transport import CarrierClosedError, shared_loop_thread
 from telegrad.transport.session.exchange import Tasks
 from telegrad.wire import Envelope
 from tests.transport.workers import (
@@ -98,8 +98,7 @@ def test_one_that_is_gone_is_lost_by_silence(floor: Floor) -> None:
     worker.post(host, 1)
     host.recorder.wait_envelopes(1)
     floor.kill(worker)
-    key = worker.info.name, worker.info.incarnation
-    wait_until("the break", lambda: host.exchange._connections[key].stream is None)
+    wait_until("the break", lambda: host.connection(worker.info).stream is None)
     assert not host.recorder.lost
     let_pass(clock, 2 * LOST_AFTER, host)
     assert host.recorder.wait_lost().worker == "outbound"
@@ -152,15 +151,15 @@ def test_a_goodbye_to_one_that_has_ended_meanwhile_waits_for_nobody(floor: Floor
     worker.knows(host)
     worker.post(host, 1)
     host.recorder.wait_envelopes(1)
-    connection = host.exchange._connections[worker.info.name, worker.info.incarnation]
-    wait_until("receipts", lambda: connection._session.flushed)
+    connection = host.connection(worker.info)
+    wait_until("receipts", lambda: connection.statistics().unacknowledged == 0)
 
     async def leave_and_break() -> None:
         stream = connection.stream
         assert stream is not None
         connection.leave_on_loop("shutdown")
         assert not connection.ended.is_set()
-        connection._broken(stream, CarrierClosedError("broken by the test"))
+        connection.failed(stream, CarrierClosedError("broken by the test"))
         assert connection.ended.is_set()
 
-    host.exchange._loop.run(leave_and_break(), SECONDS)
+    shared_loop_thread().run(leave_and_break(), SECONDS)

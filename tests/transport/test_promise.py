@@ -25,6 +25,7 @@ from telegrad.transport import (
     Listener,
     Transport,
     WrappedCarrier,
+    shared_loop_thread,
 )
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
@@ -33,7 +34,8 @@ from tests.transport.workers import (
     Floor,
     ManualClock,
     Worker,
-    hears_beats,
+    beat,
+    first_of,
     let_pass,
     wait_until,
 )
@@ -140,7 +142,7 @@ def test_a_conversation(floor: Floor) -> None:
     assert not alice.recorder.lost
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", first_of(4))
 def test_carriers_break_in_the_middle_again_and_again(floor: Floor, seed: int) -> None:
     rng = random.Random(seed)
     plan = [rng.randint(3, 12) for _ in range(30)]
@@ -182,7 +184,7 @@ def test_either_side_dials_again(floor: Floor, known: str) -> None:
     assert dialler.exchange.statistics().connections > 1
 
 
-@pytest.mark.parametrize("round_", range(5))
+@pytest.mark.parametrize("round_", first_of(5))
 def test_both_dial_at_once(floor: Floor, round_: int) -> None:
     alice, bob = floor.pair()
     start = threading.Barrier(2)
@@ -271,7 +273,7 @@ def test_another_name_is_a_loss(floor: Floor) -> None:
 def test_silence_is_a_loss_after_the_bound(floor: Floor) -> None:
     clock, slow = ManualClock(), Slow(floor.transport())
     bob = floor.worker("bob", clock=ManualClock(), lost_after=1e9)
-    loop = bob.exchange._loop
+    loop = shared_loop_thread()
     loop.call_soon(slow.go.set)
     alice = floor.worker("alice", transport=slow, clock=clock, lost_after=10.0).knows(bob)
     alice.post(bob, 1)
@@ -293,9 +295,7 @@ def test_idle_peers_keep_each_other_alive(floor: Floor) -> None:
     alice.post(bob, 1)
     bob.recorder.wait_envelopes(1)
     for _ in range(15):  # from beat to beat, for three bounds
-        clock.now += 0.25
-        for worker, peer in ((alice, bob), (bob, alice)):
-            wait_until("beats", lambda: hears_beats(worker, peer, clock))  # noqa: B023
+        beat(clock, 0.25, alice, bob, until=lambda: False)
     assert not alice.recorder.lost
     assert not bob.recorder.lost
 
@@ -469,7 +469,7 @@ def test_what_was_posted_before_an_endpoint_was_known_leaves_then(floor: Floor) 
     alice, bob = floor.worker("alice"), floor.worker("bob")
     alice.exchange.connect(bob.info, ())
     alice.post(bob, 1)
-    alice.exchange._loop.run(_pass(), SECONDS)  # it was looked at, and found nobody to dial
+    shared_loop_thread().run(_pass(), SECONDS)  # it was looked at, and found nobody to dial
     alice.knows(bob)
     assert bob.recorder.wait_envelopes(1)[0].call == 1
 
@@ -531,7 +531,7 @@ def test_a_dial_that_ends_after_the_close_leaves_no_carrier(floor: Floor) -> Non
     alice.post(bob, 1)
     assert slow.dialling.wait(SECONDS)
     alice.exchange.close(0.05)
-    bob.exchange._loop.call_soon(slow.go.set)
+    shared_loop_thread().call_soon(slow.go.set)
     assert slow.closed.wait(SECONDS)
 
 
@@ -539,7 +539,7 @@ def test_a_goodbye_that_cannot_be_answered_closes_the_carrier(floor: Floor) -> N
     """The write under way failed, the answer was never said, and nobody closed the stream."""
     bob = floor.worker("bob")
     slow = Slow(floor.transport())
-    loop = bob.exchange._loop
+    loop = shared_loop_thread()
     loop.call_soon(slow.go.set)
     alice = floor.worker("alice", transport=slow).knows(bob)
     alice.post(bob, 1)

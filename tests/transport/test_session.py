@@ -373,6 +373,7 @@ class Promise(RuleBasedStateMachine):
         self.broken: tuple[list[Copy], list[Copy]] = ([], [])
         self.posted: tuple[list[int], list[int]] = ([], [])
         self.got: tuple[list[int], list[int]] = ([], [])
+        self.has_left = [False, False]
         self.up = False
 
     side = st.integers(0, 1)
@@ -396,6 +397,7 @@ class Promise(RuleBasedStateMachine):
     @rule(side=side)
     def leave(self, side: int) -> None:
         self.ends[side].leave("done")
+        self.has_left[side] = True
 
     @precondition(lambda self: self.up)
     @rule(side=side)
@@ -493,8 +495,8 @@ class Promise(RuleBasedStateMachine):
             if all(end.flushed for end in self.ends):
                 break
         for side in (0, 1):
-            left = self.ends[side]._goodbye is not None
-            assert self.ends[side].pending == (left and not self.ends[side].goodbye_written)
+            left = self.has_left[side] and not self.ends[side].goodbye_written
+            assert self.ends[side].pending == left
             assert sorted(self.got[side]) == self.posted[1 - side]
             assert self.ends[side].flushed
             assert not self.ends[side].pieces_waiting

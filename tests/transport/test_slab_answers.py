@@ -13,6 +13,7 @@ import pytest
 
 from telegrad.arrays import SharedMemory
 from telegrad.errors import DecodeError
+from telegrad.transport import shared_loop_thread
 from telegrad.transport.shm.answers import Answering
 from telegrad.transport.shm.ledger import Bounds
 from telegrad.transport.shm.loans import Loans
@@ -50,7 +51,7 @@ async def nothing() -> None:
 def arrived(worker: Worker) -> list[Any]:
     """Returns the array that came as all of one envelope, which nothing else refers to then."""
     (envelope,) = worker.recorder.wait_envelopes(1)
-    worker.exchange._loop.run(nothing(), SECONDS)  # the turn that has handed it over has ended
+    shared_loop_thread().run(nothing(), SECONDS)  # the turn that has handed it over has ended
     (buffer,) = envelope.buffers
     worker.recorder.envelopes.clear()
     return [np.frombuffer(buffer, np.uint8)]

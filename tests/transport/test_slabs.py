@@ -10,13 +10,14 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 
 from telegrad.arrays import SharedMemory, shared_empty
 from telegrad.errors import DecodeError
-from telegrad.transport import Exchange
+from telegrad.transport.session import exchange
 from telegrad.transport.shm.handles import MOST_HANDLES
 from telegrad.transport.shm.ledger import Account, Bounds
 from telegrad.transport.shm.loans import MOST_SLABS, Loans
@@ -24,7 +25,7 @@ from telegrad.transport.shm.slabs import SlabPool, SlabStream
 from telegrad.transport.sockets.message_socket import MOST_DESCRIPTORS, DirectSocket
 from telegrad.wire import LENT_BYTES, Envelope, Frame, Lending, Lent
 from tests.repeated import TRANSPORTS
-from tests.transport.workers import Floor, Worker, floor_of, wait_until
+from tests.transport.workers import Floor, ManualClock, Worker, floor_of, wait_until
 
 SIZE = 2**20
 
@@ -52,11 +53,10 @@ def filled(worker: Worker, peer: Worker, size: int, value: int) -> memoryview:
 
 
 def account_of(worker: Worker, peer: Worker) -> Account[SharedMemory]:
-    connection = worker.exchange._connection(peer.info, False)
-    assert connection is not None
-    assert connection.stream is not None
-    assert connection.stream.slabs is not None
-    return connection.stream.slabs._account
+    stream = worker.connection(peer.info).stream
+    assert stream is not None
+    assert stream.slabs is not None
+    return stream.slabs._account
 
 
 def beat(worker: Worker, peer: Worker) -> None:
@@ -217,8 +217,8 @@ def test_a_part_of_it_goes_in_pieces(local: Floor) -> None:
 
 
 def test_beside_pieces_of_the_same_envelope(local: Floor) -> None:
-    alice, bob = local.pair()
-    small(alice, 2 * SIZE)  # no room for what is big
+    with pools(bounds=Bounds(lent=2 * SIZE)):  # no room for what is big
+        alice, bob = local.pair()
     meet(alice, bob)
     memory, big = filled(alice, bob, SIZE, 7), os.urandom(3 * SIZE)
     alice.post(bob, 2, document=big, buffers=[big[1:], memory, b""])
@@ -231,17 +231,21 @@ def test_beside_pieces_of_the_same_envelope(local: Floor) -> None:
 # -- bounds --------------------------------------------------------------------------------------
 
 
-def small(worker: Worker, lent: int) -> None:
-    """Gives a worker a bound that is soon reached, for the streams to come."""
-    pool = SlabPool(worker.exchange._terms.clock, Bounds(lent=lent))
-    object.__setattr__(worker.exchange._terms, "slabs", pool)
+@contextlib.contextmanager
+def pools(**options: Any) -> Iterator[None]:
+    """Gives the workers that are made meanwhile pools with another clock or other bounds."""
+
+    def make(clock: Callable[[], float]) -> SlabPool:
+        return SlabPool(**{"clock": clock, **options})
+
+    with mock.patch.object(exchange, "SlabPool", make):
+        yield
 
 
 def test_a_receiver_that_keeps_all_arrays(local: Floor) -> None:
     """Beyond half the bound it gets what has to be copied, beyond the bound pieces; all is right."""
-    alice, bob = local.pair()
-    for worker in (alice, bob):
-        small(worker, 10 * SIZE)
+    with pools(bounds=Bounds(lent=10 * SIZE)):
+        alice, bob = local.pair()
     meet(alice, bob)
     for call in range(2, 22):
         memory = alice.exchange.memory(bob.info).take(SIZE)
@@ -279,14 +283,15 @@ def test_much_is_given_back_at_once(local: Floor, monkeypatch: pytest.MonkeyPatc
 
 
 def break_stream(worker: Worker, peer: Worker) -> None:
-    connection = worker.exchange._connection(peer.info, False)
-    assert connection is not None
-    stream = connection.stream
+    stream = worker.connection(peer.info).stream
     assert stream is not None
     below = stream.carrier.direct
     assert isinstance(below, DirectSocket)
-    with contextlib.suppress(OSError):  # the other end was first
-        below._socket.shutdown(socket.SHUT_RDWR)
+    with (
+        contextlib.suppress(OSError),  # the other end was first
+        socket.socket(fileno=os.dup(below.fileno())) as same,
+    ):
+        same.shutdown(socket.SHUT_RDWR)
 
 
 def test_a_stream_that_breaks_takes_its_slabs_along(local: Floor) -> None:
@@ -363,7 +368,9 @@ def test_a_closed_exchange_leaves_nothing() -> None:
 
 def test_idle_memory_goes_at_both_ends(local: Floor) -> None:
     none_mapped()
-    alice, bob = local.pair()
+    clock = ManualClock()
+    with pools(clock=clock):
+        alice, bob = local.pair()
     meet(alice, bob)
     alice.post(bob, 2, buffers=[filled(alice, bob, SIZE, 7)])
     bob.recorder.wait_envelopes(1)
@@ -371,10 +378,8 @@ def test_idle_memory_goes_at_both_ends(local: Floor) -> None:
     books = account_of(alice, bob)
     beat(bob, alice)
     wait_until("the loan is back", lambda: books.out == 0)
-    pool = alice.exchange._terms.slabs
-    pool._clock = lambda: 1e12
-    pool.tick()
-    assert books.slabs == {}
+    clock.now += 1e12
+    wait_until("idle memory is gone", lambda: books.slabs == {})
     beat(alice, bob)
     none_mapped()
 
@@ -588,12 +593,13 @@ def test_descriptors_are_there_before_their_message() -> None:
 def test_a_flood_of_descriptors_ends_the_stream(asked: bool) -> None:
     """More than any message asks for; none of them stays open, nor of those that were cut off."""
     before = descriptors()
-    one, other = map(DirectSocket, socket.socketpair())
+    ends = socket.socketpair()
+    one, other = map(DirectSocket, ends)
     null = os.open("/dev/null", os.O_RDONLY)
     rights = [null] * (MOST_DESCRIPTORS // 2 + 1 if asked else MOST_DESCRIPTORS + 1)
     for _ in range(2):
         beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, np.array(rights, np.int32).tobytes())]
-        one._socket.sendmsg([b"\0\0\0\1x"], beside)
+        ends[0].sendmsg([b"\0\0\0\1x"], beside)
     with pytest.raises((DecodeError, ConnectionError), match="descriptors"):
         while other.take() is not None:
             pass
@@ -607,16 +613,15 @@ def test_a_stream_without_slabs_takes_none(local: Floor) -> None:
     alice, bob = local.pair()
     meet(alice, bob)
     for worker, peer in ((alice, bob), (bob, alice)):
-        connection = worker.exchange._connection(peer.info, False)
-        assert connection is not None
-        assert connection.stream is not None
+        stream = worker.connection(peer.info).stream
+        assert stream is not None
         if worker is bob:
-            connection.stream.slabs = None
+            stream.slabs = None
     alice.post(bob, 2, buffers=[filled(alice, bob, SIZE, 7)])
     error = bob.recorder.wait_lost()
     assert "speaks of shared memory on a stream that has none" in str(error)
 
 
 def test_an_exchange_that_knows_nobody(local: Floor) -> None:
-    exchange: Exchange = local.worker("alice").exchange
-    assert exchange.memory(exchange.info).take(SIZE) is None
+    alice = local.worker("alice")
+    assert alice.exchange.memory(alice.info).take(SIZE) is None

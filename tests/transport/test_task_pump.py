@@ -85,7 +85,7 @@ class Posted:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: deque[bytes] = deque()
+        self.waiting: deque[bytes] = deque()
         self._woken = True  # a stream begins with the turn
         self.came: queue.Queue[bytes] = queue.Queue()
         self.failures: queue.Queue[BaseException] = queue.Queue()
@@ -95,17 +95,17 @@ class Posted:
 
     def post(self, pump: TaskPump, message: bytes) -> None:
         with self._lock:
-            self._waiting.append(message)
+            self.waiting.append(message)
             woken, self._woken = self._woken, True
         if not woken:
             pump.wake()
 
     def next_message(self) -> bytes | None:
         with self._lock:
-            if not self._waiting:
+            if not self.waiting:
                 self._woken = False
                 return None
-            parts = [self._waiting.popleft() for _ in range(len(self._waiting))]
+            parts = [self.waiting.popleft() for _ in range(len(self.waiting))]
             return b" ".join(parts)
 
     def ending(self) -> bool:
@@ -259,7 +259,7 @@ def test_a_farewell_comes_behind_all_that_was_taken(end: End) -> None:
 
     def begin_slowly(message: bytes) -> Sending:
         way = begin(message)
-        end.frames._waiting.append(b"b")  # posted by another thread meanwhile
+        end.frames.waiting.append(b"b")  # posted by another thread meanwhile
         taken.set()
         return way
 

@@ -31,7 +31,16 @@ from telegrad.transport.security import tls as tls_module
 from telegrad.transport.security.tags import PlainFrames
 from telegrad.wire import Envelope
 from tests.transport.between import Between
-from tests.transport.workers import SECONDS, Authority, Floor, Worker, floor_of, wait_until
+from tests.transport.workers import (
+    SECONDS,
+    Authority,
+    BreakingTransport,
+    Breaks,
+    Floor,
+    Worker,
+    floor_of,
+    wait_until,
+)
 
 
 @pytest.fixture
@@ -82,10 +91,7 @@ def test_big_and_small_ones_arrive_and_frames_carry_no_tags(tls_floor: Floor) ->
     assert np.array_equal(np.frombuffer(first.buffers[0], np.uint8), big)
     alice.recorder.wait_envelopes(1)
     assert alice.exchange.statistics().lanes > 0
-    streams = [
-        worker.exchange._connections[peer.info.name, peer.info.incarnation].stream
-        for worker, peer in ((alice, bob), (bob, alice))
-    ]
+    streams = [worker.connection(peer.info).stream for worker, peer in ((alice, bob), (bob, alice))]
     bindings = {stream.carrier.binding for stream in streams if stream is not None}
     assert len(bindings) == 1
     assert len(bindings.pop()) == 32
@@ -284,7 +290,7 @@ def test_a_listener_that_encrypts_is_reached_by_its_plain_address_on_this_machin
     _, port = split_address(host.endpoints[0])
     alice = grpc_floor.worker("alice")
     info = alice.exchange.introduce(f"grpc://127.0.0.1:{port}", timeout=SECONDS)
-    stream = alice.exchange._connections[info.name, info.incarnation].stream
+    stream = alice.connection(info).stream
     assert stream is not None
     assert stream.carrier.binding
 
@@ -370,12 +376,11 @@ def test_a_listener_says_a_name_that_is_not_its_own(
 def test_a_lane_comes_from_whom_its_stream_is_from(grpc_floor: Floor, authority: Authority) -> None:
     """The name is looked at on each: a stream's id alone lets nobody in."""
     host = grpc_floor.worker("host", transport=over(authority.tls("host")))
-    alice = grpc_floor.worker("alice", transport=over(authority.tls("alice")))
+    own = Breaks(over(authority.tls("alice")), [])
+    alice = grpc_floor.worker("alice", transport=BreakingTransport(own))
     meet(alice, host)
     big = np.ones(2**20, np.uint8)
-    own, others = alice.exchange._terms.transports, over(authority.tls("mallory"))
-    for scheme in own:
-        own[scheme] = others
+    own.inner = over(authority.tls("mallory"))
     alice.post(host, 1, buffers=[big.data])
     assert "has shown the certificate of 'mallory'" in alice.recorder.wait_lost().reason
     assert not host.recorder.envelopes

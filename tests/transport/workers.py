@@ -7,7 +7,9 @@ import contextlib
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from telegrad.errors import WorkerLostError
 from telegrad.testing import leaks
@@ -29,15 +31,31 @@ from telegrad.transport import (
     make_authority,
     make_certificate,
     self_signed_tls,
+    shared_loop_thread,
 )
 from telegrad.types import WorkerInfo
 from telegrad.wire import Envelope
+
+if TYPE_CHECKING:
+    from telegrad.transport.session.connection import Connection
 
 SECONDS = 20.0  # no wait of these tests takes so long unless something is wrong
 TICK = 0.25  # how often an exchange looks, with a bound of 10 s
 SETTLES = 30  # turns of the loop in which whatever is under way in this process arrives
 NAMES = ("alice", "bob", "carol", "dave", "host")  # in the certificate of a floor with mutual TLS
 TOKEN = b"a token that only the tests use"
+
+# With this mark a test runs over one transport in `make test`, over the others in `make test-long`.
+over_one_transport = pytest.mark.parametrize(
+    "floor",
+    ["inproc", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("local", "grpc"))],
+    indirect=True,
+)
+
+
+def first_of(n: int) -> list[Any]:
+    """Returns the seeds 0 to n - 1 as parameters of a test; all but 0 are for `make test-long`."""
+    return [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, n))]
 
 
 class Recorder:
@@ -158,6 +176,7 @@ class Worker:
         self.exchange = exchange
         self.recorder = recorder
         self.endpoints: tuple[str, ...] = ()
+        self.sockets: list[BulkSockets] = []  # what it opens and dials for lanes, if anything
 
     @property
     def info(self) -> WorkerInfo:
@@ -165,6 +184,15 @@ class Worker:
 
     def post(self, peer: Worker, call: int, **fields: Any) -> None:
         self.exchange.post(peer.info, Envelope("test.message", call, **fields))
+
+    @property
+    def connections(self) -> dict[tuple[str, int], Connection]:
+        """Its connections by name and incarnation, ended ones included; an exchange shows none."""
+        return self.exchange._connections
+
+    def connection(self, peer: WorkerInfo) -> Connection:
+        """Returns its connection to a peer."""
+        return self.connections[peer.name, peer.incarnation]
 
     def knows(self, *peers: Worker) -> Worker:
         for peer in peers:
@@ -237,7 +265,7 @@ class Floor:
             return self._authority.tls(*NAMES)
         return self_signed_tls() if self.kind.startswith(("self-signed", "sealed")) else None
 
-    def sockets(self) -> list[Transport]:
+    def sockets(self) -> list[BulkSockets]:
         """Returns what opens and dials sockets for lanes, for one worker, where this floor does."""
         if not self.kind.endswith("sockets"):
             return []
@@ -256,6 +284,7 @@ class Floor:
         **options: Any,
     ) -> Worker:
         recorder = Recorder()
+        own_sockets = self.sockets() if sockets else []
         exchange = Exchange(
             job=job,
             name=name,
@@ -264,12 +293,13 @@ class Floor:
             token=token,
             transports=[
                 self.transport() if transport is None else transport,
-                *(self.sockets() if sockets else ()),
+                *own_sockets,
             ],
             receiver=recorder,
             **options,
         )
         worker = Worker(exchange, recorder)
+        worker.sockets = own_sockets
         worker.endpoints = exchange.start(listen=listen)
         self._workers.append(worker)
         return worker
@@ -286,10 +316,10 @@ class Floor:
 
         async def abort() -> None:
             await exchange._close_listeners()
-            for connection in list(exchange._connections.values()):
+            for connection in list(worker.connections.values()):
                 connection.end()
 
-        exchange._loop.run(abort(), SECONDS)
+        shared_loop_thread().run(abort(), SECONDS)
         exchange.close(0.0)
 
     def close(self) -> None:
@@ -311,13 +341,13 @@ def wait_until(what: str, condition: Callable[[], bool]) -> None:
     leaks.wait_until_gone(what, lambda: [] if condition() else [what], SECONDS)
 
 
-def hears_beats(worker: Worker, peer: Worker, clock: ManualClock) -> bool:
+def hears_beats(worker: Worker, peer: Worker) -> bool:
     """Returns whether a worker has heard a beat that its peer sent when it was as late as now.
 
-    Before that the clock must not go on: the peers would fall silent for each other.
+    Before that their clock must not go on: the peers would fall silent for each other.
     """
-    liveness = worker.exchange._connections[peer.info.name, peer.info.incarnation]._traffic._life
-    return liveness is not None and liveness._heard >= clock.now
+    traffic = worker.connection(peer.info)._traffic
+    return traffic.has_life and traffic.silence() <= 0.0
 
 
 def let_pass(clock: ManualClock, seconds: float, *workers: Worker) -> None:
@@ -328,15 +358,35 @@ def let_pass(clock: ManualClock, seconds: float, *workers: Worker) -> None:
         for _ in range(round(seconds / TICK)):
             clock.now += TICK
             for worker in workers:
-                ticked(worker.exchange, clock.now)
+                ticked(worker, clock.now)
             await settled()
 
-    workers[0].exchange._loop.run(on_loop(), SECONDS)
+    shared_loop_thread().run(on_loop(), SECONDS)
 
 
-def ticked(exchange: Exchange, now: float) -> None:
-    """Has all connections look at the time; on the loop."""
-    for connection in list(exchange._connections.values()):
+def beat(clock: ManualClock, seconds: float, *pair: Worker, until: Callable[[], bool]) -> None:
+    """Has so much time pass at once, and the beats that are due then arrive at both of a pair.
+
+    Args:
+        clock: Of both.
+        seconds: How much.
+        *pair: Two workers.
+        until: Whether no beats are waited for any more.
+    """
+    one, other = pair
+
+    async def on_loop() -> None:
+        clock.now += seconds
+        for worker in pair:
+            ticked(worker, clock.now)
+
+    shared_loop_thread().run(on_loop(), SECONDS)
+    wait_until("beats", lambda: until() or (hears_beats(one, other) and hears_beats(other, one)))
+
+
+def ticked(worker: Worker, now: float) -> None:
+    """Has all connections of a worker look at the time; on the loop."""
+    for connection in list(worker.connections.values()):
         connection.tick(now)
 
 
