@@ -134,11 +134,11 @@ class Computed:
     size: int = field(init=False)
 
     @property
-    def _size(self) -> int:
+    def computed_size(self) -> int:
         raise AssertionError("ran while encoding")
 
 
-Computed.size = Computed._size  # type: ignore[assignment]
+Computed.size = Computed.computed_size  # type: ignore[assignment]
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import os
 import subprocess
 import sys
@@ -17,8 +18,9 @@ import pytest
 
 from telegrad.errors import CallRefusedError, FunctionNotFoundError
 from telegrad.types import WorkerInfo
-from telegrad.wire import CallablePolicy, expose
+from telegrad.wire import CallablePolicy, FunctionRef, expose
 from telegrad.wire.policy.allowed import ALLOWED_NAMES, ALLOWED_PACKAGES
+from telegrad.wire.policy.policy import CallableRequest
 from tests.wire import policy_samples as mine
 
 P = "tests.wire.policy_samples"
@@ -534,7 +536,7 @@ def _is_not(question: tuple[str, str], module: str, path: str) -> bool:
 
 
 def test_nothing_is_called_on_a_module_whatever_a_policy_says() -> None:
-    for value in (os, sys._getframe(), mine.plain.__code__):
+    for value in (os, inspect.currentframe(), mine.plain.__code__):
         assert not allows_method(Asked().policy, value, "anything")
 
 
@@ -579,12 +581,19 @@ def test_values_are_asked_for_but_for_the_listed_ones() -> None:
     assert asked.callers == [W0]
 
 
-def test_the_modes_remember_what_they_decided() -> None:
-    policy = CallablePolicy()
-    first = policy.resolve(f"{P}:plain")
-    assert f"{P}:plain" in policy._known
-    assert policy.resolve(f"{P}:plain") is first
-    assert not Asked().policy._known
+def test_the_modes_remember_what_they_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    decided: list[str] = []
+
+    def request(ref: FunctionRef, *others: Any) -> CallableRequest:
+        decided.append(ref.name)
+        return CallableRequest(ref, *others)
+
+    monkeypatch.setattr("telegrad.wire.policy.policy.CallableRequest", request)
+    for policy, times in ((CallablePolicy(), 1), (Asked().policy, 2)):
+        first = policy.resolve(f"{P}:plain", caller=W0)
+        assert policy.resolve(f"{P}:plain", caller=W0) is first
+        assert decided == [f"{P}:plain"] * times
+        decided.clear()
 
 
 def test_a_partial_says_what_it_calls() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import msgpack
 import pytest
@@ -25,10 +26,8 @@ values = st.recursive(
 
 
 def read_anew(document: bytes) -> dict[str, Any] | None:
-    try:
-        return head._read(document, END)
-    except DecodeError:
-        return None
+    with patch.object(head, "KEPT_BYTES", 0):  # nothing is so short
+        return read_kept(document)
 
 
 def read_kept(document: bytes) -> dict[str, Any] | None:
@@ -61,9 +60,17 @@ def test_a_head_that_was_read_before_is_not_read_again(monkeypatch: pytest.Monke
         read_head(encode({"func": "m:new", "args": []}).document, END)
 
 
-def test_long_heads_are_read_but_not_kept() -> None:
-    before = head._read_kept.cache_info().currsize
-    name = "m:" + "x" * 2 * head.KEPT_BYTES
-    assert read_head(encode({"func": name, "args": []}).document, END) == {"func": name}
-    assert head._read_kept.cache_info().currsize == before
-    assert head._read_kept.cache_info().maxsize == head.KEPT_HEADS
+def test_long_heads_are_read_but_not_kept_nor_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(name: str) -> None:
+        assert read_head(encode({"func": name, "args": []}).document, END) == {"func": name}
+
+    read("m:first")
+    for i in range(head.KEPT_HEADS):
+        read(f"m:{i}")
+    long = "m:" + "x" * 2 * head.KEPT_BYTES
+    read(long)
+    monkeypatch.setattr(head, "_read", None)
+    read(f"m:{head.KEPT_HEADS - 1}")
+    for name in (long, "m:first"):
+        with pytest.raises(TypeError, match="not callable"):
+            read(name)

@@ -390,7 +390,7 @@ def test_a_msgpack_extension_of_a_users_is_no_tag() -> None:
 
 def test_a_flag_with_its_own_missing_is_refused_on_arrival() -> None:
     combined = object.__new__(Peculiar)
-    combined._value_, combined._name_ = 3, "A|B"
+    vars(combined).update(_value_=3, _name_="A|B")
     with pytest.raises(DecodeError, match="its own way"):
         round_trip(combined)
 

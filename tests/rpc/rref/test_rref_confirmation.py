@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -65,22 +66,16 @@ def cut() -> Iterator[Cluster]:
         made.network.heal()
 
 
-def answered(cluster: Cluster, r: int, count: int) -> None:
-    """Waits until a worker serves no more than `count` calls."""
-    wait_until_gone("calls", lambda: ["a call"] * (rpc_calls(cluster, r) - count))
-
-
-def rpc_calls(cluster: Cluster, r: int) -> int:
-    return len(cluster.call(r, lambda: current_agent()._serving._calls))
+def answered(cluster: Cluster, r: int) -> None:
+    """Waits until a worker serves no calls."""
+    assert cluster.call(r, current_agent).drain(time.monotonic() + 20.0)
 
 
 def parked(cluster: Cluster, r: int) -> None:
     """Waits until a worker has decoded a call that it does not start yet."""
 
     def missing() -> list[str]:
-        agent = cluster.call(r, current_agent)
-        calls = agent._serving.calls()
-        return [] if any(call.record.starts_after for call in calls) else ["a parked call"]
+        return [] if cluster.call(r, rpc.statistics).user_rrefs else ["an argument"]
 
     wait_until_gone("wait for", missing)
     cluster.call(r, rpc.rpc_sync, f"worker{r}", give_back, (1,))  # the pool goes on
@@ -136,7 +131,7 @@ def test_a_parked_call_ends_at_its_deadline(cut: Cluster) -> None:
             rpc.rpc_sync("worker2", is_confirmed, ([theirs],), timeout=0.2)
 
     on(cut, 0, call)
-    answered(cut, 2, 0)
+    answered(cut, 2)
     cut.network.heal()
     drained(cut)
     assert not started
@@ -152,7 +147,7 @@ def test_a_parked_call_is_cancelled(cut: Cluster) -> None:
     future = on(cut, 0, call)
     parked(cut, 2)
     assert future.cancel()
-    answered(cut, 2, 0)
+    answered(cut, 2)
     cut.network.heal()
     del future
     drained(cut)

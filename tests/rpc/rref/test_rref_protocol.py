@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 import random
 
 import pytest
@@ -171,18 +172,24 @@ def test_many_random_fork_trees(block: int) -> None:
         run_program(seed, 200, losses=seed % 3 > 0)
 
 
+def size_of(*tables: OwnerTable | UserTable) -> int:
+    """Returns about how many bytes tables hold."""
+    return len(pickle.dumps(tables))
+
+
 def test_what_is_remembered_stays_small() -> None:
     """A tombstone per fork would grow for ever at a parameter server; runs do not."""
     owner, user = OwnerTable(OWNER), UserTable(CHILD)
     rref = owner.new()
+    sizes: list[int] = []
     for _ in range(1000):
         fork = owner.make_fork(rref, CHILD)
         assert user.arrived(rref, fork, OWNER, OWNER) == (True, [])
         (delete,) = user.release(fork)
         assert delete == Send(OWNER, UserDelete(rref, fork))
         assert owner.user_delete(rref, fork) == []
-    assert [seen.runs for seen in owner._counted.values()] == [1]
-    assert [seen.runs for seen in user._arrived.values()] == [1]
+        sizes.append(size_of(owner, user))
+    assert max(sizes[10:]) < sizes[10] + 20  # larger numbers are written with more digits
     assert owner.drop(rref) == [Freed(rref)]
 
 
@@ -410,16 +417,19 @@ def test_number_set_joins_runs() -> None:
 def test_losses_take_no_more_room_with_time() -> None:
     """A job counts incarnations: those that are lost lie side by side, but for who still lives."""
     owner, user = OwnerTable(OWNER), UserTable(OWNER)
-    living = {5_000: CHILD, 9_000: PARENT}
+    living = {1_500: CHILD, 9_000: PARENT}
+    sizes = dict[int, int]()
     for incarnation in range(1_000, 11_000):
         if incarnation not in living:
             gone = WorkerInfo(f"w{incarnation % 7}", incarnation % 7, incarnation)
             for table in (owner, user):
                 assert table.lost(gone) == table.expire(gone) == []
-    assert owner._lost.runs == user._lost.runs == 1 + len(living)
-    assert not owner._created
+        if incarnation % 1000 == 999:
+            sizes[incarnation] = size_of(owner, user)
+    assert max(sizes.values()) < sizes[1_999] + 50  # for the other one that still lives
+    assert not owner.hold(RRefId(OWNER.incarnation, 1_000, 0))
     for incarnation in living:
-        assert incarnation not in owner._lost
+        assert owner.hold(RRefId(OWNER.incarnation, incarnation, 0))
         made = user.create(WorkerInfo("x", 1, incarnation))[1]
         assert user.state(made) is ForkState.PENDING
     assert user.state(user.create(WorkerInfo("x", 1, 1_000))[1]) is ForkState.LOST

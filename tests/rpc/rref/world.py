@@ -242,8 +242,8 @@ class World:
             else:
                 break
         for r in self.living():
-            assert len(self.owners[r]) == 0, f"w{r} still owns {self.owners[r]._owned}"
-            assert len(self.users[r]) == 0, f"w{r} still uses {self.users[r]._forks}"
+            assert len(self.owners[r]) == 0, f"w{r} still owns {len(self.owners[r])} values"
+            assert len(self.users[r]) == 0, f"w{r} still uses {self.users[r].held()}"
             assert self.owners[r].forks == 0
 
     # How events are wired.
