@@ -1,54 +1,115 @@
-"""Every operation against finite differences, to second order; one line each."""
+"""Every operation against NumPy's values and finite differences, to second order."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from telegrad.autograd import Tensor, gradcheck, gradgradcheck, ops, tensor
+from tests.autograd.finite_differences import check_second_along_a_line
 from tests.autograd.operation_cases import CASES, arrays_of, in_dtype, signed
+from tests.gpu.comparison import close_on, moved, of, on_gpu
 
 S23 = signed(2, 3)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_gradient(name: str) -> None:
-    func, inputs = CASES[name]
-    assert gradcheck(func, inputs)
+def check_value_and_gradient(xp: Any, name: str) -> None:
+    """Both are those of NumPy; exactly so on NumPy's arrays."""
+    function, inputs = CASES[name]
+    there = in_dtype([moved(xp, x) for x in inputs], np.float64)
+    here = in_dtype(inputs, np.float64)
+    expected = function(*arrays_of(inputs))
+    results = [function(*there), function(*here)]
+    close_on(xp, results[0], expected)
+    np.testing.assert_array_equal(results[1].data, getattr(expected, "data", expected))
+    for result in results:
+        result.sum().backward()
+    for found, wanted in zip(there, here, strict=True):
+        if isinstance(wanted, Tensor):
+            close_on(xp, found.grad, wanted.grad)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_gradient_of_gradient(name: str) -> None:
-    func, inputs = CASES[name]
-    assert gradgradcheck(func, inputs)
+def check_gradient(xp: Any, name: str) -> None:
+    function, inputs = CASES[name]
+    assert gradcheck(function, [moved(xp, x) for x in inputs])
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_value_is_what_arrays_give(name: str) -> None:
-    func, inputs = CASES[name]
-    expected = func(*arrays_of(inputs))
-    np.testing.assert_array_equal(func(*inputs).data, _data(expected))
+def check_second_gradient(xp: Any, name: str) -> None:
+    function, inputs = CASES[name]
+    given = [moved(xp, x) for x in inputs]
+
+    def of_leaves(*leaves: Tensor) -> Any:
+        left = iter(leaves)
+        return function(*(next(left) if isinstance(x, Tensor) else x for x in given))
+
+    check_second_along_a_line(of_leaves, [x for x in given if isinstance(x, Tensor)])
 
 
-def _data(x: Any) -> Any:
-    return x.data if isinstance(x, Tensor) else x
-
-
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
-@pytest.mark.parametrize("name", CASES)
-def test_dtype_stays(name: str, dtype: Any) -> None:
-    func, inputs = CASES[name]
-    short = in_dtype(inputs, dtype)
-    result = func(*short)
+def check_dtype_stays(xp: Any, name: str, dtype: Any) -> None:
+    function, inputs = CASES[name]
+    short = in_dtype([moved(xp, x) for x in inputs], dtype)
+    result = function(*short)
+    assert of(xp, result)
     result.sum().backward()
     for x in short:
         if isinstance(x, Tensor):
             assert x.grad is not None
             assert x.grad.dtype == dtype
+            assert of(xp, x.grad)
     if not any(word in name for word in ("array", "astype")):
         assert result.dtype == dtype
+
+
+ASPECTS: dict[str, Callable[[Any, str], None]] = {
+    "value and gradient": check_value_and_gradient,
+    "gradient by differences": check_gradient,
+    "second gradient": check_second_gradient,
+    "float16": lambda xp, name: check_dtype_stays(xp, name, np.float16),
+    "float32": lambda xp, name: check_dtype_stays(xp, name, np.float32),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_operation(xp: Any, name: str, subtests: pytest.Subtests) -> None:
+    for aspect, check in ASPECTS.items():
+        with subtests.test(aspect):
+            check(xp, name)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", CASES)
+def test_each_item_of_the_second_gradient(xp: Any, name: str) -> None:
+    function, inputs = CASES[name]
+    assert gradgradcheck(function, [moved(xp, x) for x in inputs])
+
+
+def test_moving_is_an_operation(cupy: Any) -> None:
+    x = tensor([1.0, 2.0], requires_grad=True)
+
+    def there_and_back(a: Tensor) -> Tensor:
+        assert not on_gpu(a)
+        there = a.to("cuda")
+        assert on_gpu(there)
+        return (there * there * there).to("cpu") * a
+
+    assert gradcheck(there_and_back, x)
+    assert gradgradcheck(there_and_back, x)
+    there_and_back(x).sum().backward()
+    assert x.grad is not None
+    assert not on_gpu(x.grad)
+    assert x.to("cpu") is x
+    y = x.to("cuda:0")
+    assert y.to("cuda") is y
+    assert (y.device, y.requires_grad, x.detach().to("cuda").requires_grad) == (
+        "cuda:0",
+        True,
+        False,
+    )
+    with pytest.raises(ValueError, match="no such device"):
+        x.to("gpu")
 
 
 def test_equal_items_share_the_gradient() -> None:
@@ -140,6 +201,22 @@ def test_gradgradcheck_finds_a_gradient_that_is_cut_off() -> None:
     assert gradcheck(wrong, [S23])
     with pytest.raises(RuntimeError, match="the gradient of input 0 is wrong"):
         gradgradcheck(wrong, [S23])
+    with pytest.raises(RuntimeError, match="the gradient of input 0 is wrong"):
+        check_second_along_a_line(wrong, [S23])
+
+
+def test_differences_along_a_line_find_one_wrong_item() -> None:
+    """The second derivative of one item of six is wrong by a tenth of a percent."""
+    factor = np.array([[1.0, 1.0, 1.0], [1.0, 1.001, 1.0]])
+
+    def slope(g: Any, a: Any) -> Any:
+        here = a.detach() if isinstance(a, Tensor) else a
+        return g * np.cos(here + factor * (a - here))
+
+    wrong = ops.exp.__class__("wrong", np.sin, "a", a=slope)
+    check_second_along_a_line(np.sin, [S23])
+    with pytest.raises(RuntimeError, match="the gradient of input 0 is wrong"):
+        check_second_along_a_line(wrong, [S23])
 
 
 def test_gradcheck_wants_float64() -> None:

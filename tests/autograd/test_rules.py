@@ -1,13 +1,15 @@
-"""Every rule of the table against finite differences, NumPy's values and dtypes, and for harm.
+"""Every rule of the table: NumPy's values and dtypes, finite differences of both orders, no harm.
 
-A rule is proved by its samples (tests/autograd/samples); one without samples fails here.
+A rule is proved by its samples (tests/autograd/samples); one without samples fails here. There is
+one test a rule and array library, with a subtest for each aspect.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import ml_dtypes
@@ -19,9 +21,19 @@ from telegrad.autograd import Tensor, extend, gradcheck, gradgradcheck
 from telegrad.autograd.extend import Operation, Tier
 from telegrad.autograd.graph.dispatch import TABLE
 from telegrad.autograd.graph.plan import sum_over_broadcast
+from tests.array_libraries import CUPY_PLACES, NUMPY_PLACES
+from tests.autograd.finite_differences import check_second_along_a_line
+from tests.autograd.samples.axis_order import AXIS_ORDER
+from tests.autograd.samples.diagonals import DIAGONALS, GRIDS
+from tests.autograd.samples.differences import CONDITIONS, DIFFERENCES, WEIGHTING
 from tests.autograd.samples.sample import Sample
+from tests.autograd.samples.selection import SELECTION
+from tests.autograd.samples.sorting import ORDER_STATISTICS, SORTING
 from tests.autograd.samples.special import WITHOUT_PROTOCOL
+from tests.autograd.samples.splitting import SPLITTING
+from tests.autograd.samples.stacking import STACKING
 from tests.autograd.samples.tables import SAMPLES
+from tests.gpu.comparison import close
 
 # Entries that are no function of NumPy; tests/autograd/operation_cases.py proves them.
 OTHERS = {
@@ -33,15 +45,28 @@ OTHERS = {
     *WITHOUT_PROTOCOL,
 }
 FUNCTIONS = sorted(SAMPLES, key=lambda function: function.__name__)
-NAMES = [function.__name__ for function in FUNCTIONS]
 _ARRAYS = (np.ndarray, np.generic)
-every_function = pytest.mark.parametrize("function", FUNCTIONS, ids=NAMES)
+
+# Options that CuPy's functions of that name do not take, as of CuPy 13.
+ABSENT_OPTIONS = {"where", "initial", "correction", "order", "casting", "mean"}
+ABSENT = {np.linalg.eig, np.linalg.eigvals}
+KNOWN = {id(x) for home in (np, np.linalg, np.fft) for x in vars(home).values()}
+ON_STAND_IN = [f for f in FUNCTIONS if id(f) in KNOWN and f not in ABSENT]
+SAMPLES_ON_CUPY = 4  # of all samples on NumPy's arrays
+# Functions that move, choose and order items: CuPy's differ most there, and run on all samples.
+REARRANGING = {
+    *AXIS_ORDER, *CONDITIONS, *DIAGONALS, *DIFFERENCES, *GRIDS, *ORDER_STATISTICS, *SELECTION,
+    *SORTING, *SPLITTING, *STACKING, *WEIGHTING,
+}  # fmt: skip
 
 
 def test_every_rule_has_samples() -> None:
     ruled = {f for f in TABLE if TABLE.tier(f) in (Tier.SECOND_ORDER, Tier.FIRST_ORDER)}
     lacking = sorted(f.__name__ for f in ruled - SAMPLES.keys() - OTHERS)  # type: ignore[attr-defined]
     assert not lacking, f"give these samples in tests/autograd/samples: {lacking}"
+
+
+# -- samples ---------------------------------------------------------------------------------------
 
 
 def mapped(sample: Sample, change: Callable[[Any], Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -66,34 +91,57 @@ def arrays_in(tree: Any, kind: type | tuple[type, ...]) -> list[Any]:
     return [tree] if isinstance(tree, kind) else []
 
 
-def as_function(function: Any, sample: Sample) -> tuple[Callable[..., Any], list[Tensor]]:
-    """The sample's call as a function of its differentiated arrays, and these."""
-    leaves: list[Tensor] = []
-    mapped(sample, lambda x: leaves.append(Tensor(x, requires_grad=True)))
-
-    def call(*given: Tensor) -> Any:
-        waiting = map(sample.through, given) if sample.through else iter(given)
-        arguments, options = mapped(sample, lambda _: next(waiting))
-        return floating(function(*arguments, **options))
-
-    return call, leaves
-
-
 def floating(result: Any) -> Any:
     """Those outputs that need a gradient."""
     found = [x for x in arrays_in(result, Tensor) if x.requires_grad]
     return found[0] if isinstance(result, Tensor) and found else tuple(found)
 
 
-def checked(function: Any, check: Callable[[Sample], None]) -> None:
-    """Runs `check` on each sample and says which one failed."""
-    for number, sample in enumerate(SAMPLES[function]):
+@dataclass
+class Prepared:
+    """A sample of a function with what all aspects have in common, computed once."""
+
+    function: Any
+    sample: Sample
+
+    @cached_property
+    def expected(self) -> Any:
+        """What NumPy's function returns."""
+        return self.function(*self.sample.arguments, **self.sample.options)
+
+    @cached_property
+    def leaves(self) -> list[Tensor]:
+        """The arrays that are differentiated."""
+        leaves: list[Tensor] = []
+        mapped(self.sample, lambda x: leaves.append(Tensor(x, requires_grad=True)))
+        return leaves
+
+    def call(self, *given: Tensor) -> Any:
+        """The sample's call as a function of its differentiated arrays."""
+        through = self.sample.through
+        waiting = map(through, given) if through else iter(given)
+        arguments, options = mapped(self.sample, lambda _: next(waiting))
+        return floating(self.function(*arguments, **options))
+
+    def __str__(self) -> str:
+        arrays = arrays_in([self.sample.arguments, self.sample.options], np.ndarray)
+        return f"{self.function.__name__}: {[x.shape for x in arrays]} {self.sample.options}"
+
+
+Aspect = Callable[[Prepared], None]
+
+
+def check_all(check: Aspect, samples: Iterable[Prepared]) -> None:
+    """Runs a check on each sample and says which one failed."""
+    for number, sample in enumerate(samples):
         try:
             check(sample)
         except Exception as error:
-            shapes = [x.shape for x in arrays_in([sample.arguments, sample.options], np.ndarray)]
-            error.add_note(f"sample {number} of {function.__name__}: {shapes} {sample.options}")
+            error.add_note(f"sample {number} of {sample}")
             raise
+
+
+# -- aspects on NumPy's arrays ---------------------------------------------------------------------
 
 
 def same(found: Any, expected: Any, exact: bool) -> None:
@@ -111,53 +159,39 @@ def same(found: Any, expected: Any, exact: bool) -> None:
         np.testing.assert_allclose(data, expected, rtol=1e-13, atol=1e-14)
 
 
-@every_function
-def test_value_is_numpys(function: Any) -> None:
-    named: Any = extend.find(function)
-    exact = isinstance(named, Operation)
-
-    def check(sample: Sample) -> None:
-        expected = function(*sample.arguments, **sample.options)
-        arguments, options = mapped(sample, Tensor)
-        for call in (function, named):
-            found = call(*arguments, **options)
-            same(found, expected, exact)
-            assert arrays_in([found], Tensor)
-        plain = named(*sample.arguments, **sample.options)
-        same(plain, expected, True)
-        assert not arrays_in(plain, Tensor)
-
-    checked(function, check)
+def check_value(prepared: Prepared) -> None:
+    sample = prepared.sample
+    named: Any = extend.find(prepared.function)
+    arguments, options = mapped(sample, Tensor)
+    for call in (prepared.function, named):
+        found = call(*arguments, **options)
+        same(found, prepared.expected, isinstance(named, Operation))
+        assert arrays_in([found], Tensor)
+    plain = named(*sample.arguments, **sample.options)
+    same(plain, prepared.expected, True)
+    assert not arrays_in(plain, Tensor)
 
 
-@every_function
-def test_gradient(function: Any) -> None:
-    def check(sample: Sample) -> None:
-        call, leaves = as_function(function, sample)
-        assert gradcheck(call, leaves)
-
-    checked(function, check)
+def check_gradient(prepared: Prepared) -> None:
+    assert gradcheck(prepared.call, prepared.leaves)
 
 
-@every_function
-def test_gradient_of_gradient(function: Any) -> None:
-    if TABLE.tier(function) is not Tier.SECOND_ORDER:
-        return
-
-    def check(sample: Sample) -> None:
-        call, leaves = as_function(function, sample)
-        if sample.second:
-            assert gradgradcheck(call, leaves)
-
-    checked(function, check)
+def has_second(prepared: Prepared) -> bool:
+    return TABLE.tier(prepared.function) is Tier.SECOND_ORDER and prepared.sample.second
 
 
-@every_function
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_dtypes_are_numpys(function: Any, dtype: Any) -> None:
-    """Of short numbers, alone and beside longer ones; a gradient has its leaf's dtype."""
+def check_second_gradient(prepared: Prepared) -> None:
+    if has_second(prepared):
+        check_second_along_a_line(prepared.call, prepared.leaves)
 
-    def check(sample: Sample) -> None:
+
+def check_dtypes_with(dtype: Any) -> Aspect:
+    """Short numbers, alone and beside longer ones; a gradient has its leaf's dtype."""
+
+    def check(prepared: Prepared) -> None:
+        sample, function = prepared.sample, prepared.function
+        if "dtype" in sample.options:
+            return
         for every in (1, 2):
             count = iter(range(99))
 
@@ -166,8 +200,6 @@ def test_dtypes_are_numpys(function: Any, dtype: Any) -> None:
                 return x if kept else x.astype(dtype)
 
             arguments, options = mapped(sample, short)
-            if "dtype" in options:
-                return
             with np.errstate(all="ignore"):
                 try:
                     expected = function(*arguments, **options)
@@ -176,66 +208,166 @@ def test_dtypes_are_numpys(function: Any, dtype: Any) -> None:
                         return
                     raise
                 shortened = replace(sample, arguments=tuple(arguments), options=options)
-                call, leaves = as_function(function, shortened)
-                found = arrays_in([call(*leaves)], Tensor)
+                beside = Prepared(function, shortened)
+                found = arrays_in([beside.call(*beside.leaves)], Tensor)
                 wanted = arrays_in([expected], _ARRAYS)
                 kinds = [np.asarray(x).dtype for x in wanted if np.asarray(x).dtype.kind in "fc"]
                 assert [y.dtype for y in found] == kinds
                 for y in found:
                     y.backward(np.ones(y.shape), retain_graph=True)
-            for leaf in leaves:
+            for leaf in beside.leaves:
                 assert leaf.grad is None or leaf.grad.dtype == leaf.dtype
 
-    checked(function, check)
+    return check
 
 
-@every_function
-def test_brain_floats_are_not_passed_over(function: Any) -> None:
+def check_brain_floats(prepared: Prepared) -> None:
     """NumPy does not count bfloat16 among its floating-point dtypes."""
-    if function in {np.linalg.lstsq, np.polymul}:
+    if prepared.function in {np.linalg.lstsq, np.polymul}:
         return  # these say that they do not know it
+    if "dtype" in prepared.sample.options:
+        return
+    leaves: list[Tensor] = []
 
     def short(x: Any) -> Any:
         return x if x.dtype.kind == "c" else x.astype(ml_dtypes.bfloat16)
 
-    def check(sample: Sample) -> None:
-        leaves: list[Tensor] = []
+    def leaf(x: Any) -> Tensor:
+        leaves.append(Tensor(short(x), requires_grad=True))
+        return leaves[-1]
 
-        def leaf(x: Any) -> Tensor:
-            leaves.append(Tensor(short(x), requires_grad=True))
-            return leaves[-1]
-
-        plain, options = mapped(sample, short)
-        if "dtype" in options:
+    plain, options = mapped(prepared.sample, short)
+    with np.errstate(all="ignore"):
+        try:
+            expected = prepared.function(*plain, **options)
+        except TypeError:
             return
-        with np.errstate(all="ignore"):
-            try:
-                expected = function(*plain, **options)
-            except TypeError:
-                return
-            given, options = mapped(sample, leaf)
-            found = arrays_in([function(*given, **options)], Tensor)
-            for y, wanted in zip(found, arrays_in([expected], _ARRAYS), strict=True):
-                if is_inexact(wanted.dtype):
-                    y.backward(np.ones(y.shape, y.dtype), retain_graph=True)
-        assert all(x.grad is None or x.grad.dtype == x.dtype for x in leaves)
-
-    checked(function, check)
+        given, options = mapped(prepared.sample, leaf)
+        found = arrays_in([prepared.function(*given, **options)], Tensor)
+        for y, wanted in zip(found, arrays_in([expected], _ARRAYS), strict=True):
+            if is_inexact(wanted.dtype):
+                y.backward(np.ones(y.shape, y.dtype), retain_graph=True)
+    assert all(x.grad is None or x.grad.dtype == x.dtype for x in leaves)
 
 
-@every_function
-def test_nothing_is_written_into(function: Any) -> None:
-    def check(sample: Sample) -> None:
-        call, leaves = as_function(function, sample)
-        fixed = arrays_in([sample.arguments, sample.options], np.ndarray)
-        before = [x.copy() for x in fixed], [x.data.copy() for x in leaves]
-        for y in arrays_in([call(*leaves)], Tensor):
-            gradient = np.ones(y.shape, y.dtype)
-            gradient.flags.writeable = False
-            y.backward(gradient, retain_graph=True)
-        for left, right in zip(
-            (*before[0], *before[1]), (*fixed, *(x.data for x in leaves)), strict=True
-        ):
-            np.testing.assert_array_equal(left, right)
+def check_nothing_is_written_into(prepared: Prepared) -> None:
+    sample = prepared.sample
+    leaves = [Tensor(x.data, requires_grad=True) for x in prepared.leaves]
+    read = [*arrays_in([sample.arguments, sample.options], np.ndarray), *(x.data for x in leaves)]
+    before = [x.copy() for x in read]
+    for y in arrays_in([prepared.call(*leaves)], Tensor):
+        gradient = np.ones(y.shape, y.dtype)
+        gradient.flags.writeable = False
+        y.backward(gradient, retain_graph=True)
+    for left, right in zip(before, read, strict=True):
+        np.testing.assert_array_equal(left, right)
 
-    checked(function, check)
+
+ON_NUMPY: dict[str, Aspect] = {
+    "nothing is written into": check_nothing_is_written_into,
+    "value": check_value,
+    "gradient": check_gradient,
+    "second gradient": check_second_gradient,
+    "float16": check_dtypes_with(np.float16),
+    "float32": check_dtypes_with(np.float32),
+    "bfloat16": check_brain_floats,
+}
+
+
+# -- aspects on CuPy's arrays ----------------------------------------------------------------------
+
+
+def on_cupy(function: Any, sample: Sample) -> bool:
+    """Tells whether a sample is one of those that CuPy can compute."""
+    return function in REARRANGING or not ABSENT_OPTIONS & sample.options.keys()
+
+
+def moved(tree: Any, place: Callable[[Any], Any]) -> Any:
+    """The arrays that are not differentiated, moved too."""
+    if isinstance(tree, dict):
+        return {name: moved(x, place) for name, x in tree.items()}
+    if type(tree) in (list, tuple):
+        return type(tree)(moved(x, place) for x in tree)
+    return place(tree) if isinstance(tree, np.ndarray) else tree
+
+
+def outputs_and_leaves(
+    prepared: Prepared, place: Callable[[Any], Any]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """All outputs for arrays that `place` makes, and the leaves after a backward of each output."""
+    leaves: list[Tensor] = []
+
+    def leaf(x: Any) -> Tensor:
+        leaves.append(Tensor(place(x), requires_grad=True))
+        return leaves[-1]
+
+    arguments, options = mapped(prepared.sample, leaf)
+    outputs = arrays_in(
+        [prepared.function(*moved(arguments, place), **moved(options, place))], Tensor
+    )
+    for seed, y in enumerate(outputs):
+        if y.requires_grad:
+            incoming = np.random.default_rng(seed).uniform(0.5, 1.5, y.shape).astype(y.dtype)
+            y.backward(place(incoming), retain_graph=True)
+    return outputs, leaves
+
+
+def check_on(xp: Any) -> Aspect:
+    """Values and gradients are NumPy's, and CuPy's arrays."""
+
+    def check(prepared: Prepared) -> None:
+        here, here_leaves = outputs_and_leaves(prepared, lambda x: x)
+        there, there_leaves = outputs_and_leaves(prepared, xp.asarray)
+        for found, expected in zip(there, here, strict=True):
+            close(found, expected)
+        for found, expected in zip(there_leaves, here_leaves, strict=True):
+            assert (found.grad is None) == (expected.grad is None)
+            if expected.grad is not None:
+                close(found.grad, expected.grad)
+
+    return check
+
+
+# -- tests -----------------------------------------------------------------------------------------
+
+
+def pairs() -> list[Any]:
+    """Each library with the functions that it has: SciPy's are CuPy's, too, but not the stand-in's."""
+    has = {
+        "numpy": FUNCTIONS,
+        "stand-in": ON_STAND_IN,
+        "gpu": [f for f in FUNCTIONS if f not in ABSENT],
+    }
+    return [
+        pytest.param(
+            place,
+            function,
+            id=f"{function.__name__}-{place}",
+            marks=[] if place == "numpy" else [pytest.mark.xp],
+        )
+        for place in [*NUMPY_PLACES, *CUPY_PLACES]
+        for function in has[place]
+    ]
+
+
+@pytest.mark.parametrize(("xp", "function"), pairs(), indirect=["xp"])
+def test_rule(xp: Any, function: Any, subtests: pytest.Subtests) -> None:
+    samples = [Prepared(function, sample) for sample in SAMPLES[function]]
+    aspects = ON_NUMPY
+    if xp is not np:
+        most = None if function in REARRANGING else SAMPLES_ON_CUPY
+        samples = [each for each in samples if on_cupy(function, each.sample)][:most]
+        aspects = {"values and gradients are NumPy's": check_on(xp)}
+    for name, check in aspects.items():
+        with subtests.test(name):
+            check_all(check, samples)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("function", FUNCTIONS, ids=[each.__name__ for each in FUNCTIONS])
+def test_each_item_of_the_second_gradient(function: Any) -> None:
+    def check(prepared: Prepared) -> None:
+        if has_second(prepared):
+            assert gradgradcheck(prepared.call, prepared.leaves)
+
+    check_all(check, [Prepared(function, sample) for sample in SAMPLES[function]])

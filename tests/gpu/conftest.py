@@ -1,17 +1,12 @@
-"""Where the tests of this folder run: on a GPU through CuPy, or on the stand-in for CuPy.
+"""What only makes sense with GPUs: their memory, devices and streams, and workers that share them.
 
-make gpu                        on the GPU; without one the run fails
-make test, no GPU               on the stand-in, which finds what CuPy would refuse; one test
-                                is skipped, and its reason says that no GPU was there
-make test, on a GPU's machine   on both
+Elsewhere tests take the array library as an argument (tests/array_libraries.py says which there
+are). All tests of this folder run under `make gpu`.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import logging
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,46 +19,27 @@ from telegrad.launch import LocalWorkers
 from telegrad.rpc import seams
 from telegrad.transport.shm import device as device_slabs
 from telegrad.transport.sockets import unix as local_transport
+from tests.array_libraries import cupy, gpu
 from tests.gpu.sharing import OPTIONS, import_cupy_there
 from tests.gpu.stand_in import stand_in
 
-# Set by scripts/gpu.py.
-REQUIRED = os.environ.get("TELEGRAD_GPU") == "required"
+__all__ = ["cupy", "gpu"]
+
+HERE = Path(__file__).parent
 
 
-def _find_gpu() -> tuple[Any, str]:
-    """Returns CuPy where it works and finds a GPU; else None, and why."""
-    if importlib.util.find_spec("cupy") is None:
-        return None, "CuPy is not installed"
-    try:
-        cupy = importlib.import_module("cupy")
-        cupy.zeros(1).sum().item()  # compiles and runs a kernel
-    except Exception as error:
-        return None, f"CuPy does not work here: {type(error).__name__}: {error}"
-    return cupy, ""
-
-
-GPU, REASON = _find_gpu()
-PLACES = (["gpu"] if GPU is not None or REQUIRED else []) + ([] if REQUIRED else ["stand-in"])
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the tests of this folder that use no array library, before any are deselected."""
+    for item in items:
+        if item.path.is_relative_to(HERE) and item.get_closest_marker("xp") is None:
+            item.add_marker("xp")
 
 
 @pytest.fixture
-def gpu() -> Any:
-    """CuPy; skips where it finds no GPU, and fails under `make gpu`."""
-    if GPU is None:
-        words = f"not run on a GPU ({REASON}); on a machine that has one: make gpu"
-        (pytest.fail if REQUIRED else pytest.skip)(words)
-    return GPU
-
-
-@pytest.fixture(params=PLACES)
-def xp(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+def xp(cupy: Any) -> Any:
     """CuPy, or what stands in for it."""
-    if request.param == "gpu":
-        return request.getfixturevalue("gpu")
-    module = stand_in()
-    monkeypatch.setitem(sys.modules, "cupy", module)
-    return module
+    return cupy
 
 
 @pytest.fixture

@@ -11,8 +11,7 @@ import pytest
 from telegrad import dist_autograd
 from telegrad.autograd import Tensor, tensor
 from telegrad.wire import decode, describe, encode, rebuild
-from tests.gpu.comparison import close, host, on_gpu
-from tests.gpu.test_arrays import DTYPES, SHAPES
+from tests.gpu.comparison import DTYPES, SHAPES, close, host, on_gpu
 
 
 def sent(value: Any) -> tuple[bytes, bytes, list[bytearray]]:

@@ -8,18 +8,22 @@ import numpy as np
 import pytest
 
 from telegrad import kernels
+from tests.gpu.comparison import close_on, host, normal, of
 
 LOGITS = np.random.default_rng(0).normal(size=(4, 3, 5))
 LABELS = np.random.default_rng(1).integers(0, 5, (4, 3))
+DTYPES = [np.float32, np.float64]
 
 
-def test_against_the_definition() -> None:
+def test_against_the_definition(xp: Any) -> None:
+    logits, labels = xp.asarray(LOGITS), xp.asarray(LABELS)
     weights = np.exp(LOGITS)
     expected = weights / weights.sum(-1, keepdims=True)
-    np.testing.assert_allclose(kernels.softmax(LOGITS), expected)
-    np.testing.assert_allclose(kernels.log_softmax(LOGITS), np.log(expected))
+    close_on(xp, kernels.softmax(logits), expected)
+    close_on(xp, kernels.log_softmax(logits), np.log(expected))
     picked = np.take_along_axis(expected, LABELS[..., None], -1)[..., 0]
-    np.testing.assert_allclose(kernels.cross_entropy(LOGITS, LABELS), -np.log(picked))
+    close_on(xp, kernels.cross_entropy(logits, labels), -np.log(picked))
+    close_on(xp, kernels.one_hot(labels, classes=5, dtype=np.float64), np.eye(5)[LABELS])
 
 
 def test_gradient_against_differences() -> None:
@@ -36,25 +40,54 @@ def test_gradient_against_differences() -> None:
     np.testing.assert_allclose(gradient, numeric, atol=1e-8)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_large_logits_are_no_problem(dtype: Any) -> None:
-    logits: Any = np.array([[1e30, 0.0], [-1e30, 0.0], [5e4, 5e4]], dtype)
-    labels = np.array([0, 1, 0])
-    losses: Any = kernels.cross_entropy(logits, labels)
-    expected: Any = [0.0, 0.0, np.log(2.0)]
-    np.testing.assert_allclose(losses, expected, rtol=1e-6)
-    gradient = kernels.cross_entropy_gradient(np.ones(3, dtype), logits, labels)
-    assert gradient.tolist() == [[0, 0], [0, 0], [-0.5, 0.5]]
-    assert losses.dtype == gradient.dtype == dtype
-    wrong = kernels.cross_entropy(logits[:1], np.array([1]))
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(7, 10), (4, 3, 5), (1, 1), (300, 1000)])
+def test_cupys_numbers_are_numpys(cupy: Any, shape: tuple[int, ...], dtype: Any) -> None:
+    logits = 10 * normal(0, *shape, dtype=dtype)
+    labels = np.random.default_rng(1).integers(0, shape[-1], shape[:-1])
+    gradient = normal(2, *shape[:-1], dtype=dtype)
+    there, at = cupy.asarray(logits), cupy.asarray(labels)
+    for kernel in (kernels.softmax, kernels.log_softmax):
+        close_on(cupy, kernel(there), kernel(logits))
+    close_on(cupy, kernels.cross_entropy(there, at), kernels.cross_entropy(logits, labels))
+    close_on(
+        cupy,
+        kernels.cross_entropy_gradient(cupy.asarray(gradient), there, at),
+        kernels.cross_entropy_gradient(gradient, logits, labels),
+    )
+    close_on(
+        cupy,
+        kernels.one_hot(at, classes=shape[-1], dtype=dtype),
+        kernels.one_hot(labels, classes=shape[-1], dtype=dtype),
+    )
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.int32, np.int64])
+def test_labels_of_any_integer_type(xp: Any, dtype: Any) -> None:
+    logits, labels = normal(0, 4, 3), np.array([2, 0, 1, 2], dtype)
+    expected = -kernels.log_softmax(logits)[np.arange(4), labels]
+    close_on(xp, kernels.cross_entropy(xp.asarray(logits), xp.asarray(labels)), expected)
+    close_on(xp, kernels.cross_entropy(xp.asarray(logits), labels.tolist()), expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_large_logits_are_no_problem(xp: Any, dtype: Any) -> None:
+    logits = xp.asarray(np.array([[1e30, 0.0], [-1e30, 0.0], [5e4, 5e4]], dtype))
+    labels = xp.asarray(np.array([0, 1, 0]))
+    close_on(xp, kernels.cross_entropy(logits, labels), np.array([0.0, 0.0, np.log(2.0)], dtype))
+    ones = xp.asarray(np.ones(3, dtype))
+    gradient = kernels.cross_entropy_gradient(ones, logits, labels)
+    close_on(xp, gradient, np.array([[0, 0], [0, 0], [-0.5, 0.5]], dtype))
+    wrong = kernels.cross_entropy(logits[:1], xp.asarray(np.array([1])))
     assert wrong[0] == dtype(1e30)
 
 
-def test_arguments_are_left_alone() -> None:
-    logits, gradient = LOGITS.copy(), np.ones(LABELS.shape)
-    kernels.cross_entropy_gradient(gradient, logits, LABELS)
-    np.testing.assert_array_equal(logits, LOGITS)
-    np.testing.assert_array_equal(gradient, 1.0)
+def test_arguments_are_left_alone(xp: Any) -> None:
+    logits, gradient = xp.asarray(LOGITS.copy()), xp.ones(LABELS.shape)
+    kernels.softmax(logits)
+    kernels.cross_entropy_gradient(gradient, logits, xp.asarray(LABELS))
+    np.testing.assert_array_equal(host(logits), LOGITS)
+    np.testing.assert_array_equal(host(gradient), 1.0)
 
 
 @pytest.mark.parametrize(
@@ -67,10 +100,17 @@ def test_arguments_are_left_alone() -> None:
         (np.eye(3, dtype=int)[:2], ValueError, r"\(2, 3\) and \(2, 3\)"),
     ],
 )
-def test_bad_labels(labels: Any, error: type[Exception], words: str) -> None:
+def test_bad_labels(xp: Any, labels: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
-        kernels.cross_entropy(np.zeros((2, 3)), labels)
+        kernels.cross_entropy(xp.zeros((2, 3)), xp.asarray(labels))
 
 
-def test_no_rows() -> None:
-    assert kernels.cross_entropy(np.zeros((0, 3)), np.zeros(0, int)).shape == (0,)
+def test_labels_on_another_device(cupy: Any) -> None:
+    with pytest.raises(ValueError, match=r"on different devices \(cpu, cuda:0\)"):
+        kernels.cross_entropy(cupy.zeros((2, 3)), np.array([0, 1]))
+
+
+def test_no_rows(xp: Any) -> None:
+    losses = kernels.cross_entropy(xp.zeros((0, 3)), xp.zeros(0, dtype=int))
+    assert losses.shape == (0,)
+    assert of(xp, losses)

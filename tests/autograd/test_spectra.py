@@ -1,6 +1,7 @@
-"""Decompositions, Fourier transforms, padding and what else is made of them, on the GPU.
+"""Decompositions, Fourier transforms, padding and what else is made of them, on CuPy's arrays.
 
-Values and both orders of gradients are NumPy's.
+Values and gradients are NumPy's, second gradients those of differences. On NumPy's arrays the
+samples of the rules prove as much.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ import numpy as np
 import pytest
 
 from telegrad.autograd import Tensor, gradgradcheck
+from tests.autograd.finite_differences import check_second_along_a_line
 from tests.autograd.samples.decompositions import complex_matrix, matrix
 from tests.autograd.samples.linear_systems import hermitian
 from tests.autograd.samples.sample import complex_numbers, of_shape
-from tests.gpu.comparison import close, moved, on_gpu
+from tests.gpu.comparison import close, moved
 
 LINE, TABLE, Z = of_shape((5,), -1.0, 1.0), of_shape((3, 4), -1.0, 1.0), complex_numbers((4,))
 KNOTS = np.array([0.0, 0.4, 1.0, 1.3])
@@ -78,22 +80,25 @@ def outputs(result: Any) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_values_and_gradients_are_those_of_numpy(xp: Any, name: str) -> None:
+def test_a_call(cupy: Any, name: str, subtests: pytest.Subtests) -> None:
     function, arrays = CALLS[name]
     here = [Tensor(x, requires_grad=True) for x in arrays]
-    there: list[Any] = [moved(xp, x) for x in here]
-    for ours, theirs in zip(outputs(function(*there)), outputs(function(*here)), strict=True):
-        assert on_gpu(ours)
-        close(ours, theirs)
-        for y in (ours, theirs):
-            y.backward(np.ones(y.shape) if y is theirs else xp.ones(y.shape), retain_graph=True)
-    for x, y in zip(there, here, strict=True):
-        assert on_gpu(x.grad)
-        close(x.grad, y.grad)
+    there: list[Any] = [moved(cupy, x) for x in here]
+    with subtests.test("values"):
+        for ours, theirs in zip(outputs(function(*there)), outputs(function(*here)), strict=True):
+            close(ours, theirs)
+            ours.backward(cupy.ones(ours.shape), retain_graph=True)
+            theirs.backward(np.ones(theirs.shape), retain_graph=True)
+    with subtests.test("gradients"):
+        for x, y in zip(there, here, strict=True):
+            close(x.grad, y.grad)
+    with subtests.test("second gradients"):
+        check_second_along_a_line(function, there)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CALLS)
-def test_second_derivatives_are_differences(xp: Any, name: str) -> None:
+def test_each_item_of_the_second_gradient(cupy: Any, name: str) -> None:
     function, arrays = CALLS[name]
-    inputs = [moved(xp, Tensor(x, requires_grad=True)) for x in arrays]
+    inputs = [moved(cupy, Tensor(x, requires_grad=True)) for x in arrays]
     assert gradgradcheck(function, inputs)
